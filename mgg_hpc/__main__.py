@@ -1,0 +1,65 @@
+"""The command line: each verb names its options and hands them to one ``process_*`` function."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+
+import click
+
+from . import __version__
+from .errors import FAILED, WRONG_INPUT, InputError
+
+Existing = click.Path(path_type=Path)
+Output = click.Path(path_type=Path)
+
+
+class Verbs(click.Group):
+    """Lists verbs in the order in which a user meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+def example(*lines: str) -> str:
+    """An epilog that click prints as it stands, one example a line."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="mgg")
+def cli() -> None:
+    """Train graph neural networks on whole graphs over many ranks."""
+
+
+def _fail(message: str, code: int) -> int:
+    """Print one error line (from rank 0 only, where ranks agreed on it), and record the job's code."""
+    from .runtime import exit_code
+
+    exit_code.report(f"mgg: error: {message}", code)
+    return code
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code (0 done, 1 failed, 2 wrong input)."""
+    try:
+        result = cli.main(args=arguments, prog_name="mgg", standalone_mode=False)
+    except InputError as error:
+        return _fail(str(error), WRONG_INPUT)
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "mgg"
+        return _fail(f"{error.format_message()} (see '{where} --help')", WRONG_INPUT)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", FAILED)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _fail(f"no space left on the device for {error.filename or 'the output'}", WRONG_INPUT)
+        raise
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Graphs: in memory, in HDF5 files, and the formats they come from."""

@@ -1,0 +1,1 @@
+"""Distributed aggregation made differentiable: layers and models."""

@@ -1,0 +1,1 @@
+"""Ranks, launchers, memory and kernels."""

@@ -1,0 +1,1 @@
+"""Storage and kernels behind one seam (base.py), chosen by name."""

@@ -1,0 +1,1 @@
+"""Training, prediction, metrics and run folders."""
