@@ -1,0 +1,82 @@
+"""How many cores and how much memory this process may use, as the kernel and its control group say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def affinity() -> frozenset[int]:
+    """The cores on which this process may be scheduled."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+def quota() -> float:
+    """The control group's processor time in cores; infinity where it sets no limit."""
+    limit = float("inf")
+    for folder in _groups("cpu"):
+        words = _read(folder / "cpu.max").split()  # version 2: "200000 100000" or "max 100000"
+        if not words:
+            words = (_read(folder / "cpu.cfs_quota_us") + " " + _read(folder / "cpu.cfs_period_us")).split()
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            limit = min(limit, int(words[0]) / int(words[1]))
+    return limit
+
+
+def available() -> int:
+    """The number of cores that this process and its children can keep busy; at least 1."""
+    return max(1, int(min(len(affinity()), quota())))
+
+
+def memory_available() -> int:
+    """Bytes that can still be allocated without swapping: the machine's or the control group's, if less."""
+    found = [2**63]
+    for line in _read(Path("/proc/meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            found.append(int(line.split()[1]) * 1024)
+    versions = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+    for folder in _groups("memory"):
+        for limit, used in versions:
+            size, taken = _read(folder / limit).strip(), _read(folder / used).strip()
+            if size.isdigit() and taken.isdigit():
+                found.append(max(0, int(size) - int(taken) + _file_cache(folder)))
+    return min(found)
+
+
+def memory_total() -> int:
+    """The machine's memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _file_cache(group: Path) -> int:
+    """Bytes of a control group's use that the kernel gives back when asked: clean pages of files."""
+    for line in _read(group / "memory.stat").splitlines():
+        if line.startswith(("inactive_file ", "total_inactive_file ")):
+            return int(line.split()[1])
+    return 0
+
+
+def _groups(controller: str) -> list[Path]:
+    """This process's control group for ``controller`` and those above it, as far as they are visible."""
+    folders = []
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
+        number, names, path = line.split(":", 2)
+        if number == "0" and not names:
+            root = _CGROUP
+        elif controller in names.split(","):
+            root = _CGROUP / controller
+        else:
+            continue
+        group = root / path.lstrip("/")
+        folders += [group, *(parent for parent in group.parents if parent.is_relative_to(root))]
+        folders.append(root)  # in a container the path is the host's, and the group is mounted as the root
+    return list(dict.fromkeys(folders))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,307 @@
+"""The world of ranks: starting MPI, agreeing on errors, ending together, sums that are always the same.
+
+Nothing here imports torch, and importing this module does not start MPI; `world` does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import FAILED, InputError
+from . import cores, exit_code
+from .window import SharedWindow
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = [
+    "FailedElsewhere",
+    "SharedWindow",
+    "agree",
+    "barrier",
+    "node",
+    "oversubscribed",
+    "sum_in_rank_order",
+    "threads_share",
+    "world",
+]
+
+RANKS = "MGG_RANKS"  # how many ranks the launcher promised
+
+# Where process managers say how many ranks they started, most specific first: the first one found counts,
+# because an outer manager's variables reach the ranks of an inner one.
+_SIZE_VARIABLES = (RANKS, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+_DEPART_SECONDS = 1.0  # how long a rank that reports an error waits for the others to do the same
+_QUIET_SECONDS = 5.0  # how long a rank that failed because of another waits for that one to end the job
+_STAGGER_SECONDS = 0.1  # a rank's head start over the next in printing an uncaught error
+_LONGEST_NAP = 1e-3  # of a waiting rank where ranks outnumber cores
+
+_keyvals: dict[str, int] = {}
+_departures: list[MPI.Intracomm] = []  # a communicator of its own, so that leaving never meets other traffic
+
+
+class FailedElsewhere(Exception):  # noqa: N818 - it is a consequence, not an error to report
+    """Another rank failed and prints why; this one ends without a word."""
+
+
+def world() -> MPI.Intracomm:
+    """Start MPI (once) and return the communicator of all ranks.
+
+    Every rank checks that it has the company that the launcher promised, and from here on an uncaught
+    exception on any rank ends all of them.
+    """
+    mpi = _load()
+    comm = mpi.COMM_WORLD
+    if not _departures:
+        _departures.append(comm.Dup())
+        sys.excepthook = _end_job
+        threading.excepthook = lambda failed: _end_job(
+            failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
+        )
+    _check_size(comm.Get_size(), mpi.Get_library_version())
+    return comm
+
+
+def _load() -> Any:
+    """The module mpi4py.MPI, which starts MPI when first imported."""
+    if "mpi4py.MPI" not in sys.modules:
+        try:
+            import mpi4py
+
+            mpi4py.rc.thread_level = "serialized"  # one thread at a time calls MPI; cheaper than "multiple"
+            from mpi4py import MPI  # noqa: F401
+        except (ImportError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"mpi4py found no MPI library ({reason}): install one with 'pip install mpich', "
+                "or name yours in MPI4PY_LIBMPI"
+            ) from error
+    return sys.modules["mpi4py.MPI"]
+
+
+def _check_size(size: int, library: str) -> None:
+    """Refuse a world of another size than the launcher's: N worlds of one rank are not one of N."""
+    for name in _SIZE_VARIABLES:
+        text = os.environ.get(name, "").strip()
+        if not text:
+            continue
+        if not text.isdigit():
+            raise InputError(f"{name}={text!r} is not a number of ranks")
+        if int(text) != size:
+            product = " ".join(library.partition(",")[0].split()[:4])
+            raise InputError(
+                f"the launcher started {text} ranks ({name}), but MPI has {size}: Python loads {product}; "
+                "start it with the launcher of the same MPI, as 'mgg launch' does, "
+                "or under Slurm with the plugin that this MPI knows (srun --mpi=...)"
+            )
+        return
+
+
+# ---- ending ---------------------------------------------------------------------------------------------
+
+
+def depart(line: str, code: int) -> None:
+    """End this rank's part in the job with an error line; the collective half of `exit_code.report`.
+
+    If all ranks come here within a second (they agreed on the error, or each met it by itself), the
+    lowest one's line is printed, and each returns and may end as usual, so that the launcher has nothing
+    to add. If some do not come, they would wait for us for ever: print the line and end the job.
+    """
+    mpi = sys.modules["mpi4py.MPI"]
+    comm = _departures[0] if _departures else None
+    if comm is not None and _all_arrive(comm.Ibarrier(), _DEPART_SECONDS):
+        if comm.Get_rank() == 0:
+            exit_code.write(line)
+            exit_code.save(code)
+        comm.Barrier()  # the line is out before any rank's end can make a launcher end the others
+        return
+    rank = mpi.COMM_WORLD.Get_rank()
+    time.sleep(min(rank * _STAGGER_SECONDS, 2.0))
+    exit_code.write(line)
+    exit_code.save(code)
+    _abort(code)
+
+
+def _all_arrive(request: MPI.Request, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not request.Test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LONGEST_NAP)
+    return True
+
+
+def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The excepthook of every rank: one readable message, then the end of all ranks."""
+    mpi = sys.modules["mpi4py.MPI"]
+    if mpi.Is_finalized():
+        sys.__excepthook__(kind, error, trace)
+        return
+    comm = mpi.COMM_WORLD
+    rank, size = comm.Get_rank(), comm.Get_size()
+    if issubclass(kind, FailedElsewhere):
+        time.sleep(_QUIET_SECONDS)
+        _abort(FAILED)
+    # Often all ranks fail alike: let the lowest one speak, and be ended by it while we wait.
+    time.sleep(min(rank * _STAGGER_SECONDS, 2.0))
+    where = f"rank {rank} of {size}: " if size > 1 else ""
+    text = "".join(traceback.format_exception(kind, error, trace)).rstrip()
+    exit_code.write(f"mgg: error: {where}{_one_line(error)}\n{text}")
+    exit_code.save(FAILED)
+    _abort(FAILED)
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _abort(code: int) -> None:
+    sys.stdout.flush()
+    mpi = sys.modules["mpi4py.MPI"]
+    if mpi.COMM_WORLD.Get_size() == 1:
+        os._exit(code)  # nobody else to end, and no launcher's banner to provoke
+    mpi.COMM_WORLD.Abort(code)
+
+
+@contextmanager
+def agree(comm: MPI.Intracomm) -> Iterator[None]:
+    """Around local work without collectives: an error on one rank becomes an error on all ranks.
+
+    The lowest failing rank decides. Its InputError is raised on every rank; with any other exception the
+    failing ranks raise their own, and the rest raise `FailedElsewhere`, of which nothing is printed.
+    """
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as caught:  # whatever it is, the other ranks must hear of it
+        error = caught
+    size = comm.Get_size()
+    if size > 1:
+        from mpi4py import MPI
+
+        lowest = comm.allreduce(size if error is None else comm.Get_rank(), MPI.MIN)
+        if lowest < size:
+            mine = str(error) if isinstance(error, InputError) else None
+            line = comm.bcast(mine, root=lowest)
+            if line is not None and not isinstance(error, InputError):
+                raise InputError(line) from error
+            if line is not None and comm.Get_rank() != lowest:
+                raise InputError(line)
+            if error is None:
+                raise FailedElsewhere(f"rank {lowest} failed")
+    if error is not None:
+        raise error
+
+
+# ---- waiting --------------------------------------------------------------------------------------------
+
+
+def barrier(comm: MPI.Intracomm) -> None:
+    """Wait for all ranks, without burning a core that a slower rank on this node needs."""
+    if comm.Get_size() > 1:
+        _wait(comm, comm.Ibarrier) if oversubscribed(comm) else comm.Barrier()
+
+
+def _wait(comm: MPI.Intracomm, start: Callable[..., MPI.Request], *arguments: Any) -> None:
+    """Start a collective and wait for it: in the MPI library, or by polling where cores are short."""
+    request = start(*arguments)
+    if not oversubscribed(comm):
+        request.Wait()
+        return
+    nap = 0.0
+    while not request.Test():
+        time.sleep(nap)  # 0 still yields the core
+        nap = min(max(nap * 1.5, 1e-6), _LONGEST_NAP)
+
+
+def _cached(comm: MPI.Intracomm, name: str, make: Callable[[], Any]) -> Any:
+    """A value kept with the communicator by MPI's own attributes, so that it ends with it."""
+    from mpi4py import MPI
+
+    if name not in _keyvals:
+        _keyvals[name] = MPI.Comm.Create_keyval()
+    value = comm.Get_attr(_keyvals[name])
+    if value is None:
+        value = make()
+        comm.Set_attr(_keyvals[name], value)
+    return value
+
+
+def node(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """The communicator of this rank's node, in the order of ranks. Collective at the first call."""
+    from mpi4py import MPI
+
+    return _cached(comm, "node", lambda: comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.Get_rank()))
+
+
+def oversubscribed(comm: MPI.Intracomm) -> bool:
+    """Whether the ranks of some node outnumber the cores they may use. Collective at the first call."""
+    return _cached(comm, "layout", lambda: _layout(comm))[0]
+
+
+def threads_share(comm: MPI.Intracomm) -> int:
+    """How many threads this rank may run so that all ranks of the node fit; at least 1.
+
+    Ranks that are bound to cores of their own get those; a core that k ranks share counts 1/k.
+    Collective at the first call.
+    """
+    return _cached(comm, "layout", lambda: _layout(comm))[1]
+
+
+def _layout(comm: MPI.Intracomm) -> tuple[bool, int]:
+    from mpi4py import MPI
+
+    here = node(comm)
+    mine = cores.affinity()
+    sets = here.allgather(mine)
+    every = frozenset().union(*sets)
+    quota = min(here.allgather(cores.quota()))
+    share = sum(1.0 / sum(core in other for other in sets) for core in mine)
+    share = min(share, quota / here.Get_size())
+    crowded = here.Get_size() > min(len(every), quota)
+    # All ranks must take the same path, since a blocking and a polled collective do not match.
+    return comm.allreduce(crowded, MPI.LOR), max(1, int(share + 1e-9))
+
+
+# ---- sums -----------------------------------------------------------------------------------------------
+
+
+def sum_in_rank_order(comm: MPI.Intracomm, array: np.ndarray) -> None:
+    """Replace ``array`` by its sum over all ranks: bit for bit the same on each rank and in each run.
+
+    MPI_Allreduce may add in the order of arrival or along a tree that depends on the number of ranks'
+    layout. Here each rank adds one slice, in the order 0, 1, ... P-1 (floats in float64), then all
+    slices are shared. Collective; the array has the same size and type on all ranks.
+    """
+    size, rank = comm.Get_size(), comm.Get_rank()
+    if not array.flags.c_contiguous:
+        raise ValueError("sum_in_rank_order needs a contiguous array")
+    if size == 1:
+        return
+    flat = array.reshape(-1)
+    bounds = np.arange(size + 1, dtype=np.int64) * flat.size // size
+    counts, starts = np.diff(bounds), bounds[:-1]
+    mine = int(counts[rank])
+    parts = np.empty((size, mine), flat.dtype)
+    from mpi4py.util.dtlib import from_numpy_dtype
+
+    kind = from_numpy_dtype(flat.dtype)
+    received = ([mine] * size, [mine * source for source in range(size)])
+    _wait(comm, comm.Ialltoallv, [flat, (counts, starts), kind], [parts, received, kind])
+    wide = np.float64 if np.issubdtype(flat.dtype, np.floating) else flat.dtype
+    total = parts[0].astype(wide)
+    for part in parts[1:]:
+        total += part
+    _wait(comm, comm.Iallgatherv, [total.astype(flat.dtype), mine, kind], [flat, (counts, starts), kind])

@@ -1,0 +1,122 @@
+"""Memory that all ranks of a node map: the symmetric heap of one node."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import InputError
+from . import cores
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+_SHARED_FOLDER = "/dev/shm"  # where every MPI on Linux puts its segments
+
+
+class SharedWindow:
+    """The same number of bytes on each rank of a node, which all of them read and write by pointers.
+
+    Collective over ``node`` (a communicator of one node) to make and to free. The bytes start as zero.
+    Views made from it (`buffer`, or torch tensors over `address`) dangle once it is freed.
+    """
+
+    def __init__(self, node: MPI.Intracomm, nbytes: int) -> None:
+        from mpi4py import MPI
+
+        if nbytes < 0:
+            raise ValueError(f"a window of {nbytes} bytes")
+        self.node = node
+        self.nbytes = nbytes
+        # One more line than asked for: each rank's start is rounded up to a line (MPI promises less), and
+        # no segment is empty, which some MPI libraries map nowhere.
+        room = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
+        _check_room(node, room)
+        info = MPI.Info.Create()
+        info.Set("alloc_shared_noncontig", "true")  # pages of its own for each rank, on its own memory
+        try:
+            window = MPI.Win.Allocate_shared(room, 1, info, node)
+        except MPI.Exception as error:
+            raise InputError(
+                f"MPI cannot share {_size(room)} on each of {node.Get_size()} ranks "
+                f"({error.Get_error_string()}): is {_SHARED_FOLDER} large enough?"
+            ) from error
+        finally:
+            info.Free()
+        self._window: MPI.Win | None = window
+        window.Lock_all(MPI.MODE_NOCHECK)
+        # Pages are mapped whole, so a start is rounded alike in every process.
+        starts = (window.Shared_query(rank)[0].address for rank in range(node.Get_size()))
+        self._addresses = [-(-start // ALIGNMENT) * ALIGNMENT for start in starts]
+        if node.Get_size() == 1:
+            self.buffer(0)[:] = 0  # a lone rank may get plain, used memory; shared pages are new and zero
+        self.sync()
+        node.Barrier()  # nobody reads before the pages of all ranks exist
+
+    def address(self, rank: int) -> int:
+        """Where the bytes of ``rank`` (of the node) are in this process."""
+        if self._window is None:
+            raise ValueError("the window has been freed")
+        return self._addresses[rank]
+
+    def buffer(self, rank: int) -> np.ndarray:
+        """The bytes of ``rank`` as a uint8 array, without a copy."""
+        from mpi4py import MPI
+
+        if self.nbytes == 0:
+            return np.empty(0, np.uint8)
+        return np.asarray(MPI.buffer.fromaddress(self.address(rank), self.nbytes))
+
+    def sync(self) -> None:
+        """Order this rank's loads and stores before and after; with a barrier, writes become readable."""
+        if self._window is None:
+            raise ValueError("the window has been freed")
+        self._window.Sync()
+
+    def free(self) -> None:
+        """Give the memory back, once; collective."""
+        if self._window is not None:
+            window, self._window = self._window, None
+            window.Unlock_all()
+            window.Free()
+
+
+def _check_room(node: MPI.Intracomm, room: int) -> None:
+    """Refuse on all ranks what does not fit: a segment larger than its file system kills at first touch."""
+    refusal = None
+    if node.Get_rank() == 0:
+        total = room * node.Get_size()
+        places = {
+            f"free space of {_SHARED_FOLDER}": _free_shared(),
+            "available memory": cores.memory_available(),
+        }
+        name, free = min(places.items(), key=lambda place: place[1])
+        if total > free:
+            refusal = (
+                f"the {node.Get_size()} ranks of this node need {_size(total)} of shared memory "
+                f"({_size(room)} each), but the {name} is {_size(free)}: "
+                "use more nodes, a smaller graph or narrower layers, or give the machine more"
+            )
+    refusal = node.bcast(refusal, root=0)
+    if refusal is not None:
+        raise InputError(refusal)
+
+
+def _free_shared() -> int:
+    try:
+        state = os.statvfs(_SHARED_FOLDER)
+    except OSError:
+        return 2**63  # this system shares memory elsewhere; the memory check remains
+    return state.f_bavail * state.f_frsize
+
+
+def _size(nbytes: float) -> str:
+    """Bytes for people."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} bytes" if unit == "bytes" else f"{nbytes:.1f} {unit}"

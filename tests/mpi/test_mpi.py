@@ -1,0 +1,162 @@
+"""The world of ranks, over 1, 2 and 4 of them: agreement, deterministic sums, shared windows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import cores, mpi, window
+
+pytestmark = pytest.mark.mpi
+
+
+def summands(size, count, kind):
+    """What each rank brings; the same on all ranks. Floats whose sum depends on the order of addition."""
+    rng = np.random.default_rng([size, count])
+    if np.issubdtype(kind, np.integer):
+        return rng.integers(-(2**40), 2**40, (size, count)).astype(kind)
+    return (rng.standard_normal((size, count)) * 10.0 ** rng.integers(-6, 7, (size, count))).astype(kind)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 64, 1001])
+def test_sum_in_rank_order_adds_in_rank_order(comm, kind, count):
+    parts = summands(comm.size, count, kind)
+    expected = parts[0].astype(np.float64 if kind != np.int64 else np.int64)
+    for part in parts[1:]:
+        expected = expected + part
+    for _ in range(3):
+        array = parts[comm.rank].copy()
+        if comm.rank == comm.size - 1:
+            time.sleep(0.002)  # arrive out of order
+        mpi.sum_in_rank_order(comm, array)
+        np.testing.assert_array_equal(array, expected.astype(kind))
+
+
+def test_sum_in_rank_order_keeps_shape_and_works_in_place(comm):
+    array = np.full((3, 5), comm.rank + 1.0, np.float32)
+    view = array.reshape(-1)
+    mpi.sum_in_rank_order(comm, array)
+    assert array.shape == (3, 5)
+    np.testing.assert_array_equal(view, comm.size * (comm.size + 1) / 2)
+
+
+def test_sum_in_rank_order_refuses_strided_arrays(comm):
+    with pytest.raises(ValueError, match="contiguous"):
+        mpi.sum_in_rank_order(comm, np.zeros((4, 4))[:, ::2])
+
+
+def test_agree_passes_when_all_pass(comm):
+    with mpi.agree(comm):
+        value = comm.rank
+    assert value == comm.rank
+
+
+@pytest.mark.parametrize("failing", ["first", "last", "all"])
+def test_agree_raises_the_lowest_ranks_input_error_on_all_ranks(comm, failing):
+    ranks = {"first": [0], "last": [comm.size - 1], "all": list(range(comm.size))}[failing]
+    with pytest.raises(InputError, match=f"row {ranks[0]} is wrong"), mpi.agree(comm):
+        if comm.rank in ranks:
+            raise InputError(f"row {comm.rank} is wrong")
+
+
+def test_agree_lets_other_errors_show_where_they_happened(comm):
+    failing = comm.size - 1
+    with pytest.raises(ZeroDivisionError if comm.rank == failing else mpi.FailedElsewhere), mpi.agree(comm):
+        if comm.rank == failing:
+            raise ZeroDivisionError
+
+
+def test_agree_prefers_the_lowest_rank_among_different_errors(comm):
+    with pytest.raises(InputError, match="the file"), mpi.agree(comm):
+        raise InputError("the file") if comm.rank == 0 else ZeroDivisionError
+
+
+def test_barrier_waits_for_the_last_rank(comm):
+    comm.Barrier()
+    start = time.monotonic()
+    if comm.rank == 0:
+        time.sleep(0.1)
+    mpi.barrier(comm)
+    assert time.monotonic() - start > 0.08
+
+
+def test_barrier_sleeps_where_ranks_outnumber_cores(comm, monkeypatch):
+    other = comm.Dup()  # a communicator whose layout has not been asked for
+    monkeypatch.setattr(cores, "affinity", lambda: frozenset([0]))
+    assert mpi.oversubscribed(other) == (comm.size > 1)
+    if comm.size > 1:
+        comm.Barrier()
+        busy = time.process_time()
+        if comm.rank == 0:
+            time.sleep(0.3)
+        mpi.barrier(other)
+        assert time.process_time() - busy < 0.15
+    other.Free()
+
+
+def test_threads_share_divides_the_nodes_cores(comm, monkeypatch):
+    for mine, quota, expected in [
+        (frozenset(range(8)), float("inf"), 8 // comm.size),
+        (frozenset(range(8)), 4.0, 4 // comm.size),
+        (frozenset([comm.rank * 2, comm.rank * 2 + 1]), float("inf"), 2),  # bound to cores of its own
+        (frozenset([0]), float("inf"), 1),
+    ]:
+        monkeypatch.setattr(cores, "affinity", lambda mine=mine: mine)
+        monkeypatch.setattr(cores, "quota", lambda quota=quota: quota)
+        other = comm.Dup()
+        assert mpi.threads_share(other) == expected
+        other.Free()
+
+
+def test_node_holds_all_ranks_of_this_machine_and_is_made_once(comm):
+    assert mpi.node(comm).Get_size() == comm.size
+    assert mpi.node(comm) is mpi.node(comm)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 64, 1000, 3 << 20])
+def test_window_shares_bytes(comm, nbytes):
+    shared = mpi.SharedWindow(mpi.node(comm), nbytes)
+    assert len({shared.address(rank) for rank in range(comm.size)}) == comm.size
+    for rank in range(comm.size):
+        assert shared.address(rank) % 64 == 0
+        assert shared.buffer(rank).dtype == np.uint8
+        assert not shared.buffer(rank).any()
+        assert shared.buffer(rank).size == nbytes
+    comm.Barrier()
+    shared.buffer(comm.rank)[:] = comm.rank + 1
+    shared.sync()
+    comm.Barrier()
+    shared.sync()
+    for rank in range(comm.size):
+        assert (shared.buffer(rank) == rank + 1).all()
+    shared.free()
+    shared.free()
+    with pytest.raises(ValueError, match="freed"):
+        shared.address(0)
+
+
+def test_window_that_does_not_fit_is_refused_on_all_ranks_with_both_numbers(comm, monkeypatch):
+    before = sorted(Path("/dev/shm").iterdir())
+    comm.Barrier()
+    with pytest.raises(InputError, match=r"need .* GiB .* is .* GiB"):
+        mpi.SharedWindow(mpi.node(comm), 1 << 50)
+    monkeypatch.setattr(window, "_free_shared", lambda: 3 << 20)
+    with pytest.raises(InputError, match=r"free space of /dev/shm is 3\.0 MiB"):
+        mpi.SharedWindow(mpi.node(comm), 4 << 20)
+    assert sorted(Path("/dev/shm").iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["MGG_RANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_world_of_another_size_than_promised_is_refused(comm, monkeypatch, name):
+    for other in ("MGG_RANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, str(comm.size + 1))
+    with pytest.raises(InputError, match=f"started {comm.size + 1} ranks .* has {comm.size}: Python loads"):
+        mpi.world()
+    monkeypatch.setenv(name, str(comm.size))
+    assert mpi.world() == comm
