@@ -33,6 +33,33 @@ def cli() -> None:
     """Train graph neural networks on whole graphs over many ranks."""
 
 
+@cli.command(
+    epilog=example("mgg launch -n 4 train inputs/digits.toml", "mgg launch -n 2 --mpi system train job.toml"),
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option(
+    "-n", "--ranks", type=click.IntRange(min=1), required=True, help="Ranks to start on this machine."
+)
+@click.option(
+    "--mpi",
+    type=click.Choice(["auto", "system"]),
+    default="auto",
+    show_default=True,
+    help="The MPI that mpi4py finds first, or the machine's own.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the command line instead of running it.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def launch(ranks: int, mpi: str, dry_run: bool, command: tuple[str, ...]) -> int:
+    """Run another command on several ranks, with the launcher of the MPI that Python uses.
+
+    The exit code is the job's: 0 done, 2 wrong input, 3 stopped after a checkpoint, 1 failed,
+    130 after Ctrl-C, 128 + N after signal N.
+    """
+    from .runtime.launch import process_launch
+
+    return process_launch(ranks, command, mpi, dry_run)
+
+
 def _fail(message: str, code: int) -> int:
     """Print one error line (from rank 0 only, where ranks agreed on it), and record the job's code."""
     from .runtime import exit_code

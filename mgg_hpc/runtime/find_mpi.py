@@ -1,0 +1,181 @@
+"""Which MPI Python uses, the launcher that belongs to it, and what that launcher needs.
+
+mpi4py chooses its MPI library when it is imported (MPI4PY_LIBMPI, else the environment's own, else the
+system's). A launcher of another MPI would start N worlds of one rank each, so the launcher is sought
+beside the library and asked for its name before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InputError
+
+LIBRARY = "MPI4PY_LIBMPI"  # mpi4py's own variable: the MPI library to load
+
+# The sonames of the two binary interfaces for which mpi4py's wheel is built.
+_LIBRARY_NAMES = ("libmpi.so.40", "libmpi.so.12", "libmpich.so.12")
+
+# What to call, and what its --version says, for each family of MPI libraries.
+_LAUNCHERS = {
+    "openmpi": ("mpiexec.openmpi", "mpirun.openmpi", "mpiexec", "mpirun"),
+    "mpich": ("mpiexec.mpich", "mpiexec.hydra", "mpiexec", "mpirun"),
+}
+_ANSWERS = {
+    "openmpi": re.compile(r"Open ?MPI|OpenRTE|PRRTE|prterun", re.IGNORECASE),
+    "mpich": re.compile(r"HYDRA|Intel\(R\) MPI", re.IGNORECASE),
+}
+_HOW_TO_GET = {
+    "openmpi": "install it (Debian, Ubuntu: apt install openmpi-bin)",
+    "mpich": "install it (pip install mpich, or Debian, Ubuntu: apt install mpich)",
+}
+
+_PROBE = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(MPI.Get_library_version().replace(chr(10), ' ').replace(chr(0), ''))
+for line in open('/proc/self/maps'):
+    path = line.rstrip().rpartition(' ')[2]
+    if path.rpartition('/')[2].startswith(('libmpi.so', 'libmpich.so')):
+        print(path)
+        break
+"""
+
+
+@dataclass(frozen=True)
+class Library:
+    """The MPI library that mpi4py loads."""
+
+    version: str  # what it says of itself
+    path: Path | None  # None if it is not a file of its own
+
+    @property
+    def family(self) -> str:
+        return "openmpi" if "Open MPI" in self.version else "mpich"
+
+    @property
+    def name(self) -> str:
+        """Name and version without the rest: "Open MPI v4.1.4"."""
+        found = re.match(
+            r"(MPICH|Open MPI|Intel\(R\) MPI Library|MVAPICH\d?)\W+(?:Version)?\W*(v?[\w.]+)", self.version
+        )
+        return f"{found[1]} {found[2]}" if found else self.version.partition(",")[0][:60]
+
+    @property
+    def major(self) -> int:
+        number = re.search(r"\d+", self.name)
+        return int(number[0]) if number else 0
+
+
+def library(environment: dict[str, str] | None = None) -> Library:
+    """Ask mpi4py, in a process of its own, which library it loads; MPI is not started."""
+    asked = subprocess.run(
+        [sys.executable, "-c", _PROBE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    lines = asked.stdout.splitlines()
+    if asked.returncode or not lines:
+        reason = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise InputError(
+            f"mpi4py found no MPI library ({reason}): pip install mpich, "
+            f"or apt install openmpi-bin and run with --mpi system, or name yours in {LIBRARY}"
+        )
+    return Library(lines[0], Path(lines[1]).resolve() if len(lines) > 1 else None)
+
+
+def system_library() -> Path:
+    """The MPI library of the machine (or of a loaded module), not the one in Python's environment."""
+    own = Path(sys.prefix).resolve()
+    for folder in _library_folders():
+        for name in _LIBRARY_NAMES:
+            path = folder / name
+            if path.exists() and not path.resolve().is_relative_to(own):
+                return path
+    raise InputError(
+        "this machine has no MPI of its own: apt install openmpi-bin (Debian, Ubuntu), load your site's "
+        f"MPI module, or name the library in {LIBRARY}"
+    )
+
+
+def _library_folders() -> Iterator[Path]:
+    """Where a loader would look: LD_LIBRARY_PATH, beside the launchers on PATH, the loader's cache."""
+    for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if entry:
+            yield Path(entry)
+    for name in ("mpiexec", "mpirun"):
+        for folder in os.environ.get("PATH", "").split(":"):
+            if (Path(folder) / name).exists():
+                prefix = (Path(folder) / name).resolve().parent.parent
+                yield from (prefix / "lib", prefix / "lib64")
+    loader = shutil.which("ldconfig", path="/sbin:/usr/sbin:" + os.environ.get("PATH", ""))
+    if loader:
+        cache = subprocess.run([loader, "-p"], capture_output=True, text=True, check=False).stdout
+        for line in cache.splitlines():
+            if line.strip().startswith(_LIBRARY_NAMES):
+                yield Path(line.rpartition(" => ")[2]).parent
+
+
+def launcher(found: Library) -> Path:
+    """The mpiexec that belongs to a library: beside it if possible, and of the same family in any case."""
+    for path in _launchers(found):
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=60)
+        if _ANSWERS[found.family].search(answer.stdout + answer.stderr):
+            return path
+    raise InputError(
+        f"Python loads {found.name} ({found.path or 'linked in'}), but its launcher is not installed: "
+        f"{_HOW_TO_GET[found.family]}, or run with --mpi system"
+    )
+
+
+def _launchers(found: Library) -> Iterator[Path]:
+    names = _LAUNCHERS[found.family]
+    if found.path is not None:
+        # .venv/lib/libmpi.so.12 -> .venv/bin; /usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40 -> /usr/bin
+        for prefix in list(found.path.parents)[1:5]:
+            for name in names:
+                if os.access(prefix / "bin" / name, os.X_OK):
+                    yield prefix / "bin" / name
+    for name in names:
+        on_path = shutil.which(name)
+        if on_path:
+            yield Path(on_path)
+
+
+def launcher_flags(found: Library) -> list[str]:
+    """Flags for a job on this machine. Threads are ours to place, so ranks are not bound to cores."""
+    return ["--bind-to", "none"] if found.family == "openmpi" else []
+
+
+def launcher_environment(found: Library) -> dict[str, str]:
+    """Variables for a job on this machine; the user's own settings of them come first.
+
+    Open MPI refuses root and more ranks than cores unless told otherwise, and adds eleven lines to a rank's
+    own message when that rank exits with a code; `mgg launch` says what is needed itself.
+    """
+    if found.family != "openmpi":
+        return {}
+    if found.major >= 5:
+        variables = {
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+            "PRTE_MCA_prte_execute_quiet": "1",
+        }
+        names = ["OMPI", "PRTE"]
+    else:
+        variables = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_orte_execute_quiet": "1"}
+        names = ["OMPI"]
+    if os.geteuid() == 0:
+        for name in names:
+            variables |= {f"{name}_ALLOW_RUN_AS_ROOT": "1", f"{name}_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return variables

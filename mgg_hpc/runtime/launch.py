@@ -1,0 +1,208 @@
+"""Start a job's ranks with the launcher that belongs to Python's MPI, and end all of them together.
+
+The exit code is what the first rank recorded (launchers mangle codes); without a record, 0 if the launcher
+returned 0, 128 + the signal if a signal ended the job (130 after Ctrl-C), else 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from ..errors import DONE, FAILED
+from . import cores, exit_code, find_mpi, segments
+
+RANKS = "MGG_RANKS"  # the number of ranks, which each of them checks
+TERMINAL = "MGG_TERMINAL"  # the terminal's columns: ranks write to it through the launcher's pipes
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_GRACE_SECONDS = 2.0  # between asking ranks to end and ending them
+_KILL_SECONDS = 1.5  # for the kernel to take them away
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h: a signal for the child when its parent dies
+
+
+class _Signalled(BaseException):
+    """A signal asks this process, and so the job, to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def process_launch(ranks: int, arguments: Sequence[str], mpi: str = "auto", dry_run: bool = False) -> int:
+    """Run ``mgg`` with ``arguments`` on ``ranks`` ranks; ``mpi="system"`` prefers the machine's own MPI."""
+    # Started from a checkout without an installation, ranks find the package in the current folder;
+    # otherwise that folder's files must not stand in for Python's own modules.
+    in_checkout = Path(__file__).resolve().parents[2] == Path.cwd()
+    isolation = [] if in_checkout else ["-P"]
+    return run([sys.executable, *isolation, "-m", "mgg_hpc", *arguments], ranks, mpi=mpi, dry_run=dry_run)
+
+
+def run(command: Sequence[str], ranks: int, *, mpi: str = "auto", dry_run: bool = False) -> int:
+    """Run ``command`` as ``ranks`` ranks on this machine and return the job's exit code."""
+    environment = dict(os.environ)
+    if mpi == "system" and find_mpi.LIBRARY not in environment:
+        environment[find_mpi.LIBRARY] = str(find_mpi.system_library())
+        environment.pop("MPI4PY_MPIABI", None)  # it would name the interface of another library
+    found = find_mpi.library(environment)
+    for name, value in _settings(found, ranks).items():
+        environment.setdefault(name, value)
+    environment[RANKS] = str(ranks)
+    full = [str(find_mpi.launcher(found)), *find_mpi.launcher_flags(found), "-n", str(ranks), *command]
+    if dry_run:
+        changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+        print(shlex.join(["env", *(f"{name}={value}" for name, value in sorted(changed.items())), *full]))
+        return DONE
+    segments.remove(segments.stale())
+    folder = Path(tempfile.mkdtemp(prefix="mgg-launch-"))
+    try:
+        environment[exit_code.STATUS] = str(folder / "status")
+        return _run(full, environment)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _settings(found: find_mpi.Library, ranks: int) -> dict[str, str]:
+    """What ranks and launcher find in their environment unless the user has set it."""
+    settings = find_mpi.launcher_environment(found)
+    settings["OMP_NUM_THREADS"] = str(max(1, cores.available() // ranks))
+    if sys.stderr.isatty():
+        settings[TERMINAL] = str(shutil.get_terminal_size().columns)
+    return settings
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """Run the launcher until it ends or a signal comes, leave nothing behind, and find the exit code."""
+    status = Path(environment[exit_code.STATUS])
+    mark = f"{exit_code.STATUS}={status}"
+    start = time.time()
+    code = caught = 0
+    process = None
+    try:
+        with _signals_raise():
+            # A session of its own: the terminal's Ctrl-C comes to us alone, and we decide how ranks end.
+            # Standard input is nobody's, since a background session that reads from a terminal is stopped.
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - this program runs no threads here
+            )
+            code = process.wait()
+    except _Signalled as request:
+        caught = request.number
+        with _signals_ignored():
+            _end(process, mark)
+    if code or caught:
+        _kill(_processes(mark))
+        segments.remove(segments.left_since(start))
+    return _job_code(status, code, caught)
+
+
+def _job_code(status: Path, code: int, caught: int) -> int:
+    """The exit code; where no rank said why the job ended, say what is known."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(status.read_text(encoding="ascii"))
+    if caught:
+        name = "interrupted" if caught == signal.SIGINT else f"stopped by {signal.Signals(caught).name}"
+        exit_code.write(f"mgg: error: {name}")
+        return 128 + caught
+    if code == 0:
+        return DONE
+    number = -code if code < 0 else code - 128
+    if number in set(signal.Signals):
+        name = signal.Signals(number).name
+        hint = "; is the machine out of memory?" if number == signal.SIGKILL else ""
+        exit_code.write(f"mgg: error: a rank was ended by {name}{hint}")
+        return 128 + number
+    exit_code.write(f"mgg: error: the job ended without a record; its launcher returned {code}")
+    return FAILED
+
+
+# ---- ending ---------------------------------------------------------------------------------------------
+
+
+def _signals_raise() -> AbstractContextManager[None]:
+    """Within, the signals that end a process raise `_Signalled`."""
+
+    def raise_it(number: int, frame: object) -> None:
+        raise _Signalled(number)
+
+    return _handled_by(raise_it)
+
+
+def _signals_ignored() -> AbstractContextManager[None]:
+    """Within, a second Ctrl-C changes nothing: the ranks are being ended already."""
+    return _handled_by(signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Any) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
+
+
+def _end_with_parent() -> None:
+    """In the child: have the launcher end its ranks should this process be killed. Runs before exec."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _end(process: subprocess.Popen[bytes] | None, mark: str) -> None:
+    """Ask the launcher and all ranks to end, then end what remains."""
+    for number in _processes(mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while time.monotonic() < deadline and _processes(mark):
+        time.sleep(0.02)
+    _kill(_processes(mark))
+    if process is not None:
+        process.wait()
+
+
+def _kill(processes: list[int]) -> None:
+    """End processes that this job started, and wait until they hold nothing."""
+    for number in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    deadline = time.monotonic() + _KILL_SECONDS
+    while time.monotonic() < deadline and any(_alive(number) for number in processes):
+        time.sleep(0.01)
+
+
+def _alive(number: int) -> bool:
+    """Whether a process runs still; one that waits to be reaped does not, and holds no memory."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX"
+
+
+def _processes(mark: str) -> list[int]:
+    """The job's processes on this machine, in whatever session: those that inherited its status file."""
+    found = []
+    wanted = mark.encode()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found
