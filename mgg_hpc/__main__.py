@@ -34,6 +34,35 @@ def cli() -> None:
 
 
 @cli.command(
+    epilog=example(
+        "mgg train inputs/digits.toml",
+        "mgg launch -n 4 train inputs/digits.toml --set train.epochs=50",
+        "mgg launch -n 4 train inputs/digits.toml --dry-run",
+    )
+)
+@click.argument("job", type=Existing)
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the job file.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and the memory of each rank, and stop.")
+@click.option("--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only.")
+def train(job: Path, overrides: tuple[str, ...], dry_run: bool, shown: bool | None) -> int:
+    """Train the model of a job file on this rank, or on all ranks of mpirun or srun."""
+    from .training.train import process_train
+
+    return process_train(job, overrides, dry_run, shown)
+
+
+@cli.command(epilog=example("mgg predict runs/digits -o out.h5", "mgg launch -n 2 predict runs/digits/001 -o out.h5"))
+@click.argument("run", type=Existing)
+@click.option("-o", "--output", type=Output, required=True, help="HDF5 file to write.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+def predict(run: Path, output: Path, force: bool) -> int:
+    """Write classes, probabilities and embeddings of a trained run, in the user's numbering of nodes."""
+    from .training.predict import process_predict
+
+    return process_predict(run, output, force)
+
+
+@cli.command(
     epilog=example("mgg launch -n 4 train inputs/digits.toml", "mgg launch -n 2 --mpi system train job.toml"),
     context_settings={"allow_interspersed_args": False},
 )

@@ -1,1 +1,40 @@
-"""Storage and kernels behind one seam (base.py), chosen by name."""
+"""Storage and kernels behind one seam (base.py), chosen by name; each backend's runtime is imported only if chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import InputError
+from .base import Backend, Geometry, Options
+
+# What "auto" stands for on CPUs. Segments no longer than a hub needs, rows prefetched far enough ahead to cover
+# memory latency at about 20 edges in flight, blocks small against a thread's share (measured in docs/design.md).
+DEFAULT_GEOMETRY = Geometry(ps=256, dist=16, wpb=16)
+
+
+def choose(name: str, comm: Any, options: Options) -> tuple[Backend, str]:
+    """The backend ``name`` for this communicator, and why it was taken. Collective.
+
+    Raises InputError where a backend asked for by name cannot run, and says what is missing.
+    """
+    from .. import mpi
+
+    nodes = comm.size // max(1, mpi.node(comm).size) if comm.size > 1 else 1
+    if name == "auto":
+        name, why = ("serial", "one rank: its rows stay private") if comm.size == 1 else ("shm", "all ranks on one node")
+    else:
+        why = "asked for"
+    if name == "serial":
+        if comm.size > 1:
+            raise InputError("run.backend: serial is for one rank; use shm (or auto) for several")
+        from .serial import SerialBackend, World
+
+        return SerialBackend(0, World(1), options), why
+    if mpi.node(comm).size != comm.size:
+        raise InputError(
+            f"run.backend: shm needs all {comm.size} ranks on one node, but they are on {nodes} or more; "
+            "start the job on one node (sbatch --nodes=1)"
+        )
+    from .shm import SharedBackend
+
+    return SharedBackend(comm, options), why

@@ -1,0 +1,196 @@
+"""Job files: TOML into frozen, validated settings. Every key has its default here and nowhere else."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+import tomli_w
+
+from .errors import InputError
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Rate = Annotated[float, msgspec.Meta(ge=0)]
+Choice = Positive | Literal["auto"]
+
+
+class GraphSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[graph]"""
+
+    file: str = ""
+
+
+class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[model]"""
+
+    name: Literal["gcn"] = "gcn"
+    hidden: Positive = 16
+    layers: Positive = 2
+    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.5
+
+
+class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[train]"""
+
+    epochs: Positive = 200
+    learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 0.01
+    weight_decay: Rate = 5e-4
+    weight_decay_layers: Literal["first", "all"] = "first"
+    normalize_features: Literal["none", "row"] = "none"
+    patience: Count = 0
+    select: Literal["best", "last"] = "best"
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[run]"""
+
+    folder: str = ""
+    backend: Literal["auto", "serial", "shm"] = "auto"
+    threads: Count = 0
+
+
+class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[plan]"""
+
+    transfer: Literal["auto", "direct"] = "auto"
+    ps: Choice = "auto"
+    dist: Count | Literal["auto"] = "auto"
+    wpb: Choice = "auto"
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole job."""
+
+    graph: GraphSettings = GraphSettings()
+    model: ModelSettings = ModelSettings()
+    train: TrainSettings = TrainSettings()
+    run: RunSettings = RunSettings()
+    plan: PlanSettings = PlanSettings()
+
+
+def load(path: Path, overrides: tuple[str, ...] = ()) -> Settings:
+    """Read a job file and apply ``section.key=value`` overrides.
+
+    ``graph.file`` becomes absolute, relative to the job file; ``run.folder`` stays relative to the current folder
+    and is ``runs/<name of the job file>`` if not given. Raises InputError that names file, key and what would do.
+    """
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such job file; inputs/ holds examples") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as a job file ({error})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not TOML: {error}") from error
+    for override in overrides:
+        _override(tree, override)
+    settings = from_tree(tree, str(path))
+    if not settings.graph.file:
+        raise InputError(f'{path}: graph.file is missing; name the graph: [graph] file = "graph.h5"')
+    file = (path.parent / settings.graph.file).resolve()
+    folder = settings.run.folder or f"runs/{path.stem}"
+    return msgspec.structs.replace(
+        settings,
+        graph=msgspec.structs.replace(settings.graph, file=str(file)),
+        run=msgspec.structs.replace(settings.run, folder=folder),
+    )
+
+
+def from_tree(tree: dict[str, Any], where: str) -> Settings:
+    """Validate a parsed job file; ``where`` begins the messages. Raises InputError."""
+    _check_names(tree, where)
+    try:
+        settings = msgspec.convert(tree, Settings)
+    except msgspec.ValidationError as error:
+        key = str(error).partition(" - at `$.")[2].rstrip("`")
+        section, _, name = key.partition(".")
+        value = tree[section][name]
+        near = difflib.get_close_matches(str(value), _words(_hint(key)), 1)
+        ask = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{where}: {key} is {value!r}; it must be {_expected(_hint(key))}{ask}") from error
+    for section, content in tree.items():
+        for name, value in content.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"{where}: {section}.{name} is {value}; it must be a finite number")
+    return settings
+
+
+def dumps(settings: Settings) -> str:
+    """The job file that gives exactly these settings."""
+    return tomli_w.dumps(msgspec.to_builtins(settings))
+
+
+def _hint(key: str) -> Any:
+    """The declared type of ``section.name``, or None."""
+    section, _, name = key.partition(".")
+    kind = _section_types().get(section)
+    return get_type_hints(kind, include_extras=True).get(name) if kind and name else None
+
+
+def _expected(hint: Any) -> str:
+    """A declared type in the words of somebody who writes job files."""
+    if get_origin(hint) is Literal:
+        return " or ".join(f'"{value}"' for value in get_args(hint))
+    if get_origin(hint) is Annotated:
+        kind, meta = get_args(hint)
+        limits = {"at least": meta.ge, "more than": meta.gt, "at most": meta.le, "less than": meta.lt}
+        shown = [f"{word} {limit}" for word, limit in limits.items() if limit is not None]
+        return f"{_expected(kind)}, {' and '.join(shown)}"
+    if get_args(hint):
+        return " or ".join(_expected(part) for part in get_args(hint))
+    return {int: "a whole number", float: "a number", str: "a text in quotes"}.get(hint, str(hint))
+
+
+def _words(hint: Any) -> list[str]:
+    """The words that a key takes."""
+    if get_origin(hint) is Literal:
+        return [str(value) for value in get_args(hint)]
+    return [word for part in get_args(hint) for word in _words(part)]
+
+
+def _section_types() -> dict[str, type]:
+    return {name: hint for name, hint in get_type_hints(Settings).items() if isinstance(hint, type)}
+
+
+def _check_names(tree: dict[str, Any], where: str) -> None:
+    """An unknown name is an error that gives the nearest known one."""
+    sections = _section_types()
+    known = [f"{s}.{field}" for s, kind in sections.items() for field in kind.__struct_fields__]  # type: ignore[attr-defined]
+    for section, content in tree.items():
+        if section not in sections:
+            raise InputError(f"{where}: unknown section [{section}]{_nearest(section, list(sections))}")
+        if not isinstance(content, dict):
+            raise InputError(f"{where}: {section} is a section; write [{section}] and its keys below")
+        for name in content:
+            full = f"{section}.{name}"
+            if full not in known:
+                raise InputError(f"{where}: unknown key {full}{_nearest(full, known)}")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    if not near:  # the right key in the wrong section
+        near = [other for other in known if other.partition(".")[2] == name.partition(".")[2] != ""][:1]
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+
+
+def _override(tree: dict[str, Any], text: str) -> None:
+    """Put ``section.key=value`` into the tree; the value is TOML, or a bare word that stands for a string."""
+    key, equals, value = text.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not equals or not dot or not section or not name:
+        raise InputError(f"--set {text}: write it as section.key=value, for example --set train.epochs=50")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    content = tree.setdefault(section, {})
+    if isinstance(content, dict):
+        content[name] = parsed

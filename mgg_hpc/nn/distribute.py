@@ -1,0 +1,157 @@
+"""From a graph file to each rank's part of it: rows, adjacency, features, ready to aggregate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..data.graph import SparseRows
+from ..data.store import GraphSlice, open_graph
+from ..errors import InputError
+from ..plan import adjacency, workload
+from ..plan.ranges import edge_balanced
+from ..plan.workload import Plan
+from ..runtime import exchange, mpi
+from ..runtime.backends.base import Backend
+from .features import SparseFeatures
+from .graph import Adjacency
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's rows of a graph file, and what is known of the whole.
+
+    bounds: int64 [P + 1]. bounds_source: "file", or "computed" where the file has none for this number of ranks.
+    """
+
+    path: Path
+    name: str
+    uuid: str
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+    directed: bool
+    multilabel: bool
+    bounds: NDArray[np.int64]
+    bounds_source: str
+    slice: GraphSlice
+
+
+def load_part(path: Path, comm: Any) -> Part:
+    """Read this rank's slice, checking what is read. Collective.
+
+    Raises InputError, the same on all ranks, that names what is wrong with the file.
+    """
+    with mpi.agree(comm), open_graph(path) as file:
+        bounds = file.bounds(comm.size)
+        source = "file"
+        if bounds is None:
+            bounds, source = edge_balanced(file.indptr(), comm.size), "computed"
+        part = Part(
+            path=path,
+            name=file.name,
+            uuid=file.uuid,
+            nodes=file.nodes,
+            edges=file.edges,
+            features=file.features,
+            classes=file.classes,
+            directed=file.directed,
+            multilabel=file.multilabel,
+            bounds=bounds,
+            bounds_source=source,
+            slice=file.slice(int(bounds[comm.rank]), int(bounds[comm.rank + 1])),
+        )
+    if not part.directed:
+        _check_symmetric(comm, part)
+    return part
+
+
+def gcn_adjacency(comm: Any, part: Part, dtype: torch.dtype, ps: int) -> Adjacency:
+    """The normalised adjacency of Kipf and Welling for this rank, with the plans of both directions. Collective."""
+    first = int(part.bounds[comm.rank])
+    indptr, indices, weight = adjacency.with_self_loops(
+        first, part.slice.indptr, part.slice.indices, part.slice.weight
+    )
+    degree = adjacency.in_degree(indptr, weight)
+    scale = torch.from_numpy(adjacency.inverse_square_root(degree)).to(dtype)
+    forward = workload.build(comm.rank, part.bounds, indptr, indices, ps, keep_edges=weight is not None)
+    ordered = in_plan_order(forward, weight, dtype)
+    if not part.directed:
+        return Adjacency(forward, forward, scale, ordered, ordered)
+    indptr, indices, weight = exchange.transpose(comm, part.bounds, indptr, indices, weight)
+    backward = workload.build(comm.rank, part.bounds, indptr, indices, ps, keep_edges=weight is not None)
+    return Adjacency(forward, backward, scale, ordered, in_plan_order(backward, weight, dtype))
+
+
+def in_plan_order(plan: Plan, weight: NDArray[np.float32] | None, dtype: torch.dtype) -> NDArray[Any] | None:
+    """Edge weights as kernels read them, of the rows' dtype."""
+    if weight is None or plan.edge is None:
+        return None
+    return torch.from_numpy(weight[plan.edge]).to(dtype).numpy()
+
+
+def input_features(
+    part: Part, backend: Backend, dtype: torch.dtype, normalize: str
+) -> torch.Tensor | SparseFeatures:
+    """This rank's input rows, [n, F], dense or sparse as the file has them; "row" divides each by its sum.
+
+    Raises InputError if the file has none.
+    """
+    x = part.slice.x
+    if x is None:
+        raise InputError(f"{part.path}: has no node features (/node/x); import the graph with features")
+    if isinstance(x, SparseRows):
+        values = torch.from_numpy(x.data).to(dtype).numpy()
+        if normalize == "row":
+            values = values / _row_sums(values, x.indptr)
+        return SparseFeatures(backend, x.indptr, x.indices, values, x.shape[1])
+    dense = torch.from_numpy(x).to(dtype)
+    if normalize == "row":
+        total = dense.sum(1, keepdim=True)
+        dense = dense / torch.where(total == 0, torch.ones_like(total), total)
+    return dense
+
+
+def _row_sums(values: NDArray[Any], indptr: NDArray[np.int64]) -> NDArray[Any]:
+    """For each stored value the sum of its row, or 1 where that is 0."""
+    degree = np.diff(indptr)
+    row = np.repeat(np.arange(len(degree)), degree)
+    total = np.bincount(row, values, minlength=len(degree)).astype(values.dtype)
+    return np.where(total == 0, 1, total)[row]
+
+
+def _check_symmetric(comm: Any, part: Part) -> None:
+    """A graph that calls itself undirected must have every edge in both directions, or its gradients are wrong.
+
+    Each rank adds a 64-bit hash of (u, v, w) and takes away that of (v, u, w): over all ranks that is 0 if the two
+    sets are equal, and 0 by chance once in 2^64.
+    """
+    indptr, indices = part.slice.indptr, part.slice.indices.astype(np.uint64)
+    first = int(part.bounds[comm.rank])
+    own = np.repeat(np.arange(first, first + len(indptr) - 1, dtype=np.uint64), np.diff(indptr))
+    weight = None if part.slice.weight is None else part.slice.weight.view(np.uint32).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        difference = np.sum(_hash(indices, own, weight) - _hash(own, indices, weight), dtype=np.uint64)
+    total = np.array([difference], dtype=np.uint64).view(np.int64)
+    mpi.sum_in_rank_order(comm, total)
+    if total[0] != 0:
+        raise InputError(
+            f"{part.path}: says directed=false, but some edge has no equal one in the other direction; "
+            f"'mgg verify {part.path}' names it"
+        )
+
+
+def _hash(a: NDArray[np.uint64], b: NDArray[np.uint64], c: NDArray[np.uint64] | None) -> NDArray[np.uint64]:
+    """A 64-bit mix of ordered pairs (splitmix64's finaliser over a combination)."""
+    z = a * np.uint64(0x9E3779B97F4A7C15) + b * np.uint64(0xC2B2AE3D27D4EB4F)
+    if c is not None:
+        z += c * np.uint64(0x165667B19E3779F9)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,56 @@
+"""Whole models, built from a job's settings."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from .conv import GCNConv
+from .features import SparseFeatures
+from .functional import transform_first
+from .graph import GraphHandle
+from .random import Draws, Dropout, glorot
+
+
+class GCN(torch.nn.Module):
+    """Kipf and Welling's GCN: dropout and a graph convolution for each layer, ReLU between layers.
+
+    Parameters are named ``convs.<i>.lin.weight`` and ``convs.<i>.bias``, as in PyG's models. They are drawn from
+    ``draws.seed``; biases start at 0.
+    """
+
+    def __init__(
+        self, in_channels: int, hidden: int, out_channels: int, layers: int, dropout: float, draws: Draws
+    ) -> None:
+        super().__init__()
+        self.draws = draws
+        widths = [in_channels, *[hidden] * (layers - 1), out_channels]
+        self.convs = torch.nn.ModuleList(GCNConv(a, b) for a, b in itertools.pairwise(widths))
+        self.dropouts = torch.nn.ModuleList(Dropout(dropout, i, draws) for i in range(layers))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights by the seed; biases become 0. The same values for any dtype, up to rounding."""
+        for i, conv in enumerate(self.convs):
+            glorot(conv.lin.weight, self.draws.seed, i)
+            if conv.bias is not None:
+                torch.nn.init.zeros_(conv.bias)
+
+    def widest(self, sparse: bool) -> int:
+        """The largest width that any layer exchanges. sparse: whether the input features are."""
+        widths = []
+        for i, conv in enumerate(self.convs):
+            for needs_gradient in (i > 0, True):  # in training, and in evaluation
+                first = (sparse and i == 0) or transform_first(conv.in_channels, conv.out_channels, needs_gradient)
+                widths.append(conv.out_channels if first else conv.in_channels)
+        return max(widths)
+
+    def forward(self, x: Tensor | SparseFeatures, graph: GraphHandle) -> Tensor:
+        """x: this rank's input rows [n, in]; returns logits [n, out]. Collective."""
+        last = len(self.convs) - 1
+        for i, (dropout, conv) in enumerate(zip(self.dropouts, self.convs, strict=True)):
+            x = conv(dropout(x, graph), graph, relu=i < last)
+        assert isinstance(x, Tensor)
+        return x

@@ -1,0 +1,85 @@
+"""Draws that depend on what they are for, not on who makes them: Philox4x32-10 by counter (semantics.h).
+
+The counter holds (epoch, stream, original node id, column), so that dropout and initial weights are the same on
+any number of ranks and for any numbering of the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .features import SparseFeatures
+from .graph import GraphHandle
+
+INITIAL_WEIGHTS = 0x8000  # streams from here on are initial parameters; below, dropout by layer
+
+
+@dataclass
+class Draws:
+    """The seed of a run and the epoch it is in (from 1)."""
+
+    seed: int
+    epoch: int = 1
+
+
+def glorot(weight: Tensor, seed: int, stream: int) -> None:
+    """Fill ``weight`` [out, in] in place with uniform draws in +-sqrt(6 / (in + out)) (Glorot and Bengio, 2010)."""
+    from .. import _host
+
+    limit = math.sqrt(6.0 / (weight.shape[0] + weight.shape[1]))
+    values = torch.empty(weight.shape, dtype=torch.float64)
+    _host.uniform_rows(values.numpy(), -limit, limit, seed, INITIAL_WEIGHTS + stream)
+    with torch.no_grad():
+        weight.copy_(values)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, p: float, draws: Draws, stream: int, graph: GraphHandle) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.call = (p, draws.seed, draws.epoch, stream, graph)
+        return _drop(x, *ctx.call)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
+        return _drop(gradient, *ctx.call), None, None, None, None
+
+
+def _drop(x: Tensor, p: float, seed: int, epoch: int, stream: int, graph: GraphHandle) -> Tensor:
+    from .. import _host
+
+    x = x if x.stride(1) == 1 else x.contiguous()
+    out = torch.empty_like(x)
+    _host.dropout_rows(
+        x.detach().numpy(), out.numpy(), graph.ids, p, seed, epoch, stream, graph.backend.threads
+    )
+    return out
+
+
+class Dropout(torch.nn.Module):
+    """Sets features to 0 with probability ``p`` and scales the others by 1 / (1 - p), while training.
+
+    stream: a number of its own for each place in the model. ``draws`` is shared by all modules of a model; the
+    training loop counts its epoch.
+    """
+
+    def __init__(self, p: float, stream: int, draws: Draws) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"dropout is {p}; it must be at least 0 and less than 1")
+        self.p, self.stream, self.draws = p, stream, draws
+
+    def forward(self, x: Tensor | SparseFeatures, graph: GraphHandle) -> Tensor | SparseFeatures:
+        """x: this rank's rows, dense [n, F] or sparse; the same kind comes back."""
+        if not self.training or self.p == 0:
+            return x
+        if isinstance(x, SparseFeatures):
+            return x.dropped(self.p, self.draws.seed, self.draws.epoch, self.stream, graph.ids)
+        return _Dropout.apply(x, self.p, self.draws, self.stream, graph)
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"p={self.p}, stream={self.stream}"

@@ -1,0 +1,44 @@
+"""The matrix that GCN sums with: self loops added where missing, degrees at both ends (Kipf and Welling, 2017)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .workload import prefix_sum
+
+Weight = NDArray[np.float32] | None
+
+
+def with_self_loops(
+    first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer], weight: Weight
+) -> tuple[NDArray[np.int64], NDArray[np.integer], Weight]:
+    """A row's missing self loop is added behind its other edges, with weight 1; existing ones stay as they are.
+
+    indptr int64 [n + 1], indices [E], weight float32 [E] or None: in-edge CSR of rows first_row .. first_row + n - 1.
+    """
+    rows = len(indptr) - 1
+    destination = np.repeat(np.arange(first_row, first_row + rows), np.diff(indptr))
+    looped = np.zeros(rows, dtype=bool)
+    looped[destination[indices == destination] - first_row] = True
+    missing = np.flatnonzero(~looped)
+    at = indptr[missing + 1]
+    counts = np.diff(indptr) + ~looped
+    loops = (missing + first_row).astype(indices.dtype)
+    new_weight = None if weight is None else np.insert(weight, at, np.float32(1))
+    return prefix_sum(counts), np.insert(indices, at, loops), new_weight
+
+
+def in_degree(indptr: NDArray[np.int64], weight: Weight) -> NDArray[np.float64]:
+    """float64 [n]: the sum of the weights of each row's in-edges (1 each where there are no weights)."""
+    if weight is None:
+        return np.diff(indptr).astype(np.float64)
+    destination = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    return np.bincount(destination, weight, minlength=len(indptr) - 1)
+
+
+def inverse_square_root(degree: NDArray[np.float64]) -> NDArray[np.float64]:
+    """degree^-1/2, and 0 where the degree is 0 (or negative, with negative weights), as PyG defines it."""
+    result = np.zeros_like(degree)
+    np.divide(1.0, np.sqrt(degree, where=degree > 0, out=np.ones_like(degree)), out=result, where=degree > 0)
+    return result

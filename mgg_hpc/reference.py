@@ -1,0 +1,94 @@
+"""What every kernel must compute: float64 NumPy over edge lists, written from the formulas.
+
+Nothing here is fast, and nothing here may be derived from the kernels: tests and ``verify`` compare the two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+
+def edge_list(indptr: Ids, indices: NDArray[np.integer]) -> tuple[Ids, Ids]:
+    """(sources, destinations) of an in-edge CSR: row v lists the sources of the edges u -> v."""
+    destinations = np.concatenate(
+        [np.full(indptr[v + 1] - indptr[v], v, np.int64) for v in range(len(indptr) - 1)] or [np.zeros(0, np.int64)]
+    )
+    return np.asarray(indices, np.int64), destinations
+
+
+def aggregate(source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None) -> Floats:
+    """out[v] = sum over edges u -> v of w_uv x_u, for x [M, F]; out [nodes, F]."""
+    messages = x[source].astype(np.float64)
+    if weight is not None:
+        messages = messages * np.asarray(weight, np.float64)[:, None]
+    out = np.zeros((nodes, x.shape[1]))
+    np.add.at(out, destination, messages)
+    return out
+
+
+def error_bound(source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None) -> Floats:
+    """The largest error allowed to a kernel that accumulates in x's dtype: eps sqrt(degree) sum(|w x|)."""
+    absolute = None if weight is None else np.abs(np.asarray(weight, np.float64))
+    magnitude = aggregate(source, destination, nodes, np.abs(x), absolute)
+    degree = np.zeros(nodes)
+    np.add.at(degree, destination, 1.0)
+    return np.finfo(x.dtype).eps * np.sqrt(degree)[:, None] * magnitude
+
+
+def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) -> tuple[Ids, Ids, Floats]:
+    """Kipf and Welling's normalised adjacency as PyG defines it: edges and coefficients w d_u^-1/2 d_v^-1/2.
+
+    Self loops with weight 1 where a node has none; degrees are weighted in-degrees with them; 0^-1/2 is 0.
+    """
+    w = np.ones(len(source)) if weight is None else np.asarray(weight, np.float64)
+    without = np.setdiff1d(np.arange(nodes), source[source == destination])
+    source, destination = np.append(source, without), np.append(destination, without)
+    w = np.append(w, np.ones(len(without)))
+    degree = np.zeros(nodes)
+    np.add.at(degree, destination, w)
+    root = np.array([d**-0.5 if d > 0 else 0.0 for d in degree])
+    return source, destination, w * root[source] * root[destination]
+
+
+def gcn_layer(source: Ids, destination: Ids, x: Floats, weight: Floats, bias: Floats, edge_weight: object = None) -> Floats:
+    """D^-1/2 (A + I) D^-1/2 X W^T + b for x [N, in], weight [out, in], bias [out]."""
+    u, v, coefficient = gcn_edges(source, destination, len(x), edge_weight)
+    return aggregate(u, v, len(x), x, coefficient) @ weight.T + bias
+
+
+def philox4x32(counter: tuple[int, int, int, int], key: int) -> tuple[int, int, int, int]:
+    """Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC '11)."""
+    mask = 0xFFFFFFFF
+    a, b, c, d = counter
+    low, high = key & mask, key >> 32 & mask
+    for turn in range(10):
+        left, right = 0xD2511F53 * a, 0xCD9E8D57 * c
+        key_low, key_high = (low + turn * 0x9E3779B9) & mask, (high + turn * 0xBB67AE85) & mask
+        a, b, c, d = (right >> 32) ^ b ^ key_low, right & mask, (left >> 32) ^ d ^ key_high, left & mask
+    return a, b, c, d
+
+
+def word(seed: int, epoch: int, stream: int, node: int, column: int) -> int:
+    """The 32 random bits that belong to (seed, epoch, stream, original node id, column)."""
+    counter = (column // 4, node & 0xFFFFFFFF, (node >> 32 & 0xFFFF) << 16 | stream & 0xFFFF, epoch)
+    return philox4x32(counter, seed)[column % 4]
+
+
+def dropout(x: Floats, nodes: Ids, p: float, seed: int, epoch: int, stream: int) -> Floats:
+    """x / (1 - p) where a value's word is at least p 2^32, else 0."""
+    keep = [
+        [word(seed, epoch, stream, int(node), column) >= int(p * 2**32) for column in range(x.shape[1])]
+        for node in nodes
+    ]
+    return np.where(np.array(keep, bool).reshape(x.shape), x / (1 - p), 0.0)
+
+
+def cross_entropy(logits: Floats, labels: Ids) -> float:
+    """Mean over rows of -log softmax(logits)[label]."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_sum = np.log(np.exp(shifted).sum(axis=1))
+    return float(np.mean(log_sum - shifted[np.arange(len(labels)), labels]))

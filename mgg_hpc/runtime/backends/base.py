@@ -1,0 +1,136 @@
+"""The seam: everything above it runs on any backend, everything below it exists once per backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...plan.layout import RowFormat
+from ...plan.workload import Plan
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a schedule cuts the work (MGG section 4): on a CPU, a block of wpb * ps edges is claimed by one thread,
+    and rows are prefetched ``dist`` edges ahead."""
+
+    ps: int
+    dist: int
+    wpb: int
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to a destination's sum before it is stored: scale it, add the bias, apply ReLU.
+
+    scale: [n] or None. bias: [dim] or None. Both of the rows' dtype.
+    """
+
+    scale: Any = None
+    bias: Any = None
+    relu: bool = False
+
+
+@dataclass
+class Rows:
+    """Rows of every PE in one format: this rank's are ``local``, the others' are read by kernels.
+
+    addresses: uint64 [P], where each PE's row 0 lies in this process's address space (0: not reachable).
+    counts: int64 [P], rows of each PE.
+    buffer: uint8, this rank's storage; it may be larger than the rows.
+    symmetric: whether peers can read them.
+    """
+
+    format: RowFormat
+    addresses: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    buffer: NDArray[np.uint8]
+    rank: int
+    symmetric: bool
+
+    @property
+    def local(self) -> NDArray[Any]:
+        """This rank's rows, [count, dim], in place: row i starts ``stride`` values after row i - 1."""
+        count, format = int(self.counts[self.rank]), self.format
+        flat = self.buffer[: count * format.row_bytes].view(format.dtype)
+        return flat.reshape(count, format.stride)[:, : format.dim]
+
+    def shaped(self, dim: int) -> Rows:
+        """The same storage as rows of another width, where that fits.
+
+        Raises ValueError where it does not.
+        """
+        format = RowFormat(self.format.dtype, dim)
+        if int(self.counts[self.rank]) * format.row_bytes > len(self.buffer):
+            raise ValueError(f"rows of width {dim} do not fit storage made for width {self.format.dim}")
+        return Rows(format, self.addresses, self.counts, self.buffer, self.rank, self.symmetric)
+
+
+@dataclass
+class Meter:
+    """What aggregations over symmetric rows cost since the last reset: seconds, bytes of rows read from this rank and from others."""
+
+    seconds: float = 0.0
+    local_bytes: int = 0
+    remote_bytes: int = 0
+    remote_rows: int = 0
+
+    def reset(self) -> None:
+        """Start again from nothing."""
+        self.seconds, self.local_bytes, self.remote_bytes, self.remote_rows = 0.0, 0, 0, 0
+
+
+@dataclass
+class Options:
+    """What every backend is built from."""
+
+    geometry: Geometry
+    threads: int = 1
+    meter: Meter = field(default_factory=Meter)
+
+
+class Backend(Protocol):
+    """Storage and kernels of one rank."""
+
+    name: str
+    rank: int
+    size: int
+    meter: Meter
+    geometry: Geometry
+    threads: int
+
+    def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
+        """Storage for ``counts[p]`` rows on each PE p; symmetric rows can be read by every PE, others only here.
+
+        Collective where symmetric. Rows start as zeros.
+        """
+
+    def publish(self, rows: Rows) -> None:
+        """This rank's written rows become readable by its peers, and theirs here: the layer's one barrier.
+
+        With two Rows used in turn no second barrier is needed: whoever arrives here has finished reading the
+        Rows published before, so those may be written again.
+        """
+
+    def aggregate(
+        self,
+        plan: Plan,
+        op: str,
+        reduce: str,
+        src: Rows,
+        out: Any,
+        *,
+        edge: Any = None,
+        epilogue: Epilogue | None = None,
+    ) -> None:
+        """out[v] = epilogue(sum over edges u -> v of message(u, v)).
+
+        op: "copy" sums the source rows, "mul" the source rows times ``edge``, an [E] array in the plan's order of
+        the rows' dtype. reduce: "sum". out: [destinations, dim], of the rows' dtype, padded rows (``padded``).
+        """
+
+    def close(self) -> None:
+        """Give back all symmetric storage. Collective."""

@@ -1,0 +1,121 @@
+"""What the CPU backends share: schedules over the native module, storage, and the meter."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from ...plan.layout import CHUNK, SEGMENT, RowFormat
+from ...plan.workload import Plan
+from .base import Epilogue, Options, Rows
+
+
+def load() -> Any:
+    """The native module, checked to agree with this package about struct sizes.
+
+    Raises InputError if it is not built, or was built from other sources.
+    """
+    try:
+        from ... import _host
+    except ImportError as error:
+        raise InputError(f"the native module mgg_hpc._host does not load ({error}); install with `pip install .`") from error
+    if _host.struct_sizes() != [CHUNK.itemsize, SEGMENT.itemsize]:
+        raise InputError("the native module mgg_hpc._host is of another version; install again with `pip install .`")
+    try:
+        _host.instruction_set()
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return _host
+
+
+def aligned_zeros(size: int) -> NDArray[np.uint8]:
+    """``size`` zero bytes that start on a multiple of 64."""
+    whole = np.zeros(size + 64, dtype=np.uint8)
+    start = -whole.ctypes.data % 64
+    return whole[start : start + size]
+
+
+def padded(rows: int, format: RowFormat) -> NDArray[Any]:
+    """Uninitialised private rows [rows, dim] laid out as kernels store them."""
+    return aligned_zeros(rows * format.row_bytes).view(format.dtype).reshape(rows, format.stride)[:, : format.dim]
+
+
+class HostBackend:
+    """Kernels over rows that this process reads through pointers. Subclasses say where symmetric rows live."""
+
+    name = "host"
+
+    def __init__(self, rank: int, size: int, options: Options) -> None:
+        self.rank, self.size = rank, size
+        self.meter, self.geometry, self.threads = options.meter, options.geometry, options.threads
+        self._host = load()
+        self._schedules: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
+
+    def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
+        """See Backend.rows; private rows here, symmetric ones in subclasses."""
+        if symmetric:
+            return self._symmetric(counts, format)
+        buffer = aligned_zeros(int(counts[self.rank]) * format.row_bytes)
+        addresses = np.zeros(self.size, dtype=np.uint64)
+        addresses[self.rank] = buffer.ctypes.data
+        own = np.zeros(self.size, dtype=np.int64)
+        own[self.rank] = counts[self.rank]
+        return Rows(format, addresses, own, buffer, self.rank, False)
+
+    def _symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
+        raise TypeError(f"{self.name} has no symmetric storage")
+
+    def schedule(self, plan: Plan) -> Any:
+        """The native schedule of a plan, made once."""
+        made = self._schedules.get(plan)
+        if made is None:
+            made = self._host.Schedule(
+                plan.chunks.view(np.uint8),
+                plan.segments.view(np.uint8),
+                plan.indices,
+                plan.destinations,
+                self.geometry.ps,
+                self.geometry.dist,
+                self.geometry.wpb,
+            )
+            self._schedules[plan] = made
+        return made
+
+    def aggregate(
+        self,
+        plan: Plan,
+        op: str,
+        reduce: str,
+        src: Rows,
+        out: Any,
+        *,
+        edge: Any = None,
+        epilogue: Epilogue | None = None,
+    ) -> None:
+        """See Backend.aggregate."""
+        if reduce != "sum" or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
+            raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")
+        epilogue = epilogue or Epilogue()
+        began = time.perf_counter()
+        self.schedule(plan).aggregate(
+            src.addresses,
+            src.counts,
+            edge,
+            out,
+            epilogue.scale,
+            epilogue.bias,
+            epilogue.relu,
+            self.threads,
+        )
+        if not src.symmetric:
+            return
+        self.meter.seconds += time.perf_counter() - began
+        row_bytes = src.format.dim * src.format.dtype.itemsize
+        self.meter.local_bytes += plan.local_edges * row_bytes
+        self.meter.remote_bytes += plan.remote_edges * row_bytes
+        self.meter.remote_rows += plan.remote_edges

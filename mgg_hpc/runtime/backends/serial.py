@@ -1,0 +1,46 @@
+"""One process that plays every rank: all rows are private memory. The tests' backend, and that of a lone rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...plan.layout import RowFormat
+from .base import Options, Rows
+from .host import HostBackend, aligned_zeros
+
+
+@dataclass
+class World:
+    """The ranks that one process plays; their i-th symmetric allocations belong together."""
+
+    size: int
+    allocations: list[NDArray[np.uint64]] = field(default_factory=list)
+
+
+class SerialBackend(HostBackend):
+    """One rank of a World. Publishing needs nothing: the caller has every rank write before any reads."""
+
+    name = "serial"
+
+    def __init__(self, rank: int, world: World, options: Options) -> None:
+        super().__init__(rank, world.size, options)
+        self._world = world
+        self._made = 0
+
+    def _symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
+        buffer = aligned_zeros(int(counts.max(initial=0)) * format.row_bytes)
+        if self._made == len(self._world.allocations):
+            self._world.allocations.append(np.zeros(self.size, dtype=np.uint64))
+        addresses = self._world.allocations[self._made]  # shared by all ranks, filled in as each allocates
+        self._made += 1
+        addresses[self.rank] = buffer.ctypes.data
+        return Rows(format, addresses, counts, buffer, self.rank, True)
+
+    def publish(self, rows: Rows) -> None:
+        """See Backend.publish."""
+
+    def close(self) -> None:
+        """See Backend.close."""

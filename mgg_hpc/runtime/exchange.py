@@ -1,0 +1,57 @@
+"""Edges sent between ranks, once, while a workload is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..plan.ranges import owner_of
+from ..plan.workload import prefix_sum
+
+Weight = NDArray[np.float32] | None
+
+
+def transpose(
+    comm: Any,
+    bounds: NDArray[np.int64],
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.integer],
+    weight: Weight,
+) -> tuple[NDArray[np.int64], NDArray[np.integer], Weight]:
+    """The out-edges of this rank's rows, from every rank's in-edges: row u lists the v of edges u -> v.
+
+    indptr int64 [n + 1], indices [E] global, weight float32 [E] or None: this rank's part of the in-edge CSR. The
+    result has the same form. Every edge crosses at most once. Collective.
+    """
+    first = int(bounds[comm.rank])
+    destination = np.repeat(np.arange(first, first + len(indptr) - 1, dtype=indices.dtype), np.diff(indptr))
+    owner = owner_of(bounds, indices)
+    order = np.argsort(owner, kind="stable")
+    counts = np.bincount(owner, minlength=comm.size)
+    sources = _send(comm, indices[order], counts)
+    destinations = _send(comm, destination[order], counts)
+    weights = None if weight is None else _send(comm, weight[order], counts)
+    # Ranks own ascending rows and send theirs in order, so a stable sort by source leaves destinations ascending.
+    by_source = np.argsort(sources, kind="stable")
+    rows = int(bounds[comm.rank + 1]) - first
+    degree = np.bincount(sources - first, minlength=rows)
+    return prefix_sum(degree), destinations[by_source], None if weights is None else weights[by_source]
+
+
+def _send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
+    """values, cut by ``counts``, to ranks 0, 1, ...; returns what came, in rank order."""
+    if comm.size == 1:
+        return values
+    from mpi4py.util.dtlib import from_numpy_dtype
+
+    expected = np.empty(comm.size, dtype=np.int64)
+    comm.Alltoall(np.ascontiguousarray(counts, dtype=np.int64), expected)
+    received = np.empty(int(expected.sum()), dtype=values.dtype)
+    kind = from_numpy_dtype(values.dtype)
+    comm.Alltoallv(
+        [values, (counts, prefix_sum(counts)[:-1]), kind],
+        [received, (expected, prefix_sum(expected)[:-1]), kind],
+    )
+    return received

@@ -1,0 +1,99 @@
+"""The numbered folder of a run: each file in it appears whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+
+METRICS = "metrics.csv"
+SUMMARY = "summary.json"
+JOB = "job.toml"
+CHECKPOINTS = "checkpoints"
+
+
+def create(parent: Path) -> Path:
+    """Make and return the next numbered folder in ``parent`` (001, 002, ...); ``latest`` points to it.
+
+    Raises InputError if it cannot be written to.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        number = max((int(p.name) for p in parent.iterdir() if p.name.isdigit()), default=0)
+        while True:
+            number += 1
+            folder = parent / f"{number:03d}"
+            try:
+                folder.mkdir()
+                break
+            except FileExistsError:
+                continue
+        (folder / CHECKPOINTS).mkdir()
+        _point(parent / "latest", folder.name)
+    except OSError as error:
+        raise InputError(f"run.folder: {parent} cannot be written to ({error.strerror}); name another") from error
+    return folder
+
+
+def find(path: Path) -> Path:
+    """The run that ``path`` means: a numbered folder, or the latest one in a folder of runs. Raises InputError."""
+    for folder in (path, path / "latest"):
+        if (folder / JOB).is_file():
+            return folder.resolve()
+    raise InputError(f"{path}: holds no run ({JOB} is missing); name a folder that 'mgg train' made")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a crash leaves the old one or the new one: temporary name, fsync, rename, fsync."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
+    """Write summary.json and return its path."""
+    path = folder / SUMMARY
+    write_whole(path, (json.dumps(summary, indent=2) + "\n").encode())
+    return path
+
+
+class MetricsFile:
+    """metrics.csv: a header, then a whole line an epoch, readable while the run goes on."""
+
+    def __init__(self, folder: Path, columns: list[str]) -> None:
+        self._file = (folder / METRICS).open("w", newline="", buffering=1)
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._writer.writerow(columns)
+
+    def add(self, values: list[float | int]) -> None:
+        """One epoch; floats with 9 significant digits, which give a float32 back exactly."""
+        self._writer.writerow([f"{v:.9g}" if isinstance(v, float) else v for v in values])
+
+    def close(self) -> None:
+        """Put everything on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def _point(link: Path, target: str) -> None:
+    temporary = link.with_name(f".latest.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)
