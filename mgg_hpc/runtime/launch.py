@@ -122,13 +122,15 @@ def _job_code(status: Path, code: int, caught: int) -> int:
         return 128 + caught
     if code == 0:
         return DONE
-    number = -code if code < 0 else code - 128
+    number = -code if code < 0 else code - 128  # MPICH's launcher ORs the ranks' codes, and so hides signals
     if number in set(signal.Signals):
         name = signal.Signals(number).name
         hint = "; is the machine out of memory?" if number == signal.SIGKILL else ""
         exit_code.write(f"mgg: error: a rank was ended by {name}{hint}")
         return 128 + number
-    exit_code.write(f"mgg: error: the job ended without a record; its launcher returned {code}")
+    exit_code.write(
+        f"mgg: error: a rank crashed, was killed, or could not start (its launcher returned {code})"
+    )
     return FAILED
 
 

@@ -5,6 +5,7 @@ Nothing here imports torch, and importing this module does not start MPI; `world
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -62,6 +63,11 @@ def world() -> MPI.Intracomm:
     exception on any rank ends all of them.
     """
     mpi = _load()
+    library = " ".join(mpi.Get_library_version().partition(",")[0].split()[:4])
+    if not mpi.Is_initialized():
+        _check_launcher(library)
+        mpi.Init_thread(mpi.THREAD_SERIALIZED)  # one thread at a time calls MPI; cheaper than MULTIPLE
+        atexit.register(_finalise)
     comm = mpi.COMM_WORLD
     if not _departures:
         _departures.append(comm.Dup())
@@ -69,17 +75,17 @@ def world() -> MPI.Intracomm:
         threading.excepthook = lambda failed: _end_job(
             failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
         )
-    _check_size(comm.Get_size(), mpi.Get_library_version())
+    _check_size(comm.Get_size(), library)
     return comm
 
 
 def _load() -> Any:
-    """The module mpi4py.MPI, which starts MPI when first imported."""
+    """The module mpi4py.MPI, without starting MPI."""
     if "mpi4py.MPI" not in sys.modules:
         try:
             import mpi4py
 
-            mpi4py.rc.thread_level = "serialized"  # one thread at a time calls MPI; cheaper than "multiple"
+            mpi4py.rc.initialize = False
             from mpi4py import MPI  # noqa: F401
         except (ImportError, RuntimeError) as error:
             reason = " ".join(str(error).split())
@@ -88,6 +94,19 @@ def _load() -> Any:
                 "or name yours in MPI4PY_LIBMPI"
             ) from error
     return sys.modules["mpi4py.MPI"]
+
+
+def _finalise() -> None:
+    mpi = sys.modules["mpi4py.MPI"]
+    if not mpi.Is_finalized():
+        mpi.Finalize()
+
+
+def _check_launcher(library: str) -> None:
+    """Refuse Open MPI's launcher for an MPICH, which would end the process while it starts."""
+    promised = os.environ.get("OMPI_COMM_WORLD_SIZE")
+    if promised and library.startswith("MPICH"):
+        raise InputError(_mismatch(promised, "OMPI_COMM_WORLD_SIZE", 1, library))
 
 
 def _check_size(size: int, library: str) -> None:
@@ -99,13 +118,16 @@ def _check_size(size: int, library: str) -> None:
         if not text.isdigit():
             raise InputError(f"{name}={text!r} is not a number of ranks")
         if int(text) != size:
-            product = " ".join(library.partition(",")[0].split()[:4])
-            raise InputError(
-                f"the launcher started {text} ranks ({name}), but MPI has {size}: Python loads {product}; "
-                "start it with the launcher of the same MPI, as 'mgg launch' does, "
-                "or under Slurm with the plugin that this MPI knows (srun --mpi=...)"
-            )
+            raise InputError(_mismatch(text, name, size, library))
         return
+
+
+def _mismatch(promised: str, name: str, size: int, library: str) -> str:
+    return (
+        f"the launcher started {promised} ranks ({name}), but MPI has {size}: "
+        f"Python loads {library}; start it with the launcher of the same MPI, as 'mgg launch' does, "
+        "or under Slurm with the plugin that this MPI knows (srun --mpi=...)"
+    )
 
 
 # ---- ending ---------------------------------------------------------------------------------------------

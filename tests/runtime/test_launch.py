@@ -1,0 +1,383 @@
+"""`mgg launch` as a person meets it: exit codes, errors readable once, Ctrl-C, nothing left behind.
+
+Each test starts real ranks, with the mpich wheel and with the machine's Open MPI.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import find_mpi, launch, segments
+
+PREAMBLE = """
+import os, sys, time
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import exit_code, mpi
+def job():
+    global comm
+    comm = mpi.world()
+"""
+POSTAMBLE = """
+try:
+    code = job()
+except InputError as error:
+    exit_code.report(f"mgg: error: {error}", 2)
+    code = 2
+sys.exit(code or 0)
+"""
+
+
+def environment_without_mpi():
+    """This process's environment without what a launcher may have put there."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MGG_", "OMPI_", "PMI"))
+    }
+    kept.pop("MPI4PY_LIBMPI", None)
+    return kept
+
+
+@pytest.fixture(params=["wheel", "system"])
+def mpi_environment(request):
+    """The environment that selects each MPI."""
+    environment = environment_without_mpi()
+    if request.param == "system":
+        try:
+            environment["MPI4PY_LIBMPI"] = str(find_mpi.system_library())
+        except InputError:
+            if os.environ.get("CI") == "true":
+                raise
+            pytest.skip("no MPI of the machine's own (package openmpi-bin)")
+    return environment
+
+
+@pytest.fixture
+def nothing_left(tmp_path, mpi_environment):
+    """Fails the test if the job leaves a segment or a folder."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    mpi_environment["TMPDIR"] = str(scratch)
+    before = abandoned_segments()
+    yield
+    assert abandoned_segments() <= before
+    assert not list(scratch.glob("mgg-*"))
+
+
+def abandoned_segments():
+    """Segments that no process maps. Those of other people's running jobs come and go."""
+    return set(segments.left_since(0.0))
+
+
+class Job:
+    """A program of a few lines, run on several ranks by `launch.run` in a process of its own."""
+
+    def __init__(self, folder, environment, body, ranks, arguments=()):
+        self.pids = folder / "pids"
+        self.pids.mkdir(exist_ok=True)
+        script = folder / "job.py"
+        tell = f"    open('{self.pids}/' + str(os.getpid()), 'w').close()\n"
+        script.write_text(PREAMBLE + tell + textwrap.indent(textwrap.dedent(body), "    ") + POSTAMBLE)
+        program = (
+            f"import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[2:], {ranks}))"
+        )
+        self.start = time.monotonic()
+        self.ranks = ranks
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, "job", *arguments, sys.executable, str(script)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_until_all_run(self):
+        deadline = time.monotonic() + 30
+        while len(list(self.pids.iterdir())) < self.ranks:
+            assert time.monotonic() < deadline
+            assert self.process.poll() is None
+            time.sleep(0.01)
+
+    def end(self):
+        out, err = self.process.communicate(timeout=60)
+        deadline = time.monotonic() + 2  # a killed process may need a moment to disappear
+        while any(launch._alive(int(path.name)) for path in self.pids.iterdir()):
+            assert time.monotonic() < deadline, "a rank outlived its job"
+            time.sleep(0.01)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def run(tmp_path, mpi_environment, nothing_left):
+    """Run a body on ranks to its end: (exit code, stdout, lines of stderr)."""
+
+    def run(body, ranks=2, **more):
+        code, out, err = Job(tmp_path, mpi_environment | more, body, ranks).end()
+        return code, out, err.splitlines()
+
+    return run
+
+
+def test_success_is_silent_and_returns_0(run):
+    assert run("comm.Barrier()") == (0, "", [])
+
+
+def test_wrong_input_met_by_all_ranks_is_one_line_and_returns_2(run):
+    assert run("raise InputError('row 3: no such thing')", ranks=3) == (
+        2,
+        "",
+        ["mgg: error: row 3: no such thing"],
+    )
+
+
+def test_wrong_input_met_by_one_rank_is_one_line_and_returns_2(run):
+    body = """
+    with mpi.agree(comm):
+        if comm.rank == 2:
+            raise InputError("rank two's rows")
+    """
+    assert run(body, ranks=3) == (2, "", ["mgg: error: rank two's rows"])
+
+
+def test_wrong_input_while_a_window_is_open_is_one_line(run):
+    body = """
+    window = mpi.SharedWindow(mpi.node(comm), 1 << 20)
+    raise InputError("too late")
+    """
+    assert run(body) == (2, "", ["mgg: error: too late"])
+
+
+def test_wrong_input_that_other_ranks_never_hear_of_still_ends_them(run):
+    body = """
+    if comm.rank == 1:
+        raise InputError("only rank one saw it")
+    comm.Barrier()
+    """
+    code, _, err = run(body)
+    assert code == 2
+    assert [line for line in err if "mgg: error" in line] == ["mgg: error: only rank one saw it"]
+
+
+def test_wrong_input_before_mpi_starts_is_one_line(tmp_path, mpi_environment, nothing_left):
+    program = (
+        "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.process_launch(3, ['nonsense']))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=mpi_environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == "mgg: error: No such command 'nonsense'. (see 'mgg --help')\n"
+
+
+def test_other_failures_return_1(run):
+    code, _, err = run("return 1")
+    assert code == 1
+    assert len(err) == 1
+
+
+@pytest.mark.parametrize("failing", ["comm.rank == 1", "True"])
+def test_uncaught_error_ends_all_ranks_with_one_message(run, failing):
+    body = f"""
+    if {failing}:
+        raise ZeroDivisionError("of rank", comm.rank)
+    comm.Barrier()
+    """
+    start = time.monotonic()
+    code, _, err = run(body, ranks=3)
+    assert time.monotonic() - start < 5
+    assert code == 1
+    text = "\n".join(err)
+    assert text.count("Traceback") == 1
+    assert text.count("mgg: error") == 1
+    rank = 0 if failing == "True" else 1
+    assert f"mgg: error: rank {rank} of 3: ZeroDivisionError: ('of rank', {rank})" in text
+
+
+def test_uncaught_error_that_ranks_agreed_on_is_one_message(run):
+    body = """
+    with mpi.agree(comm):
+        comm.rank == 1 and 1 / 0
+    """
+    start = time.monotonic()
+    code, _, err = run(body, ranks=3)
+    assert time.monotonic() - start < 5
+    assert code == 1
+    assert "\n".join(err).count("Traceback") == 1
+
+
+def test_uncaught_error_in_a_thread_ends_all_ranks(run):
+    body = """
+    import threading
+    if comm.rank == 1:
+        threading.Thread(target=lambda: 1 / 0).start()
+    time.sleep(30)
+    """
+    start = time.monotonic()
+    code, _, err = run(body)
+    assert time.monotonic() - start < 5
+    assert code == 1
+    assert "\n".join(err).count("Traceback") == 1
+
+
+def test_killed_rank_ends_all_ranks(run):
+    body = """
+    comm.Barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), 9)
+    time.sleep(30)
+    """
+    start = time.monotonic()
+    code, _, err = run(body)
+    assert time.monotonic() - start < 5
+    mpich = "a rank crashed, was killed, or could not start (its launcher returned 9)"
+    open_mpi = "a rank was ended by SIGKILL; is the machine out of memory?"
+    assert (code, err[-1]) in [(1, f"mgg: error: {mpich}"), (128 + 9, f"mgg: error: {open_mpi}")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_all_ranks(tmp_path, mpi_environment, nothing_left, number):
+    body = """
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worst of ranks
+    while True:
+        comm.rank == 0 and time.sleep(0.1)
+        comm.rank == 1 and comm.Recv(bytearray(1), 0)
+    """
+    job = Job(tmp_path, mpi_environment, body, 2)
+    job.wait_until_all_run()
+    time.sleep(0.3)
+    start = time.monotonic()
+    job.process.send_signal(number)
+    job.process.send_signal(number)  # impatience changes nothing
+    code, _, err = job.end()
+    assert time.monotonic() - start < 5
+    assert code == 128 + number
+    name = "interrupted" if number == signal.SIGINT else "stopped by SIGTERM"
+    assert f"mgg: error: {name}" in err.splitlines()
+
+
+def test_killed_launch_takes_its_ranks_along(tmp_path, mpi_environment):
+    mpi_environment["TMPDIR"] = str(tmp_path)
+    before = abandoned_segments()
+    job = Job(tmp_path, mpi_environment, "comm.Barrier(); time.sleep(60)", 2)
+    job.wait_until_all_run()
+    time.sleep(0.3)
+    start = time.monotonic()
+    job.process.kill()
+    while any(launch._alive(int(path.name)) for path in job.pids.iterdir()):
+        assert time.monotonic() - start < 5
+        time.sleep(0.05)
+    job.process.communicate()
+    # What it could not remove itself, the next start of the same user does.
+    time.sleep(max(0.0, segments._YOUNG_SECONDS + 0.1 - (time.monotonic() - start)))
+    assert Job(tmp_path, mpi_environment, "comm.Barrier()", 2).end()[0] == 0
+    assert abandoned_segments() <= before
+
+
+def test_another_number_of_ranks_than_promised_is_refused(run):
+    body = "os.environ['MGG_RANKS'] = '5'; mpi.world()"
+    code, _, err = run(body)
+    assert code == 2
+    assert len(err) == 1
+    assert "the launcher started 5 ranks (MGG_RANKS), but MPI has 2: Python loads" in err[0]
+
+
+def test_launcher_of_another_mpi_is_one_line(tmp_path, mpi_environment, nothing_left):
+    other = "system" if "MPI4PY_LIBMPI" not in mpi_environment else "wheel"
+    try:
+        wrong = Path(find_mpi.system_library()) if other == "system" else None
+    except InputError:
+        pytest.skip("no MPI of the machine's own (package openmpi-bin)")
+    found = find_mpi.library(environment_without_mpi() | ({find_mpi.LIBRARY: str(wrong)} if wrong else {}))
+    script = tmp_path / "job.py"
+    script.write_text(PREAMBLE + "    pass" + POSTAMBLE)
+    status = tmp_path / "status"
+    ended = subprocess.run(
+        [find_mpi.launcher(found), "-n", "3", sys.executable, script],
+        env=mpi_environment
+        | find_mpi.launcher_environment(found)
+        | {"MGG_RANKS": "3", "MGG_STATUS": str(status)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in ended.stderr.splitlines() if "mgg: error" in line]
+    assert len(lines) == 1
+    assert "the launcher started 3 ranks" in lines[0]
+    assert "but MPI has 1: Python loads" in lines[0]
+    assert status.read_text() == "2\n"
+
+
+def test_threads_are_the_ranks_share(run, monkeypatch):
+    share = str(max(1, len(os.sched_getaffinity(0)) // 2))
+    code, out, _ = run("print(os.environ['OMP_NUM_THREADS'])", OMP_NUM_THREADS="7")
+    assert (code, out.count("7")) == (0, 2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    found = find_mpi.library(environment_without_mpi())
+    assert launch._settings(found, 2)["OMP_NUM_THREADS"] == share
+
+
+def test_dry_run_prints_the_command_line_and_starts_nothing(capsys):
+    assert launch.process_launch(3, ["train", "my job.toml"], dry_run=True) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("env ")
+    assert "MGG_RANKS=3" in line
+    assert "mgg_hpc train 'my job.toml'" in line
+
+
+def test_missing_launcher_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    lonely = find_mpi.Library(
+        "Open MPI v5.0.1, package: x", tmp_path / "a" / "b" / "c" / "d" / "lib" / "libmpi.so.40"
+    )
+    with pytest.raises(InputError, match=r"loads Open MPI v5\.0\.1 .* apt install openmpi-bin"):
+        find_mpi.launcher(lonely)
+
+
+def test_launcher_of_another_family_beside_the_library_is_not_used(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    imposter = tmp_path / "bin" / "mpiexec"
+    imposter.write_text("#!/bin/sh\necho 'HYDRA build details:'\n")
+    imposter.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = find_mpi.Library("Open MPI v4.1.4, package: x", tmp_path / "lib" / "libmpi.so.40")
+    with pytest.raises(InputError, match="openmpi-bin"):
+        find_mpi.launcher(found)
+    imposter.write_text("#!/bin/sh\necho 'mpiexec (OpenRTE) 4.1.4'\n")
+    assert find_mpi.launcher(found) == imposter
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "family", "major"),
+    [
+        ("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4", "Open MPI v4.1.4", "openmpi", 4),
+        ("Open MPI v5.0.11rc1, package: x", "Open MPI v5.0.11rc1", "openmpi", 5),
+        ("MPICH Version:      5.0.2 MPICH Release date: x", "MPICH 5.0.2", "mpich", 5),
+        ("Intel(R) MPI Library 2021.14 for Linux* OS", "Intel(R) MPI Library 2021.14", "mpich", 2021),
+    ],
+)
+def test_libraries_are_told_apart(text, name, family, major):
+    found = find_mpi.Library(text, None)
+    assert (found.name, found.family, found.major) == (name, family, major)
+
+
+def test_only_unmapped_segments_of_known_names_are_stale(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "FOLDER", tmp_path)
+    monkeypatch.setattr(segments, "_YOUNG_SECONDS", -1.0)
+    for name in ("mpich_shm_1", "vader_segment.h.1", "someone_elses"):
+        (tmp_path / name).write_bytes(b"x" * 100)
+    start = time.time() - 60
+    with (tmp_path / "mpich_shm_2").open("w+") as held:
+        held.write("x")
+        held.flush()
+        assert sorted(path.name for path in segments.stale()) == ["mpich_shm_1", "vader_segment.h.1"]
+        assert segments.left_since(start + 3600) == []
+        segments.remove(segments.left_since(start))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mpich_shm_2", "someone_elses"]
