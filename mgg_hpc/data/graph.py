@@ -1,0 +1,181 @@
+"""A graph in memory: in-edge CSR, node features, labels and masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+
+INT32_NODES = 2**31  # node ids 0 .. 2**31 - 1 fit int32
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Feature rows as CSR: ``indptr`` int64 [N+1], ``indices`` int32 [nnz] (columns), ``data`` float32."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
+    shape: tuple[int, int]
+
+    def toarray(self) -> np.ndarray:
+        """The same rows as float32 [N, F]; entries listed twice are summed."""
+        dense = np.zeros(self.shape, dtype=np.float32)
+        rows = np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
+        np.add.at(dense, (rows, self.indices), self.data)
+        return dense
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A whole graph.
+
+    Row v of the CSR (``indptr`` int64 [N+1], ``indices`` int32 or int64 [E]) lists the sources u of the
+    edges u -> v; ``weight`` is float32 [E]. ``x`` is float32 or float16 [N, F], or ``SparseRows``. ``y`` is
+    int64 [N] with -1 for unlabelled nodes, or float32 [N, C] of 0 and 1 (multi-label). The masks are bool
+    [N] and come together. ``directed=False`` promises that each edge's reverse is there with the same
+    weight. ``permutation`` int64 [N] gives the original id of each row when rows were renumbered.
+    """
+
+    name: str
+    indptr: np.ndarray
+    indices: np.ndarray
+    weight: np.ndarray | None = None
+    x: np.ndarray | SparseRows | None = None
+    y: np.ndarray | None = None
+    train: np.ndarray | None = None
+    val: np.ndarray | None = None
+    test: np.ndarray | None = None
+    directed: bool = True
+    classes: int = 0
+    permutation: np.ndarray | None = None
+
+    @property
+    def nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def edges(self) -> int:
+        """Stored edges: an undirected edge counts twice."""
+        return len(self.indices)
+
+    @property
+    def features(self) -> int:
+        """Feature columns, 0 without features."""
+        return 0 if self.x is None else int(self.x.shape[1])
+
+    @property
+    def multilabel(self) -> bool:
+        return self.y is not None and self.y.ndim == 2
+
+
+def index_dtype(nodes: int) -> type[np.signedinteger]:
+    """The narrowest type that the format allows for ids of this many nodes."""
+    return np.int32 if nodes <= INT32_NODES else np.int64
+
+
+def csr_from_edges(
+    sources: np.ndarray,
+    destinations: np.ndarray,
+    nodes: int,
+    *,
+    weight: np.ndarray | None = None,
+    symmetric: bool = False,
+    drop_duplicates: bool = False,
+    drop_self_loops: bool = False,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Sort an edge list into an in-edge CSR: ``(indptr, indices, weight)``, sources ascending in each row.
+
+    ``sources`` and ``destinations`` are integer [E] with values in 0 .. nodes-1. ``symmetric`` adds the
+    reverse of each edge and implies ``drop_duplicates``; of edges listed twice the first one's weight stays,
+    in both directions. Raises InputError for an id out of range.
+    """
+    src, dst = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
+    for ids in (src, dst):
+        if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
+            raise InputError(f"edge list: node id {_outside(ids, nodes)} is not in 0 .. {nodes - 1}")
+    if drop_self_loops:
+        kept = src != dst
+        src, dst = src[kept], dst[kept]
+        weight = None if weight is None else weight[kept]
+    if symmetric:
+        # An edge and its reverse stay side by side, so that "the first one's weight" is the same for both.
+        src, dst = np.stack([src, dst], axis=1).ravel(), np.stack([dst, src], axis=1).ravel()
+        weight = None if weight is None else np.repeat(weight, 2)
+    key = dst * np.int64(nodes) + src  # below 2**63 for any graph of fewer than 3e9 nodes
+    key, weight = _sorted(key, weight, unique=symmetric or drop_duplicates)
+    dst, src = np.divmod(key, np.int64(nodes)) if nodes else (key, key)
+    indptr = np.zeros(nodes + 1, dtype=np.int64)
+    np.cumsum(np.bincount(dst, minlength=nodes), out=indptr[1:])
+    return indptr, src.astype(index_dtype(nodes)), weight
+
+
+def _outside(ids: np.ndarray, nodes: int) -> int:
+    return int(ids[(ids < 0) | (ids >= nodes)][0])
+
+
+def _sorted(
+    key: np.ndarray, weight: np.ndarray | None, *, unique: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Sort the keys, their weights with them; ``unique`` keeps the first edge of each key."""
+    if weight is None:
+        key = np.sort(key)
+    else:
+        order = np.argsort(key, kind="stable")
+        key, weight = key[order], np.asarray(weight, dtype=np.float32)[order]
+    if unique and len(key):
+        kept = np.concatenate([[True], key[1:] != key[:-1]])
+        key = key[kept]
+        weight = None if weight is None else weight[kept]
+    return key, weight
+
+
+def from_edges(
+    sources: np.ndarray,
+    destinations: np.ndarray,
+    nodes: int,
+    *,
+    name: str = "graph",
+    weight: np.ndarray | None = None,
+    symmetric: bool = False,
+    drop_duplicates: bool = False,
+    drop_self_loops: bool = False,
+    **fields: Any,
+) -> Graph:
+    """A Graph from an edge list (see ``csr_from_edges``); ``fields`` are further fields of Graph."""
+    indptr, indices, weight = csr_from_edges(
+        sources,
+        destinations,
+        nodes,
+        weight=weight,
+        symmetric=symmetric,
+        drop_duplicates=drop_duplicates,
+        drop_self_loops=drop_self_loops,
+    )
+    return Graph(name, indptr, indices, weight=weight, directed=not symmetric, **fields)
+
+
+def split_per_class(
+    y: np.ndarray, classes: int, rng: np.random.Generator, *, train: int = 20, val: int = 30
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random masks: ``train`` and ``val`` nodes of each class, and every other labelled node for testing.
+
+    ``y`` int64 [N] (-1 unlabelled); returns three bool [N]. Raises InputError for multi-label data and for a
+    class with no more than ``train + val`` nodes.
+    """
+    if y.ndim != 1:
+        raise InputError("a split per class needs one label a node; this graph has several (multi-label)")
+    masks = tuple(np.zeros(len(y), dtype=bool) for _ in range(3))
+    for label in range(classes):
+        members = rng.permutation(np.flatnonzero(y == label))
+        if len(members) <= train + val:
+            raise InputError(
+                f"a split per class of {train} training and {val} validation nodes needs more than "
+                f"{train + val} nodes a class; class {label} has {len(members)}"
+            )
+        for mask, chosen in zip(masks, np.split(members, [train, train + val]), strict=True):
+            mask[chosen] = True
+    return masks[0], masks[1], masks[2]

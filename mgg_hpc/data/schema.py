@@ -1,0 +1,179 @@
+"""What a graph file may hold: names, types and shapes, proven before anything is read or allocated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import InputError
+from .graph import INT32_NODES, Graph, SparseRows
+
+FORMAT = "mgg-graph"
+VERSION = 1
+
+INDPTR, INDICES, WEIGHT = "graph/indptr", "graph/indices", "graph/weight"
+X, Y, PERMUTATION = "node/x", "node/y", "order/permutation"
+X_INDPTR, X_INDICES, X_DATA = "node/x/indptr", "node/x/indices", "node/x/data"
+TRAIN, VAL, TEST = MASKS = ("node/train", "node/val", "node/test")
+DATASETS = (INDPTR, INDICES, WEIGHT, X, X_INDPTR, X_INDICES, X_DATA, Y, *MASKS, PERMUTATION)
+
+INT64, INT32 = np.dtype("<i8"), np.dtype("<i4")
+FLOAT32, FLOAT16, BOOL = np.dtype("<f4"), np.dtype("<f2"), np.dtype(bool)
+
+
+def bounds_path(parts: int) -> str:
+    return f"partition/{parts}/bounds"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Type and shape of one dataset."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from one entry of the first axis to the next."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape[0] * self.row_bytes
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name} {list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a graph holds: its attributes, and the layout of each dataset by path.
+
+    ``sparse_shape`` is (N, F) when the features are CSR; ``partitions`` are the numbers of parts with bounds.
+    """
+
+    name: str
+    directed: bool
+    classes: int
+    multilabel: bool
+    datasets: Mapping[str, Layout]
+    sparse_shape: tuple[int, int] | None = None
+    partitions: tuple[int, ...] = field(default=())
+
+    @property
+    def nodes(self) -> int:
+        return self.datasets[INDPTR].shape[0] - 1
+
+    @property
+    def edges(self) -> int:
+        return self.datasets[INDICES].shape[0]
+
+    @property
+    def features(self) -> int:
+        if self.sparse_shape is not None:
+            return self.sparse_shape[1]
+        return self.datasets[X].shape[1] if X in self.datasets else 0
+
+
+def arrays(graph: Graph) -> dict[str, np.ndarray]:
+    """A graph's arrays by their paths in the file."""
+    sparse = graph.x if isinstance(graph.x, SparseRows) else None
+    found = {
+        INDPTR: graph.indptr,
+        INDICES: graph.indices,
+        WEIGHT: graph.weight,
+        X: None if sparse is not None else graph.x,
+        X_INDPTR: None if sparse is None else sparse.indptr,
+        X_INDICES: None if sparse is None else sparse.indices,
+        X_DATA: None if sparse is None else sparse.data,
+        Y: graph.y,
+        TRAIN: graph.train,
+        VAL: graph.val,
+        TEST: graph.test,
+        PERMUTATION: graph.permutation,
+    }
+    return {path: np.asarray(array) for path, array in found.items() if array is not None}
+
+
+def contents(graph: Graph) -> Contents:
+    """What a graph in memory holds."""
+    return Contents(
+        name=graph.name,
+        directed=graph.directed,
+        classes=graph.classes,
+        multilabel=graph.multilabel,
+        datasets={path: Layout(array.dtype, array.shape) for path, array in arrays(graph).items()},
+        sparse_shape=graph.x.shape if isinstance(graph.x, SparseRows) else None,
+    )
+
+
+def validate(where: str, held: Contents) -> None:
+    """Raise InputError, naming ``where`` and the dataset, unless types and shapes follow the schema."""
+    for path in (INDPTR, INDICES):
+        if path not in held.datasets:
+            raise InputError(f"{where}: /{path} is missing; a graph file holds /{INDPTR} and /{INDICES}")
+    if held.datasets[INDPTR].shape in ((), (0,), (1,)):
+        raise InputError(f"{where}: /{INDPTR} is {held.datasets[INDPTR]}; a graph has one node at least")
+    nodes, edges = held.nodes, held.edges if held.datasets[INDICES].shape else 0
+    _expect(where, held, INDPTR, (INT64,), (nodes + 1,))
+    narrow = (INT32,) if nodes <= INT32_NODES else ()
+    _expect(where, held, INDICES, (*narrow, INT64), (edges,))
+    _expect(where, held, WEIGHT, (FLOAT32,), (edges,))
+    _expect(where, held, PERMUTATION, (INT64,), (nodes,))
+    _validate_features(where, held)
+    _validate_labels(where, held)
+    for path in MASKS:
+        _expect(where, held, path, (BOOL,), (nodes,))
+    missing = [path for path in MASKS if path not in held.datasets]
+    if 0 < len(missing) < len(MASKS):
+        raise InputError(f"{where}: /{missing[0]} is missing; the train, val and test masks come together")
+    for parts in held.partitions:
+        _expect(where, held, bounds_path(parts), (INT64,), (parts + 1,))
+
+
+def _expect(
+    where: str, held: Contents, path: str, dtypes: tuple[np.dtype, ...], shape: tuple[int, ...]
+) -> None:
+    """Compare one dataset, where there is one, with the types and the shape that it may have."""
+    layout = held.datasets.get(path)
+    if layout is not None and (layout.dtype not in dtypes or layout.shape != shape):
+        wanted = " or ".join(str(Layout(dtype, shape)) for dtype in dtypes)
+        raise InputError(f"{where}: /{path} is {layout}; expected {wanted}")
+
+
+def _validate_features(where: str, held: Contents) -> None:
+    dense = held.datasets.get(X)
+    if dense is not None:
+        width = dense.shape[1] if len(dense.shape) == 2 else 1
+        _expect(where, held, X, (FLOAT32, FLOAT16), (held.nodes, max(width, 1)))
+    sparse = [path for path in (X_INDPTR, X_INDICES, X_DATA) if path in held.datasets]
+    if held.sparse_shape is None and not sparse:
+        return
+    if held.sparse_shape is None or len(sparse) != 3:
+        raise InputError(
+            f"{where}: /{X} is a CSR group; it needs indptr, indices, data and the attribute shape"
+        )
+    if held.sparse_shape[0] != held.nodes or not 1 <= held.sparse_shape[1] < 2**31:
+        raise InputError(
+            f"{where}: /{X} has the shape {list(held.sparse_shape)}; expected [{held.nodes}, 1 or more]"
+        )
+    stored = held.datasets[X_INDICES].shape[:1]
+    _expect(where, held, X_INDPTR, (INT64,), (held.nodes + 1,))
+    _expect(where, held, X_INDICES, (INT32,), stored)
+    _expect(where, held, X_DATA, (FLOAT32,), stored)
+
+
+def _validate_labels(where: str, held: Contents) -> None:
+    if Y not in held.datasets:
+        if held.classes:
+            raise InputError(f"{where}: the attribute classes is {held.classes}, but there is no /{Y}")
+        return
+    if held.classes < 1:
+        raise InputError(f"{where}: there is a /{Y}, but the attribute classes is {held.classes}")
+    if held.multilabel:
+        _expect(where, held, Y, (FLOAT32,), (held.nodes, held.classes))
+    else:
+        _expect(where, held, Y, (INT64,), (held.nodes,))

@@ -1,0 +1,214 @@
+"""Prove that a graph is sound, in memory or in a file, in slices of bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from ..errors import InputError
+from . import checks, schema
+from .graph import Graph
+from .symmetry import EdgeSlice, unpaired_edge
+
+Progress = Callable[[int, int], None]  # (done, total), in bytes or any other unit
+
+SLICE_BYTES = 16 << 20  # of one dataset, at a time
+SLICE_ROWS = 1 << 19  # of indptr, at a time
+
+
+class Source(Protocol):
+    """A graph whose datasets can be read in slices: ``ArraySource`` or a ``GraphFile``."""
+
+    where: str
+    contents: schema.Contents
+
+    def read(self, path: str, lo: int, hi: int) -> np.ndarray:
+        """Entries lo .. hi-1 of one dataset."""
+        ...
+
+
+class ArraySource:
+    """A graph in memory, read in slices. Raises InputError unless its types and shapes follow the schema."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.where = f"graph '{graph.name}'"
+        self.contents = schema.contents(graph)
+        self._arrays = schema.arrays(graph)
+        schema.validate(self.where, self.contents)
+
+    def read(self, path: str, lo: int, hi: int) -> np.ndarray:
+        return np.ascontiguousarray(self._arrays[path][lo:hi])
+
+
+class _Counter:
+    """Adds up the bytes that checks have seen, and tells ``progress``."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.done, self.total, self.progress = 0, total, progress
+
+    def add(self, count: int) -> None:
+        self.done += count
+        if self.progress:
+            self.progress(min(self.done, self.total), self.total)
+
+
+def check(source: Source, progress: Progress | None = None) -> list[str]:
+    """What is proven of a graph's structure and values, one line each.
+
+    ``progress(done, total)`` counts bytes. Raises InputError naming the first offender.
+    """
+    held = source.contents
+    counter = _Counter(sum(layout.nbytes for layout in held.datasets.values()), progress)
+    facts = [_check_offsets(source, schema.INDPTR, held.edges, counter)]
+    facts += _check_edges(source, counter)
+    facts += _check_labels(source, counter)
+    facts += _check_features(source, counter)
+    if schema.PERMUTATION in held.datasets:
+        facts.append(_check_permutation(source, counter))
+    for parts in held.partitions:
+        path = schema.bounds_path(parts)
+        checks.bounds(source.where, path, source.read(path, 0, parts + 1), held.nodes)
+        facts.append(f"the bounds of {parts} parts cover all rows in order")
+    return facts
+
+
+def edge_slices(source: Source) -> Iterator[EdgeSlice]:
+    """All stored edges in order, in runs of bounded size, whatever the degrees. Needs sound offsets."""
+    nodes = source.contents.nodes
+    weighted = schema.WEIGHT in source.contents.datasets
+    step = SLICE_BYTES // 8
+    for row in range(0, nodes, SLICE_ROWS):
+        end_row = min(row + SLICE_ROWS, nodes)
+        indptr = source.read(schema.INDPTR, row, end_row + 1)
+        rows = np.arange(row, end_row)
+        for lo in range(int(indptr[0]), int(indptr[-1]), step):
+            hi = min(lo + step, int(indptr[-1]))
+            destinations = np.repeat(rows, np.diff(np.clip(indptr, lo, hi)))
+            weight = source.read(schema.WEIGHT, lo, hi) if weighted else None
+            yield EdgeSlice(lo, destinations, source.read(schema.INDICES, lo, hi), weight)
+
+
+def _slices(source: Source, path: str) -> Iterator[tuple[int, np.ndarray]]:
+    """One dataset in slices: (first entry, values)."""
+    layout = source.contents.datasets[path]
+    step = max(1, SLICE_BYTES // max(1, layout.row_bytes))
+    for lo in range(0, layout.shape[0], step):
+        yield lo, source.read(path, lo, min(lo + step, layout.shape[0]))
+
+
+def _row_of(source: Source, path: str) -> Callable[[int], int]:
+    """The function that finds a stored entry's row; it reads all offsets, for the sake of an error."""
+
+    def row(entry: int) -> int:
+        offsets = source.read(path, 0, source.contents.nodes + 1)
+        return int(np.searchsorted(offsets, entry, side="right")) - 1
+
+    return row
+
+
+def _check_offsets(source: Source, path: str, total: int, counter: _Counter) -> str:
+    nodes = source.contents.nodes
+    for row in range(0, nodes, SLICE_ROWS):
+        end_row = min(row + SLICE_ROWS, nodes)
+        values = source.read(path, row, end_row + 1)
+        checks.offsets(source.where, path, values, row=row, rows=nodes, total=total)
+        counter.add(values.nbytes)
+    return f"{path} starts with 0, never decreases and ends with {total:,}"
+
+
+def _check_edges(source: Source, counter: _Counter) -> list[str]:
+    held, where = source.contents, source.where
+    row_of = _row_of(source, schema.INDPTR)
+    for entry, values in _slices(source, schema.INDICES):
+        checks.ids(
+            where, schema.INDICES, values, position=entry, limit=held.nodes, row_of=row_of, kind="source"
+        )
+        counter.add(values.nbytes)
+    facts = [f"{schema.INDICES} are all in 0 .. {held.nodes - 1:,}"]
+    if schema.WEIGHT in held.datasets:
+        for entry, values in _slices(source, schema.WEIGHT):
+            checks.entries_finite(where, schema.WEIGHT, values, position=entry, row_of=row_of)
+            counter.add(values.nbytes)
+        facts.append(f"{schema.WEIGHT} is finite")
+    if not held.directed:
+        edge = unpaired_edge(lambda: edge_slices(source))
+        if edge is not None:
+            weighted = ", or has another weight" if schema.WEIGHT in held.datasets else ""
+            raise InputError(
+                f"{where}: /{schema.INDICES}: the graph is said to be undirected, but the reverse "
+                f"of the edge from {edge[0]} (in row {edge[1]}) is missing{weighted}"
+            )
+        facts.append("each edge's reverse is there, as an undirected graph promises")
+    return facts
+
+
+def _check_labels(source: Source, counter: _Counter) -> list[str]:
+    held, where = source.contents, source.where
+    labelled, masked = schema.Y in held.datasets, schema.TRAIN in held.datasets
+    if not labelled and not masked:
+        return []
+    row_bytes = held.datasets[schema.Y].row_bytes if labelled else 1
+    step = max(1, SLICE_BYTES // row_bytes)
+    for row in range(0, held.nodes, step):
+        end = min(row + step, held.nodes)
+        y = source.read(schema.Y, row, end) if labelled else None
+        if y is not None:
+            checks.labels(where, y, row, held.classes)
+            counter.add(y.nbytes)
+        if masked:
+            split = tuple(source.read(path, row, end) for path in schema.MASKS)
+            checks.masks(where, split, y, row)
+            counter.add(sum(mask.nbytes for mask in split))
+    facts = []
+    if labelled:
+        facts.append(
+            f"labels are those of {held.classes:,} classes" + (", 0 or 1" if held.multilabel else "")
+        )
+    if masked:
+        facts.append("no row is in two masks" + (", and each masked row has a label" if labelled else ""))
+    return facts
+
+
+def _check_features(source: Source, counter: _Counter) -> list[str]:
+    held, where = source.contents, source.where
+    if not held.features:
+        return []
+    if held.sparse_shape is None:
+        for row, values in _slices(source, schema.X):
+            checks.finite(where, schema.X, values, row)
+            counter.add(values.nbytes)
+        return [f"{schema.X} is finite"]
+    stored = held.datasets[schema.X_DATA].shape[0]
+    facts = [_check_offsets(source, schema.X_INDPTR, stored, counter)]
+    row_of = _row_of(source, schema.X_INDPTR)
+    for entry, values in _slices(source, schema.X_INDICES):
+        checks.ids(
+            where, schema.X_INDICES, values, position=entry, limit=held.features, row_of=row_of, kind="column"
+        )
+        counter.add(values.nbytes)
+    for entry, values in _slices(source, schema.X_DATA):
+        checks.entries_finite(where, schema.X_DATA, values, position=entry, row_of=row_of)
+        counter.add(values.nbytes)
+    return [*facts, f"the columns of {schema.X} are in 0 .. {held.features - 1:,}, its values finite"]
+
+
+def _check_permutation(source: Source, counter: _Counter) -> str:
+    """Each original id comes exactly once: N ids in range, none seen before (one byte a node in memory)."""
+    nodes = source.contents.nodes
+    seen = np.zeros(nodes, dtype=bool)
+    for row, values in _slices(source, schema.PERMUTATION):
+        checks.original_ids(source.where, values, row, nodes)
+        order = np.argsort(values, kind="stable")
+        again = np.zeros(len(values), dtype=bool)
+        again[order[1:]] = values[order[1:]] == values[order[:-1]]
+        at = checks.first(seen[values] | again)
+        if at is not None:
+            raise InputError(
+                f"{source.where}: /{schema.PERMUTATION} has {values[at]} again in row {row + at}; "
+                "each original id comes once"
+            )
+        seen[values] = True
+        counter.add(values.nbytes)
+    return f"{schema.PERMUTATION} has each original id once"

@@ -1,0 +1,53 @@
+"""Who owns which rows: contiguous ranges with as many edges each.
+
+MGG's range-constrained binary search (Wang et al., OSDI '23, section 3.2, algorithm 1) finds each split point
+by a binary search on indptr between the last split and the end. Its listing averages offsets where it means
+row numbers, and adds E/P to the last split, which carries every rounding on to the ranks after. Here the k-th
+split looks for k E / P itself and takes the nearer of the two rows around it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def edge_balanced(indptr: np.ndarray, parts: int) -> np.ndarray:
+    """Row bounds int64 [parts+1] of ``parts`` ranges of rows with nearly the same number of edges.
+
+    ``indptr`` int64 [N+1] are CSR offsets. A split misses its k E / P by half the largest degree at most, so
+    a range has at most one largest degree more or fewer edges than E / P. Where rows without edges leave a
+    choice, the split nearest to k N / P is taken: that balances rows at no cost in edges, and splits a graph
+    without edges evenly. A range may be empty.
+    """
+    if parts < 1:
+        raise ValueError(f"{parts} parts; expected 1 or more")
+    nodes, edges = len(indptr) - 1, int(indptr[-1])
+    bounds = np.zeros(parts + 1, dtype=np.int64)
+    bounds[parts] = nodes
+    for k in range(1, parts):
+        last = int(bounds[k - 1])
+        offset = _nearest_offset(indptr, last, k * edges, parts)
+        # All rows from `low` to `high` begin at this offset: rows without edges lie between them.
+        low = last + int(np.searchsorted(indptr[last:], offset, side="left"))
+        high = last + int(np.searchsorted(indptr[last:], offset, side="right")) - 1
+        bounds[k] = min(max(round(k * nodes / parts), low), high)
+    return bounds
+
+
+def _nearest_offset(indptr: np.ndarray, last: int, numerator: int, parts: int) -> int:
+    """The offset in indptr[last:] that is nearest to numerator / parts, the lower of two."""
+    at = last + int(np.searchsorted(indptr[last:], -(-numerator // parts), side="left"))
+    above = int(indptr[at])
+    below = int(indptr[max(at - 1, last)])
+    return below if numerator - parts * below <= parts * above - numerator else above
+
+
+def owner_of(bounds: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """The rank that owns each row: int64 of the shape of ``ids``, whose values are in 0 .. bounds[-1] - 1."""
+    # The last bound that is not above the id belongs to the one range that is not empty there.
+    return np.searchsorted(bounds, ids, side="right").astype(np.int64) - 1
+
+
+def edge_counts(indptr: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Edges of each range, int64 [parts]."""
+    return np.diff(indptr[bounds])
