@@ -1,0 +1,75 @@
+# Everything that is done to this project from outside it. `make help` lists what there is.
+
+# The Python to build .venv with (3.11 or newer), the ranks of the demo, and the MPI it runs on:
+# "auto" is the mpich wheel in .venv, "system" the machine's own.
+PYTHON ?= python3
+RANKS ?= 2
+MPI ?= auto
+
+# Passed to each `pip install`. PyPI's torch for x86-64 Linux brings several GB of CUDA libraries. On a machine
+# without a GPU, take PyTorch's CPU build instead by naming its wheel index (the address is on PyTorch's
+# "Get Started" page):  make PIP_INSTALL_FLAGS="--extra-index-url ADDRESS"
+PIP_INSTALL_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -q
+
+# What a change of makes it necessary to install again, or only to compile again.
+METADATA := setup.cfg pyproject.toml constraints.txt .ci/setup
+SOURCES := CMakeLists.txt $(shell find cuda -type f)
+
+export PIP_INSTALL_FLAGS
+
+.PHONY: help setup demo test test-fast test-unit test-mpi lint format accuracy bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+setup: $(VENV)/.complete ## build .venv: the package, its native extension, an MPI, the test tools
+
+$(VENV)/.complete: $(METADATA) $(SOURCES)
+	@.ci/setup "$(PYTHON)" $(VENV) $(if $(filter $(METADATA),$?),install,compile)
+
+inputs/digits.h5: | setup
+	@$(BIN)/mgg import digits -o $@
+
+demo: setup inputs/digits.h5 ## train a GCN on handwritten digits over 2 ranks (RANKS=4, MPI=system)
+	@$(BIN)/mgg launch -n $(RANKS) --mpi $(MPI) train inputs/digits.toml
+
+test: setup lint test-unit test-mpi ## the whole test suite
+
+test-fast: setup ## what to run after every edit: no slow tests, MPI with 2 ranks
+	@$(BIN)/ruff check -q
+	$(PYTEST) -m "not mpi and not slow"
+	@$(MAKE) --no-print-directory test-mpi MPI_RANKS=2
+
+test-unit: setup
+	$(PYTEST) -m "not mpi"
+
+# -m mpi4py and -x: a rank that fails ends the others, which would wait for it.
+MPI_RANKS ?= 1 2 4
+test-mpi: setup
+	@set -e; for ranks in $(MPI_RANKS); do \
+	  echo "MPI tests with $$ranks ranks"; \
+	  MGG_TEST_RANKS=$$ranks OMP_NUM_THREADS=1 $(BIN)/mpiexec -n $$ranks \
+	    $(BIN)/python -m mpi4py -m pytest -q -x --with-mpi tests/mpi; \
+	done
+
+lint: setup ## style, imports and types
+	@$(BIN)/ruff check -q
+	@$(BIN)/ruff format -q --check
+	@$(BIN)/mypy --no-error-summary
+
+format: setup ## put the code into its format
+	@$(BIN)/ruff format -q
+
+accuracy: setup ## Cora, Citeseer and Pubmed, ten seeds each
+	$(BIN)/python benchmarks/accuracy.py
+
+bench: setup ## the figures of the README
+	$(BIN)/python benchmarks/run.py
+
+clean: ## remove what was built; graphs and runs stay
+	rm -rf $(VENV) build dist *.egg-info mgg_hpc/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find mgg_hpc tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
