@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,6 +34,154 @@ def cli() -> None:
     """Train graph neural networks on whole graphs over many ranks."""
 
 
+@cli.group(
+    cls=Verbs,
+    epilog=example(
+        "mgg generate rmat --scale 14 -o rmat14.h5",
+        "mgg generate sbm --nodes 10000 --classes 5 -o sbm.h5",
+    ),
+)
+def generate() -> None:
+    """Write a synthetic graph, seeded: the same options give the same file."""
+
+
+@generate.command("rmat", epilog=example("mgg generate rmat --scale 16 --edge-factor 16 -o rmat16.h5"))
+@click.option("--scale", type=click.IntRange(0, 40), required=True, help="2**scale nodes.")
+@click.option(
+    "--edge-factor", type=click.IntRange(0), default=16, show_default=True, help="Drawn edges a node."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--probabilities",
+    type=(float, float, float),
+    default=(0.57, 0.19, 0.19),
+    show_default=True,
+    metavar="A B C",
+    help="Of the quarters of the matrix; the fourth's is the rest.",
+)
+@click.option("--directed", is_flag=True, help="Do not add the reverse of each edge.")
+@click.option(
+    "--features", type=click.IntRange(0), default=0, show_default=True, help="Normal feature columns."
+)
+@click.option(
+    "--classes", type=click.IntRange(0), default=0, show_default=True, help="Classes of random labels."
+)
+@click.option("-o", "--output", type=Output, required=True, help="Graph file to write.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+def generate_rmat(output: Path, force: bool, **options: Any) -> None:
+    """A recursive-matrix graph: skewed degrees, as Graph500 has them."""
+    from .tools.files import process_generate_rmat
+
+    process_generate_rmat(output, force=force, **options)
+
+
+@generate.command("sbm", epilog=example("mgg generate sbm --nodes 10000 --classes 5 --features 32 -o sbm.h5"))
+@click.option("--nodes", type=click.IntRange(1), required=True)
+@click.option("--classes", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--features", type=click.IntRange(0), default=16, show_default=True)
+@click.option("--degree", type=click.FloatRange(0), default=10.0, show_default=True, help="Mean degree.")
+@click.option(
+    "--homophily",
+    type=click.FloatRange(0, 1),
+    default=0.8,
+    show_default=True,
+    help="Share of edges within a class.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("-o", "--output", type=Output, required=True, help="Graph file to write.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+def generate_sbm(output: Path, force: bool, **options: Any) -> None:
+    """A stochastic block model: communities with features and labels to learn."""
+    from .tools.files import process_generate_sbm
+
+    process_generate_sbm(output, force=force, **options)
+
+
+@cli.command(
+    "import",
+    epilog=example(
+        "mgg import digits -o digits.h5",
+        "mgg import planetoid data/ --name cora -o cora.h5",
+        "mgg import planetoid --name cora --download -o cora.h5",
+        "mgg import graph.npz --split-per-class -o graph.h5",
+        "mgg import edges.txt.gz --symmetric --features x.npy --labels y.npy -o graph.h5",
+    ),
+)
+@click.argument("source")
+@click.argument("folder", required=False, type=Existing)
+@click.option("-o", "--output", type=Output, required=True, help="Graph file to write.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["digits", "planetoid", "npz", "edges"]),
+    help="Default: what the name of SOURCE tells.",
+)
+@click.option("--name", help="The graph's name; of Planetoid's, the one to read.")
+@click.option("--download", is_flag=True, help="Fetch Planetoid's files from their authors.")
+@click.option("--url", "address", help="Fetch them from another address.")
+@click.option(
+    "--nodes", type=click.IntRange(1), help="Nodes of an edge list; default: the largest id plus one."
+)
+@click.option("--directed", is_flag=True, help="Read an archive's directed original (dir_indptr).")
+@click.option("--symmetric", is_flag=True, help="Add the reverse of each listed edge, and drop duplicates.")
+@click.option("--simple", is_flag=True, help="Drop duplicates and self loops of an edge list.")
+@click.option("--features", type=Existing, help="Features of an edge list's nodes: .npy, numbers [N, F].")
+@click.option("--labels", type=Existing, help="Their labels: .npy, integers [N], or 0 and 1 [N, C].")
+@click.option("--split", type=click.IntRange(0), help="Which of an archive's several splits.")
+@click.option("--split-per-class", is_flag=True, help="Draw 20 training and 30 validation nodes a class.")
+@click.option("--seed", type=click.IntRange(0), help="Of drawn splits. [default: 0]")
+def import_(
+    source: str, folder: Path | None, output: Path, force: bool, format_: str | None, **options: Any
+) -> None:
+    """Turn a graph in another format into a graph file.
+
+    SOURCE is "digits", "planetoid" (then FOLDER has the files ind.NAME.*), an archive (.npz), or an edge list
+    (.txt, .csv, .tsv, .edges, .el; plain or .gz): "source destination [weight]" a line, nodes numbered from 0.
+    """
+    from .tools.files import ImportOptions, process_import
+
+    process_import(source, folder, output, force=force, format_=format_, options=ImportOptions(**options))
+
+
+@cli.command(epilog=example("mgg info cora.h5", "mgg info cora.h5 --json"))
+@click.argument("graph", type=Existing)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(graph: Path, as_json: bool) -> None:
+    """Print what is in a graph file."""
+    from .tools.files import process_info
+
+    process_info(graph, as_json=as_json)
+
+
+@cli.command(epilog=example("mgg verify cora.h5"))
+@click.argument("graph", type=Existing)
+def verify(graph: Path) -> None:
+    """Prove that a graph file is sound, or name the first value that is not."""
+    from .tools.files import process_verify
+
+    process_verify(graph)
+
+
+@cli.command(epilog=example("mgg partition cora.h5 -n 4"))
+@click.argument("graph", type=Existing)
+@click.option(
+    "-n", "--parts", type=click.IntRange(1, 4096), required=True, help="Parts: ranks that will train."
+)
+@click.option(
+    "--method",
+    type=click.Choice(["edges"]),
+    default="edges",
+    show_default=True,
+    help="Contiguous rows with as many edges each.",
+)
+def partition(graph: Path, parts: int, method: str) -> None:
+    """Add row ranges for a number of ranks to a graph file."""
+    from .tools.files import process_partition
+
+    process_partition(graph, parts=parts, method=method)
+
+
 @cli.command(
     epilog=example(
         "mgg train inputs/digits.toml",
@@ -41,9 +190,13 @@ def cli() -> None:
     )
 )
 @click.argument("job", type=Existing)
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the job file.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the job file."
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and the memory of each rank, and stop.")
-@click.option("--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only.")
+@click.option(
+    "--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only."
+)
 def train(job: Path, overrides: tuple[str, ...], dry_run: bool, shown: bool | None) -> int:
     """Train the model of a job file on this rank, or on all ranks of mpirun or srun."""
     from .training.train import process_train
@@ -51,7 +204,9 @@ def train(job: Path, overrides: tuple[str, ...], dry_run: bool, shown: bool | No
     return process_train(job, overrides, dry_run, shown)
 
 
-@cli.command(epilog=example("mgg predict runs/digits -o out.h5", "mgg launch -n 2 predict runs/digits/001 -o out.h5"))
+@cli.command(
+    epilog=example("mgg predict runs/digits -o out.h5", "mgg launch -n 2 predict runs/digits/001 -o out.h5")
+)
 @click.argument("run", type=Existing)
 @click.option("-o", "--output", type=Output, required=True, help="HDF5 file to write.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
@@ -87,6 +242,25 @@ def launch(ranks: int, mpi: str, dry_run: bool, command: tuple[str, ...]) -> int
     from .runtime.launch import process_launch
 
     return process_launch(ranks, command, mpi, dry_run)
+
+
+@cli.command(epilog=example("mgg doctor", "mgg doctor --json"))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def doctor(as_json: bool) -> int:
+    """Show what this machine has, what is missing, and how to get it."""
+    from .tools.doctor import process_doctor
+
+    return process_doctor(as_json)
+
+
+@cli.command(epilog=example("mgg clean", "mgg clean runs --dry-run"))
+@click.argument("folder", type=Existing, required=False)
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def clean(folder: Path | None, dry_run: bool) -> int:
+    """Remove what killed jobs have left: shared memory and, in FOLDER, temporary files."""
+    from .tools.clean import process_clean
+
+    return process_clean(folder, dry_run)
 
 
 def _fail(message: str, code: int) -> int:

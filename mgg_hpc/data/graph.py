@@ -90,8 +90,8 @@ def csr_from_edges(
     """Sort an edge list into an in-edge CSR: ``(indptr, indices, weight)``, sources ascending in each row.
 
     ``sources`` and ``destinations`` are integer [E] with values in 0 .. nodes-1. ``symmetric`` adds the
-    reverse of each edge and implies ``drop_duplicates``; of edges listed twice the first one's weight stays,
-    in both directions. Raises InputError for an id out of range.
+    reverse of each edge and implies ``drop_duplicates``; of edges listed twice the first one's weight
+    stays, in both directions. Raises InputError for an id out of range.
     """
     src, dst = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
     for ids in (src, dst):
@@ -163,8 +163,8 @@ def split_per_class(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Random masks: ``train`` and ``val`` nodes of each class, and every other labelled node for testing.
 
-    ``y`` int64 [N] (-1 unlabelled); returns three bool [N]. Raises InputError for multi-label data and for a
-    class with no more than ``train + val`` nodes.
+    ``y`` int64 [N] (-1 unlabelled); returns three bool [N]. Raises InputError for multi-label data and
+    for a class with no more than ``train + val`` nodes.
     """
     if y.ndim != 1:
         raise InputError("a split per class needs one label a node; this graph has several (multi-label)")

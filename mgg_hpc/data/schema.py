@@ -52,7 +52,8 @@ class Layout:
 class Contents:
     """What a graph holds: its attributes, and the layout of each dataset by path.
 
-    ``sparse_shape`` is (N, F) when the features are CSR; ``partitions`` are the numbers of parts with bounds.
+    ``sparse_shape`` is (N, F) when the features are CSR; ``partitions`` are the numbers of parts with
+    bounds.
     """
 
     name: str

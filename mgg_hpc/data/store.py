@@ -31,9 +31,9 @@ class GraphSlice:
     """Rows lo .. hi-1 of a graph file, n = hi - lo.
 
     ``indptr`` int64 [n+1] starts with 0; ``indices`` are global row numbers, int32 or int64 as stored;
-    ``weight`` float32 or None. ``x`` is float32 or float16 [n, F], SparseRows whose offsets start with 0, or
-    None; ``y`` int64 [n], float32 [n, C] or None; the masks bool [n] or None. ``ids`` int64 [n] are the
-    original ids.
+    ``weight`` float32 or None. ``x`` is float32 or float16 [n, F], SparseRows whose offsets start with 0,
+    or None; ``y`` int64 [n], float32 [n, C] or None; the masks bool [n] or None. ``ids`` int64 [n] are
+    the original ids.
     """
 
     indptr: np.ndarray
@@ -201,7 +201,8 @@ class GraphFile:
     def _checked(self, path: str, lo: int, hi: int) -> np.ndarray:
         """Entries lo .. hi-1, read as whole blocks whose digests are compared.
 
-        The first difference is kept, not raised, so that a check of values can name the value that is wrong.
+        The first difference is kept, not raised, so that a check of values can name the value that is
+        wrong.
         """
         span = self._spans[path]
         row_bytes = span.layout.row_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -32,8 +33,8 @@ class Source(Protocol):
 class ArraySource:
     """A graph in memory, read in slices. Raises InputError unless its types and shapes follow the schema."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.where = f"graph '{graph.name}'"
+    def __init__(self, graph: Graph, where: str | None = None) -> None:
+        self.where = where or f"graph '{graph.name}'"
         self.contents = schema.contents(graph)
         self._arrays = schema.arrays(graph)
         schema.validate(self.where, self.contents)
@@ -88,6 +89,16 @@ def edge_slices(source: Source) -> Iterator[EdgeSlice]:
             destinations = np.repeat(rows, np.diff(np.clip(indptr, lo, hi)))
             weight = source.read(schema.WEIGHT, lo, hi) if weighted else None
             yield EdgeSlice(lo, destinations, source.read(schema.INDICES, lo, hi), weight)
+
+
+def undirected_if_symmetric(graph: Graph, where: str) -> Graph:
+    """The same graph, marked as undirected if each edge's reverse is there.
+
+    Raises InputError, naming ``where``, if the graph is not sound.
+    """
+    source = ArraySource(graph, where)
+    check(source)
+    return replace(graph, directed=unpaired_edge(lambda: edge_slices(source)) is not None)
 
 
 def _slices(source: Source, path: str) -> Iterator[tuple[int, np.ndarray]]:

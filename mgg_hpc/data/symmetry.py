@@ -1,9 +1,9 @@
 """Is each edge's reverse there, with the same weight? In memory that does not grow with the graph.
 
-Every edge adds a hash of its unordered pair of ends and its weight to a sum, with a plus sign for u < v and
-a minus sign for u > v. The sum is zero (mod 2**64) when edges and reverses pair up; chance hides an unpaired
-edge with probability 2**-64. Only where it is not zero does the search for one offender begin: the edges fall
-into buckets by hash, and one bucket whose sum is not zero is collected and sorted.
+Every edge adds a hash of its unordered pair of ends and its weight to a sum, with a plus sign for u < v
+and a minus sign for u > v. The sum is zero (mod 2**64) when edges and reverses pair up; chance hides an
+unpaired edge with probability 2**-64. Only where it is not zero does the search for one offender begin:
+the edges fall into buckets by hash, and one bucket whose sum is not zero is collected and sorted.
 """
 
 from __future__ import annotations

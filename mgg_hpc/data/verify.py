@@ -12,8 +12,8 @@ from .structure import Progress, check
 def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> list[str]:
     """What is proven of a graph file, one line each.
 
-    ``progress(done, total)`` counts bytes. Raises InputError at the first offender: a value that is wrong is
-    named with its row; a value that is only not the one that was written shows in its block's digest.
+    ``progress(done, total)`` counts bytes. Raises InputError at the first offender: a value that is wrong
+    is named with its row; a value that is only not the one that was written shows in its block's digest.
     """
     with open_graph(path) as opened:
         datasets = opened.contents.datasets

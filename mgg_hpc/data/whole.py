@@ -21,17 +21,17 @@ def check_output(path: Path, *, force: bool) -> Path:
 
     Raises InputError if it exists (unless ``force``), is no regular file, or lies in no writable folder.
     """
-    path = Path(path).resolve()
-    if path.exists():
-        if not stat.S_ISREG(path.stat().st_mode):
+    target = path.resolve()
+    if target.exists():
+        if not stat.S_ISREG(target.stat().st_mode):
             raise InputError(f"{path} is not a regular file; choose another output path")
         if not force:
             raise InputError(f"{path} exists; choose another output path, or overwrite it with --force")
-    if not path.parent.is_dir():
+    if not target.parent.is_dir():
         raise InputError(f"{path.parent} is not a folder; create it, or choose another output path")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
+    if not os.access(target.parent, os.W_OK | os.X_OK):
         raise InputError(f"{path.parent} is not writable; choose another output path")
-    return path
+    return target
 
 
 @contextmanager
@@ -42,15 +42,15 @@ def replacement(path: Path, *, force: bool, size: int) -> Iterator[Path]:
     temporary file goes on any error. Raises InputError where ``check_output`` does, and when the device is
     full.
     """
-    path = check_output(path, force=force)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    target = check_output(path, force=force)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         with _full_device(path):
             _claim(temporary, size)
             yield temporary
             _sync(temporary)
-            temporary.replace(path)
-            _sync(path.parent)
+            temporary.replace(target)
+            _sync(target.parent)
     finally:
         with suppress(FileNotFoundError, PermissionError):
             temporary.unlink()

@@ -1,0 +1,241 @@
+"""Edge lists: text, one edge a line, plain or gzip.
+
+``source destination`` or ``source destination weight``, separated by blanks, tabs or commas; nodes are
+numbered from 0; lines that start with # or % are comments. Blocks of lines are parsed at once where they
+are regular; a block with anything else in it is read line by line, and that reading decides what is an
+error and where.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from ...errors import InputError
+from ..graph import Graph, from_edges
+
+BLOCK_BYTES = 4 << 20
+LARGEST_ID = 10**15  # below it, ids have 15 digits at most, and int64 arithmetic is exact
+POWERS = 10 ** np.arange(16, dtype=np.int64)
+NEWLINE, COMMA = 10, 44
+
+
+class Edges(NamedTuple):
+    """A run of edges: ``sources``, ``destinations`` int64 [k]; ``weight`` float32 [k] with a third column."""
+
+    sources: np.ndarray
+    destinations: np.ndarray
+    weight: np.ndarray | None
+
+
+def read_edge_list(
+    path: Path,
+    *,
+    nodes: int | None = None,
+    symmetric: bool = False,
+    simple: bool = False,
+) -> Graph:
+    """Read an edge list; ``nodes`` defaults to the largest id plus one.
+
+    ``symmetric`` adds the reverse of each edge and drops duplicates, ``simple`` drops duplicates and self
+    loops. Raises InputError naming file and line for a word, a negative id or a missing column.
+    """
+    runs = list(_read(path, LARGEST_ID if nodes is None else nodes))
+    if not runs:
+        raise InputError(f"{path} holds no edges; expected lines of source and destination")
+    sources = np.concatenate([run.sources for run in runs])
+    destinations = np.concatenate([run.destinations for run in runs])
+    weights = [run.weight for run in runs if run.weight is not None]
+    largest = int(max(sources.max(), destinations.max()))
+    if nodes is None and largest > 1000 * (len(sources) + 1000):
+        raise InputError(
+            f"{path} has the node id {largest} but only {len(sources)} edges; "
+            "number the nodes from 0 without large gaps"
+        )
+    return from_edges(
+        sources,
+        destinations,
+        largest + 1 if nodes is None else nodes,
+        name=path.name.split(".")[0] or "graph",
+        weight=np.concatenate(weights) if weights else None,
+        symmetric=symmetric,
+        drop_duplicates=simple,
+        drop_self_loops=simple,
+    )
+
+
+def _read(path: Path, limit: int) -> Iterator[Edges]:
+    """The edges of a file, block by block."""
+    columns: int | None = None
+    line = 1
+    for block in _line_blocks(path):
+        found = _parse_block(block, columns)
+        if found is None or _out_of_range(found, limit):
+            found = _parse_lines(path, block, line, columns, limit)
+        if len(found.sources):
+            columns = 2 if found.weight is None else 3
+            yield found
+        line += block.count(b"\n")
+
+
+def _out_of_range(edges: Edges, limit: int) -> bool:
+    return any(len(ids) and int(ids.max()) >= limit for ids in edges[:2])
+
+
+def _line_blocks(path: Path) -> Iterator[bytes]:
+    """A file's bytes in blocks of whole lines, unpacked if they are gzip."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            with gzip.GzipFile(fileobj=raw) if packed else raw as file:
+                yield from _whole_lines(file)  # type: ignore[arg-type]
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{path} is damaged gzip: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    rest = b""
+    while piece := file.read(BLOCK_BYTES):
+        end = piece.rfind(b"\n") + 1
+        if end:
+            yield rest + piece[:end]
+            rest = piece[end:]
+        else:
+            rest += piece
+    if rest:
+        yield rest + b"\n"
+
+
+def _parse_block(block: bytes, columns: int | None) -> Edges | None:
+    """Parse regular lines all at once; None where a line is not plainly two ids (and a weight)."""
+    text = np.frombuffer(_without_comments(block), dtype=np.uint8)
+    newline = text == NEWLINE
+    comma = text == COMMA
+    blank = newline | comma | (text == 32) | (text == 9) | (text == 13)
+    edge = np.flatnonzero(np.diff(~blank, prepend=False, append=False))
+    starts, ends = edge[::2], edge[1::2]
+    if not len(starts):
+        return _nothing() if not comma.any() else None
+    lines = np.cumsum(newline)[starts]  # each word's line
+    if columns is None:
+        columns = int(np.searchsorted(lines, lines[0], side="right"))
+    if columns not in (2, 3) or len(starts) % columns:
+        return None
+    grid = lines.reshape(-1, columns)
+    if (grid[:, 0] != grid[:, -1]).any() or (grid[1:, 0] == grid[:-1, 0]).any():
+        return None
+    if comma.any() and not _commas_separate(comma, starts, columns):
+        return None
+    ids = [_whole_numbers(text, starts[k::columns], ends[k::columns]) for k in (0, 1)]
+    weight = _decimals(text, starts[2::3], ends[2::3]) if columns == 3 else None
+    if ids[0] is None or ids[1] is None or (columns == 3 and weight is None):
+        return None
+    return Edges(ids[0], ids[1], weight)
+
+
+def _nothing() -> Edges:
+    return Edges(np.empty(0, np.int64), np.empty(0, np.int64), None)
+
+
+def _without_comments(block: bytes) -> bytes:
+    """Blank out comment lines; a line keeps its place."""
+    if not any(mark in block for mark in (b"#", b"%")):
+        return block
+    lines = block.split(b"\n")
+    return b"\n".join(b"" if line.lstrip()[:1] in (b"#", b"%") else line for line in lines)
+
+
+def _commas_separate(comma: np.ndarray, starts: np.ndarray, columns: int) -> bool:
+    """Is there exactly one comma between the words of a line, and none elsewhere?"""
+    before = np.append(np.cumsum(comma)[starts], np.count_nonzero(comma))
+    gaps = np.diff(before, prepend=0)
+    between = np.arange(len(gaps)) % columns != 0
+    return bool((gaps == between).all())
+
+
+def _whole_numbers(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
+    """The words text[starts:ends] as int64; None unless all are 1 to 15 digits."""
+    lengths = ends - starts
+    if lengths.max() > 15:
+        return None
+    first = np.cumsum(lengths) - lengths
+    place = np.arange(int(lengths.sum())) - np.repeat(first, lengths)  # within the word
+    digits = text[np.repeat(starts, lengths) + place].astype(np.int64) - 48
+    if digits.min() < 0 or digits.max() > 9:
+        return None
+    return np.add.reduceat(digits * POWERS[np.repeat(lengths, lengths) - 1 - place], first)
+
+
+def _decimals(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
+    """The words text[starts:ends] as float32; None unless all are finite numbers of at most 31 characters."""
+    width = int((ends - starts).max())
+    if width > 31:
+        return None
+    place = starts[:, None] + np.arange(width)
+    inside = place < ends[:, None]
+    words = np.where(inside, text[np.minimum(place, len(text) - 1)], 0).astype(np.uint8)
+    try:
+        values = words.view(f"S{width}").ravel().astype(np.float64).astype(np.float32)
+    except ValueError:
+        return None
+    return values if np.isfinite(values).all() else None
+
+
+def _parse_lines(path: Path, block: bytes, first_line: int, columns: int | None, limit: int) -> Edges:
+    """Parse line by line; raises InputError naming file and line of the first that is wrong."""
+    rows = []
+    for number, raw in enumerate(block.split(b"\n"), start=first_line):
+        line = raw.decode("utf-8", errors="replace").strip()
+        if not line or line[0] in "#%":
+            continue
+        where = f"{path}:{number}"
+        words = [word.strip() for word in line.split(",")] if "," in line else line.split()
+        columns = columns or min(max(len(words), 2), 3)
+        if len(words) != columns or "" in words:
+            have = len([word for word in words if word])
+            raise InputError(f"{where}: {have} columns; expected {columns}{_columns_named(columns)}")
+        rows.append((_node(where, words[0], limit), _node(where, words[1], limit), _weight(where, words[2:])))
+    if not rows:
+        return _nothing()
+    sources, destinations, weight = zip(*rows, strict=True)
+    return Edges(
+        np.array(sources, dtype=np.int64),
+        np.array(destinations, dtype=np.int64),
+        np.array(weight, dtype=np.float32) if columns == 3 else None,
+    )
+
+
+def _columns_named(columns: int) -> str:
+    return ": source, destination" + (" and weight" if columns == 3 else "")
+
+
+def _node(where: str, word: str, limit: int) -> int:
+    try:
+        node = int(word)
+    except ValueError:
+        raise InputError(f"{where}: '{word}' is not a node id; expected a whole number") from None
+    if node < 0:
+        raise InputError(f"{where}: the node id {node} is negative; nodes are numbered from 0")
+    if node >= limit:
+        raise InputError(f"{where}: the node id {node} is too large; expected 0 .. {limit - 1}")
+    return node
+
+
+def _weight(where: str, words: list[str]) -> float:
+    """The weight in the third column; 1 without one."""
+    try:
+        weight = float(words[0]) if words else 1.0
+    except ValueError:
+        raise InputError(f"{where}: '{words[0]}' is not a weight; expected a number") from None
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(weight)):
+            raise InputError(f"{where}: the weight {words[0]} is not finite in single precision")
+    return weight

@@ -1,0 +1,105 @@
+"""Read Python 2 pickles of NumPy arrays and SciPy matrices without running anything they say.
+
+A pickle names the classes and functions to call. This reader knows the few that containers of numbers
+need, gives its own harmless stand-ins for most of them, and refuses every other by name.
+"""
+
+from __future__ import annotations
+
+import codecs
+import pickle
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import InputError
+
+
+class CsrParts:
+    """Stands in for SciPy's CSR matrix: keeps the arrays of its state and has no behaviour."""
+
+    indptr: Any = None
+    indices: Any = None
+    data: Any = None
+    shape: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, dict):
+            raise pickle.UnpicklingError("a CSR matrix without a dictionary of its arrays")
+        for name in ("indptr", "indices", "data"):
+            setattr(self, name, state.get(name))
+        self.shape = state.get("_shape", state.get("shape"))
+
+
+def _empty_array(kind: Any, shape: Any, code: Any) -> np.ndarray:
+    """NumPy's first step of an array; the second, its state, brings the real shape and the bytes."""
+    return np.empty(0, dtype=np.int8)
+
+
+def _number_type(code: Any, *flags: Any) -> np.dtype:
+    """A NumPy type, of numbers only."""
+    dtype = np.dtype(code if isinstance(code, str) else "O")
+    if dtype.kind not in "biuf":
+        raise pickle.UnpicklingError(f"an array of type {code!r}")
+    return dtype
+
+
+def _csr(kind: Any, base: Any, state: Any) -> CsrParts:
+    """Python 2's way to make an object of a class."""
+    if kind is not CsrParts:
+        raise pickle.UnpicklingError(f"an object of {kind!r}")
+    return CsrParts()
+
+
+def _encode(text: Any, encoding: Any) -> bytes:
+    """How Python 3 writes bytes for Python 2."""
+    if encoding not in ("latin1", "latin-1") or not isinstance(text, str):
+        raise pickle.UnpicklingError(f"text encoded as {encoding!r}")
+    return codecs.encode(text, "latin1")
+
+
+class _Plain:
+    """Stands in for names that are only ever passed on (``object``, ``numpy.ndarray``)."""
+
+
+KNOWN: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _Plain,
+    ("numpy", "dtype"): _number_type,
+    ("copy_reg", "_reconstructor"): _csr,
+    ("copyreg", "_reconstructor"): _csr,
+    ("__builtin__", "object"): _Plain,
+    ("builtins", "object"): _Plain,
+    ("__builtin__", "list"): list,
+    ("builtins", "list"): list,
+    ("collections", "defaultdict"): defaultdict,
+    ("_codecs", "encode"): _encode,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _empty_array for core in ("core", "_core")},
+    **{(f"scipy.sparse.{module}", "csr_matrix"): CsrParts for module in ("csr", "_csr")},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the names in KNOWN and no others. None of them calls, imports or changes anything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in KNOWN:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return KNOWN[module, name]
+
+
+def read_pickle(path: Path) -> Any:
+    """What a Python 2 pickle holds: numbers in arrays, CSR matrices (as CsrParts), lists and dictionaries.
+
+    Raises InputError for anything else.
+    """
+    try:
+        with path.open("rb") as file:
+            return _Unpickler(file, encoding="latin1").load()
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing") from error
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{path} is not a pickle of arrays: {error}") from error
+    except Exception as error:  # damaged bytes may raise anything on their way
+        raise InputError(f"{path} is damaged: {type(error).__name__}: {error}") from error

@@ -1,0 +1,228 @@
+"""Planetoid's citation graphs (Yang, Cohen and Salakhutdinov, ICML '16): the files ind.<name>.*
+
+``allx``, ``ally`` hold features and one-hot labels of the nodes 0 .. n-1, of which the first (``x``,
+``y``) train; ``tx``, ``ty`` those of the nodes that ``test.index`` lists, one number a line; ``graph``
+the neighbours of each. Citeseer's test range has nodes that test.index leaves out: they get a row of
+zeros, class 0 and no mask.
+"""
+
+from __future__ import annotations
+
+import http.client
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import InputError
+from ..graph import Graph, SparseRows, from_edges
+from .pickles import CsrParts, read_pickle
+
+PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
+VALIDATION = 500
+AUTHORS = (
+    "https://raw.githubusercontent.com/kimiyoung/planetoid/af6abf468a772cc055bec88c52e4d6f51b7c37e3/data"
+)
+TIMEOUT = 20.0  # seconds without a byte
+LARGEST = 512 << 20  # bytes of one file
+
+
+def read_planetoid(folder: Path, name: str) -> Graph:
+    """Read ``ind.<name>.*`` from a folder: an undirected graph with sparse features and the public split.
+
+    Raises InputError for a file that is missing, is no pickle of arrays, or does not fit the others.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; expected the one with ind.{name}.x and its companions")
+    files = {part: folder / f"ind.{name}.{part}" for part in PARTS}
+    for path in files.values():
+        if not path.is_file():
+            raise InputError(f"{path} is missing; Planetoid's graphs are {len(PARTS)} files, ind.{name}.*")
+    allx, tx = _csr(files["allx"]), _csr(files["tx"], columns=_csr(files["allx"]).shape[1])
+    ally, ty, trained = _one_hot(files["ally"]), _one_hot(files["ty"]), len(_one_hot(files["y"]))
+    if ally.shape != (allx.shape[0], ty.shape[1]) or len(ty) != tx.shape[0] or trained > len(ally):
+        raise InputError(f"{folder}: the files ind.{name}.* disagree about the number of nodes or classes")
+    test = _test_index(files["test.index"], known=len(ally), count=len(ty))
+    nodes = int(test.max(initial=len(ally) - 1)) + 1
+    y = np.zeros(nodes, dtype=np.int64)
+    y[: len(ally)] = ally.argmax(axis=1)
+    y[test] = ty.argmax(axis=1)
+    masks = {mask: np.zeros(nodes, dtype=bool) for mask in ("train", "val", "test")}
+    masks["train"][:trained] = True
+    masks["val"][trained : min(trained + VALIDATION, len(ally))] = True
+    masks["test"][test] = True
+    sources, destinations = _edges(files["graph"], nodes)
+    return from_edges(
+        sources,
+        destinations,
+        nodes,
+        name=name,
+        symmetric=True,
+        drop_self_loops=True,
+        x=_place_rows(allx, tx, test, nodes),
+        y=y,
+        classes=ally.shape[1],
+        train=masks["train"],
+        val=masks["val"],
+        test=masks["test"],
+    )
+
+
+def only_name(folder: Path) -> str:
+    """The name of the one graph in a folder. Raises InputError where there is none, or several."""
+    names = sorted(path.name[4:-6] for path in Path(folder).glob("ind.*.graph"))
+    if len(names) != 1:
+        found = f"has {', '.join(names)}: choose one with --name" if names else "has no ind.NAME.graph"
+        raise InputError(f"{folder} {found}")
+    return names[0]
+
+
+def download_planetoid(name: str, *, base: str = AUTHORS) -> Graph:
+    """Fetch ``ind.<name>.*`` from where the authors publish them, and read them.
+
+    Raises InputError, naming the address, if it does not answer, has no such file, or sends too much.
+    """
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise InputError(f"'{name}' is not the name of a Planetoid graph; cora, citeseer and pubmed are")
+    with tempfile.TemporaryDirectory(prefix="mgg-planetoid-") as folder:
+        for part in PARTS:
+            file = f"ind.{name}.{part}"
+            _fetch(f"{base.rstrip('/')}/{file}", Path(folder) / file)
+        return read_planetoid(Path(folder), name)
+
+
+def _fetch(address: str, path: Path) -> None:
+    size = 0
+    try:
+        with urllib.request.urlopen(address, timeout=TIMEOUT) as answer, path.open("wb") as file:
+            while piece := answer.read(1 << 20):
+                size += len(piece)
+                if size > LARGEST:
+                    raise InputError(f"{address} is larger than {LARGEST >> 20} MiB; not a Planetoid file")
+                file.write(piece)
+            expected = answer.headers.get("Content-Length")
+    except urllib.error.HTTPError as error:
+        raise InputError(f"{address} is not there: {error.code} {error.reason}") from error
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+        raise InputError(
+            f"{address} cannot be reached ({reason}); "
+            "download the files ind.* elsewhere and import their folder"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{address} is not an address: {error}") from error
+    if expected is not None and expected.isdigit() and int(expected) != size:
+        raise InputError(f"{address} broke off after {size} of {expected} bytes; try again")
+
+
+def _csr(path: Path, columns: int | None = None) -> SparseRows:
+    """A pickled SciPy CSR matrix (or dense array) with its offsets and columns checked."""
+    found = read_pickle(path)
+    if isinstance(found, np.ndarray) and found.ndim == 2:
+        found = _sparse(found)
+    if not isinstance(found, CsrParts):
+        raise InputError(f"{path} holds a {type(found).__name__}; expected a matrix of features")
+    shape = found.shape
+    if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)):
+        raise InputError(f"{path}: the matrix has the shape {shape!r}; expected two numbers")
+    indptr, indices, data = (
+        _vector(path, name, getattr(found, name)) for name in ("indptr", "indices", "data")
+    )
+    sound = (
+        len(indptr) == shape[0] + 1
+        and indptr[0] == 0
+        and bool((np.diff(indptr) >= 0).all())
+        and indptr[-1] <= len(indices) == len(data)
+        and (not len(indices) or (indices.min() >= 0 and indices.max() < shape[1]))
+        and indptr.dtype.kind == indices.dtype.kind == "i"
+    )
+    if not sound:
+        raise InputError(f"{path} is damaged: the matrix's offsets, columns and values do not fit together")
+    if columns not in (None, shape[1]):
+        raise InputError(f"{path} has {shape[1]} columns; expected {columns}, as its companions have")
+    end = int(indptr[-1])
+    return SparseRows(
+        indptr.astype(np.int64), indices[:end].astype(np.int32), data[:end].astype(np.float32), shape
+    )
+
+
+def _sparse(dense: np.ndarray) -> CsrParts:
+    rows, columns = np.nonzero(dense)
+    parts = CsrParts()
+    parts.indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))])
+    parts.indices, parts.data, parts.shape = columns, dense[rows, columns], dense.shape
+    return parts
+
+
+def _vector(path: Path, name: str, value: Any) -> np.ndarray:
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "if":
+        raise InputError(f"{path}: the matrix's {name} is not an array of numbers")
+    return value
+
+
+def _one_hot(path: Path) -> np.ndarray:
+    found = read_pickle(path)
+    if (
+        not isinstance(found, np.ndarray)
+        or found.ndim != 2
+        or found.dtype.kind not in "iufb"
+        or not found.size
+    ):
+        raise InputError(f"{path} does not hold one-hot labels, a two-dimensional array of numbers")
+    return found
+
+
+def _test_index(path: Path, *, known: int, count: int) -> np.ndarray:
+    """The test nodes int64 [count], each above the ``known`` ones, none twice."""
+    lines = path.read_text(encoding="ascii", errors="replace").split()
+    for number, word in enumerate(lines, start=1):
+        if not word.isdigit() or not known <= int(word) < known + 10 * (count + 1):
+            raise InputError(
+                f"{path}:{number}: '{word}' is not a test node's number, {known} or a little more"
+            )
+    test = np.array(lines, dtype=np.int64)
+    if len(test) != count or len(np.unique(test)) != count:
+        raise InputError(f"{path} lists {len(np.unique(test))} nodes; expected {count}, one a row of tx")
+    return test
+
+
+def _place_rows(allx: SparseRows, tx: SparseRows, test: np.ndarray, nodes: int) -> SparseRows:
+    """Rows of allx, then each row of tx at its test node's number; nodes in neither get no entries."""
+    order = np.argsort(test)
+    counts = np.zeros(nodes, dtype=np.int64)
+    counts[: allx.shape[0]] = np.diff(allx.indptr)
+    test_counts = np.diff(tx.indptr)
+    counts[test] = test_counts
+    indptr = np.zeros(nodes + 1, dtype=np.int64)
+    np.cumsum(counts, out=indptr[1:])
+    # Entries of tx in the order of node numbers: each row's start, repeated, plus the place within the row.
+    lengths = test_counts[order]
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    taken = np.repeat(tx.indptr[:-1][order], lengths) + within
+    return SparseRows(
+        indptr,
+        np.concatenate([allx.indices, tx.indices[taken]]),
+        np.concatenate([allx.data, tx.data[taken]]),
+        (nodes, allx.shape[1]),
+    )
+
+
+def _edges(path: Path, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of each entry of the neighbour lists."""
+    found = read_pickle(path)
+    if not isinstance(found, dict) or not all(isinstance(row, list) for row in found.values()):
+        raise InputError(f"{path} does not hold a dictionary of neighbour lists")
+    try:
+        rows = np.array(list(found), dtype=np.int64)
+        lengths = np.array([len(row) for row in found.values()], dtype=np.int64)
+        neighbours = np.array([node for row in found.values() for node in row], dtype=np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{path} lists a neighbour that is no node number: {error}") from error
+    for ids in (rows, neighbours):
+        if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
+            raise InputError(f"{path} names a node outside 0 .. {nodes - 1}")
+    return neighbours, np.repeat(rows, lengths)
