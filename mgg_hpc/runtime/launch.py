@@ -25,11 +25,14 @@ from ..errors import DONE, FAILED
 from . import cores, exit_code, find_mpi, segments
 
 RANKS = "MGG_RANKS"  # the number of ranks, which each of them checks
+FOLDER_PREFIX = "mgg-launch-"  # of the folder in the temporary folder that a launch keeps while it runs
 TERMINAL = "MGG_TERMINAL"  # the terminal's columns: ranks write to it through the launcher's pipes
 
+_STATUS_FILE = "status"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE_SECONDS = 2.0  # between asking ranks to end and ending them
 _KILL_SECONDS = 1.5  # for the kernel to take them away
+_YOUNG_SECONDS = 10.0  # a folder so new may belong to a launch that has no rank yet
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h: a signal for the child when its parent dies
 
 
@@ -66,12 +69,21 @@ def run(command: Sequence[str], ranks: int, *, mpi: str = "auto", dry_run: bool 
         print(shlex.join(["env", *(f"{name}={value}" for name, value in sorted(changed.items())), *full]))
         return DONE
     segments.remove(segments.stale())
-    folder = Path(tempfile.mkdtemp(prefix="mgg-launch-"))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:
-        environment[exit_code.STATUS] = str(folder / "status")
+        environment[exit_code.STATUS] = str(folder / _STATUS_FILE)
         return _run(full, environment)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether the job of a launch's folder has a process left, or may be about to start one."""
+    try:
+        young = time.time() - folder.stat().st_mtime < _YOUNG_SECONDS
+    except OSError:
+        return False
+    return young or bool(_processes(f"{exit_code.STATUS}={folder / _STATUS_FILE}"))
 
 
 def _settings(found: find_mpi.Library, ranks: int) -> dict[str, str]:

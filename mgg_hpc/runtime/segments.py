@@ -64,17 +64,22 @@ def _unmapped(paths: list[Path]) -> list[Path]:
     """Those that no process maps or holds open, as far as this user may look."""
     if not paths:
         return []
-    used: set[str] = set()
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            used |= _files_of(process)
+    used = in_use(FOLDER)
     return [path for path in paths if str(path) not in used]
 
 
-def _files_of(process: Path) -> set[str]:
-    """Names in /dev/shm that a process maps or has open."""
+def in_use(folder: Path) -> set[str]:
+    """Names below ``folder`` that some process maps or holds open."""
     names: set[str] = set()
-    prefix = f"{FOLDER}/"
+    prefix = f"{folder}/"
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            names |= _files_of(process, prefix)
+    return names
+
+
+def _files_of(process: Path, prefix: str) -> set[str]:
+    names: set[str] = set()
     with contextlib.suppress(OSError):  # it ended, or belongs to a user who cannot map our segments
         for line in (process / "maps").read_text(errors="replace").splitlines():
             start = line.find(prefix)

@@ -1,0 +1,77 @@
+"""`mgg clean`: what killed jobs and interrupted writes have left behind.
+
+- segments in /dev/shm, named as MPI libraries name them, of this user, that no process maps;
+- folders of `mgg launch` in the temporary folder, whose job has no process any more;
+- in a folder given by the user, temporary files ``.NAME.ID.tmp`` (ID: 12 hexadecimal digits, or the number of
+  the process that wrote), under which a file is written until it is whole, and which no process has open.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from ..errors import InputError
+from ..runtime import launch, segments
+
+_TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|\d+)\.tmp")
+
+
+def process_clean(folder: Path | None, dry_run: bool) -> int:
+    """Remove leftovers, saying which; ``dry_run`` only says."""
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"{folder}: not a folder")
+    found = segments.stale() + launch_folders()
+    if folder is not None:
+        found += temporary_files(folder)
+    held = sum(_bytes(path) for path in found)
+    for path in found:
+        print(f"{'would remove' if dry_run else 'removed'} {path}")
+        if not dry_run:
+            _remove(path)
+    if found:
+        print(f"{len(found)} left behind, {held / 2**20:.1f} MiB")
+    else:
+        print("nothing was left behind")
+    return 0
+
+
+def temporary_files(folder: Path) -> list[Path]:
+    """Temporary files of this user below ``folder`` that no process has open."""
+    matching = [
+        path
+        for path in sorted(folder.resolve().rglob(".*.tmp"))
+        if _TEMPORARY.fullmatch(path.name) and path.is_file() and not path.is_symlink() and _is_mine(path)
+    ]
+    used = segments.in_use(folder.resolve()) if matching else set()
+    return [path for path in matching if str(path) not in used]
+
+
+def launch_folders() -> list[Path]:
+    """Folders of launches that were killed before they could remove them."""
+    candidates = Path(tempfile.gettempdir()).glob(f"{launch.FOLDER_PREFIX}*")
+    return [path for path in sorted(candidates) if _is_mine(path) and not launch.is_running(path)]
+
+
+def _is_mine(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.getuid()
+    except OSError:  # gone in the meantime
+        return False
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

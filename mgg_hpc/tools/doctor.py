@@ -1,0 +1,270 @@
+"""`mgg doctor`: what this machine has, what is missing, what that means and how to get it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..errors import DONE, FAILED, InputError
+from ..runtime import cores, find_mpi
+
+_PING_SECONDS = 20
+_PACKAGES = ("numpy", "torch", "mpi4py", "h5py", "msgspec", "scipy", "safetensors")
+
+# What two ranks run to show that launcher, library and shared memory work together.
+_PING = """
+import time
+from mgg_hpc.runtime import mpi
+comm = mpi.world()
+window = mpi.SharedWindow(mpi.node(comm), 1 << 20)
+window.buffer(comm.rank)[:] = comm.rank + 1
+window.sync(); comm.Barrier(); window.sync()
+assert window.buffer(1 - comm.rank)[-1] == 2 - comm.rank
+start = time.perf_counter()
+for _ in range(100):
+    mpi.barrier(comm)
+if comm.rank == 0:
+    print(f"{(time.perf_counter() - start) * 1e4:.1f} us a barrier")
+window.free()
+"""
+_LAUNCH_PING = """
+import sys
+from mgg_hpc.runtime import launch
+sys.exit(launch.run([sys.executable, "-c", sys.argv[1]], 2))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    name: str
+    state: str  # "ok", "absent" (something cannot be used) or "broken" (training on CPUs cannot work)
+    value: str
+    advice: str = ""
+
+
+def process_doctor(as_json: bool) -> int:
+    """Print what was found; 1 if something that training on CPUs needs is broken."""
+    findings = examine()
+    broken = [finding for finding in findings if finding.state == "broken"]
+    if as_json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
+    else:
+        _print(findings)
+    return FAILED if broken else DONE
+
+
+def examine() -> list[Finding]:
+    """All findings, in the order in which a reader wants them."""
+    checks: tuple[Callable[[], list[Finding]], ...] = (
+        _python,
+        _packages,
+        _native,
+        _machine,
+        _shared_memory,
+        _limits,
+        _mpi,
+        _openshmem,
+        _cuda,
+        _slurm,
+    )
+    findings = []
+    for check in checks:
+        try:
+            findings += check()
+        except Exception as error:  # a doctor reports what it cannot examine, and goes on
+            findings.append(Finding(check.__name__.strip("_"), "broken", f"{type(error).__name__}: {error}"))
+    return findings
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    marks = {"ok": "[green]ok[/]", "absent": "[yellow]absent[/]", "broken": "[red]broken[/]"}
+    table = Table("what", "", "found", box=None, pad_edge=False)
+    for finding in findings:
+        table.add_row(finding.name, marks[finding.state], finding.value)
+    console = Console(highlight=False)
+    console.print(table)
+    for finding in findings:
+        if finding.advice:
+            console.print(f"\n{finding.name}: {finding.advice}", markup=False)
+
+
+# ---- checks ---------------------------------------------------------------------------------------------
+
+
+def _python() -> list[Finding]:
+    return [Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")]
+
+
+def _packages() -> list[Finding]:
+    found, missing = [], []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        advice = f"training needs them: pip install {' '.join(missing)}, or run make setup"
+        return [Finding("Packages", "broken", f"missing: {', '.join(missing)}", advice)]
+    return [Finding("Packages", "ok", ", ".join(found))]
+
+
+def _native() -> list[Finding]:
+    try:
+        from mgg_hpc import _host
+    except ImportError as error:
+        advice = "the kernels are not built for this Python: make setup, or pip install . (needs a compiler)"
+        return [Finding("Native extension", "broken", str(error), advice)]
+    sets = ", ".join(_host.instruction_sets())
+    return [
+        Finding("Native extension", "ok", f"uses {_host.instruction_set()} of {sets}"),
+        Finding("OpenMP threads", "ok", f"{_host.openmp_threads()} (OMP_NUM_THREADS sets it)"),
+    ]
+
+
+def _machine() -> list[Finding]:
+    quota = cores.quota()
+    limited = f", control group allows {quota:g}" if quota != float("inf") else ""
+    memory = f"{cores.memory_available() / 2**30:.1f} of {cores.memory_total() / 2**30:.1f} GiB available"
+    return [
+        Finding("Cores", "ok", f"{len(cores.affinity())} of {os.cpu_count()} usable{limited}"),
+        Finding("Memory", "ok", memory),
+    ]
+
+
+def _shared_memory() -> list[Finding]:
+    try:
+        state = os.statvfs("/dev/shm")
+    except OSError as error:
+        advice = "ranks of one node share their rows there: mount -t tmpfs tmpfs /dev/shm"
+        return [Finding("Shared memory", "broken", str(error), advice)]
+    free, size = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
+    value = f"/dev/shm: {free / 2**30:.2f} of {size / 2**30:.2f} GiB free"
+    if free < 256 << 20:
+        advice = (
+            "all rows of a node's ranks live there, and MPI's own segments: enlarge it "
+            "(mount -o remount,size=8g /dev/shm; docker run --shm-size=8g), or free it (mgg clean)"
+        )
+        return [Finding("Shared memory", "broken" if free < 16 << 20 else "absent", value, advice)]
+    return [Finding("Shared memory", "ok", value)]
+
+
+def _limits() -> list[Finding]:
+    locked, files = (
+        resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    )
+    text = "unlimited" if locked == resource.RLIM_INFINITY else f"{locked / 2**20:.0f} MiB"
+    findings = [Finding("Locked memory", "ok", text), Finding("Open files", "ok", str(files))]
+    if files < 1024:
+        findings[1] = Finding("Open files", "absent", str(files), "few for many ranks: ulimit -n 4096")
+    return findings
+
+
+def _mpi() -> list[Finding]:
+    try:
+        found = find_mpi.library()
+    except InputError as error:
+        return [Finding("MPI library", "broken", "none", str(error))]
+    findings = [Finding("MPI library", "ok", f"{found.name} ({found.path or 'linked in'})")]
+    try:
+        findings.append(Finding("MPI launcher", "ok", str(find_mpi.launcher(found))))
+    except InputError as error:
+        return [*findings, Finding("MPI launcher", "broken", "none", str(error))]
+    return [*findings, _ping()]
+
+
+def _ping() -> Finding:
+    """Two real ranks through `mgg launch`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LAUNCH_PING, _PING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        out, err = process.communicate(timeout=_PING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)  # launch takes its ranks along
+        process.communicate()
+        return Finding(
+            "Two ranks", "broken", f"no answer in {_PING_SECONDS} s", "mgg launch -n 2 cannot work here"
+        )
+    if process.returncode:
+        reason = next((line for line in err.splitlines() if "mgg: error" in line), err.strip()[-200:])
+        return Finding("Two ranks", "broken", f"ended with {process.returncode}", reason)
+    return Finding("Two ranks", "ok", out.strip())
+
+
+def _openshmem() -> list[Finding]:
+    compiler, runner = shutil.which("oshcc"), shutil.which("oshrun")
+    if compiler and runner:
+        return [Finding("OpenSHMEM", "ok", compiler)]
+    advice = (
+        "CPU jobs over several nodes will need it: apt install libopenmpi-dev openmpi-bin, or a site's module"
+    )
+    return [Finding("OpenSHMEM", "absent", "no oshcc or oshrun", advice)]
+
+
+def _cuda() -> list[Finding]:
+    return [_gpu(), _nvcc(), _nvshmem()]
+
+
+def _gpu() -> Finding:
+    driver = Path("/proc/driver/nvidia/version")
+    if not driver.exists() and not shutil.which("nvidia-smi"):
+        return Finding("GPU", "absent", "no NVIDIA driver", "training runs on the CPUs")
+    query = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+    if query:
+        return Finding("GPU", "ok", "; ".join(query.splitlines()))
+    return Finding(
+        "GPU", "absent", "a driver, but no GPU answers", "does nvidia-smi work? is this job given a GPU?"
+    )
+
+
+def _nvcc() -> Finding:
+    version = _output("nvcc", "--version")
+    if version:
+        release = next((line for line in version.splitlines() if "release" in line), version)
+        return Finding("CUDA compiler", "ok", release.strip())
+    return Finding(
+        "CUDA compiler", "absent", "no nvcc on PATH", "needed only to build GPU kernels: the CUDA toolkit"
+    )
+
+
+def _nvshmem() -> Finding:
+    for cuda in ("13", "12"):
+        name = f"nvidia-nvshmem-cu{cuda}"
+        try:
+            return Finding("NVSHMEM", "ok", f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Finding("NVSHMEM", "absent", "no wheel", "needed only for GPUs: pip install nvidia-nvshmem-cu13")
+
+
+def _slurm() -> list[Finding]:
+    nodes = _output("sinfo", "--noheader", "--format=%P %D nodes %t")
+    if nodes:
+        return [Finding("Slurm", "ok", "; ".join(nodes.splitlines()[:4]))]
+    value = "sinfo finds no controller" if shutil.which("sinfo") else "no sinfo on PATH"
+    return [Finding("Slurm", "absent", value, "needed only on clusters: docs/cluster.md")]
+
+
+def _output(*command: str) -> str:
+    """What a program prints; empty if there is none or it fails."""
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ended.stdout.strip() if ended.returncode == 0 else ""

@@ -1,0 +1,76 @@
+"""`mgg clean` removes what nobody uses, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import pytest
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import launch, segments
+from mgg_hpc.tools.clean import process_clean
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path, monkeypatch):
+    """Stand-ins for /dev/shm and the temporary folder."""
+    (tmp_path / "shm").mkdir()
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(segments, "FOLDER", tmp_path / "shm")
+    monkeypatch.setattr(segments, "_YOUNG_SECONDS", -1.0)
+    monkeypatch.setattr(launch, "_YOUNG_SECONDS", -1.0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
+
+def names(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_nothing_to_do(capsys):
+    assert process_clean(None, dry_run=False) == 0
+    assert capsys.readouterr().out == "nothing was left behind\n"
+
+
+def test_leftovers_go_and_the_rest_stays(tmp_path, capsys):
+    (tmp_path / "shm" / "mpich_shm_9").write_bytes(b"x" * 4096)
+    (tmp_path / "shm" / "mine").write_bytes(b"x")
+    (tmp_path / "tmp" / "mgg-launch-abc").mkdir()
+    runs = tmp_path / "runs" / "001"
+    runs.mkdir(parents=True)
+    stale = [".g.h5.0123456789ab.tmp", ".summary.json.4711.tmp"]
+    for name in [*stale, "g.h5", ".hidden.tmp", "a.0123456789ab.tmp", ".open.h5.ba9876543210.tmp"]:
+        (runs / name).write_bytes(b"x")
+    (runs / ".link.123.tmp").symlink_to("g.h5")
+    before = names(tmp_path)
+    with (runs / ".open.h5.ba9876543210.tmp").open():
+        process_clean(tmp_path / "runs", dry_run=True)
+        assert names(tmp_path) == before
+        assert "would remove" in capsys.readouterr().out
+        process_clean(tmp_path / "runs", dry_run=False)
+    gone = ["shm/mpich_shm_9", "tmp/mgg-launch-abc", *(f"runs/001/{name}" for name in stale)]
+    assert names(tmp_path) == sorted(set(before) - set(gone))
+    assert "4 left behind" in capsys.readouterr().out
+
+
+def test_temporary_files_stay_unless_their_folder_is_named(tmp_path):
+    (tmp_path / ".g.h5.0123456789ab.tmp").touch()
+    process_clean(None, dry_run=False)
+    assert (tmp_path / ".g.h5.0123456789ab.tmp").exists()
+
+
+def test_folder_of_a_running_launch_stays(tmp_path, monkeypatch):
+    folder = tmp_path / "tmp" / "mgg-launch-abc"
+    folder.mkdir()
+    child = os.posix_spawn("/bin/sleep", ["sleep", "30"], {"MGG_STATUS": str(folder / "status")})
+    try:
+        process_clean(None, dry_run=False)
+        assert folder.exists()
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+def test_what_is_no_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match="not a folder"):
+        process_clean(tmp_path / "absent", dry_run=False)

@@ -1,0 +1,66 @@
+"""`mgg doctor`: a real examination of this machine, and what it says of worse ones."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from mgg_hpc.runtime import find_mpi
+from mgg_hpc.tools import doctor
+
+
+def test_this_machine_can_train_on_its_cpus():
+    ended = subprocess.run(
+        [sys.executable, "-m", "mgg_hpc", "doctor", "--json"], capture_output=True, text=True, check=False
+    )
+    findings = {finding["name"]: finding for finding in json.loads(ended.stdout)}
+    assert ended.returncode == 0, ended.stdout
+    assert findings["Two ranks"]["value"].endswith("us a barrier")
+    for name in ("Python", "Packages", "Native extension", "Cores", "MPI library", "MPI launcher"):
+        assert findings[name]["state"] == "ok"
+
+
+def test_each_finding_that_is_not_ok_says_what_it_means(capsys):
+    for finding in doctor.examine():
+        assert finding.state == "ok" or finding.advice, finding
+    doctor._print([doctor.Finding("Thing", "absent", "none", "get it [somewhere]")])
+    assert "Thing: get it [somewhere]" in capsys.readouterr().out
+
+
+def test_what_cpus_need_makes_it_fail(monkeypatch, capsys):
+    def no_torch(name):
+        if name == "torch":
+            raise importlib.metadata.PackageNotFoundError
+        return "1"
+
+    monkeypatch.setattr(importlib.metadata, "version", no_torch)
+    assert doctor.process_doctor(as_json=False) == 1
+    assert "pip install torch" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("free", "state"), [(1 << 20, "broken"), (64 << 20, "absent"), (8 << 30, "ok")])
+def test_small_shared_memory(monkeypatch, free, state):
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free, f_blocks=free, f_frsize=1))
+    assert doctor._shared_memory()[0].state == state
+
+
+def test_a_check_that_fails_is_a_finding(monkeypatch):
+    def fail():
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(doctor.cores, "quota", fail)
+    assert "RuntimeError: no luck" in [finding.value for finding in doctor.examine()]
+
+
+def test_ranks_that_do_not_answer_are_broken(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "_PING_SECONDS", 1)
+    monkeypatch.setattr(doctor, "_PING", "import time; time.sleep(60)")
+    assert doctor._ping().state == "broken"
+    monkeypatch.setenv(find_mpi.LIBRARY, str(tmp_path / "libnone.so"))
+    assert doctor._mpi()[0].state == "broken"
