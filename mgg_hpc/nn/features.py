@@ -6,6 +6,7 @@ W^T is X^T G, the same with the transposed matrix.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,50 @@ def row_format(dim: int, dtype: torch.dtype) -> RowFormat:
     return RowFormat(np.dtype(str(dtype).removeprefix("torch.")), dim)
 
 
+class _Pattern:
+    """Where the stored values are, with the plans and storage that all copies of the features share."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32],
+        columns: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.backend, self.indptr, self.indices, self.dtype = backend, indptr, indices, dtype
+        self.shape = (len(indptr) - 1, columns)
+        self.plan = workload.rectangular(backend.rank, indptr, indices, columns, backend.geometry.ps)
+        self._rows: dict[tuple[int, int], Rows] = {}
+
+    @cached_property
+    def transposed(self) -> tuple[Plan, NDArray[np.int64]]:
+        """The plan of the transposed matrix, and for each of its values the place in the original."""
+        rows, columns = self.shape
+        order = np.argsort(self.indices, kind="stable")
+        indptr = workload.prefix_sum(np.bincount(self.indices, minlength=columns))
+        row_of = np.repeat(np.arange(rows, dtype=np.int32), np.diff(self.indptr))
+        ps = self.backend.geometry.ps
+        return workload.rectangular(self.backend.rank, indptr, row_of[order], rows, ps), order
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pattern and both plans."""
+        one_way = self.indices.nbytes + self.plan.nbytes
+        return 2 * one_way + 8 * len(self.indices) + self.indptr.nbytes
+
+    def filled(self, matrix: Tensor) -> Rows:
+        """Private rows that hold ``matrix``, reused from call to call."""
+        count, dim = matrix.shape
+        if (count, dim) not in self._rows:
+            counts = np.zeros(self.backend.size, np.int64)
+            counts[self.backend.rank] = count
+            self._rows[count, dim] = self.backend.rows(counts, row_format(dim, self.dtype), symmetric=False)
+        rows = self._rows[count, dim]
+        torch.from_numpy(rows.local).copy_(matrix)
+        return rows
+
+
 class SparseFeatures:
     """A CSR matrix [n, F] of this rank's input features.
 
@@ -43,19 +88,15 @@ class SparseFeatures:
         values: NDArray[Any],
         columns: int,
     ) -> None:
-        self._backend = backend
-        self._indptr, self._indices, self.values = indptr, indices, values
-        self.shape = (len(indptr) - 1, columns)
+        self.values = values
         self.dtype = torch.from_numpy(values[:0]).dtype
-        self._plan = workload.rectangular(backend.rank, indptr, indices, columns, backend.geometry.ps)
-        self._transposed: tuple[Plan, NDArray[np.int64]] | None = None
-        self._rows: dict[tuple[int, int], Rows] = {}
+        self._pattern = _Pattern(backend, indptr, indices, columns, self.dtype)
+        self.shape = self._pattern.shape
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the matrix and its plans."""
-        own = self._indptr.nbytes + self._indices.nbytes + self.values.nbytes + self._plan.nbytes
-        return own if self._transposed is None else own + self._transposed[0].nbytes + self._transposed[1].nbytes
+        """Bytes of the matrix, its plans, and the copies that training makes of its values."""
+        return self._pattern.nbytes + 3 * self.values.nbytes
 
     def with_values(self, values: NDArray[Any]) -> SparseFeatures:
         """The same pattern with other values; plans and storage are shared."""
@@ -64,50 +105,29 @@ class SparseFeatures:
         other.values = values
         return other
 
-    def prepare_gradient(self) -> None:
-        """Build the transposed plan, which every epoch's copies then share."""
-        if self._transposed is None:
-            rows, columns = self.shape
-            order = np.argsort(self._indices, kind="stable")
-            counts = np.bincount(self._indices, minlength=columns)
-            row_of = np.repeat(np.arange(rows, dtype=np.int32), np.diff(self._indptr))
-            indptr = workload.prefix_sum(counts)
-            ps = self._backend.geometry.ps
-            self._transposed = workload.rectangular(self._backend.rank, indptr, row_of[order], rows, ps), order
-
     def dropped(self, p: float, seed: int, epoch: int, stream: int, ids: NDArray[np.int64]) -> SparseFeatures:
         """Dropout on the stored values; the zeros between them stay zeros."""
         from .. import _host
 
-        out = np.empty_like(self.values)
-        _host.dropout_csr(
-            self._indptr, self._indices, self.values, out, ids, p, seed, epoch, stream, self._backend.threads
-        )
+        pattern, out = self._pattern, np.empty_like(self.values)
+        threads = pattern.backend.threads
+        _host.dropout_csr(pattern.indptr, pattern.indices, self.values, out, ids, p, seed, epoch, stream, threads)
         return self.with_values(out)
 
     def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
         """out [n, O] = scale * (X @ weight^T) for weight [O, F]; ``out`` is padded."""
-        source = self._filled(weight.detach().t())
+        pattern = self._pattern
+        source = pattern.filled(weight.detach().t())
         epilogue = Epilogue(scale=None if scale is None else scale.numpy())
-        self._backend.aggregate(self._plan, "mul", "sum", source, out.numpy(), edge=self.values, epilogue=epilogue)
+        pattern.backend.aggregate(
+            pattern.plan, "mul", "sum", source, out.numpy(), edge=self.values, epilogue=epilogue
+        )
 
     def gradient(self, rows: Tensor) -> Tensor:
         """rows^T @ X, [O, F], for rows [n, O]: the gradient of ``weight`` in X @ weight^T."""
-        self.prepare_gradient()
-        assert self._transposed is not None
-        plan, order = self._transposed
+        pattern = self._pattern
+        plan, order = pattern.transposed
         out = padded_rows(self.shape[1], rows.shape[1], self.dtype)
-        values = self.values[order]
-        self._backend.aggregate(plan, "mul", "sum", self._filled(rows.detach()), out.numpy(), edge=values)
+        source = pattern.filled(rows.detach())
+        pattern.backend.aggregate(plan, "mul", "sum", source, out.numpy(), edge=self.values[order])
         return out.t()
-
-    def _filled(self, matrix: Tensor) -> Rows:
-        """Private rows that hold ``matrix``, reused from call to call."""
-        count, dim = matrix.shape
-        if (count, dim) not in self._rows:
-            counts = np.zeros(self._backend.size, np.int64)
-            counts[self._backend.rank] = count
-            self._rows[count, dim] = self._backend.rows(counts, row_format(dim, self.dtype), symmetric=False)
-        rows = self._rows[count, dim]
-        torch.from_numpy(rows.local).copy_(matrix)
-        return rows

@@ -108,11 +108,8 @@ def graph_convolution(
     Collective: all ranks call it in the same order, and their backward passes too. Weight and bias gradients are
     this rank's part; `training` sums them.
     """
-    sparse = isinstance(x, SparseFeatures)
     width = x.shape[1]
     if width != weight.shape[1]:
         raise ValueError(f"x has {width} features, but the weight is for {weight.shape[1]}")
-    if sparse and torch.is_grad_enabled() and weight.requires_grad:
-        x.prepare_gradient()
-    dense, features = (None, x) if sparse else (x, None)
+    dense, features = (None, x) if isinstance(x, SparseFeatures) else (x, None)
     return _Convolution.apply(dense, features, weight, bias, graph, adjacency, relu)

@@ -49,8 +49,12 @@ class GCN(torch.nn.Module):
 
     def forward(self, x: Tensor | SparseFeatures, graph: GraphHandle) -> Tensor:
         """x: this rank's input rows [n, in]; returns logits [n, out]. Collective."""
+        return self.layers(x, graph)[-1]
+
+    def layers(self, x: Tensor | SparseFeatures, graph: GraphHandle) -> list[Tensor]:
+        """The output of every layer, the logits last. Collective."""
         last = len(self.convs) - 1
+        outputs: list[Tensor] = []
         for i, (dropout, conv) in enumerate(zip(self.dropouts, self.convs, strict=True)):
-            x = conv(dropout(x, graph), graph, relu=i < last)
-        assert isinstance(x, Tensor)
-        return x
+            outputs.append(conv(dropout(outputs[-1] if outputs else x, graph), graph, relu=i < last))
+        return outputs

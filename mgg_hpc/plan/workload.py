@@ -8,6 +8,7 @@ partition is a segment, and schedules only choose the order in which segments ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ class Plan:
         """Edges summed by this rank."""
         return len(self.indices)
 
-    @property
+    @cached_property
     def local_edges(self) -> int:
         """Edges whose source this rank owns."""
         owned = self.chunks[0]
