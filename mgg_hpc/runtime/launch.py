@@ -92,6 +92,8 @@ def _settings(found: find_mpi.Library, ranks: int) -> dict[str, str]:
     settings["OMP_NUM_THREADS"] = str(max(1, cores.available() // ranks))
     if sys.stderr.isatty():
         settings[TERMINAL] = str(shutil.get_terminal_size().columns)
+    if not sys.stdout.isatty():
+        settings["TTY_COMPATIBLE"] = "0"  # Open MPI gives ranks a terminal; what we write to is none
     return settings
 
 
