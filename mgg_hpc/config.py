@@ -16,7 +16,8 @@ from .errors import InputError
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Rate = Annotated[float, msgspec.Meta(ge=0)]
-Choice = Positive | Literal["auto"]
+Small = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # widths and depths that arrays are made of
+Choice = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | Literal["auto"]  # kernels take int32
 
 
 class GraphSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,8 +30,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[model]"""
 
     name: Literal["gcn"] = "gcn"
-    hidden: Positive = 16
-    layers: Positive = 2
+    hidden: Small = 16
+    layers: Small = 2
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.5
 
 
@@ -53,7 +54,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     folder: str = ""
     backend: Literal["auto", "serial", "shm"] = "auto"
-    threads: Count = 0
+    threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
 
 
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +62,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     transfer: Literal["auto", "direct"] = "auto"
     ps: Choice = "auto"
-    dist: Count | Literal["auto"] = "auto"
+    dist: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | Literal["auto"] = "auto"
     wpb: Choice = "auto"
 
 
@@ -161,24 +162,33 @@ def _section_types() -> dict[str, type]:
 
 def _check_names(tree: dict[str, Any], where: str) -> None:
     """An unknown name is an error that gives the nearest known one."""
-    sections = _section_types()
-    known = [f"{s}.{field}" for s, kind in sections.items() for field in kind.__struct_fields__]  # type: ignore[attr-defined]
+    sections = {name: kind.__struct_fields__ for name, kind in _section_types().items()}  # type: ignore[attr-defined]
     for section, content in tree.items():
         if section not in sections:
             raise InputError(f"{where}: unknown section [{section}]{_nearest(section, list(sections))}")
         if not isinstance(content, dict):
             raise InputError(f"{where}: {section} is a section; write [{section}] and its keys below")
         for name in content:
-            full = f"{section}.{name}"
-            if full not in known:
-                raise InputError(f"{where}: unknown key {full}{_nearest(full, known)}")
+            if name not in sections[section]:
+                raise InputError(
+                    f"{where}: unknown key {section}.{name}{_nearest_key(section, name, sections)}"
+                )
 
 
 def _nearest(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, 1, 0.5)
-    if not near:  # the right key in the wrong section
-        near = [other for other in known if other.partition(".")[2] == name.partition(".")[2] != ""][:1]
     return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+
+
+def _nearest_key(section: str, name: str, sections: dict[str, tuple[str, ...]]) -> str:
+    """The key of this section that is spelled like it, else the same key of another section."""
+    near = difflib.get_close_matches(name, sections[section], 1)
+    if near:
+        return f"; did you mean {section}.{near[0]}?"
+    for other, keys in sections.items():
+        if name in keys:
+            return f"; did you mean {other}.{name}?"
+    return f"; [{section}] has {', '.join(sections[section])}"
 
 
 def _override(tree: dict[str, Any], text: str) -> None:

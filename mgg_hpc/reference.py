@@ -15,12 +15,15 @@ Ids = NDArray[np.int64]
 def edge_list(indptr: Ids, indices: NDArray[np.integer]) -> tuple[Ids, Ids]:
     """(sources, destinations) of an in-edge CSR: row v lists the sources of the edges u -> v."""
     destinations = np.concatenate(
-        [np.full(indptr[v + 1] - indptr[v], v, np.int64) for v in range(len(indptr) - 1)] or [np.zeros(0, np.int64)]
+        [np.full(indptr[v + 1] - indptr[v], v, np.int64) for v in range(len(indptr) - 1)]
+        or [np.zeros(0, np.int64)]
     )
     return np.asarray(indices, np.int64), destinations
 
 
-def aggregate(source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None) -> Floats:
+def aggregate(
+    source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None
+) -> Floats:
     """out[v] = sum over edges u -> v of w_uv x_u, for x [M, F]; out [nodes, F]."""
     messages = x[source].astype(np.float64)
     if weight is not None:
@@ -30,7 +33,9 @@ def aggregate(source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating]
     return out
 
 
-def error_bound(source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None) -> Floats:
+def error_bound(
+    source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None
+) -> Floats:
     """The largest error allowed to a kernel that accumulates in x's dtype: eps sqrt(degree) sum(|w x|)."""
     absolute = None if weight is None else np.abs(np.asarray(weight, np.float64))
     magnitude = aggregate(source, destination, nodes, np.abs(x), absolute)
@@ -54,7 +59,9 @@ def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) 
     return source, destination, w * root[source] * root[destination]
 
 
-def gcn_layer(source: Ids, destination: Ids, x: Floats, weight: Floats, bias: Floats, edge_weight: object = None) -> Floats:
+def gcn_layer(
+    source: Ids, destination: Ids, x: Floats, weight: Floats, bias: Floats, edge_weight: object = None
+) -> Floats:
     """D^-1/2 (A + I) D^-1/2 X W^T + b for x [N, in], weight [out, in], bias [out]."""
     u, v, coefficient = gcn_edges(source, destination, len(x), edge_weight)
     return aggregate(u, v, len(x), x, coefficient) @ weight.T + bias

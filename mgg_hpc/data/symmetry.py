@@ -33,16 +33,18 @@ def unpaired_edge(edges: Edges) -> tuple[int, int] | None:
 
     ``edges()`` starts a new pass over the stored edges.
     """
-    total = 0
-    for part in edges():
-        total += int(_signed_hashes(part)[1].sum(dtype=np.uint64))
-    if total % 2**64 == 0:
+    if sum(imbalance(part) for part in edges()) % 2**64 == 0:
         return None
     sums = np.zeros(BUCKETS, dtype=np.uint64)
     for part in edges():
         keys, signed = _signed_hashes(part)
         np.add.at(sums, (keys % BUCKETS).astype(np.intp), signed)
     return _first_unpaired(edges, int(np.flatnonzero(sums)[0]))
+
+
+def imbalance(part: EdgeSlice) -> int:
+    """What these edges add to the sum that is 0 (mod 2**64) over all edges where every edge has its reverse."""
+    return int(_signed_hashes(part)[1].sum(dtype=np.uint64))
 
 
 def _signed_hashes(part: EdgeSlice) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..data import symmetry
 from ..data.graph import SparseRows
 from ..data.store import GraphSlice, open_graph
 from ..errors import InputError
@@ -127,31 +128,14 @@ def _row_sums(values: NDArray[Any], indptr: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _check_symmetric(comm: Any, part: Part) -> None:
-    """A graph that calls itself undirected must have every edge in both directions, or its gradients are wrong.
-
-    Each rank adds a 64-bit hash of (u, v, w) and takes away that of (v, u, w): over all ranks that is 0 if the two
-    sets are equal, and 0 by chance once in 2^64.
-    """
-    indptr, indices = part.slice.indptr, part.slice.indices.astype(np.uint64)
-    first = int(part.bounds[comm.rank])
-    own = np.repeat(np.arange(first, first + len(indptr) - 1, dtype=np.uint64), np.diff(indptr))
-    weight = None if part.slice.weight is None else part.slice.weight.view(np.uint32).astype(np.uint64)
-    with np.errstate(over="ignore"):
-        difference = np.sum(_hash(indices, own, weight) - _hash(own, indices, weight), dtype=np.uint64)
-    total = np.array([difference], dtype=np.uint64).view(np.int64)
+    """A graph that calls itself undirected must have every edge in both directions, or its gradients are wrong."""
+    first, edges = int(part.bounds[comm.rank]), part.slice
+    destinations = np.repeat(np.arange(first, first + len(edges.indptr) - 1), np.diff(edges.indptr))
+    mine = symmetry.imbalance(symmetry.EdgeSlice(0, destinations, edges.indices, edges.weight))
+    total = np.array([mine], dtype=np.uint64).view(np.int64)
     mpi.sum_in_rank_order(comm, total)
     if total[0] != 0:
         raise InputError(
             f"{part.path}: says directed=false, but some edge has no equal one in the other direction; "
             f"'mgg verify {part.path}' names it"
         )
-
-
-def _hash(a: NDArray[np.uint64], b: NDArray[np.uint64], c: NDArray[np.uint64] | None) -> NDArray[np.uint64]:
-    """A 64-bit mix of ordered pairs (splitmix64's finaliser over a combination)."""
-    z = a * np.uint64(0x9E3779B97F4A7C15) + b * np.uint64(0xC2B2AE3D27D4EB4F)
-    if c is not None:
-        z += c * np.uint64(0x165667B19E3779F9)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))

@@ -111,7 +111,9 @@ class SparseFeatures:
 
         pattern, out = self._pattern, np.empty_like(self.values)
         threads = pattern.backend.threads
-        _host.dropout_csr(pattern.indptr, pattern.indices, self.values, out, ids, p, seed, epoch, stream, threads)
+        _host.dropout_csr(
+            pattern.indptr, pattern.indices, self.values, out, ids, p, seed, epoch, stream, threads
+        )
         return self.with_values(out)
 
     def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:

@@ -48,7 +48,11 @@ class _Convolution(torch.autograd.Function):
             rows, local = graph.exchange(in_channels)
             _scaled(x, adjacency, local)
             aggregated = graph.aggregate(adjacency, rows)
-            out = torch.mm(aggregated, weight.t()) if bias is None else torch.addmm(bias, aggregated, weight.t())
+            out = (
+                torch.mm(aggregated, weight.t())
+                if bias is None
+                else torch.addmm(bias, aggregated, weight.t())
+            )
             out = out.relu_() if relu else out
         ctx.first, ctx.relu, ctx.graph, ctx.adjacency, ctx.features = first, relu, graph, adjacency, features
         ctx.save_for_backward(x if first else aggregated, weight, out if relu else None)

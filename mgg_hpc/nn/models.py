@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -31,9 +32,14 @@ class GCN(torch.nn.Module):
         self.dropouts = torch.nn.ModuleList(Dropout(dropout, i, draws) for i in range(layers))
         self.reset_parameters()
 
+    @property
+    def convolutions(self) -> list[GCNConv]:
+        """The layers, first to last."""
+        return cast(list[GCNConv], list(self.convs))
+
     def reset_parameters(self) -> None:
         """Draw the weights by the seed; biases become 0. The same values for any dtype, up to rounding."""
-        for i, conv in enumerate(self.convs):
+        for i, conv in enumerate(self.convolutions):
             glorot(conv.lin.weight, self.draws.seed, i)
             if conv.bias is not None:
                 torch.nn.init.zeros_(conv.bias)
@@ -41,9 +47,11 @@ class GCN(torch.nn.Module):
     def widest(self, sparse: bool) -> int:
         """The largest width that any layer exchanges. sparse: whether the input features are."""
         widths = []
-        for i, conv in enumerate(self.convs):
+        for i, conv in enumerate(self.convolutions):
             for needs_gradient in (i > 0, True):  # in training, and in evaluation
-                first = (sparse and i == 0) or transform_first(conv.in_channels, conv.out_channels, needs_gradient)
+                first = (sparse and i == 0) or transform_first(
+                    conv.in_channels, conv.out_channels, needs_gradient
+                )
                 widths.append(conv.out_channels if first else conv.in_channels)
         return max(widths)
 

@@ -34,7 +34,7 @@ def in_degree(indptr: NDArray[np.int64], weight: Weight) -> NDArray[np.float64]:
     if weight is None:
         return np.diff(indptr).astype(np.float64)
     destination = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return np.bincount(destination, weight, minlength=len(indptr) - 1)
+    return np.bincount(destination, weight, minlength=len(indptr) - 1).astype(np.float64)
 
 
 def inverse_square_root(degree: NDArray[np.float64]) -> NDArray[np.float64]:

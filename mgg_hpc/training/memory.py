@@ -46,7 +46,7 @@ def estimate(job: Job) -> Estimate:
     plans = {id(plan): plan.nbytes for plan in (job.adjacency.forward, job.adjacency.backward)}
     widest = job.model.widest(isinstance(job.x, SparseFeatures))
     largest = int((job.part.bounds[1:] - job.part.bounds[:-1]).max())
-    widths = [conv.out_channels for conv in job.model.convs]
+    widths = [conv.out_channels for conv in job.model.convolutions]
     dropped = 0 if isinstance(job.x, SparseFeatures) else job.x.shape[1]
     # Forward: a layer's output and its dropped copy; backward: its gradient and the aggregated gradient.
     per_row = sum(4 * row_format(width, job.dtype).row_bytes for width in widths)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from .. import config
-from ..errors import InputError
+from ..data.whole import check_output, replacement
 from ..runtime import exit_code, mpi
 from . import checkpoint, run_folder
 from .job import build
@@ -32,7 +31,7 @@ def process_predict(run: Path, output: Path, force: bool) -> int:
     with mpi.agree(comm):
         folder = run_folder.find(run)
         if comm.rank == 0:
-            _check_output(output, force)
+            check_output(output, force=force)
         settings = config.load(folder / run_folder.JOB)
     job = build(settings, comm)
     with mpi.agree(comm):
@@ -67,20 +66,13 @@ def process_predict(run: Path, output: Path, force: bool) -> int:
     return 0
 
 
-def _check_output(output: Path, force: bool) -> None:
-    if output.exists() and not force:
-        raise InputError(f"{output}: exists; --force replaces it")
-    if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
-        raise InputError(f"{output}: the folder {output.parent} is not there or not writable")
-
-
 @contextmanager
 def _new_file(
     output: Path, nodes: int, arrays: dict[str, NDArray[Any]], attributes: dict[str, Any]
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Arrays over the datasets of a file that takes its name when all of them are filled."""
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    try:
+    size = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values()) * nodes
+    with replacement(output, force=True, size=size) as temporary:
         offsets = {}
         with h5py.File(temporary, "w") as file:
             file.attrs.update(attributes)
@@ -89,19 +81,11 @@ def _new_file(
                 kind.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
                 space = h5py.h5s.create_simple((nodes, *array.shape[1:]))
                 made = h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(array.dtype), space, kind)
-                offsets[name] = (made.get_offset(), array)
+                offsets[name] = made.get_offset()
         yield {
-            name: np.memmap(temporary, array.dtype, "r+", offset, (nodes, *array.shape[1:]))
-            for name, (offset, array) in offsets.items()
+            name: np.memmap(temporary, array.dtype, "r+", offsets[name], (nodes, *array.shape[1:]))
+            for name, array in arrays.items()
         }
-        descriptor = os.open(temporary, os.O_RDWR)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(output)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _send(comm: Any, ids: NDArray[np.int64], arrays: dict[str, NDArray[Any]]) -> None:

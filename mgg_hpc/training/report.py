@@ -35,7 +35,8 @@ def print_start(job: Job) -> None:
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, {part.features:,} features, {part.classes} classes"
     )
     console.print(
-        f"{job.comm.size} rank(s) x {job.backend.threads} thread(s); backend {job.backend.name} ({job.backend_reason}); "
+        f"{job.comm.size} rank(s) x {job.backend.threads} thread(s); "
+        f"backend {job.backend.name} ({job.backend_reason}); "
         f"transfer direct; ps {geometry.ps}, dist {geometry.dist}, wpb {geometry.wpb}"
     )
     if part.bounds_source == "computed" and job.comm.size > 1:
@@ -52,7 +53,9 @@ def print_plan(job: Job) -> None:
     every = job.comm.gather(mine, root=0)
     if every is None:
         return
-    table = Table(title="plan and memory of each rank", caption="memory beside Python and its libraries (about 350 MiB)")
+    table = Table(
+        title="plan and memory of each rank", caption="memory beside Python and its libraries (about 350 MiB)"
+    )
     for name in ("rank", "rows", "local edges", "remote edges", "halo rows", "segments"):
         table.add_column(name, justify="right")
     for name in ("graph", "features", "plan", "heap", "activations", "total"):
@@ -65,21 +68,33 @@ def print_plan(job: Job) -> None:
 
 def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
     """The table at the end of a run."""
-    table = Table(title=f"{summary['model']} on {summary['graph']['name']}, {summary['ranks']} rank(s)", show_header=False)
+    table = Table(
+        title=f"{summary['model']} on {summary['graph']['name']}, {summary['ranks']} rank(s)",
+        show_header=False,
+    )
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     epoch, evaluation, aggregate = summary["epoch_ms"], summary["eval_ms"], summary["aggregate_ms"]
     table.add_row("test accuracy", f"{summary['test_accuracy']:.4f}")
-    table.add_row("validation", f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}")
+    table.add_row(
+        "validation", f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}"
+    )
     table.add_row("final loss", f"{summary['final_loss']:.6f}")
     table.add_row(
-        "epoch", f"{epoch['median']:.2f} ms (min {epoch['min']:.2f}, max {epoch['max']:.2f}); aggregation {aggregate['median']:.2f} ms"
+        "epoch",
+        f"{epoch['median']:.2f} ms (min {epoch['min']:.2f}, max {epoch['max']:.2f}); "
+        f"aggregation {aggregate['median']:.2f} ms",
     )
     table.add_row("evaluation", f"{evaluation['median']:.2f} ms")
     remote = summary["bytes"]["remote"]
-    table.add_row("rows moved", f"{summary['remote_rows']:,} remote rows an epoch ({size(remote)}); local {size(summary['bytes']['local'])}")
+    table.add_row(
+        "rows moved",
+        f"{summary['remote_rows']:,} remote rows an epoch ({size(remote)}); local {size(summary['bytes']['local'])}",
+    )
     peaks = summary["peak_rss_bytes"]
-    table.add_row("memory per rank", ", ".join(size(peak) for peak in peaks) + f"; heap {size(summary['heap_bytes'])}")
+    table.add_row(
+        "memory per rank", ", ".join(size(peak) for peak in peaks) + f"; heap {size(summary['heap_bytes'])}"
+    )
     table.add_row("summary", str(path))
     table.add_row("run folder", str(folder))
     console = Console()

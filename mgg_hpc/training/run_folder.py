@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..data.whole import replacement
 from ..errors import InputError
 
 METRICS = "metrics.csv"
@@ -36,7 +37,9 @@ def create(parent: Path) -> Path:
         (folder / CHECKPOINTS).mkdir()
         _point(parent / "latest", folder.name)
     except OSError as error:
-        raise InputError(f"run.folder: {parent} cannot be written to ({error.strerror}); name another") from error
+        raise InputError(
+            f"run.folder: {parent} cannot be written to ({error.strerror}); name another"
+        ) from error
     return folder
 
 
@@ -49,21 +52,9 @@ def find(path: Path) -> Path:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one: temporary name, fsync, rename, fsync."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    """Write a file so that a crash leaves the old one or the new one. Raises InputError where the device is full."""
+    with replacement(path, force=True, size=len(content)) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:

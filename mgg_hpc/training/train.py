@@ -18,7 +18,16 @@ from . import checkpoint, memory, progress, report, run_folder
 from .job import Job, build
 from .metrics import Scores, loss_sum, score
 
-COLUMNS = ["epoch", "loss", "train_accuracy", "val_accuracy", "test_accuracy", "epoch_ms", "val_loss", "eval_ms"]
+COLUMNS = [
+    "epoch",
+    "loss",
+    "train_accuracy",
+    "val_accuracy",
+    "test_accuracy",
+    "epoch_ms",
+    "val_loss",
+    "eval_ms",
+]
 
 
 class Trainer:
@@ -33,8 +42,8 @@ class Trainer:
             parameter.grad = self._flat[at : at + parameter.numel()].view_as(parameter)
             at += parameter.numel()
         train = job.settings.train
-        first = list(job.model.convs[0].parameters())
-        rest = [p for conv in list(job.model.convs)[1:] for p in conv.parameters()]
+        first = list(job.model.convolutions[0].parameters())
+        rest = [p for conv in job.model.convolutions[1:] for p in conv.parameters()]
         decay_rest = train.weight_decay if train.weight_decay_layers == "all" else 0.0
         groups = [{"params": first, "weight_decay": train.weight_decay}]
         if rest:
@@ -86,7 +95,11 @@ class History:
 
 
 def fit(job: Job, graph: GraphHandle, folder: Path | None, shown: bool | None) -> History:
-    """Train until the last epoch, or until patience runs out. folder: rank 0's run folder, None elsewhere. Collective."""
+    """Train until the last epoch, or until patience runs out. Collective.
+
+    folder: rank 0's run folder, None elsewhere. shown: as in `progress.epochs`.
+    Raises InputError when the loss is no longer finite.
+    """
     trainer, history, train = Trainer(job, graph), History(), job.settings.train
     meter = job.backend.meter
     metrics = run_folder.MetricsFile(folder, COLUMNS) if folder else None

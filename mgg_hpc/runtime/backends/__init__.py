@@ -21,7 +21,11 @@ def choose(name: str, comm: Any, options: Options) -> tuple[Backend, str]:
 
     nodes = comm.size // max(1, mpi.node(comm).size) if comm.size > 1 else 1
     if name == "auto":
-        name, why = ("serial", "one rank: its rows stay private") if comm.size == 1 else ("shm", "all ranks on one node")
+        name, why = (
+            ("serial", "one rank: its rows stay private")
+            if comm.size == 1
+            else ("shm", "all ranks on one node")
+        )
     else:
         why = "asked for"
     if name == "serial":

@@ -71,7 +71,10 @@ class Rows:
 
 @dataclass
 class Meter:
-    """What aggregations over symmetric rows cost since the last reset: seconds, bytes of rows read from this rank and from others."""
+    """What aggregations over symmetric rows cost since the last reset.
+
+    Seconds, and bytes of the rows read from this rank and from others (without padding).
+    """
 
     seconds: float = 0.0
     local_bytes: int = 0

@@ -23,9 +23,13 @@ def load() -> Any:
     try:
         from ... import _host
     except ImportError as error:
-        raise InputError(f"the native module mgg_hpc._host does not load ({error}); install with `pip install .`") from error
+        raise InputError(
+            f"the native module mgg_hpc._host does not load ({error}); install with `pip install .`"
+        ) from error
     if _host.struct_sizes() != [CHUNK.itemsize, SEGMENT.itemsize]:
-        raise InputError("the native module mgg_hpc._host is of another version; install again with `pip install .`")
+        raise InputError(
+            "the native module mgg_hpc._host is of another version; install again with `pip install .`"
+        )
     try:
         _host.instruction_set()
     except ValueError as error:
@@ -42,7 +46,11 @@ def aligned_zeros(size: int) -> NDArray[np.uint8]:
 
 def padded(rows: int, format: RowFormat) -> NDArray[Any]:
     """Uninitialised private rows [rows, dim] laid out as kernels store them."""
-    return aligned_zeros(rows * format.row_bytes).view(format.dtype).reshape(rows, format.stride)[:, : format.dim]
+    return (
+        aligned_zeros(rows * format.row_bytes)
+        .view(format.dtype)
+        .reshape(rows, format.stride)[:, : format.dim]
+    )
 
 
 class HostBackend:

@@ -1,0 +1,72 @@
+"""The native module: schedules, aggregation and random draws for the cores of one host (cuda/module_host.cpp).
+
+Arrays are NumPy's or torch's CPU tensors, read and written in place; a wrong shape, stride or alignment raises
+ValueError. "T" below is float32 or float64, the same in all arguments of a call.
+"""
+
+from typing import Any
+
+class Schedule:
+    """Who sums what on one host, made once for a plan: blocks of about wpb * ps edges, hubs split.
+
+    chunks, segments: the plan's structs as uint8. indices: int32 [E]. Raises ValueError where they disagree.
+    """
+
+    def __init__(
+        self, chunks: Any, segments: Any, indices: Any, destinations: int, ps: int, dist: int, wpb: int
+    ) -> None: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def hubs(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def aggregate(
+        self,
+        addresses: Any,
+        counts: Any,
+        weight: Any | None,
+        out: Any,
+        scale: Any | None,
+        bias: Any | None,
+        relu: bool,
+        threads: int,
+    ) -> None:
+        """out[v] = relu(scale[v] * sum over v's edges of weight * row + bias).
+
+        addresses uint64 [P], counts int64 [P]: row 0 and number of rows of each PE. weight T [E] or None.
+        out T [destinations, dim], rows padded to 16 bytes. scale T [destinations], bias T [dim], or None.
+        """
+
+def dropout_rows(
+    x: Any, out: Any, node: Any, p: float, seed: int, epoch: int, stream: int, threads: int
+) -> None:
+    """x, out: T [n, F]; node: int64 [n], original ids."""
+
+def dropout_csr(
+    indptr: Any,
+    index: Any,
+    value: Any,
+    out: Any,
+    node: Any,
+    p: float,
+    seed: int,
+    epoch: int,
+    stream: int,
+    threads: int,
+) -> None:
+    """indptr int64 [n + 1], index int32 [nnz] (columns), value, out: T [nnz]; node: int64 [n], original ids."""
+
+def uniform_rows(out: Any, low: float, high: float, seed: int, stream: int) -> None:
+    """out: T [n, F], contiguous, filled with draws in [low, high) of (seed, stream, row, column)."""
+
+def philox(counter: list[int], key: int) -> list[int]:
+    """Philox4x32-10: four words for a counter of four words and a 64-bit key."""
+
+def instruction_sets() -> list[str]: ...
+def instruction_set() -> str:
+    """The one in use. Raises ValueError if MGG_ISA names one that this machine does not run."""
+
+def openmp_threads() -> int: ...
+def struct_sizes() -> list[int]:
+    """Bytes of Chunk and Segment."""
