@@ -1,0 +1,134 @@
+"""Floors import only from floors below them; and `mgg --help` loads nothing large."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mgg_hpc
+
+PACKAGE = Path(mgg_hpc.__file__).parent
+FLOORS = ["data", "plan", "runtime", "nn", "training", "tools"]  # from the ground up
+GROUND = ["__init__", "errors", "config", "reference", "_host"]  # what every floor may stand on
+LARGE = ["torch", "mpi4py", "h5py", "numpy", "scipy", "sklearn", "safetensors", "rich"]
+
+
+def imported(source: str, module: str) -> set[str]:
+    """The modules of this package that a module's text imports, inside functions too, as dotted names.
+
+    ``module`` is the importing module's dotted name within the package, "a.__init__" for a package's own.
+    ``from . import name`` counts as importing the module ``name``, since the text cannot tell whether it is one.
+    """
+    found = set()
+    parts = module.split(".")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {a.name.removeprefix("mgg_hpc.") for a in node.names if a.name.startswith("mgg_hpc.")}
+            found |= {"__init__" for a in node.names if a.name == "mgg_hpc"}
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = [*parts[: len(parts) - node.level], *filter(None, [node.module])]
+            elif (node.module or "").split(".")[0] == "mgg_hpc":
+                base = (node.module or "").split(".")[1:]
+            else:
+                continue
+            found |= {".".join([*base, a.name]) for a in node.names}
+    return found
+
+
+def room(name: str) -> str:
+    """The floor of a dotted name, or the module itself where it lies on no floor."""
+    return name.partition(".")[0]
+
+
+def violation(importer: str, target: str) -> bool:
+    """Whether a module of one room may not import from another."""
+    here, there = room(importer), room(target)
+    if here in (there, "__main__"):
+        return False
+    if there in FLOORS:
+        return here not in FLOORS or FLOORS.index(there) > FLOORS.index(here)
+    # What is neither floor nor ground is a name of the package itself (__version__), or the command line.
+    return there not in GROUND and (PACKAGE / f"{there}.py").exists()
+
+
+def modules() -> dict[str, str]:
+    """Dotted names and texts of all modules."""
+    files = [path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts]
+    return {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path.read_text() for path in files}
+
+
+def test_floors_are_what_the_package_holds():
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(FLOORS)
+    files = {path.stem for path in PACKAGE.glob("*.py")}
+    assert files == {*GROUND, "__main__"} - {"_host"}
+
+
+def test_no_module_imports_from_a_floor_above():
+    found = [
+        f"{name} imports {target}"
+        for name, text in modules().items()
+        for target in sorted(imported(text, name))
+        if violation(name, target)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "target"),
+    [
+        ("plan.workload", "from ..runtime import mpi", "runtime.mpi"),
+        ("data.readers.npz", "from ...plan.ranges import owner_of", "plan.ranges.owner_of"),
+        ("data.readers.__init__", "from ...nn import conv", "nn.conv"),
+        ("nn.conv", "def f():\n    import mgg_hpc.training.train", "training.train"),
+        ("runtime.mpi", "def f():\n    from mgg_hpc import tools", "tools"),
+        ("config", "from .data import graph", "data.graph"),
+        ("tools.clean", "from .. import __main__", "__main__"),
+        ("errors", "if True:\n    from . import training as t", "training"),
+    ],
+)
+def test_the_check_sees_violations(module, text, target):
+    assert imported(text, module) == {target}
+    assert violation(module, target)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("training.train", "from ..nn.graph import GraphHandle\nfrom . import report\nimport torch"),
+        ("data.store", "from .header import DIGEST\nfrom ..errors import InputError"),
+        ("nn.random", "def f():\n    from .. import _host"),
+        ("tools.doctor", "from .. import __version__"),
+        ("__main__", "from .training.train import process_train"),
+    ],
+)
+def test_the_check_allows_what_is_allowed(module, text):
+    assert not [target for target in imported(text, module) if violation(module, target)]
+
+
+def test_help_loads_nothing_large():
+    code = "import sys; from mgg_hpc.__main__ import main; code = main(['--help']); print(*sys.modules); sys.exit(code)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
+    assert "click" in loaded
+    assert not loaded & set(LARGE)
+
+
+def test_help_takes_less_than_three_tenths_of_a_second():
+    """In processor time, which other work on the machine does not lengthen; the best of three."""
+    command = [Path(sys.executable).with_name("mgg"), "--help"]
+    seconds = []
+    for _ in range(3):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        text = process.stdout.read()
+        _, process.returncode, used = os.wait4(process.pid, 0)
+        seconds.append(used.ru_utime + used.ru_stime)
+        assert process.returncode == 0
+        assert text.startswith("Usage: mgg")
+    assert min(seconds) < 0.3
