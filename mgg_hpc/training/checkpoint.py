@@ -30,10 +30,17 @@ def load_weights(folder: Path, model: torch.nn.Module) -> None:
         raise InputError(f"{path}: no weights; the run did not finish, train again") from error
     except SafetensorError as error:
         raise InputError(f"{path}: not a safetensors file ({error}); train again") from error
-    mine = {name: value.shape for name, value in model.state_dict().items()}
-    theirs = {name: value.shape for name, value in state.items()}
-    for name, shape in mine.items():
-        if theirs.get(name) != shape:
-            found = list(theirs[name]) if name in theirs else "nothing"
-            raise InputError(f"{path}: {name} is {found}, but graph and job file need {list(shape)}")
+    mine, theirs = _kinds(model.state_dict()), _kinds(state)
+    for name in sorted(mine.keys() | theirs.keys()):
+        found, needed = theirs.get(name, "nothing"), mine.get(name, "nothing")
+        if found != needed:
+            raise InputError(f"{path}: {name} is {found}, but graph and job file need {needed}")
     model.load_state_dict(state)
+
+
+def _kinds(state: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Types and shapes by name, as "float32 [16, 64]"."""
+    return {
+        name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        for name, value in state.items()
+    }

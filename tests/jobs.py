@@ -1,0 +1,113 @@
+"""Small training jobs: graphs, job files, and `mgg` run as a user runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from mgg_hpc import reference
+from mgg_hpc.data import generate, store
+from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges
+
+MGG = Path(sys.executable).with_name("mgg")
+
+
+def blocks(nodes: int = 150, *, features: int = 12, seed: int = 3) -> Graph:
+    """An undirected graph of 4 communities, with labels and masks."""
+    return generate.sbm(nodes, classes=4, features=features, degree=6.0, homophily=0.8, seed=seed)
+
+
+def directed_weighted(nodes: int = 150, *, seed: int = 3) -> Graph:
+    """The same kind of graph with directions, weights, duplicates and self loops."""
+    rng = np.random.default_rng(seed)
+    source, destination = rng.integers(nodes, size=(2, 5 * nodes))
+    destination[:5] = source[:5]
+    source[5:8], destination[5:8] = source[8:11], destination[8:11]
+    weight = rng.uniform(0.1, 2.0, 5 * nodes).astype(np.float32)
+    indptr, indices, weight = csr_from_edges(source, destination, nodes, weight=weight)
+    return dataclasses.replace(
+        blocks(nodes, seed=seed), indptr=indptr, indices=indices, weight=weight, directed=True
+    )
+
+
+def with_sparse_features(graph: Graph, *, keep: float = 0.3) -> Graph:
+    """The same graph with most features set to 0, stored as CSR; some nodes keep none."""
+    rng = np.random.default_rng(11)
+    dense = np.where(rng.random(graph.x.shape) < keep, graph.x, 0).astype(np.float32)
+    dense[::17] = 0
+    rows, columns = np.nonzero(dense)
+    indptr = np.searchsorted(rows, np.arange(graph.nodes + 1))
+    x = SparseRows(indptr, columns.astype(np.int32), dense[rows, columns], dense.shape)
+    return dataclasses.replace(graph, x=x)
+
+
+def renumbered(graph: Graph, order: np.ndarray) -> Graph:
+    """The same graph with its rows in another order: new row i is old row order[i]."""
+    place = np.argsort(order)
+    source, destination = reference.edge_list(graph.indptr, graph.indices)
+    indptr, indices, weight = csr_from_edges(
+        place[source], place[destination], graph.nodes, weight=graph.weight
+    )
+    x = graph.x
+    if isinstance(x, SparseRows):
+        counts = np.diff(x.indptr)[order]
+        taken = np.concatenate([np.arange(x.indptr[v], x.indptr[v + 1]) for v in order])
+        x = SparseRows(np.concatenate([[0], np.cumsum(counts)]), x.indices[taken], x.data[taken], x.shape)
+    else:
+        x = x[order]
+    rows = {name: getattr(graph, name)[order] for name in ("y", "train", "val", "test")}
+    return dataclasses.replace(
+        graph, indptr=indptr, indices=indices, weight=weight, x=x, permutation=order, **rows
+    )
+
+
+def dense_features(graph: Graph) -> np.ndarray:
+    """The features as float64 [N, F]."""
+    x = graph.x.toarray() if isinstance(graph.x, SparseRows) else graph.x
+    return x.astype(np.float64)
+
+
+def write_job(folder: Path, graph: Graph | None = None, **sections: dict[str, Any]) -> Path:
+    """Write ``graph`` and a job file that trains on it for 3 epochs, unless told otherwise; returns the job's path."""
+    if graph is not None:
+        store.write(folder / "g.h5", graph)
+    tree = {"graph": {"file": "g.h5"}, "train": {"epochs": 3}, "run": {"folder": str(folder / "runs")}}
+    for name, content in sections.items():
+        tree[name] = tree.get(name, {}) | content
+    path = folder / "job.toml"
+    path.write_text(tomli_w.dumps(tree))
+    return path
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    """Everything below a folder, to see what a command has changed."""
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what a launcher may have put there."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("MGG_", "OMPI_", "PMI"))
+    }
+
+
+def run(
+    *arguments: str | Path, folder: Path | None = None, seconds: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run `mgg` in a process of its own."""
+    return subprocess.run(
+        [MGG, *arguments],
+        cwd=folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )

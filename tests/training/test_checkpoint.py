@@ -1,0 +1,87 @@
+"""Weights in files: what is saved comes back, and what does not fit is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import safetensors.torch
+import torch
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.nn.models import GCN
+from mgg_hpc.nn.random import Draws
+from mgg_hpc.training import checkpoint
+
+NAMES = ["convs.0.bias", "convs.0.lin.weight", "convs.1.bias", "convs.1.lin.weight"]
+
+
+def model(seed: int, hidden: int = 5) -> GCN:
+    return GCN(7, hidden, 3, 2, 0.5, Draws(seed))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path
+
+
+def test_weights_come_back_under_pygs_names(folder):
+    saved = model(1)
+    path = checkpoint.save_weights(folder, saved.state_dict())
+    assert path == folder / "checkpoints" / "model.safetensors"
+    assert sorted(safetensors.torch.load_file(path)) == NAMES
+    other = model(2)
+    assert not torch.equal(other.convs[0].lin.weight, saved.convs[0].lin.weight)
+    checkpoint.load_weights(folder, other)
+    for name, value in saved.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
+
+
+def test_strided_weights_are_saved_as_they_read(folder):
+    state = model(1).state_dict()
+    state["convs.0.lin.weight"] = torch.arange(35.0).reshape(7, 5).t()
+    checkpoint.save_weights(folder, state)
+    other = model(2)
+    checkpoint.load_weights(folder, other)
+    assert torch.equal(other.convs[0].lin.weight, torch.arange(35.0).reshape(7, 5).t())
+
+
+def test_a_run_without_weights_is_refused(folder):
+    with pytest.raises(InputError, match=r"model.safetensors: no weights; the run did not finish"):
+        checkpoint.load_weights(folder, model(1))
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-4], lambda b: b[:7], lambda b: b"", lambda b: b"\xff" * 100]
+)
+def test_a_damaged_file_is_refused(folder, damage):
+    path = checkpoint.save_weights(folder, model(1).state_dict())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=r"model.safetensors: not a safetensors file \(.+\); train again"):
+        checkpoint.load_weights(folder, model(1))
+
+
+def test_weights_of_another_shape_are_refused_by_name(folder):
+    checkpoint.save_weights(folder, model(1, hidden=6).state_dict())
+    with pytest.raises(InputError, match=r"convs.0.bias is float32 \[6\], but .* need float32 \[5\]"):
+        checkpoint.load_weights(folder, model(1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_weights_are_refused_by_name(folder, name):
+    state = model(1).state_dict()
+    del state[name]
+    checkpoint.save_weights(folder, state)
+    with pytest.raises(InputError, match=rf"{name} is nothing, but"):
+        checkpoint.load_weights(folder, model(1))
+
+
+def test_weights_that_the_model_does_not_have_are_refused_by_name(folder):
+    checkpoint.save_weights(folder, model(1).state_dict() | {"convs.2.bias": torch.zeros(3)})
+    with pytest.raises(InputError, match=r"convs.2.bias is float32 \[3\], but .* need nothing"):
+        checkpoint.load_weights(folder, model(1))
+
+
+def test_weights_of_another_type_are_refused_by_name(folder):
+    checkpoint.save_weights(folder, model(1).double().state_dict())
+    with pytest.raises(InputError, match=r"convs.0.bias is float64 \[5\], but .* need float32 \[5\]"):
+        checkpoint.load_weights(folder, model(1))
