@@ -217,10 +217,8 @@ def agree(comm: MPI.Intracomm) -> Iterator[None]:
         if lowest < size:
             mine = str(error) if isinstance(error, InputError) else None
             line = comm.bcast(mine, root=lowest)
-            if line is not None and not isinstance(error, InputError):
-                raise InputError(line) from error
             if line is not None and comm.Get_rank() != lowest:
-                raise InputError(line)
+                raise InputError(line) from error
             if error is None:
                 raise FailedElsewhere(f"rank {lowest} failed")
     if error is not None:

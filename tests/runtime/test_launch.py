@@ -210,6 +210,7 @@ def test_uncaught_error_that_ranks_agreed_on_is_one_message(run):
     assert time.monotonic() - start < 5
     assert code == 1
     assert "\n".join(err).count("Traceback") == 1
+    assert "mgg: error: rank 1 of 3: ZeroDivisionError: division by zero" in err
 
 
 def test_uncaught_error_in_a_thread_ends_all_ranks(run):
@@ -255,6 +256,7 @@ def test_signal_ends_all_ranks(tmp_path, mpi_environment, nothing_left, number):
     time.sleep(0.3)
     start = time.monotonic()
     job.process.send_signal(number)
+    time.sleep(0.3)
     job.process.send_signal(number)  # impatience changes nothing
     code, _, err = job.end()
     assert time.monotonic() - start < 5
