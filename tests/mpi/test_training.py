@@ -1,0 +1,214 @@
+"""Training over 1, 2 and 4 ranks: the same losses as one rank, the same bits twice, and torch's own gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from jobs import blocks, dense_features, directed_weighted, renumbered, with_sparse_features
+from mpi4py import MPI
+
+from mgg_hpc import config, reference
+from mgg_hpc.data import store
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.runtime import mpi
+from mgg_hpc.training.job import build
+from mgg_hpc.training.train import Trainer
+
+pytestmark = pytest.mark.mpi
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+
+
+def lopsided() -> Graph:
+    """All training rows among the first few nodes, and one node with half of the edges: a split over 4 ranks
+    leaves ranks without training rows."""
+    graph = blocks()
+    order = np.argsort(~graph.train, kind="stable")
+    graph = renumbered(graph, order)
+    hub = graph.nodes - 1
+    source, destination = reference.edge_list(graph.indptr, graph.indices)
+    spokes = np.arange(hub)
+    from mgg_hpc.data.graph import csr_from_edges
+
+    indptr, indices, _ = csr_from_edges(
+        np.append(source, spokes), np.append(destination, np.full(hub, hub)), graph.nodes, symmetric=True
+    )
+    return dataclasses.replace(graph, indptr=indptr, indices=indices, permutation=None)
+
+
+def tiny() -> Graph:
+    """Three nodes: over 4 ranks, one owns nothing."""
+    return Graph(
+        "tiny",
+        indptr=np.array([0, 2, 3, 4]),
+        indices=np.array([1, 2, 0, 0], dtype=np.int32),
+        x=np.array([[1.0, 2.0], [0.5, -1.0], [3.0, 0.0]], np.float32),
+        y=np.array([0, 1, 0]),
+        train=np.array([True, True, False]),
+        val=np.array([False, False, True]),
+        test=np.zeros(3, bool),
+        directed=False,
+        classes=2,
+    )
+
+
+GRAPHS = {
+    "dense": blocks,
+    "sparse": lambda: with_sparse_features(blocks(features=40)),
+    "directed-weighted": directed_weighted,
+    "directed-sparse": lambda: with_sparse_features(directed_weighted()),
+    "lopsided": lopsided,
+    "tiny": tiny,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(comm, tmp_path_factory) -> Path:
+    """A folder that all ranks see."""
+    return Path(comm.bcast(str(tmp_path_factory.mktemp("training")) if comm.rank == 0 else None))
+
+
+@pytest.fixture
+def stored(comm, folder):
+    """Write a graph once, for all ranks; returns its path."""
+
+    def stored(name: str, graph: Graph) -> Path:
+        path = folder / f"{name}.h5"
+        if comm.rank == 0 and not path.exists():
+            store.write(path, graph)
+        comm.Barrier()
+        return path
+
+    return stored
+
+
+def settings(path: Path, dtype: str, **model: object) -> config.Settings:
+    tree = {
+        "graph": {"file": str(path)},
+        "model": {"hidden": 8, "dropout": 0.5} | model,
+        "train": {
+            "dtype": dtype,
+            "seed": 20,
+            "normalize_features": "row" if "sparse" in path.name else "none",
+        },
+        "run": {"threads": 1},
+    }
+    return config.from_tree(tree, "test")
+
+
+def losses(chosen: config.Settings, comm: MPI.Intracomm, epochs: int = 30) -> np.ndarray:
+    """The loss of each epoch, and the final validation loss."""
+    job = build(chosen, comm)
+    trainer = Trainer(job, job.graph())
+    values = [trainer.step(epoch) for epoch in range(1, epochs + 1)]
+    values.append(trainer.evaluate().val_loss)
+    job.backend.close()
+    return np.array(values)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_losses_do_not_depend_on_the_number_of_ranks(comm, stored, kind, dtype):
+    chosen = settings(stored(kind, GRAPHS[kind]()), dtype)
+    alone = losses(chosen, MPI.COMM_SELF)
+    assert len(set(alone)) == len(alone)  # it learns, and dropout is on
+    np.testing.assert_allclose(losses(chosen, comm), alone, rtol=TOLERANCE[dtype], atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "directed-weighted"])
+def test_losses_do_not_depend_on_the_numbering_of_rows(comm, stored, kind, dtype):
+    graph = GRAPHS[kind]()
+    order = np.random.default_rng(5).permutation(graph.nodes)
+    alone = losses(settings(stored(kind, graph), dtype), MPI.COMM_SELF)
+    other = settings(stored(f"{kind}-renumbered", renumbered(graph, order)), dtype)
+    np.testing.assert_allclose(losses(other, comm), alone, rtol=TOLERANCE[dtype], atol=0)
+
+
+def test_losses_depend_on_the_seed_and_the_original_ids(comm, stored):
+    """Were draws constant, or taken by row, the tests above could not tell."""
+    graph = blocks()
+    order = np.random.default_rng(5).permutation(graph.nodes)
+    chosen = settings(stored("dense", graph), "float32")
+    base = losses(chosen, comm, 2)
+    other = dataclasses.replace(renumbered(graph, order), permutation=None)
+    unlabelled = losses(settings(stored("dense-forgotten", other), "float32"), comm, 2)
+    assert abs(unlabelled[0] / base[0] - 1) > 1e-4
+    train = dict(config.msgspec.to_builtins(chosen.train), seed=21)
+    reseeded = config.from_tree(config.msgspec.to_builtins(chosen) | {"train": train}, "test")
+    assert abs(losses(reseeded, comm, 2)[0] / base[0] - 1) > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["sparse", "directed-weighted"])
+def test_the_same_run_gives_the_same_bits(comm, stored, kind):
+    chosen = settings(stored(kind, GRAPHS[kind]()), "float32")
+    first, second = losses(chosen, comm, 10), losses(chosen, comm, 10)
+    assert first.tobytes() == second.tobytes()
+    assert len(set(comm.allgather(first.tobytes()))) == 1  # and every rank knows the same ones
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_loss_and_gradients_equal_torchs_own(comm, stored, kind, layers):
+    """One step against dense float64 matrices, with nothing in common but the reference's formulas."""
+    graph = GRAPHS[kind]()
+    chosen = settings(stored(kind, graph), "float64", layers=layers)
+    job = build(chosen, comm)
+    trainer = Trainer(job, job.graph())
+    weights = [(conv.lin.weight.detach().clone(), conv.bias.detach().clone()) for conv in job.model.convs]
+    epoch = 7
+    loss = trainer.step(epoch)
+    found = [(conv.lin.weight.grad.clone(), conv.bias.grad.clone()) for conv in job.model.convs]
+    job.backend.close()
+
+    expected, gradients = torchs_own(graph, weights, epoch, chosen)
+    assert loss == pytest.approx(expected, rel=1e-10)
+    for pair, expected_pair in zip(found, gradients, strict=True):
+        for value, right in zip(pair, expected_pair, strict=True):
+            scale = float(right.abs().max())
+            assert scale > 0
+            torch.testing.assert_close(value, right, rtol=1e-10, atol=1e-12 * scale)
+
+
+def torchs_own(graph: Graph, weights: list, epoch: int, chosen: config.Settings) -> tuple[float, list]:
+    """Loss and gradients (before weight decay) of an epoch, by dense matrices and torch's autograd."""
+    source, destination = reference.edge_list(graph.indptr, graph.indices)
+    u, v, coefficient = reference.gcn_edges(source, destination, graph.nodes, graph.weight)
+    adjacency = np.zeros((graph.nodes, graph.nodes))
+    np.add.at(adjacency, (v, u), coefficient)
+    matrix = torch.from_numpy(adjacency)
+    h = dense_features(graph)
+    if chosen.train.normalize_features == "row":
+        total = h.sum(axis=1, keepdims=True)
+        h = h / np.where(total == 0, 1, total)
+    h = torch.from_numpy(h)
+    ids = np.arange(graph.nodes)
+    leaves = [(w.requires_grad_(), b.requires_grad_()) for w, b in weights]
+    for layer, (weight, bias) in enumerate(leaves):
+        ones = np.ones(h.shape)
+        mask = torch.from_numpy(
+            reference.dropout(ones, ids, chosen.model.dropout, chosen.train.seed, epoch, layer)
+        )
+        h = matrix @ (h * mask) @ weight.t() + bias
+        if layer < len(leaves) - 1:
+            h = torch.relu(h)  # clamp has a gradient of 1 at 0, where nodes without features may lie
+    rows = torch.from_numpy(graph.train)
+    chance = torch.log_softmax(h[rows], 1)
+    loss = -chance[torch.arange(len(chance)), torch.from_numpy(graph.y)[rows]].mean()
+    loss.backward()
+    return loss.item(), [(w.grad, b.grad) for w, b in leaves]
+
+
+def test_ranks_without_rows_or_training_rows_take_part(comm, stored):
+    """What the graphs above are made for really happens."""
+    if comm.size < 4:
+        pytest.skip("4 ranks leave some empty")
+    few = build(settings(stored("tiny", tiny()), "float32"), comm)
+    assert min(comm.allgather(len(few.part.slice.ids))) == 0
+    uneven = build(settings(stored("lopsided", lopsided()), "float32"), comm)
+    assert min(comm.allgather(len(uneven.labels.rows["train"]))) == 0
+    assert mpi.node(comm).size == comm.size

@@ -1,0 +1,96 @@
+"""Philox against its published answers and an implementation of its own; dropout against the formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mgg_hpc import _host, reference
+from mgg_hpc.nn.random import glorot
+
+# Known answers of Random123 (philox 4x32 10): counter, key, result.
+KNOWN = [
+    ((0, 0, 0, 0), 0, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, 2**64 - 1, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        0x299F31D0A4093822,
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "wanted"), KNOWN)
+def test_philox_gives_the_published_words(counter, key, wanted):
+    assert tuple(_host.philox(list(counter), key)) == wanted
+    assert reference.philox4x32(counter, key) == wanted
+
+
+def test_philox_equals_the_reference_anywhere(rng):
+    for _ in range(50):
+        counter = [int(c) for c in rng.integers(0, 2**32, 4)]
+        key = int(rng.integers(0, 2**63))
+        assert tuple(_host.philox(counter, key)) == reference.philox4x32(tuple(counter), key)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_dropout_of_dense_rows_is_the_formula(rng, kind):
+    x = rng.standard_normal((23, 13)).astype(kind)
+    ids = rng.integers(0, 2**45, 23)
+    p, seed, epoch, stream = 0.3, int(rng.integers(2**63)), 7, 2
+    out = np.empty_like(x)
+    _host.dropout_rows(x, out, ids, p, seed, epoch, stream, 2)
+    wanted = reference.dropout(x.astype(np.float64), ids, p, seed, epoch, stream)
+    np.testing.assert_allclose(out, wanted, rtol=2 * np.finfo(kind).eps)
+    assert 0 < (out == 0).sum() < x.size
+
+
+def test_dropout_of_stored_values_is_that_of_the_dense_rows(rng):
+    dense = rng.standard_normal((31, 40)) * (rng.random((31, 40)) < 0.3)
+    row, column = np.nonzero(dense)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=31))]).astype(np.int64)
+    ids = rng.permutation(1000)[:31].astype(np.int64)
+    values = dense[row, column]
+    out = np.empty_like(values)
+    _host.dropout_csr(indptr, column.astype(np.int32), values, out, ids, 0.5, 9, 3, 1, 2)
+    np.testing.assert_array_equal(out, reference.dropout(dense, ids, 0.5, 9, 3, 1)[row, column])
+
+
+def test_draws_follow_the_node_and_differ_between_epochs_and_layers(rng):
+    x = np.ones((50, 64), np.float32)
+    ids = rng.permutation(50).astype(np.int64)
+
+    def kept(nodes, epoch, stream, seed=1):
+        out = np.empty_like(x)
+        _host.dropout_rows(x, out, nodes, 0.5, seed, epoch, stream, 1)
+        return out > 0
+
+    base = kept(np.arange(50), 1, 0)
+    np.testing.assert_array_equal(kept(ids, 1, 0), base[ids])
+    for other in (kept(np.arange(50), 2, 0), kept(np.arange(50), 1, 1), kept(np.arange(50), 1, 0, seed=2)):
+        assert 0.4 < (other == base).mean() < 0.6
+
+
+def test_a_fraction_p_is_dropped(rng):
+    x = np.ones((4000, 50), np.float32)
+    for p in (0.1, 0.5, 0.9):
+        out = np.empty_like(x)
+        _host.dropout_rows(x, out, np.arange(4000), p, int(rng.integers(2**62)), 1, 0, 2)
+        spread = (p * (1 - p) / x.size) ** 0.5
+        assert abs((out == 0).mean() - p) < 5 * spread
+
+
+def test_initial_weights_are_glorot_and_the_same_in_both_types():
+    narrow, wide = torch.empty(40, 60), torch.empty(40, 60, dtype=torch.float64)
+    glorot(narrow, 5, 0)
+    glorot(wide, 5, 0)
+    limit = (6 / 100) ** 0.5
+    torch.testing.assert_close(narrow.double(), wide, rtol=1e-6, atol=0)
+    assert wide.abs().max() <= limit and wide.abs().max() > 0.95 * limit
+    assert abs(wide.mean()) < 5 * limit / (3 * 2400) ** 0.5
+    other = torch.empty(40, 60, dtype=torch.float64)
+    glorot(other, 5, 1)
+    assert (other != wide).any()
+    word = reference.word(5, 0, 0x8000, 3, 17)
+    assert wide[3, 17].item() == pytest.approx(-limit + 2 * limit * (word >> 8) / 2**24, rel=1e-12)

@@ -1,0 +1,146 @@
+"""The host kernels against the float64 reference, over the table of hard cases."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cases
+import numpy as np
+import pytest
+from world import SMALL, play
+
+from mgg_hpc import _host, reference
+from mgg_hpc.plan import workload
+from mgg_hpc.runtime.backends.base import Epilogue, Geometry
+
+
+def check(case, x, out, weight=None):
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    wanted = reference.aggregate(source, destination, case.nodes, x, weight)
+    bound = reference.error_bound(source, destination, case.nodes, x, weight)
+    assert out.shape == wanted.shape
+    assert (np.abs(out - wanted) <= bound).all()
+
+
+@pytest.mark.parametrize("width", cases.WIDTHS)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("name", cases.CASES)
+def test_sums_are_within_the_error_bound(rng, name, ranks, width):
+    case = cases.CASES[name](rng, ranks)
+    for kind in (np.float32, np.float64):
+        x = rng.standard_normal((case.nodes, width)).astype(kind)
+        check(case, x, play(case, x))
+        weight = rng.standard_normal(len(case.indices)).astype(kind)
+        check(case, x, play(case, x, weight=weight), weight)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("name", cases.CASES)
+def test_integers_are_exact(rng, name, ranks):
+    case = cases.CASES[name](rng, ranks)
+    x = rng.integers(-100, 100, (case.nodes, 33)).astype(np.float32)
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    np.testing.assert_array_equal(play(case, x), reference.aggregate(source, destination, case.nodes, x))
+
+
+def test_a_long_row_of_equal_values_does_not_drift():
+    """Rounding errors of equal signs add up; blocks of sqrt(n) terms keep them within eps sqrt(n)."""
+    edges = 300_000
+    case = cases.csr(np.zeros(edges, np.int64), np.zeros(edges, np.int64), 1, np.array([0, 1]))
+    x = np.full((1, 16), 0.1, np.float32)
+    for geometry in (SMALL, Geometry(256, 16, 16), Geometry(edges, 16, 2)):
+        check(case, x, play(case, x, geometry=geometry))
+
+
+@pytest.mark.parametrize("name", ["hub", "ordinary", "rank_without_rows"])
+def test_the_same_bits_whatever_the_threads_do(rng, name):
+    case = cases.CASES[name](rng, 4)
+    x = rng.standard_normal((case.nodes, 40)).astype(np.float32)
+    first = play(case, x, threads=1)
+    for threads in (1, 2, 3, 8):
+        for _ in range(5):
+            np.testing.assert_array_equal(play(case, x, threads=threads), first)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_the_epilogue_scales_adds_the_bias_and_clips(rng, relu):
+    case = cases.hub(rng, 4)
+    x = rng.standard_normal((case.nodes, 33))
+    scale, bias = rng.standard_normal(case.nodes), rng.standard_normal(33)
+    out = play(case, x, epilogue=lambda mine: Epilogue(scale[mine].copy(), bias, relu))
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    wanted = reference.aggregate(source, destination, case.nodes, x) * scale[:, None] + bias
+    np.testing.assert_allclose(out, np.maximum(wanted, 0) if relu else wanted, rtol=1e-11, atol=1e-11)
+
+
+def test_relu_does_not_hide_nan(rng):
+    case = cases.self_loops(rng, 1)
+    x = np.full((case.nodes, 5), np.nan, np.float32)
+    assert np.isnan(play(case, x, epilogue=lambda mine: Epilogue(relu=True))).all()
+
+
+def test_nothing_is_read_from_other_rows(rng):
+    """Rows that no edge names are NaN, and so is the padding: neither may reach a result."""
+    case = cases.csr(np.array([2, 4, 4]), np.array([0, 0, 5]), 6, np.array([0, 3, 6]))
+    x = np.full((6, 7), np.nan, np.float32)
+    x[[2, 4]] = rng.standard_normal((2, 7))
+    out = play(case, x)
+    np.testing.assert_array_equal(out[[0, 5]], np.stack([x[2] + x[4], x[4]]))
+    assert (out[1:5] == 0).all()
+
+
+@pytest.mark.parametrize("isa", sorted({*_host.instruction_sets()} - {_host.instruction_set()}))
+def test_the_other_instruction_sets(isa):
+    """A part of the table again, forced: which kernels run is chosen when a process starts."""
+    tests = "(within and (hub or empty_rows)) or integers or long_row"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            __file__,
+            "-k",
+            f"({tests}) and not 513",
+        ],
+        env={**os.environ, "MGG_ISA": isa},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_unknown_instruction_set_is_refused_by_name():
+    code = "from mgg_hpc.runtime.backends.host import load; load()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "MGG_ISA": "mmx"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "InputError: MGG_ISA=mmx: this machine runs" in done.stderr
+
+
+def test_a_plan_that_names_rows_outside_its_chunk_is_refused(rng):
+    case = cases.ordinary(rng, 1)
+    plan = workload.build(0, case.bounds, *case.part(0), 8)
+    bad = plan.indices.copy()
+    bad[3] = case.nodes
+    arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8))
+    with pytest.raises(ValueError, match="edge 3 names row 97 of a chunk of 97"):
+        _host.Schedule(*arrays, bad, plan.destinations, 8, 2, 2)
+    schedule = _host.Schedule(*arrays, plan.indices, plan.destinations, 8, 2, 2)
+    x = np.zeros((97, 4), np.float32)
+    for rows, out in ((96, np.zeros((97, 4), np.float32)), (97, np.zeros((97, 3), np.float32))):
+        with pytest.raises(ValueError, match="chunk|out"):
+            schedule.aggregate(
+                np.array([x.ctypes.data], np.uint64), np.array([rows]), None, out, None, None, False, 1
+            )
