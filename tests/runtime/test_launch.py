@@ -5,6 +5,7 @@ Each test starts real ranks, with the mpich wheel and with the machine's Open MP
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,13 +19,19 @@ import pytest
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import find_mpi, launch, segments
 
+# A rank writes a file with its pid as name, and the segments that it maps as content.
 PREAMBLE = """
 import os, sys, time
+from pathlib import Path
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime import exit_code, mpi
+from mgg_hpc.runtime import exit_code, mpi, segments
+def tell():
+    names = segments._files_of(Path("/proc/self"), "/dev/shm/")
+    (Path(__file__).parent / "pids" / str(os.getpid())).write_text("\\n".join(sorted(names)))
 def job():
     global comm
     comm = mpi.world()
+    tell()
 """
 POSTAMBLE = """
 try:
@@ -65,15 +72,15 @@ def nothing_left(tmp_path, mpi_environment):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     mpi_environment["TMPDIR"] = str(scratch)
-    before = abandoned_segments()
     yield
-    assert abandoned_segments() <= before
+    assert not remaining_segments(tmp_path)
     assert not list(scratch.glob("mgg-*"))
 
 
-def abandoned_segments():
-    """Segments that no process maps. Those of other people's running jobs come and go."""
-    return set(segments.left_since(0.0))
+def remaining_segments(folder):
+    """Segments that ranks of the test's jobs mapped, and that are there still. Others' come and go."""
+    told = [path.read_text().splitlines() for path in (folder / "pids").glob("*")]
+    return {name for names in told for name in names if Path(name).exists()}
 
 
 class Job:
@@ -83,8 +90,7 @@ class Job:
         self.pids = folder / "pids"
         self.pids.mkdir(exist_ok=True)
         script = folder / "job.py"
-        tell = f"    open('{self.pids}/' + str(os.getpid()), 'w').close()\n"
-        script.write_text(PREAMBLE + tell + textwrap.indent(textwrap.dedent(body), "    ") + POSTAMBLE)
+        script.write_text(PREAMBLE + textwrap.indent(textwrap.dedent(body), "    ") + POSTAMBLE)
         program = (
             f"import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[2:], {ranks}))"
         )
@@ -96,6 +102,7 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=launch._end_with_parent,  # noqa: PLW1509 - should a timeout end pytest itself
         )
 
     def wait_until_all_run(self):
@@ -106,12 +113,24 @@ class Job:
             time.sleep(0.01)
 
     def end(self):
-        out, err = self.process.communicate(timeout=60)
+        try:
+            out, err = self.process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()  # launch takes its ranks along
+            self.process.communicate(timeout=10)
+            raise
         deadline = time.monotonic() + 2  # a killed process may need a moment to disappear
         while any(launch._alive(int(path.name)) for path in self.pids.iterdir()):
-            assert time.monotonic() < deadline, "a rank outlived its job"
+            if time.monotonic() > deadline:
+                self._kill_ranks()
+                pytest.fail("a rank outlived its job")
             time.sleep(0.01)
         return self.process.returncode, out, err
+
+    def _kill_ranks(self):
+        for path in self.pids.iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(path.name), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -149,6 +168,7 @@ def test_wrong_input_met_by_one_rank_is_one_line_and_returns_2(run):
 def test_wrong_input_while_a_window_is_open_is_one_line(run):
     body = """
     window = mpi.SharedWindow(mpi.node(comm), 1 << 20)
+    tell()
     raise InputError("too late")
     """
     assert run(body) == (2, "", ["mgg: error: too late"])
@@ -267,7 +287,6 @@ def test_signal_ends_all_ranks(tmp_path, mpi_environment, nothing_left, number):
 
 def test_killed_launch_takes_its_ranks_along(tmp_path, mpi_environment):
     mpi_environment["TMPDIR"] = str(tmp_path)
-    before = abandoned_segments()
     job = Job(tmp_path, mpi_environment, "comm.Barrier(); time.sleep(60)", 2)
     job.wait_until_all_run()
     time.sleep(0.3)
@@ -280,7 +299,7 @@ def test_killed_launch_takes_its_ranks_along(tmp_path, mpi_environment):
     # What it could not remove itself, the next start of the same user does.
     time.sleep(max(0.0, segments._YOUNG_SECONDS + 0.1 - (time.monotonic() - start)))
     assert Job(tmp_path, mpi_environment, "comm.Barrier()", 2).end()[0] == 0
-    assert abandoned_segments() <= before
+    assert not remaining_segments(tmp_path)
 
 
 def test_another_number_of_ranks_than_promised_is_refused(run):
