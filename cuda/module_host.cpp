@@ -102,7 +102,7 @@ class HostSchedule {
     const int64_t rows = schedule_.destinations;
     require(static_cast<int64_t>(out.shape(0)) == rows, "out: a row for each destination");
     require(rows <= 1 || out.stride(0) == stride, "out: rows must be padded to 16 bytes");
-    require(dim == 0 || out.stride(1) == 1, "out: columns must be contiguous");
+    require(out.size() == 0 || out.stride(1) == 1, "out: columns must be contiguous");
     require(reinterpret_cast<uintptr_t>(out.data()) % mgg::row_alignment == 0, "out: not aligned to 16 bytes");
     require(!weight || static_cast<int64_t>(weight->size()) == schedule_.edges, "weight: one for each edge");
     require(!scale || static_cast<int64_t>(scale->size()) == rows, "scale: one for each destination");
@@ -145,7 +145,8 @@ void dropout_rows(Matrix<const T> x, Matrix<T> out, Flat<const int64_t> node, do
                   uint32_t epoch, uint32_t stream, int threads) {
   require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1), "dropout: x and out differ in shape");
   require(node.size() == x.shape(0), "dropout: one node id for each row");
-  require(x.shape(1) == 0 || (x.stride(1) == 1 && out.stride(1) == 1), "dropout: columns must be contiguous");
+  // A rank may own no rows, and NumPy gives empty arrays strides of 0.
+  require(x.size() == 0 || (x.stride(1) == 1 && out.stride(1) == 1), "dropout: columns must be contiguous");
   nb::gil_scoped_release release;
   mgg::dropout_rows(x.data(), x.stride(0), out.data(), out.stride(0), node.data(), x.shape(0), x.shape(1), p,
                     {seed, epoch, stream}, threads);
