@@ -140,7 +140,7 @@ def test_a_plan_that_names_rows_outside_its_chunk_is_refused(rng):
     schedule = _host.Schedule(*arrays, plan.indices, plan.destinations, 8, 2, 2)
     x = np.zeros((97, 4), np.float32)
     for rows, out in ((96, np.zeros((97, 4), np.float32)), (97, np.zeros((97, 3), np.float32))):
-        with pytest.raises(ValueError, match="chunk|out"):
+        with pytest.raises(ValueError, match=r"chunk|out"):
             schedule.aggregate(
                 np.array([x.ctypes.data], np.uint64), np.array([rows]), None, out, None, None, False, 1
             )
