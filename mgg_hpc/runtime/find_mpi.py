@@ -161,15 +161,16 @@ def launcher_flags(found: Library) -> list[str]:
 def launcher_environment(found: Library) -> dict[str, str]:
     """Variables for a job on this machine; the user's own settings of them come first.
 
-    Open MPI refuses root and more ranks than cores unless told otherwise, and adds eleven lines to a rank's
-    own message when that rank exits with a code; `mgg launch` says what is needed itself.
+    Open MPI refuses root and more ranks than cores unless told otherwise. Version 4 adds eleven lines to a rank's
+    own message when that rank exits with a code, which can be turned off; version 5's six lines cannot. Its UCX
+    component for one-sided windows, which memory shared on a node does not use, complains where UCX finds no network.
     """
     if found.family != "openmpi":
         return {}
     if found.major >= 5:
         variables = {
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-            "PRTE_MCA_prte_execute_quiet": "1",
+            "OMPI_MCA_osc": "^ucx",
         }
         names = ["OMPI", "PRTE"]
     else:
