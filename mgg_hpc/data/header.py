@@ -75,9 +75,7 @@ def _header(file: h5py.File, path: Path, size: int) -> Header:
         raise InputError(f"{where} begins with a user block of {file.userblock_size} bytes; expected none")
     found = _attribute(file, where, "format", str, default="")
     if found != FORMAT:
-        raise InputError(
-            f"{where} is HDF5 but no graph file: its attribute format is '{found}', not '{FORMAT}'"
-        )
+        raise InputError(f"{where} is not a graph file: its attribute format is '{found}', not '{FORMAT}'")
     version = _attribute(file, where, "version", int)
     if version != VERSION:
         raise InputError(
@@ -131,6 +129,8 @@ def _attribute(item: h5py.HLObject, where: str, name: str, kind: type, default: 
     except (OSError, TypeError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: the attribute {name} of {item.name} is not readable ({error})") from error
     plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bytes):
+        plain = plain.decode("utf-8", errors="replace")
     if type(plain) is not kind:
         raise InputError(
             f"{where}: the attribute {name} of {item.name} is {plain!r}; expected a {kind.__name__}"
@@ -172,9 +172,7 @@ def _sparse_shape(file: h5py.File, where: str) -> tuple[int, int]:
     group = _child(file, where, X)
     value = group.attrs.get("shape") if group is not None else None
     if not isinstance(value, np.ndarray) or value.shape != (2,) or value.dtype.kind != "i":
-        raise InputError(
-            f"{where}: /{X} is a CSR group; its attribute shape is {value!r}, expected two numbers"
-        )
+        raise InputError(f"{where}: the attribute shape of /{X} is {value!r}; expected two whole numbers")
     return int(value[0]), int(value[1])
 
 

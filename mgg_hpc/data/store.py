@@ -23,6 +23,9 @@ from .header import DIGEST, Span, read_header
 from .structure import ArraySource, check
 from .whole import replacement, reserve
 
+# HDF5 checksums its own structures in the formats since 1.8, which makes of a damaged file an error; in older
+# ones, and in strings of variable length, damage sends the library into endless loops and wild reads.
+LIBVER = ("v108", "v108")
 READ_LIMIT = 1 << 30  # bytes a system call; Linux reads 2 GiB less a page at most
 
 
@@ -278,7 +281,7 @@ def write(path: str | os.PathLike[str], graph: Graph, *, force: bool = False) ->
     sums = {f"{DIGEST}/{name}": digests(array) for name, array in arrays.items()}
     size = sum(array.nbytes for array in (*arrays.values(), *sums.values()))
     with replacement(Path(path), force=force, size=size) as temporary:
-        with h5py.File(temporary, "w", locking=False) as file:
+        with h5py.File(temporary, "w", libver=LIBVER, locking=False) as file:
             _write_attributes(file, graph, _content_uuid(graph, arrays, sums))
             offsets = {name: _create(file, name, array) for name, array in (arrays | sums).items()}
             if isinstance(graph.x, SparseRows):
@@ -287,13 +290,18 @@ def write(path: str | os.PathLike[str], graph: Graph, *, force: bool = False) ->
 
 
 def _write_attributes(file: h5py.File, graph: Graph, identity: uuid.UUID) -> None:
-    file.attrs["format"] = schema.FORMAT
+    for name, text in (("format", schema.FORMAT), ("name", graph.name), ("uuid", str(identity))):
+        _write_text(file, name, text)
     file.attrs["version"] = schema.VERSION
-    file.attrs["name"] = graph.name
-    file.attrs["uuid"] = str(identity)
     file.attrs["directed"] = graph.directed
     file.attrs["classes"] = graph.classes
     file.attrs["multilabel"] = graph.multilabel
+
+
+def _write_text(item: h5py.HLObject, name: str, text: str) -> None:
+    """Write a text attribute of fixed length, which lies within HDF5's checksums."""
+    data = text.encode()
+    item.attrs.create(name, data, dtype=h5py.string_dtype("utf-8", max(1, len(data))))
 
 
 def _content_uuid(graph: Graph, arrays: dict[str, np.ndarray], sums: dict[str, np.ndarray]) -> uuid.UUID:
@@ -357,11 +365,11 @@ def write_bounds(
     arrays = {name: bounds, f"{DIGEST}/{name}": digests(bounds)}
     with replacement(target, force=True, size=target.stat().st_size) as temporary:
         shutil.copyfile(target, temporary)
-        with h5py.File(temporary, "r+", locking=False) as file:
+        with h5py.File(temporary, "r+", libver=LIBVER, locking=False) as file:
             for group in (f"partition/{parts}", f"{DIGEST}/partition/{parts}"):
                 if group in file:
                     del file[group]
             offsets = {each: _create(file, each, array) for each, array in arrays.items()}
-            file[f"partition/{parts}"].attrs["method"] = method
+            _write_text(file[f"partition/{parts}"], "method", method)
             file[f"partition/{parts}"].attrs["edge_counts"] = np.asarray(edge_counts, dtype=np.int64)
         _write_bytes(temporary, offsets, arrays)

@@ -1,0 +1,216 @@
+"""Files that are no sound graph files are refused by name before anything is read from them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import h5py
+import numpy as np
+import pytest
+
+from mgg_hpc.data.store import open_graph, write
+from mgg_hpc.errors import InputError
+
+from .graphs import random_graph
+
+
+@pytest.fixture
+def path(rng, tmp_path):
+    write(tmp_path / "g.h5", random_graph(rng))
+    return tmp_path / "g.h5"
+
+
+def refused(path, reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as caught:
+        open_graph(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_paths_without_a_graph_file(tmp_path):
+    refused(tmp_path / "none.h5", "none.h5 does not exist")
+    refused(tmp_path, "is a folder; expected a graph file")
+    (tmp_path / "text.h5").write_text("0 1\n1 2\n")
+    refused(tmp_path / "text.h5", "text.h5 is not a graph file: it is not HDF5")
+    (tmp_path / "empty.h5").touch()
+    refused(tmp_path / "empty.h5", "empty.h5 is not a graph file")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = 1
+    refused(tmp_path / "other.h5", "is not a graph file: its attribute format is ''")
+
+
+def test_a_file_truncated_anywhere(path, rng):
+    whole = path.read_bytes()
+    cut = path.with_name("cut.h5")
+    for length in [*range(0, 200, 8), *rng.integers(200, len(whole), size=60).tolist(), len(whole) - 1]:
+        cut.write_bytes(whole[:length])
+        refused(cut, "cut.h5 is not a graph file")
+    cut.write_bytes(whole[: len(whole) // 2])
+    refused(cut, "it is truncated")
+
+
+def replace(file: h5py.File, name: str, data, **options) -> None:
+    del file[name]
+    file.create_dataset(name, data=data, **options)
+
+
+N = 40  # nodes of the file that these change
+CHANGES = {
+    "a later version": (
+        lambda file: file.attrs.__setitem__("version", 2),
+        r"format version 2; this program reads version 1",
+    ),
+    "no version": (lambda file: file.attrs.__delitem__("version"), "attribute version is missing from /"),
+    "a version that is text": (lambda file: file.attrs.__setitem__("version", "1"), "is '1'; expected a int"),
+    "another format": (lambda file: file.attrs.__setitem__("format", "x"), "format is 'x', not 'mgg-graph'"),
+    "no indptr": (lambda file: file.__delitem__("graph/indptr"), "/graph/indptr is missing"),
+    "a group for a dataset": (
+        lambda file: (file.__delitem__("graph/indices"), file.create_group("graph/indices")),
+        "/graph/indices is missing",
+    ),
+    "no digests": (lambda file: file.__delitem__("digest/node/x"), "/digest/node/x is missing"),
+    "short digests": (
+        lambda file: replace(file, "digest/node/x", np.zeros(0, np.uint64)),
+        r"/digest/node/x is uint64 \[0\]; expected uint64 \[1\]",
+    ),
+    "indptr of 32 bits": (
+        lambda file: replace(file, "graph/indptr", np.zeros(N + 1, np.int32)),
+        r"/graph/indptr is int32 \[41\]; expected int64 \[41\]",
+    ),
+    "no nodes": (lambda file: replace(file, "graph/indptr", np.zeros(1, np.int64)), "one node at least"),
+    "features for other nodes": (
+        lambda file: replace(file, "node/x", np.zeros((N + 1, 6), np.float32)),
+        r"/node/x is float32 \[41, 6\]; expected float32 \[40, 6\] or float16 \[40, 6\]",
+    ),
+    "double features": (
+        lambda file: replace(file, "node/x", np.zeros((N, 3))),
+        r"/node/x is float64 \[40, 3\]; expected float32",
+    ),
+    "no feature columns": (
+        lambda file: (replace(file, "node/x", np.zeros((N, 0), np.float32)),
+                      replace(file, "digest/node/x", np.zeros(0, np.uint64))),
+        r"/node/x is float32 \[40, 0\]; expected float32 \[40, 1\]",
+    ),
+    "a scalar": (lambda file: replace(file, "node/y", np.int64(3)), "/node/y has no dimensions"),
+    "text for labels": (
+        lambda file: replace(file, "node/y", np.array([b"a"] * N)),
+        r"/node/y is bytes8 \[40\]; expected int64 \[40\]",
+    ),
+    "text of any length": (lambda file: replace(file, "node/y", ["a"] * N), "/node/y claims"),
+    "labels without classes": (
+        lambda file: file.attrs.__setitem__("classes", 0), "there is a /node/y, but the attribute classes is 0"
+    ),
+    "classes without labels": (
+        lambda file: file.__delitem__("node/y"), "attribute classes is 5, but there is no /node/y"
+    ),
+    "multi-label that is not": (
+        lambda file: file.attrs.__setitem__("multilabel", True), r"/node/y is int64 \[40\]; expected float32 \[40, 5\]"
+    ),
+    "masks of numbers": (
+        lambda file: replace(file, "node/val", np.zeros(N, np.uint8)), r"/node/val is uint8 \[40\]; expected bool"
+    ),
+    "two masks of three": (lambda file: file.__delitem__("node/test"), "/node/test is missing; the train, val"),
+    "compression": (
+        lambda file: replace(file, "node/x", np.zeros((N, 6), np.float32), compression="gzip"),
+        "/node/x is chunked or compressed",
+    ),
+    "a partition with a name": (
+        lambda file: file.create_group("partition/four"), "/partition/four is not named by a number"
+    ),
+    "a partition without bounds": (lambda file: file.create_group("partition/4"), "/partition/4/bounds is missing"),
+    "CSR features without a shape": (
+        lambda file: (file.__delitem__("node/x"), file.create_group("node/x")),
+        "the attribute shape of /node/x is None",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_does_not_follow_the_schema(change, path):
+    apply, reason = CHANGES[change]
+    with h5py.File(path, "r+") as file:
+        apply(file)
+    refused(path, reason)
+
+
+def test_nothing_outside_of_the_file_is_read(path, tmp_path):
+    """External links and storage, virtual datasets and soft links, to data that would fit."""
+    rows = np.zeros((N, 6), np.float32)
+    other = tmp_path / "other.h5"
+    with h5py.File(other, "w") as file:
+        file["x"] = rows
+    (tmp_path / "raw").write_bytes(rows.tobytes())
+    layout = h5py.VirtualLayout((N, 6), np.float32)
+    layout[:] = h5py.VirtualSource(str(other), "x", (N, 6))
+    for name, make, reason in [
+        (
+            "external link",
+            lambda file: file.__setitem__("node/x", h5py.ExternalLink("other.h5", "/x")),
+            "is a link",
+        ),
+        ("soft link", lambda file: file.__setitem__("node/x", h5py.SoftLink("/node/copy")), "is a link"),
+        (
+            "external storage",
+            lambda file: file.create_dataset(
+                "node/x", (N, 6), np.float32, external=[(str(tmp_path / "raw"), 0, rows.nbytes)]
+            ),
+            "is stored in another file",
+        ),
+        ("virtual", lambda file: file.create_virtual_dataset("node/x", layout), "is stored in another file"),
+    ]:
+        changed = tmp_path / f"{name}.h5"
+        changed.write_bytes(path.read_bytes())
+        with h5py.File(changed, "r+") as file:
+            file.move("node/x", "node/copy")
+            make(file)
+        refused(changed, f"/node/x {reason}")
+    changed = tmp_path / "folder link.h5"
+    changed.write_bytes(path.read_bytes())
+    with h5py.File(changed, "r+") as file:
+        file.move("node", "elsewhere")
+        file["node"] = h5py.SoftLink("/elsewhere")
+    refused(changed, "/node is a link")
+
+
+def test_sizes_are_not_believed(path):
+    """A dataset of 2**60 rows without storage: refused, not allocated."""
+    with h5py.File(path, "r+") as file:
+        del file["graph/indices"]
+        space = h5py.h5s.create_simple((2**60,))
+        h5py.h5d.create(file["graph"].id, b"indices", h5py.h5t.NATIVE_INT32, space)
+    refused(path, rf"/graph/indices claims int32 \[{2**60}\], {2**62} bytes; the file does not hold them")
+
+
+def test_damaged_structure_never_gives_another_error(path, rng):
+    """Random bytes over HDF5's own structures, which has it loop or crash but for its checksums."""
+    script = f"""
+        import numpy as np
+        from pathlib import Path
+        from mgg_hpc.data.store import open_graph
+        from mgg_hpc.errors import InputError
+        rng = np.random.default_rng({int(rng.integers(2**60))})
+        path = Path({str(path)!r})
+        whole, refused = path.read_bytes(), 0
+        for _ in range(1000):
+            data = bytearray(whole)
+            for at in rng.integers(min(len(data), 2048), size=rng.integers(1, 9)):
+                data[at] = rng.integers(256)
+            path.write_bytes(data)
+            try:
+                with open_graph(path) as opened:
+                    opened.slice(0, opened.nodes)
+            except InputError:
+                refused += 1
+        print(refused)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 900

@@ -1,0 +1,346 @@
+"""Graph files: what is written is read, in slices, checked as it is read; or refused by name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import h5py
+import numpy as np
+import pytest
+import xxhash
+
+from mgg_hpc.data import store, whole
+from mgg_hpc.data.digest import BLOCK
+from mgg_hpc.data.graph import Graph, SparseRows
+from mgg_hpc.data.store import open_graph, write, write_bounds
+from mgg_hpc.data.verify import verify
+from mgg_hpc.errors import InputError
+
+from .graphs import random_graph
+
+KINDS = {
+    "dense": {},
+    "half precision": {"half": True},
+    "sparse": {"sparse": True, "weighted": True},
+    "multi-label": {"multilabel": True, "symmetric": False},
+    "weighted, permuted": {"weighted": True, "permuted": True, "symmetric": False},
+    "64-bit ids": {"wide_ids": True},
+}
+
+
+@pytest.fixture(params=KINDS)
+def graph(request, rng) -> Graph:
+    return random_graph(rng, **KINDS[request.param])
+
+
+@pytest.fixture
+def large(rng) -> Graph:
+    """Features of several digest blocks, whose ends lie within rows."""
+    return random_graph(rng, nodes=3001, edges=20000, features=999)
+
+
+def same(left: np.ndarray | None, right: np.ndarray | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return left.dtype == right.dtype and np.array_equal(left, right)
+
+
+def test_slices_are_rows_of_the_graph(graph, rng, tmp_path):
+    write(tmp_path / "g.h5", graph)
+    with open_graph(tmp_path / "g.h5") as opened:
+        cuts = np.sort(rng.integers(graph.nodes + 1, size=2))
+        for lo, hi in [(0, graph.nodes), (0, 0), (graph.nodes, graph.nodes), (*cuts.tolist(),), (3, 4)]:
+            part = opened.slice(lo, hi)
+            begin, end = graph.indptr[lo], graph.indptr[hi]
+            assert same(part.indptr, graph.indptr[lo : hi + 1] - begin)
+            assert same(part.indices, graph.indices[begin:end])
+            assert same(part.weight, None if graph.weight is None else graph.weight[begin:end])
+            if isinstance(graph.x, SparseRows):
+                assert part.x.shape == (hi - lo, graph.features)
+                assert same(part.x.toarray(), graph.x.toarray()[lo:hi])
+            else:
+                assert same(part.x, graph.x[lo:hi])
+            for name in ("y", "train", "val", "test"):
+                assert same(getattr(part, name), getattr(graph, name)[lo:hi])
+            original = np.arange(graph.nodes) if graph.permutation is None else graph.permutation
+            assert same(part.ids, original[lo:hi])
+        assert same(opened.indptr(), graph.indptr)
+
+
+def test_the_attributes_tell_what_is_in_the_file(graph, tmp_path):
+    write(tmp_path / "g.h5", graph)
+    with open_graph(tmp_path / "g.h5") as opened:
+        assert (opened.name, opened.nodes, opened.edges) == ("random", graph.nodes, graph.edges)
+        assert (opened.features, opened.classes) == (graph.features, 5)
+        assert (opened.directed, opened.multilabel) == (graph.directed, graph.multilabel)
+        assert opened.sparse == isinstance(graph.x, SparseRows)
+        assert (opened.has_x, opened.has_y, opened.has_masks) == (True, True, True)
+        assert opened.weighted == (graph.weight is not None)
+        assert opened.index_dtype == graph.indices.dtype
+        assert opened.bounds(2) is None
+
+
+def test_a_graph_of_edges_alone(tmp_path):
+    write(tmp_path / "g.h5", Graph("bare", np.array([0, 0, 2]), np.array([0, 1], np.int32)))
+    with open_graph(tmp_path / "g.h5") as opened:
+        part = opened.slice(0, 2)
+        assert (part.weight, part.x, part.y, part.train) == (None, None, None, None)
+        assert (opened.features, opened.classes, opened.has_x, opened.has_masks) == (0, 0, False, False)
+    verify(tmp_path / "g.h5")
+
+
+def test_hdf5_sees_the_schema(graph, tmp_path):
+    """h5py, which wrote none of the bytes, reads them; xxhash gives the digests."""
+    write(tmp_path / "g.h5", graph)
+    with h5py.File(tmp_path / "g.h5") as file:
+        assert file.attrs["format"] == b"mgg-graph" and file.attrs["version"] == 1
+        assert same(file["graph/indptr"][:], graph.indptr)
+        assert same(file["node/train"][:], graph.train)
+        if isinstance(graph.x, SparseRows):
+            assert file["node/x"].attrs["shape"].tolist() == list(graph.x.shape)
+            assert same(file["node/x/data"][:], graph.x.data)
+        else:
+            assert same(file["node/x"][:], graph.x)
+        digests = file["digest/graph/indices"][:]
+        assert digests.dtype == np.uint64
+        assert digests.tolist() == [xxhash.xxh3_64_intdigest(graph.indices.tobytes())]
+
+
+def test_a_digest_for_each_block_of_4_mib(large, tmp_path):
+    write(tmp_path / "g.h5", large)
+    data = large.x.tobytes()
+    expected = [xxhash.xxh3_64_intdigest(data[at : at + 4 * 2**20]) for at in range(0, len(data), 4 * 2**20)]
+    assert len(expected) == 3
+    with h5py.File(tmp_path / "g.h5") as file:
+        assert file["digest/node/x"][:].tolist() == expected
+
+
+def test_arrays_that_are_not_contiguous_are_written(rng, tmp_path):
+    graph = random_graph(rng)
+    strided = np.asfortranarray(np.repeat(graph.x, 2, axis=0))[::2]
+    write(tmp_path / "a.h5", graph)
+    write(tmp_path / "b.h5", Graph(**{**vars(graph), "x": strided}))
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+def test_the_identity_follows_the_contents(rng, tmp_path):
+    graph = random_graph(rng)
+    identities = set()
+    for number, changed in enumerate([{}, {}, {"name": "other"}, {"x": graph.x + 1}]):
+        write(tmp_path / f"{number}.h5", Graph(**{**vars(graph), **changed}))
+        with open_graph(tmp_path / f"{number}.h5") as opened:
+            identities.add(opened.uuid)
+    assert len(identities) == 3
+
+
+def flip_byte(path, dataset: str, at: int) -> None:
+    with h5py.File(path) as file:
+        offset = file[dataset].id.get_offset()
+    with path.open("r+b") as file:
+        file.seek(offset + at)
+        byte = file.read(1)[0]
+        file.seek(offset + at)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_a_slice_checks_just_the_blocks_that_it_reads(large, tmp_path):
+    path = tmp_path / "g.h5"
+    write(path, large)
+    flip_byte(path, "node/x", BLOCK + 8)  # the lowest bit of a number: only the digest can tell
+    row = (BLOCK + 8) // (999 * 4)
+    with open_graph(path) as opened:
+        opened.slice(0, row - 10)
+        opened.slice(3001 - 50, 3001)
+        for lo, hi in [(row, row + 1), (row + 20, row + 21), (0, 3001)]:
+            with pytest.raises(InputError, match=r"g\.h5: /node/x is damaged: the digest of block 1 "):
+                opened.slice(lo, hi)
+        opened.slice(0, row - 10)
+
+
+def test_a_slice_names_the_value_before_the_digest(large, tmp_path):
+    path = tmp_path / "g.h5"
+    write(path, large)
+    with h5py.File(path, "r+") as file:
+        file["node/x"][1500, 7] = np.nan
+    with open_graph(path) as opened, pytest.raises(InputError, match="/node/x has nan at row 1500, column 7"):
+        opened.slice(1400, 1600)
+
+
+@pytest.mark.parametrize("lo, hi", [(-1, 3), (3, 2), (0, 41)])
+def test_rows_that_are_not_there(lo, hi, rng, tmp_path):
+    write(tmp_path / "g.h5", random_graph(rng))
+    with open_graph(tmp_path / "g.h5") as opened, pytest.raises(ValueError, match="not within"):
+        opened.slice(lo, hi)
+
+
+def leftovers(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_an_existing_file_stays_unless_forced(rng, tmp_path):
+    first, second = random_graph(rng), random_graph(rng, nodes=7)
+    path = tmp_path / "g.h5"
+    write(path, first)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=r"g\.h5 exists; .*--force"):
+        write(path, second)
+    assert path.read_bytes() == before
+    with open_graph(path) as still_open:
+        write(path, second, force=True)
+        assert still_open.slice(0, 40).indptr[-1] == first.edges  # goes on reading the file that it opened
+    with open_graph(path) as opened:
+        assert opened.nodes == 7
+    assert leftovers(tmp_path) == ["g.h5"]
+
+
+def test_outputs_that_cannot_be_written(rng, tmp_path):
+    graph = random_graph(rng)
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    for path, reason in [
+        (tmp_path / "none" / "g.h5", "none is not a folder"),
+        (tmp_path / "file" / "g.h5", "file is not a folder"),
+        (tmp_path / "pipe", "pipe is not a regular file"),
+        (tmp_path, "is not a regular file"),
+    ]:
+        with pytest.raises(InputError, match=reason):
+            write(path, graph, force=True)
+    with pytest.raises(InputError, match="is not writable"):  # root may write anywhere but here
+        write("/proc/g.h5", graph)
+    assert leftovers(tmp_path) == ["file", "pipe"]
+
+
+def test_an_unsound_graph_is_not_written(rng, tmp_path):
+    graph = random_graph(rng)
+    graph.x[3, 2] = np.inf
+    with pytest.raises(InputError, match="graph 'random': /node/x has inf at row 3, column 2"):
+        write(tmp_path / "g.h5", graph)
+    assert leftovers(tmp_path) == []
+
+
+def test_a_failure_half_way_leaves_the_old_file_alone(rng, tmp_path, monkeypatch):
+    path = tmp_path / "g.h5"
+    write(path, random_graph(rng))
+    before = path.read_bytes()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "_write_bytes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(path, random_graph(rng), force=True)
+    with pytest.raises(KeyboardInterrupt):
+        write_bounds(path, 1, np.array([0, 40]), "edges", [1])
+    assert path.read_bytes() == before
+    assert leftovers(tmp_path) == ["g.h5"]
+
+
+FILL_A_DEVICE = """
+    set -e
+    mount -t tmpfs -o size={size}k none {folder}
+    cd {folder}
+    cp {source} old.h5
+    {fill}
+    set +e
+    {python} -m mgg_hpc generate rmat --scale 12 --features 16 -o new.h5
+    echo code $?
+    {python} -m mgg_hpc partition old.h5 -n 2 > /dev/null
+    echo code $?
+    cmp old.h5 {source} && ls -A
+"""
+
+
+def in_a_mount_namespace(script: str, require) -> subprocess.CompletedProcess:
+    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    able = (
+        shutil.which("unshare")
+        and not subprocess.run(
+            [*unshare, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
+        ).returncode
+    )
+    require(bool(able), "mounting a tmpfs needs unshare, and root or user namespaces")
+    return subprocess.run([*unshare, "bash", "-c", script], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("fill", ["true", "dd if=/dev/zero of=full bs=1k 2> /dev/null || true"])
+def test_a_full_device_is_one_line(fill, rng, tmp_path, require):
+    """A real file system without room: for the data (it has a little left), and for anything at all."""
+    source, folder = tmp_path / "source.h5", tmp_path / "small"
+    folder.mkdir()
+    write(source, random_graph(rng, nodes=3000))
+    size = source.stat().st_size // 1024 + 200
+    script = FILL_A_DEVICE.format(size=size, folder=folder, source=source, fill=fill, python=sys.executable)
+    done = in_a_mount_namespace(textwrap.dedent(script), require)
+    assert done.stdout.count("code 2") == 2, done
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    assert all("error: no space left on device for" in line for line in lines), lines
+    assert "new.h5" in lines[0] and "old.h5" in lines[1]
+    assert set(done.stdout.splitlines()[2:]) <= {"old.h5", "full"}
+
+
+@pytest.mark.parametrize("limit", [0, 4096, 100_000])
+def test_a_limit_on_file_sizes_is_one_line(limit, rng, tmp_path):
+    """The same without a mount: RLIMIT_FSIZE stops writes at different stages."""
+    script = f"""
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+        from mgg_hpc.__main__ import main
+        raise SystemExit(main(["generate", "rmat", "--scale", "12", "-o", {str(tmp_path / "g.h5")!r}]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done
+    assert "no space left on device for" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert leftovers(tmp_path) == []
+
+
+def test_hdf5_errors_of_a_full_device_are_told(rng, tmp_path, monkeypatch):
+    """The reservation keeps HDF5 from a full device; where it cannot, HDF5's own words are understood."""
+
+    def full(*_):
+        raise RuntimeError("flush failed (file write failed: errno = 28, error message = 'No space left')")
+
+    monkeypatch.setattr(store, "_create", full)
+    with pytest.raises(InputError, match="no space left on device"):
+        write(tmp_path / "g.h5", random_graph(rng))
+    monkeypatch.setattr(whole, "_claim", lambda *_: (_ for _ in ()).throw(RuntimeError("something else")))
+    with pytest.raises(RuntimeError, match="something else"):
+        write(tmp_path / "g.h5", random_graph(rng))
+    assert leftovers(tmp_path) == []
+
+
+def test_bounds_are_added_and_replaced(rng, tmp_path):
+    path = tmp_path / "g.h5"
+    graph = random_graph(rng)
+    write(path, graph)
+    with open_graph(path) as opened:
+        identity = opened.uuid
+    write_bounds(path, 2, np.array([0, 10, 40]), "edges", [5, 6])
+    write_bounds(path, 3, np.array([0, 0, 40, 40]), "edges", [1, 2, 3])
+    write_bounds(path, 2, np.array([0, 11, 40]), "other", [7, 8])
+    with open_graph(path) as opened:
+        assert opened.bounds(2).tolist() == [0, 11, 40] and opened.bounds(3).tolist() == [0, 0, 40, 40]
+        assert opened.bounds(4) is None
+        assert opened.partitions == {2: ("other", [7, 8]), 3: ("edges", [1, 2, 3])}
+        assert opened.uuid == identity
+        assert same(opened.slice(0, 40).x, graph.x)
+    verify(path)
+    assert leftovers(tmp_path) == ["g.h5"]
+    with pytest.raises(InputError, match="/partition/2/bounds goes from row 0 to 39; expected 0 to 40"):
+        write_bounds(path, 2, np.array([0, 11, 39]), "edges", [1, 1])
+
+
+def test_damaged_bounds_are_refused(rng, tmp_path):
+    path = tmp_path / "g.h5"
+    write(path, random_graph(rng))
+    write_bounds(path, 2, np.array([0, 10, 40]), "edges", [5, 6])
+    with h5py.File(path, "r+") as file:
+        file["partition/2/bounds"][1] = 11
+    with open_graph(path) as opened, pytest.raises(InputError, match="/partition/2/bounds is damaged"):
+        opened.bounds(2)

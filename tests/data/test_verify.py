@@ -1,0 +1,275 @@
+"""Verification names the first value that is wrong; what no value shows, the digests do."""
+
+from __future__ import annotations
+
+import itertools
+
+import h5py
+import numpy as np
+import pytest
+
+from mgg_hpc.data import structure
+from mgg_hpc.data.graph import Graph, csr_from_edges
+from mgg_hpc.data.store import write, write_bounds
+from mgg_hpc.data.structure import ArraySource, check, edge_slices
+from mgg_hpc.data.symmetry import unpaired_edge
+from mgg_hpc.data.verify import verify
+from mgg_hpc.errors import InputError
+
+from .graphs import edge_set, random_graph
+
+
+@pytest.fixture(params=["one slice", "small slices"])
+def slices(request, monkeypatch):
+    """The same checks with slices that end everywhere."""
+    if request.param == "small slices":
+        monkeypatch.setattr(structure, "SLICE_BYTES", 56)
+        monkeypatch.setattr(structure, "SLICE_ROWS", 3)
+
+
+@pytest.fixture
+def path(rng, tmp_path):
+    path = tmp_path / "g.h5"
+    write(path, random_graph(rng, permuted=True, weighted=True, symmetric=False))
+    write_bounds(path, 2, np.array([0, 20, 40]), "edges", [100, 100])
+    return path
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_a_sound_file_is_proven_sound(sparse, multilabel, rng, tmp_path, slices):
+    graph = random_graph(rng, sparse=sparse, multilabel=multilabel, weighted=True, permuted=True)
+    write(tmp_path / "g.h5", graph)
+    told = []
+    facts = verify(tmp_path / "g.h5", lambda done, total: told.append((done, total)))
+    for fact in [
+        "indptr",
+        "indices",
+        "weight is finite",
+        "reverse",
+        "labels",
+        "two masks",
+        "node/x",
+        "digests",
+    ]:
+        assert any(fact in line for line in facts), (fact, facts)
+    assert all(a[0] <= b[0] for a, b in itertools.pairwise(told))
+    assert told[-1][0] == told[-1][1] > 0
+
+
+def entry_of_row(file, row: int) -> int:
+    return int(file["graph/indptr"][row])
+
+
+def edit(path, dataset: str, index, value) -> None:
+    """Change a value behind the digests' back."""
+    with h5py.File(path, "r+") as file:
+        file[dataset][index] = value
+
+
+ROW = 17
+EDITS = {
+    "first offset": ("graph/indptr", 0, 3, "/graph/indptr starts with 3; expected 0"),
+    "last offset": (
+        "graph/indptr",
+        40,
+        2**40,
+        "/graph/indptr ends with 1099511627776; expected the 200 stored",
+    ),
+    "decreasing offset": ("graph/indptr", ROW + 1, 0, r"/graph/indptr decreases at row 17 \(from \d+ to 0\)"),
+    "offset beyond": (
+        "graph/indptr",
+        ROW,
+        999,
+        r"/graph/indptr (decreases at row 17 \(from 999|has 999 at row 17)",
+    ),
+    "negative weight is fine": ("graph/weight", 5, -1.0, "/graph/weight is damaged: the digest of block 0"),
+    "infinite weight": (
+        "graph/weight",
+        5,
+        np.inf,
+        r"/graph/weight has inf in row \d+ \(entry 5\); expected finite",
+    ),
+    "NaN feature": ("node/x", (ROW, 3), np.nan, "/node/x has nan at row 17, column 3; expected finite"),
+    "label too large": ("node/y", ROW, 5, r"/node/y has label 5 in row 17; expected 0 \.\. 4, or -1"),
+    "label too small": ("node/y", ROW, -2, "/node/y has label -2 in row 17"),
+    "another label": (
+        "node/y",
+        ROW,
+        None,
+        r"/node/y is damaged: the digest of block 0 \(entries 0 \.\. 39\)",
+    ),
+    "original id too large": (
+        "order/permutation",
+        ROW,
+        40,
+        "/order/permutation has 40 in row 17; expected 0 .. 39",
+    ),
+    "negative original id": ("order/permutation", ROW, -1, "/order/permutation has -1 in row 17"),
+    "original id twice": ("order/permutation", ROW, None, r"/order/permutation has \d+ again in row"),
+    "first bound": (
+        "partition/2/bounds",
+        0,
+        1,
+        "/partition/2/bounds goes from row 1 to 40; expected 0 to 40",
+    ),
+    "last bound": ("partition/2/bounds", 2, 39, "/partition/2/bounds goes from row 0 to 39"),
+    "decreasing bound": (
+        "partition/2/bounds",
+        1,
+        50,
+        "/partition/2/bounds decreases at part 1 .from 50 to 40.",
+    ),
+    "another bound": ("partition/2/bounds", 1, 19, "/partition/2/bounds is damaged: the digest of block 0"),
+}
+
+
+@pytest.mark.parametrize("change", EDITS)
+def test_the_first_wrong_value_is_named(change, path, slices):
+    dataset, index, value, reason = EDITS[change]
+    if value is None:
+        with h5py.File(path) as file:
+            value = (file[dataset][index] + 1) % 5 if dataset == "node/y" else file[dataset][index - 1]
+    edit(path, dataset, index, value)
+    with pytest.raises(InputError, match=reason) as caught:
+        verify(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", [40, -1, 2**31 - 1, -(2**31)])
+def test_a_source_out_of_range_is_named_with_its_row(bad, path, slices, rng):
+    with h5py.File(path) as file:
+        degrees = np.diff(file["graph/indptr"][:])
+        row = int(rng.choice(np.flatnonzero(degrees)))
+        entry = entry_of_row(file, row)
+    edit(path, "graph/indices", entry, bad)
+    with pytest.raises(InputError, match=rf"/graph/indices has source {bad} in row {row} \(entry {entry}\)"):
+        verify(path)
+
+
+def test_masks_are_apart_and_on_labelled_rows(path, slices):
+    with h5py.File(path, "r+") as file:
+        for mask in ("train", "val", "test"):
+            file[f"node/{mask}"][ROW] = mask != "train"
+    with pytest.raises(InputError, match="row 17 is in /node/val and /node/test; a row is in one mask"):
+        verify(path)
+    edit(path, "node/test", ROW, False)
+    edit(path, "node/y", ROW, -1)
+    with pytest.raises(InputError, match="row 17 is in /node/val and has no label"):
+        verify(path)
+
+
+def test_a_mask_holds_only_zeros_and_ones(path, slices):
+    with h5py.File(path) as file:
+        at = file["node/val"].id.get_offset() + ROW
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\x02")
+    with pytest.raises(InputError, match="/node/val has byte 2 in row 17; expected 0 or 1"):
+        verify(path)
+
+
+SPARSE_EDITS = [
+    ("node/x/indptr", 40, 0, "/node/x/indptr decreases at row"),
+    ("node/x/indices", 3, 6, r"/node/x/indices has column 6 in row \d+ \(entry 3\); expected 0 \.\. 5"),
+    ("node/x/data", 3, np.nan, r"/node/x/data has nan in row \d+ \(entry 3\)"),
+]
+
+
+@pytest.mark.parametrize("dataset, index, value, reason", SPARSE_EDITS)
+def test_sparse_features(dataset, index, value, reason, rng, tmp_path, slices):
+    write(tmp_path / "g.h5", random_graph(rng, sparse=True))
+    edit(tmp_path / "g.h5", dataset, index, value)
+    with pytest.raises(InputError, match=reason):
+        verify(tmp_path / "g.h5")
+
+
+def test_multilabel_values_are_0_or_1(rng, tmp_path, slices):
+    write(tmp_path / "g.h5", random_graph(rng, multilabel=True))
+    edit(tmp_path / "g.h5", "node/y", (ROW, 2), 0.5)
+    with pytest.raises(InputError, match=r"/node/y has 0\.5 in row 17; multi-label values are 0 or 1"):
+        verify(tmp_path / "g.h5")
+
+
+def test_values_come_before_digests(path):
+    """The first dataset is damaged in a way that only its digest shows, the last by a value: that is named."""
+    edit(path, "graph/weight", 0, 0.125)
+    edit(path, "partition/2/bounds", 2, 39)
+    with pytest.raises(InputError, match="bounds goes from row 0 to 39"):
+        verify(path)
+
+
+def test_every_flipped_bit_of_the_data_is_found(path, rng):
+    whole = path.read_bytes()
+    with h5py.File(path) as file:
+        names = []
+        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        spans = [(file[name].id.get_offset(), file[name].nbytes) for name in names if file[name].nbytes]
+    assert len(spans) == 2 * 10  # indptr, indices, weight, x, y, 3 masks, permutation, bounds: and digests
+    for offset, length in spans:
+        for _ in range(3):
+            data = bytearray(whole)
+            data[offset + int(rng.integers(length))] ^= 1 << int(rng.integers(8))
+            path.write_bytes(data)
+            with pytest.raises(InputError):
+                verify(path)
+
+
+def test_edge_slices_are_all_edges_in_order(rng, slices):
+    degrees = rng.integers(4, size=50)
+    degrees[20] = 100  # a hub of more edges than a slice
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    indices = rng.integers(50, size=indptr[-1]).astype(np.int32)
+    parts = list(edge_slices(ArraySource(Graph("g", indptr, indices))))
+    assert np.concatenate([part.sources for part in parts]).tolist() == indices.tolist()
+    assert (
+        np.concatenate([part.destinations for part in parts]).tolist()
+        == np.repeat(range(50), degrees).tolist()
+    )
+    assert [part.position for part in parts] == [0, *np.cumsum([len(part.sources) for part in parts])[:-1]]
+
+
+def reverse_is_missing(graph: Graph) -> bool:
+    pairs = edge_set(graph)
+    return any((v, u) not in pairs for u, v in pairs)
+
+
+def test_an_edge_without_its_reverse_is_found(rng, slices):
+    """One edge of a symmetric graph removed, or one added: the search names an edge that is alone."""
+    graph = random_graph(rng, nodes=30, edges=100)
+    rows = np.repeat(np.arange(30), np.diff(graph.indptr))
+    assert unpaired_edge(lambda: edge_slices(ArraySource(graph))) is None
+    for _ in range(20):
+        entry = int(rng.choice(np.flatnonzero(rows != graph.indices)))
+        indptr, indices, _ = csr_from_edges(np.delete(graph.indices, entry), np.delete(rows, entry), 30)
+        changed = Graph("g", indptr, indices)
+        assert reverse_is_missing(changed)
+        # The reverse of the edge that is gone.
+        expected = int(rows[entry]), int(graph.indices[entry])
+        assert unpaired_edge(lambda changed=changed: edge_slices(ArraySource(changed))) == expected
+
+
+def test_reverses_have_the_same_weight(rng, slices):
+    graph = random_graph(rng, weighted=True)
+    assert "each edge's reverse is there" in " ".join(check(ArraySource(graph)))
+    rows = np.repeat(np.arange(40), np.diff(graph.indptr))
+    entry = int(rng.choice(np.flatnonzero(rows != graph.indices)))
+    graph.weight[entry] += 1
+    u, v = graph.indices[entry], rows[entry]
+    with pytest.raises(
+        InputError, match=r"reverse of the edge .* is missing, or has another weight"
+    ) as caught:
+        check(ArraySource(graph))
+    assert f"from {u} (in row {v})" in str(caught.value) or f"from {v} (in row {u})" in str(caught.value)
+
+
+def test_zeros_of_either_sign_are_the_same_weight():
+    graph = Graph("g", np.array([0, 1, 2]), np.array([1, 0], np.int32), np.array([0.0, -0.0], np.float32))
+    assert unpaired_edge(lambda: edge_slices(ArraySource(graph))) is None
+
+
+def test_duplicates_pair_with_duplicates():
+    twice = Graph("g", np.array([0, 2, 4]), np.array([1, 1, 0, 0], np.int32))
+    assert unpaired_edge(lambda: edge_slices(ArraySource(twice))) is None
+    uneven = Graph("g", np.array([0, 2, 3]), np.array([1, 1, 0], np.int32))
+    assert unpaired_edge(lambda: edge_slices(ArraySource(uneven))) == (1, 0)
