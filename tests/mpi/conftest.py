@@ -43,6 +43,9 @@ def pytest_sessionstart(session):
 
 
 def pytest_sessionfinish(session, exitstatus):
+    for plugin in session.config.pluginmanager.get_plugins():
+        if type(plugin).__name__ == "MPIPlugin":
+            plugin._is_testing_mpi = False  # it would end each rank's report with forty lines about MPI
     if _with_mpi(session.config) and not session.config.option.collectonly and passed == 0:
         from mpi4py import MPI
 
