@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -15,7 +14,7 @@ from .errors import InputError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Rate = Annotated[float, msgspec.Meta(ge=0)]
+Rate = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Small = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # widths and depths that arrays are made of
 Choice = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | Literal["auto"]  # kernels take int32
 
@@ -39,7 +38,7 @@ class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[train]"""
 
     epochs: Positive = 200
-    learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 0.01
+    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 0.01
     weight_decay: Rate = 5e-4
     weight_decay_layers: Literal["first", "all"] = "first"
     normalize_features: Literal["none", "row"] = "none"
@@ -116,10 +115,6 @@ def from_tree(tree: dict[str, Any], where: str) -> Settings:
         near = difflib.get_close_matches(str(value), _words(_hint(key)), 1)
         ask = f"; did you mean {near[0]!r}?" if near else ""
         raise InputError(f"{where}: {key} is {value!r}; it must be {_expected(_hint(key))}{ask}") from error
-    for section, content in tree.items():
-        for name, value in content.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise InputError(f"{where}: {section}.{name} is {value}; it must be a finite number")
     return settings
 
 

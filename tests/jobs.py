@@ -74,7 +74,7 @@ def dense_features(graph: Graph) -> np.ndarray:
     return x.astype(np.float64)
 
 
-def write_job(folder: Path, graph: Graph | None = None, **sections: dict[str, Any]) -> Path:
+def write_job(folder: Path, graph: Graph | None = None, /, **sections: dict[str, Any]) -> Path:
     """Write ``graph`` and a job file that trains on it for 3 epochs, unless told otherwise; returns the job's path."""
     if graph is not None:
         store.write(folder / "g.h5", graph)

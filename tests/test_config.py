@@ -138,9 +138,18 @@ def test_unknown_names_give_the_nearest_known_one(write, text, message):
         ("train.epochs = 2.5", "train.epochs is 2.5; it must be a whole number, at least 1"),
         ("train.epochs = true", "train.epochs is True; it must be a whole number, at least 1"),
         ("train.epochs = 0", "train.epochs is 0; it must be a whole number, at least 1"),
-        ("train.learning_rate = 0", "train.learning_rate is 0; it must be a number, more than 0"),
-        ("train.learning_rate = [1]", "train.learning_rate is [1]; it must be a number, more than 0"),
-        ("train.weight_decay = -1e-9", "train.weight_decay is -1e-09; it must be a number, at least 0"),
+        (
+            "train.learning_rate = 0",
+            "train.learning_rate is 0; it must be a number, more than 0 and at most 1000000.0",
+        ),
+        (
+            "train.learning_rate = [1]",
+            "train.learning_rate is [1]; it must be a number, more than 0 and at most 1000000.0",
+        ),
+        (
+            "train.weight_decay = -1e-9",
+            "train.weight_decay is -1e-09; it must be a number, at least 0 and at most 1000000.0",
+        ),
         ("train.patience = -1", "train.patience is -1; it must be a whole number, at least 0"),
         (
             "train.seed = -1",
@@ -174,9 +183,18 @@ def test_unknown_names_give_the_nearest_known_one(write, text, message):
             'plan.wpb = "atuo"',
             "plan.wpb is 'atuo'; it must be a whole number, at least 1 and at most 2147483647 or \"auto\"; did you",
         ),
-        ("train.learning_rate = nan", "train.learning_rate is nan; it must be a number, more than 0"),
-        ("train.learning_rate = inf", "train.learning_rate is inf; it must be a finite number"),
-        ("train.weight_decay = nan", "train.weight_decay is nan; it must be a number, at least 0"),
+        (
+            "train.learning_rate = nan",
+            "train.learning_rate is nan; it must be a number, more than 0 and at most 1000000.0",
+        ),
+        (
+            "train.learning_rate = inf",
+            "train.learning_rate is inf; it must be a number, more than 0 and at most",
+        ),
+        (
+            "train.weight_decay = nan",
+            "train.weight_decay is nan; it must be a number, at least 0 and at most 1000000.0",
+        ),
         ("model.dropout = nan", "model.dropout is nan; it must be a number, at least 0 and less than 1"),
     ],
 )
