@@ -1,4 +1,4 @@
-"""Shared-memory segments that MPI libraries leave in /dev/shm when a job is killed."""
+"""What MPI libraries leave when a job is killed: shared-memory segments, and MPICH's notes of the cores."""
 
 from __future__ import annotations
 
@@ -21,18 +21,24 @@ PATTERNS = (
     "ucx_shm_posix_*",
 )
 
+# MPICH's process managers write one for the ranks to read while they start; always in this folder.
+NOTES_FOLDER = Path("/tmp")
+_NOTES = "hydra_hwloc_xmlfile_*"
+_MANAGER = "hydra_pmi_proxy"
+_STARTING_SECONDS = 60.0
+
 _YOUNG_SECONDS = 2.0  # a segment may exist for a moment before its maker maps it
 
 
 def stale() -> list[Path]:
     """Segments of this user that no process maps: what a job of the past has left."""
     newest = time.time() - _YOUNG_SECONDS
-    return _unmapped([path for path, state in _segments() if state.st_ctime < newest])
+    return _unmapped([path for path, state in _segments() if state.st_ctime < newest]) + _notes(0.0)
 
 
 def left_since(start: float) -> list[Path]:
     """Segments of this user made since ``start`` (seconds of the epoch) that no process maps."""
-    return _unmapped([path for path, state in _segments() if state.st_ctime >= start])
+    return _unmapped([path for path, state in _segments() if state.st_ctime >= start]) + _notes(start)
 
 
 def remove(paths: list[Path]) -> int:
@@ -46,12 +52,36 @@ def remove(paths: list[Path]) -> int:
     return freed
 
 
+def _notes(start: float) -> list[Path]:
+    """Notes made since ``start`` that no rank can still want to read: their makers are gone, or they are old."""
+    found = _files(NOTES_FOLDER, (_NOTES,))  # before looking for makers, so that no new one is missed
+    oldest = time.time() - _STARTING_SECONDS
+    running = _is_running(_MANAGER) if found else False
+    return [
+        path for path, state in found if state.st_ctime >= start and (not running or state.st_ctime < oldest)
+    ]
+
+
+def _is_running(name: str) -> bool:
+    """Whether a process of this user bears a name."""
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and process.stat().st_uid == os.getuid():
+                if (process / "comm").read_text().strip() == name:
+                    return True
+    return False
+
+
 def _segments() -> list[tuple[Path, os.stat_result]]:
-    """Regular files of this user in /dev/shm that are named as MPI libraries name theirs."""
+    return _files(FOLDER, PATTERNS)
+
+
+def _files(folder: Path, patterns: tuple[str, ...]) -> list[tuple[Path, os.stat_result]]:
+    """Regular files of this user in a folder that are named as MPI libraries name theirs."""
     found = []
-    with contextlib.suppress(OSError), os.scandir(FOLDER) as entries:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if any(fnmatch(entry.name, pattern) for pattern in PATTERNS) and entry.is_file(
+            if any(fnmatch(entry.name, pattern) for pattern in patterns) and entry.is_file(
                 follow_symlinks=False
             ):
                 state = entry.stat(follow_symlinks=False)

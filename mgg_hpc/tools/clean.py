@@ -1,6 +1,7 @@
 """`mgg clean`: what killed jobs and interrupted writes have left behind.
 
-- segments in /dev/shm, named as MPI libraries name them, of this user, that no process maps;
+- segments in /dev/shm, named as MPI libraries name them, of this user, that no process maps; MPICH's notes of the
+  cores in /tmp that no rank can still want;
 - folders of `mgg launch` in the temporary folder, whose job has no process any more;
 - in a folder given by the user, temporary files ``.NAME.ID.tmp`` (ID: 12 hexadecimal digits, or the number of
   the process that wrote), under which a file is written until it is whole, and which no process has open.

@@ -18,6 +18,7 @@ def places(tmp_path, monkeypatch):
     (tmp_path / "shm").mkdir()
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(segments, "FOLDER", tmp_path / "shm")
+    monkeypatch.setattr(segments, "NOTES_FOLDER", tmp_path / "tmp")
     monkeypatch.setattr(segments, "_YOUNG_SECONDS", -1.0)
     monkeypatch.setattr(launch, "_YOUNG_SECONDS", -1.0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
