@@ -66,9 +66,9 @@ def _is_running(name: str) -> bool:
     """Whether a process of this user bears a name."""
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if process.name.isdigit() and process.stat().st_uid == os.getuid():
-                if (process / "comm").read_text().strip() == name:
-                    return True
+            mine = process.name.isdigit() and process.stat().st_uid == os.getuid()
+            if mine and (process / "comm").read_text().strip() == name:
+                return True
     return False
 
 
