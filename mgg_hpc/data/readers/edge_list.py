@@ -127,7 +127,7 @@ def _parse_block(block: bytes, columns: int | None) -> Edges | None:
     lines = np.cumsum(newline)[starts]  # each word's line
     if columns is None:
         columns = int(np.searchsorted(lines, lines[0], side="right"))
-    if columns not in (2, 3) or len(starts) % columns:
+    if columns not in (2, 3) or len(starts) % columns or b"_" in block:  # NumPy, as Python, reads 1_0 as 10
         return None
     grid = lines.reshape(-1, columns)
     if (grid[:, 0] != grid[:, -1]).any() or (grid[1:, 0] == grid[:-1, 0]).any():
@@ -183,7 +183,8 @@ def _decimals(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndar
     inside = place < ends[:, None]
     words = np.where(inside, text[np.minimum(place, len(text) - 1)], 0).astype(np.uint8)
     try:
-        values = words.view(f"S{width}").ravel().astype(np.float64).astype(np.float32)
+        with np.errstate(over="ignore"):
+            values = words.view(f"S{width}").ravel().astype(np.float64).astype(np.float32)
     except ValueError:
         return None
     return values if np.isfinite(values).all() else None
@@ -218,10 +219,11 @@ def _columns_named(columns: int) -> str:
 
 
 def _node(where: str, word: str, limit: int) -> int:
-    try:
-        node = int(word)
-    except ValueError:
-        raise InputError(f"{where}: '{word}' is not a node id; expected a whole number") from None
+    if not (word.isascii() and word.lstrip("+-").isdigit() and len(word) - len(word.lstrip("+-")) <= 1):
+        raise InputError(f"{where}: '{word}' is not a node id; expected a whole number")
+    if len(word) > 400:  # beyond any number, and beyond what int() converts
+        raise InputError(f"{where}: a node id of {len(word)} digits is too large; expected 0 .. {limit - 1}")
+    node = int(word)
     if node < 0:
         raise InputError(f"{where}: the node id {node} is negative; nodes are numbered from 0")
     if node >= limit:
@@ -232,7 +234,7 @@ def _node(where: str, word: str, limit: int) -> int:
 def _weight(where: str, words: list[str]) -> float:
     """The weight in the third column; 1 without one."""
     try:
-        weight = float(words[0]) if words else 1.0
+        weight = float(words[0] if words[0].isascii() and "_" not in words[0] else "") if words else 1.0
     except ValueError:
         raise InputError(f"{where}: '{words[0]}' is not a weight; expected a number") from None
     with np.errstate(over="ignore"):

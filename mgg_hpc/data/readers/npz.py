@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def read_npz(path: Path, *, split: int | None = None, directed: bool = False) ->
             return _graph(_Arrays(path, archive), split, directed)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, zlib.error) as error:
         raise InputError(f"{path} is not a NumPy archive (.npz): {error}") from error
 
 

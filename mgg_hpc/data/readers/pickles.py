@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import pickle
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,28 +61,38 @@ def _encode(text: Any, encoding: Any) -> bytes:
     return codecs.encode(text, "latin1")
 
 
-class _Plain:
-    """Stands in for names that are only ever passed on (``object``, ``numpy.ndarray``)."""
+class _Function(tuple[Callable[..., Any]]):
+    """A function that a pickle can call and, unlike Python's, cannot set attributes of."""
 
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self[0](*arguments)
+
+
+PLAIN = object()  # stands in for names that are only ever passed on
 
 KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): _Plain,
-    ("numpy", "dtype"): _number_type,
-    ("copy_reg", "_reconstructor"): _csr,
-    ("copyreg", "_reconstructor"): _csr,
-    ("__builtin__", "object"): _Plain,
-    ("builtins", "object"): _Plain,
-    ("__builtin__", "list"): list,
-    ("builtins", "list"): list,
+    ("numpy", "ndarray"): PLAIN,
+    ("numpy", "dtype"): _Function((_number_type,)),
     ("collections", "defaultdict"): defaultdict,
-    ("_codecs", "encode"): _encode,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _empty_array for core in ("core", "_core")},
+    ("_codecs", "encode"): _Function((_encode,)),
+    **{(module, "_reconstructor"): _Function((_csr,)) for module in ("copy_reg", "copyreg")},
+    **{(module, "object"): PLAIN for module in ("__builtin__", "builtins")},
+    **{(module, "list"): list for module in ("__builtin__", "builtins")},
+    **{
+        (f"numpy.{core}.multiarray", "_reconstruct"): _Function((_empty_array,)) for core in ("core", "_core")
+    },
     **{(f"scipy.sparse.{module}", "csr_matrix"): CsrParts for module in ("csr", "_csr")},
 }
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the names in KNOWN and no others. None of them calls, imports or changes anything else."""
+    """Knows the names in KNOWN and no others. None of them calls, imports or changes anything else.
+
+    A pickle may also set the state of what it names. Of these, only objects can be changed: CsrParts' own
+    ``__setstate__`` keeps the class from it, and the others have no attributes to set.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in KNOWN:
@@ -100,6 +111,8 @@ def read_pickle(path: Path) -> Any:
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing") from error
     except pickle.UnpicklingError as error:
-        raise InputError(f"{path} is not a pickle of arrays: {error}") from error
+        raise InputError(f"{path} is not a pickle of arrays: {' '.join(str(error).split())}") from error
     except Exception as error:  # damaged bytes may raise anything on their way
-        raise InputError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"{path} is damaged: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
