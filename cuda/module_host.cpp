@@ -10,6 +10,7 @@
 #include <cstring>
 #include <optional>
 
+#include "mgg/semantics.h"
 #include "random_host.h"
 #include "schedule_host.h"
 
@@ -29,13 +30,28 @@ void require(bool condition, const char* what) {
 
 // ---- instruction sets
 
+#if MGG_HAVE_AVX2
+// What -march=x86-64-v3 and -v4 may use, by features, since older compilers cannot be asked for the levels.
+bool runs_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+}
+#endif
+#if MGG_HAVE_AVX512
+bool runs_avx512() {
+  return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+#endif
+
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> found;
 #if MGG_HAVE_AVX512
-  if (__builtin_cpu_supports("x86-64-v4")) found.push_back("avx512");
+  if (runs_avx512()) found.push_back("avx512");
 #endif
 #if MGG_HAVE_AVX2
-  if (__builtin_cpu_supports("x86-64-v3")) found.push_back("avx2");
+  if (runs_avx2()) found.push_back("avx2");
 #endif
   found.push_back("baseline");
   return found;
@@ -57,15 +73,33 @@ const std::string& instruction_set() {
   return chosen;
 }
 
-template <class T>
-void aggregate_here(const mgg::Aggregation<T>& call) {
+// Calls the kernel that was compiled for the instruction set in use.
+#define MGG_DISPATCH(kernel, call)                                       \
+  do {                                                                   \
+    const std::string& isa = instruction_set();                          \
+    (void)isa;                                                           \
+    MGG_IF_AVX512(if (isa == "avx512") return mgg::avx512::kernel(call)) \
+    MGG_IF_AVX2(if (isa == "avx2") return mgg::avx2::kernel(call))       \
+    return mgg::baseline::kernel(call);                                  \
+  } while (false)
 #if MGG_HAVE_AVX512
-  if (instruction_set() == "avx512") return mgg::avx512::aggregate(call);
+#define MGG_IF_AVX512(statement) statement;
+#else
+#define MGG_IF_AVX512(statement)
 #endif
 #if MGG_HAVE_AVX2
-  if (instruction_set() == "avx2") return mgg::avx2::aggregate(call);
+#define MGG_IF_AVX2(statement) statement;
+#else
+#define MGG_IF_AVX2(statement)
 #endif
-  mgg::baseline::aggregate(call);
+
+template <class Call>
+void aggregate_here(const Call& call) {
+  MGG_DISPATCH(aggregate, call);
+}
+template <class Call>
+void dropout_here(const Call& call) {
+  MGG_DISPATCH(dropout, call);
 }
 
 // ---- schedules
@@ -148,8 +182,9 @@ void dropout_rows(Matrix<const T> x, Matrix<T> out, Flat<const int64_t> node, do
   // A rank may own no rows, and NumPy gives empty arrays strides of 0.
   require(x.size() == 0 || (x.stride(1) == 1 && out.stride(1) == 1), "dropout: columns must be contiguous");
   nb::gil_scoped_release release;
-  mgg::dropout_rows(x.data(), x.stride(0), out.data(), out.stride(0), node.data(), x.shape(0), x.shape(1), p,
-                    {seed, epoch, stream}, threads);
+  dropout_here(mgg::DropoutRows<T>{x.data(), out.data(), x.stride(0), out.stride(0), node.data(),
+                                   static_cast<int64_t>(x.shape(0)), static_cast<int64_t>(x.shape(1)), p,
+                                   {seed, epoch, stream}, threads});
 }
 
 template <class T>
@@ -159,14 +194,20 @@ void dropout_csr(Flat<const int64_t> indptr, Flat<const int32_t> index, Flat<con
   require(index.size() == value.size() && out.size() == value.size(), "dropout: arrays differ in length");
   require(static_cast<size_t>(indptr.data()[node.size()]) == value.size(), "dropout: indptr does not end at nnz");
   nb::gil_scoped_release release;
-  mgg::dropout_csr(indptr.data(), index.data(), value.data(), out.data(), node.data(),
-                   static_cast<int64_t>(node.size()), p, {seed, epoch, stream}, threads);
+  dropout_here(mgg::DropoutCsr<T>{indptr.data(), index.data(), value.data(), out.data(), node.data(),
+                                  static_cast<int64_t>(node.size()), p, {seed, epoch, stream}, threads});
 }
 
+// Initial weights: few, so drawn one by one. Node and column of a draw are the parameter's row and column.
 template <class T>
 void uniform_rows(Matrix<T> out, double low, double high, uint64_t seed, uint32_t stream) {
-  require(out.shape(0) <= 1 || out.stride(0) == static_cast<int64_t>(out.shape(1)), "uniform: not contiguous");
-  mgg::uniform_rows(out.data(), out.shape(0), out.shape(1), low, high, {seed, 0, stream});
+  const int64_t rows = out.shape(0), columns = out.shape(1);
+  require(rows <= 1 || out.stride(0) == columns, "uniform: not contiguous");
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t c = 0; c < columns; ++c) {
+      const uint32_t word = mgg::draw(seed, 0, stream, i, c >> 2).word[c & 3];
+      out.data()[i * columns + c] = static_cast<T>(low + (high - low) * mgg::unit_interval(word));
+    }
 }
 
 template <class T>

@@ -137,7 +137,7 @@ def import_(
     """Turn a graph in another format into a graph file.
 
     SOURCE is "digits", "planetoid" (then FOLDER has the files ind.NAME.*), an archive (.npz), or an edge list
-    (.txt, .csv, .tsv, .edges, .el; plain or .gz): "source destination [weight]" a line, nodes numbered from 0.
+    (.txt, .csv, .tsv, .edges, .el; plain or .gz): "source destination [weight]" a line, nodes from 0 on.
     """
     from .tools.files import ImportOptions, process_import
 

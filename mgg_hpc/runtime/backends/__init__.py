@@ -7,8 +7,8 @@ from typing import Any
 from ...errors import InputError
 from .base import Backend, Geometry, Options
 
-# What "auto" stands for on CPUs. Segments no longer than a hub needs, rows prefetched far enough ahead to cover
-# memory latency at about 20 edges in flight, blocks small against a thread's share (measured in docs/design.md).
+# What "auto" stands for on CPUs. Blocks of 4,096 edges are small against a thread's share and large against the
+# cost of claiming one; 16 rows ahead cover a memory latency at any width that is worth prefetching.
 DEFAULT_GEOMETRY = Geometry(ps=256, dist=16, wpb=16)
 
 
