@@ -12,8 +12,8 @@ import tomli_w
 
 from .errors import InputError
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # far beyond use, and safe in any arithmetic
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Small = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # widths and depths that arrays are made of
 Choice = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | Literal["auto"]  # kernels take int32

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from .layout import CHUNK, DIRECT, OWNED, SEGMENT
 from .ranges import owner_of
 
@@ -91,8 +92,12 @@ def build(
 
     indptr: int64 [n + 1] and indices [E]: in-edge CSR of the owned rows, global source ids in 0 .. bounds[-1] - 1.
     ps: most edges in one segment. keep_edges: remember each edge's place in the CSR (for weights).
-    Vectorised: O(E) time, about 40 bytes an edge while it runs.
+    Vectorised: O(E) time, about 40 bytes an edge while it runs. Raises InputError for a rank of 2^31 rows or more.
     """
+    if int(np.diff(bounds).max()) >= 1 << 31:
+        raise InputError(
+            f"a rank would own {int(np.diff(bounds).max()):,} rows, of at most 2^31 - 1; use more ranks"
+        )
     owner: NDArray[np.int64] = owner_of(bounds, indices)
     # The owned chunk comes first, then the peers that rows are needed from, by rank.
     others = np.flatnonzero(np.bincount(owner, minlength=len(bounds) - 1))
