@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from mgg_hpc.__main__ import main
+from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.store import open_graph, write
 
 from .graphs import random_graph
@@ -127,6 +128,14 @@ def test_info_tells_what_is_in_the_file(rng, capsys):
     table = capsys.readouterr().out
     for text in ("random", "200 (directed, weighted)", "6 (float32, dense)", "by edges", "40, renumbered"):
         assert text in table
+
+
+def test_a_node_with_a_self_loop_alone_is_isolated(capsys):
+    """0 -> 1, 2 -> 2, and 3 without edges."""
+    write("g.h5", Graph("g", np.array([0, 0, 1, 2, 2]), np.array([0, 2], np.int32)))
+    assert mgg("info", "g.h5", "--json") == 0
+    degrees = json.loads(capsys.readouterr().out)["degrees"]
+    assert (degrees["isolated"], degrees["self_loops"], degrees["min"], degrees["max"]) == (2, 1, 0, 1)
 
 
 @pytest.mark.parametrize("options", [{"sparse": True}, {"multilabel": True}, {"features": 1}])

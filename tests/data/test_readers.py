@@ -194,6 +194,15 @@ def test_a_damaged_archive_never_gives_another_error(rng, tmp_path):
     assert refused > 50
 
 
+def test_an_archive_that_claims_encryption(rng, tmp_path):
+    save(tmp_path / "g.npz", random_graph(rng))
+    data = bytearray((tmp_path / "g.npz").read_bytes())
+    data[data.find(b"PK\x01\x02") + 8] |= 1  # the flag in the first entry of the directory
+    (tmp_path / "g.npz").write_bytes(data)
+    with pytest.raises(InputError, match=r"g\.npz is not a NumPy archive .*encrypted"):
+        read_npz(tmp_path / "g.npz")
+
+
 def test_a_size_that_is_not_there_is_not_allocated(tmp_path):
     header = (
         b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<i8', 'fortran_order': False, 'shape': (1099511627776,)}"
@@ -289,6 +298,7 @@ BAD_LINES = {
     "a negative id": ("-3 4", "the node id -3 is negative"),
     "a missing column": ("3", "1 columns; expected 2: source, destination"),
     "a column too many": ("3 4 5", "3 columns; expected 2: source, destination"),
+    "two edges": ("3 4 5 6", "4 columns; expected 2"),
     "an empty column": ("3,,4", "2 columns; expected 2: source, destination"),
     "a trailing comma": ("3,4,", "2 columns; expected 2"),
     "a huge id": ("3 1000000000000000", "the node id 1000000000000000 is too large"),

@@ -61,6 +61,7 @@ def test_slices_are_rows_of_the_graph(graph, rng, tmp_path):
             assert same(part.weight, None if graph.weight is None else graph.weight[begin:end])
             if isinstance(graph.x, SparseRows):
                 assert part.x.shape == (hi - lo, graph.features)
+                assert part.x.indptr[0] == 0 and part.x.indptr[-1] == len(part.x.indices) == len(part.x.data)
                 assert same(part.x.toarray(), graph.x.toarray()[lo:hi])
             else:
                 assert same(part.x, graph.x[lo:hi])
@@ -108,6 +109,16 @@ def test_hdf5_sees_the_schema(graph, tmp_path):
         digests = file["digest/graph/indices"][:]
         assert digests.dtype == np.uint64
         assert digests.tolist() == [xxhash.xxh3_64_intdigest(graph.indices.tobytes())]
+
+
+def test_text_lies_within_the_checksums(rng, tmp_path):
+    """Strings of variable length would not: HDF5 loops for ever over a damaged heap of them."""
+    write(tmp_path / "g.h5", random_graph(rng))
+    write_bounds(tmp_path / "g.h5", 1, np.array([0, 40]), "edges", [200])
+    with h5py.File(tmp_path / "g.h5") as file:
+        texts = [file.attrs.get_id(name).dtype for name in ("format", "name", "uuid")]
+        texts.append(file["partition/1"].attrs.get_id("method").dtype)
+    assert [dtype.kind for dtype in texts] == ["S"] * 4
 
 
 def test_a_digest_for_each_block_of_4_mib(large, tmp_path):

@@ -106,7 +106,6 @@ EDITS = {
         "/order/permutation has 40 in row 17; expected 0 .. 39",
     ),
     "negative original id": ("order/permutation", ROW, -1, "/order/permutation has -1 in row 17"),
-    "original id twice": ("order/permutation", ROW, None, r"/order/permutation has \d+ again in row"),
     "first bound": (
         "partition/2/bounds",
         0,
@@ -129,7 +128,7 @@ def test_the_first_wrong_value_is_named(change, path, slices):
     dataset, index, value, reason = EDITS[change]
     if value is None:
         with h5py.File(path) as file:
-            value = (file[dataset][index] + 1) % 5 if dataset == "node/y" else file[dataset][index - 1]
+            value = (file[dataset][index] + 1) % 5
     edit(path, dataset, index, value)
     with pytest.raises(InputError, match=reason) as caught:
         verify(path)
@@ -144,6 +143,16 @@ def test_a_source_out_of_range_is_named_with_its_row(bad, path, slices, rng):
         entry = entry_of_row(file, row)
     edit(path, "graph/indices", entry, bad)
     with pytest.raises(InputError, match=rf"/graph/indices has source {bad} in row {row} \(entry {entry}\)"):
+        verify(path)
+
+
+@pytest.mark.parametrize("earlier", [0, ROW - 1])
+def test_an_original_id_comes_once(earlier, path, slices):
+    """Twice within a slice, and in slices far apart."""
+    with h5py.File(path) as file:
+        value = file["order/permutation"][earlier]
+    edit(path, "order/permutation", ROW, value)
+    with pytest.raises(InputError, match=f"/order/permutation has {value} again in row 17; each original id"):
         verify(path)
 
 

@@ -9,7 +9,9 @@ several splits.
 
 from __future__ import annotations
 
+import lzma
 import math
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -26,6 +28,18 @@ SPLIT = ("train", "val", "test")
 KINDS = {"int": "iu", "float": "f", "number": "iuf", "bool": "b"}
 
 
+# What zipfile raises over a damaged archive: RuntimeError where a flipped bit says that it is encrypted.
+DAMAGE = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    RuntimeError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    lzma.LZMAError,
+)
+
+
 def read_npz(path: Path, *, split: int | None = None, directed: bool = False) -> Graph:
     """Read an archive; ``split`` chooses one of several splits, ``directed`` the directed original.
 
@@ -37,7 +51,7 @@ def read_npz(path: Path, *, split: int | None = None, directed: bool = False) ->
             return _graph(_Arrays(path, archive), split, directed)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, zlib.error) as error:
+    except DAMAGE as error:
         raise InputError(f"{path} is not a NumPy archive (.npz): {error}") from error
 
 
