@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .. import config
 from ..data.whole import check_output, replacement
 from ..runtime import exit_code, mpi
-from . import checkpoint, run_folder
+from . import checkpoint, memory, run_folder
 from .job import build
 
 BLOCK = 1 << 16  # rows sent at a time
@@ -27,6 +27,7 @@ def process_predict(run: Path, output: Path, force: bool) -> int:
     H is the width of the last hidden layer (its output after ReLU); a one-layer model has no embedding. Row i
     belongs to node i of the graph as it was imported, whatever the order of rows in its file.
     """
+    memory.return_freed_memory()
     comm = mpi.world()
     with mpi.agree(comm):
         folder = run_folder.find(run)

@@ -167,6 +167,7 @@ def summarise(job: Job, graph: GraphHandle, history: History) -> dict[str, Any]:
         "bytes": {"local": int(totals[0]), "remote": int(totals[1])},
         "remote_rows": int(totals[2]),
         "peak_rss_bytes": comm.allgather(memory.peak_bytes(graph.heap_bytes)),
+        "estimated_bytes": comm.allgather(memory.estimate(job).total),
         "heap_bytes": graph.heap_bytes,
         "threads": job.backend.threads,
         "seed": job.settings.train.seed,
@@ -175,6 +176,7 @@ def summarise(job: Job, graph: GraphHandle, history: History) -> dict[str, Any]:
 
 def process_train(path: Path, overrides: tuple[str, ...], dry_run: bool, shown: bool | None) -> int:
     """`mgg train`: train the job file's model on all ranks of the world; returns the exit code."""
+    memory.return_freed_memory()
     comm = mpi.world()
     with mpi.agree(comm):
         settings = config.load(path, overrides)

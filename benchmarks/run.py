@@ -1,0 +1,255 @@
+"""The figures of the README: aggregation, plans, epochs, memory, start-up.
+
+    python benchmarks/run.py --json bench.json
+    python benchmarks/run.py --only aggregation --graph rmat:16 --widths 128 --turns 5
+
+What is compared takes turns in one process (A B A B ...), and medians are given with the extremes beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import machine
+import numpy as np
+import real_graphs
+from rich.console import Console
+from rich.table import Table
+
+from mgg_hpc.data import generate, store
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.errors import WRONG_INPUT, InputError
+
+MGG = Path(sys.executable).with_name("mgg")
+PARTS = ("aggregation", "plan", "epoch", "memory", "help")
+
+
+def graph_named(name: str) -> tuple[Graph, str]:
+    """A graph of the data folder or rmat:SCALE; and a note where another one had to do."""
+    kind, _, scale = name.partition(":")
+    if kind == "rmat":
+        return generate.rmat(int(scale), 16, 0), ""
+    try:
+        return real_graphs.read(name), ""
+    except InputError as error:
+        return generate.rmat(18, 10, 0), f"{error}; rmat of scale 18 instead"
+
+
+def aggregation(graph: Graph, widths: list[int], threads: int, turns: int) -> list[dict[str, Any]]:
+    """A row for each width, unweighted and weighted."""
+    from aggregation import Pair
+
+    rows = []
+    for weighted in (False, True):
+        pair = Pair(graph, threads, weighted=weighted)
+        rows += [pair.measure(width, turns) for width in widths]
+    return rows
+
+
+def plan(graph: Graph, ranks: int, turns: int) -> dict[str, Any]:
+    """Seconds to plan all ranks' work one after the other on one core: bounds, self loops, chunks, schedules."""
+    from mgg_hpc.plan import adjacency, ranges, workload
+    from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
+    from mgg_hpc.runtime.backends.base import Options
+    from mgg_hpc.runtime.backends.serial import SerialBackend, World
+
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(everywhere)})
+    totals, slowest = [], []
+    try:
+        for _ in range(turns):
+            began = time.perf_counter()
+            bounds = ranges.edge_balanced(graph.indptr, ranks)
+            each = []
+            for rank in range(ranks):
+                started = time.perf_counter()
+                first, last = int(bounds[rank]), int(bounds[rank + 1])
+                indptr = graph.indptr[first : last + 1]
+                indices = graph.indices[indptr[0] : indptr[-1]]
+                looped, sources, _ = adjacency.with_self_loops(first, indptr - indptr[0], indices, None)
+                made = workload.build(rank, bounds, looped, sources, DEFAULT_GEOMETRY.ps)
+                SerialBackend(rank, World(ranks), Options(DEFAULT_GEOMETRY)).schedule(made)
+                each.append(time.perf_counter() - started)
+            totals.append(time.perf_counter() - began)
+            slowest.append(max(each))
+    finally:
+        os.sched_setaffinity(0, everywhere)
+    return {
+        "graph": graph.name,
+        "edges": graph.edges,
+        "ranks": ranks,
+        "all_ranks_s": min(totals),
+        "slowest_rank_s": min(slowest),
+    }
+
+
+def mgg(*arguments: str | Path) -> None:
+    """Run `mgg`; its output is shown where it fails."""
+    done = subprocess.run([MGG, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"mgg {' '.join(map(str, arguments))} failed:\n{done.stdout}{done.stderr}")
+
+
+def train(
+    folder: Path, file: Path, ranks: int, threads: int, epochs: int, **settings: object
+) -> dict[str, Any]:
+    """The summary of a run started as a user starts it."""
+    job = folder / "job.toml"
+    job.write_text(f'[graph]\nfile = "{file}"\n[run]\nfolder = "{folder / "runs"}"\nthreads = {threads}\n')
+    chosen = [f"--set={key.replace('__', '.')}={value}" for key, value in settings.items()]
+    mgg("launch", "-n", str(ranks), "train", job, f"--set=train.epochs={epochs}", *chosen)
+    return json.loads((folder / "runs" / "latest" / "summary.json").read_text())
+
+
+def epoch(names: list[str], folder: Path, epochs: int) -> list[dict[str, Any]]:
+    """Training and evaluation of one epoch, with two threads: of one rank, or one of each of two."""
+    rows = []
+    for name in names:
+        file = real_graphs.write(name, folder)
+        for ranks, threads in ((1, 2), (2, 1)):
+            summary = train(folder, file, ranks, threads, epochs, train__normalize_features="row")
+            kept = {key: summary[key] for key in ("ranks", "threads", "epoch_ms", "eval_ms", "aggregate_ms")}
+            rows.append({"graph": name, **kept})
+    return rows
+
+
+def memory(folder: Path, nodes: int) -> dict[str, Any]:
+    """The peak of each of two ranks, what the plan said, and what remains for Python and its libraries."""
+    file = folder / "memory.h5"
+    graph = generate.sbm(nodes, classes=8, features=64, degree=20.0, homophily=0.8, seed=0)
+    store.write(file, graph, force=True)
+    summary = train(folder, file, 2, 1, 5, model__hidden=64)
+    pairs = zip(summary["peak_rss_bytes"], summary["estimated_bytes"], strict=True)
+    return {
+        "nodes": nodes,
+        "edges": graph.edges,
+        "peak_bytes": summary["peak_rss_bytes"],
+        "estimated_bytes": summary["estimated_bytes"],
+        "remainder_bytes": [peak - estimated for peak, estimated in pairs],
+    }
+
+
+def help_time(turns: int) -> dict[str, float]:
+    """Seconds of `mgg --help`, on the clock and of the processor."""
+    wall, used = [], []
+    for _ in range(turns):
+        before, began = os.times(), time.perf_counter()
+        mgg("--help")
+        wall.append(time.perf_counter() - began)
+        after = os.times()
+        used.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
+    return {"wall_s": min(wall), "median_wall_s": statistics.median(wall), "processor_s": min(used)}
+
+
+def show(results: dict[str, Any]) -> None:
+    """Print everything that was measured."""
+    console = Console(width=None if Console().is_terminal else 110, highlight=False)
+    console.print(", ".join(f"{key} {value}" for key, value in results["machine"].items()))
+    if "note" in results:
+        console.print(results["note"])
+    if rows := results.get("aggregation"):
+        title = f"aggregation of {results['graph']}, {results['threads']} threads: ms, median (min .. max)"
+        table = Table("width", "weights", "mgg", "torch CSR", "times as fast", title=title)
+        for row in rows:
+            cells = [
+                _cell(row[key], places) for key, places in (("ours_ms", 1), ("torch_ms", 1), ("ratio", 2))
+            ]
+            table.add_row(str(row["width"]), "yes" if row["weighted"] else "no", *cells)
+        console.print(table)
+    if found := results.get("plan"):
+        console.print(
+            f"plan of {found['graph']} ({found['edges']:,} edges) for {found['ranks']} ranks on one core: "
+            f"{found['all_ranks_s']:.2f} s for all, {found['slowest_rank_s']:.2f} s for the slowest rank"
+        )
+    if rows := results.get("epoch"):
+        table = Table("graph", "ranks", "threads", "epoch", "evaluation", "aggregation", title="ms an epoch")
+        for row in rows:
+            times = [_cell(row[key], 2) for key in ("epoch_ms", "eval_ms", "aggregate_ms")]
+            table.add_row(row["graph"], str(row["ranks"]), str(row["threads"]), *times)
+        console.print(table)
+    if found := results.get("memory"):
+        table = Table("rank", "peak", "planned", "remainder", title=f"MB of a rank, {found['edges']:,} edges")
+        keys = ("peak_bytes", "estimated_bytes", "remainder_bytes")
+        for rank, sizes in enumerate(zip(*(found[key] for key in keys), strict=True)):
+            table.add_row(str(rank), *(f"{size / 1e6:.0f}" for size in sizes))
+        console.print(table)
+    if found := results.get("help"):
+        console.print(f"mgg --help: {found['wall_s']:.3f} s ({found['processor_s']:.3f} s of processor time)")
+
+
+def _cell(spread: dict[str, float], places: int) -> str:
+    low, middle, high = (f"{spread[key]:.{places}f}" for key in ("min", "median", "max"))
+    return f"{middle} ({low} .. {high})"
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.option("--only", default=",".join(PARTS), show_default=True, help="Which parts, separated by commas.")
+@click.option("--graph", default="cnr_2000", show_default=True, help="To aggregate and plan; or rmat:SCALE.")
+@click.option("--widths", default="16,64,128,256", show_default=True, help="Of rows, separated by commas.")
+@click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--turns", type=click.IntRange(1), default=15, show_default=True, help="Of what is compared.")
+@click.option("--epochs", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--epoch-graphs", default="cora,pubmed", show_default=True)
+@click.option("--memory-nodes", type=click.IntRange(100), default=200_000, show_default=True)
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Write the figures to this file too.")
+def main(
+    only: str,
+    graph: str,
+    widths: str,
+    threads: int,
+    turns: int,
+    epochs: int,
+    epoch_graphs: str,
+    memory_nodes: int,
+    output: Path | None,
+) -> None:
+    """Measure what was asked for, print it, and write it down."""
+    parts = only.split(",")
+    if unknown := set(parts) - set(PARTS):
+        raise click.BadParameter(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    results: dict[str, Any] = {"machine": machine.describe(), "threads": threads}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if {"aggregation", "plan"} & set(parts):
+            subject, note = graph_named(graph)
+            results["graph"] = subject.name
+            if note:
+                results["note"] = note
+        if "plan" in parts:
+            results["plan"] = plan(subject, 4, min(turns, 3))
+        if "aggregation" in parts:
+            results["aggregation"] = aggregation(subject, [int(w) for w in widths.split(",")], threads, turns)
+        try:
+            if "epoch" in parts:
+                results["epoch"] = epoch(epoch_graphs.split(","), folder, epochs)
+        except InputError as error:
+            click.echo(f"bench: error: {error}", err=True)
+            sys.exit(WRONG_INPUT)
+        if "memory" in parts:
+            results["memory"] = memory(folder, memory_nodes)
+        if "help" in parts:
+            results["help"] = help_time(5)
+    show(results)
+    if output:
+        output.write_text(json.dumps(results, indent=2, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(type(value).__name__)
+
+
+if __name__ == "__main__":
+    main()
