@@ -110,8 +110,8 @@ def test_a_terminal_shows_the_bar_and_the_whole_table(inputs, tmp_path):
 
 
 def test_a_long_path_is_shown_whole(inputs, tmp_path):
-    """Paths are there to be copied: the table folds them and drops nothing."""
-    runs = tmp_path / ("folder-" * 12) / "runs"
+    """Paths are there to be copied: the table folds them, drops nothing, and takes no part of them for a colour."""
+    runs = tmp_path / ("folder-" * 12) / "[red]:smile:runs"
     chosen = ["--set", f"run.folder={runs}", "--set", "train.epochs=2"]
     done = run("train", inputs / "digits.toml", *chosen, folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from . import memory
 from .job import Job
@@ -27,49 +28,62 @@ def spread(values: list[float]) -> dict[str, float]:
     return {"min": min(values), "median": statistics.median(values), "max": max(values)}
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 rank", "2 ranks"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def console() -> Console:
+    """stdout; names and paths are printed as they are, and tables in a file are 110 columns wide at most."""
+    width = None if Console().is_terminal else 110
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
 def print_start(job: Job) -> None:
     """One line each on the graph, the ranks and the choices made."""
-    part, geometry = job.part, job.backend.geometry
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(
-        f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, {part.features:,} features, {part.classes} classes"
-    )
-    console.print(
-        f"{job.comm.size} rank(s) x {job.backend.threads} thread(s); "
-        f"backend {job.backend.name} ({job.backend_reason}); "
-        f"transfer direct; ps {geometry.ps}, dist {geometry.dist}, wpb {geometry.wpb}"
-    )
-    if part.bounds_source == "computed" and job.comm.size > 1:
-        console.print(
-            f"the file has no partition for {job.comm.size} ranks: edge-balanced bounds were computed "
-            f"('mgg partition {part.path.name} -n {job.comm.size}' stores them)"
+    part, geometry, ranks = job.part, job.backend.geometry, job.comm.size
+    threads = counted(job.backend.threads, "thread") + (" each" if ranks > 1 else "")
+    lines = [
+        f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
+        f"{part.features:,} features, {part.classes} classes",
+        f"{counted(ranks, 'rank')}, {threads}; backend {job.backend.name} ({job.backend_reason}); "
+        f"transfer direct; ps {geometry.ps}, dist {geometry.dist}, wpb {geometry.wpb}",
+    ]
+    if part.bounds_source == "computed" and ranks > 1:
+        lines.append(
+            f"the file has no partition for {ranks} ranks: edge-balanced bounds were computed "
+            f"('mgg partition {part.path.name} -n {ranks}' stores them)"
         )
+    for line in lines:
+        console().print(line, soft_wrap=True)
 
 
 def print_plan(job: Job) -> None:
     """Rows, edges, halo and memory of every rank. Collective; rank 0 prints."""
     plan, need = job.adjacency.forward, memory.estimate(job)
-    mine = (plan.destinations, plan.local_edges, plan.remote_edges, len(plan.halo), len(plan.segments), need)
-    every = job.comm.gather(mine, root=0)
+    work = (plan.destinations, plan.local_edges, plan.remote_edges, len(plan.halo), len(plan.segments))
+    every = job.comm.gather((work, need), root=0)
     if every is None:
         return
-    table = Table(
-        title="plan and memory of each rank", caption="memory beside Python and its libraries (about 350 MiB)"
+    work_names = ("rows", "local edges", "remote edges", "halo rows", "segments")
+    memory_names = ("graph", "features", "plan", "heap", "activations", "total")
+    works, memories = (
+        Table(title="plan"),
+        Table(title="memory, beside about 350 MiB for Python and its libraries"),
     )
-    for name in ("rank", "rows", "local edges", "remote edges", "halo rows", "segments"):
-        table.add_column(name, justify="right")
-    for name in ("graph", "features", "plan", "heap", "activations", "total"):
-        table.add_column(name, justify="right")
-    for rank, (rows, local, remote, halo, segments, e) in enumerate(every):
-        counts = [f"{n:,}" for n in (rank, rows, local, remote, halo, segments)]
-        table.add_row(*counts, *map(size, (e.graph, e.features, e.plan, e.heap, e.activations, e.total)))
-    Console(width=None if Console().is_terminal else 140).print(table)
+    for table, names in ((works, work_names), (memories, memory_names)):
+        for name in ("rank", *names):
+            table.add_column(name, justify="right")
+    for rank, (counts, estimate) in enumerate(every):
+        works.add_row(str(rank), *(f"{count:,}" for count in counts))
+        memories.add_row(str(rank), *(size(getattr(estimate, name)) for name in memory_names))
+    console().print(works, memories, sep="\n")
 
 
 def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
     """The table at the end of a run."""
     table = Table(
-        title=f"{summary['model']} on {summary['graph']['name']}, {summary['ranks']} rank(s)",
+        title=f"{summary['model']} on {summary['graph']['name']}, {counted(summary['ranks'], 'rank')}",
         show_header=False,
     )
     table.add_column(style="bold", no_wrap=True)
@@ -95,7 +109,6 @@ def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
     table.add_row(
         "memory per rank", ", ".join(size(peak) for peak in peaks) + f"; heap {size(summary['heap_bytes'])}"
     )
-    table.add_row("summary", str(path))
-    table.add_row("run folder", str(folder))
-    console = Console()
-    (console if console.is_terminal else Console(width=110)).print(table)
+    table.add_row("summary", Text(str(path)))
+    table.add_row("run folder", Text(str(folder)))
+    console().print(table)

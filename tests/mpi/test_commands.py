@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,12 +179,14 @@ def test_dry_run_prints_the_plan_of_each_rank_and_writes_nothing(comm, folder, f
     assert outcome.out[1:] == [""] * (comm.size - 1)
     assert "".join(outcome.err) == ""
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in outcome.out[0].splitlines()]
-    rows = [line for line in lines if line]
-    assert [row[0] for row in rows] == [str(rank) for rank in range(comm.size)]
-    assert sum(int(row[1]) for row in rows) == graph.nodes
-    assert sum(int(row[2].replace(",", "")) + int(row[3].replace(",", "")) for row in rows) == (
-        graph.edges + graph.nodes
-    )
+    plans = [[int(cell.replace(",", "")) for cell in line] for line in lines if len(line) == 6]
+    assert [row[0] for row in plans] == list(range(comm.size))
+    assert sum(row[1] for row in plans) == graph.nodes
+    assert sum(row[2] + row[3] for row in plans) == graph.edges + graph.nodes  # with a self loop each
+    assert (sum(row[4] for row in plans) > 0) == (comm.size > 1)
+    memories = [line for line in lines if len(line) == 7]
+    assert [row[0] for row in memories] == [str(rank) for rank in range(comm.size)]
+    assert all(re.fullmatch(r"\d+(\.\d)? (B|KiB|MiB)", cell) for row in memories for cell in row[1:])
     assert files(folder) == before
     assert not (folder / "runs").exists()
 
