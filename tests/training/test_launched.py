@@ -1,0 +1,83 @@
+"""Training and prediction by `mgg launch`, processes and all: exit codes, single lines, nothing left."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import h5py
+import numpy as np
+import pytest
+from jobs import blocks, files, run, write_job
+
+from mgg_hpc.__main__ import main
+from mgg_hpc.training import run_folder
+
+
+def test_two_ranks_train_and_predict_what_one_rank_predicts(tmp_path):
+    write_job(tmp_path, blocks(), train={"epochs": 20, "dtype": "float64"})
+    done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the file has no partition for 2 ranks: edge-balanced bounds were computed" in done.stdout
+    summary = json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())
+    assert (summary["ranks"], summary["backend"], len(summary["peak_rss_bytes"])) == (2, "shm", 2)
+    found = []
+    for name, launch in (("one.h5", []), ("two.h5", ["launch", "-n", "2"])):
+        done = run(*launch, "predict", "runs", "-o", name, folder=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        with h5py.File(tmp_path / name) as file:
+            found.append({key: file[key][:] for key in file})
+    assert set(found[0]) == {"class", "probability", "embedding"}
+    for key, value in found[0].items():
+        np.testing.assert_allclose(found[1][key], value, rtol=1e-10, atol=1e-12)
+
+
+def test_stored_bounds_are_used_without_a_word(tmp_path):
+    write_job(tmp_path, blocks())
+    assert run("partition", "g.h5", "-n", "2", folder=tmp_path).returncode == 0
+    done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)
+    assert done.returncode == 0
+    assert "partition" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_wrong_job_is_one_line_and_code_2(tmp_path, ranks):
+    write_job(tmp_path, blocks(), train={"epoch": 3})
+    before = files(tmp_path)
+    done = run("launch", "-n", str(ranks), "train", "job.toml", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "mgg: error: job.toml: unknown key train.epoch; did you mean train.epochs?\n"
+    assert done.stdout == ""
+    assert files(tmp_path) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"g.h5", "job.toml"}
+
+
+def test_a_wrong_graph_is_one_line_and_code_2_on_two_ranks(tmp_path):
+    write_job(tmp_path, blocks())
+    (tmp_path / "g.h5").write_bytes(b"no HDF5")
+    done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "g.h5" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"g.h5", "job.toml"}
+
+
+def test_a_full_device_is_one_line_and_code_2(tmp_path, monkeypatch, capsys):
+    job = write_job(tmp_path, blocks())
+
+    def full(self, values):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_folder.MetricsFile, "add", full)
+    assert main(["train", str(job)]) == 2
+    text = capsys.readouterr().err
+    assert text.startswith("mgg: error: no space left on the device")
+    assert text.count("\n") == 1
+
+
+def test_a_folder_of_runs_that_root_cannot_write_either_is_refused(tmp_path):
+    write_job(tmp_path, blocks(), run={"folder": "/proc/runs"})
+    done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mgg: error: run.folder: /proc/runs cannot be written to (")
+    assert done.stderr.count("\n") == 1

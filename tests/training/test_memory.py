@@ -1,0 +1,62 @@
+"""A rank's memory: what is measured, and that freed arrays go back to the system."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mgg_hpc.training import memory
+
+# Large arrays freed between small ones that stay: the pieces that a heap cannot give back.
+CHURN = """
+import sys
+import numpy as np
+from pathlib import Path
+from mgg_hpc.training import memory
+
+def resident():
+    (line,) = [l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024
+
+if sys.argv[1] == "yes":
+    memory.return_freed_memory()
+np.ones(6 << 18)  # its end raises glibc's threshold to 12 MiB
+before = resident()
+large, kept = [], []
+for _ in range(20):
+    large.append(np.ones(1 << 20))
+    kept.append([bytes(40_000) for _ in range(4)])
+del large
+print(resident() - before)
+"""
+
+
+def churned(asked: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", CHURN, asked],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
+    )
+    return int(done.stdout)
+
+
+def test_freed_arrays_are_given_back():
+    assert churned("no") > 100e6  # or this test shows nothing
+    assert churned("yes") < 20e6
+
+
+def status() -> dict[str, int]:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
+
+
+def test_a_peak_holds_a_ranks_own_windows_once():
+    found = status()
+    assert memory.peak_bytes(0) == pytest.approx(found["VmHWM"] - found["RssShmem"], abs=4 << 20)
+    # A lone rank's symmetric rows are private: they are in the high-water mark, and in no window.
+    assert memory.peak_bytes(1 << 40) == pytest.approx(found["VmHWM"], abs=4 << 20)
