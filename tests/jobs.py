@@ -94,7 +94,9 @@ def files(folder: Path) -> dict[Path, bytes]:
 def clean_environment() -> dict[str, str]:
     """This process's environment without what a launcher may have put there."""
     return {
-        name: value for name, value in os.environ.items() if not name.startswith(("MGG_", "OMPI_", "PMI"))
+        name: value
+        for name, value in os.environ.items()
+        if name == "MGG_DATA" or not name.startswith(("MGG_", "OMPI_", "PMI"))
     }
 
 

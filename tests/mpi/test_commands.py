@@ -147,8 +147,11 @@ def test_the_best_validation_epoch_is_kept(folder, first, mgg):
         assert summary[f"{split}_accuracy"] == pytest.approx(float(best[f"{split}_accuracy"]), rel=1e-8)
 
 
+LAST = {"select": "last", "patience": 1}
+
+
 def test_select_last_keeps_the_last_epoch_and_knows_no_patience(folder, first, mgg):
-    first(lambda: write_job(folder, blocks(300), train={"epochs": 40, "select": "last", "patience": 1}))
+    first(lambda: write_job(folder, blocks(300), train={"epochs": 40, "learning_rate": 0.5} | LAST))
     mgg("train", folder / "job.toml")
     summary, lines = trained(folder / "runs" / "001")
     assert (summary["best_epoch"], summary["epochs"], len(lines)) == (40, 40, 40)

@@ -1,0 +1,32 @@
+"""Which epoch's weights are kept."""
+
+from __future__ import annotations
+
+import torch
+
+from mgg_hpc.training.metrics import Scores
+from mgg_hpc.training.train import History
+
+# (validation accuracy, validation loss) of epochs 1, 2, ...; epoch 3 wins by its lower loss, epoch 4 only equals it.
+EPOCHS = [(0.5, 1.0), (0.7, 0.9), (0.7, 0.8), (0.7, 0.8), (0.6, 0.1)]
+
+
+def kept(select: str) -> History:
+    history, model = History(), torch.nn.Linear(1, 1)
+    for epoch, (accuracy, loss) in enumerate(EPOCHS, 1):
+        with torch.no_grad():
+            model.bias.fill_(epoch)  # in place: what is kept must be a copy
+        history.consider(epoch, Scores(0.0, accuracy, epoch / 10, loss), model, select)
+    return history
+
+
+def test_best_is_the_highest_accuracy_then_the_lowest_loss_then_the_first():
+    history = kept("best")
+    assert (history.best_epoch, history.scores.test) == (3, 0.3)
+    assert history.state["bias"].item() == 3
+
+
+def test_last_is_the_last():
+    history = kept("last")
+    assert (history.best_epoch, history.scores.test) == (5, 0.5)
+    assert history.state["bias"].item() == 5
