@@ -15,19 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..plan import workload
-from ..plan.layout import RowFormat
 from ..plan.workload import Plan
 from ..runtime.backends.base import Backend, Epilogue, Rows
-
-
-def padded_rows(count: int, dim: int, dtype: torch.dtype) -> Tensor:
-    """Uninitialised rows [count, dim], padded as kernels store them."""
-    return torch.empty(count, row_format(dim, dtype).stride, dtype=dtype)[:, :dim]
-
-
-def row_format(dim: int, dtype: torch.dtype) -> RowFormat:
-    """The format of rows of ``dim`` values of a torch type."""
-    return RowFormat(np.dtype(str(dtype).removeprefix("torch.")), dim)
+from .workspace import Workspace, row_format
 
 
 class _Pattern:
@@ -44,6 +34,7 @@ class _Pattern:
         self.backend, self.indptr, self.indices, self.dtype = backend, indptr, indices, dtype
         self.shape = (len(indptr) - 1, columns)
         self.plan = workload.rectangular(backend.rank, indptr, indices, columns, backend.geometry.ps)
+        self.workspace = Workspace()
         self._rows: dict[tuple[int, int], Rows] = {}
 
     @cached_property
@@ -129,7 +120,7 @@ class SparseFeatures:
         """rows^T @ X, [O, F], for rows [n, O]: the gradient of ``weight`` in X @ weight^T."""
         pattern = self._pattern
         plan, order = pattern.transposed
-        out = padded_rows(self.shape[1], rows.shape[1], self.dtype)
+        out = pattern.workspace.rows(self.shape[1], rows.shape[1], self.dtype)
         source = pattern.filled(rows.detach())
         pattern.backend.aggregate(plan, "mul", "sum", source, out.numpy(), edge=self.values[order])
         return out.t()

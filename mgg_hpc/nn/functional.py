@@ -48,11 +48,9 @@ class _Convolution(torch.autograd.Function):
             rows, local = graph.exchange(in_channels)
             _scaled(x, adjacency, local)
             aggregated = graph.aggregate(adjacency, rows)
-            out = (
-                torch.mm(aggregated, weight.t())
-                if bias is None
-                else torch.addmm(bias, aggregated, weight.t())
-            )
+            out = graph.workspace.rows(len(x), out_channels, x.dtype)
+            torch.mm(aggregated, weight.t(), out=out)
+            out = out if bias is None else out.add_(bias)
             out = out.relu_() if relu else out
         ctx.first, ctx.relu, ctx.graph, ctx.adjacency, ctx.features = first, relu, graph, adjacency, features
         ctx.save_for_backward(x if first else aggregated, weight, out if relu else None)
@@ -62,11 +60,12 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
         kept, weight, out = ctx.saved_tensors
         wants_x, _, wants_weight, wants_bias = ctx.needs_input_grad[:4]
+        graph, adjacency = ctx.graph, ctx.adjacency
         if ctx.relu:
-            gradient = gradient * (out > 0)
+            passed = graph.workspace.rows(*out.shape, out.dtype)
+            gradient = torch.ops.aten.threshold_backward.grad_input(gradient, out, 0, grad_input=passed)
         x_gradient = weight_gradient = None
         bias_gradient = gradient.sum(0) if wants_bias else None
-        graph, adjacency = ctx.graph, ctx.adjacency
         if ctx.first:
             rows, local = graph.exchange(gradient.shape[1])
             _scaled(gradient, adjacency, local)
@@ -74,7 +73,8 @@ class _Convolution(torch.autograd.Function):
             if wants_weight:
                 weight_gradient = back.t() @ kept if ctx.features is None else ctx.features.gradient(back)
             if wants_x:
-                x_gradient = back @ weight
+                x_gradient = graph.workspace.rows(len(back), weight.shape[1], back.dtype)
+                torch.mm(back, weight, out=x_gradient)
         else:
             if wants_weight:
                 weight_gradient = gradient.t() @ kept

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..plan.workload import Plan
 from ..runtime.backends.base import Backend, Epilogue, Rows
-from .features import padded_rows, row_format
+from .workspace import Workspace, row_format
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class GraphHandle:
         self.backend, self.counts, self.ids, self.gcn, self.dtype = backend, counts, ids, gcn, dtype
         self._buffers = [self._allocate(widest) for _ in range(2)]
         self._turn = 0
+        self.workspace = Workspace()
 
     @property
     def rows(self) -> int:
@@ -89,7 +90,7 @@ class GraphHandle:
         self.backend.publish(rows)
         plan = adjacency.backward if backward else adjacency.forward
         weight = adjacency.backward_weight if backward else adjacency.forward_weight
-        out = padded_rows(plan.destinations, rows.format.dim, self.dtype)
+        out = self.workspace.rows(plan.destinations, rows.format.dim, self.dtype)
         epilogue = Epilogue(
             scale=None if adjacency.scale is None else adjacency.scale.numpy(),
             bias=None if bias is None else bias.detach().numpy(),

@@ -6,7 +6,8 @@ import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..nn.features import SparseFeatures, row_format
+from ..nn.features import SparseFeatures
+from ..nn.workspace import row_format
 from .job import Job
 
 LARGE = 4 << 20  # bytes of an array that gets pages of its own
@@ -17,7 +18,7 @@ def return_freed_memory() -> None:
     """Have large arrays give their pages back to the system when they are freed.
 
     By itself glibc raises this threshold to 32 MiB as a program runs, and what is freed below it stays with the
-    process in pieces: 120 to 200 MB after a few epochs with activations of 25 MB each.
+    process in pieces, a few more every epoch. Large rows are reused (nn/workspace.py), so little pays for this.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -1,0 +1,42 @@
+"""Storage for rows that come and go every epoch: kept when a tensor is done with it, and used again.
+
+Activations are large and live for a part of an epoch. Freshly allocated, they cost a page fault for every 4 KiB, and
+what the allocator keeps between epochs lies in pieces; here each size is allocated as often as it is live at once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..plan.layout import RowFormat
+from ..runtime.backends.host import aligned_zeros
+
+
+def row_format(dim: int, dtype: torch.dtype) -> RowFormat:
+    """The format of rows of ``dim`` values of a torch type."""
+    return RowFormat(np.dtype(str(dtype).removeprefix("torch.")), dim)
+
+
+class Workspace:
+    """Hands out rows as ordinary tensors; a buffer returns when the last tensor over it is gone."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+
+    def rows(self, count: int, dim: int, dtype: torch.dtype) -> Tensor:
+        """Uninitialised rows [count, dim], padded as kernels store them."""
+        format = row_format(dim, dtype)
+        size = count * format.row_bytes
+        free = self._free[size]
+        buffer = free.pop() if free else aligned_zeros(size)
+        lease: NDArray[Any] = buffer.view(format.dtype).reshape(count, format.stride)
+        # torch keeps the array that it was made from for as long as any tensor uses its memory.
+        weakref.finalize(lease, free.append, buffer).atexit = False
+        return torch.from_numpy(lease)[:, :dim]

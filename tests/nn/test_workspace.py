@@ -1,0 +1,45 @@
+"""Rows are used again when, and only when, nothing holds them any more."""
+
+from __future__ import annotations
+
+import torch
+
+from mgg_hpc.nn.workspace import Workspace
+
+
+def test_rows_are_padded_and_reused_only_when_released():
+    workspace = Workspace()
+    first = workspace.rows(10, 7, torch.float32)
+    assert first.shape == (10, 7) and first.stride() == (8, 1) and first.data_ptr() % 64 == 0
+    address = first.data_ptr()
+    second = workspace.rows(10, 7, torch.float32)
+    assert second.data_ptr() != address
+    view = first[3:5].t()
+    del first
+    third = workspace.rows(10, 7, torch.float32)
+    assert third.data_ptr() not in (address, second.data_ptr())  # the view still holds the first
+    del view
+    assert workspace.rows(10, 7, torch.float32).data_ptr() == address
+    assert workspace.rows(10, 3, torch.float64).data_ptr() != second.data_ptr()
+
+
+def test_autograd_keeps_what_it_saved():
+    workspace = Workspace()
+    weight = torch.ones(4, requires_grad=True)
+
+    def product():
+        rows = workspace.rows(5, 4, torch.float32)
+        rows.fill_(3.0)
+        return (rows * weight).sum()
+
+    kept = product()
+    other = workspace.rows(5, 4, torch.float32)
+    other.fill_(-1.0)
+    kept.backward()
+    assert weight.grad.tolist() == [15.0] * 4
+
+
+def test_no_rows_and_no_columns():
+    workspace = Workspace()
+    assert workspace.rows(0, 5, torch.float32).shape == (0, 5)
+    assert workspace.rows(5, 0, torch.float64).shape == (5, 0)
