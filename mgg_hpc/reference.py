@@ -36,12 +36,15 @@ def aggregate(
 def error_bound(
     source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None
 ) -> Floats:
-    """The largest error allowed to a kernel that accumulates in x's dtype: eps sqrt(degree) sum(|w x|)."""
+    """How far a kernel that accumulates in x's dtype may be from `aggregate`: eps sqrt(degree) sum(|w x|).
+
+    `aggregate` has its own error of that form in float64, which is added.
+    """
     absolute = None if weight is None else np.abs(np.asarray(weight, np.float64))
     magnitude = aggregate(source, destination, nodes, np.abs(x), absolute)
     degree = np.zeros(nodes)
     np.add.at(degree, destination, 1.0)
-    return np.finfo(x.dtype).eps * np.sqrt(degree)[:, None] * magnitude
+    return (np.finfo(x.dtype).eps + np.finfo(np.float64).eps) * np.sqrt(degree)[:, None] * magnitude
 
 
 def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) -> tuple[Ids, Ids, Floats]:

@@ -62,7 +62,7 @@ class _Convolution(torch.autograd.Function):
         wants_x, _, wants_weight, wants_bias = ctx.needs_input_grad[:4]
         graph, adjacency = ctx.graph, ctx.adjacency
         if ctx.relu:
-            passed = graph.workspace.rows(*out.shape, out.dtype)
+            passed = graph.workspace.rows(out.shape[0], out.shape[1], out.dtype)
             gradient = torch.ops.aten.threshold_backward.grad_input(gradient, out, 0, grad_input=passed)
         x_gradient = weight_gradient = None
         bias_gradient = gradient.sum(0) if wants_bias else None

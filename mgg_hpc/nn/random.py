@@ -52,7 +52,7 @@ def _drop(x: Tensor, p: float, seed: int, epoch: int, stream: int, graph: GraphH
     from .. import _host
 
     x = x if x.stride(1) == 1 else x.contiguous()
-    out = graph.workspace.rows(*x.shape, x.dtype)
+    out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
     _host.dropout_rows(
         x.detach().numpy(), out.numpy(), graph.ids, p, seed, epoch, stream, graph.backend.threads
     )
