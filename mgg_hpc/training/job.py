@@ -35,6 +35,11 @@ class Job:
     labels: Labels
     dtype: torch.dtype
 
+    @property
+    def select(self) -> str:
+        """Whose weights are kept: "best" or "last", which is all that there is without validation rows."""
+        return self.settings.train.select if self.labels.totals["val"] else "last"
+
     def graph(self) -> GraphHandle:
         """The handle that layers aggregate over; allocates symmetric memory. Collective."""
         counts = self.part.bounds[1:] - self.part.bounds[:-1]

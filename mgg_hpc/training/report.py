@@ -54,6 +54,8 @@ def print_start(job: Job) -> None:
             f"the file has no partition for {ranks} ranks: edge-balanced bounds were computed "
             f"('mgg partition {part.path.name} -n {ranks}' stores them)"
         )
+    if job.select != job.settings.train.select:
+        lines.append("the graph has no validation rows: the weights of the last epoch are kept")
     for line in lines:
         console().print(line, soft_wrap=True)
 

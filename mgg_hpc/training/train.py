@@ -121,12 +121,12 @@ def fit(job: Job, graph: GraphHandle, folder: Path | None, shown: bool | None) -
             scores = trainer.evaluate()
             history.epoch_ms.append((trained - began) * 1e3)
             history.eval_ms.append((time.perf_counter() - evaluating) * 1e3)
-            history.consider(epoch, scores, job.model, train.select)
+            history.consider(epoch, scores, job.model, job.select)
             if metrics:
                 times = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1])
                 metrics.add([epoch, history.loss, scores.train, scores.val, scores.test, *times])
             bar.step(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
-            if train.patience and train.select == "best" and epoch - history.best_epoch >= train.patience:
+            if train.patience and job.select == "best" and epoch - history.best_epoch >= train.patience:
                 break
     if metrics:
         metrics.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 
@@ -81,3 +82,14 @@ def test_a_folder_of_runs_that_root_cannot_write_either_is_refused(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("mgg: error: run.folder: /proc/runs cannot be written to (")
     assert done.stderr.count("\n") == 1
+
+
+def test_without_validation_rows_the_last_weights_are_kept(tmp_path):
+    graph = blocks()
+    graph = dataclasses.replace(graph, train=graph.train | graph.val, val=np.zeros_like(graph.val))
+    write_job(tmp_path, graph, train={"epochs": 7, "patience": 2})
+    done = run("train", "job.toml", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the graph has no validation rows: the weights of the last epoch are kept" in done.stdout
+    summary = json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())
+    assert (summary["best_epoch"], summary["epochs"]) == (7, 7)
