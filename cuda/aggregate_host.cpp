@@ -1,7 +1,7 @@
 // Sums the rows of each destination's neighbours, on the cores of one host.
 //
 // A destination's segments (its local and remote neighbour partitions, MGG section 3.3) are summed by one thread
-// into registers and stored once, with scale, bias and ReLU. Rows are prefetched `dist` partitions ahead. Hubs are
+// into registers and stored once, with scale, bias and ReLU. Rows are prefetched `dist` edges ahead. Hubs are
 // split over threads and their partial sums added in a fixed order: the same input gives the same bits whatever
 // the threads do. This file is compiled once for each instruction set (MGG_ISA).
 #include "aggregate_host.h"

@@ -151,8 +151,9 @@ class HostSchedule {
     }
     std::vector<T> padded_bias(bias ? stride : 0, T(0));
     if (bias) std::memcpy(padded_bias.data(), bias->data(), dim * sizeof(T));
-    std::vector<T> partials(static_cast<size_t>(schedule_.slots) * stride + mgg::row_alignment);
-    T* aligned = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(partials.data()) + 15) / 16 * 16);
+    // Every slot is written before it is read, so nothing is cleared.
+    const std::unique_ptr<T[]> partials(new T[static_cast<size_t>(schedule_.slots) * stride + mgg::row_alignment]);
+    T* aligned = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(partials.get()) + 15) / 16 * 16);
     const mgg::Aggregation<T> call{&schedule_, sources.data(), weight ? weight->data() : nullptr, out.data(),
                                    scale ? scale->data() : nullptr, bias ? padded_bias.data() : nullptr, aligned,
                                    stride, relu, threads};
@@ -210,15 +211,17 @@ void uniform_rows(Matrix<T> out, double low, double high, uint64_t seed, uint32_
     }
 }
 
+// Nothing is converted: a converted output would be written and thrown away.
 template <class T>
 void bind(nb::module_& m, nb::class_<HostSchedule>& schedule) {
-  schedule.def("aggregate", &HostSchedule::aggregate<T>, "addresses"_a, "counts"_a, "weight"_a.none(), "out"_a,
-               "scale"_a.none(), "bias"_a.none(), "relu"_a, "threads"_a);
-  m.def("dropout_rows", &dropout_rows<T>, "x"_a, "out"_a, "node"_a, "p"_a, "seed"_a, "epoch"_a, "stream"_a,
-        "threads"_a);
-  m.def("dropout_csr", &dropout_csr<T>, "indptr"_a, "index"_a, "value"_a, "out"_a, "node"_a, "p"_a, "seed"_a,
-        "epoch"_a, "stream"_a, "threads"_a);
-  m.def("uniform_rows", &uniform_rows<T>, "out"_a, "low"_a, "high"_a, "seed"_a, "stream"_a);
+  schedule.def("aggregate", &HostSchedule::aggregate<T>, "addresses"_a.noconvert(), "counts"_a.noconvert(),
+               "weight"_a.noconvert().none(), "out"_a.noconvert(), "scale"_a.noconvert().none(),
+               "bias"_a.noconvert().none(), "relu"_a, "threads"_a);
+  m.def("dropout_rows", &dropout_rows<T>, "x"_a.noconvert(), "out"_a.noconvert(), "node"_a.noconvert(), "p"_a,
+        "seed"_a, "epoch"_a, "stream"_a, "threads"_a);
+  m.def("dropout_csr", &dropout_csr<T>, "indptr"_a.noconvert(), "index"_a.noconvert(), "value"_a.noconvert(),
+        "out"_a.noconvert(), "node"_a.noconvert(), "p"_a, "seed"_a, "epoch"_a, "stream"_a, "threads"_a);
+  m.def("uniform_rows", &uniform_rows<T>, "out"_a.noconvert(), "low"_a, "high"_a, "seed"_a, "stream"_a);
 }
 
 }  // namespace
@@ -227,7 +230,7 @@ NB_MODULE(_host, m) {
   m.doc() = "Schedules, aggregation and random draws for the cores of one host.";
   nb::class_<HostSchedule> schedule(m, "Schedule");
   schedule.def(nb::init<Flat<const uint8_t>, Flat<const uint8_t>, Flat<const int32_t>, int64_t, int, int, int>(),
-               "chunks"_a, "segments"_a, "indices"_a, "destinations"_a, "ps"_a, "dist"_a, "wpb"_a);
+               "chunks"_a.noconvert(), "segments"_a.noconvert(), "indices"_a.noconvert(), "destinations"_a, "ps"_a, "dist"_a, "wpb"_a);
   schedule.def_prop_ro("blocks", &HostSchedule::blocks).def_prop_ro("hubs", &HostSchedule::hubs);
   schedule.def_prop_ro("bytes", &HostSchedule::bytes);
   bind<float>(m, schedule);

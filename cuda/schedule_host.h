@@ -36,6 +36,8 @@ inline std::vector<Segment> by_destination(const std::vector<Segment>& segments,
 }
 
 inline void add_hub(Schedule& s, int64_t first, int64_t last, int64_t edges, int64_t block_edges) {
+  if (s.slots > INT32_MAX - (last - first))
+    throw std::invalid_argument("plan: blocks of " + std::to_string(block_edges) + " edges are too small; raise wpb or ps");
   Hub hub{s.segments[first].destination, s.slots, 0, edges};
   for (int64_t at = first; at < last;) {
     int64_t end = at, taken = 0;

@@ -5,7 +5,6 @@ from __future__ import annotations
 DONE = 0
 FAILED = 1
 WRONG_INPUT = 2
-STOPPED = 3
 
 
 class InputError(Exception):

@@ -1,6 +1,6 @@
 """What every kernel must compute: float64 NumPy over edge lists, written from the formulas.
 
-Nothing here is fast, and nothing here may be derived from the kernels: tests and ``verify`` compare the two.
+Nothing here is fast, and nothing here may be derived from the kernels: the tests compare the two.
 """
 
 from __future__ import annotations

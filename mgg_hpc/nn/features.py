@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..plan import workload
 from ..plan.workload import Plan
-from ..runtime.backends.base import Backend, Epilogue, Rows
+from ..runtime.backends.base import Backend, Draw, Epilogue, Rows
 from .workspace import Workspace, row_format
 
 
@@ -34,7 +34,7 @@ class _Pattern:
         self.backend, self.indptr, self.indices, self.dtype = backend, indptr, indices, dtype
         self.shape = (len(indptr) - 1, columns)
         self.plan = workload.rectangular(backend.rank, indptr, indices, columns, backend.geometry.ps)
-        self.workspace = Workspace()
+        self.workspace = Workspace(backend)
         self._rows: dict[tuple[int, int], Rows] = {}
 
     @cached_property
@@ -96,15 +96,10 @@ class SparseFeatures:
         other.values = values
         return other
 
-    def dropped(self, p: float, seed: int, epoch: int, stream: int, ids: NDArray[np.int64]) -> SparseFeatures:
-        """Dropout on the stored values; the zeros between them stay zeros."""
-        from .. import _host
-
+    def dropped(self, ids: NDArray[np.int64], draw: Draw) -> SparseFeatures:
+        """Dropout on the stored values; the zeros between them stay zeros. ids: int64 [n], original node ids."""
         pattern, out = self._pattern, np.empty_like(self.values)
-        threads = pattern.backend.threads
-        _host.dropout_csr(
-            pattern.indptr, pattern.indices, self.values, out, ids, p, seed, epoch, stream, threads
-        )
+        pattern.backend.dropout_csr(pattern.indptr, pattern.indices, self.values, out, ids, draw)
         return self.with_values(out)
 
     def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:

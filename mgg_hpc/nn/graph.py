@@ -50,7 +50,7 @@ class GraphHandle:
         self.backend, self.counts, self.ids, self.gcn, self.dtype = backend, counts, ids, gcn, dtype
         self._buffers = [self._allocate(widest) for _ in range(2)]
         self._turn = 0
-        self.workspace = Workspace()
+        self.workspace = Workspace(backend)
 
     @property
     def rows(self) -> int:
@@ -69,11 +69,9 @@ class GraphHandle:
         """The next symmetric rows of width ``dim``, and this rank's part as a tensor [n, dim] over the same memory.
 
         Collective: all ranks ask for the same widths in the same order. What was handed out two calls ago is
-        overwritten. A width never seen before grows both buffers.
+        overwritten. Raises ValueError for a width beyond the ``widest`` that the handle was made for.
         """
         self._turn = 1 - self._turn
-        if row_format(dim, self.dtype).stride > self._buffers[0].format.stride:
-            self._buffers = [self._allocate(dim) for _ in range(2)]
         rows = self._buffers[self._turn].shaped(dim)
         return rows, torch.from_numpy(rows.local)
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..runtime.backends.base import Draw
+from ..runtime.backends.host import uniform
 from .features import SparseFeatures
 from .graph import GraphHandle
 
@@ -28,34 +30,30 @@ class Draws:
 
 def glorot(weight: Tensor, seed: int, stream: int) -> None:
     """Fill ``weight`` [out, in] in place with uniform draws in +-sqrt(6 / (in + out)) (Glorot and Bengio, 2010)."""
-    from .. import _host
-
     limit = math.sqrt(6.0 / (weight.shape[0] + weight.shape[1]))
     values = torch.empty(weight.shape, dtype=torch.float64)
-    _host.uniform_rows(values.numpy(), -limit, limit, seed, INITIAL_WEIGHTS + stream)
+    uniform(values.numpy(), -limit, limit, seed, INITIAL_WEIGHTS + stream)
     with torch.no_grad():
         weight.copy_(values)
 
 
 class _Dropout(torch.autograd.Function):
+    """The backward is dropout of the gradient by the same draws, which are made again rather than kept."""
+
     @staticmethod
-    def forward(ctx, x: Tensor, p: float, draws: Draws, stream: int, graph: GraphHandle) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.call = (p, draws.seed, draws.epoch, stream, graph)
-        return _drop(x, *ctx.call)
+    def forward(ctx, x: Tensor, graph: GraphHandle, draw: Draw) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.call = (graph, draw)
+        return _drop(x, graph, draw)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
-        return _drop(gradient, *ctx.call), None, None, None, None
+        return _drop(gradient, *ctx.call), None, None
 
 
-def _drop(x: Tensor, p: float, seed: int, epoch: int, stream: int, graph: GraphHandle) -> Tensor:
-    from .. import _host
-
+def _drop(x: Tensor, graph: GraphHandle, draw: Draw) -> Tensor:
     x = x if x.stride(1) == 1 else x.contiguous()
     out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
-    _host.dropout_rows(
-        x.detach().numpy(), out.numpy(), graph.ids, p, seed, epoch, stream, graph.backend.threads
-    )
+    graph.backend.dropout(x.detach().numpy(), out.numpy(), graph.ids, draw)
     return out
 
 
@@ -76,9 +74,10 @@ class Dropout(torch.nn.Module):
         """x: this rank's rows, dense [n, F] or sparse; the same kind comes back."""
         if not self.training or self.p == 0:
             return x
+        draw = Draw(self.p, self.draws.seed, self.draws.epoch, self.stream)
         if isinstance(x, SparseFeatures):
-            return x.dropped(self.p, self.draws.seed, self.draws.epoch, self.stream, graph.ids)
-        return _Dropout.apply(x, self.p, self.draws, self.stream, graph)
+            return x.dropped(graph.ids, draw)
+        return _Dropout.apply(x, graph, draw)
 
     def extra_repr(self) -> str:
         """What print shows."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..plan.layout import RowFormat
-from ..runtime.backends.host import aligned_zeros
+from ..runtime.backends.base import Backend
 
 
 def row_format(dim: int, dtype: torch.dtype) -> RowFormat:
@@ -27,7 +27,8 @@ def row_format(dim: int, dtype: torch.dtype) -> RowFormat:
 class Workspace:
     """Hands out rows as ordinary tensors; a buffer returns when the last tensor over it is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
 
     def rows(self, count: int, dim: int, dtype: torch.dtype) -> Tensor:
@@ -35,8 +36,14 @@ class Workspace:
         format = row_format(dim, dtype)
         size = count * format.row_bytes
         free = self._free[size]
-        buffer = free.pop() if free else aligned_zeros(size)
+        buffer = free.pop() if free else self._allocate(count, format)
         lease: NDArray[Any] = buffer.view(format.dtype).reshape(count, format.stride)
-        # torch keeps the array that it was made from for as long as any tensor uses its memory.
+        # torch keeps the array that it was made from for as long as any tensor uses its memory. (NumPy's own
+        # slices of it would hold the buffer instead, so none are made.)
         weakref.finalize(lease, free.append, buffer).atexit = False
         return torch.from_numpy(lease)[:, :dim]
+
+    def _allocate(self, count: int, format: RowFormat) -> NDArray[np.uint8]:
+        counts = np.zeros(self._backend.size, dtype=np.int64)
+        counts[self._backend.rank] = count
+        return self._backend.rows(counts, format, symmetric=False).buffer

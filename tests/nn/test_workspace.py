@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 
 from mgg_hpc.nn.workspace import Workspace
+from mgg_hpc.runtime.backends.base import Geometry, Options
+from mgg_hpc.runtime.backends.serial import SerialBackend, World
 
 
 def test_rows_are_padded_and_reused_only_when_released():
-    workspace = Workspace()
+    workspace = Workspace(SerialBackend(0, World(1), Options(Geometry(8, 2, 2))))
     first = workspace.rows(10, 7, torch.float32)
     assert first.shape == (10, 7) and first.stride() == (8, 1) and first.data_ptr() % 64 == 0
     address = first.data_ptr()
@@ -24,7 +26,7 @@ def test_rows_are_padded_and_reused_only_when_released():
 
 
 def test_autograd_keeps_what_it_saved():
-    workspace = Workspace()
+    workspace = Workspace(SerialBackend(0, World(1), Options(Geometry(8, 2, 2))))
     weight = torch.ones(4, requires_grad=True)
 
     def product():
@@ -40,6 +42,6 @@ def test_autograd_keeps_what_it_saved():
 
 
 def test_no_rows_and_no_columns():
-    workspace = Workspace()
+    workspace = Workspace(SerialBackend(0, World(1), Options(Geometry(8, 2, 2))))
     assert workspace.rows(0, 5, torch.float32).shape == (0, 5)
     assert workspace.rows(5, 0, torch.float64).shape == (5, 0)

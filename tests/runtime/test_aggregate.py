@@ -14,7 +14,9 @@ from world import SMALL, play
 
 from mgg_hpc import _host, reference
 from mgg_hpc.plan import workload
-from mgg_hpc.runtime.backends.base import Epilogue, Geometry
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.base import Epilogue, Geometry, Options
+from mgg_hpc.runtime.backends.serial import SerialBackend, World
 
 
 def check(case, x, out, weight=None):
@@ -146,3 +148,31 @@ def test_a_plan_that_names_rows_outside_its_chunk_is_refused(rng):
             schedule.aggregate(
                 np.array([x.ctypes.data], np.uint64), np.array([rows]), None, out, None, None, False, 1
             )
+
+
+def test_nothing_is_converted_behind_the_callers_back(rng):
+    """A converted output would be written and thrown away, a narrower one overrun."""
+    case = cases.ordinary(rng, 1)
+    backend = SerialBackend(0, World(1), Options(SMALL))
+    plan = workload.build(0, case.bounds, *case.part(0), SMALL.ps)
+    rows = backend.rows(np.array([case.nodes]), RowFormat(np.dtype(np.float32), 8), symmetric=True)
+    for out in (np.zeros((97, 8)), np.zeros((97, 4), np.float32), np.zeros((96, 8), np.float32)):
+        with pytest.raises(ValueError, match="rows of 8 x float32 into"):
+            backend.aggregate(plan, "copy", "sum", rows, out)
+    out = np.zeros((97, 8), np.float32)
+    for wrong in (
+        Epilogue(scale=np.ones(97)),
+        Epilogue(bias=np.ones(8)),
+        Epilogue(bias=np.ones(8, np.float16)),
+    ):
+        with pytest.raises(TypeError):
+            backend.aggregate(plan, "copy", "sum", rows, out, epilogue=wrong)
+    with pytest.raises(TypeError):
+        backend.aggregate(plan, "mul", "sum", rows, out, edge=np.ones(plan.edges))
+    with pytest.raises(ValueError, match="one for each edge"):
+        backend.aggregate(plan, "mul", "sum", rows, out, edge=np.ones(plan.edges - 1, np.float32))
+    x = np.ones((3, 4), np.float32)
+    with pytest.raises(TypeError):
+        _host.dropout_rows(x, np.ones((3, 4)), np.arange(3), 0.5, 0, 1, 0, 1)
+    with pytest.raises(TypeError):
+        _host.uniform_rows(np.ones((3, 4), np.float16), 0, 1, 0, 0)

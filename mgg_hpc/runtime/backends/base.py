@@ -34,6 +34,16 @@ class Epilogue:
     relu: bool = False
 
 
+@dataclass(frozen=True)
+class Draw:
+    """What dropout draws depends on beside node and column: seed, epoch, and a stream for each place in a model."""
+
+    p: float
+    seed: int
+    epoch: int
+    stream: int
+
+
 @dataclass
 class Rows:
     """Rows of every PE in one format: this rank's are ``local``, the others' are read by kernels.
@@ -134,6 +144,20 @@ class Backend(Protocol):
         op: "copy" sums the source rows, "mul" the source rows times ``edge``, an [E] array in the plan's order of
         the rows' dtype. reduce: "sum". out: [destinations, dim], of the rows' dtype, padded rows (``padded``).
         """
+
+    def dropout(self, x: Any, out: Any, ids: NDArray[np.int64], draw: Draw) -> None:
+        """out[i, c] = x[i, c] / (1 - p) where the draw of (ids[i], c) keeps it, else 0; x, out [n, F] of one dtype."""
+
+    def dropout_csr(
+        self,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32],
+        values: Any,
+        out: Any,
+        ids: Any,
+        draw: Draw,
+    ) -> None:
+        """The same for the stored values [nnz] of CSR rows, in columns ``indices``."""
 
     def close(self) -> None:
         """Give back all symmetric storage. Collective."""

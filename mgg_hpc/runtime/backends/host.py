@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...plan.layout import CHUNK, SEGMENT, RowFormat
 from ...plan.workload import Plan
-from .base import Epilogue, Options, Rows
+from .base import Draw, Epilogue, Options, Rows
 
 
 def load() -> Any:
@@ -108,6 +108,11 @@ class HostBackend:
         """See Backend.aggregate."""
         if reduce != "sum" or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
             raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")
+        if tuple(out.shape) != (plan.destinations, src.format.dim) or out.dtype != src.format.dtype:
+            raise ValueError(
+                f"aggregate: rows of {src.format.dim} x {src.format.dtype} into {list(out.shape)} of {out.dtype}, "
+                f"for {plan.destinations} destinations"
+            )
         epilogue = epilogue or Epilogue()
         began = time.perf_counter()
         self.schedule(plan).aggregate(
@@ -127,3 +132,28 @@ class HostBackend:
         self.meter.local_bytes += plan.local_edges * row_bytes
         self.meter.remote_bytes += plan.remote_edges * row_bytes
         self.meter.remote_rows += plan.remote_edges
+
+    def dropout(self, x: Any, out: Any, ids: NDArray[np.int64], draw: Draw) -> None:
+        """See Backend.dropout."""
+        self._host.dropout_rows(x, out, ids, draw.p, draw.seed, draw.epoch, draw.stream, self.threads)
+
+    def dropout_csr(
+        self,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32],
+        values: Any,
+        out: Any,
+        ids: Any,
+        draw: Draw,
+    ) -> None:
+        """See Backend.dropout_csr."""
+        call = (draw.p, draw.seed, draw.epoch, draw.stream, self.threads)
+        self._host.dropout_csr(indptr, indices, values, out, ids, *call)
+
+
+def uniform(out: NDArray[Any], low: float, high: float, seed: int, stream: int) -> None:
+    """Fill ``out`` [n, F] with draws in [low, high) that depend on (seed, stream, row, column) alone.
+
+    Initial weights are drawn here whatever the backend, so that they are the same on all of them.
+    """
+    load().uniform_rows(out, low, high, seed, stream)
