@@ -35,6 +35,7 @@ def cli() -> None:
 
 
 @cli.group(
+    short_help="Write a synthetic graph.",
     cls=Verbs,
     epilog=example(
         "mgg generate rmat --scale 14 -o rmat14.h5",
@@ -154,7 +155,7 @@ def info(graph: Path, as_json: bool) -> None:
     process_info(graph, as_json=as_json)
 
 
-@cli.command(epilog=example("mgg verify cora.h5"))
+@cli.command(short_help="Prove that a graph file is sound.", epilog=example("mgg verify cora.h5"))
 @click.argument("graph", type=Existing)
 def verify(graph: Path) -> None:
     """Prove that a graph file is sound, or name the first value that is not."""
@@ -183,11 +184,12 @@ def partition(graph: Path, parts: int, method: str) -> None:
 
 
 @cli.command(
+    short_help="Train the model of a job file.",
     epilog=example(
         "mgg train inputs/digits.toml",
         "mgg launch -n 4 train inputs/digits.toml --set train.epochs=50",
         "mgg launch -n 4 train inputs/digits.toml --dry-run",
-    )
+    ),
 )
 @click.argument("job", type=Existing)
 @click.option(
@@ -205,7 +207,8 @@ def train(job: Path, overrides: tuple[str, ...], dry_run: bool, shown: bool | No
 
 
 @cli.command(
-    epilog=example("mgg predict runs/digits -o out.h5", "mgg launch -n 2 predict runs/digits/001 -o out.h5")
+    short_help="Write classes, probabilities and embeddings.",
+    epilog=example("mgg predict runs/digits -o out.h5", "mgg launch -n 2 predict runs/digits/001 -o out.h5"),
 )
 @click.argument("run", type=Existing)
 @click.option("-o", "--output", type=Output, required=True, help="HDF5 file to write.")
@@ -218,6 +221,7 @@ def predict(run: Path, output: Path, force: bool) -> int:
 
 
 @cli.command(
+    short_help="Run train or predict on several ranks.",
     epilog=example("mgg launch -n 4 train inputs/digits.toml", "mgg launch -n 2 --mpi system train job.toml"),
     context_settings={"allow_interspersed_args": False},
 )
@@ -236,7 +240,7 @@ def predict(run: Path, output: Path, force: bool) -> int:
 def launch(ranks: int, mpi: str, dry_run: bool, command: tuple[str, ...]) -> int:
     """Run another command on several ranks, with the launcher of the MPI that Python uses.
 
-    The exit code is the job's: 0 done, 2 wrong input, 3 stopped after a checkpoint, 1 failed,
+    The exit code is the job's: 0 done, 1 failed, 2 wrong input,
     130 after Ctrl-C, 128 + N after signal N.
     """
     from .runtime.launch import process_launch
@@ -244,7 +248,9 @@ def launch(ranks: int, mpi: str, dry_run: bool, command: tuple[str, ...]) -> int
     return process_launch(ranks, command, mpi, dry_run)
 
 
-@cli.command(epilog=example("mgg doctor", "mgg doctor --json"))
+@cli.command(
+    short_help="Show what this machine has, and lacks.", epilog=example("mgg doctor", "mgg doctor --json")
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def doctor(as_json: bool) -> int:
     """Show what this machine has, what is missing, and how to get it."""
@@ -253,7 +259,9 @@ def doctor(as_json: bool) -> int:
     return process_doctor(as_json)
 
 
-@cli.command(epilog=example("mgg clean", "mgg clean runs --dry-run"))
+@cli.command(
+    short_help="Remove what killed jobs have left.", epilog=example("mgg clean", "mgg clean runs --dry-run")
+)
 @click.argument("folder", type=Existing, required=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def clean(folder: Path | None, dry_run: bool) -> int:

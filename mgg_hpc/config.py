@@ -12,11 +12,10 @@ import tomli_w
 
 from .errors import InputError
 
-Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # far beyond use, and safe in any arithmetic
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # far beyond use, and safe in any arithmetic
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
-Small = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # widths and depths that arrays are made of
-Choice = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | Literal["auto"]  # kernels take int32
+Choice = Positive | Literal["auto"]
 
 
 class GraphSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,8 +28,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[model]"""
 
     name: Literal["gcn"] = "gcn"
-    hidden: Small = 16
-    layers: Small = 2
+    hidden: Positive = 16
+    layers: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2  # each has a random stream of its own
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.5
 
 
@@ -61,7 +60,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     transfer: Literal["auto", "direct"] = "auto"
     ps: Choice = "auto"
-    dist: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | Literal["auto"] = "auto"
+    dist: Count | Literal["auto"] = "auto"
     wpb: Choice = "auto"
 
 

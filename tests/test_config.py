@@ -177,7 +177,7 @@ def test_unknown_names_give_the_nearest_known_one(write, text, message):
         ('run.backend = "cdua"', 'run.backend is \'cdua\'; it must be "auto" or "serial" or "shm"'),
         (
             "plan.ps = 0",
-            'plan.ps is 0; it must be a whole number, at least 1 and at most 2147483647 or "auto"',
+            'plan.ps is 0; it must be a whole number, at least 1 and at most 1048576 or "auto"',
         ),
         (
             'plan.wpb = "atuo"',

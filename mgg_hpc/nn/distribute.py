@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from .features import SparseFeatures
 from .graph import Adjacency
 
 
-@dataclass(frozen=True)
+@dataclass
 class Part:
     """One rank's rows of a graph file, and what is known of the whole.
 
@@ -42,6 +42,25 @@ class Part:
     bounds: NDArray[np.int64]
     bounds_source: str
     slice: GraphSlice
+    nbytes: int = 0  # of the slice as it was read, without its features
+
+    def __post_init__(self) -> None:
+        rows = self.slice
+        arrays = (rows.indptr, rows.indices, rows.weight, rows.y, rows.train, rows.val, rows.test, rows.ids)
+        self.nbytes = sum(array.nbytes for array in arrays if array is not None)
+
+    def take_edges(self) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None]:
+        """(indptr, indices, weight) of the slice, which lets go of them: plans replace them."""
+        taken = self.slice.indptr, self.slice.indices, self.slice.weight
+        nothing = np.zeros(0, dtype=np.int64)
+        self.slice = replace(self.slice, indptr=nothing, indices=nothing, weight=None)
+        return taken
+
+    def take_features(self) -> NDArray[Any] | SparseRows | None:
+        """The slice's features, which it lets go of: the model's input replaces them."""
+        taken = self.slice.x
+        self.slice = replace(self.slice, x=None)
+        return taken
 
 
 def load_part(path: Path, comm: Any) -> Part:
@@ -74,27 +93,36 @@ def load_part(path: Path, comm: Any) -> Part:
 
 
 def gcn_adjacency(comm: Any, part: Part, dtype: torch.dtype, ps: int) -> Adjacency:
-    """The normalised adjacency of Kipf and Welling for this rank, with the plans of both directions. Collective."""
+    """The normalised adjacency of Kipf and Welling for this rank, with the plans of both directions. Collective.
+
+    Takes the edges out of ``part``.
+    """
     first = int(part.bounds[comm.rank])
-    indptr, indices, weight = adjacency.with_self_loops(
-        first, part.slice.indptr, part.slice.indices, part.slice.weight
-    )
+    indptr, indices, weight = adjacency.with_self_loops(first, *part.take_edges())
     degree = adjacency.in_degree(indptr, weight)
     scale = torch.from_numpy(adjacency.inverse_square_root(degree)).to(dtype)
-    forward = workload.build(comm.rank, part.bounds, indptr, indices, ps, keep_edges=weight is not None)
-    ordered = in_plan_order(forward, weight, dtype)
+    forward, forward_weight = _planned(comm, part, indptr, indices, weight, dtype, ps)
     if not part.directed:
-        return Adjacency(forward, forward, scale, ordered, ordered)
+        return Adjacency(forward, forward, scale, forward_weight, forward_weight)
     indptr, indices, weight = exchange.transpose(comm, part.bounds, indptr, indices, weight)
-    backward = workload.build(comm.rank, part.bounds, indptr, indices, ps, keep_edges=weight is not None)
-    return Adjacency(forward, backward, scale, ordered, in_plan_order(backward, weight, dtype))
+    backward, backward_weight = _planned(comm, part, indptr, indices, weight, dtype, ps)
+    return Adjacency(forward, backward, scale, forward_weight, backward_weight)
 
 
-def in_plan_order(plan: Plan, weight: NDArray[np.float32] | None, dtype: torch.dtype) -> NDArray[Any] | None:
-    """Edge weights as kernels read them, of the rows' dtype."""
+def _planned(
+    comm: Any,
+    part: Part,
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.integer],
+    weight: NDArray[np.float32] | None,
+    dtype: torch.dtype,
+    ps: int,
+) -> tuple[Plan, NDArray[Any] | None]:
+    """A plan, and the edge weights in its order, of the rows' dtype."""
+    plan = workload.build(comm.rank, part.bounds, indptr, indices, ps, keep_edges=weight is not None)
     if weight is None or plan.edge is None:
-        return None
-    return torch.from_numpy(weight[plan.edge]).to(dtype).numpy()
+        return plan, None
+    return replace(plan, edge=None), torch.from_numpy(weight[plan.edge]).to(dtype).numpy()
 
 
 def input_features(
@@ -102,20 +130,20 @@ def input_features(
 ) -> torch.Tensor | SparseFeatures:
     """This rank's input rows, [n, F], dense or sparse as the file has them; "row" divides each by its sum.
 
-    Raises InputError if the file has none.
+    Takes the features out of ``part``. Raises InputError if the file has none.
     """
-    x = part.slice.x
+    x = part.take_features()
     if x is None:
         raise InputError(f"{part.path}: has no node features (/node/x); import the graph with features")
     if isinstance(x, SparseRows):
         values = torch.from_numpy(x.data).to(dtype).numpy()
         if normalize == "row":
-            values = values / _row_sums(values, x.indptr)
+            values /= _row_sums(values, x.indptr)
         return SparseFeatures(backend, x.indptr, x.indices, values, x.shape[1])
     dense = torch.from_numpy(x).to(dtype)
     if normalize == "row":
         total = dense.sum(1, keepdim=True)
-        dense = dense / torch.where(total == 0, torch.ones_like(total), total)
+        dense.div_(torch.where(total == 0, torch.ones_like(total), total))
     return dense
 
 
@@ -130,9 +158,16 @@ def _row_sums(values: NDArray[Any], indptr: NDArray[np.int64]) -> NDArray[Any]:
 def _check_symmetric(comm: Any, part: Part) -> None:
     """A graph that calls itself undirected must have every edge in both directions, or its gradients are wrong."""
     first, edges = int(part.bounds[comm.rank]), part.slice
-    destinations = np.repeat(np.arange(first, first + len(edges.indptr) - 1), np.diff(edges.indptr))
-    mine = symmetry.imbalance(symmetry.EdgeSlice(0, destinations, edges.indices, edges.weight))
-    total = np.array([mine], dtype=np.uint64).view(np.int64)
+    mine, low, rows = 0, 0, len(edges.indptr) - 1
+    while low < rows:  # a block at a time: hashes take many times the edges' own memory
+        high = int(np.searchsorted(edges.indptr, edges.indptr[low] + workload.BLOCK_EDGES, side="right")) - 1
+        high = min(max(high, low + 1), rows)
+        run = slice(int(edges.indptr[low]), int(edges.indptr[high]))
+        destinations = np.repeat(np.arange(first + low, first + high), np.diff(edges.indptr[low : high + 1]))
+        weight = None if edges.weight is None else edges.weight[run]
+        mine += symmetry.imbalance(symmetry.EdgeSlice(run.start, destinations, edges.indices[run], weight))
+        low = high
+    total = np.array([mine % 2**64], dtype=np.uint64).view(np.int64)
     mpi.sum_in_rank_order(comm, total)
     if total[0] != 0:
         raise InputError(

@@ -18,7 +18,7 @@ def with_self_loops(
     indptr int64 [n + 1], indices [E], weight float32 [E] or None: in-edge CSR of rows first_row .. first_row + n - 1.
     """
     rows = len(indptr) - 1
-    destination = np.repeat(np.arange(first_row, first_row + rows), np.diff(indptr))
+    destination = np.repeat(np.arange(first_row, first_row + rows, dtype=indices.dtype), np.diff(indptr))
     looped = np.zeros(rows, dtype=bool)
     looped[destination[indices == destination] - first_row] = True
     missing = np.flatnonzero(~looped)

@@ -7,8 +7,10 @@ partition is a segment, and schedules only choose the order in which segments ar
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,8 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from .layout import CHUNK, DIRECT, OWNED, SEGMENT
 from .ranges import owner_of
+
+BLOCK_EDGES = 1 << 20  # taken at a time while a plan is built
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,37 +96,44 @@ def build(
 
     indptr: int64 [n + 1] and indices [E]: in-edge CSR of the owned rows, global source ids in 0 .. bounds[-1] - 1.
     ps: most edges in one segment. keep_edges: remember each edge's place in the CSR (for weights).
-    Vectorised: O(E) time, about 40 bytes an edge while it runs. Raises InputError for a rank of 2^31 rows or more.
+    Vectorised, in O(E) time. Raises InputError for a rank of 2^31 rows or more.
     """
     if int(np.diff(bounds).max()) >= 1 << 31:
         raise InputError(
             f"a rank would own {int(np.diff(bounds).max()):,} rows, of at most 2^31 - 1; use more ranks"
         )
-    owner: NDArray[np.int64] = owner_of(bounds, indices)
-    # The owned chunk comes first, then the peers that rows are needed from, by rank.
-    others = np.flatnonzero(np.bincount(owner, minlength=len(bounds) - 1))
-    pes = np.append(rank, others[others != rank]).astype(np.int32)
-    chunk_of = np.zeros(len(bounds) - 1, dtype=np.int32)
-    chunk_of[pes] = np.arange(len(pes))
-    chunk = chunk_of[owner]
-    if len(pes) > 1:  # sorting 16-bit keys takes linear time
-        edge = np.argsort(chunk.astype(np.uint16) if len(pes) < 1 << 16 else chunk, kind="stable")
-    else:
-        edge = np.arange(len(indices), dtype=np.int64)
-    chunk = chunk[edge]
-    destination = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))[edge]
-    offset = (indices[edge] - bounds[owner[edge]]).astype(np.int32)
-    segments, per_chunk = _segments(chunk, destination, len(pes), np.diff(indptr), ps)
-
+    split = _split_by_owner(rank, bounds, indptr, indices, keep_edges)
+    used = [pe for pe in range(len(bounds) - 1) if pe == rank or split.offsets[pe]]
+    pes = np.array(sorted(used, key=lambda pe: (pe != rank, pe)), dtype=np.int32)
     chunks = np.zeros(len(pes), dtype=CHUNK)
     chunks["kind"] = np.where(pes == rank, OWNED, DIRECT)
     chunks["pe"] = pes
     chunks["rows"] = bounds[pes + 1] - bounds[pes]
-    chunks["segments"] = per_chunk
-    chunks["first_segment"] = prefix_sum(per_chunk)[:-1]
-    halo, halo_bounds = _halo(rank, bounds, pes, np.searchsorted(chunk, np.arange(len(pes) + 1)), offset)
-    kept = edge if keep_edges else None
-    return Plan(rank, len(indptr) - 1, ps, chunks, segments, offset, kept, halo, halo_bounds)
+    segments, first_edge = [], 0
+    for chunk, pe in enumerate(pes):
+        destination, count = _joined(split.destinations[pe]), _joined(split.counts[pe])
+        empty = np.flatnonzero(np.diff(indptr) == 0) if pe == rank else np.zeros(0, np.int64)
+        segments.append(_segments(chunk, first_edge, destination, count, empty, ps))
+        first_edge += int(count.sum(dtype=np.int64))
+    chunks["segments"] = [len(part) for part in segments]
+    chunks["first_segment"] = prefix_sum(chunks["segments"])[:-1]
+    halo = [
+        _distinct(_joined(split.offsets[pe]), int(bounds[pe + 1] - bounds[pe])) if pe != rank else _joined([])
+        for pe in range(len(bounds) - 1)
+    ]
+    return Plan(
+        rank,
+        len(indptr) - 1,
+        ps,
+        chunks,
+        np.concatenate(segments),
+        _joined([part for pe in pes for part in split.offsets[pe]]),
+        np.concatenate([np.zeros(0, np.int64), *(e for pe in pes for e in split.edges[pe])])
+        if keep_edges
+        else None,
+        _joined(halo),
+        prefix_sum(np.array([len(part) for part in halo], dtype=np.int64)),
+    )
 
 
 def rectangular(
@@ -130,61 +141,97 @@ def rectangular(
 ) -> Plan:
     """The plan of a sparse matrix [n, columns] times rows that this rank holds itself: one owned chunk."""
     degree = np.diff(indptr)
-    destination = np.repeat(np.arange(len(degree), dtype=np.int32), degree)
-    segments, per_chunk = _segments(np.zeros(len(indices), np.int32), destination, 1, degree, ps)
+    filled, empty = np.flatnonzero(degree), np.flatnonzero(degree == 0)
+    segments = _segments(0, 0, filled.astype(np.int32), degree[filled], empty, ps)
     chunks = np.zeros(1, dtype=CHUNK)
-    chunks[0] = (OWNED, rank, 0, columns, 0, per_chunk[0])
+    chunks[0] = (OWNED, rank, 0, columns, 0, len(segments))
     nothing = np.zeros(0, np.int32)
     return Plan(rank, len(degree), ps, chunks, segments, indices, None, nothing, np.zeros(rank + 2, np.int64))
 
 
-def _segments(
-    chunk: NDArray[np.int32],
-    destination: NDArray[np.int32],
-    chunks: int,
-    degree: NDArray[np.int64],
-    ps: int,
-) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-    """Runs of equal (chunk, destination), cut at ``ps`` edges; and how many each chunk has."""
-    edges = len(chunk)
-    starts = np.ones(edges, dtype=bool)
-    starts[1:] = (chunk[1:] != chunk[:-1]) | (destination[1:] != destination[:-1])
-    first = np.flatnonzero(starts)
-    length = np.diff(np.append(first, edges))
-    pieces = -(-length // ps)
-    run = np.repeat(np.arange(len(first)), pieces)
-    piece = np.arange(len(run)) - np.repeat(prefix_sum(pieces)[:-1], pieces)
+@dataclass
+class _Split:
+    """A rank's edges by the rank that owns their source, in pieces: for each of them, arrays in the order of rows.
 
-    empty = np.flatnonzero(degree == 0)
-    segments = np.zeros(len(run) + len(empty), dtype=SEGMENT)
-    filled = segments[len(empty) :]
-    filled["first_edge"] = first[run] + piece * ps
-    filled["count"] = np.minimum(ps, length[run] - piece * ps)
-    filled["destination"] = destination[first[run]]
-    filled["chunk"] = chunk[first[run]]
-    segments["destination"][: len(empty)] = empty  # in the owned chunk, where they are put in order below
-    owned = len(empty) + int(np.searchsorted(filled["chunk"], 0, side="right"))
-    if len(empty):
-        segments[:owned] = segments[:owned][np.argsort(segments["destination"][:owned], kind="stable")]
-    return segments, np.bincount(segments["chunk"], minlength=chunks).astype(np.int64)
+    offsets: int32, the sources' rows within their owner. edges: int64, places in the CSR, where they were asked for.
+    destinations, counts: int32, the rows that have edges from there, and how many.
+    """
+
+    offsets: defaultdict[int, list[NDArray[np.int32]]]
+    edges: defaultdict[int, list[NDArray[np.int64]]]
+    destinations: defaultdict[int, list[NDArray[np.int32]]]
+    counts: defaultdict[int, list[NDArray[np.int32]]]
 
 
-def _halo(
+def _split_by_owner(
     rank: int,
     bounds: NDArray[np.int64],
-    pes: NDArray[np.int32],
-    chunk_edges: NDArray[np.int64],
-    offset: NDArray[np.int32],
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The distinct rows of each remote chunk, by marking: O(rows + edges)."""
-    counts = np.zeros(len(bounds) - 1, dtype=np.int64)
-    parts = [np.zeros(0, dtype=np.int32)]
-    for index, pe in enumerate(pes):
-        if pe == rank:
-            continue
-        needed = np.zeros(bounds[pe + 1] - bounds[pe], dtype=bool)
-        needed[offset[chunk_edges[index] : chunk_edges[index + 1]]] = True
-        rows = np.flatnonzero(needed).astype(np.int32)
-        counts[pe] = len(rows)
-        parts.append(rows)
-    return np.concatenate(parts), prefix_sum(counts)
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.integer],
+    keep_edges: bool,
+) -> _Split:
+    """A block of rows at a time, so that nothing as large as the edges is made but the result."""
+    ranks, rows = len(bounds) - 1, len(indptr) - 1
+    split = _Split(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
+    low = 0
+    while low < rows:
+        high = int(np.searchsorted(indptr, indptr[low] + BLOCK_EDGES, side="right")) - 1
+        high = min(max(high, low + 1), low + max(1, BLOCK_EDGES // ranks), rows)
+        first, last = int(indptr[low]), int(indptr[high])
+        owner: NDArray[np.int64] = owner_of(bounds, indices[first:last])
+        offset = (indices[first:last] - bounds[owner]).astype(np.int32)
+        destination = np.repeat(np.arange(high - low), np.diff(indptr[low : high + 1]))
+        count = np.bincount(owner * (high - low) + destination, minlength=ranks * (high - low)).reshape(
+            ranks, -1
+        )
+        # Sorting 16-bit keys takes linear time.
+        order = np.argsort(owner.astype(np.uint16) if ranks < 1 << 16 else owner, kind="stable")
+        ends = np.cumsum(count.sum(axis=1))
+        for pe in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
+            mine = order[ends[pe - 1] if pe else 0 : ends[pe]]
+            present = np.flatnonzero(count[pe])
+            split.offsets[pe].append(offset[mine])
+            split.destinations[pe].append((present + low).astype(np.int32))
+            split.counts[pe].append(count[pe][present].astype(np.int32))
+            if keep_edges:
+                split.edges[pe].append(mine + first)
+        low = high
+    return split
+
+
+def _joined(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    return np.concatenate([np.zeros(0, np.int32), *parts])
+
+
+def _segments(
+    chunk: int,
+    first_edge: int,
+    destination: NDArray[np.int32],
+    count: NDArray[Any],
+    empty: NDArray[np.int64],
+    ps: int,
+) -> NDArray[np.void]:
+    """One chunk's segments: ``count[i]`` edges of each ``destination[i]``, cut at ``ps``, from ``first_edge`` on.
+
+    Destinations without any edge at all, ``empty``, get one of count 0.
+    """
+    count = count.astype(np.int64)
+    start = first_edge + prefix_sum(count)[:-1]
+    pieces = -(-count // ps)
+    run = np.repeat(np.arange(len(count)), pieces)
+    piece = np.arange(len(run)) - np.repeat(prefix_sum(pieces)[:-1], pieces)
+    segments = np.zeros(len(run) + len(empty), dtype=SEGMENT)
+    filled = segments[len(empty) :]
+    filled["first_edge"] = start[run] + piece * ps
+    filled["count"] = np.minimum(ps, count[run] - piece * ps)
+    filled["destination"] = destination[run]
+    segments["destination"][: len(empty)] = empty
+    segments["chunk"] = chunk
+    return segments[np.argsort(segments["destination"], kind="stable")] if len(empty) else segments
+
+
+def _distinct(offsets: NDArray[np.int32], rows: int) -> NDArray[np.int32]:
+    """The distinct ones, ascending, by marking: O(rows + edges)."""
+    needed = np.zeros(rows, dtype=bool)
+    needed[offsets] = True
+    return np.flatnonzero(needed).astype(np.int32)

@@ -21,12 +21,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from ..errors import DONE, FAILED
+from ..errors import DONE, FAILED, InputError
 from . import cores, exit_code, find_mpi, segments
 
 RANKS = "MGG_RANKS"  # the number of ranks, which each of them checks
 FOLDER_PREFIX = "mgg-launch-"  # of the folder in the temporary folder that a launch keeps while it runs
 TERMINAL = "MGG_TERMINAL"  # the terminal's columns: ranks write to it through the launcher's pipes
+
+PARALLEL = ("train", "predict")  # the verbs that share their work between ranks
 
 _STATUS_FILE = "status"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,6 +48,10 @@ class _Signalled(BaseException):
 
 def process_launch(ranks: int, arguments: Sequence[str], mpi: str = "auto", dry_run: bool = False) -> int:
     """Run ``mgg`` with ``arguments`` on ``ranks`` ranks; ``mpi="system"`` prefers the machine's own MPI."""
+    if arguments[0] not in PARALLEL:
+        raise InputError(
+            f"mgg launch: {arguments[0]} is not for several ranks; launch runs {' and '.join(PARALLEL)}"
+        )
     # Started from a checkout without an installation, ranks find the package in the current folder;
     # otherwise that folder's files must not stand in for Python's own modules.
     in_checkout = Path(__file__).resolve().parents[2] == Path.cwd()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,13 +67,16 @@ def geometry(settings: Settings) -> Geometry:
 
 def build(settings: Settings, comm: Any) -> Job:
     """Load the graph, split the work, make the model. Collective. Raises InputError, the same on all ranks."""
-    threads = settings.run.threads or mpi.threads_share(comm)
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    share = mpi.threads_share(comm)
+    threads = settings.run.threads or (int(asked) if asked.isdigit() and int(asked) > 0 else share)
     torch.set_num_threads(threads)
     part = load_part(Path(settings.graph.file), comm)
     if part.multilabel:
         raise InputError(f"{part.path}: has several labels a node; this version trains on one label a node")
     if part.classes < 1 or part.slice.y is None:
         raise InputError(f"{part.path}: has no labels (/node/y); training needs them")
+    mpi.node(comm)  # collective at the first call, so not within what ranks do by themselves
     with mpi.agree(comm):
         backend, why = backends.choose(settings.run.backend, comm, Options(geometry(settings), threads))
     dtype = getattr(torch, settings.train.dtype)

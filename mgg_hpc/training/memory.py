@@ -6,8 +6,10 @@ import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import InputError
 from ..nn.features import SparseFeatures
 from ..nn.workspace import row_format
+from ..runtime import cores, mpi
 from .job import Job
 
 LARGE = 4 << 20  # bytes of an array that gets pages of its own
@@ -25,51 +27,80 @@ def return_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, LARGE)
 
 
-def peak_bytes(own_window_bytes: int) -> int:
+class Peak:
     """The most memory that this process held: anonymous and file pages, and its own part of shared windows.
 
-    Linux's high-water mark counts the pages of peers' windows that this rank read, so the shared pages now mapped
-    are taken away and the rank's own are added (where symmetric rows are private, they are not among the shared).
+    Linux's high-water mark counts the pages of peers' windows that this rank read. So make this before there are
+    windows; from then on the shared pages that are mapped are taken away and the rank's own are added.
     """
-    status = {}
+
+    def __init__(self) -> None:
+        self._before = _status("VmHWM")
+        self._other_shared = _status("RssShmem")  # MPI's own
+
+    def read(self, own_window_bytes: int) -> int:
+        """Bytes until now. Symmetric rows that are private are in the mark already, and not among the shared."""
+        now, shared = _status("VmHWM"), _status("RssShmem") - self._other_shared
+        if now == self._before:
+            return now
+        return max(self._before, now - shared + min(own_window_bytes, shared))
+
+
+def _status(name: str) -> int:
+    """A figure of /proc/self/status in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name in ("VmHWM", "RssShmem"):
-            status[name] = int(value.split()[0]) * 1024
-    return status["VmHWM"] - status["RssShmem"] + min(own_window_bytes, status["RssShmem"])
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 @dataclass(frozen=True)
 class Estimate:
     """Bytes of one rank, by purpose."""
 
-    graph: int  # the slice as read: edges, labels, masks
-    features: int
+    input: int  # the slice as read: edges, labels, masks, features
     plan: int  # chunks, segments, indices, schedule
     heap: int  # symmetric rows, two buffers
     activations: int  # outputs and gradients of all layers
+    model: int  # parameters, gradients, Adam's moments, the weights that are kept
 
     @property
     def total(self) -> int:
         """All of it; the libraries come on top."""
-        return self.graph + self.features + self.plan + self.heap + self.activations
+        return self.input + self.plan + self.heap + self.activations + self.model
 
 
 def estimate(job: Job) -> Estimate:
     """What training will take on this rank, beside Python and its libraries."""
-    part, rows = job.part.slice, len(job.part.slice.ids)
-    arrays = (part.indptr, part.indices, part.weight, part.y, part.train, part.val, part.test, part.ids)
-    plans = {id(plan): plan.nbytes for plan in (job.adjacency.forward, job.adjacency.backward)}
+    rows, widths = len(job.part.slice.ids), [conv.out_channels for conv in job.model.convolutions]
+    plans = {id(plan): plan for plan in (job.adjacency.forward, job.adjacency.backward)}.values()
     widest = job.model.widest(isinstance(job.x, SparseFeatures))
     largest = int((job.part.bounds[1:] - job.part.bounds[:-1]).max())
-    widths = [conv.out_channels for conv in job.model.convolutions]
     dropped = 0 if isinstance(job.x, SparseFeatures) else job.x.shape[1]
     # Forward: a layer's output and its dropped copy; backward: its gradient and the aggregated gradient.
     per_row = sum(4 * row_format(width, job.dtype).row_bytes for width in widths)
+    parameters = sum(parameter.nbytes for parameter in job.model.parameters())
     return Estimate(
-        graph=sum(array.nbytes for array in arrays if array is not None),
-        features=job.x.nbytes,
-        plan=2 * sum(plans.values()),
+        input=job.part.nbytes + job.x.nbytes,
+        plan=sum(
+            plan.nbytes + plan.segments.nbytes for plan in plans
+        ),  # the schedule has segments of its own
         heap=2 * largest * row_format(widest, job.dtype).row_bytes,
         activations=rows * (per_row + row_format(dropped, job.dtype).row_bytes),
+        model=6 * parameters,
     )
+
+
+def check(job: Job) -> None:
+    """Refuse on all ranks what the memory of a node cannot hold. Collective."""
+    need, here = estimate(job), mpi.node(job.comm)
+    still = need.heap + need.activations + need.model  # the rest is there already
+    total = int(here.allreduce(still))
+    with mpi.agree(job.comm):
+        available = cores.memory_available()
+        if total > available:
+            raise InputError(
+                f"training needs {total / 2**30:.1f} GiB more for all ranks of this node ({here.size}), "
+                f"and {available / 2**30:.1f} GiB are available; use more nodes, fewer or narrower layers "
+                '(model.hidden), or train.dtype = "float32"'
+            )

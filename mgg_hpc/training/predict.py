@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from .. import config
 from ..data.whole import check_output, replacement
+from ..errors import InputError
 from ..runtime import exit_code, mpi
 from . import checkpoint, memory, run_folder
 from .job import build
@@ -36,6 +38,7 @@ def process_predict(run: Path, output: Path, force: bool) -> int:
         settings = config.load(folder / run_folder.JOB)
     job = build(settings, comm)
     with mpi.agree(comm):
+        _check_graph(folder, job.part.uuid, job.part.path)
         checkpoint.load_weights(folder, job.model)
     graph = job.graph()
     job.model.eval()
@@ -65,6 +68,19 @@ def process_predict(run: Path, output: Path, force: bool) -> int:
     job.backend.close()
     exit_code.record(0)
     return 0
+
+
+def _check_graph(folder: Path, found: str, path: Path) -> None:
+    """Refuse a graph that took the place of the one that was trained on."""
+    summary = folder / run_folder.SUMMARY
+    try:
+        trained = json.loads(summary.read_text())["graph"]["uuid"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{summary}: no summary of a finished run ({error!r}); train again") from error
+    if found != trained:
+        raise InputError(
+            f"{path}: is graph {found}, but {folder.name} was trained on {trained}; put that one back, or train again"
+        )
 
 
 @contextmanager

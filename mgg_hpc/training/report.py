@@ -68,7 +68,7 @@ def print_plan(job: Job) -> None:
     if every is None:
         return
     work_names = ("rows", "local edges", "remote edges", "halo rows", "segments")
-    memory_names = ("graph", "features", "plan", "heap", "activations", "total")
+    memory_names = ("input", "plan", "heap", "activations", "model", "total")
     works, memories = (
         Table(title="plan"),
         Table(title="memory, beside about 350 MiB for Python and its libraries"),

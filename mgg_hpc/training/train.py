@@ -133,7 +133,7 @@ def fit(job: Job, graph: GraphHandle, folder: Path | None, shown: bool | None) -
     return history
 
 
-def summarise(job: Job, graph: GraphHandle, history: History) -> dict[str, Any]:
+def summarise(job: Job, graph: GraphHandle, history: History, peak: memory.Peak) -> dict[str, Any]:
     """summary.json's content. Collective."""
     comm, part = job.comm, job.part
     totals = np.array([history.local_bytes, history.remote_bytes, history.remote_rows], dtype=np.int64)
@@ -166,7 +166,7 @@ def summarise(job: Job, graph: GraphHandle, history: History) -> dict[str, Any]:
         "aggregate_ms": report.spread(slowest.tolist()),
         "bytes": {"local": int(totals[0]), "remote": int(totals[1])},
         "remote_rows": int(totals[2]),
-        "peak_rss_bytes": comm.allgather(memory.peak_bytes(graph.heap_bytes)),
+        "peak_rss_bytes": comm.allgather(peak.read(graph.heap_bytes)),
         "estimated_bytes": comm.allgather(memory.estimate(job).total),
         "heap_bytes": graph.heap_bytes,
         "threads": job.backend.threads,
@@ -186,6 +186,8 @@ def process_train(path: Path, overrides: tuple[str, ...], dry_run: bool, shown: 
         report.print_start(job)
     if dry_run:
         report.print_plan(job)
+    memory.check(job)
+    if dry_run:
         exit_code.record(0)
         return 0
     folder = None
@@ -193,9 +195,10 @@ def process_train(path: Path, overrides: tuple[str, ...], dry_run: bool, shown: 
         if root:
             folder = run_folder.create(Path(settings.run.folder))
             run_folder.write_whole(folder / run_folder.JOB, config.dumps(settings).encode())
+    peak = memory.Peak()
     graph = job.graph()
     history = fit(job, graph, folder, shown)
-    summary = summarise(job, graph, history)
+    summary = summarise(job, graph, history, peak)
     if root:
         assert folder is not None
         checkpoint.save_weights(folder, history.state)

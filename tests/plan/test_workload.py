@@ -35,7 +35,8 @@ def planned_edges(plan, bounds, rank):
 @pytest.mark.parametrize("ps", [1, 3, 256])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("name", cases.CASES)
-def test_a_plan_holds_each_edge_once_in_segments_of_its_owner(rng, name, ranks, ps):
+def test_a_plan_holds_each_edge_once_in_segments_of_its_owner(rng, monkeypatch, name, ranks, ps):
+    monkeypatch.setattr(workload, "BLOCK_EDGES", 5 * ps)  # several blocks of rows, or one
     case = cases.CASES[name](rng, ranks)
     for rank in range(ranks):
         plan = workload.build(rank, case.bounds, *case.part(rank), ps, keep_edges=True)

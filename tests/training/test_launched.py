@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import re
 
 import h5py
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from jobs import blocks, files, run, write_job
 
 from mgg_hpc.__main__ import main
+from mgg_hpc.data import store
+from mgg_hpc.runtime import cores
 from mgg_hpc.training import run_folder
 
 
@@ -93,3 +96,42 @@ def test_without_validation_rows_the_last_weights_are_kept(tmp_path):
     assert "the graph has no validation rows: the weights of the last epoch are kept" in done.stdout
     summary = json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())
     assert (summary["best_epoch"], summary["epochs"]) == (7, 7)
+
+
+def test_predict_refuses_a_graph_that_took_the_place_of_the_trained_one(tmp_path):
+    write_job(tmp_path, blocks())
+    assert run("train", "job.toml", folder=tmp_path).returncode == 0
+    store.write(tmp_path / "g.h5", blocks(seed=4), force=True)
+    done = run("predict", "runs", "-o", "p.h5", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "but 001 was trained on" in done.stderr
+    assert not (tmp_path / "p.h5").exists()
+
+
+def test_launch_runs_only_what_ranks_share(tmp_path):
+    done = run("launch", "-n", "2", "generate", "sbm", "-o", "g.h5", folder=tmp_path)
+    assert (done.returncode, files(tmp_path)) == (2, {})
+    assert (
+        done.stderr
+        == "mgg: error: mgg launch: generate is not for several ranks; launch runs train and predict\n"
+    )
+
+
+def test_a_model_beyond_memory_is_refused_with_both_numbers(tmp_path, monkeypatch, capsys):
+    job = write_job(tmp_path, blocks(2000), model={"hidden": 4096}, run={"folder": str(tmp_path / "runs")})
+    monkeypatch.setattr(cores, "memory_available", lambda: 64 << 20)
+    assert main(["train", str(job)]) == 2
+    message = capsys.readouterr().err
+    found = re.search(r"needs ([\d.]+) GiB more .* and 0\.1 GiB are available; use more nodes", message)
+    # Two buffers of 12 or 4096 wide rows and four rows a layer and node at least.
+    assert found and 4 * 2000 * 4096 * 4 / 2**30 <= float(found[1]) <= 10 * 2000 * 4096 * 4 / 2**30
+    assert not (tmp_path / "runs").exists()
+
+
+def test_threads_are_those_of_the_environment_unless_the_job_says(tmp_path, monkeypatch):
+    write_job(tmp_path, blocks())
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    done = run("train", "job.toml", "--dry-run", folder=tmp_path)
+    assert "1 rank, 3 threads" in done.stdout
+    done = run("train", "job.toml", "--dry-run", "--set", "run.threads=1", folder=tmp_path)
+    assert "1 rank, 1 thread;" in done.stdout

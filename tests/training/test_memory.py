@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mgg_hpc.training import memory
@@ -55,8 +57,14 @@ def status() -> dict[str, int]:
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
 
 
-def test_a_peak_holds_a_ranks_own_windows_once():
-    found = status()
-    assert memory.peak_bytes(0) == pytest.approx(found["VmHWM"] - found["RssShmem"], abs=4 << 20)
-    # A lone rank's symmetric rows are private: they are in the high-water mark, and in no window.
-    assert memory.peak_bytes(1 << 40) == pytest.approx(found["VmHWM"], abs=4 << 20)
+def test_a_peak_counts_own_shared_pages_and_not_those_of_peers():
+    ballast = np.ones(status()["VmHWM"] // 8)  # the high-water mark is now
+    peak = memory.Peak()
+    assert peak.read(1 << 40) == pytest.approx(status()["VmHWM"], abs=4 << 20)
+    shared = mmap.mmap(-1, 64 << 20)  # shared and anonymous, as windows are
+    shared.write(b"1" * len(shared))
+    after = status()["VmHWM"]
+    assert peak.read(0) == pytest.approx(after - (64 << 20), abs=4 << 20)
+    assert peak.read(16 << 20) == pytest.approx(after - (48 << 20), abs=4 << 20)
+    assert peak.read(1 << 40) == pytest.approx(after, abs=4 << 20)
+    del ballast
