@@ -181,7 +181,7 @@ def test_unknown_names_give_the_nearest_known_one(write, text, message):
         ),
         (
             'plan.wpb = "atuo"',
-            "plan.wpb is 'atuo'; it must be a whole number, at least 1 and at most 2147483647 or \"auto\"; did you",
+            "plan.wpb is 'atuo'; it must be a whole number, at least 1 and at most 1048576 or \"auto\"; did you",
         ),
         (
             "train.learning_rate = nan",

@@ -118,13 +118,13 @@ def test_launch_runs_only_what_ranks_share(tmp_path):
 
 
 def test_a_model_beyond_memory_is_refused_with_both_numbers(tmp_path, monkeypatch, capsys):
-    job = write_job(tmp_path, blocks(2000), model={"hidden": 4096}, run={"folder": str(tmp_path / "runs")})
+    job = write_job(tmp_path, blocks(2000), model={"hidden": 65536}, run={"folder": str(tmp_path / "runs")})
     monkeypatch.setattr(cores, "memory_available", lambda: 64 << 20)
     assert main(["train", str(job)]) == 2
     message = capsys.readouterr().err
     found = re.search(r"needs ([\d.]+) GiB more .* and 0\.1 GiB are available; use more nodes", message)
-    # Two buffers of 12 or 4096 wide rows and four rows a layer and node at least.
-    assert found and 4 * 2000 * 4096 * 4 / 2**30 <= float(found[1]) <= 10 * 2000 * 4096 * 4 / 2**30
+    # Two buffers of 12 or 65536 wide rows and four rows a layer and node at least.
+    assert found and 4 * 2000 * 65536 * 4 / 2**30 <= float(found[1]) <= 10 * 2000 * 65536 * 4 / 2**30
     assert not (tmp_path / "runs").exists()
 
 
