@@ -387,38 +387,3 @@ def test_launcher_of_another_family_beside_the_library_is_not_used(tmp_path, mon
 def test_libraries_are_told_apart(text, name, family, major):
     found = find_mpi.Library(text, None)
     assert (found.name, found.family, found.major) == (name, family, major)
-
-
-@pytest.mark.parametrize("running", [False, True])
-def test_notes_of_cores_go_when_no_rank_can_read_them(tmp_path, monkeypatch, running):
-    monkeypatch.setattr(segments, "FOLDER", tmp_path / "shm")
-    monkeypatch.setattr(segments, "NOTES_FOLDER", tmp_path)
-    monkeypatch.setattr(segments, "_MANAGER", "sleep" if running else "no such program")
-    for name in ("hydra_hwloc_xmlfile_a1B2c3", "hydra_other"):
-        (tmp_path / name).touch()
-    manager = subprocess.Popen(["sleep", "30"])
-    try:
-        expected = [] if running else [tmp_path / "hydra_hwloc_xmlfile_a1B2c3"]
-        assert segments.left_since(0.0) == segments.stale() == expected
-        assert segments.left_since(time.time() + 60) == []
-        monkeypatch.setattr(segments, "_STARTING_SECONDS", -1.0)
-        assert segments.stale() == [tmp_path / "hydra_hwloc_xmlfile_a1B2c3"]
-    finally:
-        manager.kill()
-        manager.wait()
-
-
-def test_only_unmapped_segments_of_known_names_are_stale(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "FOLDER", tmp_path)
-    monkeypatch.setattr(segments, "NOTES_FOLDER", tmp_path / "absent")
-    monkeypatch.setattr(segments, "_YOUNG_SECONDS", -1.0)
-    for name in ("mpich_shm_1", "vader_segment.h.1", "someone_elses"):
-        (tmp_path / name).write_bytes(b"x" * 100)
-    start = time.time() - 60
-    with (tmp_path / "mpich_shm_2").open("w+") as held:
-        held.write("x")
-        held.flush()
-        assert sorted(path.name for path in segments.stale()) == ["mpich_shm_1", "vader_segment.h.1"]
-        assert segments.left_since(start + 3600) == []
-        segments.remove(segments.left_since(start))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mpich_shm_2", "someone_elses"]
