@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,9 @@ def test_notes_of_cores_go_when_no_rank_can_read_them(tmp_path, monkeypatch, run
         (tmp_path / name).touch()
     manager = subprocess.Popen(["sleep", "30"])
     try:
+        comm = Path(f"/proc/{manager.pid}/comm")
+        while comm.read_text() != "sleep\n":  # Popen returns a moment before the kernel renames the process
+            time.sleep(1e-3)
         expected = [] if running else [tmp_path / "hydra_hwloc_xmlfile_a1B2c3"]
         assert segments.left_since(0.0) == segments.stale() == expected
         assert segments.left_since(time.time() + 60) == []
