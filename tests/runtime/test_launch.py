@@ -186,14 +186,12 @@ def test_wrong_input_that_other_ranks_never_hear_of_still_ends_them(run):
 
 
 def test_wrong_input_before_mpi_starts_is_one_line(tmp_path, mpi_environment, nothing_left):
-    program = (
-        "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.process_launch(3, ['nonsense']))"
-    )
+    program = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.process_launch(3, ['train']))"
     ended = subprocess.run(
         [sys.executable, "-c", program], env=mpi_environment, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 2
-    assert ended.stderr == "mgg: error: No such command 'nonsense'. (see 'mgg --help')\n"
+    assert ended.stderr == "mgg: error: Missing argument 'JOB'. (see 'mgg train --help')\n"
 
 
 def test_other_failures_return_1(run):
