@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..plan.adjacency import Weight
 from ..plan.ranges import owner_of
 from ..plan.workload import prefix_sum
-
-Weight = NDArray[np.float32] | None
 
 
 def transpose(

@@ -82,9 +82,8 @@ def estimate(job: Job) -> Estimate:
     parameters = sum(parameter.nbytes for parameter in job.model.parameters())
     return Estimate(
         input=job.part.nbytes + job.x.nbytes,
-        plan=sum(
-            plan.nbytes + plan.segments.nbytes for plan in plans
-        ),  # the schedule has segments of its own
+        # The schedule has segments of its own.
+        plan=sum(plan.nbytes + plan.segments.nbytes for plan in plans),
         heap=2 * largest * row_format(widest, job.dtype).row_bytes,
         activations=rows * (per_row + row_format(dropped, job.dtype).row_bytes),
         model=6 * parameters,

@@ -74,8 +74,8 @@ def test_any_compiler_will_do(machine, compiler):
     assert machine.first_line().endswith("apt install python3-venv")
 
 
-@pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="no system Python (package python3)")
-def test_debians_own_python_is_understood(machine):
+def test_debians_own_python_is_understood(machine, require):
+    require(os.access("/usr/bin/python3", os.X_OK), "no system Python (package python3)")
     machine.has("python3", 'exec /usr/bin/python3 "$@"')
     line = machine.first_line()  # no compiler on this machine, so there is at least that to say
     assert "g++" in line

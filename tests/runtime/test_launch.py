@@ -313,6 +313,8 @@ def test_launcher_of_another_mpi_is_one_line(tmp_path, mpi_environment, nothing_
     try:
         wrong = Path(find_mpi.system_library()) if other == "system" else None
     except InputError:
+        if os.environ.get("CI") == "true":
+            raise
         pytest.skip("no MPI of the machine's own (package openmpi-bin)")
     found = find_mpi.library(environment_without_mpi() | ({find_mpi.LIBRARY: str(wrong)} if wrong else {}))
     script = tmp_path / "job.py"

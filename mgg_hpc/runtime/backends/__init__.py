@@ -19,7 +19,6 @@ def choose(name: str, comm: Any, options: Options) -> tuple[Backend, str]:
     """
     from .. import mpi
 
-    nodes = comm.size // max(1, mpi.node(comm).size) if comm.size > 1 else 1
     if name == "auto":
         name, why = (
             ("serial", "one rank: its rows stay private")
@@ -36,7 +35,7 @@ def choose(name: str, comm: Any, options: Options) -> tuple[Backend, str]:
         return SerialBackend(0, World(1), options), why
     if mpi.node(comm).size != comm.size:
         raise InputError(
-            f"run.backend: shm needs all {comm.size} ranks on one node, but they are on {nodes} or more; "
+            f"run.backend: shm needs all {comm.size} ranks on one node, but this one holds {mpi.node(comm).size}; "
             "start the job on one node (sbatch --nodes=1)"
         )
     from .shm import SharedBackend
