@@ -1,0 +1,38 @@
+// What a host schedule needs from a runtime that moves rows. One thread at a time calls it.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace mgg {
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Where `mine`, an address in this PE's symmetric memory, lies on `pe` as this process sees it; null if out of
+  // reach.
+  virtual void* pointer(const void* mine, int pe) const = 0;
+
+  // Starts to copy `bytes` from pe's counterpart of `mine` to `to`, which may be any memory. Channels are 0 and 1.
+  virtual void get_nbi(void* to, const void* mine, size_t bytes, int pe, int channel) = 0;
+  // Returns when all gets of this channel have landed, whatever goes on in the other.
+  virtual void quiet(int channel) = 0;
+
+  // Starts to copy `from`, which may be any memory and is not written before the next `flush`, to pe's counterpart
+  // of `mine`, and then to set pe's counterpart of `signal` to `value`: whoever sees the value (load_signal) sees
+  // the bytes. Signals only grow.
+  virtual void put_signal_nbi(void* mine, const void* from, size_t bytes, uint64_t* signal, uint64_t value,
+                              int pe) = 0;
+  // Returns when the sources of all puts may be written again.
+  virtual void flush() = 0;
+
+  // Lets what is under way, from here and to here, go on. Called every few microseconds to milliseconds.
+  virtual void progress() = 0;
+};
+
+inline uint64_t load_signal(const uint64_t* signal) {
+  return reinterpret_cast<const std::atomic<uint64_t>*>(signal)->load(std::memory_order_acquire);
+}
+
+}  // namespace mgg
