@@ -3,205 +3,311 @@
 // A destination's segments (its local and remote neighbour partitions, MGG section 3.3) are summed by one thread
 // into registers and stored once, with scale, bias and ReLU. Rows are prefetched `dist` edges ahead. Hubs are
 // split over threads and their partial sums added in a fixed order: the same input gives the same bits whatever
-// the threads do. This file is compiled once for each instruction set (MGG_ISA).
+// the threads do. With halo, destinations are summed in stages, each as its rows arrive; with gets, a block's
+// remote rows are fetched while the block before is summed. This file is compiled once for each instruction set
+// (MGG_ISA).
 #include "aggregate_host.h"
+
+#include <omp.h>
 
 #include <algorithm>
 
 #include "mgg/semantics.h"
+#include "tile_host.h"
 
 namespace mgg {
 namespace MGG_ISA {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int vector_bytes = 64;
-#elif defined(__AVX2__)
-constexpr int vector_bytes = 32;
-#else
-constexpr int vector_bytes = 16;
-#endif
+// How many accumulators a narrow tile keeps: additions to one wait for each other.
+template <class T>
+constexpr int chains = T::count == 1 ? 2 : 1;
 
-template <class T, int BYTES>
-struct Vector {
-  typedef T type __attribute__((vector_size(BYTES), aligned(16), may_alias));
-};
-
-// A run of columns that fits in registers: 512 bytes of float32 are 128 columns, 8 AVX-512 registers.
-template <class T, int BYTES>
-struct Tile {
-  static constexpr int step = BYTES < vector_bytes ? BYTES : vector_bytes;
-  static constexpr int count = BYTES / step;
-  static constexpr int columns = BYTES / sizeof(T);
-  static constexpr int lanes = step / sizeof(T);
-  using Lanes = typename Vector<T, step>::type;
-  Lanes value[count];
-
-  void clear() {
-#pragma GCC unroll 32
-    for (int i = 0; i < count; ++i) value[i] = Lanes{};
-  }
-  void add(const Tile& other) {
-#pragma GCC unroll 32
-    for (int i = 0; i < count; ++i) value[i] += other.value[i];
-  }
-  void add(const T* row) {
-#pragma GCC unroll 32
-    for (int i = 0; i < count; ++i) value[i] += *reinterpret_cast<const Lanes*>(row + i * lanes);
-  }
-  void add(const T* row, T weight) {
-#pragma GCC unroll 32
-    for (int i = 0; i < count; ++i) value[i] += *reinterpret_cast<const Lanes*>(row + i * lanes) * weight;
-  }
-  void store(T* row) const {
-#pragma GCC unroll 32
-    for (int i = 0; i < count; ++i) *reinterpret_cast<Lanes*>(row + i * lanes) = value[i];
-  }
-};
-
-template <int BYTES>
-inline void prefetch(const void* row) {
-  const char* line = static_cast<const char*>(row);
+// Adjacent lines of long rows come by themselves once the first half is asked for.
+template <class T>
+inline void prefetch(const typename T::S* row) {
+  constexpr int lines = (T::row_bytes + 63) / 64;
+  const char* line = reinterpret_cast<const char*>(row);
 #pragma GCC unroll 16
-  for (int at = 0; at < BYTES; at += 64) __builtin_prefetch(line + at);
+  for (int i = 0; i < (lines > 8 ? lines / 2 : lines); ++i) __builtin_prefetch(line + 64 * i);
 }
 
-// The sum of one tile of columns over a run of segments of one destination.
-template <class T, int BYTES, bool WEIGHTED>
-inline Tile<T, BYTES> sum_run(const Aggregation<T>& call, const Segment* first, const Segment* last, int64_t block,
-                              int64_t column) {
+// One tile of columns over a run of segments of one destination.
+template <class T, class R, bool WEIGHTED>
+inline T sum_run(const Aggregation<typename T::S>& call, const Segment* first, const Segment* last, int64_t block,
+                 int64_t column, const typename T::Edge& valid) {
+  using S = typename T::S;
+  constexpr int U = chains<T>;
   const Schedule& schedule = *call.schedule;
-  const int32_t* indices = schedule.indices;
-  Tile<T, BYTES> total, part;
-  total.clear();
-  part.clear();
+  const int32_t* indices = call.transport ? schedule.place.data() : schedule.indices;
+  const int64_t stride = call.stride;
+  T total, part[U];
+  total.template clear<R>();
+  for (int u = 0; u < U; ++u) part[u].template clear<R>();
+  const auto flush = [&] {
+    for (int width = U / 2; width > 0; width /= 2)
+      for (int u = 0; u < width; ++u) part[u].template combine<R>(part[u + width]);
+    total.template combine<R>(part[0]);
+    for (int u = 0; u < U; ++u) part[u].template clear<R>();
+  };
+  block *= U;  // of which each chain has its share
   int64_t left = block;
   for (const Segment* segment = first; segment != last; ++segment) {
-    const T* base = call.sources[segment->chunk] + column;
-    const int64_t limit = schedule.chunk_end[segment->chunk] - 1;
-    const int64_t end = segment->first_edge + segment->count;
-    for (int64_t edge = segment->first_edge; edge < end; ++edge) {
-      const int64_t ahead = std::min(edge + schedule.prefetch, limit);
-      prefetch<BYTES>(base + indices[ahead] * call.stride);
-      const T* row = base + indices[edge] * call.stride;
+    const S* base = call.sources[segment->chunk] + column;
+    int64_t edge = segment->first_edge;
+    const int64_t end = edge + segment->count;
+    const int64_t ahead = end + schedule.prefetch <= schedule.edges ? schedule.prefetch : 0;
+    const auto take = [&](int64_t e, T& into) {
+      prefetch<T>(base + indices[e + ahead] * stride);
       if constexpr (WEIGHTED)
-        part.add(row, call.weight[edge]);
+        into.template combine<R>(base + indices[e] * stride, call.weight[e], valid);
       else
-        part.add(row);
-      if (--left == 0) {
-        total.add(part);
-        part.clear();
+        into.template combine<R>(base + indices[e] * stride, valid);
+    };
+    while (edge < end) {
+      const int64_t stop = std::min(end, edge + left);
+      left -= stop - edge;
+      for (; edge + U <= stop; edge += U)
+#pragma GCC unroll 4
+        for (int u = 0; u < U; ++u) take(edge + u, part[u]);
+      for (; edge < stop; ++edge) take(edge, part[0]);
+      if (left == 0) {
+        flush();
         left = block;
       }
     }
   }
-  total.add(part);
+  flush();
   return total;
 }
 
-template <class T, int BYTES>
-inline void finish(const Aggregation<T>& call, int64_t destination, int64_t column, Tile<T, BYTES> sum) {
-  alignas(64) T value[Tile<T, BYTES>::columns];
-  sum.store(value);
-  const T scale = call.scale ? call.scale[destination] : T(1);
-  T* out = call.out + destination * call.stride + column;
-  if (!call.scale && !call.bias && !call.relu) return sum.store(out);
-  const T* bias = call.bias ? call.bias + column : nullptr;
-  for (int i = 0; i < Tile<T, BYTES>::columns; ++i)
-    out[i] = epilogue(value[i], scale, bias ? bias[i] : T(0), call.relu);
-}
-
-template <class T, int BYTES>
-void tile_of_run(const Aggregation<T>& call, const Segment* first, const Segment* last, int64_t edges,
-                 int64_t column, T* partial) {
-  const int64_t block = summation_block(edges);
-  const auto sum = call.weight ? sum_run<T, BYTES, true>(call, first, last, block, column)
-                               : sum_run<T, BYTES, false>(call, first, last, block, column);
-  if (partial)
-    sum.store(partial + column);
-  else
-    finish<T, BYTES>(call, first->destination, column, sum);
-}
-
-// Calls visit<BYTES>(column) for tiles that cover a row exactly, widest first.
-template <class T, class Visit>
-inline void for_each_tile(int64_t stride, Visit visit) {
-  constexpr int64_t item = sizeof(T);
-  int64_t column = 0;
-  const auto run = [&](auto bytes) {
-    constexpr int64_t width = decltype(bytes)::value / item;
-    while (stride - column >= width) visit(bytes, column), column += width;
-  };
-  run(std::integral_constant<int, 512>{});
-  run(std::integral_constant<int, 256>{});
-  run(std::integral_constant<int, 128>{});
-  run(std::integral_constant<int, 64>{});
-  run(std::integral_constant<int, 32>{});
-  run(std::integral_constant<int, 16>{});
-}
-
-// One destination's segments, or a part of a hub's: to out, or to a partial sum.
-template <class T>
-inline void run_of_destination(const Aggregation<T>& call, const Segment* first, const Segment* last,
-                               int64_t edges, T* partial) {
-  for_each_tile<T>(call.stride, [&](auto bytes, int64_t column) {
-    tile_of_run<T, decltype(bytes)::value>(call, first, last, edges, column, partial);
-  });
-}
-
-template <class T>
-void add_partials(const Aggregation<T>& call, const Hub& hub) {
-  const int64_t block = summation_block(hub.slots);
-  for_each_tile<T>(call.stride, [&](auto bytes, int64_t column) {
-    using Columns = Tile<T, decltype(bytes)::value>;
-    Columns total, part;
-    total.clear();
-    for (int64_t slot = 0; slot < hub.slots;) {
-      part.clear();
-      for (int64_t end = std::min<int64_t>(slot + block, hub.slots); slot < end; ++slot)
-        part.add(call.partials + (hub.first_slot + slot) * call.stride + column);
-      total.add(part);
+// What becomes of a destination's sum: kept for its next stage, or finished and stored.
+template <class T, class R>
+inline void emit(const Aggregation<typename T::S>& call, const Segment& head, int64_t column,
+                 const typename T::Edge& valid, T sum) {
+  using A = typename T::A;
+  using V = typename T::V;
+  const int64_t destination = head.destination;
+  if (call.accumulators) {
+    A* accumulator = call.accumulators + destination * call.stride + column;
+    if (!(head.flags & opens)) sum.template combine<R>(accumulator, valid);
+    if (!(head.flags & closes)) return sum.write(accumulator, valid);
+  }
+  const int64_t degree = call.schedule->degree[destination];
+  if (call.reduce == Reduce::max && degree == 0) sum.template clear<Sum>();
+  if (call.scale || call.bias || call.relu || call.reduce == Reduce::mean) {
+    A scale = call.scale ? call.scale[destination] : A(1);
+    if (call.reduce == Reduce::mean) scale /= mean_divisor<A>(degree);
+    const A* bias = call.bias ? call.bias + column : nullptr;
+#pragma GCC unroll 16
+    for (int i = 0; i < T::count; ++i) {
+      V value = sum.value[i] * scale;
+      if (bias) value += T::at(bias, i, valid);
+      sum.value[i] = call.relu ? (value < 0 ? V{} : value) : value;  // NaN stays NaN
     }
-    finish<T, decltype(bytes)::value>(call, hub.destination, column, total);
-  });
+  }
+  sum.write(call.out + destination * call.stride + column, valid);
 }
 
-template <class T>
-void run_block(const Aggregation<T>& call, const Block& block) {
-  Schedule& schedule = *call.schedule;
-  const Segment* segments = schedule.segments.data();
+// A run of columns that one tile covers, with the kernels made for it.
+template <class S>
+struct Panel {
+  int64_t column, columns;
+  void (*sum)(const Aggregation<S>&, const Block&, const Panel&);
+  void (*add_partials)(const Aggregation<S>&, const Hub&, const Panel&);
+};
+
+template <class T, class R, bool WEIGHTED>
+void sum_block(const Aggregation<typename T::S>& call, const Block& block, const Panel<typename T::S>& panel) {
+  const Segment* segments = call.schedule->segments.data();
+  const typename T::Edge valid(panel.columns);
   if (block.hub >= 0) {
-    const Hub& hub = schedule.hubs[block.hub];
-    run_of_destination(call, segments + block.first, segments + block.last, hub.edges,
-                       call.partials + block.slot * call.stride);
-    auto& pending = schedule.pending[block.hub];
-    if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      pending.store(hub.slots, std::memory_order_relaxed);  // for the next call
-      add_partials(call, hub);
-    }
-    return;
+    const Hub& hub = call.schedule->hubs[block.hub];
+    const T sum = sum_run<T, R, WEIGHTED>(call, segments + block.first, segments + block.last,
+                                          summation_block(hub.edges), panel.column, valid);
+    return sum.write(call.partials + block.slot * call.stride + panel.column, valid);
   }
-  for (int64_t at = block.first; at < block.last;) {
-    int64_t end = at, edges = 0;
-    for (; end < block.last && segments[end].destination == segments[at].destination; ++end)
-      edges += segments[end].count;
-    run_of_destination(call, segments + at, segments + end, edges, static_cast<T*>(nullptr));
-    at = end;
+  for (const Segment *at = segments + block.first, *end = at; at != segments + block.last; at = end) {
+    int64_t edges = 0;
+    for (; end != segments + block.last && end->destination == at->destination; ++end) edges += end->count;
+    emit<T, R>(call, *at, panel.column, valid,
+               sum_run<T, R, WEIGHTED>(call, at, end, summation_block(edges), panel.column, valid));
   }
 }
 
+template <class T, class R>
+void add_partials(const Aggregation<typename T::S>& call, const Hub& hub, const Panel<typename T::S>& panel) {
+  const typename T::Edge valid(panel.columns);
+  const int64_t block = summation_block(hub.slots);
+  T total, part;
+  total.template clear<R>();
+  for (int64_t slot = 0; slot < hub.slots;) {
+    part.template clear<R>();
+    for (int64_t end = std::min<int64_t>(slot + block, hub.slots); slot < end; ++slot)
+      part.template combine<R>(call.partials + (hub.first_slot + slot) * call.stride + panel.column, valid);
+    total.template combine<R>(part);
+  }
+  emit<T, R>(call, call.schedule->segments[hub.first_segment], panel.column, valid, total);
+}
+
+// ---- which tiles cover a row
+
 template <class T>
-void run(const Aggregation<T>& call) {
-  const auto& blocks = call.schedule->blocks;
-  const int64_t count = static_cast<int64_t>(blocks.size());
-#pragma omp parallel for schedule(dynamic, 1) num_threads(call.threads) if (call.threads > 1)
-  for (int64_t i = 0; i < count; ++i) run_block(call, blocks[i]);
+Panel<typename T::S> panel_of(const Aggregation<typename T::S>& call, int64_t column, int64_t columns) {
+  Panel<typename T::S> panel{column, columns, nullptr, nullptr};
+  if (call.reduce == Reduce::max) {
+    panel.sum = call.weight ? sum_block<T, Max, true> : sum_block<T, Max, false>;
+    panel.add_partials = add_partials<T, Max>;
+  } else {
+    panel.sum = call.weight ? sum_block<T, Sum, true> : sum_block<T, Sum, false>;
+    panel.add_partials = add_partials<T, Sum>;
+  }
+  return panel;
+}
+
+// Whole tiles, widest first; with masks, one tile that reaches beyond the row's end takes a remainder of any width.
+template <class S>
+std::vector<Panel<S>> panels(const Aggregation<S>& call) {
+  constexpr int lanes = vector_bytes / sizeof(Accumulator<S>);
+  std::vector<Panel<S>> found;
+  int64_t column = 0;
+  const auto cover = [&](auto count) {
+    constexpr int64_t width = decltype(count)::value * lanes;
+    using Whole = Tile<S, vector_bytes, decltype(count)::value, false>;
+    const auto left = [&] { return call.stride - column; };
+    while (left() >= width && (width == registers * lanes || left() == width || !has_masks)) {
+      found.push_back(panel_of<Whole>(call, column, width));
+      column += width;
+    }
+    if constexpr (has_masks) {
+      using Part = Tile<S, vector_bytes, decltype(count)::value, true>;
+      if (left() > width / 2 && left() < width) {
+        found.push_back(panel_of<Part>(call, column, left()));
+        column = call.stride;
+      }
+    }
+  };
+  if constexpr (registers >= 16) cover(std::integral_constant<int, 16>{});
+  cover(std::integral_constant<int, 8>{});
+  cover(std::integral_constant<int, 4>{});
+  cover(std::integral_constant<int, 2>{});
+  cover(std::integral_constant<int, 1>{});
+  if (has_masks && column < call.stride) {
+    using Last = Tile<S, vector_bytes, 1, true>;
+    found.push_back(panel_of<Last>(call, column, call.stride - column));
+  } else if (column < call.stride) {
+    // Rows are padded to 16 bytes: half a vector of 32.
+    using Last = Tile<S, 16, 1, false>;
+    found.push_back(panel_of<Last>(call, column, call.stride - column));
+  }
+  return found;
+}
+
+// ---- blocks
+
+template <class S>
+void run_block(const Aggregation<S>& call, const std::vector<Panel<S>>& columns, const Block& block) {
+  for (const auto& panel : columns) panel.sum(call, block, panel);
+  if (block.hub < 0) return;
+  Schedule& schedule = *call.schedule;
+  const Hub& hub = schedule.hubs[block.hub];
+  auto& pending = schedule.pending[block.hub];
+  if (pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  pending.store(hub.slots, std::memory_order_relaxed);  // for the next call
+  for (const auto& panel : columns) panel.add_partials(call, hub, panel);
+}
+
+// Stage by stage. With halo, threads first share the packing of what others wait for; then owned rows are summed,
+// then each wave as it arrives, in the same order in every run. The first thread keeps transfers going.
+template <class S>
+void run_stages(const Aggregation<S>& call) {
+  const auto columns = panels(call);
+  const Schedule& schedule = *call.schedule;
+  HaloExchange* exchange = call.exchange;
+  const int64_t packets = exchange ? exchange->packets() : 0;
+#pragma omp parallel num_threads(call.threads) if (call.threads > 1)
+  {
+#pragma omp for schedule(dynamic, 1) nowait
+    for (int64_t i = 0; i < packets; ++i) exchange->push(i);
+    for (size_t stage = 0; stage < schedule.stages.size(); ++stage) {
+      if (stage > 0) {
+#pragma omp single
+        exchange->wait(static_cast<int>(stage) - 1);
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t i = schedule.stages[stage].first_block; i < schedule.stages[stage].last_block; ++i) {
+        run_block(call, columns, schedule.blocks[i]);
+        if (exchange && omp_get_thread_num() == 0) exchange->progress();
+      }
+    }
+  }
+}
+
+// Fetches the remote rows of a block into `box`, in the order of its edges.
+template <class S>
+void fetch(const Aggregation<S>& call, const Block& block, S* box, int channel) {
+  const Schedule& schedule = *call.schedule;
+  const std::lock_guard<std::mutex> lock(*call.calling);
+  for (int64_t i = block.first; i < block.last; ++i) {
+    const Segment& segment = schedule.segments[i];
+    const Chunk& chunk = schedule.chunks[segment.chunk];
+    if (chunk.kind == Chunk::owned) continue;
+    for (int64_t e = segment.first_edge; e < segment.first_edge + segment.count; ++e)
+      call.transport->get_nbi(box + schedule.place[e] * call.stride,
+                              call.sources[segment.chunk] + schedule.indices[e] * call.stride,
+                              call.stride * sizeof(S), chunk.pe, channel);
+  }
+}
+
+// A row a get: while a thread sums one block, the remote rows of its next one are on their way.
+template <class S>
+void run_gets(const Aggregation<S>& call) {
+  const auto columns = panels(call);
+  const Schedule& schedule = *call.schedule;
+  const int64_t count = static_cast<int64_t>(schedule.blocks.size());
+  std::atomic<int64_t> next{0};
+#pragma omp parallel num_threads(call.threads) if (call.threads > 1)
+  {
+    const size_t room = schedule.most_remote * call.stride + 64 / sizeof(S);
+    const std::unique_ptr<S[]> memory(new S[2 * room]);
+    S* boxes[2];
+    for (int i = 0; i < 2; ++i)
+      boxes[i] = reinterpret_cast<S*>((reinterpret_cast<uintptr_t>(memory.get() + i * room) + 63) / 64 * 64);
+    std::vector<const S*> sources(call.sources, call.sources + schedule.chunks.size());
+    Aggregation<S> mine = call;
+    mine.sources = sources.data();
+    int turn = 0;
+    int64_t at = next.fetch_add(1);
+    if (at < count) fetch(call, schedule.blocks[at], boxes[0], 0);
+    while (at < count) {
+      const int64_t after = next.fetch_add(1);
+      if (after < count) fetch(call, schedule.blocks[after], boxes[1 - turn], 1 - turn);
+      {
+        const std::lock_guard<std::mutex> lock(*call.calling);
+        call.transport->quiet(turn);
+      }
+      for (size_t i = 0; i < sources.size(); ++i)
+        if (schedule.chunks[i].kind != Chunk::owned) sources[i] = boxes[turn];
+      run_block(mine, columns, schedule.blocks[at]);
+      at = after, turn = 1 - turn;
+    }
+  }
+}
+
+template <class S>
+void run(const Aggregation<S>& call) {
+  if (call.transport)
+    run_gets(call);
+  else
+    run_stages(call);
 }
 
 }  // namespace
 
 void aggregate(const Aggregation<float>& call) { run(call); }
 void aggregate(const Aggregation<double>& call) { run(call); }
+void aggregate(const Aggregation<Float16>& call) { run(call); }
+void aggregate(const Aggregation<BFloat16>& call) { run(call); }
 
 }  // namespace MGG_ISA
 }  // namespace mgg

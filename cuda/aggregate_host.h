@@ -3,15 +3,19 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "exchange_host.h"
+#include "mgg/half.h"
 #include "mgg/layout.h"
+#include "mgg/transport_host.h"
 
 namespace mgg {
 
 // A block is what one thread claims at once: whole destinations, or a part of a hub.
 struct Block {
-  int64_t first, last;  // positions in Schedule::order
+  int64_t first, last;  // positions in Schedule::segments
   int32_t hub;          // -1: whole destinations
   int32_t slot;         // where a part of a hub leaves its partial sum
 };
@@ -19,43 +23,66 @@ struct Block {
 // A destination with more edges than a block: its parts are summed by several threads; the last to arrive adds
 // the partial sums in the order of their slots.
 struct Hub {
-  int32_t destination;
+  int32_t first_segment;  // whose flags tell whether it opens and closes its destination
   int32_t first_slot, slots;
   int64_t edges;
 };
 
+// Blocks that can run once the chunks before them have arrived: all of them in one stage where rows are read
+// through pointers; with halo the owned rows are the first stage, and each wave of arriving rows another.
+struct Stage {
+  int64_t first_block, last_block;
+};
+
+// Segment::flags of the first segment of a destination in a stage.
+enum SegmentFlag : int32_t { opens = 1, closes = 2 };
+
 // Who sums what: made once for a plan, independent of width and type.
 struct Schedule {
   std::vector<Chunk> chunks;
-  std::vector<Segment> segments;  // by destination, then chunk, then edge
+  std::vector<Segment> segments;  // by stage, then destination, then chunk, then edge
   std::vector<Block> blocks;
+  std::vector<Stage> stages;
   std::vector<Hub> hubs;
   std::unique_ptr<std::atomic<int32_t>[]> pending;  // parts of each hub that have not arrived
-  std::vector<int64_t> chunk_end;                   // one past each chunk's last edge
+  std::vector<int32_t> degree;                      // edges of each destination
   const int32_t* indices = nullptr;                 // row within the chunk, an edge each
   int64_t edges = 0, destinations = 0;
   int32_t slots = 0;
   int prefetch = 0;  // edges ahead whose rows are prefetched
+  // For gets: a remote edge's place among its block's remote rows; for local edges the same as indices.
+  std::vector<int32_t> place;
+  int64_t most_remote = 0;  // remote edges of one block
 };
 
-template <class T>
+enum class Reduce { sum, mean, max };
+
+template <class S>
 struct Aggregation {
+  using A = Accumulator<S>;
   Schedule* schedule;
-  const T* const* sources;  // row 0 of each chunk
-  const T* weight;          // an edge each, or null
-  T* out;
-  const T* scale;  // a destination each, or null
-  const T* bias;   // stride values, or null
-  T* partials;     // slots x stride
-  int64_t stride;  // values between rows, of sources and out alike
+  const S* const* sources;  // row 0 of each chunk; of remote chunks on their owner if they are fetched by gets
+  const A* weight;          // an edge each, or null
+  S* out;
+  const A* scale;   // a destination each, or null
+  const A* bias;    // stride values, or null
+  A* partials;      // slots x stride
+  A* accumulators;  // destinations x stride, between stages; null for a single stage
+  int64_t stride;   // values between rows, of sources and out alike
+  Reduce reduce;
   bool relu;
   int threads;
+  HaloExchange* exchange;  // with halo
+  Transport* transport;    // with gets
+  std::mutex* calling;     // held while the transport is called
 };
 
-#define MGG_DECLARE(isa)                               \
-  namespace isa {                                      \
-  void aggregate(const Aggregation<float>& call);      \
-  void aggregate(const Aggregation<double>& call);     \
+#define MGG_DECLARE(isa)                              \
+  namespace isa {                                     \
+  void aggregate(const Aggregation<float>& call);     \
+  void aggregate(const Aggregation<double>& call);    \
+  void aggregate(const Aggregation<Float16>& call);   \
+  void aggregate(const Aggregation<BFloat16>& call);  \
   }
 MGG_DECLARE(baseline)
 MGG_DECLARE(avx2)

@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "mgg/semantics.h"
+#include "pointer_transport.h"
 #include "random_host.h"
 #include "schedule_host.h"
 
@@ -112,10 +114,53 @@ std::vector<Struct> structs(const Flat<const uint8_t>& bytes, const char* what) 
   return items;
 }
 
+// What a call leaves in float32 or float64 between stages and parts of hubs; kept, since fresh pages cost time.
+class Scratch {
+ public:
+  template <class A>
+  A* take(int64_t values) {
+    const size_t bytes = static_cast<size_t>(values) * sizeof(A) + 64;
+    if (bytes > memory_.size()) memory_ = std::vector<char>(bytes);
+    return reinterpret_cast<A*>((reinterpret_cast<uintptr_t>(memory_.data()) + 63) / 64 * 64);
+  }
+
+ private:
+  std::vector<char> memory_;
+};
+
+mgg::Transport* transport_at(uint64_t address) { return reinterpret_cast<mgg::Transport*>(address); }
+
+class HostExchange {
+ public:
+  HostExchange(int rank, int size, int waves, Flat<const int32_t> send_rows, Flat<const int64_t> send_counts,
+               Flat<const int64_t> send_places, Flat<const int64_t> receive_counts, uint64_t staging,
+               int64_t staging_bytes, uint64_t signals, uint64_t transport)
+      : staging_bytes_(staging_bytes),
+        exchange_({rank, size, waves, vector_of(send_rows), vector_of(send_counts), vector_of(send_places),
+                   vector_of(receive_counts), reinterpret_cast<char*>(staging), staging_bytes,
+                   reinterpret_cast<uint64_t*>(signals)},
+                  transport_at(transport)) {
+    for (const int64_t count : vector_of(receive_counts)) receives_ += count;
+  }
+  mgg::HaloExchange& exchange() { return exchange_; }
+  int64_t take_rows_pushed() { return exchange_.take_rows_pushed(); }
+  void require_room(int64_t row_bytes) const {
+    require(receives_ * row_bytes <= staging_bytes_, "exchange: rows are wider than the staging was made for");
+  }
+
+ private:
+  template <class T>
+  static std::vector<T> vector_of(const Flat<const T>& array) {
+    return {array.data(), array.data() + array.size()};
+  }
+  int64_t staging_bytes_, receives_ = 0;
+  mgg::HaloExchange exchange_;
+};
+
 class HostSchedule {
  public:
   HostSchedule(Flat<const uint8_t> chunks, Flat<const uint8_t> segments, Flat<const int32_t> indices,
-               int64_t destinations, int ps, int dist, int wpb)
+               int64_t destinations, int ps, int dist, int wpb, bool gets)
       : indices_(indices) {
     require(ps > 0 && dist >= 0 && wpb > 0, "ps and wpb are at least 1, dist at least 0");
     schedule_.chunks = structs<mgg::Chunk>(chunks, "chunks: not a whole number of structs");
@@ -123,16 +168,20 @@ class HostSchedule {
     schedule_.edges = static_cast<int64_t>(indices.size());
     schedule_.destinations = destinations;
     mgg::make_schedule(schedule_, structs<mgg::Segment>(segments, "segments: not a whole number of structs"), ps,
-                       dist, wpb);
+                       dist, wpb, gets);
+    gets_ = gets;
   }
 
-  // addresses[pe]: row 0 of that rank's rows, which are `stride` values apart and `counts[pe]` many.
-  template <class T>
-  void aggregate(Flat<const uint64_t> addresses, Flat<const int64_t> counts, std::optional<Flat<const T>> weight,
-                 Matrix<T> out, std::optional<Flat<const T>> scale, std::optional<Flat<const T>> bias,
-                 bool relu, int threads) {
+  // S: what rows are stored in; T: the type of the arrays that hold them (uint16 for halves).
+  template <class S, class T>
+  void aggregate(Flat<const uint64_t> addresses, Flat<const int64_t> counts, int rank,
+                 std::optional<Flat<const mgg::Accumulator<S>>> weight, Matrix<T> out,
+                 std::optional<Flat<const mgg::Accumulator<S>>> scale,
+                 std::optional<Flat<const mgg::Accumulator<S>>> bias, bool relu, const std::string& reduce, int threads,
+                 HostExchange* exchange, uint64_t transport) {
+    using A = mgg::Accumulator<S>;
     const int64_t dim = static_cast<int64_t>(out.shape(1));
-    const int64_t stride = mgg::padded_stride(dim, sizeof(T));
+    const int64_t stride = mgg::padded_stride(dim, sizeof(S)), row_bytes = stride * sizeof(S);
     const int64_t rows = schedule_.destinations;
     require(static_cast<int64_t>(out.shape(0)) == rows, "out: a row for each destination");
     require(rows <= 1 || out.stride(0) == stride, "out: rows must be padded to 16 bytes");
@@ -141,36 +190,70 @@ class HostSchedule {
     require(!weight || static_cast<int64_t>(weight->size()) == schedule_.edges, "weight: one for each edge");
     require(!scale || static_cast<int64_t>(scale->size()) == rows, "scale: one for each destination");
     require(!bias || static_cast<int64_t>(bias->size()) == dim, "bias: one for each column");
-    std::vector<const T*> sources;
-    for (const mgg::Chunk& chunk : schedule_.chunks) {
-      require(chunk.pe >= 0 && static_cast<size_t>(chunk.pe) < addresses.size(), "chunk: no such PE");
-      require(chunk.first_row + chunk.rows <= counts.data()[chunk.pe], "chunk: more rows than its PE published");
-      const auto address = addresses.data()[chunk.pe];
-      require(chunk.rows == 0 || (address && address % mgg::row_alignment == 0), "rows: not aligned to 16 bytes");
-      sources.push_back(reinterpret_cast<const T*>(address) + chunk.first_row * stride);
-    }
-    std::vector<T> padded_bias(bias ? stride : 0, T(0));
-    if (bias) std::memcpy(padded_bias.data(), bias->data(), dim * sizeof(T));
-    // Every slot is written before it is read, so nothing is cleared.
-    const std::unique_ptr<T[]> partials(new T[static_cast<size_t>(schedule_.slots) * stride + mgg::row_alignment]);
-    T* aligned = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(partials.get()) + 15) / 16 * 16);
-    const mgg::Aggregation<T> call{&schedule_, sources.data(), weight ? weight->data() : nullptr, out.data(),
-                                   scale ? scale->data() : nullptr, bias ? padded_bias.data() : nullptr, aligned,
-                                   stride, relu, threads};
+    require(rank >= 0 && static_cast<size_t>(rank) < addresses.size(), "rank: not a PE");
+    require((transport != 0) == gets_, "a schedule for gets needs a transport, and no other does");
+    const auto reduction = reduce == "sum"    ? mgg::Reduce::sum
+                           : reduce == "mean" ? mgg::Reduce::mean
+                                              : mgg::Reduce::max;
+    require(reduction != mgg::Reduce::max || reduce == "max", "reduce: sum, mean or max");
+    mgg::HaloExchange* moving = exchange ? &exchange->exchange() : nullptr;
+    if (moving) exchange->require_room(row_bytes);
+    require(static_cast<int64_t>(schedule_.stages.size()) == 1 + (moving ? moving->waves() : 0),
+            "a plan with waves needs its exchange, and no other does");
+    std::vector<A> padded_bias(bias ? stride : 0, A(0));
+    if (bias) std::memcpy(padded_bias.data(), bias->data(), dim * sizeof(A));
+    A* accumulators = nullptr;
+    if constexpr (std::is_same_v<S, A>)
+      accumulators = moving ? reinterpret_cast<A*>(out.data()) : nullptr;
+    else
+      accumulators = moving ? sums_.take<A>(rows * stride) : nullptr;
+    A* partials = partials_.take<A>(int64_t(schedule_.slots) * stride);
+    check_sources(addresses, counts, rank);
+
     nb::gil_scoped_release release;
-    aggregate_here(call);
+    if (moving) moving->begin(reinterpret_cast<const char*>(addresses.data()[rank]), row_bytes);
+    std::vector<const S*> sources;
+    for (const mgg::Chunk& chunk : schedule_.chunks) {
+      // What is fetched by gets lies on its owner at this PE's own address.
+      const char* base = chunk.kind == mgg::Chunk::halo ? moving->staging()
+                                                        : reinterpret_cast<const char*>(
+                                                              addresses.data()[gets_ ? rank : chunk.pe]);
+      sources.push_back(reinterpret_cast<const S*>(base + chunk.first_row * row_bytes));
+    }
+    aggregate_here(mgg::Aggregation<S>{&schedule_, sources.data(), weight ? weight->data() : nullptr,
+                                       reinterpret_cast<S*>(out.data()), scale ? scale->data() : nullptr,
+                                       bias ? padded_bias.data() : nullptr, partials, accumulators, stride, reduction,
+                                       relu, threads, moving, transport_at(transport), &calling_});
+    if (moving) moving->end();
   }
 
   int64_t blocks() const { return static_cast<int64_t>(schedule_.blocks.size()); }
   int64_t hubs() const { return static_cast<int64_t>(schedule_.hubs.size()); }
   int64_t bytes() const {
     return static_cast<int64_t>(schedule_.segments.size() * sizeof(mgg::Segment) +
-                                schedule_.blocks.size() * sizeof(mgg::Block));
+                                schedule_.blocks.size() * sizeof(mgg::Block) +
+                                (schedule_.place.size() + schedule_.degree.size()) * sizeof(int32_t));
   }
 
  private:
+  // What is read through pointers must be there.
+  void check_sources(const Flat<const uint64_t>& addresses, const Flat<const int64_t>& counts,
+                     int rank) const {
+    for (const mgg::Chunk& chunk : schedule_.chunks) {
+      if (chunk.kind == mgg::Chunk::halo) continue;
+      require(chunk.pe >= 0 && static_cast<size_t>(chunk.pe) < addresses.size(), "chunk: no such PE");
+      require(chunk.first_row + chunk.rows <= counts.data()[chunk.pe], "chunk: more rows than its PE published");
+      const auto address = addresses.data()[gets_ ? rank : chunk.pe];
+      require(chunk.rows == 0 || (address && address % mgg::row_alignment == 0),
+              "rows: out of reach, or not aligned to 16 bytes");
+    }
+  }
+
   mgg::Schedule schedule_;
   Flat<const int32_t> indices_;  // keeps the array alive
+  Scratch partials_, sums_;
+  std::mutex calling_;
+  bool gets_ = false;
 };
 
 // ---- random draws
@@ -212,11 +295,15 @@ void uniform_rows(Matrix<T> out, double low, double high, uint64_t seed, uint32_
 }
 
 // Nothing is converted: a converted output would be written and thrown away.
-template <class T>
-void bind(nb::module_& m, nb::class_<HostSchedule>& schedule) {
-  schedule.def("aggregate", &HostSchedule::aggregate<T>, "addresses"_a.noconvert(), "counts"_a.noconvert(),
+template <class S, class T>
+void bind_aggregate(nb::class_<HostSchedule>& schedule, const char* name) {
+  schedule.def(name, &HostSchedule::aggregate<S, T>, "addresses"_a.noconvert(), "counts"_a.noconvert(), "rank"_a,
                "weight"_a.noconvert().none(), "out"_a.noconvert(), "scale"_a.noconvert().none(),
-               "bias"_a.noconvert().none(), "relu"_a, "threads"_a);
+               "bias"_a.noconvert().none(), "relu"_a, "reduce"_a, "threads"_a, "exchange"_a.none(), "transport"_a);
+}
+
+template <class T>
+void bind(nb::module_& m) {
   m.def("dropout_rows", &dropout_rows<T>, "x"_a.noconvert(), "out"_a.noconvert(), "node"_a.noconvert(), "p"_a,
         "seed"_a, "epoch"_a, "stream"_a, "threads"_a);
   m.def("dropout_csr", &dropout_csr<T>, "indptr"_a.noconvert(), "index"_a.noconvert(), "value"_a.noconvert(),
@@ -228,13 +315,36 @@ void bind(nb::module_& m, nb::class_<HostSchedule>& schedule) {
 
 NB_MODULE(_host, m) {
   m.doc() = "Schedules, aggregation and random draws for the cores of one host.";
+  nb::class_<mgg::PointerTransport>(m, "PointerTransport")
+      .def(nb::init<int>(), "rank"_a)
+      .def("add",
+           [](mgg::PointerTransport& self, Flat<const uint64_t> addresses, size_t bytes) {
+             self.add(addresses.data(), bytes);
+           },
+           nb::keep_alive<1, 2>(), "addresses"_a.noconvert(), "bytes"_a)
+      .def_prop_ro("address", [](mgg::PointerTransport& self) {
+        return reinterpret_cast<uint64_t>(static_cast<mgg::Transport*>(&self));
+      });
+  nb::class_<HostExchange>(m, "HaloExchange")
+      .def(nb::init<int, int, int, Flat<const int32_t>, Flat<const int64_t>, Flat<const int64_t>, Flat<const int64_t>,
+                    uint64_t, int64_t, uint64_t, uint64_t>(),
+           "rank"_a, "size"_a, "waves"_a, "send_rows"_a.noconvert(), "send_counts"_a.noconvert(),
+           "send_places"_a.noconvert(), "receive_counts"_a.noconvert(), "staging"_a, "staging_bytes"_a, "signals"_a,
+           "transport"_a)
+      .def("take_rows_pushed", &HostExchange::take_rows_pushed);
+  m.def("signal_count", &mgg::HaloExchange::signal_count, "waves"_a, "size"_a);
   nb::class_<HostSchedule> schedule(m, "Schedule");
-  schedule.def(nb::init<Flat<const uint8_t>, Flat<const uint8_t>, Flat<const int32_t>, int64_t, int, int, int>(),
-               "chunks"_a.noconvert(), "segments"_a.noconvert(), "indices"_a.noconvert(), "destinations"_a, "ps"_a, "dist"_a, "wpb"_a);
+  schedule.def(nb::init<Flat<const uint8_t>, Flat<const uint8_t>, Flat<const int32_t>, int64_t, int, int, int, bool>(),
+               "chunks"_a.noconvert(), "segments"_a.noconvert(), "indices"_a.noconvert(), "destinations"_a, "ps"_a,
+               "dist"_a, "wpb"_a, "gets"_a = false);
   schedule.def_prop_ro("blocks", &HostSchedule::blocks).def_prop_ro("hubs", &HostSchedule::hubs);
   schedule.def_prop_ro("bytes", &HostSchedule::bytes);
-  bind<float>(m, schedule);
-  bind<double>(m, schedule);
+  bind_aggregate<float, float>(schedule, "aggregate_float32");
+  bind_aggregate<double, double>(schedule, "aggregate_float64");
+  bind_aggregate<mgg::Float16, uint16_t>(schedule, "aggregate_float16");
+  bind_aggregate<mgg::BFloat16, uint16_t>(schedule, "aggregate_bfloat16");
+  bind<float>(m);
+  bind<double>(m);
   m.def("instruction_sets", &instruction_sets, "What this machine runs, widest first.");
   m.def("instruction_set", [] { return instruction_set(); }, "The one in use (MGG_ISA forces another).");
   m.def("openmp_threads", [] { return omp_get_max_threads(); });

@@ -1,4 +1,4 @@
-// Builds the schedule of a plan: segments by destination, blocks of about wpb * ps edges, hubs split.
+// Builds the schedule of a plan: stages, segments by destination, blocks of about wpb * ps edges, hubs split.
 #pragma once
 #include <algorithm>
 #include <stdexcept>
@@ -22,23 +22,50 @@ inline void check_plan(const Schedule& s, const std::vector<Segment>& segments) 
   }
 }
 
-// Stable: within a destination, chunks keep their order and edges theirs.
-inline std::vector<Segment> by_destination(const std::vector<Segment>& segments, int64_t destinations) {
-  std::vector<int64_t> next(destinations + 1, 0);
+// What is readable at once is one stage; each wave of a halo has a stage of its own.
+inline int32_t stage_of(const Schedule& s, const Segment& segment) {
+  return s.chunks[segment.chunk].kind == Chunk::halo ? segment.chunk : 0;
+}
+
+// Sorts by stage, then destination; stable, so that chunks and edges keep their order.
+inline std::vector<Segment> in_order(const Schedule& s, const std::vector<Segment>& segments) {
+  std::vector<int64_t> next(s.destinations + 1, 0);
   for (const Segment& segment : segments) ++next[segment.destination + 1];
-  for (int64_t v = 0; v < destinations; ++v) {
+  for (int64_t v = 0; v < s.destinations; ++v) {
     if (next[v + 1] == 0) throw std::invalid_argument("plan: destination " + std::to_string(v) + " has no segment");
     next[v + 1] += next[v];
   }
   std::vector<Segment> sorted(segments.size());
   for (const Segment& segment : segments) sorted[next[segment.destination]++] = segment;
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const Segment& a, const Segment& b) {
+    return stage_of(s, a) < stage_of(s, b);
+  });
   return sorted;
 }
 
+// Marks where a destination's sum begins and ends, and counts its edges.
+inline void mark(Schedule& s) {
+  constexpr int32_t never = -1;
+  std::vector<int32_t> last(s.destinations, never);
+  s.degree.assign(s.destinations, 0);
+  for (const Segment& segment : s.segments) last[segment.destination] = stage_of(s, segment);
+  std::vector<char> open(s.destinations, 0);
+  for (size_t at = 0, end = 0; at < s.segments.size(); at = end) {
+    Segment& head = s.segments[at];
+    const int32_t stage = stage_of(s, head);
+    for (; end < s.segments.size() && s.segments[end].destination == head.destination &&
+           stage_of(s, s.segments[end]) == stage;
+         ++end)
+      s.degree[head.destination] += s.segments[end].count;
+    head.flags = (open[head.destination] ? 0 : opens) | (last[head.destination] == stage ? closes : 0);
+    open[head.destination] = 1;
+  }
+}
+
 inline void add_hub(Schedule& s, int64_t first, int64_t last, int64_t edges, int64_t block_edges) {
-  if (s.slots > INT32_MAX - (last - first))
+  if (first > INT32_MAX || s.slots > INT32_MAX - (last - first))
     throw std::invalid_argument("plan: blocks of " + std::to_string(block_edges) + " edges are too small; raise wpb or ps");
-  Hub hub{s.segments[first].destination, s.slots, 0, edges};
+  Hub hub{static_cast<int32_t>(first), s.slots, 0, edges};
   for (int64_t at = first; at < last;) {
     int64_t end = at, taken = 0;
     while (end < last && (end == at || taken + s.segments[end].count <= block_edges)) taken += s.segments[end++].count;
@@ -49,16 +76,17 @@ inline void add_hub(Schedule& s, int64_t first, int64_t last, int64_t edges, int
   s.hubs.push_back(hub);
 }
 
-inline void make_blocks(Schedule& s, int64_t block_edges) {
-  const int64_t count = static_cast<int64_t>(s.segments.size());
-  int64_t open = 0, open_edges = 0;  // the block being filled
+// The blocks of one stage, whose segments are first .. last - 1.
+inline void make_blocks(Schedule& s, int64_t first, int64_t last, int64_t block_edges) {
+  const int64_t first_block = static_cast<int64_t>(s.blocks.size());
+  int64_t open = first, open_edges = 0;  // the block being filled
   const auto close = [&](int64_t at) {
     if (at > open) s.blocks.push_back({open, at, -1, 0});
     open = at, open_edges = 0;
   };
-  for (int64_t at = 0; at < count;) {
+  for (int64_t at = first; at < last;) {
     int64_t end = at, edges = 0;
-    for (; end < count && s.segments[end].destination == s.segments[at].destination; ++end)
+    for (; end < last && s.segments[end].destination == s.segments[at].destination; ++end)
       edges += s.segments[end].count;
     if (edges > block_edges) {
       close(at);
@@ -70,19 +98,42 @@ inline void make_blocks(Schedule& s, int64_t block_edges) {
     }
     at = end;
   }
-  close(count);
+  close(last);
+  s.stages.push_back({first_block, static_cast<int64_t>(s.blocks.size())});
 }
 
-inline void make_schedule(Schedule& s, std::vector<Segment> segments, int ps, int dist, int wpb) {
+// Remote rows that are fetched lie one after another, in the order of their block's edges.
+inline void make_places(Schedule& s) {
+  s.place.assign(s.indices, s.indices + s.edges);
+  for (const Block& block : s.blocks) {
+    int32_t taken = 0;
+    for (int64_t i = block.first; i < block.last; ++i) {
+      const Segment& segment = s.segments[i];
+      if (s.chunks[segment.chunk].kind == Chunk::owned) continue;
+      for (int64_t e = segment.first_edge; e < segment.first_edge + segment.count; ++e) s.place[e] = taken++;
+    }
+    s.most_remote = std::max<int64_t>(s.most_remote, taken);
+  }
+}
+
+inline void make_schedule(Schedule& s, std::vector<Segment> segments, int ps, int dist, int wpb, bool gets) {
   check_plan(s, segments);
-  s.chunk_end.assign(s.chunks.size(), 0);
-  for (const Segment& segment : segments)
-    s.chunk_end[segment.chunk] = std::max(s.chunk_end[segment.chunk], segment.first_edge + segment.count);
-  s.segments = by_destination(segments, s.destinations);
-  make_blocks(s, int64_t(ps) * wpb);
+  s.segments = in_order(s, segments);
+  mark(s);
+  int32_t stages = 1;
+  for (size_t chunk = 0; chunk < s.chunks.size(); ++chunk)
+    if (s.chunks[chunk].kind == Chunk::halo) stages = static_cast<int32_t>(chunk) + 1;
+  int64_t first = 0;
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    int64_t last = first;
+    while (last < static_cast<int64_t>(s.segments.size()) && stage_of(s, s.segments[last]) == stage) ++last;
+    make_blocks(s, first, last, int64_t(ps) * wpb);
+    first = last;
+  }
   s.prefetch = dist;
   s.pending = std::make_unique<std::atomic<int32_t>[]>(s.hubs.size());
   for (size_t i = 0; i < s.hubs.size(); ++i) s.pending[i] = s.hubs[i].slots;
+  if (gets) make_places(s);
 }
 
 }  // namespace mgg

@@ -5,6 +5,7 @@ Nothing here is fast, and nothing here may be derived from the kernels: the test
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,29 +23,46 @@ def edge_list(indptr: Ids, indices: NDArray[np.integer]) -> tuple[Ids, Ids]:
 
 
 def aggregate(
-    source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None
+    source: Ids,
+    destination: Ids,
+    nodes: int,
+    x: NDArray[np.floating],
+    weight: object = None,
+    reduce: str = "sum",
 ) -> Floats:
-    """out[v] = sum over edges u -> v of w_uv x_u, for x [M, F]; out [nodes, F]."""
+    """out[v] = the sum, mean or maximum over edges u -> v of w_uv x_u, for x [M, F]; out [nodes, F].
+
+    A mean divides by the number of edges, and a node without edges has 0 (as PyG's aggregations define them).
+    """
     messages = x[source].astype(np.float64)
     if weight is not None:
         messages = messages * np.asarray(weight, np.float64)[:, None]
+    degree = np.bincount(destination, minlength=nodes)[:, None]
+    if reduce == "max":
+        out = np.full((nodes, x.shape[1]), -np.inf)
+        np.maximum.at(out, destination, messages)
+        return np.where(degree > 0, out, 0.0)
     out = np.zeros((nodes, x.shape[1]))
     np.add.at(out, destination, messages)
-    return out
+    return out / np.maximum(degree, 1) if reduce == "mean" else out
 
 
 def error_bound(
     source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None
 ) -> Floats:
-    """How far a kernel that accumulates in x's dtype may be from `aggregate`: eps sqrt(degree) sum(|w x|).
+    """How far a sum of rows of x's dtype may be from `aggregate`: eps sqrt(degree) sum(|w x|).
 
+    eps is that of the accumulation (float32 for half rows, to which the eps of storing the result is added).
     `aggregate` has its own error of that form in float64, which is added.
     """
     absolute = None if weight is None else np.abs(np.asarray(weight, np.float64))
     magnitude = aggregate(source, destination, nodes, np.abs(x), absolute)
     degree = np.zeros(nodes)
     np.add.at(degree, destination, 1.0)
-    return (np.finfo(x.dtype).eps + np.finfo(np.float64).eps) * np.sqrt(degree)[:, None] * magnitude
+    half = x.dtype.itemsize == 2
+    eps = float(np.finfo(np.float32 if half else x.dtype).eps) + float(np.finfo(np.float64).eps)
+    storing = float(ml_dtypes.finfo(x.dtype).eps) if half else 0.0
+    return (eps * np.sqrt(degree)[:, None] + storing) * magnitude
 
 
 def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) -> tuple[Ids, Ids, Floats]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import numpy as np
 
-from mgg_hpc.plan import workload
+from mgg_hpc.plan import waves, workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Geometry, Options
 from mgg_hpc.runtime.backends.host import padded
@@ -13,8 +16,23 @@ from mgg_hpc.runtime.backends.serial import SerialBackend, World
 SMALL = Geometry(ps=3, dist=2, wpb=2)  # blocks of 6 edges: every case has hubs
 
 
-def play(case, x, *, weight=None, geometry=SMALL, threads=2, epilogue=None):
-    """Aggregate ``x`` [N, F] on every rank of ``case``; returns [N, F]. epilogue(rows) makes a rank's epilogue."""
+def play(
+    case,
+    x,
+    *,
+    weight=None,
+    geometry=SMALL,
+    threads=2,
+    epilogue=None,
+    reduce="sum",
+    transfer="direct",
+    calls=2,
+    change=False,
+):
+    """Aggregate ``x`` [N, F] on every rank of ``case``; returns [N, F]. epilogue(rows) makes a rank's epilogue.
+
+    change: the rows grow by 1 from call to call.
+    """
     ranks = len(case.bounds) - 1
     world = World(ranks)
     backends = [SerialBackend(r, world, Options(geometry, threads)) for r in range(ranks)]
@@ -22,17 +40,47 @@ def play(case, x, *, weight=None, geometry=SMALL, threads=2, epilogue=None):
     rows = [backend.rows(np.diff(case.bounds), format, symmetric=True) for backend in backends]
     for rank, part in enumerate(rows):
         part.local[:] = x[case.bounds[rank] : case.bounds[rank + 1]]
-    results = []
-    for rank, backend in enumerate(backends):
-        plan = workload.build(rank, case.bounds, *case.part(rank), geometry.ps, keep_edges=True)
+    plans = plans_of(case, geometry.ps, transfer)
+    for backend, plan in zip(backends, plans, strict=True):
+        backend.prepare(plan, format)
+
+    def aggregate(rank):
+        backend, plan = backends[rank], plans[rank]
         edge = None if weight is None else weight[case.edges(rank)][plan.edge]
         out = padded(plan.destinations, format)
         mine = slice(int(case.bounds[rank]), int(case.bounds[rank + 1]))
         finish = epilogue(mine) if epilogue else None
         op = "copy" if weight is None else "mul"
-        for _ in range(2):  # a schedule is used again and again
+        for call in range(calls):  # a schedule is used again and again
             out[:] = np.nan
+            if change and call:
+                rows[rank].local[:] += 1
             backend.publish(rows[rank])
-            backend.aggregate(plan, op, "sum", rows[rank], out, edge=edge, epilogue=finish)
-        results.append(out)
-    return np.concatenate(results)
+            backend.aggregate(plan, op, reduce, rows[rank], out, edge=edge, epilogue=finish)
+        return out
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return np.concatenate(list(pool.map(aggregate, range(ranks))))
+
+
+def plans_of(case, ps, transfer):
+    """The plan of every rank; with "halo" they know of each other what crosses."""
+    ranks = len(case.bounds) - 1
+    plans = [workload.build(r, case.bounds, *case.part(r), ps, keep_edges=True) for r in range(ranks)]
+    if transfer != "halo":
+        return [replace(plan, transfer=transfer) for plan in plans]
+    count = 3  # of a few rows each
+    made = [waves.in_waves(plan, count) for plan in plans]
+    requests = [request for _, _, request in made]
+    capacity = max(int(request.counts.sum()) for request in requests)
+    result = []
+    for rank, (plan, _, request) in enumerate(made):
+        rows, counts, places = waves.answer(
+            rank,
+            [each.rows[rank] for each in requests],
+            np.array([each.counts[:, rank] for each in requests]),
+            np.array([each.places[:, rank] for each in requests]),
+        )
+        lists = waves.HaloLists(request.counts, rows, counts, places, capacity)
+        result.append(replace(plan, lists=lists))
+    return result

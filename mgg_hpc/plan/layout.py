@@ -17,9 +17,9 @@ CHUNK = np.dtype(
     ]
 )
 SEGMENT = np.dtype(
-    [("first_edge", "<i8"), ("destination", "<i4"), ("count", "<i4"), ("chunk", "<i4"), ("reserved", "<i4")]
+    [("first_edge", "<i8"), ("destination", "<i4"), ("count", "<i4"), ("chunk", "<i4"), ("flags", "<i4")]
 )
-OWNED, DIRECT = 0, 1  # Chunk.kind
+OWNED, DIRECT, HALO = 0, 1, 2  # Chunk.kind
 
 ROW_ALIGNMENT = 16  # bytes
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from .layout import CHUNK, DIRECT, OWNED, SEGMENT
 from .ranges import owner_of
+
+if TYPE_CHECKING:
+    from .waves import HaloLists
 
 BLOCK_EDGES = 1 << 20  # taken at a time while a plan is built
 
@@ -32,6 +35,8 @@ class Plan:
     edge: int64 [E], the place of each edge in the CSR that the plan was made from; None where nobody asked.
     halo: the distinct remote rows, int32 offsets into their owners' rows, ascending for each owner.
     halo_bounds: int64 [P + 1]; owner p's part of ``halo`` is halo_bounds[p] .. halo_bounds[p + 1] - 1.
+    transfer: how remote rows reach the kernel: "direct" or "get" from their owners, "halo" in waves (waves.py);
+    "none" for a matrix whose rows this rank holds itself. lists: what crosses, with "halo".
     """
 
     rank: int
@@ -43,6 +48,8 @@ class Plan:
     edge: NDArray[np.int64] | None
     halo: NDArray[np.int32]
     halo_bounds: NDArray[np.int64]
+    transfer: str = "direct"
+    lists: HaloLists | None = None
 
     @property
     def edges(self) -> int:
@@ -65,7 +72,7 @@ class Plan:
     def nbytes(self) -> int:
         """Bytes of the plan's arrays."""
         arrays = (self.chunks, self.segments, self.indices, self.edge, self.halo, self.halo_bounds)
-        return sum(array.nbytes for array in arrays if array is not None)
+        return sum(array.nbytes for array in (*arrays, self.lists) if array is not None)
 
     def csr(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """One chunk's edges as CSR over all destinations: indptr [n + 1], rows within the chunk."""
@@ -113,7 +120,7 @@ def build(
     for chunk, pe in enumerate(pes):
         destination, count = _joined(split.destinations[pe]), _joined(split.counts[pe])
         empty = np.flatnonzero(np.diff(indptr) == 0) if pe == rank else np.zeros(0, np.int64)
-        segments.append(_segments(chunk, first_edge, destination, count, empty, ps))
+        segments.append(segments_of(chunk, first_edge, destination, count, empty, ps))
         first_edge += int(count.sum(dtype=np.int64))
     chunks["segments"] = [len(part) for part in segments]
     chunks["first_segment"] = prefix_sum(chunks["segments"])[:-1]
@@ -142,11 +149,11 @@ def rectangular(
     """The plan of a sparse matrix [n, columns] times rows that this rank holds itself: one owned chunk."""
     degree = np.diff(indptr)
     filled, empty = np.flatnonzero(degree), np.flatnonzero(degree == 0)
-    segments = _segments(0, 0, filled.astype(np.int32), degree[filled], empty, ps)
+    segments = segments_of(0, 0, filled.astype(np.int32), degree[filled], empty, ps)
     chunks = np.zeros(1, dtype=CHUNK)
     chunks[0] = (OWNED, rank, 0, columns, 0, len(segments))
     nothing = np.zeros(0, np.int32)
-    return Plan(rank, len(degree), ps, chunks, segments, indices, None, nothing, np.zeros(rank + 2, np.int64))
+    return Plan(rank, len(degree), ps, chunks, segments, indices, None, nothing, np.zeros(rank + 2, np.int64), "none")
 
 
 @dataclass
@@ -203,7 +210,7 @@ def _joined(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
     return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
-def _segments(
+def segments_of(
     chunk: int,
     first_edge: int,
     destination: NDArray[np.int32],

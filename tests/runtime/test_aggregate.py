@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import cases
+import ml_dtypes
 import numpy as np
 import pytest
 from world import SMALL, play
@@ -19,24 +20,109 @@ from mgg_hpc.runtime.backends.base import Epilogue, Geometry, Options
 from mgg_hpc.runtime.backends.serial import SerialBackend, World
 
 
+TRANSFERS = ("direct", "get", "halo")
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
 def check(case, x, out, weight=None):
     source, destination = reference.edge_list(case.indptr, case.indices)
     wanted = reference.aggregate(source, destination, case.nodes, x, weight)
     bound = reference.error_bound(source, destination, case.nodes, x, weight)
     assert out.shape == wanted.shape
-    assert (np.abs(out - wanted) <= bound).all()
+    assert (np.abs(out.astype(np.float64) - wanted) <= bound).all()
 
 
+@pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("width", cases.WIDTHS)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("name", cases.CASES)
-def test_sums_are_within_the_error_bound(rng, name, ranks, width):
+def test_sums_are_within_the_error_bound(rng, name, ranks, width, transfer):
     case = cases.CASES[name](rng, ranks)
     for kind in (np.float32, np.float64):
         x = rng.standard_normal((case.nodes, width)).astype(kind)
-        check(case, x, play(case, x))
+        check(case, x, play(case, x, transfer=transfer))
         weight = rng.standard_normal(len(case.indices)).astype(kind)
-        check(case, x, play(case, x, weight=weight), weight)
+        check(case, x, play(case, x, weight=weight, transfer=transfer), weight)
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("width", [1, 7, 8, 16, 33, 129, 513])
+@pytest.mark.parametrize("name", cases.CASES)
+@pytest.mark.parametrize("kind", [np.dtype(np.float16), BFLOAT16], ids=["float16", "bfloat16"])
+def test_half_rows_are_summed_in_float32(rng, kind, name, width, transfer):
+    case = cases.CASES[name](rng, 4)
+    x = rng.standard_normal((case.nodes, width)).astype(kind)
+    check(case, x, play(case, x, transfer=transfer))
+    weight = rng.standard_normal(len(case.indices)).astype(np.float32)
+    check(case, x, play(case, x, weight=weight, transfer=transfer), weight)
+
+
+@pytest.mark.parametrize("kind", [np.dtype(np.float16), BFLOAT16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("width", [3, 16, 40])
+def test_half_rows_of_one_edge_come_back_as_they_are(width, kind):
+    """Every bit pattern, through load and store: subnormal numbers, infinities and NaN too."""
+    patterns = np.resize(np.arange(1 << 16, dtype=np.uint16), (-(-(1 << 16) // width), width))
+    x = patterns.view(kind)
+    nodes = np.arange(len(x))
+    case = cases.csr(nodes, nodes, len(x), np.array([0, len(x)]))
+    out = play(case, x)
+    lost = np.isnan(x.astype(np.float32))
+    np.testing.assert_array_equal(np.isnan(out.astype(np.float32)), lost)
+    # -0 becomes 0: a sum begins with 0.
+    same = np.where(x.astype(np.float32) == 0, np.uint16(0), patterns)
+    np.testing.assert_array_equal(out.view(np.uint16)[~lost], same[~lost])
+
+
+@pytest.mark.parametrize("kind", [np.dtype(np.float16), BFLOAT16], ids=["float16", "bfloat16"])
+def test_stored_sums_are_rounded_to_the_nearest(rng, kind):
+    """Sums of two, against the conversions of another library; halfway cases and overflow among them."""
+    bits = rng.integers(0, 1 << 16, (2, 4096, 16), dtype=np.uint16)
+    bits[1, :2000] = (bits[0, :2000] & 0x8000) | np.maximum((bits[0, :2000] & 0x7FFF).astype(int) - 0x0C00, 0)
+    x = bits.reshape(-1, 16).view(kind)
+    pairs = np.arange(len(x))
+    case = cases.csr(pairs, pairs % 4096, len(x), np.array([0, len(x)]))
+    with np.errstate(all="ignore"):
+        wanted = (x[:4096].astype(np.float32) + x[4096:].astype(np.float32)).astype(kind)
+    out = play(case, x)[:4096]
+    valid = ~np.isnan(wanted.astype(np.float32))
+    np.testing.assert_array_equal(out[valid].astype(np.float32), wanted[valid].astype(np.float32))
+    assert np.isnan(out[~valid].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+@pytest.mark.parametrize("name", cases.CASES)
+def test_means_and_maxima(rng, name, reduce, transfer):
+    case = cases.CASES[name](rng, 4)
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    for width in (7, 48):
+        x = rng.standard_normal((case.nodes, width)) - 3.0  # below the 0 that an empty maximum might leave
+        weight = rng.standard_normal(len(case.indices))
+        for w in (None, weight):
+            wanted = reference.aggregate(source, destination, case.nodes, x, w, reduce)
+            out = play(case, x, weight=w, reduce=reduce, transfer=transfer)
+            np.testing.assert_allclose(out, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_a_maximum_keeps_not_a_number(rng):
+    case = cases.hub(rng, 2)
+    x = rng.standard_normal((case.nodes, 5)).astype(np.float32)
+    x[3] = np.nan
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    wanted = reference.aggregate(source, destination, case.nodes, x, None, "max")
+    assert np.isnan(wanted).any() and not np.isnan(wanted).all()
+    np.testing.assert_array_equal(play(case, x, reduce="max"), wanted.astype(np.float32))
+
+
+def test_staging_is_used_in_turn(rng):
+    """Rows that change from call to call: none may arrive in the place of another call's."""
+    case = cases.all_remote(rng, 4)
+    first = rng.integers(-100, 100, (case.nodes, 33)).astype(np.float32)
+    for calls in (1, 2, 3, 7):
+        changing = play(case, first, transfer="halo", calls=calls, change=True)
+        source, destination = reference.edge_list(case.indptr, case.indices)
+        wanted = reference.aggregate(source, destination, case.nodes, first + calls - 1)
+        np.testing.assert_array_equal(changing, wanted)
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -45,7 +131,9 @@ def test_integers_are_exact(rng, name, ranks):
     case = cases.CASES[name](rng, ranks)
     x = rng.integers(-100, 100, (case.nodes, 33)).astype(np.float32)
     source, destination = reference.edge_list(case.indptr, case.indices)
-    np.testing.assert_array_equal(play(case, x), reference.aggregate(source, destination, case.nodes, x))
+    wanted = reference.aggregate(source, destination, case.nodes, x)
+    for transfer in TRANSFERS:
+        np.testing.assert_array_equal(play(case, x, transfer=transfer), wanted)
 
 
 def test_a_long_row_of_equal_values_does_not_drift():
@@ -61,10 +149,11 @@ def test_a_long_row_of_equal_values_does_not_drift():
 def test_the_same_bits_whatever_the_threads_do(rng, name):
     case = cases.CASES[name](rng, 4)
     x = rng.standard_normal((case.nodes, 40)).astype(np.float32)
-    first = play(case, x, threads=1)
-    for threads in (1, 2, 3, 8):
-        for _ in range(5):
-            np.testing.assert_array_equal(play(case, x, threads=threads), first)
+    for transfer in TRANSFERS:
+        first = play(case, x, threads=1, transfer=transfer)
+        for threads in (1, 2, 3, 8):
+            for _ in range(5):
+                np.testing.assert_array_equal(play(case, x, threads=threads, transfer=transfer), first)
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -72,10 +161,14 @@ def test_the_epilogue_scales_adds_the_bias_and_clips(rng, relu):
     case = cases.hub(rng, 4)
     x = rng.standard_normal((case.nodes, 33))
     scale, bias = rng.standard_normal(case.nodes), rng.standard_normal(33)
-    out = play(case, x, epilogue=lambda mine: Epilogue(scale[mine].copy(), bias, relu))
+    results = [
+        play(case, x, epilogue=lambda mine: Epilogue(scale[mine].copy(), bias, relu), transfer=transfer)
+        for transfer in TRANSFERS
+    ]
     source, destination = reference.edge_list(case.indptr, case.indices)
     wanted = reference.aggregate(source, destination, case.nodes, x) * scale[:, None] + bias
-    np.testing.assert_allclose(out, np.maximum(wanted, 0) if relu else wanted, rtol=1e-11, atol=1e-11)
+    for out in results:
+        np.testing.assert_allclose(out, np.maximum(wanted, 0) if relu else wanted, rtol=1e-11, atol=1e-11)
 
 
 def test_relu_does_not_hide_nan(rng):
@@ -145,8 +238,19 @@ def test_a_plan_that_names_rows_outside_its_chunk_is_refused(rng):
     x = np.zeros((97, 4), np.float32)
     for rows, out in ((96, np.zeros((97, 4), np.float32)), (97, np.zeros((97, 3), np.float32))):
         with pytest.raises(ValueError, match=r"chunk|out"):
-            schedule.aggregate(
-                np.array([x.ctypes.data], np.uint64), np.array([rows]), None, out, None, None, False, 1
+            schedule.aggregate_float32(
+                np.array([x.ctypes.data], np.uint64),
+                np.array([rows]),
+                0,
+                None,
+                out,
+                None,
+                None,
+                False,
+                "sum",
+                1,
+                None,
+                0,
             )
 
 

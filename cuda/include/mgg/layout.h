@@ -8,10 +8,10 @@ namespace mgg {
 
 // A run of source rows that becomes readable together.
 struct Chunk {
-  enum Kind : int32_t { owned = 0, direct = 1 };
+  enum Kind : int32_t { owned = 0, direct = 1, halo = 2 };
   int32_t kind;
   int32_t pe;             // whose memory the rows are read from
-  int64_t first_row;      // the chunk's row 0 is this row of that memory
+  int64_t first_row;      // the chunk's row 0 is this row of that memory (halo: of the staging)
   int64_t rows;           // valid indices into the chunk are 0 .. rows - 1
   int64_t first_segment;  // its segments are contiguous, ordered by destination
   int64_t segments;
@@ -23,7 +23,7 @@ struct Segment {
   int32_t destination;  // local row of the output
   int32_t count;        // edges; 0 for a destination without any
   int32_t chunk;
-  int32_t reserved;
+  int32_t flags;  // of the schedule that holds it
 };
 
 static_assert(sizeof(Chunk) == 40 && offsetof(Chunk, segments) == 32, "Chunk is shared with Python");

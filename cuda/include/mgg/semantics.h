@@ -12,11 +12,17 @@
 
 namespace mgg {
 
-// Sums of n terms are taken in blocks of about sqrt(n) edges whose totals are then added: no term passes
-// through more than about 2 sqrt(n) additions, which bounds the error by eps * sqrt(n) * sum(|w h|).
+// Sums of n terms are taken in blocks whose totals are then added. A chain of b additions errs by at most about
+// b / 4 eps of what it sums (each rounds a partial sum of half that size by eps / 2), so blocks of 3.5 sqrt(n) terms
+// and their sqrt(n) / 3.5 totals together stay below eps * sqrt(n) * sum(|w h|).
 MGG_BOTH int64_t summation_block(int64_t terms) {
-  const int64_t block = static_cast<int64_t>(::ceil(::sqrt(static_cast<double>(terms))));
-  return block < 4 ? 4 : block;
+  return terms <= 16 ? 16 : static_cast<int64_t>(3.5f * ::sqrtf(static_cast<float>(terms)));
+}
+
+// What a mean divides by, and what the maximum of nothing is: nodes without edges give 0.
+template <class T>
+MGG_BOTH T mean_divisor(int64_t edges) {
+  return edges > 0 ? static_cast<T>(edges) : T(1);
 }
 
 // What is stored for a destination: its sum, scaled (GCN's d_v^-1/2), plus bias, through ReLU.

@@ -21,7 +21,8 @@ class Transport {
 
   // Starts to copy `from`, which may be any memory and is not written before the next `flush`, to pe's counterpart
   // of `mine`, and then to set pe's counterpart of `signal` to `value`: whoever sees the value (load_signal) sees
-  // the bytes. Signals only grow.
+  // these bytes and those of all puts to `pe` before. Signals only grow. Without bytes only the signal is set, and
+  // without a signal (null) only the bytes are copied.
   virtual void put_signal_nbi(void* mine, const void* from, size_t bytes, uint64_t* signal, uint64_t value,
                               int pe) = 0;
   // Returns when the sources of all puts may be written again.
@@ -33,6 +34,10 @@ class Transport {
 
 inline uint64_t load_signal(const uint64_t* signal) {
   return reinterpret_cast<const std::atomic<uint64_t>*>(signal)->load(std::memory_order_acquire);
+}
+
+inline void store_signal(uint64_t* signal, uint64_t value) {
+  reinterpret_cast<std::atomic<uint64_t>*>(signal)->store(value, std::memory_order_release);
 }
 
 }  // namespace mgg

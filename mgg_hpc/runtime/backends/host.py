@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +14,18 @@ from ...errors import InputError
 from ...plan.layout import CHUNK, SEGMENT, RowFormat
 from ...plan.workload import Plan
 from .base import Draw, Epilogue, Options, Rows
+
+
+REDUCTIONS = ("sum", "mean", "max")
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """What a plan with waves keeps: the native exchange, and the symmetric memory that it uses."""
+
+    native: Any
+    staging: Rows
+    signals: Rows
 
 
 def load() -> Any:
@@ -54,7 +67,10 @@ def padded(rows: int, format: RowFormat) -> NDArray[Any]:
 
 
 class HostBackend:
-    """Kernels over rows that this process reads through pointers. Subclasses say where symmetric rows live."""
+    """Kernels over rows that this process holds, reads through pointers, fetches, or is sent.
+
+    Subclasses say where symmetric rows live, and by which transport they move.
+    """
 
     name = "host"
 
@@ -63,6 +79,7 @@ class HostBackend:
         self.meter, self.geometry, self.threads = options.meter, options.geometry, options.threads
         self._host = load()
         self._schedules: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
+        self._exchanges: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows; private rows here, symmetric ones in subclasses."""
@@ -78,6 +95,38 @@ class HostBackend:
     def _symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         raise TypeError(f"{self.name} has no symmetric storage")
 
+    @property
+    def transport_address(self) -> int:
+        """Where this backend's mgg::Transport lies (cuda/include/mgg/transport_host.h)."""
+        raise TypeError(f"{self.name} has no transport")
+
+    def prepare(self, plan: Plan, widest: RowFormat) -> None:
+        """See Backend.prepare."""
+        lists = plan.lists
+        if plan.transfer != "halo" or lists is None or plan in self._exchanges:
+            return
+        everywhere = np.full(self.size, lists.capacity, dtype=np.int64)
+        # Two stagings, used in turn; signals are rows of 16 bytes, two to a row.
+        staging = self.rows(2 * everywhere, widest, symmetric=True)
+        words = self._host.signal_count(lists.waves, self.size)
+        signals = self.rows(
+            np.full(self.size, -(-words // 2)), RowFormat(np.dtype(np.uint64), 2), symmetric=True
+        )
+        exchange = self._host.HaloExchange(
+            self.rank,
+            self.size,
+            lists.waves,
+            lists.send_rows,
+            lists.send_counts.reshape(-1),
+            lists.send_places.reshape(-1),
+            lists.receive_counts.reshape(-1),
+            int(staging.addresses[self.rank]),
+            lists.capacity * widest.row_bytes,
+            int(signals.addresses[self.rank]),
+            self.transport_address,
+        )
+        self._exchanges[plan] = _Exchange(exchange, staging, signals)
+
     def schedule(self, plan: Plan) -> Any:
         """The native schedule of a plan, made once."""
         made = self._schedules.get(plan)
@@ -90,6 +139,7 @@ class HostBackend:
                 self.geometry.ps,
                 self.geometry.dist,
                 self.geometry.wpb,
+                gets=plan.transfer == "get",
             )
             self._schedules[plan] = made
         return made
@@ -106,7 +156,7 @@ class HostBackend:
         epilogue: Epilogue | None = None,
     ) -> None:
         """See Backend.aggregate."""
-        if reduce != "sum" or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
+        if reduce not in REDUCTIONS or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
             raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")
         if tuple(out.shape) != (plan.destinations, src.format.dim) or out.dtype != src.format.dtype:
             raise ValueError(
@@ -114,24 +164,33 @@ class HostBackend:
                 f"for {plan.destinations} destinations"
             )
         epilogue = epilogue or Epilogue()
+        exchange = self._exchanges.get(plan)
+        if plan.transfer == "halo" and exchange is None:
+            raise ValueError("aggregate: a plan with waves must be prepared first (Backend.prepare)")
         began = time.perf_counter()
-        self.schedule(plan).aggregate(
+        kernel = getattr(self.schedule(plan), f"aggregate_{src.format.dtype.name}")
+        kernel(
             src.addresses,
             src.counts,
+            self.rank,
             edge,
-            out,
+            out if out.dtype.itemsize > 2 else out.view(np.uint16),
             epilogue.scale,
             epilogue.bias,
             epilogue.relu,
+            reduce,
             self.threads,
+            exchange and exchange.native,
+            self.transport_address if plan.transfer == "get" else 0,
         )
-        if not src.symmetric:
+        if plan.transfer == "none":
             return
         self.meter.seconds += time.perf_counter() - began
+        rows = exchange.native.take_rows_pushed() if exchange else plan.remote_edges
         row_bytes = src.format.dim * src.format.dtype.itemsize
         self.meter.local_bytes += plan.local_edges * row_bytes
-        self.meter.remote_bytes += plan.remote_edges * row_bytes
-        self.meter.remote_rows += plan.remote_edges
+        self.meter.remote_bytes += rows * row_bytes
+        self.meter.remote_rows += rows
 
     def dropout(self, x: Any, out: Any, ids: NDArray[np.int64], draw: Draw) -> None:
         """See Backend.dropout."""

@@ -1,4 +1,7 @@
-"""One process that plays every rank: all rows are private memory. The tests' backend, and that of a lone rank."""
+"""One process that plays every rank: all rows are private memory. The tests' backend, and that of a lone rank.
+
+Ranks may be played one after another as long as rows are read on their owners; with a halo, each in its own thread.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ class SerialBackend(HostBackend):
         super().__init__(rank, world.size, options)
         self._world = world
         self._made = 0
+        self._transport = self._host.PointerTransport(rank)
 
     def _symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         buffer = aligned_zeros(int(counts.max(initial=0)) * format.row_bytes)
@@ -37,7 +41,13 @@ class SerialBackend(HostBackend):
         addresses = self._world.allocations[self._made]  # shared by all ranks, filled in as each allocates
         self._made += 1
         addresses[self.rank] = buffer.ctypes.data
+        self._transport.add(addresses, len(buffer))
         return Rows(format, addresses, counts, buffer, self.rank, True)
+
+    @property
+    def transport_address(self) -> int:
+        """See HostBackend."""
+        return int(self._transport.address)
 
     def publish(self, rows: Rows) -> None:
         """See Backend.publish."""

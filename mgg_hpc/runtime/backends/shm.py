@@ -22,12 +22,19 @@ class SharedBackend(HostBackend):
         super().__init__(comm.rank, comm.size, options)
         self._comm = comm
         self._windows: list[tuple[int, mpi.SharedWindow]] = []
+        self._transport = self._host.PointerTransport(self.rank)
 
     def _symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         window = mpi.SharedWindow(self._comm, int(counts.max(initial=0)) * format.row_bytes)
         addresses = np.array([window.address(rank) for rank in range(self.size)], dtype=np.uint64)
         self._windows.append((int(addresses[self.rank]), window))
+        self._transport.add(addresses, window.nbytes)
         return Rows(format, addresses, counts, window.buffer(self.rank), self.rank, True)
+
+    @property
+    def transport_address(self) -> int:
+        """See HostBackend."""
+        return int(self._transport.address)
 
     def publish(self, rows: Rows) -> None:
         """See Backend.publish."""

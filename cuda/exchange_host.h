@@ -1,0 +1,86 @@
+// Moves each distinct remote row once a call: owners pack and push their rows in waves, receivers sum meanwhile.
+//
+// A wave is a part of a rank's halo; its rows lie together in the receiver's staging, wave after wave. Owners push
+// packets of up to packet_bytes: into the receiver's memory where it is within reach, else by the transport. Every
+// wave has a signal for each pair of ranks, whose values are the numbers of calls, so nothing is ever reset.
+// Staging is used in turn by odd and even calls. A receiver's credit says up to which call it has read, and an
+// owner does not push call n before it has the credit of call n - 2.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "mgg/transport_host.h"
+
+namespace mgg {
+
+class HaloExchange {
+ public:
+  static constexpr int64_t packet_bytes = 128 << 10;
+
+  struct Layout {
+    int rank, size, waves;
+    std::vector<int32_t> send_rows;       // rows of this rank, by wave, then PE
+    std::vector<int64_t> send_counts;     // [waves x size]
+    std::vector<int64_t> send_places;     // [waves x size]: where in the PE's staging they begin, in rows
+    std::vector<int64_t> receive_counts;  // [waves x size]
+    char* staging;                        // symmetric, 2 x staging_bytes
+    int64_t staging_bytes;
+    uint64_t* signals;  // symmetric, signal_count(waves, size), zero at first
+  };
+  static int64_t signal_count(int waves, int size) { return int64_t(waves + 1) * size; }
+
+  HaloExchange(Layout layout, Transport* transport);
+
+  // Starts a call over `rows`, row_bytes apart; waits for the credits that it takes. By one thread.
+  void begin(const char* rows, int64_t row_bytes);
+  int64_t packets() const { return static_cast<int64_t>(packets_.size()); }
+  // Packs and pushes one packet. By any thread; packets are in the order in which receivers want them.
+  void push(int64_t packet);
+  // Waits until a wave has arrived. By one thread.
+  void wait(int wave);
+  // Where the waves of this call arrive.
+  const char* staging() const { return layout_.staging + (call_ & 1) * layout_.staging_bytes; }
+  // Lets transfers go on, if nobody else does already.
+  void progress();
+  // Ends the call: gives the owners their credit; what was pushed has arrived.
+  void end();
+
+  // Rows that this rank has pushed since it was asked last.
+  int64_t take_rows_pushed() { return rows_pushed_.exchange(0); }
+  int64_t waves() const { return layout_.waves; }
+
+ private:
+  struct Packet {
+    int32_t wave, pe;
+    int64_t first, count;  // among send_rows
+    int64_t place;         // in the receiver's staging, in rows
+  };
+  uint64_t* arrival(int wave, int pe) const { return layout_.signals + int64_t(wave) * layout_.size + pe; }
+  uint64_t* credit(int pe) const { return arrival(layout_.waves, pe); }
+  int64_t pair(int wave, int pe) const { return int64_t(wave) * layout_.size + pe; }
+  void find_reachable();
+  void make_packets(int64_t row_bytes);
+  void await(const uint64_t* signal, uint64_t value);
+  template <class Copy>
+  void pack(const Packet& packet, char* to, Copy copy) const;
+
+  Layout layout_;
+  Transport* transport_;
+  std::mutex calling_;
+  std::vector<char> sends_to_, receives_from_, reachable_;  // [size]
+  std::vector<Packet> packets_;
+  std::unique_ptr<std::atomic<int64_t>[]> unsent_;  // packets of each pair of wave and PE
+  std::vector<int64_t> packets_of_;                 // [waves x size]
+  std::vector<char> outbox_;                        // packed rows on their way to PEs out of reach
+  int64_t row_bytes_ = 0;
+  const char* rows_ = nullptr;
+  uint64_t call_ = 0;
+  bool far_ = false;  // some peer is out of reach
+  std::atomic<int64_t> rows_pushed_{0};
+};
+
+}  // namespace mgg

@@ -1,0 +1,219 @@
+// A run of columns of one row in vector registers, of the instruction set that this file is compiled for.
+// Rows of S (float32, float64, float16 or bfloat16) are widened as they are loaded; sums are in float32 or float64.
+#pragma once
+#include <cstdint>
+#include <type_traits>
+
+#include "mgg/half.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace mgg {
+namespace MGG_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int vector_bytes = 64, registers = 16;  // registers of sums; as many remain for what is loaded
+constexpr bool has_masks = true;
+#elif defined(__AVX2__)
+constexpr int vector_bytes = 32, registers = 8;
+constexpr bool has_masks = false;
+#else
+constexpr int vector_bytes = 16, registers = 8;
+constexpr bool has_masks = false;
+#endif
+
+template <class T, int BYTES>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(BYTES), aligned(2), may_alias));
+};
+template <class T, int BYTES>
+using Vector = typename VectorOf<T, BYTES>::type;
+
+// ---- one vector of values from memory, and to it
+
+template <int BYTES>
+inline Vector<float, BYTES> load(const float* from) {
+  return *reinterpret_cast<const Vector<float, BYTES>*>(from);
+}
+template <int BYTES>
+inline Vector<double, BYTES> load(const double* from) {
+  return *reinterpret_cast<const Vector<double, BYTES>*>(from);
+}
+template <int BYTES>
+inline void store(float* to, Vector<float, BYTES> value) {
+  *reinterpret_cast<Vector<float, BYTES>*>(to) = value;
+}
+template <int BYTES>
+inline void store(double* to, Vector<double, BYTES> value) {
+  *reinterpret_cast<Vector<double, BYTES>*>(to) = value;
+}
+
+template <int BYTES>
+inline Vector<float, BYTES> load(const BFloat16* from) {
+#if defined(__AVX512F__)
+  if constexpr (BYTES == 64) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    return (Vector<float, BYTES>)_mm512_slli_epi32(wide, 16);
+  }
+#endif
+#if defined(__AVX2__)
+  if constexpr (BYTES == 32) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    return (Vector<float, BYTES>)_mm256_slli_epi32(wide, 16);
+  }
+#endif
+  constexpr int lanes = BYTES / 4;
+  const auto narrow = *reinterpret_cast<const typename VectorOf<uint16_t, 2 * lanes>::type*>(from);
+  return reinterpret_cast<Vector<float, BYTES>>(__builtin_convertvector(narrow, Vector<uint32_t, BYTES>) << 16);
+}
+template <int BYTES>
+inline void store(BFloat16* to, Vector<float, BYTES> value) {
+  using Bits = Vector<uint32_t, BYTES>;
+  const Bits bits = reinterpret_cast<Bits>(value), rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+  const Bits narrow = value == value ? rounded : (bits >> 16 | 0x40u);  // NaN stays NaN
+  typedef typename VectorOf<uint16_t, BYTES / 2>::type Narrow;
+  *reinterpret_cast<Narrow*>(to) = __builtin_convertvector(narrow, Narrow);
+}
+
+template <int BYTES>
+inline Vector<float, BYTES> load(const Float16* from) {
+  Vector<float, BYTES> value;
+#if defined(__AVX512F__)
+  if constexpr (BYTES == 64)
+    return (Vector<float, BYTES>)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#endif
+#if defined(__F16C__)
+  if constexpr (BYTES == 32)
+    return (Vector<float, BYTES>)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#endif
+  for (int i = 0; i < BYTES / 4; ++i) value[i] = widen(from[i]);
+  return value;
+}
+template <int BYTES>
+inline void store(Float16* to, Vector<float, BYTES> value) {
+#if defined(__AVX512F__)
+  if constexpr (BYTES == 64)
+    return _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph((__m512)value, 0));
+#endif
+#if defined(__F16C__)
+  if constexpr (BYTES == 32)
+    return _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph((__m256)value, 0));
+#endif
+  for (int i = 0; i < BYTES / 4; ++i) narrow(value[i], to[i]);
+}
+
+// The first `lanes` values only; nothing else is touched.
+#if defined(__AVX512F__)
+inline __m512 load_part(const float* from, uint32_t mask) { return _mm512_maskz_loadu_ps(mask, from); }
+inline __m512d load_part(const double* from, uint32_t mask) { return _mm512_maskz_loadu_pd(mask, from); }
+inline __m512 load_part(const BFloat16* from, uint32_t mask) {
+  const __m256i narrow = _mm256_maskz_loadu_epi16(mask, from);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
+}
+inline __m512 load_part(const Float16* from, uint32_t mask) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
+}
+inline void store_part(float* to, __m512 value, uint32_t mask) { _mm512_mask_storeu_ps(to, mask, value); }
+inline void store_part(double* to, __m512d value, uint32_t mask) { _mm512_mask_storeu_pd(to, mask, value); }
+template <class S>
+inline void store_part(S* to, __m512 value, uint32_t mask) {
+  S all[16];
+  store<64>(all, (Vector<float, 64>)value);
+  _mm256_mask_storeu_epi16(to, mask, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(all)));
+}
+#endif
+
+// ---- tiles
+
+struct Sum {
+  template <class V>
+  static V start() {
+    return V{};
+  }
+  template <class V>
+  static V combine(V a, V b) {
+    return a + b;
+  }
+};
+
+struct Max {
+  template <class V>
+  static V start() {
+    using T = std::remove_reference_t<decltype(V{}[0])>;
+    return V{} - static_cast<std::remove_cv_t<T>>(__builtin_inf());
+  }
+  template <class V>
+  static V combine(V a, V b) {
+    return (a >= b) | (a != a) ? a : b;  // NaN stays NaN
+  }
+};
+
+// COUNT vectors of BYTES. PART: the row ends within the tile, and what lies beyond is masked away.
+template <class S_, int BYTES_, int COUNT, bool PART>
+struct Tile {
+  using S = S_;
+  using A = Accumulator<S>;
+  static constexpr int BYTES = BYTES_;
+  static constexpr int count = COUNT, lanes = BYTES / sizeof(A), columns = COUNT * lanes;
+  static constexpr int row_bytes = columns * sizeof(S);
+  using V = Vector<A, BYTES>;
+  V value[COUNT];
+
+  // The masks of a row that ends `valid` columns into the tile.
+  struct Edge {
+    uint32_t mask[PART ? COUNT : 1];
+    explicit Edge([[maybe_unused]] int64_t valid) {
+      if constexpr (PART)
+        for (int i = 0; i < COUNT; ++i) {
+          const int64_t left = valid - i * lanes;
+          mask[i] = left >= lanes ? (1u << lanes) - 1 : left > 0 ? (1u << left) - 1 : 0;
+        }
+    }
+  };
+
+  template <class R>
+  void clear() {
+#pragma GCC unroll 16
+    for (int i = 0; i < COUNT; ++i) value[i] = R::template start<V>();
+  }
+  template <class R>
+  void combine(const Tile& other) {
+#pragma GCC unroll 16
+    for (int i = 0; i < COUNT; ++i) value[i] = R::combine(value[i], other.value[i]);
+  }
+  template <class R, class T>
+  void combine(const T* row, const Edge& edge) {
+#pragma GCC unroll 16
+    for (int i = 0; i < COUNT; ++i) value[i] = R::combine(value[i], at(row, i, edge));
+  }
+  template <class R>
+  void combine(const S* row, A weight, const Edge& edge) {
+#pragma GCC unroll 16
+    for (int i = 0; i < COUNT; ++i) value[i] = R::combine(value[i], at(row, i, edge) * weight);
+  }
+  template <class T>
+  void write(T* row, [[maybe_unused]] const Edge& edge) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < COUNT; ++i)
+#if defined(__AVX512F__)
+      if constexpr (PART)
+        store_part(row + i * lanes, value[i], edge.mask[i]);
+      else
+#endif
+        store<BYTES>(row + i * lanes, value[i]);
+  }
+  template <class T>
+  static V at(const T* row, int i, [[maybe_unused]] const Edge& edge) {
+#if defined(__AVX512F__)
+    if constexpr (PART) return (V)load_part(row + i * lanes, edge.mask[i]);
+#endif
+    return load<BYTES>(row + i * lanes);
+  }
+};
+
+}  // namespace
+}  // namespace MGG_ISA
+}  // namespace mgg

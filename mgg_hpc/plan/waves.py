@@ -1,0 +1,148 @@
+"""The halo in waves: remote rows as they arrive, each once, instead of rows read on their owners.
+
+A plan made by `workload.build` reads remote rows on their owners. Here its remote edges are divided anew: the rows
+that most edges need come first, so that each wave that arrives gives the most to sum while the rest is on its way,
+and the last one gives the least. (With hubs a tenth of the rows can hold half of the edges.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import CHUNK, HALO
+from .workload import Plan, prefix_sum, segments_of
+
+MOST_WAVES = 8  # more would cut destinations into more pieces than the last wave's share is worth
+ROWS_A_WAVE = 512  # fewer are not worth a wave of their own
+
+
+@dataclass(frozen=True, eq=False)
+class HaloLists:
+    """What crosses in one aggregation, for W waves and P ranks.
+
+    receive_counts: int64 [W, P], rows that come from each rank in each wave. They lie in this rank's staging by wave,
+    then rank, then row.
+    send_rows: int32, this rank's rows that others need, by wave, then rank. send_counts: int64 [W, P].
+    send_places: int64 [W, P], where they begin in the rank's staging, in rows.
+    capacity: rows of the largest staging of all ranks.
+    """
+
+    receive_counts: NDArray[np.int64]
+    send_rows: NDArray[np.int32]
+    send_counts: NDArray[np.int64]
+    send_places: NDArray[np.int64]
+    capacity: int
+
+    @property
+    def waves(self) -> int:
+        """W."""
+        return len(self.receive_counts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(a.nbytes for a in (self.receive_counts, self.send_rows, self.send_counts, self.send_places))
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """What a rank asks of the owners of its halo.
+
+    counts: int64 [W, P]. places: int64 [W, P], where each part begins in this rank's staging.
+    rows: a list of P int32 arrays, the owners' rows by wave.
+    """
+
+    counts: NDArray[np.int64]
+    places: NDArray[np.int64]
+    rows: list[NDArray[np.int32]]
+
+
+def wave_count(largest_halo: int) -> int:
+    """Waves for ranks whose largest halo has this many rows: 1 .. MOST_WAVES."""
+    return int(np.clip(largest_halo // ROWS_A_WAVE, 1, MOST_WAVES))
+
+
+def in_waves(plan: Plan, waves: int) -> tuple[Plan, NDArray[np.int64], Requests]:
+    """The same sums over the owned rows and ``waves`` chunks of arriving rows.
+
+    Returns the plan (without lists: `with_lists` adds them), the order int64 [E] of its edges (edge i is edge
+    order[i] of ``plan``), and what to ask of the other ranks. Takes O(E log E) time.
+    """
+    ranks = len(plan.halo_bounds) - 1
+    pe_of = np.repeat(np.arange(ranks), np.diff(plan.halo_bounds))
+    position, destination = _remote_edges(plan)
+    uses = np.bincount(position, minlength=len(plan.halo))
+    by_use = np.argsort(-uses, kind="stable")
+    wave_of = np.empty(len(plan.halo), dtype=np.int64)
+    wave_of[by_use] = np.arange(len(by_use)) * waves // max(1, len(by_use))
+    arrival = np.lexsort((plan.halo, pe_of, wave_of))
+    place = np.empty(len(arrival), dtype=np.int64)
+    place[arrival] = np.arange(len(arrival))
+    counts = np.bincount(wave_of * ranks + pe_of, minlength=waves * ranks).reshape(waves, ranks)
+    starts = prefix_sum(counts.sum(axis=1))
+
+    owned = plan.chunks[0]
+    local = int(plan.local_edges)
+    edge_wave = wave_of[position]
+    moved = np.lexsort((destination, edge_wave))
+    chunks = np.zeros(1 + waves, dtype=CHUNK)
+    chunks[0] = owned
+    chunks["kind"][1:], chunks["pe"][1:] = HALO, plan.rank
+    chunks["first_row"][1:], chunks["rows"][1:] = starts[:-1], np.diff(starts)
+    segments = [plan.segments[: owned["segments"]]]
+    nothing = np.zeros(0, np.int64)
+    ends = np.searchsorted(edge_wave[moved], np.arange(waves + 1))
+    for wave in range(waves):
+        mine = destination[moved[ends[wave] : ends[wave + 1]]]
+        filled, degree = np.unique(mine, return_counts=True)
+        segments.append(segments_of(wave + 1, local + int(ends[wave]), filled, degree, nothing, plan.ps))
+    chunks["segments"] = [len(part) for part in segments]
+    chunks["first_segment"] = prefix_sum(chunks["segments"])[:-1]
+    new_index = (place[position] - starts[edge_wave])[moved].astype(np.int32)
+    order = np.concatenate([np.arange(local), local + moved])
+    made = replace(
+        plan,
+        chunks=chunks,
+        segments=np.concatenate(segments),
+        indices=np.concatenate([plan.indices[:local], new_index]),
+        edge=None if plan.edge is None else plan.edge[order],
+        transfer="halo",
+    )
+    sorted_pe, sorted_row = pe_of[arrival], plan.halo[arrival]
+    rows = [sorted_row[sorted_pe == pe] for pe in range(ranks)]
+    places = prefix_sum(counts.reshape(-1))[:-1].reshape(waves, ranks)
+    return made, order, Requests(counts, places, rows)
+
+
+def _remote_edges(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """For each remote edge, in the plan's order, its source's position in the halo, and its destination."""
+    positions, destinations = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    for chunk in plan.chunks[1:]:
+        segments = plan.segments[chunk["first_segment"] : chunk["first_segment"] + chunk["segments"]]
+        count = segments["count"]
+        first = int(segments["first_edge"][0])
+        indices = plan.indices[first : first + int(count.sum(dtype=np.int64))]
+        low, high = plan.halo_bounds[chunk["pe"]], plan.halo_bounds[chunk["pe"] + 1]
+        positions.append(low + np.searchsorted(plan.halo[low:high], indices))
+        destinations.append(np.repeat(segments["destination"], count))
+    return np.concatenate(positions), np.concatenate(destinations)
+
+
+def answer(
+    rank: int, asked: list[NDArray[np.int32]], counts: NDArray[np.int64], places: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """(send_rows, send_counts, send_places) from what every rank asked of ``rank``.
+
+    asked: a list of P int32 arrays, rows of this rank by wave. counts, places: int64 [P, W] of the same.
+    """
+    cuts = [prefix_sum(each) for each in counts]
+    parts = [
+        asked[pe][cuts[pe][wave] : cuts[pe][wave + 1]]
+        for wave in range(counts.shape[1])
+        for pe in range(len(counts))
+    ]
+    rows = np.concatenate([np.zeros(0, np.int32), *parts])
+    return rows, np.ascontiguousarray(counts.T), np.ascontiguousarray(places.T)
