@@ -58,7 +58,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[plan]"""
 
-    transfer: Literal["auto", "direct"] = "auto"
+    transfer: Literal["auto", "direct", "get", "halo"] = "auto"
     ps: Choice = "auto"
     dist: Count | Literal["auto"] = "auto"
     wpb: Choice = "auto"

@@ -76,7 +76,6 @@ def plans_of(case, ps, transfer):
     result = []
     for rank, (plan, _, request) in enumerate(made):
         rows, counts, places = waves.answer(
-            rank,
             [each.rows[rank] for each in requests],
             np.array([each.counts[:, rank] for each in requests]),
             np.array([each.places[:, rank] for each in requests]),

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..plan.layout import RowFormat
 from ..plan.workload import Plan
 from ..runtime.backends.base import Backend, Epilogue, Rows
 from .workspace import Workspace, row_format
@@ -30,11 +31,23 @@ class Adjacency:
     backward_weight: NDArray[Any] | None = None
 
 
+def symmetric_bytes(gcn: Adjacency, counts: NDArray[np.int64], format: RowFormat, ranks: int) -> int:
+    """Bytes of symmetric memory that a handle of this widest format takes on each rank.
+
+    Two buffers of rows that peers read; or with halos, for each plan, two stagings and the signals.
+    """
+    plans = {id(plan): plan for plan in (gcn.forward, gcn.backward)}.values()
+    lists = [plan.lists for plan in plans if plan.lists is not None]
+    if not lists:
+        return 2 * int(counts.max(initial=0)) * format.row_bytes
+    return sum(2 * each.capacity * format.row_bytes + 8 * (each.waves + 2) * ranks for each in lists)
+
+
 class GraphHandle:
     """One rank's rows of a graph, its adjacency, and two symmetric buffers used in turn (one barrier a layer).
 
     counts: int64 [P], rows of each rank. ids: int64 [n], the original ids of this rank's nodes.
-    widest: the largest width that will be exchanged.
+    widest: the largest width that will be exchanged. heap_bytes: this rank's symmetric memory.
     """
 
     def __init__(
@@ -48,7 +61,14 @@ class GraphHandle:
         widest: int = 1,
     ) -> None:
         self.backend, self.counts, self.ids, self.gcn, self.dtype = backend, counts, ids, gcn, dtype
-        self._buffers = [self._allocate(widest) for _ in range(2)]
+        format = row_format(widest, dtype)
+        # Rows that are pushed in waves are read by nobody else.
+        self._read_by_peers = gcn.forward.transfer != "halo"
+        backend.reserve(symmetric_bytes(gcn, counts, format, backend.size))
+        self._buffers = [backend.rows(counts, format, symmetric=self._read_by_peers) for _ in range(2)]
+        for plan in (gcn.forward, gcn.backward):
+            backend.prepare(plan, format)
+        self.heap_bytes = symmetric_bytes(gcn, counts, format, backend.size)
         self._turn = 0
         self.workspace = Workspace(backend)
 
@@ -56,14 +76,6 @@ class GraphHandle:
     def rows(self) -> int:
         """Rows of this rank."""
         return int(self.counts[self.backend.rank])
-
-    @property
-    def heap_bytes(self) -> int:
-        """Bytes of symmetric memory of this rank."""
-        return sum(len(buffer.buffer) for buffer in self._buffers)
-
-    def _allocate(self, dim: int) -> Rows:
-        return self.backend.rows(self.counts, row_format(dim, self.dtype), symmetric=True)
 
     def exchange(self, dim: int) -> tuple[Rows, Tensor]:
         """The next symmetric rows of width ``dim``, and this rank's part as a tensor [n, dim] over the same memory.
@@ -84,8 +96,9 @@ class GraphHandle:
         bias: Tensor | None = None,
         relu: bool = False,
     ) -> Tensor:
-        """Publish ``rows`` and return scale * (A' rows) + bias through ReLU, [n, dim]: fetching and summing in one."""
-        self.backend.publish(rows)
+        """Make ``rows`` known to peers and return scale * (A' rows) + bias through ReLU, [n, dim]: fetching and summing in one."""
+        if self._read_by_peers:
+            self.backend.publish(rows)
         plan = adjacency.backward if backward else adjacency.forward
         weight = adjacency.backward_weight if backward else adjacency.forward_weight
         out = self.workspace.rows(plan.destinations, rows.format.dim, self.dtype)

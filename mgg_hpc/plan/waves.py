@@ -68,7 +68,7 @@ def wave_count(largest_halo: int) -> int:
 def in_waves(plan: Plan, waves: int) -> tuple[Plan, NDArray[np.int64], Requests]:
     """The same sums over the owned rows and ``waves`` chunks of arriving rows.
 
-    Returns the plan (without lists: `with_lists` adds them), the order int64 [E] of its edges (edge i is edge
+    Returns the plan (without its lists, which need the other ranks' answers), the order int64 [E] of its edges (edge i is edge
     order[i] of ``plan``), and what to ask of the other ranks. Takes O(E log E) time.
     """
     ranks = len(plan.halo_bounds) - 1
@@ -132,9 +132,9 @@ def _remote_edges(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
 
 
 def answer(
-    rank: int, asked: list[NDArray[np.int32]], counts: NDArray[np.int64], places: NDArray[np.int64]
+    asked: list[NDArray[np.int32]], counts: NDArray[np.int64], places: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """(send_rows, send_counts, send_places) from what every rank asked of ``rank``.
+    """(send_rows, send_counts, send_places) from what every rank asked of this one.
 
     asked: a list of P int32 arrays, rows of this rank by wave. counts, places: int64 [P, W] of the same.
     """

@@ -1,15 +1,17 @@
-"""Edges sent between ranks, once, while a workload is built."""
+"""What ranks tell each other once, while a workload is built: edges, and which rows they need."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..plan import waves
 from ..plan.adjacency import Weight
 from ..plan.ranges import owner_of
-from ..plan.workload import prefix_sum
+from ..plan.workload import Plan, prefix_sum
 
 
 def transpose(
@@ -37,6 +39,23 @@ def transpose(
     rows = int(bounds[comm.rank + 1]) - first
     degree = np.bincount(sources - first, minlength=rows)
     return prefix_sum(degree), destinations[by_source], None if weights is None else weights[by_source]
+
+
+def halo_in_waves(comm: Any, plan: Plan) -> tuple[Plan, NDArray[np.int64]]:
+    """The plan with its halo in waves, and where each of its edges stood in ``plan`` (`waves.in_waves`). Collective."""
+    from mpi4py import MPI
+
+    count = waves.wave_count(int(comm.allreduce(len(plan.halo), MPI.MAX)))
+    made, order, requests = waves.in_waves(plan, count)
+    each = np.full(comm.size, count, dtype=np.int64)
+    counts = _send(comm, np.ascontiguousarray(requests.counts.T).reshape(-1), each).reshape(-1, count)
+    places = _send(comm, np.ascontiguousarray(requests.places.T).reshape(-1), each).reshape(-1, count)
+    asked = _send(comm, np.concatenate(requests.rows), requests.counts.sum(axis=0))
+    cuts = np.cumsum(counts.sum(axis=1))[:-1]
+    send_rows, send_counts, send_places = waves.answer(np.split(asked, cuts), counts, places)
+    capacity = int(comm.allreduce(int(requests.counts.sum()), MPI.MAX))
+    lists = waves.HaloLists(requests.counts, send_rows, send_counts, send_places, capacity)
+    return replace(made, lists=lists), order
 
 
 def _send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:

@@ -11,7 +11,7 @@ import torch
 
 from ..config import Settings
 from ..errors import InputError
-from ..nn.distribute import Part, gcn_adjacency, input_features, load_part
+from ..nn.distribute import Part, gcn_adjacency, input_features, load_part, routed
 from ..nn.features import SparseFeatures
 from ..nn.graph import Adjacency, GraphHandle
 from ..nn.models import GCN
@@ -81,6 +81,9 @@ def build(settings: Settings, comm: Any) -> Job:
         backend, why = backends.choose(settings.run.backend, comm, Options(geometry(settings), threads))
     dtype = getattr(torch, settings.train.dtype)
     adjacency = gcn_adjacency(comm, part, dtype, backend.geometry.ps)
+    asked_transfer = settings.plan.transfer
+    transfer = "direct" if asked_transfer == "auto" else asked_transfer
+    adjacency = routed(comm, adjacency, transfer)
     with mpi.agree(comm):
         x = input_features(part, backend, dtype, settings.train.normalize_features)
     masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..nn.features import SparseFeatures
+from ..nn.graph import symmetric_bytes
 from ..nn.workspace import row_format
 from ..runtime import cores, mpi
 from .job import Job
@@ -60,7 +61,7 @@ class Estimate:
 
     input: int  # the slice as read: edges, labels, masks, features
     plan: int  # chunks, segments, indices, schedule
-    heap: int  # symmetric rows, two buffers
+    heap: int  # symmetric memory
     activations: int  # outputs and gradients of all layers
     model: int  # parameters, gradients, Adam's moments, the weights that are kept
 
@@ -75,17 +76,19 @@ def estimate(job: Job) -> Estimate:
     rows, widths = len(job.part.slice.ids), [conv.out_channels for conv in job.model.convolutions]
     plans = {id(plan): plan for plan in (job.adjacency.forward, job.adjacency.backward)}.values()
     widest = job.model.widest(isinstance(job.x, SparseFeatures))
-    largest = int((job.part.bounds[1:] - job.part.bounds[:-1]).max())
+    counts = job.part.bounds[1:] - job.part.bounds[:-1]
     dropped = 0 if isinstance(job.x, SparseFeatures) else job.x.shape[1]
     # Forward: a layer's output and its dropped copy; backward: its gradient and the aggregated gradient.
     per_row = sum(4 * row_format(width, job.dtype).row_bytes for width in widths)
+    # What is pushed in waves is written to private rows first.
+    private = 2 * row_format(widest, job.dtype).row_bytes if job.adjacency.forward.lists else 0
     parameters = sum(parameter.nbytes for parameter in job.model.parameters())
     return Estimate(
         input=job.part.nbytes + job.x.nbytes,
         # The schedule has segments of its own.
         plan=sum(plan.nbytes + plan.segments.nbytes for plan in plans),
-        heap=2 * largest * row_format(widest, job.dtype).row_bytes,
-        activations=rows * (per_row + row_format(dropped, job.dtype).row_bytes),
+        heap=symmetric_bytes(job.adjacency, counts, row_format(widest, job.dtype), job.comm.size),
+        activations=rows * (per_row + private + row_format(dropped, job.dtype).row_bytes),
         model=6 * parameters,
     )
 

@@ -47,7 +47,7 @@ def print_start(job: Job) -> None:
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
         f"{part.features:,} features, {part.classes} classes",
         f"{counted(ranks, 'rank')}, {threads}; backend {job.backend.name} ({job.backend_reason}); "
-        f"transfer direct; ps {geometry.ps}, dist {geometry.dist}, wpb {geometry.wpb}",
+        f"transfer {job.adjacency.forward.transfer}; ps {geometry.ps}, dist {geometry.dist}, wpb {geometry.wpb}",
     ]
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(

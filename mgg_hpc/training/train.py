@@ -154,7 +154,7 @@ def summarise(job: Job, graph: GraphHandle, history: History, peak: memory.Peak)
         "model": job.settings.model.name,
         "ranks": comm.size,
         "backend": job.backend.name,
-        "transfer": "direct",
+        "transfer": job.adjacency.forward.transfer,
         "plan": {"ps": geometry.ps, "dist": geometry.dist, "wpb": geometry.wpb},
         "epochs": len(history.epoch_ms),
         "best_epoch": history.best_epoch,

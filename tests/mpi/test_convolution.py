@@ -12,7 +12,7 @@ import torch
 from mgg_hpc import reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
-from mgg_hpc.nn.distribute import Part, gcn_adjacency, input_features
+from mgg_hpc.nn.distribute import Part, gcn_adjacency, input_features, routed
 from mgg_hpc.nn.features import SparseFeatures
 from mgg_hpc.nn.functional import graph_convolution, transform_first
 from mgg_hpc.nn.graph import GraphHandle
@@ -105,15 +105,18 @@ def compare(comm, case, mine, found, wanted, summed_found, summed_wanted):
             np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("name", cases.CASES)
-def test_values_and_gradients_are_those_of_dense_matrices(rng, comm, backend, name, directed, weighted, relu):
+def test_values_and_gradients_are_those_of_dense_matrices(
+    rng, comm, backend, name, directed, weighted, relu, transfer
+):
     case, weight = drawn(rng, comm, name, directed, weighted)
     mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
     part = part_of(case, weight, comm.rank, directed, None)
-    adjacency = gcn_adjacency(comm, part, torch.float64, GEOMETRY.ps)
+    adjacency = routed(comm, gcn_adjacency(comm, part, torch.float64, GEOMETRY.ps), transfer)
     graph = GraphHandle(
         backend, np.diff(case.bounds), part.slice.ids, adjacency, dtype=torch.float64, widest=9
     )

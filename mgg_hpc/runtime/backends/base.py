@@ -121,6 +121,15 @@ class Backend(Protocol):
         Collective where symmetric. Rows start as zeros.
         """
 
+    def reserve(self, nbytes: int) -> None:
+        """Make room for ``nbytes`` of symmetric memory on each rank, before any of it is allocated. Collective.
+
+        Raises InputError, the same on all ranks, where the memory of a node cannot hold it.
+        """
+
+    def prepare(self, plan: Plan, widest: RowFormat) -> None:
+        """Make what aggregations over ``plan`` keep, for rows up to this format. Collective; before `aggregate`."""
+
     def publish(self, rows: Rows) -> None:
         """This rank's written rows become readable by its peers, and theirs here: the layer's one barrier.
 
@@ -141,8 +150,11 @@ class Backend(Protocol):
     ) -> None:
         """out[v] = epilogue(sum over edges u -> v of message(u, v)).
 
-        op: "copy" sums the source rows, "mul" the source rows times ``edge``, an [E] array in the plan's order of
-        the rows' dtype. reduce: "sum". out: [destinations, dim], of the rows' dtype, padded rows (``padded``).
+        op: "copy" takes the source rows, "mul" the source rows times ``edge``, an [E] array in the plan's order.
+        reduce: "sum", "mean" (divided by the number of edges) or "max"; without edges all give 0. out:
+        [destinations, dim], of the rows' dtype, padded rows (``padded``). Half rows are summed in float32, and
+        ``edge`` and the epilogue's arrays are float32 then; else they are of the rows' dtype. Collective with
+        "halo".
         """
 
     def dropout(self, x: Any, out: Any, ids: NDArray[np.int64], draw: Draw) -> None:

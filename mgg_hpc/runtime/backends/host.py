@@ -100,6 +100,9 @@ class HostBackend:
         """Where this backend's mgg::Transport lies (cuda/include/mgg/transport_host.h)."""
         raise TypeError(f"{self.name} has no transport")
 
+    def reserve(self, nbytes: int) -> None:
+        """See Backend.reserve; here windows are checked one by one as they are made."""
+
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """See Backend.prepare."""
         lists = plan.lists
