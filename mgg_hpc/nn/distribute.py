@@ -109,30 +109,6 @@ def gcn_adjacency(comm: Any, part: Part, dtype: torch.dtype, ps: int) -> Adjacen
     return Adjacency(forward, backward, scale, forward_weight, backward_weight)
 
 
-def routed(comm: Any, gcn: Adjacency, transfer: str) -> Adjacency:
-    """The same matrix, its remote rows reached by ``transfer``: "direct", "get" or "halo". Collective."""
-    forward, forward_weight = _routed(comm, gcn.forward, gcn.forward_weight, transfer)
-    if gcn.backward is gcn.forward:
-        return replace(
-            gcn,
-            forward=forward,
-            backward=forward,
-            forward_weight=forward_weight,
-            backward_weight=forward_weight,
-        )
-    backward, backward_weight = _routed(comm, gcn.backward, gcn.backward_weight, transfer)
-    return Adjacency(forward, backward, gcn.scale, forward_weight, backward_weight)
-
-
-def _routed(
-    comm: Any, plan: Plan, weight: NDArray[Any] | None, transfer: str
-) -> tuple[Plan, NDArray[Any] | None]:
-    if transfer != "halo":
-        return replace(plan, transfer=transfer), weight
-    made, order = exchange.halo_in_waves(comm, plan)
-    return made, None if weight is None else weight[order]
-
-
 def _planned(
     comm: Any,
     part: Part,

@@ -96,7 +96,7 @@ class GraphHandle:
         bias: Tensor | None = None,
         relu: bool = False,
     ) -> Tensor:
-        """Make ``rows`` known to peers and return scale * (A' rows) + bias through ReLU, [n, dim]: fetching and summing in one."""
+        """scale * (A' rows) + bias through ReLU, [n, dim]: fetching and summing in one. Collective."""
         if self._read_by_peers:
             self.backend.publish(rows)
         plan = adjacency.backward if backward else adjacency.forward

@@ -44,16 +44,20 @@ class GCN(torch.nn.Module):
             if conv.bias is not None:
                 torch.nn.init.zeros_(conv.bias)
 
+    def exchanged(self, sparse: bool) -> list[int]:
+        """The width of the rows that each layer exchanges in training's forward. sparse: whether the input is."""
+        return [self._width(i, sparse, i > 0) for i in range(len(self.convs))]
+
     def widest(self, sparse: bool) -> int:
-        """The largest width that any layer exchanges. sparse: whether the input features are."""
-        widths = []
-        for i, conv in enumerate(self.convolutions):
-            for needs_gradient in (i > 0, True):  # in training, and in evaluation
-                first = (sparse and i == 0) or transform_first(
-                    conv.in_channels, conv.out_channels, needs_gradient
-                )
-                widths.append(conv.out_channels if first else conv.in_channels)
-        return max(widths)
+        """The largest width that any layer exchanges, in training or evaluation."""
+        return max(self._width(i, sparse, wants) for i in range(len(self.convs)) for wants in (i > 0, True))
+
+    def _width(self, layer: int, sparse: bool, wants_input_gradient: bool) -> int:
+        conv = self.convolutions[layer]
+        first = (sparse and layer == 0) or transform_first(
+            conv.in_channels, conv.out_channels, wants_input_gradient
+        )
+        return conv.out_channels if first else conv.in_channels
 
     def forward(self, x: Tensor | SparseFeatures, graph: GraphHandle) -> Tensor:
         """x: this rank's input rows [n, in]; returns logits [n, out]. Collective."""

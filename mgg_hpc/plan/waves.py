@@ -44,7 +44,9 @@ class HaloLists:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        return sum(a.nbytes for a in (self.receive_counts, self.send_rows, self.send_counts, self.send_places))
+        return sum(
+            a.nbytes for a in (self.receive_counts, self.send_rows, self.send_counts, self.send_places)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +70,8 @@ def wave_count(largest_halo: int) -> int:
 def in_waves(plan: Plan, waves: int) -> tuple[Plan, NDArray[np.int64], Requests]:
     """The same sums over the owned rows and ``waves`` chunks of arriving rows.
 
-    Returns the plan (without its lists, which need the other ranks' answers), the order int64 [E] of its edges (edge i is edge
-    order[i] of ``plan``), and what to ask of the other ranks. Takes O(E log E) time.
+    Returns the plan (without its lists, which need the other ranks' answers), the order int64 [E] of its edges (its
+    edge i is edge order[i] of ``plan``), and what to ask of the other ranks. Takes O(E log E) time.
     """
     ranks = len(plan.halo_bounds) - 1
     pe_of = np.repeat(np.arange(ranks), np.diff(plan.halo_bounds))

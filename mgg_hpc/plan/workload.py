@@ -153,7 +153,9 @@ def rectangular(
     chunks = np.zeros(1, dtype=CHUNK)
     chunks[0] = (OWNED, rank, 0, columns, 0, len(segments))
     nothing = np.zeros(0, np.int32)
-    return Plan(rank, len(degree), ps, chunks, segments, indices, None, nothing, np.zeros(rank + 2, np.int64), "none")
+    return Plan(
+        rank, len(degree), ps, chunks, segments, indices, None, nothing, np.zeros(rank + 2, np.int64), "none"
+    )
 
 
 @dataclass

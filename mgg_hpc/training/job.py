@@ -11,11 +11,13 @@ import torch
 
 from ..config import Settings
 from ..errors import InputError
-from ..nn.distribute import Part, gcn_adjacency, input_features, load_part, routed
+from ..nn.distribute import Part, gcn_adjacency, input_features, load_part
 from ..nn.features import SparseFeatures
 from ..nn.graph import Adjacency, GraphHandle
 from ..nn.models import GCN
 from ..nn.random import Draws
+from ..nn.transfer import choose_transfer, routed
+from ..nn.workspace import row_format
 from ..runtime import backends, mpi
 from ..runtime.backends.base import Backend, Geometry, Options
 from .metrics import Labels, labels
@@ -30,6 +32,7 @@ class Job:
     part: Part
     backend: Backend
     backend_reason: str
+    transfer_reason: str
     adjacency: Adjacency
     model: GCN
     x: torch.Tensor | SparseFeatures
@@ -81,9 +84,6 @@ def build(settings: Settings, comm: Any) -> Job:
         backend, why = backends.choose(settings.run.backend, comm, Options(geometry(settings), threads))
     dtype = getattr(torch, settings.train.dtype)
     adjacency = gcn_adjacency(comm, part, dtype, backend.geometry.ps)
-    asked_transfer = settings.plan.transfer
-    transfer = "direct" if asked_transfer == "auto" else asked_transfer
-    adjacency = routed(comm, adjacency, transfer)
     with mpi.agree(comm):
         x = input_features(part, backend, dtype, settings.train.normalize_features)
     masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
@@ -95,4 +95,10 @@ def build(settings: Settings, comm: Any) -> Job:
         part.features, chosen.hidden, part.classes, chosen.layers, chosen.dropout, Draws(settings.train.seed)
     ).to(dtype)
     model.reset_parameters()  # again, in the job's dtype: float64 keeps all digits
-    return Job(settings, comm, part, backend, why, adjacency, model, x, known, dtype)
+    formats = [row_format(width, dtype) for width in model.exchanged(isinstance(x, SparseFeatures))]
+    counts = part.bounds[1:] - part.bounds[:-1]
+    transfer, why_transfer = choose_transfer(
+        comm, settings.plan.transfer, backend, adjacency, counts, formats
+    )
+    adjacency = routed(comm, adjacency, transfer)
+    return Job(settings, comm, part, backend, why, why_transfer, adjacency, model, x, known, dtype)

@@ -46,8 +46,9 @@ def print_start(job: Job) -> None:
     lines = [
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
         f"{part.features:,} features, {part.classes} classes",
-        f"{counted(ranks, 'rank')}, {threads}; backend {job.backend.name} ({job.backend_reason}); "
-        f"transfer {job.adjacency.forward.transfer}; ps {geometry.ps}, dist {geometry.dist}, wpb {geometry.wpb}",
+        f"{counted(ranks, 'rank')}, {threads}; ps {geometry.ps}, dist {geometry.dist}, wpb {geometry.wpb}",
+        f"backend {job.backend.name} ({job.backend_reason}); "
+        f"transfer {job.adjacency.forward.transfer} ({job.transfer_reason})",
     ]
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(

@@ -12,10 +12,11 @@ import torch
 from mgg_hpc import reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
-from mgg_hpc.nn.distribute import Part, gcn_adjacency, input_features, routed
+from mgg_hpc.nn.distribute import Part, gcn_adjacency, input_features
 from mgg_hpc.nn.features import SparseFeatures
 from mgg_hpc.nn.functional import graph_convolution, transform_first
 from mgg_hpc.nn.graph import GraphHandle
+from mgg_hpc.nn.transfer import routed
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.base import Geometry, Options
 from mgg_hpc.runtime.backends.shm import SharedBackend

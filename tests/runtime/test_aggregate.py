@@ -19,7 +19,6 @@ from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Epilogue, Geometry, Options
 from mgg_hpc.runtime.backends.serial import SerialBackend, World
 
-
 TRANSFERS = ("direct", "get", "halo")
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -115,6 +115,10 @@ class Backend(Protocol):
     geometry: Geometry
     threads: int
 
+    @property
+    def reaches_peers(self) -> bool:
+        """Whether every rank reads every other's symmetric rows through pointers. The same on all ranks."""
+
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """Storage for ``counts[p]`` rows on each PE p; symmetric rows can be read by every PE, others only here.
 

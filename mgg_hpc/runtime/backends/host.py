@@ -15,7 +15,6 @@ from ...plan.layout import CHUNK, SEGMENT, RowFormat
 from ...plan.workload import Plan
 from .base import Draw, Epilogue, Options, Rows
 
-
 REDUCTIONS = ("sum", "mean", "max")
 
 
@@ -73,6 +72,7 @@ class HostBackend:
     """
 
     name = "host"
+    reaches_peers = True
 
     def __init__(self, rank: int, size: int, options: Options) -> None:
         self.rank, self.size = rank, size

@@ -1,0 +1,81 @@
+"""What moving a row costs on this machine, by each transfer: a small aggregation is timed at two widths."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..plan import workload
+from ..plan.layout import RowFormat
+from ..plan.model import TRANSFERS, RowCost
+from ..plan.workload import Plan
+from . import exchange
+from .backends.base import Backend
+from .backends.host import padded
+
+ROWS = 4096  # of each rank: more than a first-level cache holds
+EDGES = 1024  # of each rank; gets over a slow network take some 20 us each
+WIDTHS = (16, 128)  # of float32
+TURNS = 5
+
+
+def symmetric_bytes(ranks: int) -> int:
+    """What a probe takes of each rank's symmetric memory: rows that peers read, two stagings, and signals."""
+    return (ROWS + 2 * EDGES) * 4 * max(WIDTHS) + 16 * 8 * ranks
+
+
+def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
+    """The cost of a row for each transfer that this backend can use here. Collective; a few milliseconds.
+
+    Every rank sums EDGES rows of its neighbour, and as many of its own; the slowest rank's difference counts.
+    """
+    format = RowFormat(np.dtype(np.float32), max(WIDTHS))
+    counts = np.full(comm.size, ROWS, dtype=np.int64)
+    rows = backend.rows(counts, format, symmetric=True)
+    near, far = _plan(comm, 0), _plan(comm, 1)
+    waves, _ = exchange.halo_in_waves(comm, far)
+    plans = {"direct": far, "get": replace(far, transfer="get"), "halo": waves}
+    if not all(comm.allgather(bool(rows.addresses.all()))):
+        del plans["direct"]
+    backend.prepare(waves, format)
+    moved = {"direct": far.remote_edges, "get": far.remote_edges, "halo": len(far.halo)}
+    times: dict[str, list[float]] = {name: [] for name in plans}
+    for width in WIDTHS:
+        shaped = rows.shaped(width)
+        own = _time(comm, backend, near, shaped)
+        for name, plan in plans.items():
+            extra = max(0.0, _time(comm, backend, plan, shaped) - own)
+            times[name].append(extra / moved[name])
+    costs = {}
+    low, high = (RowFormat(format.dtype, width).row_bytes for width in WIDTHS)
+    for name in TRANSFERS:
+        if name in times:
+            at_low, at_high = times[name]
+            byte = max(0.0, (at_high - at_low) / (high - low))
+            costs[name] = RowCost(row=max(0.0, at_low - byte * low), byte=byte)
+    return costs
+
+
+def _plan(comm: Any, step: int) -> Plan:
+    """EDGES destinations with one edge each, from rows of the rank ``step`` further on."""
+    owner = (comm.rank + step) % comm.size
+    sources = owner * ROWS + np.random.default_rng(comm.rank).integers(0, ROWS, EDGES)
+    bounds = np.arange(comm.size + 1, dtype=np.int64) * ROWS
+    degree = np.zeros(ROWS, dtype=np.int64)
+    degree[:EDGES] = 1
+    return workload.build(comm.rank, bounds, workload.prefix_sum(degree), sources, EDGES)
+
+
+def _time(comm: Any, backend: Backend, plan: Plan, rows: Any) -> float:
+    """Seconds of the slowest rank, the median of some turns."""
+    out = padded(plan.destinations, rows.format)
+    taken = []
+    for _ in range(TURNS):
+        backend.publish(rows)
+        began = time.perf_counter()
+        backend.aggregate(plan, "copy", "sum", rows, out)
+        taken.append(time.perf_counter() - began)
+    return float(max(comm.allgather(sorted(taken)[TURNS // 2])))
