@@ -78,9 +78,16 @@ def community(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Permutat
     without edges come last. ``indptr`` int64 [N+1], ``indices`` int32 [E]. Deterministic. Raises InputError if
     the native module does not load.
     """
+    try:
+        from .._host import rabbit_order
+    except ImportError as error:
+        raise InputError(
+            f"the native module mgg_hpc._host does not load ({error}); install with `pip install .`, "
+            "or use another order"
+        ) from error
     nodes = len(indptr) - 1
     order, inside = np.empty(nodes, dtype=np.int64), np.empty(nodes, dtype=np.int64)
-    _native().rabbit_order(indptr, np.ascontiguousarray(indices), order, inside)
+    rabbit_order(indptr, np.ascontiguousarray(indices), order, inside)
     degree = np.diff(indptr)
     linked = degree > 0
     mean = len(indices) / max(1, int(np.count_nonzero(linked)))
@@ -213,14 +220,3 @@ def _pattern(indptr: NDArray[np.int64], indices: NDArray[np.integer]) -> Any:
     nodes = len(indptr) - 1
     ones = np.ones(len(indices), dtype=bool)
     return csr_matrix((ones, indices, indptr), shape=(nodes, nodes))
-
-
-def _native() -> Any:
-    try:
-        from .. import _host
-    except ImportError as error:
-        raise InputError(
-            f"the native module mgg_hpc._host does not load ({error}); install with `pip install .`, "
-            "or use another order"
-        ) from error
-    return _host
