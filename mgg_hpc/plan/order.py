@@ -19,6 +19,9 @@ from .workload import prefix_sum
 METHODS = ("none", "degree", "rcm", "community")
 BLOCK_EDGES = 1 << 20  # sorted or measured at a time
 WINDOW = 1024  # rows: of 128 float32 columns these are half a megabyte, which a core's cache keeps
+STRIPES = (
+    32  # each with its hubs in front: few enough to fill pages with them, many enough for ranks to share
+)
 GROUPS = np.array([0.5, 1, 2, 4, 8, 16, 32])  # times the mean degree; Faldu et al., table VI
 
 Permutation = NDArray[np.int64]
@@ -68,15 +71,18 @@ def reverse_cuthill_mckee(indptr: NDArray[np.int64], indices: NDArray[np.int32])
 
 
 def community(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Permutation:
-    """Communities of a symmetric pattern together, and nodes that belong to none grouped by degree in front.
+    """Communities of a symmetric pattern together; nodes that belong to none by degree, in STRIPES.
 
-    Communities and the order within them are Rabbit order's (Arai et al., IPDPS 2016, section III). It cannot
-    help a node most of whose edges leave its community, and a graph may consist of such nodes; they are better
+    Communities and the order within them are Rabbit order's (Arai et al., IPDPS 2016, section III). It does little
+    for a node most of whose edges leave its community, and a graph may consist of such nodes; they are better
     grouped by degree, so that hubs share pages (Faldu, Diamond, Grot: "A closer look at lightweight graph
     reordering", IISWC 2019, section IV), as Balaji et al. do with the hubs ("Community-based matrix reordering
-    for sparse linear algebra optimization", ISPASS 2023, section V). Within a group Rabbit order remains. Nodes
-    without edges come last. ``indptr`` int64 [N+1], ``indices`` int32 [E]. Deterministic. Raises InputError if
-    the native module does not load.
+    for sparse linear algebra optimization", ISPASS 2023, section V). Within a group Rabbit order remains; nodes
+    without edges come last. All groups in one piece would give a rank of many hubs and few rows, and another one
+    the rest, so each group is cut into STRIPES runs that take turns: ranks get rows and edges alike.
+
+    ``indptr`` int64 [N+1], ``indices`` int32 [E]. Deterministic. Raises InputError if the native module does not
+    load.
     """
     try:
         from .._host import rabbit_order
@@ -94,7 +100,11 @@ def community(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Permutat
     group = 1 + np.searchsorted(GROUPS * mean, degree, side="right")
     group[2 * inside >= degree] = 0
     group[~linked] = -1
-    return order[np.argsort(-group[order], kind="stable")]
+    order = order[np.argsort(-group[order], kind="stable")]
+    falling = -group[order]
+    first, last = (np.searchsorted(falling, falling, side=side) for side in ("left", "right"))
+    stripe = (np.arange(nodes) - first) * STRIPES // (last - first)
+    return order[np.argsort(stripe, kind="stable")]
 
 
 def symmetric_pattern(
