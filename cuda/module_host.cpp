@@ -313,6 +313,8 @@ void bind(nb::module_& m) {
 
 }  // namespace
 
+void bind_order(nb::module_& m);  // order_host.cpp
+
 NB_MODULE(_host, m) {
   m.doc() = "Schedules, aggregation and random draws for the cores of one host.";
   nb::class_<mgg::PointerTransport>(m, "PointerTransport")
@@ -354,4 +356,5 @@ NB_MODULE(_host, m) {
     const auto words = mgg::philox(counter[0], counter[1], counter[2], counter[3], key);
     return std::vector<uint32_t>(words.word, words.word + 4);
   });
+  bind_order(m);
 }

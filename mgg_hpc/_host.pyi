@@ -70,3 +70,11 @@ def instruction_set() -> str:
 def openmp_threads() -> int: ...
 def struct_sizes() -> list[int]:
     """Bytes of Chunk and Segment."""
+
+def rabbit_order(indptr: Any, indices: Any, order: Any, inside: Any) -> None:
+    """Communities in a row (cuda/order_host.cpp).
+
+    indptr int64 [N + 1], indices int32 [E]: a symmetric pattern. order int64 [N] is filled with a permutation,
+    new -> old; inside int64 [N] with the number of each row's edges to its own community. Raises ValueError for
+    arrays that are no CSR.
+    """

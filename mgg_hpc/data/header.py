@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import InputError
 from .digest import blocks
-from .schema import DATASETS, FORMAT, VERSION, X_DATA, Contents, Layout, X, bounds_path, validate
+from .schema import DATASETS, FORMAT, PERMUTATION, VERSION, X_DATA, Contents, Layout, X, bounds_path, validate
 
 DIGEST = "digest"
 UINT64 = np.dtype("<u8")
@@ -38,6 +38,7 @@ class Header:
     spans: dict[str, Span]
     digests: dict[str, Span]
     partitions: dict[int, tuple[str, list[int]]]  # parts -> (method, edges a part)
+    order: str  # how rows were renumbered; empty where they were not, or nobody said how
 
 
 def read_header(path: Path) -> Header:
@@ -100,7 +101,9 @@ def _header(file: h5py.File, path: Path, size: int) -> Header:
         partitions=tuple(partitions),
     )
     validate(where, contents)
-    return Header(contents, _attribute(file, where, "uuid", str), spans, digests, partitions)
+    renumbering = _child(file, where, PERMUTATION)
+    order = "" if renumbering is None else _attribute(renumbering, where, "method", str, default="")
+    return Header(contents, _attribute(file, where, "uuid", str), spans, digests, partitions, order)
 
 
 def _child(group: h5py.Group, where: str, path: str) -> h5py.Group | h5py.Dataset | None:

@@ -50,12 +50,21 @@ class GraphSlice:
     ids: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Row ranges of P ranks, int64 [P+1], how they were found, and the edges of each."""
+
+    bounds: np.ndarray
+    method: str
+    edge_counts: Sequence[int]
+
+
 class GraphFile:
     """An open graph file whose structure has been checked; see ``open_graph``.
 
     Attributes: path, name, uuid, nodes, edges, features (0 without features), classes (0 without labels),
     directed, multilabel, sparse (features are CSR), has_x, has_y, has_masks, weighted, index_dtype,
-    partitions (parts -> (method, edge counts)).
+    partitions (parts -> (method, edge counts)), order (how rows were renumbered, empty where that is unknown).
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -64,12 +73,8 @@ class GraphFile:
         header = read_header(self.path)
         held = self.contents = header.contents
         self.name, self.uuid, self.partitions = held.name, header.uuid, header.partitions
-        self.nodes, self.edges, self.features, self.classes = (
-            held.nodes,
-            held.edges,
-            held.features,
-            held.classes,
-        )
+        self.nodes, self.edges, self.order = held.nodes, held.edges, header.order
+        self.features, self.classes = held.features, held.classes
         self.directed, self.multilabel = held.directed, held.multilabel
         self.sparse = held.sparse_shape is not None
         self.has_x, self.has_y = held.features > 0, schema.Y in held.datasets
@@ -270,23 +275,38 @@ def _row_finder(indptr: np.ndarray, first_row: int) -> Callable[[int], int]:
     return lambda entry: first_row + int(np.searchsorted(indptr, entry, side="right")) - 1
 
 
-def write(path: str | os.PathLike[str], graph: Graph, *, force: bool = False) -> None:
-    """Write a graph file; it is there whole or not at all.
+def write(
+    path: str | os.PathLike[str],
+    graph: Graph,
+    *,
+    force: bool = False,
+    order: str = "",
+    partitions: Sequence[Partition] = (),
+) -> None:
+    """Write a graph file; it is there whole or not at all. ``order`` says how the permutation was made.
 
-    The same graph gives the same bytes: the uuid comes from the contents. Raises InputError if the graph is
-    not sound, ``path`` exists (unless ``force``) or is not writable, or the device is full.
+    The same graph gives the same bytes: the uuid comes from the contents, row ranges aside. Raises InputError
+    if the graph is not sound, ``path`` exists (unless ``force``) or is not writable, or the device is full.
     """
     check(ArraySource(graph))
     arrays = schema.arrays(graph)
+    bounds = {schema.bounds_path(len(part.edge_counts)): part.bounds for part in partitions}
     sums = {f"{DIGEST}/{name}": digests(array) for name, array in arrays.items()}
-    size = sum(array.nbytes for array in (*arrays.values(), *sums.values()))
+    identity = _content_uuid(graph, arrays, sums)
+    sums |= {f"{DIGEST}/{name}": digests(array) for name, array in bounds.items()}
+    everything = arrays | bounds | sums
+    size = sum(array.nbytes for array in everything.values())
     with replacement(Path(path), force=force, size=size) as temporary:
         with h5py.File(temporary, "w", libver=LIBVER, locking=False) as file:
-            _write_attributes(file, graph, _content_uuid(graph, arrays, sums))
-            offsets = {name: _create(file, name, array) for name, array in (arrays | sums).items()}
+            _write_attributes(file, graph, identity)
+            offsets = {name: _create(file, name, array) for name, array in everything.items()}
             if isinstance(graph.x, SparseRows):
                 file[schema.X].attrs["shape"] = np.array(graph.x.shape, dtype=np.int64)
-        _write_bytes(temporary, offsets, arrays | sums)
+            if graph.permutation is not None and order:
+                _write_text(file[schema.PERMUTATION], "method", order)
+            for part in partitions:
+                _describe_bounds(file, part)
+        _write_bytes(temporary, offsets, everything)
 
 
 def _write_attributes(file: h5py.File, graph: Graph, identity: uuid.UUID) -> None:
@@ -348,6 +368,12 @@ def _write_bytes(path: Path, offsets: dict[str, int], arrays: dict[str, np.ndarr
         os.close(descriptor)
 
 
+def _describe_bounds(file: h5py.File, part: Partition) -> None:
+    group = file[f"partition/{len(part.edge_counts)}"]
+    _write_text(group, "method", part.method)
+    group.attrs["edge_counts"] = np.asarray(part.edge_counts, dtype=np.int64)
+
+
 def write_bounds(
     path: str | os.PathLike[str], parts: int, bounds: np.ndarray, method: str, edge_counts: Sequence[int]
 ) -> None:
@@ -370,6 +396,5 @@ def write_bounds(
                 if group in file:
                     del file[group]
             offsets = {each: _create(file, each, array) for each, array in arrays.items()}
-            _write_text(file[f"partition/{parts}"], "method", method)
-            file[f"partition/{parts}"].attrs["edge_counts"] = np.asarray(edge_counts, dtype=np.int64)
+            _describe_bounds(file, Partition(bounds, method, edge_counts))
         _write_bytes(temporary, offsets, arrays)

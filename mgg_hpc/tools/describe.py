@@ -28,6 +28,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
             "weighted": opened.weighted,
             "index_type": opened.index_dtype.name,
             "renumbered": schema.PERMUTATION in opened.contents.datasets,
+            "order": opened.order,
             "degrees": _degrees(opened),
             "features": _features(opened),
             "labels": _labels(opened),

@@ -1,11 +1,10 @@
-"""Make graph files from generators and other formats; look into them, prove them sound, partition them."""
+"""Make graph files from generators and other formats; look into them and prove them sound."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,12 @@ from rich.table import Table
 
 from ..data.generate import rmat, sbm
 from ..data.graph import Graph, split_per_class
-from ..data.store import open_graph, write, write_bounds
+from ..data.store import write
 from ..data.verify import verify
 from ..data.whole import check_output
 from ..errors import InputError
-from ..plan.ranges import edge_balanced, edge_counts
 from .describe import describe
+from .terminal import waiting
 
 EDGE_LIST_NAMES = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel")
 BYTES_PER_DRAWN_EDGE = 96  # while edges are sorted into a CSR, measured as peak memory over edges drawn
@@ -45,7 +44,7 @@ def process_generate_rmat(
     nodes = 1 << scale
     _check_memory((nodes * edge_factor) * BYTES_PER_DRAWN_EDGE + nodes * (16 + 4 * features))
     a, b, c = probabilities
-    with _waiting("generating"):
+    with waiting("generating"):
         graph = rmat(
             scale,
             edge_factor,
@@ -75,7 +74,7 @@ def process_generate_sbm(
     """Write a stochastic block model; see ``sbm``."""
     check_output(output, force=force)
     _check_memory(int(nodes * degree / 2) * BYTES_PER_DRAWN_EDGE + nodes * (16 + 8 * features))
-    with _waiting("generating"):
+    with waiting("generating"):
         graph = sbm(nodes, classes=classes, features=features, degree=degree, homophily=homophily, seed=seed)
         write(output, graph, force=force)
     _tell_written(output, graph)
@@ -122,7 +121,7 @@ def process_import(
     _check_options(format_, options)
     if folder is not None and source != "planetoid":
         raise InputError(f"'{folder}' is one argument too many; a second one is for 'planetoid FOLDER'")
-    with _waiting("reading"):
+    with waiting("reading"):
         graph = _READERS[format_](source, folder, options)
         if options.split_per_class and graph.train is None:
             graph = _split(graph, options.seed or 0)
@@ -235,7 +234,7 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "name", facts["name"]
     yield "uuid", facts["uuid"]
     yield "size", f"{facts['bytes'] / 2**20:,.1f} MiB"
-    yield "nodes", f"{facts['nodes']:,}" + (", renumbered" if facts["renumbered"] else "")
+    yield "nodes", f"{facts['nodes']:,}" + _renumbering(facts)
     yield "edges", f"{facts['edges']:,} ({kind}{', weighted' if facts['weighted'] else ''})"
     yield (
         "in-degree",
@@ -261,6 +260,11 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"{part['parts']} parts", f"by {part['method']}: {edges}, {rows} each"
 
 
+def _renumbering(facts: dict[str, Any]) -> str:
+    method = f" ({facts['order']})" if facts["order"] else ""
+    return f", renumbered{method}" if facts["renumbered"] else ""
+
+
 def _shortened(counts: list[int]) -> str:
     shown = ", ".join(f"{count:,}" for count in counts[:12])
     return shown if len(counts) <= 12 else f"{shown}, ... ({min(counts):,} .. {max(counts):,})"
@@ -283,37 +287,6 @@ def process_verify(path: Path) -> None:
     print(f"{path} is sound:")
     for fact in facts:
         print(f"  {fact}")
-
-
-def process_partition(path: Path, *, parts: int, method: str) -> None:
-    """Add row ranges of nearly equal work to a graph file, and print them."""
-    with open_graph(path) as opened:
-        indptr = opened.indptr()
-    bounds = {"edges": edge_balanced}[method](indptr, parts)
-    counts = edge_counts(indptr, bounds)
-    write_bounds(path, parts, bounds, method, counts.tolist())
-    table = Table(title=f"{path}: {parts} parts by {method}", title_style="bold")
-    for heading in ("rank", "first row", "rows", "edges"):
-        table.add_column(heading, justify="right")
-    for rank in range(parts):
-        lo, hi = int(bounds[rank]), int(bounds[rank + 1])
-        table.add_row(str(rank), f"{lo:,}", f"{hi - lo:,}", f"{int(counts[rank]):,}")
-    console = Console()
-    console.print(table)
-    share = indptr[-1] / parts
-    if share:
-        console.print(f"the largest part has {counts.max() / share:.3f} times the mean of {share:,.0f} edges")
-
-
-@contextmanager
-def _waiting(what: str) -> Iterator[None]:
-    """Show that work goes on, on a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(what):
-        yield
 
 
 def _tell_written(output: Path, graph: Graph) -> None:

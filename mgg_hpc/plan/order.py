@@ -1,0 +1,232 @@
+"""Renumbering for locality: which row goes where, so that rows that are summed together lie together.
+
+A permutation is int64 [N], new -> old, as a graph file's /order/permutation is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.graph import Graph, SparseRows
+from ..errors import InputError
+from .workload import prefix_sum
+
+METHODS = ("none", "degree", "rcm", "community")
+BLOCK_EDGES = 1 << 20  # sorted or measured at a time
+WINDOW = 1024  # rows: of 128 float32 columns these are half a megabyte, which a core's cache keeps
+STRIPES = (
+    32  # each with its hubs in front: few enough to fill pages with them, many enough for ranks to share
+)
+GROUPS = np.array([0.5, 1, 2, 4, 8, 16, 32])  # times the mean degree; Faldu et al., table VI
+
+Permutation = NDArray[np.int64]
+
+
+def permutation(graph: Graph, method: str) -> Permutation:
+    """The order of a graph's rows by one of METHODS, int64 [N], new -> old.
+
+    It depends on the graph's rows as they are numbered: undo an earlier renumbering first. Raises InputError if
+    the graph is too large for the method, ValueError for another method.
+    """
+    if method == "none":
+        return np.arange(graph.nodes, dtype=np.int64)
+    if method == "degree":
+        return by_degree(graph.indptr)
+    try:
+        order = {"rcm": reverse_cuthill_mckee, "community": community}[method]
+    except KeyError as error:
+        raise ValueError(f"no order {method!r}; expected one of {', '.join(METHODS)}") from error
+    indptr, indices = graph.indptr, graph.indices
+    if graph.nodes > np.iinfo(np.int32).max or graph.edges > np.iinfo(np.int32).max // (1 + graph.directed):
+        raise InputError(
+            f"the order {method} is for graphs of fewer than 2**31 nodes and edges (both directions of each); "
+            f"this one has {graph.nodes:,} nodes and {graph.edges:,} edges: use degree"
+        )
+    if graph.directed:
+        indptr, indices = symmetric_pattern(indptr, indices)
+    return order(indptr, indices.astype(np.int32, copy=False))
+
+
+def by_degree(indptr: NDArray[np.int64]) -> Permutation:
+    """Rows by descending in-degree; rows of one degree keep their order. ``indptr`` int64 [N+1]."""
+    return np.argsort(-np.diff(indptr), kind="stable").astype(np.int64, copy=False)
+
+
+def reverse_cuthill_mckee(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Permutation:
+    """Rows in reversed breadth-first order, by ascending degree, of a symmetric pattern.
+
+    Cuthill and McKee, "Reducing the bandwidth of sparse symmetric matrices", ACM 1969, reversed as George (1971)
+    found better; SciPy's implementation. ``indptr`` int64 [N+1], ``indices`` int32 [E].
+    """
+    from scipy.sparse.csgraph import reverse_cuthill_mckee as scipys
+
+    if len(indptr) == 1:
+        return np.zeros(0, dtype=np.int64)
+    return scipys(_pattern(indptr, indices), symmetric_mode=True).astype(np.int64)
+
+
+def community(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Permutation:
+    """Communities of a symmetric pattern together; nodes that belong to none by degree, in STRIPES.
+
+    Communities and the order within them are Rabbit order's (Arai et al., IPDPS 2016, section III). It does little
+    for a node most of whose edges leave its community, and a graph may consist of such nodes; they are better
+    grouped by degree, so that hubs share pages (Faldu, Diamond, Grot: "A closer look at lightweight graph
+    reordering", IISWC 2019, section IV), as Balaji et al. do with the hubs ("Community-based matrix reordering
+    for sparse linear algebra optimization", ISPASS 2023, section V). Within a group Rabbit order remains; nodes
+    without edges come last. All groups in one piece would give a rank of many hubs and few rows, and another one
+    the rest, so each group is cut into STRIPES runs that take turns: ranks get rows and edges alike.
+
+    ``indptr`` int64 [N+1], ``indices`` int32 [E]. Deterministic. Raises InputError if the native module does not
+    load.
+    """
+    try:
+        from .._host import rabbit_order
+    except ImportError as error:
+        raise InputError(
+            f"the native module mgg_hpc._host does not load ({error}); install with `pip install .`, "
+            "or use another order"
+        ) from error
+    nodes = len(indptr) - 1
+    order, inside = np.empty(nodes, dtype=np.int64), np.empty(nodes, dtype=np.int64)
+    rabbit_order(indptr, np.ascontiguousarray(indices), order, inside)
+    degree = np.diff(indptr)
+    linked = degree > 0
+    mean = len(indices) / max(1, int(np.count_nonzero(linked)))
+    group = 1 + np.searchsorted(GROUPS * mean, degree, side="right")
+    group[2 * inside >= degree] = 0
+    group[~linked] = -1
+    order = order[np.argsort(-group[order], kind="stable")]
+    falling = -group[order]
+    first, last = (np.searchsorted(falling, falling, side=side) for side in ("left", "right"))
+    stripe = (np.arange(nodes) - first) * STRIPES // (last - first)
+    return order[np.argsort(stripe, kind="stable")]
+
+
+def symmetric_pattern(
+    indptr: NDArray[np.int64], indices: NDArray[np.integer]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The pattern with each edge's reverse added, as sorted CSR: int64 [N+1], int32 [E']; no edge twice."""
+    pattern = _pattern(indptr, indices)
+    both = (pattern + pattern.T).tocsr()
+    both.sort_indices()
+    return both.indptr.astype(np.int64), both.indices.astype(np.int32, copy=False)
+
+
+def inverse(order: Permutation) -> Permutation:
+    """Old -> new of new -> old, or the other way round: int64 [N]."""
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def original_structure(graph: Graph) -> Graph:
+    """A graph's edges alone, under the user's ids and sorted: the same ones, however its rows were numbered."""
+    bare = Graph(graph.name, graph.indptr, graph.indices, directed=graph.directed)
+    ids = np.arange(graph.nodes) if graph.permutation is None else graph.permutation
+    return renumbered(bare, inverse(ids))
+
+
+def renumbered(graph: Graph, order: Permutation) -> Graph:
+    """The same graph with old row order[i] as row i, and sources ascending in each row.
+
+    ``order`` int64 [N] is a permutation. The result's ``permutation`` gives the user's ids, those that ``graph``
+    gives; there is none where these are the row numbers. Edges listed twice keep their order.
+    """
+    indptr, indices, weight = _renumbered_edges(graph, order)
+    x = graph.x
+    if isinstance(x, SparseRows):
+        x_indptr, entries = prefix_sum(np.diff(x.indptr)[order]), _entries(x.indptr, order)
+        x = SparseRows(x_indptr, x.indices[entries], x.data[entries], x.shape)
+    elif x is not None:
+        x = x[order]
+    rows = {name: getattr(graph, name) for name in ("y", "train", "val", "test")}
+    fields: dict[str, Any] = {name: None if each is None else each[order] for name, each in rows.items()}
+    ids = order if graph.permutation is None else graph.permutation[order]
+    moved = bool((ids != np.arange(len(ids))).any())
+    return replace(
+        graph,
+        indptr=indptr,
+        indices=indices,
+        weight=weight,
+        x=x,
+        permutation=ids if moved else None,
+        **fields,
+    )
+
+
+@dataclass(frozen=True)
+class Locality:
+    """How near edges' ends are in the numbering of rows.
+
+    gap: the mean of log2(1 + distance) over all edges (what a compressed graph spends on each; Chierichetti et
+    al., KDD 2009, call its minimum MLogA). near: the share of edges whose ends are within WINDOW rows.
+    """
+
+    gap: float
+    near: float
+
+
+def locality(indptr: NDArray[np.int64], indices: NDArray[np.integer]) -> Locality:
+    """Measure CSR rows, int64 [N+1] and [E]. 0 without edges."""
+    gap, near = 0.0, 0
+    for first, last in _runs(indptr):
+        distance = np.abs(_rows_of(indptr, first, last) - indices[indptr[first] : indptr[last]])
+        gap += float(np.log2(1.0 + distance).sum())
+        near += int(np.count_nonzero(distance <= WINDOW))
+    edges = max(1, len(indices))
+    return Locality(gap / edges, near / edges)
+
+
+def _renumbered_edges(
+    graph: Graph, order: Permutation
+) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None]:
+    """New CSR, a run of rows at a time, so that what sorting takes stays small beside the graph."""
+    nodes = graph.nodes
+    indptr = prefix_sum(np.diff(graph.indptr)[order])
+    indices = np.empty_like(graph.indices)
+    weight = None if graph.weight is None else np.empty_like(graph.weight)
+    place = inverse(order)
+    for first, last in _runs(indptr):
+        run = slice(int(indptr[first]), int(indptr[last]))
+        entries = _entries(graph.indptr, order[first:last])
+        key = (_rows_of(indptr, first, last) - first) * nodes + place[graph.indices[entries]]
+        if weight is None or graph.weight is None:
+            key.sort()
+        else:
+            sorting = np.argsort(key, kind="stable")
+            key, weight[run] = key[sorting], graph.weight[entries[sorting]]
+        indices[run] = key % nodes
+    return indptr, indices, weight
+
+
+def _entries(indptr: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the entries of some rows lie in a CSR, row after row."""
+    counts = np.diff(indptr)[rows]
+    offsets = prefix_sum(counts)
+    return np.repeat(indptr[rows] - offsets[:-1], counts) + np.arange(offsets[-1])
+
+
+def _rows_of(indptr: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
+    """The row of each entry of rows first .. last-1."""
+    return np.repeat(np.arange(first, last), np.diff(indptr[first : last + 1]))
+
+
+def _runs(indptr: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Runs of rows [first, last) of about BLOCK_EDGES entries, or a single row of more."""
+    cuts = np.searchsorted(indptr, np.arange(0, int(indptr[-1]), BLOCK_EDGES), side="right") - 1
+    bounds = np.unique([0, *cuts.tolist(), len(indptr) - 1]).tolist()
+    return list(itertools.pairwise(bounds))
+
+
+def _pattern(indptr: NDArray[np.int64], indices: NDArray[np.integer]) -> Any:
+    """A CSR pattern as SciPy's matrix of small ones."""
+    from scipy.sparse import csr_matrix
+
+    nodes = len(indptr) - 1
+    ones = np.ones(len(indices), dtype=bool)
+    return csr_matrix((ones, indices, indptr), shape=(nodes, nodes))

@@ -1,0 +1,19 @@
+"""What a person at a terminal sees while work goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on stderr that work goes on, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
