@@ -1,4 +1,4 @@
-"""PyG's GCNConv over a sparse CSR tensor in place of an edge list: faster, with the same result."""
+"""PyG's GCNConv over a sparse CSR tensor in place of an edge list, without a message an edge."""
 
 from __future__ import annotations
 
