@@ -302,10 +302,15 @@ def bench_options(command: Any) -> Any:
 )
 @click.argument("graphs", nargs=-1)
 @click.option("--widths", default="16,64,128,256", show_default=True, help="Of rows, separated by commas.")
+@click.option(
+    "--dtypes", default="float32", show_default=True, help="Of rows: float32, bfloat16, float16; or several."
+)
 @click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
 @click.option("--peers", default="dgl,torch,pyg,mkl,scipy", show_default=True, help='Which; or "none".')
 @bench_options
-def bench_aggregate(graphs: tuple[str, ...], widths: str, weighted: bool, **options: Any) -> None:
+def bench_aggregate(
+    graphs: tuple[str, ...], widths: str, dtypes: str, weighted: bool, **options: Any
+) -> None:
     """Sum neighbours' rows; and the least that reading them costs.
 
     GRAPHS are rmat:SCALE[:EDGE_FACTOR], graph files (.h5) or archives (.npz). [default: rmat:18:16]
@@ -313,7 +318,7 @@ def bench_aggregate(graphs: tuple[str, ...], widths: str, weighted: bool, **opti
     from .tools.bench.aggregate import process_aggregate
     from .tools.bench.document import Options
 
-    process_aggregate(graphs or ("rmat:18:16",), widths, weighted, Options(**options))
+    process_aggregate(graphs or ("rmat:18:16",), widths, dtypes, weighted, Options(**options))
 
 
 @bench.command(

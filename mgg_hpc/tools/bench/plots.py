@@ -50,33 +50,35 @@ def _caption(figure: Any, found: dict[str, Any]) -> None:
     )
 
 
-def _aggregate_panel(axes: Any, cases: list[dict[str, Any]], names: list[str]) -> None:
+def _label(value: float) -> str:
+    """Three digits, or all that stand before the point."""
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
     """Bars over the gather floor, a group for each width."""
-    bar = 0.8 / len(names)
-    for position, name in enumerate(names):
-        for group, case in enumerate(cases):
+    names = [name for name in COLOURS if any(name in case["ms"] for case in cases)]
+    bar = min(0.25, 0.8 / len(names))
+    for group, case in enumerate(cases):
+        floor = case["floor"]["ms"]["median"]
+        least = case["compulsory"]["ms"] / floor
+        axes.hlines(least, group - 0.42, group + 0.42, color=INK, linewidth=1, linestyle=":", zorder=4)
+        for position, name in enumerate(names):
             if name not in case["ms"]:
                 continue
-            ms, floor = case["ms"][name], case["floor"]["ms"]["median"]
-            at, height = group + (position - (len(names) - 1) / 2) * bar, ms["median"] / floor
-            label = name if not group else None
-            axes.bar(at, height, bar * 0.92, color=COLOURS[name], label=label, zorder=2)
-            axes.vlines(at, ms["min"] / floor, ms["max"] / floor, color=INK, linewidth=0.8, zorder=3)
-            top = max(height, ms["max"] / floor)
-            axes.annotate(
-                f"{ms['median']:.0f}",
-                (at, top),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=6.5,
-                color=INK,
-            )
+            low, middle, high = (case["ms"][name][key] for key in ("min", "median", "max"))
+            at = group + (position - (len(names) - 1) / 2) * bar
+            axes.bar(at, middle / floor, bar * 0.92, color=COLOURS[name], zorder=2)
+            axes.vlines(at, low / floor, high / floor, color=INK, linewidth=0.8, zorder=3)
+            above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": 6.5}
+            axes.annotate(_label(middle), (at, high / floor), **above)
     axes.axhline(1, color=INK, linewidth=1, linestyle="--", zorder=4)
+    axes.set_xlim(-0.5, len(cases) - 0.5)
     axes.set_xticks(range(len(cases)), [str(case["width"]) for case in cases])
-    axes.set_xlabel("width of a row (float32)")
+    axes.set_xlabel(f"width of a row ({cases[0]['dtype']})")
     axes.yaxis.grid(True, color=FAINT, zorder=0)
     axes.set_axisbelow(True)
+    axes.margins(y=0.08)
     first = cases[0]
     weighted = ", weighted" if first["weighted"] else ""
     axes.set_title(
@@ -85,22 +87,24 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]], names: list[str]) -
 
 
 def aggregate(found: dict[str, Any], path: Path) -> None:
-    """A panel for each graph: how many times the gather floor each contestant takes, ms written on the bars."""
+    """A panel for each graph and type: how many times the gather floor each takes, ms written above the bars."""
     plt = load()
-    graphs = list(dict.fromkeys(case["graph"] for case in found["cases"]))
-    names = [name for name in found["contestants"] if any(name in case["ms"] for case in found["cases"])]
-    figure, panels = plt.subplots(
-        1, len(graphs), figsize=(1 + 5.2 * len(graphs), 4), squeeze=False, layout="constrained"
-    )
-    for axes, graph in zip(panels[0], graphs, strict=True):
-        _aggregate_panel(axes, [case for case in found["cases"] if case["graph"] == graph], names)
-    panels[0][0].set_ylabel("time over the gather floor (dashed); ms on the bars")
-    panels[0][0].legend(frameon=False, ncols=3, loc="upper left")
-    for axes in panels[0]:
-        axes.margins(y=0.18)
+    panels: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for case in found["cases"]:
+        panels.setdefault((case["graph"], case["dtype"]), []).append(case)
+    size = (1 + 5.4 * len(panels), 4.2)
+    figure, grid = plt.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained")
+    for axes, cases in zip(grid[0], panels.values(), strict=True):
+        _aggregate_panel(axes, cases)
+    grid[0][0].set_ylabel("time over the gather floor; ms above the bars")
+    names = [name for name in COLOURS if any(name in case["ms"] for case in found["cases"])]
+    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name]) for name in names]
+    handles += [plt.Line2D([], [], color=INK, linewidth=1, linestyle=style) for style in ("--", ":")]
+    labels = [*names, "gather floor", "compulsory bytes"]
+    figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, fontsize=8)
     figure.get_layout_engine().set(rect=(0, 0.04, 1, 0.96))
     _caption(figure, found)
-    figure.savefig(path, dpi=160)
+    figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
@@ -133,7 +137,7 @@ def epoch(found: dict[str, Any], path: Path) -> None:
         ):
             for name, value, end in zip(names, values, ends, strict=True):
                 axes.annotate(
-                    f"{value:,.0f} {unit}",
+                    f"{_label(value)} {unit}",
                     (max(value, end), name),
                     xytext=(4, 0),
                     textcoords="offset points",
@@ -145,5 +149,5 @@ def epoch(found: dict[str, Any], path: Path) -> None:
         right.set_title("peak memory of the process", fontsize=9)
     figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))
     _caption(figure, found)
-    figure.savefig(path, dpi=160)
+    figure.savefig(path, dpi=130)
     plt.close(figure)

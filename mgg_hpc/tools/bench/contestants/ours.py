@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - makes bfloat16 a name of NumPy's
 import numpy as np
 
 from mgg_hpc import __version__
@@ -30,9 +31,9 @@ def about() -> str:
 
 
 def aggregate(
-    indptr: str, indices: str, weight: str | None, x: str, ahead: list[int]
+    indptr: str, indices: str, weight: str | None, x: str, dtype: str, ahead: list[int]
 ) -> dict[str, Callable[[], Any]]:
-    """ "mgg", and a run "floor N" for each prefetch distance N. Rows are float32."""
+    """ "mgg", and a run "floor N" for each prefetch distance N."""
     threads, rows_in = _threads[0], np.load(x, mmap_mode="r")
     pointers, sources = np.load(indptr), np.load(indices)
     count, dim = rows_in.shape
@@ -41,10 +42,11 @@ def aggregate(
     )
     edge = None if weight is None else np.load(weight)[plan.edge]
     backend = SerialBackend(0, World(1), Options(DEFAULT_GEOMETRY, threads))
-    format = RowFormat(rows_in.dtype, dim)
+    format = RowFormat(np.dtype(dtype), dim)
     rows = backend.rows(np.array([count]), format, symmetric=True)
     rows.local[:] = rows_in
     out = host.padded(count, format)
+    words = rows.local.view(f"u{format.dtype.itemsize}")  # the floor takes no bfloat16
     op = "copy" if edge is None else "mul"
 
     def mgg() -> np.ndarray:
@@ -52,7 +54,7 @@ def aggregate(
         return out
 
     def floor(distance: int) -> tuple[float, None]:
-        return host.load().gather_floor(sources, rows.local, distance, threads)[0], None
+        return host.load().gather_floor(sources, words, distance, threads)[0], None
 
     return {"mgg": mgg} | {f"floor {distance}": partial(floor, distance) for distance in ahead}
 

@@ -39,13 +39,14 @@ def _graph(indptr: str, indices: str) -> Any:
 
 
 def aggregate(
-    indptr: str, indices: str, weight: str | None, x: str, **_: Any
+    indptr: str, indices: str, weight: str | None, x: str, dtype: str, **_: Any
 ) -> dict[str, Callable[[], Any]]:
     """The run "dgl"."""
-    graph, rows = _graph(indptr, indices).formats("csc"), torch.from_numpy(np.load(x))
+    kind = getattr(torch, dtype)
+    graph, rows = _graph(indptr, indices).formats("csc"), torch.from_numpy(np.load(x)).to(kind)
     if weight is None:
         return {"dgl": lambda: dgl.ops.copy_u_sum(graph, rows)}
-    edge = torch.from_numpy(np.load(weight))[:, None]
+    edge = torch.from_numpy(np.load(weight))[:, None].to(kind)
     return {"dgl": lambda: dgl.ops.u_mul_e_sum(graph, rows, edge)}
 
 

@@ -49,9 +49,11 @@ def _check(status: int, what: str) -> None:
 
 
 def aggregate(
-    indptr: str, indices: str, weight: str | None, x: str, **_: Any
+    indptr: str, indices: str, weight: str | None, x: str, dtype: str, **_: Any
 ) -> dict[str, Callable[[], Any]]:
     """The run "mkl". The output is allocated once and overwritten, as ours is."""
+    if dtype != "float32":
+        raise TypeError("float32 rows only")
     pointers, sources, rows = np.load(indptr).astype(np.int32), np.load(indices), np.load(x)
     values = np.ones(len(sources), np.float32) if weight is None else np.load(weight)
     out = np.zeros_like(rows)

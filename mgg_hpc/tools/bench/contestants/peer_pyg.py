@@ -25,11 +25,9 @@ def about() -> str:
     return f"pyg {torch_geometric.__version__} (torch {torch.__version__})"
 
 
-def aggregate(
-    indptr: str, indices: str, weight: str | None, x: str, **_: Any
-) -> dict[str, Callable[[], Any]]:
+def aggregate(ahead: object, **inputs: Any) -> dict[str, Callable[[], Any]]:
     """The run "pyg"."""
-    adjacency, rows = peer_torch.matrix(indptr, indices, weight), torch.from_numpy(np.load(x))
+    adjacency, rows = peer_torch.operands(**inputs)
     return {"pyg": lambda: spmm(adjacency, rows, "sum")}
 
 

@@ -20,9 +20,11 @@ def about() -> str:
 
 
 def aggregate(
-    indptr: str, indices: str, weight: str | None, x: str, **_: Any
+    indptr: str, indices: str, weight: str | None, x: str, dtype: str, **_: Any
 ) -> dict[str, Callable[[], Any]]:
     """The run "scipy"."""
+    if dtype != "float32":
+        raise TypeError("float32 rows only")
     pointers, sources, rows = np.load(indptr).astype(np.int32), np.load(indices), np.load(x)
     values = np.ones(len(sources), rows.dtype) if weight is None else np.load(weight)
     adjacency = sparse.csr_matrix((values, sources, pointers), (len(rows), len(rows)))

@@ -7,7 +7,7 @@ which takes the task's inputs and returns the runs by name: a run takes nothing 
     {"do": "about"}                                         -> {"about": "dgl 1.1.3"}
     {"do": "prepare", "task": "aggregate", "inputs": {...}} -> {"runs": ["dgl"]}
     {"do": "run", "name": "dgl"}                            -> {"ms": 12.3}
-    {"do": "result", "name": "dgl", "file": "out.npy"}      -> {}: what that run returned last is in the file
+    {"do": "result", "name": "dgl", "file": "out.npy"}      -> {}: what that run returned last, as float32
     {"do": "memory"}                                        -> {"peak": bytes, "anonymous": bytes, "huge": bytes}
 
 Any of them may be answered by {"failed": "one line"} instead; {"missing": "one line"} comes before all else if the
@@ -58,7 +58,9 @@ class Server:
     def result(self, name: str, file: str) -> dict[str, Any]:
         import numpy as np
 
-        np.save(file, np.asarray(self.results[name]))
+        found = self.results[name]
+        # NumPy knows no bfloat16 of torch's.
+        np.save(file, np.asarray(found.float() if hasattr(found, "float") else found, dtype=np.float32))
         return {}
 
     def memory(self) -> dict[str, Any]:
