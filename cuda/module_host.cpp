@@ -314,6 +314,7 @@ void bind(nb::module_& m) {
 }  // namespace
 
 void bind_order(nb::module_& m);  // order_host.cpp
+void bind_floor(nb::module_& m);  // module_floor.cpp
 
 NB_MODULE(_host, m) {
   m.doc() = "Schedules, aggregation and random draws for the cores of one host.";
@@ -347,6 +348,7 @@ NB_MODULE(_host, m) {
   bind_aggregate<mgg::BFloat16, uint16_t>(schedule, "aggregate_bfloat16");
   bind<float>(m);
   bind<double>(m);
+  bind_floor(m);
   m.def("instruction_sets", &instruction_sets, "What this machine runs, widest first.");
   m.def("instruction_set", [] { return instruction_set(); }, "The one in use (MGG_ISA forces another).");
   m.def("openmp_threads", [] { return omp_get_max_threads(); });

@@ -263,6 +263,103 @@ def launch(ranks: int, mpi: str, dry_run: bool, command: tuple[str, ...]) -> int
     return process_launch(ranks, command, mpi, dry_run)
 
 
+@cli.group(
+    short_help="Compare with other libraries, in turns.",
+    cls=Verbs,
+    epilog=example("mgg bench aggregate rmat:16", "mgg bench epoch --json epoch.json"),
+)
+def bench() -> None:
+    """Compare this package with its peers: in turns, on the same inputs, threads and pages.
+
+    `make bench-peers` installs the peers; without it, torch and SciPy take part.
+    """
+
+
+def bench_options(command: Any) -> Any:
+    """The options that all benchmarks have."""
+    peers_env = click.Path(path_type=Path)
+    for option in (
+        click.option("--plot", type=Output, help="Draw the figures into this file (.png, .svg)."),
+        click.option("--table", type=Output, help="Write them as Markdown to this file."),
+        click.option("--json", type=Output, help="Write them as JSON to this file."),
+        click.option(
+            "--peers-env", type=peers_env, help="Environment that has the peers. [default: .venv-peers]"
+        ),
+        click.option(
+            "--pages",
+            type=click.Choice(["huge", "small"]),
+            default="huge",
+            show_default=True,
+            help="Of all contestants' memory: 2 MiB by madvise, or 4 KiB.",
+        ),
+        click.option(
+            "--turns", type=click.IntRange(1), default=9, show_default=True, help="Of each contestant."
+        ),
+        click.option(
+            "--threads",
+            type=click.IntRange(1, 1024),
+            default=2,
+            show_default=True,
+            help="Of each contestant.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@bench.command(
+    "aggregate",
+    epilog=example(
+        "mgg bench aggregate",
+        "mgg bench aggregate rmat:16:8 my.h5 --widths 64,128 --peers dgl --turns 15",
+        "mgg bench aggregate --json a.json --table a.md --plot a.png",
+    ),
+)
+@click.argument("graphs", nargs=-1)
+@click.option("--widths", default="16,64,128,256", show_default=True, help="Of rows, separated by commas.")
+@click.option(
+    "--dtypes", default="float32", show_default=True, help="Of rows: float32, bfloat16, float16; or several."
+)
+@click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
+@click.option("--peers", default="dgl,torch,pyg,mkl,scipy", show_default=True, help='Which; or "none".')
+@bench_options
+def bench_aggregate(
+    graphs: tuple[str, ...], widths: str, dtypes: str, weighted: bool, **options: Any
+) -> None:
+    """Sum neighbours' rows; and the least that reading them costs.
+
+    GRAPHS are rmat:SCALE[:EDGE_FACTOR], graph files (.h5) or archives (.npz). [default: rmat:18:16]
+    """
+    from .tools.bench.aggregate import process_aggregate
+    from .tools.bench.document import Options
+
+    process_aggregate(graphs or ("rmat:18:16",), widths, dtypes, weighted, Options(**options))
+
+
+@bench.command(
+    "epoch",
+    epilog=example("mgg bench epoch", "mgg bench epoch rmat:15 --hidden 64 --peers dgl --plot epoch.png"),
+)
+@click.argument("graphs", nargs=-1)
+@click.option("--features", type=click.IntRange(1, 2**16), default=128, show_default=True)
+@click.option("--hidden", type=click.IntRange(1, 2**16), default=16, show_default=True)
+@click.option("--classes", type=click.IntRange(1, 2**16), default=32, show_default=True)
+@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5, show_default=True)
+@click.option("--peers", default="dgl,pyg,pyg-csr", show_default=True, help='Which; or "none".')
+@bench_options
+def bench_epoch(
+    graphs: tuple[str, ...], features: int, hidden: int, classes: int, dropout: float, **options: Any
+) -> None:
+    """Train a two-layer GCN for an epoch: forward, loss, backward, Adam.
+
+    GRAPHS are as in `mgg bench aggregate`; features and labels are drawn. [default: rmat:17:12]
+    """
+    from .tools.bench.document import Options
+    from .tools.bench.epoch import Shape, process_epoch
+
+    process_epoch(graphs or ("rmat:17:12",), Shape(features, hidden, classes, dropout), Options(**options))
+
+
 @cli.command(
     short_help="Show what this machine has, and lacks.", epilog=example("mgg doctor", "mgg doctor --json")
 )

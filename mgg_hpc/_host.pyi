@@ -63,6 +63,17 @@ def uniform_rows(out: Any, low: float, high: float, seed: int, stream: int) -> N
 def philox(counter: list[int], key: int) -> list[int]:
     """Philox4x32-10: four words for a counter of four words and a 64-bit key."""
 
+def gather_floor(indices: Any, rows: Any, ahead: int, threads: int) -> tuple[float, int]:
+    """Seconds to load every cache line of rows[indices[0]], rows[indices[1]] ... in this order, and a sum of them.
+
+    indices int32 [E]. rows: any type [N, dim], padded to 16 bytes; prefetched ``ahead`` edges before they are read.
+    The sum, modulo 2**64, is of the first two 8-byte words of each line that a row touches (of a row that begins
+    within a line, the row's first two). Raises ValueError for an index outside the rows.
+    """
+
+def stream_read(data: Any, threads: int) -> tuple[float, int]:
+    """Seconds to read uint8 [n], aligned to 64 bytes, from end to end, and the sum of each line's first two words."""
+
 def instruction_sets() -> list[str]: ...
 def instruction_set() -> str:
     """The one in use. Raises ValueError if MGG_ISA names one that this machine does not run."""

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import os
 import platform
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ... import __version__
+from ...runtime import cores
+from ...runtime.backends import host
+
 PAGE_POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def describe() -> dict[str, Any]:
-    """CPU, cores, instruction set, page policy, load and versions."""
-    import torch
-
-    from mgg_hpc import __version__
-    from mgg_hpc.runtime import cores
-    from mgg_hpc.runtime.backends import host
-
+    """CPU, cores, instruction set, caches, memory, page policy, load and versions."""
     return {
         "cpu": _cpu(),
         "cores": cores.available(),
         "instruction_set": host.load().instruction_set(),
+        "caches": _caches(),
+        "memory_gib": round(cores.memory_total() / 2**30, 1),
         "huge_pages": _page_policy(),
         "load": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": metadata.version("torch"),
         "mgg": __version__,
     }
 
@@ -35,6 +38,16 @@ def _cpu() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def _caches() -> str:
+    """Sizes of the first core's data caches, "L1 48K, L2 2048K"; empty where the kernel does not tell."""
+    found = []
+    for entry in sorted(CACHES.glob("index*")):
+        kind, level, size = ((entry / name).read_text().strip() for name in ("type", "level", "size"))
+        if kind != "Instruction":
+            found.append(f"L{level} {size}")
+    return ", ".join(found)
 
 
 def _page_policy() -> str:

@@ -1,0 +1,218 @@
+"""`mgg bench aggregate`: sums of neighbours' rows, ours, the peers', and the least that reading them costs.
+
+The gather floor loads every cache line of the same rows in the same order and stores nothing (cuda/floor_host.cpp):
+the best of three prefetch distances. The compulsory bytes are each row, each index and offset, and each output
+once, over the bandwidth of reading memory from end to end; rows that fit in a cache may be faster than that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from scipy import sparse
+
+from ...data.graph import Graph
+from ...errors import InputError
+from . import contest, document, peers, subjects
+from .contest import Contestant, Run
+from .document import Options, Sheet, cell
+from .peers import Field
+
+DTYPES = ("float32", "bfloat16", "float16")
+LARGEST_WIDTH = 2**16
+AHEAD = (4, 16, 64)  # edges; the floor's prefetch distances
+STREAM_BYTES = 1 << 30
+STREAM_TURNS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, the type and width of its rows, and the files that contestants read."""
+
+    graph: Graph
+    dtype: str
+    width: int
+    files: dict[str, str | None]
+    folder: Path
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """Each row and each output once; each index int32 and offset int64."""
+        graph, item = self.graph, np.dtype(self.dtype).itemsize
+        return 2 * graph.nodes * self.width * item + graph.edges * 4 + (graph.nodes + 1) * 8
+
+
+def words_of(option: str, text: str, known: tuple[str, ...]) -> list[str]:
+    """The words in a comma-separated list. Raises InputError for one that is not known."""
+    found = [word.strip() for word in text.split(",")]
+    for word in found:
+        if word not in known:
+            raise InputError(f"--{option} {text}: {word!r} is not one of {', '.join(known)}")
+    return found
+
+
+def widths_of(text: str) -> list[int]:
+    """The numbers in a comma-separated list. Raises InputError for anything else."""
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not (word.isdigit() and 1 <= int(word) <= LARGEST_WIDTH):
+            raise InputError(
+                f"--widths {text}: {word!r} is no width; expected numbers of 1 .. {LARGEST_WIDTH}"
+            )
+    return [int(word) for word in words]
+
+
+def process_aggregate(
+    names: tuple[str, ...], widths: str, dtypes: str, weighted: bool, options: Options
+) -> None:
+    """Measure, print and write. Raises InputError for a graph, width, type, peer or file that will not do."""
+    columns, kinds = widths_of(widths), words_of("dtypes", dtypes, DTYPES)
+    chosen, python = peers.chosen(options.peers, "aggregate"), peers.interpreter(options.peers_env)
+    options.check()
+    for name in names:
+        subjects.check(name)
+    threads, pages = options.threads, options.pages
+    with contest.workspace() as folder, peers.started(chosen, python, threads, pages) as field:
+        found = document.begin("aggregate", options, field)
+        found["stream_gb_per_s"] = bandwidth = stream(field.ours)
+        found["cases"] = []
+        for name in names:
+            graph = subjects.read(name)
+            files = subjects.write(graph, folder, weighted=weighted)
+            for dtype, width in itertools.product(kinds, columns):
+                case = Case(graph, dtype, width, files, folder)
+                measured, notes = measure(case, field, options.turns, bandwidth)
+                found["cases"].append(measured)
+                found["notes"] += [note for note in notes if note not in found["notes"]]
+    found["speedup"] = means(found["cases"], [peer.name for peer in field.peers])
+    document.finish(found, sheets(found), options)
+
+
+def means(cases: list[dict[str, Any]], names: list[str]) -> dict[str, float]:
+    """For each peer the geometric mean, over the cases that it took part in, of how many times as fast we are."""
+    ratios = {name: [c["speedup"][name]["median"] for c in cases if name in c["speedup"]] for name in names}
+    return {name: document.geometric_mean(found) for name, found in ratios.items() if found}
+
+
+def stream(ours: Contestant) -> float:
+    """The most GB/s at which this process's threads read memory from end to end, in a few turns."""
+    ours.need("prepare", task="stream", inputs={"size": STREAM_BYTES})
+    times = [ours.need("run", name="stream")["ms"] for _ in range(STREAM_TURNS)]
+    return STREAM_BYTES / min(times) / 1e6
+
+
+def measure(case: Case, field: Field, turns: int, bandwidth: float) -> tuple[dict[str, Any], list[str]]:
+    """One row of the result, and a note for each peer that could not take part."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((case.graph.nodes, case.width), dtype=np.float32)
+    inputs: dict[str, Any] = {**case.files, "dtype": case.dtype, "ahead": list(AHEAD)}
+    inputs["x"] = subjects.save(case.folder / "x.npy", x)
+    names = field.ours.need("prepare", task="aggregate", inputs=inputs)["runs"]
+    runs = [Run(field.ours, name) for name in names]
+    for run in runs:
+        run.once()
+    expected = _result(field.ours, case.folder)
+    limit = allowed(case, x) if field.peers else expected
+    notes = []
+    for peer in field.peers:
+        problem = peer.ask("prepare", task="aggregate", inputs=inputs).get("failed")
+        problem = problem or peer.ask("run", name=peer.name).get("failed")
+        problem = problem or apart(expected, _result(peer, case.folder), limit)
+        if problem:
+            notes.append(f"{peer.name} is left out of {case.graph.name}, {case.dtype}: {problem}")
+        else:
+            runs.append(Run(peer, peer.name))
+    contest.take_turns(runs, turns)
+    return _row(case, runs, bandwidth), notes
+
+
+def _result(contestant: Contestant, folder: Path) -> np.ndarray:
+    file = folder / "out.npy"
+    contestant.need("result", name=contestant.name, file=str(file))
+    return np.load(file)
+
+
+def allowed(case: Case, x: np.ndarray) -> np.ndarray:
+    """How far two right results may lie apart, float32 [N, width]: twice eps sqrt(degree) sum |w x|, each one's bound.
+
+    Half rows, weights and results are rounded to their type: an eps of it is added for each.
+    """
+    graph, weight = case.graph, case.files["weight"]
+    values = np.ones(graph.edges, np.float32) if weight is None else np.abs(np.load(weight))
+    matrix = sparse.csr_matrix((values, graph.indices, graph.indptr), (graph.nodes, graph.nodes))
+    limit = matrix @ np.abs(x)
+    rounding = 0.0 if case.dtype == "float32" else 3 * float(ml_dtypes.finfo(np.dtype(case.dtype)).eps)
+    summing = np.finfo(np.float32).eps * np.sqrt(np.diff(graph.indptr))
+    limit *= 2 * (summing + rounding).astype(np.float32)[:, None]
+    return limit
+
+
+def apart(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> str:
+    """What is wrong with a peer's result; nothing if each value lies within the limit (a NaN does not)."""
+    wrong = ours.size - int(np.count_nonzero(np.abs(ours - theirs) <= limit))
+    return f"{wrong} of its {ours.size} sums differ from ours" if wrong else ""
+
+
+def _row(case: Case, runs: list[Run], bandwidth: float) -> dict[str, Any]:
+    ours = runs[0]
+    floors = dict(zip(AHEAD, runs[1 : 1 + len(AHEAD)], strict=True))
+    others = runs[1 + len(AHEAD) :]
+    ahead = min(AHEAD, key=lambda distance: contest.spread(floors[distance].ms)["median"])
+    floor = floors[ahead]
+    held = {run.contestant.name: run.contestant.need("memory") for run in (ours, *others)}
+    return {
+        "graph": case.graph.name,
+        "nodes": case.graph.nodes,
+        "edges": case.graph.edges,
+        "weighted": case.files["weight"] is not None,
+        "dtype": case.dtype,
+        "width": case.width,
+        "ms": {run.name: contest.spread(run.ms) for run in (ours, *others)},
+        "floor": {"ms": contest.spread(floor.ms), "ahead": ahead},
+        "compulsory": {"bytes": case.compulsory_bytes, "ms": case.compulsory_bytes / bandwidth / 1e6},
+        "over_floor": contest.ratios(ours.ms, floor.ms),
+        "speedup": {run.name: contest.ratios(run.ms, ours.ms) for run in others},
+        "huge_share": {name: document.shares(memory) for name, memory in held.items()},
+    }
+
+
+def sheets(found: dict[str, Any]) -> list[Sheet]:
+    """Times, and what they say."""
+    cases, others = found["cases"], [name for name in found["contestants"] if name != "mgg"]
+    times, says = [], []
+    for case in cases:
+        head = [case["graph"] + (" weighted" if case["weighted"] else ""), case["dtype"], str(case["width"])]
+        ms = [cell(case["ms"][name]) if name in case["ms"] else "-" for name in ("mgg", *others)]
+        times.append([*head, *ms, cell(case["floor"]["ms"]), f"{case['compulsory']['ms']:.1f}"])
+        ratios = [cell(case["speedup"][name], 2) if name in case["speedup"] else "-" for name in others]
+        huge = case["huge_share"].values()
+        pages = f"{min(huge):.0%} .. {max(huge):.0%}"
+        says.append([*head, cell(case["over_floor"], 2), *ratios, str(case["floor"]["ahead"]), pages])
+    overall = [f"{found['speedup'][name]:.2f}" if name in found["speedup"] else "-" for name in others]
+    says.append(["geometric mean", "", "", "", *overall, "", ""])
+    over = [f"over {name}" for name in others]
+    return [
+        Sheet(
+            "ms, median (min .. max)",
+            [
+                "graph",
+                "rows",
+                "width",
+                "mgg",
+                *others,
+                "gather floor",
+                f"bytes at {found['stream_gb_per_s']:.1f} GB/s",
+            ],
+            times,
+        ),
+        Sheet(
+            "ours over the floor; times as fast as a peer; the floor's distance; share of memory in huge pages",
+            ["graph", "rows", "width", "of the floor", *over, "ahead", "huge"],
+            says,
+        ),
+    ]

@@ -1,0 +1,140 @@
+"""What a benchmark found, as JSON, as Markdown and on the terminal; and the options that all benchmarks have."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ...errors import InputError
+from . import machine
+from .peers import Field
+
+Spread = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Who takes part, how often, with which threads and pages, and which files are written."""
+
+    peers: str
+    peers_env: Path | None
+    threads: int
+    turns: int
+    pages: str
+    json: Path | None
+    table: Path | None
+    plot: Path | None
+
+    def check(self) -> None:
+        """Raises InputError for a file that cannot be written, before anything is measured."""
+        for path in (self.json, self.table, self.plot):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise InputError(f"{path}: there is no folder {path.parent}")
+        if self.plot is not None:
+            from . import plots
+
+            plots.load()
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: its title, column names, and rows of as many cells."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def begin(benchmark: str, options: Options, field: Field) -> dict[str, Any]:
+    """What every document begins with."""
+    return {
+        "format": "mgg-bench",
+        "version": 1,
+        "benchmark": benchmark,
+        "command": shlex.join(["mgg", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine.describe(),
+        "threads": options.threads,
+        "turns": options.turns,
+        "pages": options.pages,
+        "contestants": field.about,
+        "notes": list(field.missing),
+    }
+
+
+def shares(memory: dict[str, int]) -> float:
+    """The share of a process's anonymous memory that lies in huge pages, 0 .. 1."""
+    return memory["huge"] / max(1, memory["anonymous"])
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of ratios."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def cell(spread: Spread, places: int = 1) -> str:
+    """ "12.3 (11.9 .. 14.0)": the median and the extremes."""
+    low, middle, high = (f"{spread[key]:.{places}f}" for key in ("min", "median", "max"))
+    return f"{middle} ({low} .. {high})"
+
+
+def preamble(found: dict[str, Any]) -> list[str]:
+    """The lines that say how it was measured."""
+    machine_line = ", ".join(f"{key} {value}" for key, value in found["machine"].items() if value != "")
+    policy = {"huge": "huge pages by madvise", "small": "4 KiB pages"}[found["pages"]]
+    return [
+        f"{found['date']}: {found['command']}",
+        f"machine: {machine_line}",
+        f"contestants: {', '.join(found['contestants'].values())}",
+        f"{found['threads']} threads, {found['turns']} turns each (A B A B), {policy} for all of them",
+        *found["notes"],
+    ]
+
+
+def finish(found: dict[str, Any], sheets: list[Sheet], options: Options) -> None:
+    """Print the document, and write the files that were asked for."""
+    console = Console(width=None if Console().is_terminal else 120, highlight=False)
+    for line in preamble(found):
+        console.print(line, markup=False)
+    for sheet in sheets:
+        table = Table(title=sheet.title)
+        for position, column in enumerate(sheet.columns):
+            table.add_column(column, justify="right" if position else "left")
+        for row in sheet.rows:
+            table.add_row(*(value.replace(" (", "\n(") for value in row))  # extremes below their median
+        console.print(table)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    if options.table:
+        options.table.write_text(markdown(found, sheets))
+    if options.plot:
+        from . import plots
+
+        plots.draw(found, options.plot)
+
+
+def markdown(found: dict[str, Any], sheets: list[Sheet]) -> str:
+    """The document as Markdown."""
+    first, *rest = preamble(found)
+    date, _, command = first.partition(": ")
+    lines = [f"# mgg bench {found['benchmark']}", "", f"    {command}", "", f"- {date}"]
+    lines += [f"- {line}" for line in rest]
+    for sheet in sheets:
+        lines += ["", f"## {sheet.title}", "", _line(sheet.columns)]
+        lines.append(_line(["---"] + ["---:"] * (len(sheet.columns) - 1)))
+        lines += [_line(row) for row in sheet.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

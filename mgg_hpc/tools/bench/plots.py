@@ -1,0 +1,153 @@
+"""Benchmarks as pictures. matplotlib is loaded here, when a picture is asked for, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+
+COLOURS = {
+    "mgg": "#c8432b",
+    "dgl": "#2f6690",
+    "torch": "#e09f3e",
+    "pyg": "#5b8e7d",
+    "pyg-csr": "#8fb8a8",
+    "mkl": "#7d6b91",
+    "scipy": "#9a9a9a",
+}
+INK, FAINT = "#222222", "#dddddd"
+
+
+def load() -> Any:
+    """matplotlib.pyplot, drawing into files. Raises InputError if it is not installed."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise InputError("--plot needs matplotlib; install it with `pip install mgg-hpc[plots]`") from error
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    return plt
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """The picture of a benchmark's document."""
+    {"aggregate": aggregate, "epoch": epoch}[found["benchmark"]](found, path)
+
+
+def _caption(figure: Any, found: dict[str, Any]) -> None:
+    pages = {"huge": "huge pages", "small": "4 KiB pages"}[found["pages"]]
+    machine = found["machine"]
+    figure.text(
+        0.01,
+        0.01,
+        f"{machine['cpu']}, {found['threads']} threads, {pages}, medians of {found['turns']} turns, "
+        f"whiskers min and max; {found['date'][:10]}",
+        fontsize=7,
+        color="#666666",
+    )
+
+
+def _label(value: float) -> str:
+    """Three digits, or all that stand before the point."""
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
+    """Bars over the gather floor, a group for each width."""
+    names = [name for name in COLOURS if any(name in case["ms"] for case in cases)]
+    bar = min(0.25, 0.8 / len(names))
+    for group, case in enumerate(cases):
+        floor = case["floor"]["ms"]["median"]
+        least = case["compulsory"]["ms"] / floor
+        axes.hlines(least, group - 0.42, group + 0.42, color=INK, linewidth=1, linestyle=":", zorder=4)
+        for position, name in enumerate(names):
+            if name not in case["ms"]:
+                continue
+            low, middle, high = (case["ms"][name][key] for key in ("min", "median", "max"))
+            at = group + (position - (len(names) - 1) / 2) * bar
+            axes.bar(at, middle / floor, bar * 0.92, color=COLOURS[name], zorder=2)
+            axes.vlines(at, low / floor, high / floor, color=INK, linewidth=0.8, zorder=3)
+            above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": 6.5}
+            axes.annotate(_label(middle), (at, high / floor), **above)
+    axes.axhline(1, color=INK, linewidth=1, linestyle="--", zorder=4)
+    axes.set_xlim(-0.5, len(cases) - 0.5)
+    axes.set_xticks(range(len(cases)), [str(case["width"]) for case in cases])
+    axes.set_xlabel(f"width of a row ({cases[0]['dtype']})")
+    axes.yaxis.grid(True, color=FAINT, zorder=0)
+    axes.set_axisbelow(True)
+    axes.margins(y=0.08)
+    first = cases[0]
+    weighted = ", weighted" if first["weighted"] else ""
+    axes.set_title(
+        f"{first['graph']}{weighted}: {first['nodes']:,} nodes, {first['edges']:,} edges", fontsize=9
+    )
+
+
+def aggregate(found: dict[str, Any], path: Path) -> None:
+    """A panel for each graph and type: how many times the gather floor each takes, ms written above the bars."""
+    plt = load()
+    panels: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for case in found["cases"]:
+        panels.setdefault((case["graph"], case["dtype"]), []).append(case)
+    size = (1 + 5.4 * len(panels), 4.2)
+    figure, grid = plt.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained")
+    for axes, cases in zip(grid[0], panels.values(), strict=True):
+        _aggregate_panel(axes, cases)
+    grid[0][0].set_ylabel("time over the gather floor; ms above the bars")
+    names = [name for name in COLOURS if any(name in case["ms"] for case in found["cases"])]
+    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name]) for name in names]
+    handles += [plt.Line2D([], [], color=INK, linewidth=1, linestyle=style) for style in ("--", ":")]
+    labels = [*names, "gather floor", "compulsory bytes"]
+    figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, fontsize=8)
+    figure.get_layout_engine().set(rect=(0, 0.04, 1, 0.96))
+    _caption(figure, found)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def epoch(found: dict[str, Any], path: Path) -> None:
+    """A row for each graph: ms an epoch, and peak memory."""
+    plt = load()
+    cases, bars = found["cases"], max(len(case["ms"]) for case in found["cases"])
+    figure, panels = plt.subplots(
+        len(cases),
+        2,
+        figsize=(9, 0.9 + len(cases) * (0.7 + 0.42 * bars)),
+        squeeze=False,
+        layout="constrained",
+    )
+    model = found["model"]
+    shape = f"{model['features']} to {model['hidden']} to {model['classes']}"
+    for case, (left, right) in zip(cases, panels, strict=True):
+        names = list(case["ms"])[::-1]
+        colours = [COLOURS[name] for name in names]
+        ms = [case["ms"][name]["median"] for name in names]
+        left.barh(names, ms, 0.65, color=colours)
+        for name in names:
+            low, high = case["ms"][name]["min"], case["ms"][name]["max"]
+            left.hlines(name, low, high, color=INK, linewidth=1)
+        sizes = [case["peak_bytes"][name] / 1e6 for name in names]
+        right.barh(names, sizes, 0.65, color=colours)
+        for axes, values, unit, ends in (
+            (left, ms, "ms", [case["ms"][name]["max"] for name in names]),
+            (right, sizes, "MB", sizes),
+        ):
+            for name, value, end in zip(names, values, ends, strict=True):
+                axes.annotate(
+                    f"{_label(value)} {unit}",
+                    (max(value, end), name),
+                    xytext=(4, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=8,
+                )
+            axes.margins(x=0.22)
+        left.set_title(f"GCN {shape}, {case['graph']} ({case['edges']:,} edges): ms an epoch", fontsize=9)
+        right.set_title("peak memory of the process", fontsize=9)
+    figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))
+    _caption(figure, found)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
