@@ -19,9 +19,7 @@ from .workload import prefix_sum
 METHODS = ("none", "degree", "rcm", "community")
 BLOCK_EDGES = 1 << 20  # sorted or measured at a time
 WINDOW = 1024  # rows: of 128 float32 columns these are half a megabyte, which a core's cache keeps
-STRIPES = (
-    32  # each with its hubs in front: few enough to fill pages with them, many enough for ranks to share
-)
+STRIPES = 32  # few enough to fill pages with hubs, many enough for ranks to get alike shares
 GROUPS = np.array([0.5, 1, 2, 4, 8, 16, 32])  # times the mean degree; Faldu et al., table VI
 
 Permutation = NDArray[np.int64]
