@@ -1,7 +1,7 @@
 // Rabbit order: a numbering of rows that keeps communities, and the communities within them, together.
 //
 // Arai, Shiokawa, Yamamuro, Onizuka, Iwamura: "Rabbit Order: Just-in-time Parallel Reordering for Fast Graph
-// Analysis", IPDPS 2016, section III. Vertices are taken by ascending degree; each is merged into the neighbour
+// Analysis", IPDPS 2016. Vertices are taken by ascending degree; each is merged into the neighbour
 // with the largest gain in modularity, if there is a gain. A merged vertex's edges wait at it and are added to its
 // owner's only when that one's turn comes (the paper's lazy aggregation), so the work is linear in the edges but
 // for the few levels that an edge moves up. A depth-first walk over the merges numbers the vertices.

@@ -19,10 +19,8 @@ from .workload import prefix_sum
 METHODS = ("none", "degree", "rcm", "community")
 BLOCK_EDGES = 1 << 20  # sorted or measured at a time
 WINDOW = 1024  # rows: of 128 float32 columns these are half a megabyte, which a core's cache keeps
-STRIPES = (
-    32  # each with its hubs in front: few enough to fill pages with them, many enough for ranks to share
-)
-GROUPS = np.array([0.5, 1, 2, 4, 8, 16, 32])  # times the mean degree; Faldu et al., table VI
+STRIPES = 32  # few enough to fill pages with hubs, many enough for ranks to get alike shares
+GROUPS = np.array([0.5, 1, 2, 4, 8, 16, 32])  # times the mean degree: powers of two, after Faldu et al.
 
 Permutation = NDArray[np.int64]
 
@@ -73,11 +71,11 @@ def reverse_cuthill_mckee(indptr: NDArray[np.int64], indices: NDArray[np.int32])
 def community(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Permutation:
     """Communities of a symmetric pattern together; nodes that belong to none by degree, in STRIPES.
 
-    Communities and the order within them are Rabbit order's (Arai et al., IPDPS 2016, section III). It does little
+    Communities and the order within them are Rabbit order's (Arai et al., IPDPS 2016). It does little
     for a node most of whose edges leave its community, and a graph may consist of such nodes; they are better
     grouped by degree, so that hubs share pages (Faldu, Diamond, Grot: "A closer look at lightweight graph
-    reordering", IISWC 2019, section IV), as Balaji et al. do with the hubs ("Community-based matrix reordering
-    for sparse linear algebra optimization", ISPASS 2023, section V). Within a group Rabbit order remains; nodes
+    reordering", IISWC 2019), as Balaji et al. do with the hubs ("Community-based matrix reordering
+    for sparse linear algebra optimization", ISPASS 2023). Within a group Rabbit order remains; nodes
     without edges come last. All groups in one piece would give a rank of many hubs and few rows, and another one
     the rest, so each group is cut into STRIPES runs that take turns: ranks get rows and edges alike.
 
