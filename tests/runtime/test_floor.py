@@ -84,7 +84,7 @@ def test_rows_that_are_not_padded_are_refused():
         load().gather_floor(np.zeros(1, np.int32), np.zeros((4, 3), np.float32), 4, 1)
 
 
-@pytest.mark.parametrize("size", [0, 64, 100, 3 << 20])
+@pytest.mark.parametrize("size", [63, 64, 100, 3 << 20])
 def test_a_stream_reads_every_line(size):
     data = aligned_zeros(size)
     data[:] = np.random.default_rng(0).integers(256, size=size, dtype=np.uint8)

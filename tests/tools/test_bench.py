@@ -124,7 +124,7 @@ def test_aggregate_writes_a_document_a_table_and_a_picture(mgg, tmp_path):
         assert 0 <= case["huge_share"]["mgg"] <= 1
     text = (tmp_path / "a.md").read_text()
     assert found["command"] in text
-    assert "| rmat8 | bfloat16 | 16 |" in text
+    assert "| rmat8 | bfloat16 x 16 |" in text
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "gather floor" in done.stdout
 
@@ -165,6 +165,20 @@ def test_a_peer_speaks_in_lines_of_json(mgg, peer, tmp_path):
     assert spreads(found["cases"][0]["speedup"])
 
 
+def test_orders_are_compared_with_rows_as_they_were(mgg, peer, tmp_path):
+    options = ["--orders=none,community", "--peers=dgl", "--turns=2", "--json=a.json", "--table=a.md"]
+    done = mgg("aggregate", "rmat:8:4", "--widths=16", "--peers-env", peer(), *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    plain, ordered = json.loads((tmp_path / "a.json").read_text())["cases"]
+    assert (plain["order"], ordered["order"]) == ("none", "community")
+    assert "speedup_over_unordered" not in plain
+    ours = ordered["ms"]["mgg"]["median"]
+    assert ordered["speedup_over_unordered"] == pytest.approx(
+        {name: plain["ms"][name]["median"] / ours for name in ("mgg", "dgl")}
+    )
+    assert "| rmat8, community | float32 x 16 |" in (tmp_path / "a.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -196,7 +210,10 @@ def test_a_peer_that_cannot_or_errs_is_left_out_of_the_case(mgg, peer, tmp_path,
 @pytest.mark.parametrize(
     ("body", "how"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "dgl was ended by SIGKILL (libraries may print 2) while it was asked to prepare"),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "dgl was ended by SIGKILL (libraries may print 2) while",
+        ),
         (
             "print('out of luck', file=sys.stderr); os._exit(3)",
             "dgl ended with exit code 3 (out of luck) while",
@@ -220,6 +237,7 @@ def test_a_peer_that_dies_ends_the_benchmark(mgg, peer, body, how):
         (["aggregate", "rmat:4", "--widths=16,x"], "--widths 16,x: 'x' is no width"),
         (["aggregate", "rmat:4", "--widths=0"], "'0' is no width; expected numbers of 1 .. 65536"),
         (["aggregate", "rmat:4", "--dtypes=int8"], "'int8' is not one of float32, bfloat16, float16"),
+        (["aggregate", "rmat:4", "--orders=random"], "'random' is not one of none, degree, rcm, community"),
         (["aggregate", "rmat:4", "--peers=jax"], "--peers jax: no such peer; expected none or some of dgl"),
         (["aggregate", "rmat:4", "--peers-env=absent"], "--peers-env absent: no Python environment"),
         (["aggregate", "rmat:4", "--json=absent/a.json"], "absent/a.json: there is no folder absent"),
