@@ -14,6 +14,11 @@ PIP_INSTALL_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
+PEERS := .venv-peers
+
+# The real graph among the benchmarks', if it is there.
+MGG_DATA ?= ../shared/data
+CNR := $(MGG_DATA)/cnr_2000/cnr_2000.npz
 
 # What a change of makes it necessary to install again, or only to compile again.
 METADATA := setup.cfg pyproject.toml constraints.txt .ci/setup
@@ -21,7 +26,7 @@ SOURCES := CMakeLists.txt $(shell find cuda -type f)
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: help setup demo test test-fast test-unit test-mpi lint format accuracy bench clean
+.PHONY: help setup demo test test-fast test-unit test-mpi lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -67,9 +72,21 @@ format: setup ## put the code into its format
 accuracy: setup ## Cora, Citeseer and Pubmed, ten seeds each
 	$(BIN)/python benchmarks/accuracy.py
 
-bench: setup ## the figures of the README
+bench: setup ## the figures of the README, beside the peers that are installed
+	$(BIN)/mgg bench aggregate rmat:18:16 $(wildcard $(CNR))
+	$(BIN)/mgg bench epoch
 	$(BIN)/python benchmarks/run.py
 
+bench-peers: $(PEERS)/.complete ## install the libraries that benchmarks compare with, into .venv-peers
+
+# DGL asks for an older torch than it needs. Made anew when the lists change, so that no version of before stays.
+$(PEERS)/.complete: benchmarks/peers.txt benchmarks/peers-alone.txt
+	rm -rf $(PEERS)
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check $(PIP_INSTALL_FLAGS) -r benchmarks/peers.txt
+	$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r benchmarks/peers-alone.txt
+	@touch $@
+
 clean: ## remove what was built; graphs and runs stay
-	rm -rf $(VENV) build dist *.egg-info mgg_hpc/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist *.egg-info mgg_hpc/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find mgg_hpc tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,9 +1,9 @@
-"""The figures of the README: aggregation, plans, epochs, memory, start-up.
+"""The README's figures that have no peers: plans, epochs on one rank and two, memory, start-up.
 
     python benchmarks/run.py --json bench.json
-    python benchmarks/run.py --only aggregation --graph rmat:16 --widths 128 --turns 5
+    python benchmarks/run.py --only plan --graph rmat:16
 
-What is compared takes turns in one process (A B A B ...), and medians are given with the extremes beside them.
+`mgg bench` measures aggregation and epochs beside other libraries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import machine
 import numpy as np
 import real_graphs
 from rich.console import Console
@@ -28,9 +27,10 @@ from rich.table import Table
 from mgg_hpc.data import generate, store
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import WRONG_INPUT, InputError
+from mgg_hpc.tools.bench import machine
 
 MGG = Path(sys.executable).with_name("mgg")
-PARTS = ("aggregation", "plan", "epoch", "memory", "help")
+PARTS = ("plan", "epoch", "memory", "help")
 
 
 def graph_named(name: str) -> tuple[Graph, str]:
@@ -42,17 +42,6 @@ def graph_named(name: str) -> tuple[Graph, str]:
         return real_graphs.read(name), ""
     except InputError as error:
         return generate.rmat(18, 10, 0), f"{error}; rmat of scale 18 instead"
-
-
-def aggregation(graph: Graph, widths: list[int], threads: int, turns: int) -> list[dict[str, Any]]:
-    """A row for each width, unweighted and weighted."""
-    from aggregation import Pair
-
-    rows = []
-    for weighted in (False, True):
-        pair = Pair(graph, threads, weighted=weighted)
-        rows += [pair.measure(width, turns) for width in widths]
-    return rows
 
 
 def plan(graph: Graph, ranks: int, turns: int) -> dict[str, Any]:
@@ -158,15 +147,6 @@ def show(results: dict[str, Any]) -> None:
     console.print(", ".join(f"{key} {value}" for key, value in results["machine"].items()))
     if "note" in results:
         console.print(results["note"])
-    if rows := results.get("aggregation"):
-        title = f"aggregation of {results['graph']}, {results['threads']} threads: ms, median (min .. max)"
-        table = Table("width", "weights", "mgg", "torch CSR", "times as fast", title=title)
-        for row in rows:
-            cells = [
-                _cell(row[key], places) for key, places in (("ours_ms", 1), ("torch_ms", 1), ("ratio", 2))
-            ]
-            table.add_row(str(row["width"]), "yes" if row["weighted"] else "no", *cells)
-        console.print(table)
     if found := results.get("plan"):
         console.print(
             f"plan of {found['graph']} ({found['edges']:,} edges) for {found['ranks']} ranks on one core: "
@@ -195,10 +175,8 @@ def _cell(spread: dict[str, float], places: int) -> str:
 
 @click.command(help=__doc__.partition("\n")[0])
 @click.option("--only", default=",".join(PARTS), show_default=True, help="Which parts, separated by commas.")
-@click.option("--graph", default="cnr_2000", show_default=True, help="To aggregate and plan; or rmat:SCALE.")
-@click.option("--widths", default="16,64,128,256", show_default=True, help="Of rows, separated by commas.")
-@click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--turns", type=click.IntRange(1), default=15, show_default=True, help="Of what is compared.")
+@click.option("--graph", default="cnr_2000", show_default=True, help="To plan; or rmat:SCALE.")
+@click.option("--turns", type=click.IntRange(1), default=3, show_default=True, help="Of planning.")
 @click.option("--epochs", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--epoch-graphs", default="cora,pubmed", show_default=True)
 @click.option("--memory-nodes", type=click.IntRange(100), default=200_000, show_default=True)
@@ -206,8 +184,6 @@ def _cell(spread: dict[str, float], places: int) -> str:
 def main(
     only: str,
     graph: str,
-    widths: str,
-    threads: int,
     turns: int,
     epochs: int,
     epoch_graphs: str,
@@ -218,18 +194,14 @@ def main(
     parts = only.split(",")
     if unknown := set(parts) - set(PARTS):
         raise click.BadParameter(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    results: dict[str, Any] = {"machine": machine.describe(), "threads": threads}
+    results: dict[str, Any] = {"machine": machine.describe()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if {"aggregation", "plan"} & set(parts):
+        if "plan" in parts:
             subject, note = graph_named(graph)
-            results["graph"] = subject.name
             if note:
                 results["note"] = note
-        if "plan" in parts:
-            results["plan"] = plan(subject, 4, min(turns, 3))
-        if "aggregation" in parts:
-            results["aggregation"] = aggregation(subject, [int(w) for w in widths.split(",")], threads, turns)
+            results["plan"] = plan(subject, 4, turns)
         try:
             if "epoch" in parts:
                 results["epoch"] = epoch(epoch_graphs.split(","), folder, epochs)

@@ -312,6 +312,7 @@ def bench_options(command: Any) -> Any:
     epilog=example(
         "mgg bench aggregate",
         "mgg bench aggregate rmat:16:8 my.h5 --widths 64,128 --peers dgl --turns 15",
+        "mgg bench aggregate my.npz --orders none,community --dtypes float32,bfloat16",
         "mgg bench aggregate --json a.json --table a.md --plot a.png",
     ),
 )
@@ -320,11 +321,14 @@ def bench_options(command: Any) -> Any:
 @click.option(
     "--dtypes", default="float32", show_default=True, help="Of rows: float32, bfloat16, float16; or several."
 )
+@click.option(
+    "--orders", default="none", show_default=True, help="Of rows: none, degree, rcm, community; or several."
+)
 @click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
 @click.option("--peers", default="dgl,torch,pyg,mkl,scipy", show_default=True, help='Which; or "none".')
 @bench_options
 def bench_aggregate(
-    graphs: tuple[str, ...], widths: str, dtypes: str, weighted: bool, **options: Any
+    graphs: tuple[str, ...], widths: str, dtypes: str, orders: str, weighted: bool, **options: Any
 ) -> None:
     """Sum neighbours' rows; and the least that reading them costs.
 
@@ -333,7 +337,7 @@ def bench_aggregate(
     from .tools.bench.aggregate import process_aggregate
     from .tools.bench.document import Options
 
-    process_aggregate(graphs or ("rmat:18:16",), widths, dtypes, weighted, Options(**options))
+    process_aggregate(graphs or ("rmat:18:16",), widths, dtypes, orders, weighted, Options(**options))
 
 
 @bench.command(

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import clean_environment
+from jobs import MGG, clean_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,18 +31,11 @@ def bench(tmp_path):
 
 
 def test_every_part_runs_and_is_printed(bench):
-    small = ["--graph=rmat:10", "--widths=5,16", "--turns=3", "--epochs=2", "--epoch-graphs=digits"]
+    small = ["--graph=rmat:10", "--epochs=2", "--epoch-graphs=digits"]
     found = bench(*small, "--memory-nodes=2000")
     assert found["machine"]["instruction_set"] in ("baseline", "avx2", "avx512")
     assert found["machine"]["huge_pages"] in ("always", "madvise", "never", "unknown")
-    assert found["graph"] == "rmat10"
-    pairs = [(row["width"], row["weighted"]) for row in found["aggregation"]]
-    assert pairs == [(5, False), (16, False), (5, True), (16, True)]
-    for row in found["aggregation"]:
-        assert 0 < row["ours_ms"]["min"] <= row["ours_ms"]["median"] <= row["ours_ms"]["max"]
-        # The median of the turns' ratios lies among what the extremes of both allow.
-        low = row["torch_ms"]["min"] / row["ours_ms"]["max"]
-        assert low <= row["ratio"]["median"] <= row["torch_ms"]["max"] / row["ours_ms"]["min"]
+    assert found["plan"]["graph"] == "rmat10"
     assert found["plan"]["ranks"] == 4
     assert 0 < found["plan"]["slowest_rank_s"] <= found["plan"]["all_ranks_s"]
     assert [(row["graph"], row["ranks"], row["threads"]) for row in found["epoch"]] == [
@@ -56,31 +49,42 @@ def test_every_part_runs_and_is_printed(bench):
         assert peak == planned + rest
         assert 0 < planned < peak
     assert 0 < found["help"]["processor_s"] < 2
-    for heading in ("aggregation of rmat10", "plan of rmat10", "ms an epoch", "MB of a rank", "mgg --help"):
+    for heading in ("plan of rmat10", "ms an epoch", "MB of a rank", "mgg --help"):
         assert heading in found["text"]
 
 
 def test_a_graph_that_is_not_there_is_replaced_and_named(bench):
     found = bench("--only=plan", "--graph=absent", "--turns=1")
-    assert found["graph"] == "rmat18"
+    assert found["plan"]["graph"] == "rmat18"
     assert "absent.npz: no such graph" in found["note"]
     assert "rmat of scale 18 instead" in " ".join(found["text"].split())
 
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_plan_takes_two_seconds_at_most_and_aggregation_is_four_times_as_fast_as_torch(bench, data_folder):
+def test_plan_takes_two_seconds_at_most(bench, data_folder):
+    found = bench("--only=plan")
+    assert found["plan"]["graph"] == "cnr_2000"
+    assert found["plan"]["all_ranks_s"] < 2.0
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.parametrize("weighted", [False, True])
+def test_aggregation_is_four_times_as_fast_as_torch(weighted, data_folder, tmp_path):
     """Turns alternate, so what slows one slows the other; still, a busy machine gets a few tries."""
-    best = {False: 0.0, True: 0.0}
+    output = tmp_path / "bench.json"
+    command = [MGG, "bench", "aggregate", data_folder / "cnr_2000" / "cnr_2000.npz", "--widths=128"]
+    command += ["--peers=torch", f"--peers-env={sys.prefix}", "--turns=7", f"--json={output}"]
+    best = 0.0
     for _ in range(4):
-        found = bench("--only=plan,aggregation", "--widths=128", "--turns=7")
-        assert found["graph"] == "cnr_2000"
-        assert found["plan"]["all_ranks_s"] < 2.0
-        for row in found["aggregation"]:
-            best[row["weighted"]] = max(best[row["weighted"]], row["ratio"]["median"])
-        if min(best.values()) >= 4.0:
+        subprocess.run(
+            [*command, *["--weighted"] * weighted], env=clean_environment(), check=True, timeout=250
+        )
+        best = max(best, json.loads(output.read_text())["speedup"]["torch"])
+        if best >= 4.0:
             break
-    assert min(best.values()) >= 4.0, best
+    assert best >= 4.0
 
 
 @pytest.mark.slow

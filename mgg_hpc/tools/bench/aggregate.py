@@ -18,6 +18,7 @@ from scipy import sparse
 
 from ...data.graph import Graph
 from ...errors import InputError
+from ...plan import order
 from . import contest, document, peers, subjects
 from .contest import Contestant, Run
 from .document import Options, Sheet, cell
@@ -32,9 +33,10 @@ STREAM_TURNS = 5
 
 @dataclass(frozen=True)
 class Case:
-    """A graph, the type and width of its rows, and the files that contestants read."""
+    """A graph in an order of its rows, the type and width of these, and the files that contestants read."""
 
     graph: Graph
+    order: str
     dtype: str
     width: int
     files: dict[str, str | None]
@@ -68,10 +70,11 @@ def widths_of(text: str) -> list[int]:
 
 
 def process_aggregate(
-    names: tuple[str, ...], widths: str, dtypes: str, weighted: bool, options: Options
+    names: tuple[str, ...], widths: str, dtypes: str, orders: str, weighted: bool, options: Options
 ) -> None:
-    """Measure, print and write. Raises InputError for a graph, width, type, peer or file that will not do."""
+    """Measure, print and write. Raises InputError for a graph, option, peer or file that will not do."""
     columns, kinds = widths_of(widths), words_of("dtypes", dtypes, DTYPES)
+    methods = words_of("orders", orders, order.METHODS)
     chosen, python = peers.chosen(options.peers, "aggregate"), peers.interpreter(options.peers_env)
     options.check()
     for name in names:
@@ -82,15 +85,37 @@ def process_aggregate(
         found["stream_gb_per_s"] = bandwidth = stream(field.ours)
         found["cases"] = []
         for name in names:
-            graph = subjects.read(name)
-            files = subjects.write(graph, folder, weighted=weighted)
-            for dtype, width in itertools.product(kinds, columns):
-                case = Case(graph, dtype, width, files, folder)
-                measured, notes = measure(case, field, options.turns, bandwidth)
-                found["cases"].append(measured)
-                found["notes"] += [note for note in notes if note not in found["notes"]]
+            given = subjects.read(name)
+            for method in methods:
+                graph = given if method == "none" else renumbered(given, method)
+                files = subjects.write(graph, folder, weighted=weighted)
+                for dtype, width in itertools.product(kinds, columns):
+                    case = Case(graph, method, dtype, width, files, folder)
+                    measured, notes = measure(case, field, options.turns, bandwidth)
+                    found["cases"].append(measured)
+                    found["notes"] += [note for note in notes if note not in found["notes"]]
+    compare_orders(found["cases"])
     found["speedup"] = means(found["cases"], [peer.name for peer in field.peers])
     document.finish(found, sheets(found), options)
+
+
+def renumbered(graph: Graph, method: str) -> Graph:
+    """The graph with its rows in another order."""
+    return order.renumbered(graph, order.permutation(graph, method))
+
+
+def compare_orders(cases: list[dict[str, Any]]) -> None:
+    """Add to ordered cases how many times as fast ours is as each on the rows as they were, by medians.
+
+    These were measured at another time, not in turns with this case.
+    """
+    keys = ("graph", "dtype", "width")
+    plain = {tuple(case[key] for key in keys): case for case in cases if case["order"] == "none"}
+    for case in cases:
+        before = plain.get(tuple(case[key] for key in keys))
+        if before and before is not case:
+            ours = case["ms"]["mgg"]["median"]
+            case["speedup_over_unordered"] = {name: ms["median"] / ours for name, ms in before["ms"].items()}
 
 
 def means(cases: list[dict[str, Any]], names: list[str]) -> dict[str, float]:
@@ -170,6 +195,7 @@ def _row(case: Case, runs: list[Run], bandwidth: float) -> dict[str, Any]:
         "nodes": case.graph.nodes,
         "edges": case.graph.edges,
         "weighted": case.files["weight"] is not None,
+        "order": case.order,
         "dtype": case.dtype,
         "width": case.width,
         "ms": {run.name: contest.spread(run.ms) for run in (ours, *others)},
@@ -181,38 +207,44 @@ def _row(case: Case, runs: list[Run], bandwidth: float) -> dict[str, Any]:
     }
 
 
+def _head(case: dict[str, Any]) -> list[str]:
+    """ "rmat18, rcm, weighted" and "float32 x 64"."""
+    order_said = "" if case["order"] == "none" else f", {case['order']}"
+    weights_said = ", weighted" if case["weighted"] else ""
+    return [case["graph"] + order_said + weights_said, f"{case['dtype']} x {case['width']}"]
+
+
 def sheets(found: dict[str, Any]) -> list[Sheet]:
     """Times, and what they say."""
     cases, others = found["cases"], [name for name in found["contestants"] if name != "mgg"]
-    times, says = [], []
+    times, says, unordered = [], [], []
     for case in cases:
-        head = [case["graph"] + (" weighted" if case["weighted"] else ""), case["dtype"], str(case["width"])]
         ms = [cell(case["ms"][name]) if name in case["ms"] else "-" for name in ("mgg", *others)]
-        times.append([*head, *ms, cell(case["floor"]["ms"]), f"{case['compulsory']['ms']:.1f}"])
+        times.append([*_head(case), *ms, cell(case["floor"]["ms"]), f"{case['compulsory']['ms']:.1f}"])
         ratios = [cell(case["speedup"][name], 2) if name in case["speedup"] else "-" for name in others]
         huge = case["huge_share"].values()
-        pages = f"{min(huge):.0%} .. {max(huge):.0%}"
-        says.append([*head, cell(case["over_floor"], 2), *ratios, str(case["floor"]["ahead"]), pages])
+        rest = [str(case["floor"]["ahead"]), f"{min(huge):.0%} .. {max(huge):.0%}"]
+        says.append([*_head(case), cell(case["over_floor"], 2), *ratios, *rest])
+        if before := case.get("speedup_over_unordered"):
+            ratios = [f"{before[name]:.2f}" if name in before else "-" for name in ("mgg", *others)]
+            unordered.append([*_head(case), *ratios])
     overall = [f"{found['speedup'][name]:.2f}" if name in found["speedup"] else "-" for name in others]
-    says.append(["geometric mean", "", "", "", *overall, "", ""])
+    says.append(["geometric mean", "", "", *overall, "", ""])
     over = [f"over {name}" for name in others]
-    return [
+    bandwidth = f"bytes at {found['stream_gb_per_s']:.1f} GB/s"
+    made = [
         Sheet(
             "ms, median (min .. max)",
-            [
-                "graph",
-                "rows",
-                "width",
-                "mgg",
-                *others,
-                "gather floor",
-                f"bytes at {found['stream_gb_per_s']:.1f} GB/s",
-            ],
+            ["graph", "rows", "mgg", *others, "gather floor", bandwidth],
             times,
         ),
         Sheet(
             "ours over the floor; times as fast as a peer; the floor's distance; share of memory in huge pages",
-            ["graph", "rows", "width", "of the floor", *over, "ahead", "huge"],
+            ["graph", "rows", "of the floor", *over, "ahead", "huge"],
             says,
         ),
     ]
+    if unordered:
+        title = "ours on ordered rows: times as fast as each on the rows as they were"
+        made.append(Sheet(title, ["graph", "rows", "over mgg", *over], unordered))
+    return made

@@ -80,18 +80,17 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
     axes.set_axisbelow(True)
     axes.margins(y=0.08)
     first = cases[0]
-    weighted = ", weighted" if first["weighted"] else ""
-    axes.set_title(
-        f"{first['graph']}{weighted}: {first['nodes']:,} nodes, {first['edges']:,} edges", fontsize=9
-    )
+    said = ", weighted" if first["weighted"] else ""
+    said += "" if first["order"] == "none" else f", order {first['order']}"
+    axes.set_title(f"{first['graph']}{said}: {first['nodes']:,} nodes, {first['edges']:,} edges", fontsize=9)
 
 
 def aggregate(found: dict[str, Any], path: Path) -> None:
     """A panel for each graph and type: how many times the gather floor each takes, ms written above the bars."""
     plt = load()
-    panels: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    panels: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for case in found["cases"]:
-        panels.setdefault((case["graph"], case["dtype"]), []).append(case)
+        panels.setdefault((case["graph"], case["order"], case["dtype"]), []).append(case)
     size = (1 + 5.4 * len(panels), 4.2)
     figure, grid = plt.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained")
     for axes, cases in zip(grid[0], panels.values(), strict=True):

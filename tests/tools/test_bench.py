@@ -1,0 +1,301 @@
+"""`mgg bench`: what it measures and writes, who takes part, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from jobs import MGG, blocks, clean_environment
+
+from mgg_hpc.data import store
+from mgg_hpc.tools.bench import contest, document, subjects
+
+FAKE = """
+import os, signal, sys
+import numpy as np
+from scipy import sparse
+
+def set_threads(count): print("libraries may print", count)
+def about(): return "fake 1"
+
+def product(indptr, indices, x, dtype, factor=1):
+    rows = np.load(x)
+    values = np.ones(len(np.load(indices)), np.float32)
+    adjacency = sparse.csr_matrix((values, np.load(indices), np.load(indptr)), (len(rows),) * 2)
+    return factor * (adjacency @ rows)
+
+def aggregate(indptr, indices, weight, x, dtype, ahead):
+    {body}
+    return {{"dgl": lambda: product(indptr, indices, x, dtype)}}
+
+def epoch(classes, **inputs):
+    return {{"dgl": lambda: np.array(np.log(classes))}}
+"""
+
+
+@pytest.fixture
+def mgg(tmp_path):
+    """Run `mgg bench` in a folder of its own."""
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [MGG, "bench", *map(str, arguments)],
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def peer(tmp_path):
+    """An environment whose Python plays DGL, as ``body`` says."""
+
+    def make(body: str = "pass") -> Path:
+        binary = tmp_path / "env" / "bin" / "python"
+        binary.parent.mkdir(parents=True)
+        (binary.parent / "fake.py").write_text(FAKE.format(body=body))
+        binary.write_text(
+            f"#!{sys.executable}\n"
+            "import sys\n"
+            f"sys.path[:0] = [{str(contest.SERVE.parent)!r}, {str(binary.parent)!r}]\n"
+            "import serve\n"
+            "serve.main('fake', *sys.argv[3:])\n"
+        )
+        binary.chmod(0o755)
+        return tmp_path / "env"
+
+    return make
+
+
+def spreads(values: dict[str, dict[str, float]]) -> bool:
+    return all(0 < v["min"] <= v["median"] <= v["max"] for v in values.values())
+
+
+def test_aggregate_writes_a_document_a_table_and_a_picture(mgg, tmp_path):
+    files = ["--json=a.json", "--table=a.md", "--plot=a.png"]
+    done = mgg(
+        "aggregate",
+        "rmat:8:4",
+        "--widths=5,16",
+        "--dtypes=float32,bfloat16",
+        "--peers=none",
+        "--turns=2",
+        *files,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert {key: found[key] for key in ("format", "version", "benchmark", "threads", "turns", "pages")} == {
+        "format": "mgg-bench",
+        "version": 1,
+        "benchmark": "aggregate",
+        "threads": 2,
+        "turns": 2,
+        "pages": "huge",
+    }
+    assert found["command"].startswith("mgg bench aggregate rmat:8:4 --widths=5,16")
+    assert found["machine"]["instruction_set"] in ("baseline", "avx2", "avx512")
+    assert found["contestants"].keys() == {"mgg"}
+    assert found["stream_gb_per_s"] > 0
+    assert [(case["dtype"], case["width"]) for case in found["cases"]] == [
+        ("float32", 5),
+        ("float32", 16),
+        ("bfloat16", 5),
+        ("bfloat16", 16),
+    ]
+    graph = subjects.read("rmat:8:4")
+    for case in found["cases"]:
+        assert (case["graph"], case["nodes"], case["edges"]) == ("rmat8", 256, graph.edges)
+        assert spreads(case["ms"])
+        assert spreads({"floor": case["floor"]["ms"], "ratio": case["over_floor"]})
+        assert case["floor"]["ahead"] in (4, 16, 64)
+        item = 4 if case["dtype"] == "float32" else 2
+        assert case["compulsory"]["bytes"] == 2 * 256 * case["width"] * item + 4 * graph.edges + 8 * 257
+        assert 0 <= case["huge_share"]["mgg"] <= 1
+    text = (tmp_path / "a.md").read_text()
+    assert found["command"] in text
+    assert "| rmat8 | bfloat16 x 16 |" in text
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "gather floor" in done.stdout
+
+
+def test_peers_of_an_environment_take_part_and_others_are_named(mgg, tmp_path):
+    """This environment has torch and SciPy, and no DGL."""
+    options = ["--peers=dgl,torch,scipy", f"--peers-env={sys.prefix}", "--turns=2", "--json=a.json"]
+    done = mgg("aggregate", "rmat:8:4", "--widths=16", "--weighted", "--pages=small", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert list(found["contestants"]) == ["mgg", "torch", "scipy"]
+    assert found["notes"] == ["dgl is left out: No module named 'dgl'; 'make bench-peers' installs the peers"]
+    (case,) = found["cases"]
+    assert case["weighted"]
+    assert case["ms"].keys() == {"mgg", "torch", "scipy"}
+    assert spreads(case["ms"])
+    assert spreads(case["speedup"])
+    assert set(case["huge_share"].values()) == {0}
+    assert found["speedup"] == pytest.approx(
+        {name: case["speedup"][name]["median"] for name in case["speedup"]}
+    )
+
+
+def test_a_peer_speaks_in_lines_of_json(mgg, peer, tmp_path):
+    done = mgg(
+        "aggregate",
+        "rmat:8:4",
+        "--widths=16",
+        "--peers=dgl",
+        "--peers-env",
+        peer(),
+        "--turns=1",
+        "--json=a.json",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["contestants"]["dgl"] == "fake 1"
+    assert spreads(found["cases"][0]["speedup"])
+
+
+def test_orders_are_compared_with_rows_as_they_were(mgg, peer, tmp_path):
+    options = ["--orders=none,community", "--peers=dgl", "--turns=2", "--json=a.json", "--table=a.md"]
+    done = mgg("aggregate", "rmat:8:4", "--widths=16", "--peers-env", peer(), *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    plain, ordered = json.loads((tmp_path / "a.json").read_text())["cases"]
+    assert (plain["order"], ordered["order"]) == ("none", "community")
+    assert "speedup_over_unordered" not in plain
+    ours = ordered["ms"]["mgg"]["median"]
+    assert ordered["speedup_over_unordered"] == pytest.approx(
+        {name: plain["ms"][name]["median"] / ours for name in ("mgg", "dgl")}
+    )
+    assert "| rmat8, community | float32 x 16 |" in (tmp_path / "a.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise MemoryError('no room\\nat all')", "MemoryError: no room"),
+        ("return {'dgl': lambda: product(indptr, indices, x, dtype, 1.001)}", "sums differ from ours"),
+        ("return {'dgl': lambda: product(indptr, indices, x, dtype, float('nan'))}", "sums differ from ours"),
+    ],
+)
+def test_a_peer_that_cannot_or_errs_is_left_out_of_the_case(mgg, peer, tmp_path, body, said):
+    done = mgg(
+        "aggregate",
+        "rmat:8:4",
+        "--widths=16",
+        "--peers=dgl",
+        "--peers-env",
+        peer(body),
+        "--turns=1",
+        "--json=a.json",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["cases"][0]["ms"].keys() == {"mgg"}
+    assert found["speedup"] == {}
+    (note,) = found["notes"]
+    assert note.startswith("dgl is left out of rmat8, float32: ")
+    assert said in note
+
+
+@pytest.mark.parametrize(
+    ("body", "how"),
+    [
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "dgl was ended by SIGKILL (libraries may print 2) while",
+        ),
+        (
+            "print('out of luck', file=sys.stderr); os._exit(3)",
+            "dgl ended with exit code 3 (out of luck) while",
+        ),
+    ],
+)
+def test_a_peer_that_dies_ends_the_benchmark(mgg, peer, body, how):
+    done = mgg("aggregate", "rmat:8:4", "--widths=16", "--peers=dgl", "--peers-env", peer(body), "--turns=1")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"mgg: error: {how}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["aggregate", "karate"], "karate: no such graph; expected rmat:SCALE[:EDGE_FACTOR], a graph file"),
+        (["aggregate", "absent.h5"], "absent.h5: no such file"),
+        (["aggregate", "rmat:40"], "rmat:40: a scale of 28 at most"),
+        (["aggregate", "rmat:4:0"], "rmat:4:0: has 0 edges"),
+        (["aggregate", "rmat:4", "--widths=16,x"], "--widths 16,x: 'x' is no width"),
+        (["aggregate", "rmat:4", "--widths=0"], "'0' is no width; expected numbers of 1 .. 65536"),
+        (["aggregate", "rmat:4", "--dtypes=int8"], "'int8' is not one of float32, bfloat16, float16"),
+        (["aggregate", "rmat:4", "--orders=random"], "'random' is not one of none, degree, rcm, community"),
+        (["aggregate", "rmat:4", "--peers=jax"], "--peers jax: no such peer; expected none or some of dgl"),
+        (["aggregate", "rmat:4", "--peers-env=absent"], "--peers-env absent: no Python environment"),
+        (["aggregate", "rmat:4", "--json=absent/a.json"], "absent/a.json: there is no folder absent"),
+        (
+            ["epoch", "rmat:4", "--peers=torch"],
+            "--peers torch: no such peer; expected none or some of dgl, pyg",
+        ),
+        (["epoch", "karate"], "karate: no such graph"),
+        (["epoch", "rmat:4", "--dropout=1"], "--dropout"),
+    ],
+)
+def test_what_will_not_do_is_refused_in_one_line(mgg, arguments, said):
+    done = mgg(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mgg: error: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_epoch_trains_us_and_a_peer(mgg, peer, tmp_path):
+    store.write(tmp_path / "blocks.h5", blocks())
+    options = [
+        "--peers=dgl",
+        "--peers-env",
+        peer(),
+        "--turns=2",
+        "--json=e.json",
+        "--table=e.md",
+        "--plot=e.png",
+    ]
+    done = mgg("epoch", "blocks.h5", "--features=8", "--classes=4", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert found["model"] == {"features": 8, "hidden": 16, "classes": 4, "dropout": 0.5}
+    (case,) = found["cases"]
+    assert (case["graph"], case["nodes"]) == ("sbm", 150)
+    assert case["ms"].keys() == case["peak_bytes"].keys() == case["loss"].keys() == {"mgg", "dgl"}
+    assert spreads(case["ms"])
+    assert case["peak_bytes"]["mgg"] > case["peak_bytes"]["dgl"] > 1e6
+    assert case["loss"]["mgg"] == pytest.approx(math.log(4), rel=0.1)
+    assert "GCN 8 -> 16 -> 4" in (tmp_path / "e.md").read_text()
+    assert (tmp_path / "e.png").stat().st_size > 1000
+
+
+def test_turns_alternate():
+    order: list[str] = []
+
+    def run(name: str) -> contest.Run:
+        contestant = SimpleNamespace(need=lambda _, name: order.append(name) or {"ms": float(len(order))})
+        return contest.Run(contestant, name)
+
+    ours, theirs = run("a"), run("b")
+    contest.take_turns([ours, theirs], 3)
+    assert order == ["a", "b"] * 3
+    assert (ours.ms, theirs.ms) == ([1, 3, 5], [2, 4, 6])
+    assert contest.ratios(theirs.ms, ours.ms) == {"min": 1.2, "median": 4 / 3, "max": 2}
+
+
+def test_geometric_mean():
+    assert document.geometric_mean([1, 4, 16]) == pytest.approx(4)
+    assert np.isnan(document.geometric_mean([float("nan")]))
