@@ -32,52 +32,72 @@ inline void prefetch(const typename T::S* row) {
   for (int i = 0; i < (lines > 8 ? lines / 2 : lines); ++i) __builtin_prefetch(line + 64 * i);
 }
 
-// One tile of columns over a run of segments of one destination.
+// The rows of consecutive edges of one chunk, added to chains of sums.
 template <class T, class R, bool WEIGHTED>
-inline T sum_run(const Aggregation<typename T::S>& call, const Segment* first, const Segment* last, int64_t block,
+inline void add_rows(const Aggregation<typename T::S>& call, const int32_t* indices, const typename T::S* base,
+                     int64_t edge, int64_t stop, int64_t ahead, const typename T::Edge& valid, T* chain) {
+  constexpr int U = chains<T>;
+  const int64_t stride = call.stride;
+  const auto take = [&](int64_t e, T& into) {
+    prefetch<T>(base + indices[e + ahead] * stride);
+    if constexpr (WEIGHTED)
+      into.template combine<R>(base + indices[e] * stride, call.weight[e], valid);
+    else
+      into.template combine<R>(base + indices[e] * stride, valid);
+  };
+  for (; edge + U <= stop; edge += U)
+#pragma GCC unroll 4
+    for (int u = 0; u < U; ++u) take(edge + u, chain[u]);
+  if constexpr (U > 1)
+    for (; edge < stop; ++edge) take(edge, chain[0]);
+}
+
+template <class T, class R>
+inline void join(T* chain) {
+  for (int u = 1; u < chains<T>; ++u) chain[0].template combine<R>(chain[u]);
+}
+
+// One tile of columns over a run of segments of one destination, `edges` in all.
+template <class T, class R, bool WEIGHTED>
+__attribute__((always_inline)) inline T sum_run(const Aggregation<typename T::S>& call, const Segment* first, const Segment* last, int64_t edges,
                  int64_t column, const typename T::Edge& valid) {
-  using S = typename T::S;
   constexpr int U = chains<T>;
   const Schedule& schedule = *call.schedule;
   const int32_t* indices = call.transport ? schedule.place.data() : schedule.indices;
-  const int64_t stride = call.stride;
-  T total, part[U];
+  // The last edges of all have nothing ahead of them.
+  const auto ahead = [&](int64_t end) { return end + schedule.prefetch <= schedule.edges ? schedule.prefetch : 0; };
+  T chain[U];
+  for (int u = 0; u < U; ++u) chain[u].template clear<R>();
+  if (edges <= U * summation_block(0)) {
+    for (const Segment* segment = first; segment != last; ++segment) {
+      const int64_t end = segment->first_edge + segment->count;
+      add_rows<T, R, WEIGHTED>(call, indices, call.sources[segment->chunk] + column, segment->first_edge, end,
+                               ahead(end), valid, chain);
+    }
+    join<T, R>(chain);
+    return chain[0];
+  }
+  const int64_t block = U * summation_block(edges);
+  T total;
   total.template clear<R>();
-  for (int u = 0; u < U; ++u) part[u].template clear<R>();
-  const auto flush = [&] {
-    for (int width = U / 2; width > 0; width /= 2)
-      for (int u = 0; u < width; ++u) part[u].template combine<R>(part[u + width]);
-    total.template combine<R>(part[0]);
-    for (int u = 0; u < U; ++u) part[u].template clear<R>();
-  };
-  block *= U;  // of which each chain has its share
   int64_t left = block;
   for (const Segment* segment = first; segment != last; ++segment) {
-    const S* base = call.sources[segment->chunk] + column;
-    int64_t edge = segment->first_edge;
-    const int64_t end = edge + segment->count;
-    const int64_t ahead = end + schedule.prefetch <= schedule.edges ? schedule.prefetch : 0;
-    const auto take = [&](int64_t e, T& into) {
-      prefetch<T>(base + indices[e + ahead] * stride);
-      if constexpr (WEIGHTED)
-        into.template combine<R>(base + indices[e] * stride, call.weight[e], valid);
-      else
-        into.template combine<R>(base + indices[e] * stride, valid);
-    };
-    while (edge < end) {
+    const int64_t end = segment->first_edge + segment->count;
+    for (int64_t edge = segment->first_edge; edge < end;) {
       const int64_t stop = std::min(end, edge + left);
+      add_rows<T, R, WEIGHTED>(call, indices, call.sources[segment->chunk] + column, edge, stop, ahead(end), valid,
+                               chain);
       left -= stop - edge;
-      for (; edge + U <= stop; edge += U)
-#pragma GCC unroll 4
-        for (int u = 0; u < U; ++u) take(edge + u, part[u]);
-      for (; edge < stop; ++edge) take(edge, part[0]);
-      if (left == 0) {
-        flush();
-        left = block;
-      }
+      edge = stop;
+      if (left > 0) continue;
+      join<T, R>(chain);
+      total.template combine<R>(chain[0]);
+      for (int u = 0; u < U; ++u) chain[u].template clear<R>();
+      left = block;
     }
   }
-  flush();
+  join<T, R>(chain);
+  total.template combine<R>(chain[0]);
   return total;
 }
 
@@ -93,7 +113,7 @@ inline void emit(const Aggregation<typename T::S>& call, const Segment& head, in
     if (!(head.flags & opens)) sum.template combine<R>(accumulator, valid);
     if (!(head.flags & closes)) return sum.write(accumulator, valid);
   }
-  const int64_t degree = call.schedule->degree[destination];
+  const int64_t degree = call.reduce == Reduce::sum ? 0 : call.schedule->degree[destination];
   if (call.reduce == Reduce::max && degree == 0) sum.template clear<Sum>();
   if (call.scale || call.bias || call.relu || call.reduce == Reduce::mean) {
     A scale = call.scale ? call.scale[destination] : A(1);
@@ -123,15 +143,15 @@ void sum_block(const Aggregation<typename T::S>& call, const Block& block, const
   const typename T::Edge valid(panel.columns);
   if (block.hub >= 0) {
     const Hub& hub = call.schedule->hubs[block.hub];
-    const T sum = sum_run<T, R, WEIGHTED>(call, segments + block.first, segments + block.last,
-                                          summation_block(hub.edges), panel.column, valid);
+    const T sum = sum_run<T, R, WEIGHTED>(call, segments + block.first, segments + block.last, hub.edges,
+                                          panel.column, valid);
     return sum.write(call.partials + block.slot * call.stride + panel.column, valid);
   }
   for (const Segment *at = segments + block.first, *end = at; at != segments + block.last; at = end) {
     int64_t edges = 0;
     for (; end != segments + block.last && end->destination == at->destination; ++end) edges += end->count;
     emit<T, R>(call, *at, panel.column, valid,
-               sum_run<T, R, WEIGHTED>(call, at, end, summation_block(edges), panel.column, valid));
+               sum_run<T, R, WEIGHTED>(call, at, end, edges, panel.column, valid));
   }
 }
 
