@@ -1,0 +1,123 @@
+// All calls of OpenSHMEM (1.4) that this project makes.
+#include "runtime_shmem.h"
+
+#include <shmem.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <new>
+#include <stdexcept>
+
+namespace mgg::shmem {
+namespace {
+
+class ShmemTransport final : public Transport {
+ public:
+  ShmemTransport() {
+    // A context of its own for each channel, so that quiet waits for that channel's gets alone.
+    for (shmem_ctx_t& context : channels_)
+      if (shmem_ctx_create(SHMEM_CTX_SERIALIZED, &context)) throw std::runtime_error("OpenSHMEM gives no context");
+    connect();
+  }
+  ~ShmemTransport() override {
+    for (shmem_ctx_t context : channels_) shmem_ctx_destroy(context);
+  }
+
+  void* pointer(const void* mine, int pe) const override { return shmem_ptr(mine, pe); }
+
+  void get_nbi(void* to, const void* mine, size_t bytes, int pe, int channel) override {
+    shmem_ctx_getmem_nbi(channels_[channel], to, mine, bytes, pe);
+  }
+  void quiet(int channel) override { shmem_ctx_quiet(channels_[channel]); }
+
+  void put_signal_nbi(void* mine, const void* from, size_t bytes, uint64_t* signal, uint64_t value,
+                      int pe) override {
+    if (void* there = shmem_ptr(mine, pe)) {
+      std::memcpy(there, from, bytes);
+      auto* word = static_cast<std::atomic<uint64_t>*>(shmem_ptr(signal, pe));
+      word->store(value, std::memory_order_release);
+      return;
+    }
+    // OpenSHMEM 1.4 has no put with signal. A blocking put of the word would wait until the network has taken all that
+    // is before it, so it is non-blocking as well, from a place that stays until the flush.
+    values_.push_back(value);
+    shmem_putmem_nbi(mine, from, bytes, pe);
+    shmem_fence();
+    shmem_putmem_nbi(signal, &values_.back(), sizeof(value), pe);
+  }
+  void flush() override {
+    shmem_quiet();
+    values_.clear();
+  }
+
+  // A test that fails lets the library look at its connections.
+  void progress() override { shmem_uint64_test(&never_, SHMEM_CMP_NE, 0); }
+
+ private:
+  // One word from every PE over every channel. Open MPI 4.1 connects at first use, and where a channel has not been
+  // used between two hosts, shmem_finalize waits for ever: it answers no connection once it has begun.
+  void connect() {
+    auto* word = static_cast<uint64_t*>(shmem_malloc(sizeof(uint64_t)));
+    if (!word) throw std::bad_alloc();
+    uint64_t found = 0;
+    for (int pe = 0; pe < shmem_n_pes(); ++pe) {
+      shmem_getmem(&found, word, sizeof(found), pe);
+      for (int channel : {0, 1}) get_nbi(&found, word, sizeof(found), pe, channel), quiet(channel);
+    }
+    shmem_free(word);  // a barrier as well
+  }
+
+  shmem_ctx_t channels_[2];
+  std::deque<uint64_t> values_;  // grows without moving what it holds
+  uint64_t never_ = 0;
+};
+
+std::unique_ptr<ShmemTransport> running;
+
+}  // namespace
+
+void start(size_t heap_bytes) {
+  setenv("SHMEM_SYMMETRIC_HEAP_SIZE", std::to_string(heap_bytes).c_str(), 1);
+  int provided = SHMEM_THREAD_SINGLE;
+  shmem_init_thread(SHMEM_THREAD_SERIALIZED, &provided);
+  if (provided < SHMEM_THREAD_SERIALIZED) throw std::runtime_error("OpenSHMEM allows calls from one thread only");
+  running = std::make_unique<ShmemTransport>();
+}
+
+void finish() {
+  if (!running) return;
+  running.reset();
+  shmem_finalize();
+}
+
+bool started() { return running != nullptr; }
+
+int me() { return shmem_my_pe(); }
+int size() { return shmem_n_pes(); }
+
+std::string version() {
+  int major = 0, minor = 0;
+  char name[SHMEM_MAX_NAME_LEN];
+  shmem_info_get_version(&major, &minor);
+  shmem_info_get_name(name);
+  return std::string(name) + ", OpenSHMEM " + std::to_string(major) + "." + std::to_string(minor);
+}
+
+void* allocate(size_t bytes) {
+  void* memory = shmem_align(64, bytes ? bytes : 64);  // an empty allocation would be null
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+void release(void* memory) { shmem_free(memory); }
+
+void* pointer(const void* mine, int pe) { return shmem_ptr(mine, pe); }
+void barrier() { shmem_barrier_all(); }
+
+Transport& transport() {
+  if (!running) throw std::runtime_error("OpenSHMEM has not been started");
+  return *running;
+}
+
+}  // namespace mgg::shmem
