@@ -81,11 +81,17 @@ class Hosts:
         self.names = list(names)
         self._folder = folder
         self._holders: list[subprocess.Popen[str]] = []
+        self._pids: list[int] = []
         self._mpi = find_mpi.system_library()
         addresses = [f"10.77.0.{number + 1} {name}" for number, name in enumerate(self.names)]
         (folder / "hosts").write_text("127.0.0.1 localhost\n" + "\n".join(addresses) + "\n")
-        self._switch = self._hold(["--net"], _BECOME_A_SWITCH)
-        self._pids = [self._add(number, name, shared_memory) for number, name in enumerate(self.names)]
+        try:
+            switch = self._hold(["--net"], _BECOME_A_SWITCH)
+            for number, name in enumerate(self.names):
+                self._pids.append(self._add(switch, number, name, shared_memory))
+        except BaseException:
+            self.close()
+            raise
         cases = [f"{name}) pid={pid};;" for name, pid in zip(self.names, self._pids, strict=True)]
         agent = folder / "agent"
         agent.write_text(_AGENT.format(cases="\n".join(cases)))
@@ -153,7 +159,9 @@ class Hosts:
     def environment(self) -> dict[str, str]:
         """This process's environment without what a launcher put there, for the machine's Open MPI."""
         kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI", "MGG_RANKS"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("OMPI_", "PMI", "MGG_RANKS"))
         }
         kept.pop("MPI4PY_MPIABI", None)
         # Several hosts share this machine's cores, which no MPI can know: waiting ranks must give way.
@@ -170,12 +178,12 @@ class Hosts:
 
     def processes(self) -> list[int]:
         """Everything that runs on the hosts, beside what holds them up."""
-        networks = {os.readlink(f"/proc/{pid}/ns/net") for pid in self._pids}
+        networks = {Path(f"/proc/{pid}/ns/net").readlink() for pid in self._pids}
         found = []
         for process in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 number = int(process.name) if process.name.isdigit() else 0
-                if number and number not in self._pids and os.readlink(process / "ns" / "net") in networks:
+                if number and number not in self._pids and (process / "ns" / "net").readlink() in networks:
                     found.append(number)
         return found
 
@@ -187,20 +195,19 @@ class Hosts:
 
     def close(self) -> None:
         """End all processes; networks, shared memory and mounts go with the last one."""
-        if hasattr(self, "_pids"):
-            self.kill()
+        self.kill()
         for holder in self._holders:
             holder.kill()
             holder.communicate()
 
-    def _add(self, number: int, name: str, shared_memory: str) -> int:
+    def _add(self, switch: int, number: int, name: str, shared_memory: str) -> int:
         empty = self._folder / f"cgroup.{name}"
         empty.mkdir()
         arguments = [name, shared_memory, str(self._folder / "hosts"), str(empty)]
         pid = self._hold(["--net", "--uts", "--ipc", "--mount"], _BECOME_A_HOST, *arguments)
         plug = ["type", "veth", "peer", "name", "eth0", "netns", str(pid)]
-        _inside(self._switch, "-n", "ip", "link", "add", "name", f"port{number}", *plug)
-        _inside(self._switch, "-n", "ip", "link", "set", f"port{number}", "master", "switch", "up")
+        _inside(switch, "-n", "ip", "link", "add", "name", f"port{number}", *plug)
+        _inside(switch, "-n", "ip", "link", "set", f"port{number}", "master", "switch", "up")
         _inside(pid, "-n", "ip", "address", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
         _inside(pid, "-n", "ip", "link", "set", "eth0", "up")
         return pid
@@ -235,15 +242,15 @@ def _inside(pid: int, namespaces: str, *command: str) -> str:
 def connect(count: int = 2, *, rate: str = "", delay: str = "", shared_memory: str = "1g") -> Iterator[Hosts]:
     """``count`` hosts named a, b, ...; nothing of them is left afterwards. Raises OSError where they cannot be made."""
     folder = Path(tempfile.mkdtemp(prefix="mgg-hosts-"))
-    hosts = Hosts.__new__(Hosts)  # so that what was made is closed even if the rest cannot be made
-    hosts._holders = []
     try:
-        hosts.__init__(folder, [chr(ord("a") + number) for number in range(count)], shared_memory)  # type: ignore[misc]
-        if rate or delay:
-            hosts.throttle(rate, delay)
-        yield hosts
+        hosts = Hosts(folder, [chr(ord("a") + number) for number in range(count)], shared_memory)
+        try:
+            if rate or delay:
+                hosts.throttle(rate, delay)
+            yield hosts
+        finally:
+            hosts.close()
     finally:
-        hosts.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

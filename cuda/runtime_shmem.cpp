@@ -5,6 +5,7 @@
 #include <mpi.h>
 #include <shmem.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -37,16 +38,17 @@ class ShmemTransport final : public Transport {
 
   void put_signal_nbi(void* mine, const void* from, size_t bytes, uint64_t* signal, uint64_t value,
                       int pe) override {
-    if (void* there = shmem_ptr(mine, pe)) {
-      std::memcpy(there, from, bytes);
-      auto* word = static_cast<std::atomic<uint64_t>*>(shmem_ptr(signal, pe));
-      word->store(value, std::memory_order_release);
+    if (!bytes && !signal) return;
+    if (void* there = shmem_ptr(bytes ? mine : signal, pe)) {
+      if (bytes) std::memcpy(there, from, bytes);
+      if (signal) static_cast<std::atomic<uint64_t>*>(shmem_ptr(signal, pe))->store(value, std::memory_order_release);
       return;
     }
+    if (bytes) shmem_putmem_nbi(mine, from, bytes, pe);
+    if (!signal) return;
     // OpenSHMEM 1.4 has no put with signal. A blocking put of the word would wait until the network has taken all that
     // is before it, so it is non-blocking as well, from a place that stays until the flush.
     values_.push_back(value);
-    shmem_putmem_nbi(mine, from, bytes, pe);
     shmem_fence();
     shmem_putmem_nbi(signal, &values_.back(), sizeof(value), pe);
   }
@@ -83,12 +85,32 @@ class ShmemTransport final : public Transport {
 
 std::unique_ptr<ShmemTransport> running;
 
+// Open MPI's shmem_init takes the signals by which people and schedulers end processes, and then ignores them. While
+// one of these lives, nothing changes for the process.
+class KeptSignals {
+ public:
+  KeptSignals() {
+    for (size_t i = 0; i < count; ++i) sigaction(numbers[i], nullptr, &actions_[i]);
+  }
+  ~KeptSignals() {
+    for (size_t i = 0; i < count; ++i) sigaction(numbers[i], &actions_[i], nullptr);
+  }
+
+ private:
+  static constexpr int numbers[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+  static constexpr size_t count = sizeof(numbers) / sizeof(numbers[0]);
+  struct sigaction actions_[count];
+};
+
 }  // namespace
 
 void start(size_t heap_bytes) {
   setenv("SHMEM_SYMMETRIC_HEAP_SIZE", std::to_string(heap_bytes).c_str(), 1);
   int provided = SHMEM_THREAD_SINGLE;
-  shmem_init_thread(SHMEM_THREAD_SERIALIZED, &provided);
+  {
+    const KeptSignals kept;
+    shmem_init_thread(SHMEM_THREAD_SERIALIZED, &provided);
+  }
   if (provided < SHMEM_THREAD_SERIALIZED) throw std::runtime_error("OpenSHMEM allows calls from one thread only");
   running = std::make_unique<ShmemTransport>();
 }
@@ -105,11 +127,9 @@ int me() { return shmem_my_pe(); }
 int size() { return shmem_n_pes(); }
 
 std::string version() {
-  int major = 0, minor = 0;
-  char name[SHMEM_MAX_NAME_LEN];
-  shmem_info_get_version(&major, &minor);
-  shmem_info_get_name(name);
-  return std::string(name) + ", OpenSHMEM " + std::to_string(major) + "." + std::to_string(minor);
+  const auto dotted = [](int major, int minor) { return std::to_string(major) + "." + std::to_string(minor); };
+  return "Open MPI v" + dotted(OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION) + "." + std::to_string(OMPI_RELEASE_VERSION) +
+         ", OpenSHMEM " + dotted(SHMEM_MAJOR_VERSION, SHMEM_MINOR_VERSION);
 }
 
 void* allocate(size_t bytes) {

@@ -16,6 +16,7 @@ bool started();
 
 int me();
 int size();
+// What this was built with.
 std::string version();
 
 // Collective. At least `bytes`, aligned to 64; throws std::bad_alloc where the heap has no room.

@@ -48,6 +48,7 @@ class GraphHandle:
         widest: int = 1,
     ) -> None:
         self.backend, self.counts, self.ids, self.gcn, self.dtype = backend, counts, ids, gcn, dtype
+        backend.reserve(2 * int(counts.max(initial=0)) * row_format(widest, dtype).row_bytes)
         self._buffers = [self._allocate(widest) for _ in range(2)]
         self._turn = 0
         self.workspace = Workspace(backend)

@@ -115,6 +115,13 @@ class Backend(Protocol):
     geometry: Geometry
     threads: int
 
+    def reserve(self, nbytes: int) -> None:
+        """Make room for symmetric rows of ``nbytes`` in all (of this rank: the largest count's, as `rows` allocates).
+
+        Before the first symmetric `rows`; collective. Raises InputError on all ranks, before anything is allocated,
+        where a node cannot hold them.
+        """
+
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """Storage for ``counts[p]`` rows on each PE p; symmetric rows can be read by every PE, others only here.
 

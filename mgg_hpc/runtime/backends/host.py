@@ -64,6 +64,9 @@ class HostBackend:
         self._host = load()
         self._schedules: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
 
+    def reserve(self, nbytes: int) -> None:
+        """See Backend.reserve; nothing to do where memory is found as it is asked for."""
+
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows; private rows here, symmetric ones in subclasses."""
         if symmetric:
