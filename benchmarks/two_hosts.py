@@ -98,11 +98,17 @@ class Hosts:
         agent.chmod(0o755)
 
     def throttle(self, rate: str = "", delay: str = "") -> None:
-        """Limit what each host sends (tc's words: "1gbit", "50us"); "" takes the limit away."""
+        """Limit what each host sends (tc's words: "1gbit", "50us"); "" takes the limit away.
+
+        A delay takes a kernel with netem, which small ones lack: OSError.
+        """
+        # Room enough for packets to wait instead of being lost.
+        discipline = ["pfifo_fast"]
+        if delay:
+            discipline = ["netem", "limit", "20000", "delay", delay, *(["rate", rate] if rate else [])]
+        elif rate:
+            discipline = ["tbf", "rate", rate, "burst", "128k", "limit", "4m"]
         for pid in self._pids:
-            limits = [*(["delay", delay] if delay else []), *(["rate", rate] if rate else [])]
-            # Room for what is on the wire and more, so that packets wait instead of being lost.
-            discipline = ["netem", "limit", "20000", *limits] if limits else ["pfifo_fast"]
             _inside(pid, "-n", "tc", "qdisc", "replace", "dev", "eth0", "root", *discipline)
 
     def run(

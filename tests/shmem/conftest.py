@@ -1,5 +1,10 @@
 """Tests of what runs over OpenSHMEM, on one host and across two."""
 
+import os
+import sys
+from pathlib import Path
+
+import pytest
 from ranks import (  # noqa: F401
     comm,
     pytest_runtest_logreport,
@@ -7,12 +12,6 @@ from ranks import (  # noqa: F401
     pytest_sessionstart,
     rng,
 )
-
-import os
-import sys
-from pathlib import Path
-
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
