@@ -18,10 +18,16 @@ PYTEST := $(BIN)/python -m pytest -q
 # What a change of makes it necessary to install again, or only to compile again.
 METADATA := setup.cfg pyproject.toml constraints.txt .ci/setup
 SOURCES := CMakeLists.txt $(shell find cuda -type f)
+# An OpenSHMEM that came after the last compilation gets its extension.
+ifneq ($(shell command -v oshc++),)
+ifeq ($(wildcard mgg_hpc/_shmem*.so),)
+SOURCES += openshmem-came
+endif
+endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: help setup demo test test-fast test-unit test-mpi test-shmem lint format accuracy bench clean
+.PHONY: openshmem-came help setup demo test test-fast test-unit test-mpi test-shmem lint format accuracy bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
