@@ -23,10 +23,16 @@ CNR := $(MGG_DATA)/cnr_2000/cnr_2000.npz
 # What a change of makes it necessary to install again, or only to compile again.
 METADATA := setup.cfg pyproject.toml constraints.txt .ci/setup
 SOURCES := CMakeLists.txt $(shell find cuda -type f)
+# An OpenSHMEM that came after the last compilation gets its extension.
+ifneq ($(shell command -v oshc++),)
+ifeq ($(wildcard mgg_hpc/_shmem*.so),)
+SOURCES += openshmem-came
+endif
+endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: help setup demo test test-fast test-unit test-mpi lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came help setup demo test test-fast test-unit test-mpi test-shmem lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -42,7 +48,7 @@ inputs/digits.h5: | setup
 demo: setup inputs/digits.h5 ## train a GCN on handwritten digits over 2 ranks (RANKS=4, MPI=system)
 	@$(BIN)/mgg launch -n $(RANKS) --mpi $(MPI) train inputs/digits.toml
 
-test: setup lint test-unit test-mpi ## the whole test suite
+test: setup lint test-unit test-mpi test-shmem ## the whole test suite
 
 test-fast: setup ## what to run after every edit: no slow tests, MPI with 2 ranks
 	@$(BIN)/ruff check -q
@@ -59,6 +65,14 @@ test-mpi: setup
 	  echo "MPI tests with $$ranks ranks"; \
 	  MGG_TEST_RANKS=$$ranks OMP_NUM_THREADS=1 $(BIN)/mpiexec -n $$ranks \
 	    $(BIN)/python -m mpi4py -m pytest -q -x --with-mpi tests/mpi; \
+	done
+
+# The same over OpenSHMEM, with the machine's Open MPI.
+test-shmem: setup
+	@set -e; for ranks in $(MPI_RANKS); do \
+	  echo "OpenSHMEM tests with $$ranks ranks"; \
+	  MGG_TEST_RANKS=$$ranks OMP_NUM_THREADS=1 $(BIN)/python tests/shmem/launch.py $$ranks \
+	    $(BIN)/python -m mpi4py -m pytest -q -x --with-mpi -m mpi tests/shmem; \
 	done
 
 lint: setup ## style, imports and types

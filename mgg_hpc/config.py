@@ -51,7 +51,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[run]"""
 
     folder: str = ""
-    backend: Literal["auto", "serial", "shm"] = "auto"
+    backend: Literal["auto", "serial", "shm", "shmem"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
 
 

@@ -74,6 +74,17 @@ class Library:
         number = re.search(r"\d+", self.name)
         return int(number[0]) if number else 0
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """Variables that the library should find in every process, whoever starts it.
+
+        Of Open MPI's components for one-sided windows, none of which memory shared on a node uses, version 4's rdma
+        makes OpenSHMEM crash when it ends, and version 5's ucx complains where UCX finds no network.
+        """
+        if self.family != "openmpi":
+            return {}
+        return {"OMPI_MCA_osc": "^ucx" if self.major >= 5 else "^rdma"}
+
 
 def library(environment: dict[str, str] | None = None) -> Library:
     """Ask mpi4py, in a process of its own, which library it loads; MPI is not started."""
@@ -162,16 +173,12 @@ def launcher_environment(found: Library) -> dict[str, str]:
     """Variables for a job on this machine; the user's own settings of them come first.
 
     Open MPI refuses root and more ranks than cores unless told otherwise. Version 4 adds eleven lines to a rank's
-    own message when that rank exits with a code, which can be turned off; version 5's six lines cannot. Its UCX
-    component for one-sided windows, which memory shared on a node does not use, complains where UCX finds no network.
+    own message when that rank exits with a code, which can be turned off; version 5's six lines cannot.
     """
     if found.family != "openmpi":
         return {}
     if found.major >= 5:
-        variables = {
-            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-            "OMPI_MCA_osc": "^ucx",
-        }
+        variables = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
         names = ["OMPI", "PRTE"]
     else:
         variables = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_orte_execute_quiet": "1"}
@@ -179,4 +186,4 @@ def launcher_environment(found: Library) -> dict[str, str]:
     if os.geteuid() == 0:
         for name in names:
             variables |= {f"{name}_ALLOW_RUN_AS_ROOT": "1", f"{name}_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return variables
+    return found.settings | variables

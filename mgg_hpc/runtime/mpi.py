@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import FAILED, InputError
-from . import cores, exit_code
+from . import cores, exit_code, find_mpi
 from .window import SharedWindow
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def world() -> MPI.Intracomm:
     library = " ".join(mpi.Get_library_version().partition(",")[0].split()[:4])
     if not mpi.Is_initialized():
         _check_launcher(library)
+        for name, value in find_mpi.Library(mpi.Get_library_version(), None).settings.items():
+            os.environ.setdefault(name, value)  # read as MPI starts
         mpi.Init_thread(mpi.THREAD_SERIALIZED)  # one thread at a time calls MPI; cheaper than MULTIPLE
         atexit.register(_finalise)
     comm = mpi.COMM_WORLD

@@ -10,7 +10,8 @@ from pathlib import Path
 
 FOLDER = Path("/dev/shm")
 
-# MPICH; Open MPI 4 and 5 (byte transfer, one-sided windows); UCX below either of them.
+# MPICH; Open MPI 4 and 5 (byte transfer, one-sided windows); UCX below either of them. The heap of OpenSHMEM is System
+# V memory, which is marked for removal as soon as it is mapped, and so goes with its last process.
 PATTERNS = (
     "mpich_shm_*",
     "mpich_comm_world*",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 _SHARED_FOLDER = "/dev/shm"  # where every MPI on Linux puts its segments
+
+# What may be short.
+SHARED, MEMORY = f"free space of {_SHARED_FOLDER}", "available memory"
 
 
 class SharedWindow:
@@ -34,7 +38,7 @@ class SharedWindow:
         # One more line than asked for: each rank's start is rounded up to a line (MPI promises less), and
         # no segment is empty, which some MPI libraries map nowhere.
         room = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
-        _check_room(node, room)
+        check_room(node, room, {SHARED: free_shared, MEMORY: cores.memory_available})
         info = MPI.Info.Create()
         info.Set("alloc_shared_noncontig", "true")  # pages of its own for each rank, on its own memory
         try:
@@ -84,16 +88,17 @@ class SharedWindow:
             window.Free()
 
 
-def _check_room(node: MPI.Intracomm, room: int) -> None:
-    """Refuse on all ranks what does not fit: a segment larger than its file system kills at first touch."""
+def check_room(node: MPI.Intracomm, room: int, places: dict[str, Callable[[], int]]) -> None:
+    """Refuse on all ranks of a node what does not fit: a segment larger than its place kills at first touch.
+
+    room: bytes of each rank. places: what each of the places that have to hold them has left, in bytes.
+    Raises InputError.
+    """
     refusal = None
     if node.Get_rank() == 0:
         total = room * node.Get_size()
-        places = {
-            f"free space of {_SHARED_FOLDER}": _free_shared(),
-            "available memory": cores.memory_available(),
-        }
-        name, free = min(places.items(), key=lambda place: place[1])
+        left = {name: measure() for name, measure in places.items()}
+        name, free = min(left.items(), key=lambda place: place[1])
         if total > free:
             refusal = (
                 f"the {node.Get_size()} ranks of this node need {_size(total)} of shared memory "
@@ -105,7 +110,8 @@ def _check_room(node: MPI.Intracomm, room: int) -> None:
         raise InputError(refusal)
 
 
-def _free_shared() -> int:
+def free_shared() -> int:
+    """Bytes free in the folder of shared memory."""
     try:
         state = os.statvfs(_SHARED_FOLDER)
     except OSError:

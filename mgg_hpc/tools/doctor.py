@@ -208,13 +208,18 @@ def _ping() -> Finding:
 
 
 def _openshmem() -> list[Finding]:
-    compiler, runner = shutil.which("oshcc"), shutil.which("oshrun")
-    if compiler and runner:
-        return [Finding("OpenSHMEM", "ok", compiler)]
-    advice = (
-        "CPU jobs over several nodes will need it: apt install libopenmpi-dev openmpi-bin, or a site's module"
-    )
-    return [Finding("OpenSHMEM", "absent", "no oshcc or oshrun", advice)]
+    # In a process of its own: it loads an MPI, which may not be the one that Python runs on.
+    version = _output(sys.executable, "-c", "from mgg_hpc import _shmem; print(_shmem.version())")
+    if version:
+        return [Finding("OpenSHMEM", "ok", f"{version} (start with mgg launch --mpi system)")]
+    if list(Path(__file__).parents[1].glob("_shmem*.so")):
+        value, advice = "built, but does not load", "load the MPI module that it was built with"
+    elif shutil.which("oshc++"):
+        value, advice = "installed, but not built in", "make setup, or pip install ."
+    else:
+        value = "no oshc++"
+        advice = "apt install libopenmpi-dev openmpi-bin, or load a site's module; then make setup, or pip install ."
+    return [Finding("OpenSHMEM", "absent", value, f"CPU jobs over several nodes need it: {advice}")]
 
 
 def _cuda() -> list[Finding]:

@@ -1,58 +1,9 @@
-"""A run over several ranks in which nothing ran has failed, and so has one of another size than meant."""
+"""Tests of what runs on several ranks, with any MPI."""
 
-from __future__ import annotations
-
-import os
-import zlib
-
-import numpy as np
-import pytest
-
-passed = 0
-
-
-@pytest.fixture(scope="session")
-def comm():
-    """All ranks, checked by the program's own entry."""
-    from mgg_hpc.runtime import mpi
-
-    return mpi.world()
-
-
-@pytest.fixture
-def rng(request, comm) -> np.random.Generator:
-    """Random numbers that are new in each run and the same on all ranks."""
-    seed = comm.bcast(int(os.environ["MGG_TEST_SEED"]), 0)
-    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
-
-
-def pytest_runtest_logreport(report):
-    global passed  # noqa: PLW0603 - pytest gives this hook no place of its own to count in
-    if report.when == "call" and report.passed and "mpi" in report.keywords:
-        passed += 1
-
-
-def pytest_sessionstart(session):
-    promised = os.environ.get("MGG_TEST_RANKS")
-    if promised and _with_mpi(session.config):
-        from mpi4py import MPI
-
-        size = MPI.COMM_WORLD.Get_size()
-        if size != int(promised):
-            pytest.exit(f"MGG_TEST_RANKS={promised}, but MPI runs {size} ranks", returncode=1)
-
-
-def pytest_sessionfinish(session, exitstatus):
-    for plugin in session.config.pluginmanager.get_plugins():
-        if type(plugin).__name__ == "MPIPlugin":
-            plugin._is_testing_mpi = False  # it would end each rank's report with forty lines about MPI
-    if _with_mpi(session.config) and not session.config.option.collectonly and passed == 0:
-        from mpi4py import MPI
-
-        if MPI.COMM_WORLD.Get_size() > 1 or os.environ.get("MGG_TEST_RANKS"):
-            print("no MPI test passed: a run that tested nothing has failed")
-            session.exitstatus = exitstatus or 1
-
-
-def _with_mpi(config) -> bool:
-    return bool(config.getoption("--with-mpi", default=False))
+from ranks import (  # noqa: F401
+    comm,
+    pytest_runtest_logreport,
+    pytest_sessionfinish,
+    pytest_sessionstart,
+    rng,
+)

@@ -145,7 +145,7 @@ def test_window_that_does_not_fit_is_refused_on_all_ranks_with_both_numbers(comm
     comm.Barrier()
     with pytest.raises(InputError, match=r"need .* GiB .* is .* GiB"):
         mpi.SharedWindow(mpi.node(comm), 1 << 50)
-    monkeypatch.setattr(window, "_free_shared", lambda: 3 << 20)
+    monkeypatch.setattr(window, "free_shared", lambda: 3 << 20)
     with pytest.raises(InputError, match=r"free space of /dev/shm is 3\.0 MiB"):
         mpi.SharedWindow(mpi.node(comm), 4 << 20)
     assert sorted(Path("/dev/shm").iterdir()) == before

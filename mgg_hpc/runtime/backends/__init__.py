@@ -19,12 +19,13 @@ def choose(name: str, comm: Any, options: Options) -> tuple[Backend, str]:
     """
     from .. import mpi
 
-    if name == "auto":
-        name, why = (
-            ("serial", "one rank: its rows stay private")
-            if comm.size == 1
-            else ("shm", "all ranks on one node")
-        )
+    here = mpi.node(comm).size
+    if name == "auto" and comm.size == 1:
+        name, why = "serial", "one rank: its rows stay private"
+    elif name == "auto" and here == comm.size:
+        name, why = "shm", "all ranks on one node"
+    elif name == "auto":
+        name, why = "shmem", "ranks on several nodes"
     else:
         why = "asked for"
     if name == "serial":
@@ -33,10 +34,14 @@ def choose(name: str, comm: Any, options: Options) -> tuple[Backend, str]:
         from .serial import SerialBackend, World
 
         return SerialBackend(0, World(1), options), why
-    if mpi.node(comm).size != comm.size:
+    if name == "shmem":
+        from .shmem import ShmemBackend
+
+        return ShmemBackend(comm, options), why
+    if here != comm.size:
         raise InputError(
-            f"run.backend: shm needs all {comm.size} ranks on one node, but this one holds {mpi.node(comm).size}; "
-            "start the job on one node (sbatch --nodes=1)"
+            f"run.backend: shm needs all {comm.size} ranks on one node, but this one holds {here}; "
+            "use shmem (or auto), or start the job on one node (sbatch --nodes=1)"
         )
     from .shm import SharedBackend
 

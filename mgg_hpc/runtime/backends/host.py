@@ -81,6 +81,9 @@ class HostBackend:
         self._schedules: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
 
+    def reserve(self, nbytes: int) -> None:
+        """See Backend.reserve; nothing to do where memory is found as it is asked for."""
+
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows; private rows here, symmetric ones in subclasses."""
         if symmetric:
@@ -99,9 +102,6 @@ class HostBackend:
     def transport_address(self) -> int:
         """Where this backend's mgg::Transport lies (cuda/include/mgg/transport_host.h)."""
         raise TypeError(f"{self.name} has no transport")
-
-    def reserve(self, nbytes: int) -> None:
-        """See Backend.reserve; here windows are checked one by one as they are made."""
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """See Backend.prepare."""

@@ -1,0 +1,117 @@
+"""The backend shmem on the ranks of one host: the table of hard cases, and training (`make test-shmem`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cases
+import numpy as np
+import pytest
+from jobs import blocks, directed_weighted
+from mpi4py import MPI
+
+from mgg_hpc import config, reference
+from mgg_hpc.data import store
+from mgg_hpc.plan import workload
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime.backends.base import Geometry, Options
+from mgg_hpc.runtime.backends.host import padded
+from mgg_hpc.runtime.backends.shmem import ShmemBackend
+from mgg_hpc.training.job import build
+from mgg_hpc.training.train import Trainer
+
+pytestmark = pytest.mark.mpi
+
+TRANSFERS = ["direct"]
+GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def heap(comm):
+    """One heap for all tests of the process, since it cannot grow."""
+    ShmemBackend(comm, Options(GEOMETRY)).reserve(16 << 20)
+
+
+@pytest.fixture
+def backend(comm):
+    made = ShmemBackend(comm, Options(GEOMETRY, threads=2))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("name", cases.CASES)
+def test_sums_over_ranks_are_within_the_error_bound(rng, comm, backend, name, transfer):
+    case = cases.CASES[name](rng, comm.size)
+    mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
+    plan = workload.build(comm.rank, case.bounds, *case.part(comm.rank), GEOMETRY.ps, keep_edges=True)
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    buffers = {
+        kind: [
+            backend.rows(np.diff(case.bounds), RowFormat(np.dtype(kind), max(cases.WIDTHS)), symmetric=True)
+            for _ in range(2)
+        ]
+        for kind in (np.float32, np.float64)
+    }
+    for turn, width in enumerate(cases.WIDTHS):
+        for kind in (np.float32, np.float64):
+            x = rng.standard_normal((case.nodes, width)).astype(kind)
+            weight = rng.standard_normal(len(case.indices)).astype(kind)
+            rows = buffers[kind][turn % 2].shaped(width)  # two buffers in turn, one barrier each
+            rows.local[:] = x[mine]
+            backend.publish(rows)
+            out = padded(plan.destinations, rows.format)
+            edge = weight[case.edges(comm.rank)][plan.edge]
+            backend.aggregate(plan, "mul", "sum", rows, out, edge=edge)
+            wanted = reference.aggregate(source, destination, case.nodes, x, weight)[mine]
+            bound = reference.error_bound(source, destination, case.nodes, x, weight)[mine]
+            with mpi.agree(comm):
+                assert (np.abs(out - wanted) <= bound).all(), (width, kind)
+
+
+def test_rows_start_as_zeros_and_memory_is_used_again(comm, backend):
+    format = RowFormat(np.dtype(np.float32), 8)
+    counts = np.full(comm.size, 50_000)
+    for _ in range(20):  # 32 MB in all, of a heap of 16
+        rows = backend.rows(counts, format, symmetric=True)
+        with mpi.agree(comm):
+            assert not rows.buffer.any()
+        assert int(rows.addresses[comm.rank]) % 64 == 0
+        rows.local[:] = comm.rank + 1
+        backend.publish(rows)
+        backend.close()
+
+
+def test_a_heap_does_not_grow(comm, backend):
+    with pytest.raises(config.InputError, match=r"symmetric heap of \d+ bytes has \d+ left and cannot grow"):
+        backend.reserve(1 << 40)
+    with pytest.raises(MemoryError, match="of symmetric rows"):
+        backend.rows(np.full(comm.size, 1 << 34), RowFormat(np.dtype(np.float32), 8), symmetric=True)
+
+
+def losses(path: Path, comm: MPI.Intracomm, backend: str, transfer: str) -> np.ndarray:
+    tree = {
+        "graph": {"file": str(path)},
+        "model": {"hidden": 8, "dropout": 0.5},
+        "train": {"seed": 20},
+        "run": {"threads": 1, "backend": backend},
+        "plan": {"transfer": transfer},
+    }
+    job = build(config.from_tree(tree, "test"), comm)
+    trainer = Trainer(job, job.graph())
+    values = [trainer.step(epoch) for epoch in range(1, 21)]
+    job.backend.close()
+    return np.array(values)
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("make", [blocks, directed_weighted])
+def test_losses_equal_those_of_one_rank(comm, tmp_path_factory, make, transfer):
+    folder = Path(comm.bcast(str(tmp_path_factory.mktemp("training")) if comm.rank == 0 else None))
+    if comm.rank == 0:
+        store.write(folder / "g.h5", make())
+    comm.Barrier()
+    alone = losses(folder / "g.h5", MPI.COMM_SELF, "serial", "direct")
+    assert len(set(alone)) == len(alone)
+    np.testing.assert_allclose(losses(folder / "g.h5", comm, "shmem", transfer), alone, rtol=1e-5, atol=0)

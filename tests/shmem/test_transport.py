@@ -1,0 +1,234 @@
+"""The transport over OpenSHMEM by itself, and what becomes of a job that ends badly: on one host and across two."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mgg_hpc.runtime import launch
+
+ROOT = Path(__file__).parents[2]
+
+# Reserves as many bytes as its argument says, tells its pid, and waits for all ranks for ever.
+JOB = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime import backends, exit_code, mpi
+from mgg_hpc.runtime.backends.base import Options
+comm = mpi.world()
+try:
+    backend, _ = backends.choose("shmem", comm, Options(backends.DEFAULT_GEOMETRY))
+    backend.reserve(int(sys.argv[1]))
+except InputError as error:
+    from mgg_hpc import _shmem
+    assert not _shmem.started()
+    exit_code.report(f"mgg: error: {error}", 2)
+    sys.exit(2)
+rows = backend.rows(np.full(comm.size, 100), RowFormat(np.dtype(np.float32), 16), symmetric=True)
+for _ in range(3):
+    backend.publish(rows)
+Path(sys.argv[2], str(os.getpid())).touch()
+while len(sys.argv) == 4:
+    backend.publish(rows)
+backend.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def program(built, require, tmp_path_factory):
+    """transport.cpp, compiled."""
+    compiler = shutil.which("oshc++")
+    require(compiler is not None, "no oshc++ (package libopenmpi-dev)")
+    path = tmp_path_factory.mktemp("transport") / "transport"
+    sources = [Path(__file__).with_name("transport.cpp"), ROOT / "cuda" / "runtime_shmem.cpp"]
+    folders = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]
+    subprocess.run([compiler, "-std=c++17", "-O1", *folders, *sources, "-lmpi", "-o", path], check=True)
+    return path
+
+
+@pytest.fixture
+def start(environment, tmp_path):
+    """Start a command on ranks of this host."""
+    started = []
+
+    def start(ranks, *command):
+        process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("launch.py"), str(ranks), *map(str, command)],
+            env=environment | {"OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()  # launch takes its ranks along
+            process.communicate()
+
+
+@pytest.fixture
+def script(built, tmp_path):
+    """The command of JOB, and the folder of its pids."""
+    (tmp_path / "pids").mkdir()
+    (tmp_path / "job.py").write_text(JOB)
+    return [sys.executable, tmp_path / "job.py"], tmp_path / "pids"
+
+
+def segments() -> set[str]:
+    """Names in /dev/shm, and identifiers of System V segments."""
+    listed = subprocess.run(["ipcs", "-m"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return {path.name for path in Path("/dev/shm").iterdir()} | {
+        line.split()[1] for line in listed if line.startswith("0x")
+    }
+
+
+def gone(pids: Path) -> bool:
+    """Whether none of a job's processes runs."""
+    return not any(launch._alive(int(path.name)) for path in pids.iterdir())
+
+
+def wait_until(condition, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# ---- one host -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_transport_keeps_its_promises(program, start, ranks):
+    process = start(ranks, program, 30)
+    assert process.wait(60) == 0, process.stderr.read()
+    assert process.stderr.read() == ""
+
+
+def test_a_heap_that_does_not_fit_is_refused_with_both_numbers(script, start):
+    command, pids = script
+    process = start(2, *command, 1 << 45, pids)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert err.count("\n") == 1
+    assert "the 2 ranks of this node need 65536.0 GiB of shared memory (32768.0 GiB each)" in err
+    assert "but the available memory is " in err
+
+
+def test_ranks_that_end_leave_nothing(script, start):
+    command, pids = script
+    before = segments()
+    process = start(2, *command, 1 << 20, pids)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert len(list(pids.iterdir())) == 2
+    wait_until(lambda: segments() <= before, 2)
+
+
+@pytest.mark.parametrize("victim", ["rank", "launcher"])
+def test_a_killed_job_is_gone_in_five_seconds(script, start, victim):
+    command, pids = script
+    before = segments()
+    process = start(2, *command, 1 << 20, pids, "for ever")
+    wait_until(lambda: len(list(pids.iterdir())) == 2, 30)
+    number = int(next(pids.iterdir()).name) if victim == "rank" else process.pid
+    os.kill(number, signal.SIGKILL if victim == "rank" else signal.SIGTERM)
+    process.communicate(timeout=5)
+    assert process.returncode != 0
+    wait_until(lambda: gone(pids), 2)
+    wait_until(lambda: segments() <= before, 2)
+
+
+def test_another_mpi_is_named(built, environment):
+    """The mpich wheel in .venv is what Python loads unless told otherwise."""
+    program = (
+        "from mgg_hpc.runtime import backends, mpi; from mgg_hpc.runtime.backends.base import Options\n"
+        "backends.choose('shmem', mpi.world(), Options(backends.DEFAULT_GEOMETRY))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "shmem uses Open MPI's OpenSHMEM, but Python loads MPICH" in ended.stderr
+    assert "mgg launch --mpi system" in ended.stderr
+
+
+# ---- two hosts ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_transport_keeps_its_promises_across_hosts(program, hosts, ranks):
+    for rounds in (0, 12):  # 0: connections that nothing has used must be closed as well
+        ended = hosts.run([program, rounds], ranks, seconds=30)
+        assert (ended.returncode, ended.stderr) == (0, "")
+    assert hosts.segments() == []
+
+
+def test_a_rank_killed_on_one_host_ends_the_job_on_both(script, hosts):
+    command, pids = script
+    process = hosts.start([*command, 1 << 20, pids, "for ever"], 1, {"OMP_NUM_THREADS": "1"}, folder=ROOT)
+    try:
+        wait_until(lambda: len(list(pids.iterdir())) == 2, 30)
+        os.kill(int(next(pids.iterdir()).name), signal.SIGKILL)
+        process.communicate(timeout=5)
+        assert process.returncode != 0
+        wait_until(lambda: not hosts.processes(), 2)
+        assert hosts.segments() == []
+    finally:
+        hosts.kill()
+        with contextlib.suppress(ValueError):
+            process.communicate()
+
+
+def test_a_link_can_be_slowed_down_and_freed_again(hosts):
+    def seconds() -> float:
+        ended = hosts.run([sys.executable, "-c", SEND])
+        assert ended.returncode == 0, ended.stderr
+        return float(ended.stdout)
+
+    assert seconds() < 0.3
+    hosts.throttle(rate="100mbit")
+    try:
+        assert 0.3 < seconds() < 1.5
+    finally:
+        hosts.throttle()
+    assert seconds() < 0.3
+
+
+# 5 MB from host b to host a, which prints how long they took.
+SEND = """
+import socket, time, os
+if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+    server = socket.create_server(("", 7700))
+    connection, _ = server.accept()
+    began, count = time.monotonic(), 0
+    while count < 5_000_000:
+        count += len(connection.recv(1 << 20))
+    print(time.monotonic() - began)
+else:
+    for _ in range(100):
+        try:
+            connection = socket.create_connection(("a", 7700))
+            break
+        except OSError:
+            time.sleep(0.02)
+    connection.sendall(bytes(5_000_000))
+"""
