@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import cases
+import exchanged
 import numpy as np
 import pytest
 from jobs import blocks, directed_weighted
 from mpi4py import MPI
 
-from mgg_hpc import config, reference
+from mgg_hpc import config
 from mgg_hpc.data import store
-from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi
-from mgg_hpc.runtime.backends.base import Geometry, Options
-from mgg_hpc.runtime.backends.host import padded
+from mgg_hpc.runtime.backends.base import Options
 from mgg_hpc.runtime.backends.shmem import ShmemBackend
 from mgg_hpc.training.job import build
 from mgg_hpc.training.train import Trainer
 
 pytestmark = pytest.mark.mpi
 
-TRANSFERS = ["direct"]
-GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
+# Between hosts there are no pointers: test_transport.py runs these tests there, without "direct".
+TRANSFERS = os.environ.get("MGG_TEST_TRANSFERS", ",".join(exchanged.TRANSFERS)).split(",")
+GEOMETRY = exchanged.GEOMETRY
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,31 +44,17 @@ def backend(comm):
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("name", cases.CASES)
 def test_sums_over_ranks_are_within_the_error_bound(rng, comm, backend, name, transfer):
-    case = cases.CASES[name](rng, comm.size)
-    mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
-    plan = workload.build(comm.rank, case.bounds, *case.part(comm.rank), GEOMETRY.ps, keep_edges=True)
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    buffers = {
-        kind: [
-            backend.rows(np.diff(case.bounds), RowFormat(np.dtype(kind), max(cases.WIDTHS)), symmetric=True)
-            for _ in range(2)
-        ]
-        for kind in (np.float32, np.float64)
-    }
-    for turn, width in enumerate(cases.WIDTHS):
-        for kind in (np.float32, np.float64):
-            x = rng.standard_normal((case.nodes, width)).astype(kind)
-            weight = rng.standard_normal(len(case.indices)).astype(kind)
-            rows = buffers[kind][turn % 2].shaped(width)  # two buffers in turn, one barrier each
-            rows.local[:] = x[mine]
-            backend.publish(rows)
-            out = padded(plan.destinations, rows.format)
-            edge = weight[case.edges(comm.rank)][plan.edge]
-            backend.aggregate(plan, "mul", "sum", rows, out, edge=edge)
-            wanted = reference.aggregate(source, destination, case.nodes, x, weight)[mine]
-            bound = reference.error_bound(source, destination, case.nodes, x, weight)[mine]
-            with mpi.agree(comm):
-                assert (np.abs(out - wanted) <= bound).all(), (width, kind)
+    exchanged.check_sums(rng, comm, backend, name, transfer)
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_one_barrier_a_layer_is_enough(rng, comm, backend, transfer):
+    exchanged.check_many_layers(rng, comm, backend, transfer)
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_the_meter_counts_rows_that_cross(rng, comm, backend, transfer):
+    exchanged.check_meter(rng, comm, backend, transfer)
 
 
 def test_rows_start_as_zeros_and_memory_is_used_again(comm, backend):

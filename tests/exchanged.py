@@ -1,0 +1,103 @@
+"""What every backend of several ranks must do, by every transfer. Each function is collective."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import cases
+import numpy as np
+
+from mgg_hpc import reference
+from mgg_hpc.plan import workload
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime import exchange, mpi
+from mgg_hpc.runtime.backends.base import Geometry
+from mgg_hpc.runtime.backends.host import padded
+
+TRANSFERS = ("direct", "get", "halo")
+GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
+
+
+def planned(comm, case, transfer):
+    """This rank's plan, with the places of its edges."""
+    plan = workload.build(comm.rank, case.bounds, *case.part(comm.rank), GEOMETRY.ps, keep_edges=True)
+    return exchange.halo_in_waves(comm, plan)[0] if transfer == "halo" else replace(plan, transfer=transfer)
+
+
+def check_sums(rng, comm, backend, name, transfer):
+    """Every width and both float types, weighted: each rank's rows are within the error bound."""
+    case = cases.CASES[name](rng, comm.size)
+    mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
+    plan = planned(comm, case, transfer)
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    widest = RowFormat(np.dtype(np.float64), max(cases.WIDTHS))
+    buffers = {
+        kind: [
+            backend.rows(np.diff(case.bounds), RowFormat(np.dtype(kind), widest.dim), symmetric=True)
+            for _ in range(2)
+        ]
+        for kind in (np.float32, np.float64)
+    }
+    backend.prepare(plan, widest)
+    for turn, width in enumerate(cases.WIDTHS):
+        for kind in (np.float32, np.float64):
+            x = rng.standard_normal((case.nodes, width)).astype(kind)
+            weight = rng.standard_normal(len(case.indices)).astype(kind)
+            rows = buffers[kind][turn % 2].shaped(width)  # two buffers in turn, one barrier each
+            rows.local[:] = x[mine]
+            backend.publish(rows)
+            out = padded(plan.destinations, rows.format)
+            edge = weight[case.edges(comm.rank)][plan.edge]
+            backend.aggregate(plan, "mul", "sum", rows, out, edge=edge)
+            wanted = reference.aggregate(source, destination, case.nodes, x, weight)[mine]
+            bound = reference.error_bound(source, destination, case.nodes, x, weight)[mine]
+            with mpi.agree(comm):
+                assert (np.abs(out - wanted) <= bound).all(), (width, kind)
+
+
+def check_many_layers(rng, comm, backend, transfer):
+    """Many layers in a row, ranks at different speeds: a row overwritten too early would show.
+
+    With a halo there is no barrier at all: signals and credits are enough.
+    """
+    case = cases.ordinary(rng, comm.size)
+    mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
+    plan = planned(comm, case, transfer)
+    format = RowFormat(np.dtype(np.float64), 8)
+    backend.prepare(plan, format)
+    buffers = [backend.rows(np.diff(case.bounds), format, symmetric=transfer != "halo") for _ in range(2)]
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    x = wanted = rng.integers(0, 3, (case.nodes, 8)).astype(np.float64)
+    delays = np.random.default_rng().random(30) * 2e-3  # not the same on all ranks, on purpose
+    for layer in range(30):
+        rows = buffers[layer % 2]
+        rows.local[:] = x[mine]
+        if transfer != "halo":
+            backend.publish(rows)
+        time.sleep(delays[layer])
+        out = padded(plan.destinations, format)
+        backend.aggregate(plan, "copy", "sum", rows, out)
+        wanted = reference.aggregate(source, destination, case.nodes, wanted) % 97
+        np.testing.assert_array_equal(out % 97, wanted[mine])  # no agreement here: that would be a barrier
+        x = np.zeros_like(x)
+        x[mine] = out % 97
+
+
+def check_meter(rng, comm, backend, transfer):
+    """A row an edge, or with a halo each distinct row once."""
+    case = cases.duplicates(rng, comm.size)
+    plan = planned(comm, case, transfer)
+    format = RowFormat(np.dtype(np.float32), 5)
+    backend.prepare(plan, format)
+    rows = backend.rows(np.diff(case.bounds), format, symmetric=True)
+    backend.publish(rows)
+    backend.aggregate(plan, "copy", "sum", rows, padded(plan.destinations, rows.format))
+    counts = np.array([backend.meter.remote_rows, backend.meter.remote_bytes, backend.meter.local_bytes])
+    mpi.sum_in_rank_order(comm, counts)
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    rank_of = np.repeat(np.arange(comm.size), np.diff(case.bounds))
+    across = rank_of[source] != rank_of[destination]
+    distinct = len(set(zip(rank_of[destination][across].tolist(), source[across].tolist(), strict=True)))
+    crossing = distinct if transfer == "halo" else int(across.sum())
+    assert counts.tolist() == [crossing, crossing * 20, int((~across).sum()) * 20]
