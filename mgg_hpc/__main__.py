@@ -277,31 +277,18 @@ def bench() -> None:
 
 def bench_options(command: Any) -> Any:
     """The options that all benchmarks have."""
-    peers_env = click.Path(path_type=Path)
+    pages, threads = click.Choice(["huge", "small"]), click.IntRange(1, 1024)
+    each = "Of each contestant."
     for option in (
         click.option("--plot", type=Output, help="Draw the figures into this file (.png, .svg)."),
         click.option("--table", type=Output, help="Write them as Markdown to this file."),
         click.option("--json", type=Output, help="Write them as JSON to this file."),
+        click.option("--peers-env", type=Existing, help="Their environment. [default: .venv-peers]"),
         click.option(
-            "--peers-env", type=peers_env, help="Environment that has the peers. [default: .venv-peers]"
+            "--pages", type=pages, default="huge", show_default=True, help="2 MiB, or 4 KiB; of all."
         ),
-        click.option(
-            "--pages",
-            type=click.Choice(["huge", "small"]),
-            default="huge",
-            show_default=True,
-            help="Of all contestants' memory: 2 MiB by madvise, or 4 KiB.",
-        ),
-        click.option(
-            "--turns", type=click.IntRange(1), default=9, show_default=True, help="Of each contestant."
-        ),
-        click.option(
-            "--threads",
-            type=click.IntRange(1, 1024),
-            default=2,
-            show_default=True,
-            help="Of each contestant.",
-        ),
+        click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help=each),
+        click.option("--threads", type=threads, default=2, show_default=True, help=each),
     ):
         command = option(command)
     return command
@@ -310,7 +297,6 @@ def bench_options(command: Any) -> Any:
 @bench.command(
     "aggregate",
     epilog=example(
-        "mgg bench aggregate",
         "mgg bench aggregate rmat:16:8 my.h5 --widths 64,128 --peers dgl --turns 15",
         "mgg bench aggregate my.npz --orders none,community --dtypes float32,bfloat16",
         "mgg bench aggregate --json a.json --table a.md --plot a.png",
@@ -327,17 +313,14 @@ def bench_options(command: Any) -> Any:
 @click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
 @click.option("--peers", default="dgl,torch,pyg,mkl,scipy", show_default=True, help='Which; or "none".')
 @bench_options
-def bench_aggregate(
-    graphs: tuple[str, ...], widths: str, dtypes: str, orders: str, weighted: bool, **options: Any
-) -> None:
+def bench_aggregate(graphs: tuple[str, ...], **options: Any) -> None:
     """Sum neighbours' rows; and the least that reading them costs.
 
     GRAPHS are rmat:SCALE[:EDGE_FACTOR], graph files (.h5) or archives (.npz). [default: rmat:18:16]
     """
     from .tools.bench.aggregate import process_aggregate
-    from .tools.bench.document import Options
 
-    process_aggregate(graphs or ("rmat:18:16",), widths, dtypes, orders, weighted, Options(**options))
+    process_aggregate(graphs or ("rmat:18:16",), **options)
 
 
 @bench.command(
@@ -351,17 +334,14 @@ def bench_aggregate(
 @click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5, show_default=True)
 @click.option("--peers", default="dgl,pyg,pyg-csr", show_default=True, help='Which; or "none".')
 @bench_options
-def bench_epoch(
-    graphs: tuple[str, ...], features: int, hidden: int, classes: int, dropout: float, **options: Any
-) -> None:
+def bench_epoch(graphs: tuple[str, ...], **options: Any) -> None:
     """Train a two-layer GCN for an epoch: forward, loss, backward, Adam.
 
     GRAPHS are as in `mgg bench aggregate`; features and labels are drawn. [default: rmat:17:12]
     """
-    from .tools.bench.document import Options
-    from .tools.bench.epoch import Shape, process_epoch
+    from .tools.bench.epoch import process_epoch
 
-    process_epoch(graphs or ("rmat:17:12",), Shape(features, hidden, classes, dropout), Options(**options))
+    process_epoch(graphs or ("rmat:17:12",), **options)
 
 
 @cli.command(

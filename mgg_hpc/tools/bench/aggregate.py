@@ -70,9 +70,13 @@ def widths_of(text: str) -> list[int]:
 
 
 def process_aggregate(
-    names: tuple[str, ...], widths: str, dtypes: str, orders: str, weighted: bool, options: Options
+    names: tuple[str, ...], *, widths: str, dtypes: str, orders: str, weighted: bool, **others: Any
 ) -> None:
-    """Measure, print and write. Raises InputError for a graph, option, peer or file that will not do."""
+    """Measure, print and write; ``others`` are those of Options.
+
+    Raises InputError for a graph, option, peer or file that will not do.
+    """
+    options = Options(**others)
     columns, kinds = widths_of(widths), words_of("dtypes", dtypes, DTYPES)
     methods = words_of("orders", orders, order.METHODS)
     chosen, python = peers.chosen(options.peers, "aggregate"), peers.interpreter(options.peers_env)

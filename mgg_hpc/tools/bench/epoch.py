@@ -34,8 +34,14 @@ class Shape:
     dropout: float
 
 
-def process_epoch(names: tuple[str, ...], shape: Shape, options: Options) -> None:
-    """Measure, print and write. Raises InputError for a graph, peer or file that will not do."""
+def process_epoch(
+    names: tuple[str, ...], *, features: int, hidden: int, classes: int, dropout: float, **others: Any
+) -> None:
+    """Measure, print and write; ``others`` are those of Options.
+
+    Raises InputError for a graph, peer or file that will not do.
+    """
+    shape, options = Shape(features, hidden, classes, dropout), Options(**others)
     chosen, python = peers.chosen(options.peers, "epoch"), peers.interpreter(options.peers_env)
     options.check()
     for name in names:

@@ -17,6 +17,7 @@ COLOURS = {
     "scipy": "#9a9a9a",
 }
 INK, FAINT = "#222222", "#dddddd"
+LONGEST = 1.3  # times the largest median: where a whisker ends that one interrupted turn made
 
 
 def load() -> Any:
@@ -59,6 +60,10 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
     """Bars over the gather floor, a group for each width."""
     names = [name for name in COLOURS if any(name in case["ms"] for case in cases)]
     bar = min(0.25, 0.8 / len(names))
+    tallest = max(
+        ms["median"] / case["floor"]["ms"]["median"] for case in cases for ms in case["ms"].values()
+    )
+    top = 1.3 * tallest  # a whisker that an interrupted turn made ends here, and does not flatten the rest
     for group, case in enumerate(cases):
         floor = case["floor"]["ms"]["median"]
         least = case["compulsory"]["ms"] / floor
@@ -69,16 +74,17 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
             low, middle, high = (case["ms"][name][key] for key in ("min", "median", "max"))
             at = group + (position - (len(names) - 1) / 2) * bar
             axes.bar(at, middle / floor, bar * 0.92, color=COLOURS[name], zorder=2)
-            axes.vlines(at, low / floor, high / floor, color=INK, linewidth=0.8, zorder=3)
+            end = min(high / floor, top)
+            axes.vlines(at, low / floor, end, color=INK, linewidth=0.8, zorder=3)
             above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": 6.5}
-            axes.annotate(_label(middle), (at, high / floor), **above)
+            axes.annotate(_label(middle), (at, end), **above)
     axes.axhline(1, color=INK, linewidth=1, linestyle="--", zorder=4)
     axes.set_xlim(-0.5, len(cases) - 0.5)
     axes.set_xticks(range(len(cases)), [str(case["width"]) for case in cases])
     axes.set_xlabel(f"width of a row ({cases[0]['dtype']})")
     axes.yaxis.grid(True, color=FAINT, zorder=0)
     axes.set_axisbelow(True)
-    axes.margins(y=0.08)
+    axes.set_ylim(0, 1.06 * top)
     first = cases[0]
     said = ", weighted" if first["weighted"] else ""
     said += "" if first["order"] == "none" else f", order {first['order']}"
@@ -126,12 +132,12 @@ def epoch(found: dict[str, Any], path: Path) -> None:
         ms = [case["ms"][name]["median"] for name in names]
         left.barh(names, ms, 0.65, color=colours)
         for name in names:
-            low, high = case["ms"][name]["min"], case["ms"][name]["max"]
+            low, high = case["ms"][name]["min"], min(case["ms"][name]["max"], LONGEST * max(ms))
             left.hlines(name, low, high, color=INK, linewidth=1)
         sizes = [case["peak_bytes"][name] / 1e6 for name in names]
         right.barh(names, sizes, 0.65, color=colours)
         for axes, values, unit, ends in (
-            (left, ms, "ms", [case["ms"][name]["max"] for name in names]),
+            (left, ms, "ms", [min(case["ms"][name]["max"], LONGEST * max(ms)) for name in names]),
             (right, sizes, "MB", sizes),
         ):
             for name, value, end in zip(names, values, ends, strict=True):
