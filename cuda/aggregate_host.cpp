@@ -250,7 +250,7 @@ void run_stages(const Aggregation<S>& call) {
 #pragma omp for schedule(dynamic, 1) nowait
     for (int64_t i = 0; i < packets; ++i) exchange->push(i);
     for (size_t stage = 0; stage < schedule.stages.size(); ++stage) {
-      if (stage > 0) {
+      if (stage > 0 && exchange) {
 #pragma omp single
         exchange->wait(static_cast<int>(stage) - 1);
       }

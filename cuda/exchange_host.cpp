@@ -111,6 +111,13 @@ void HaloExchange::wait(int wave) {
   }
 }
 
+void HaloExchange::move(const char* rows, int64_t row_bytes) {
+  begin(rows, row_bytes);
+  for (int64_t i = 0; i < packets(); ++i) push(i);
+  for (int wave = 0; wave < layout_.waves; ++wave) wait(wave);
+  end();
+}
+
 void HaloExchange::progress() {
   if (calling_.try_lock()) {
     transport_->progress();

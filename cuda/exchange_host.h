@@ -49,6 +49,9 @@ class HaloExchange {
   // Ends the call: gives the owners their credit; what was pushed has arrived.
   void end();
 
+  // A whole call without any sums: what bulk exchanges do, for comparison.
+  void move(const char* rows, int64_t row_bytes);
+
   // Rows that this rank has pushed since it was asked last.
   int64_t take_rows_pushed() { return rows_pushed_.exchange(0); }
   int64_t waves() const { return layout_.waves; }

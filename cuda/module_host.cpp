@@ -143,6 +143,11 @@ class HostExchange {
     for (const int64_t count : vector_of(receive_counts)) receives_ += count;
   }
   mgg::HaloExchange& exchange() { return exchange_; }
+  void move(uint64_t rows, int64_t row_bytes) {
+    require_room(row_bytes);
+    nb::gil_scoped_release release;
+    exchange_.move(reinterpret_cast<const char*>(rows), row_bytes);
+  }
   int64_t take_rows_pushed() { return exchange_.take_rows_pushed(); }
   void require_room(int64_t row_bytes) const {
     require(receives_ * row_bytes <= staging_bytes_, "exchange: rows are wider than the staging was made for");
@@ -178,7 +183,7 @@ class HostSchedule {
                  std::optional<Flat<const mgg::Accumulator<S>>> weight, Matrix<T> out,
                  std::optional<Flat<const mgg::Accumulator<S>>> scale,
                  std::optional<Flat<const mgg::Accumulator<S>>> bias, bool relu, const std::string& reduce, int threads,
-                 HostExchange* exchange, uint64_t transport) {
+                 HostExchange* exchange, bool arrived, uint64_t transport) {
     using A = mgg::Accumulator<S>;
     const int64_t dim = static_cast<int64_t>(out.shape(1));
     const int64_t stride = mgg::padded_stride(dim, sizeof(S)), row_bytes = stride * sizeof(S);
@@ -211,7 +216,7 @@ class HostSchedule {
     check_sources(addresses, counts, rank);
 
     nb::gil_scoped_release release;
-    if (moving) moving->begin(reinterpret_cast<const char*>(addresses.data()[rank]), row_bytes);
+    if (moving && !arrived) moving->begin(reinterpret_cast<const char*>(addresses.data()[rank]), row_bytes);
     std::vector<const S*> sources;
     for (const mgg::Chunk& chunk : schedule_.chunks) {
       // What is fetched by gets lies on its owner at this PE's own address.
@@ -223,8 +228,9 @@ class HostSchedule {
     aggregate_here(mgg::Aggregation<S>{&schedule_, sources.data(), weight ? weight->data() : nullptr,
                                        reinterpret_cast<S*>(out.data()), scale ? scale->data() : nullptr,
                                        bias ? padded_bias.data() : nullptr, partials, accumulators, stride, reduction,
-                                       relu, threads, moving, transport_at(transport), &calling_});
-    if (moving) moving->end();
+                                       relu, threads, arrived ? nullptr : moving, transport_at(transport),
+                                       &calling_});
+    if (moving && !arrived) moving->end();
   }
 
   int64_t blocks() const { return static_cast<int64_t>(schedule_.blocks.size()); }
@@ -299,7 +305,7 @@ template <class S, class T>
 void bind_aggregate(nb::class_<HostSchedule>& schedule, const char* name) {
   schedule.def(name, &HostSchedule::aggregate<S, T>, "addresses"_a.noconvert(), "counts"_a.noconvert(), "rank"_a,
                "weight"_a.noconvert().none(), "out"_a.noconvert(), "scale"_a.noconvert().none(),
-               "bias"_a.noconvert().none(), "relu"_a, "reduce"_a, "threads"_a, "exchange"_a.none(), "transport"_a);
+               "bias"_a.noconvert().none(), "relu"_a, "reduce"_a, "threads"_a, "exchange"_a.none(), "arrived"_a, "transport"_a);
 }
 
 template <class T>
@@ -334,6 +340,7 @@ NB_MODULE(_host, m) {
            "rank"_a, "size"_a, "waves"_a, "send_rows"_a.noconvert(), "send_counts"_a.noconvert(),
            "send_places"_a.noconvert(), "receive_counts"_a.noconvert(), "staging"_a, "staging_bytes"_a, "signals"_a,
            "transport"_a)
+      .def("move", &HostExchange::move, "rows"_a, "row_bytes"_a)
       .def("take_rows_pushed", &HostExchange::take_rows_pushed);
   m.def("signal_count", &mgg::HaloExchange::signal_count, "waves"_a, "size"_a);
   nb::class_<HostSchedule> schedule(m, "Schedule");

@@ -344,6 +344,22 @@ def bench_epoch(graphs: tuple[str, ...], **options: Any) -> None:
     process_epoch(graphs or ("rmat:17:12",), **options)
 
 
+@bench.command("overlap", epilog=example("mgg launch -n 2 bench overlap rmat:17 --width 64"))
+@click.argument("graph", default="rmat:17:16")
+@click.option("--width", type=click.IntRange(1, 65536), default=64, show_default=True, help="Of rows.")
+@click.option("--ways", default="halo,bulk,direct,get,all-gather", show_default=True, help="Of exchanging.")
+@click.option("--backend", default="auto", show_default=True, help="As run.backend of a job file.")
+@click.option("--threads", type=click.IntRange(0, 1024), default=0, help="Of each rank. [default: its share]")
+@click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help="Of each way.")
+@click.option("--json", type=Output, help="Write the figures as JSON to this file.")
+@click.option("--table", type=Output, help="Write them as Markdown to this file.")
+def bench_overlap(graph: str, **options: Any) -> int:
+    """Exchange and sum: how much of the one hides behind the other. Under a launcher, or on one rank."""
+    from .tools.bench.overlap import process_overlap
+
+    return process_overlap(graph, **options)
+
+
 @cli.command(
     short_help="Show what this machine has, and lacks.", epilog=example("mgg doctor", "mgg doctor --json")
 )

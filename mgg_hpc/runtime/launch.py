@@ -28,7 +28,7 @@ RANKS = "MGG_RANKS"  # the number of ranks, which each of them checks
 FOLDER_PREFIX = "mgg-launch-"  # of the folder in the temporary folder that a launch keeps while it runs
 TERMINAL = "MGG_TERMINAL"  # the terminal's columns: ranks write to it through the launcher's pipes
 
-PARALLEL = ("train", "predict")  # the verbs that share their work between ranks
+PARALLEL = ("train", "predict", "bench")  # the verbs that share their work between ranks
 
 _STATUS_FILE = "status"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

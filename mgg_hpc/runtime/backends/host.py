@@ -157,8 +157,9 @@ class HostBackend:
         *,
         edge: Any = None,
         epilogue: Epilogue | None = None,
+        arrived: bool = False,
     ) -> None:
-        """See Backend.aggregate."""
+        """See Backend.aggregate. arrived: sum what `move` brought, and exchange nothing."""
         if reduce not in REDUCTIONS or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
             raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")
         if tuple(out.shape) != (plan.destinations, src.format.dim) or out.dtype != src.format.dtype:
@@ -184,6 +185,7 @@ class HostBackend:
             reduce,
             self.threads,
             exchange and exchange.native,
+            arrived,
             self.transport_address if plan.transfer == "get" else 0,
         )
         if plan.transfer == "none":
@@ -194,6 +196,10 @@ class HostBackend:
         self.meter.local_bytes += plan.local_edges * row_bytes
         self.meter.remote_bytes += rows * row_bytes
         self.meter.remote_rows += rows
+
+    def move(self, plan: Plan, src: Rows) -> None:
+        """Exchange the halo of a prepared plan and sum nothing; `aggregate` with ``arrived`` sums it. Collective."""
+        self._exchanges[plan].native.move(int(src.addresses[self.rank]), src.format.row_bytes)
 
     def dropout(self, x: Any, out: Any, ids: NDArray[np.int64], draw: Draw) -> None:
         """See Backend.dropout."""

@@ -85,7 +85,7 @@ def process_aggregate(
         subjects.check(name)
     threads, pages = options.threads, options.pages
     with contest.workspace() as folder, peers.started(chosen, python, threads, pages) as field:
-        found = document.begin("aggregate", options, field)
+        found = document.contested("aggregate", options, field)
         found["stream_gb_per_s"] = bandwidth = stream(field.ours)
         found["cases"] = []
         for name in names:

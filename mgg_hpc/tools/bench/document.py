@@ -55,7 +55,7 @@ class Sheet:
     rows: list[list[str]]
 
 
-def begin(benchmark: str, options: Options, field: Field) -> dict[str, Any]:
+def begin(benchmark: str, threads: int, turns: int) -> dict[str, Any]:
     """What every document begins with."""
     return {
         "format": "mgg-bench",
@@ -64,8 +64,15 @@ def begin(benchmark: str, options: Options, field: Field) -> dict[str, Any]:
         "command": shlex.join(["mgg", *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.describe(),
-        "threads": options.threads,
-        "turns": options.turns,
+        "threads": threads,
+        "turns": turns,
+        "notes": [],
+    }
+
+
+def contested(benchmark: str, options: Options, field: Field) -> dict[str, Any]:
+    """The beginning of a document about contestants, whose pages are alike."""
+    return begin(benchmark, options.threads, options.turns) | {
         "pages": options.pages,
         "contestants": field.about,
         "notes": list(field.missing),
@@ -91,14 +98,13 @@ def cell(spread: Spread, places: int = 1) -> str:
 def preamble(found: dict[str, Any]) -> list[str]:
     """The lines that say how it was measured."""
     machine_line = ", ".join(f"{key} {value}" for key, value in found["machine"].items() if value != "")
-    policy = {"huge": "huge pages by madvise", "small": "4 KiB pages"}[found["pages"]]
-    return [
-        f"{found['date']}: {found['command']}",
-        f"machine: {machine_line}",
-        f"contestants: {', '.join(found['contestants'].values())}",
-        f"{found['threads']} threads, {found['turns']} turns each (A B A B), {policy} for all of them",
-        *found["notes"],
-    ]
+    lines = [f"{found['date']}: {found['command']}", f"machine: {machine_line}"]
+    turns = f"{found['threads']} threads, {found['turns']} turns each (A B A B)"
+    if "contestants" in found:
+        policy = {"huge": "huge pages by madvise", "small": "4 KiB pages"}[found["pages"]]
+        lines.append(f"contestants: {', '.join(found['contestants'].values())}")
+        turns += f", {policy} for all of them"
+    return [*lines, turns, *found["notes"]]
 
 
 def finish(found: dict[str, Any], sheets: list[Sheet], options: Options) -> None:

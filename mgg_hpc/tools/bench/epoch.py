@@ -56,7 +56,7 @@ def process_epoch(
             peers.started(chosen, python, options.threads, options.pages) as field,
         ):
             measured, left_out = measure(graph, shape, field, folder, options.turns)
-            found = document.begin("epoch", options, field)
+            found = document.contested("epoch", options, field)
             cases.append(measured)
             notes += left_out
     found |= {"model": asdict(shape), "cases": cases}
