@@ -15,6 +15,7 @@ import pytest
 
 from mgg_hpc.runtime import launch
 
+TESTS = Path(__file__).with_name("test_shmem.py")
 ROOT = Path(__file__).parents[2]
 
 # Reserves as many bytes as its argument says, tells its pid, and waits for all ranks for ever.
@@ -179,6 +180,20 @@ def test_the_transport_keeps_its_promises_across_hosts(program, hosts, ranks):
     for rounds in (0, 12):  # 0: connections that nothing has used must be closed as well
         ended = hosts.run([program, rounds], ranks, seconds=30)
         assert (ended.returncode, ended.stderr) == (0, "")
+    assert hosts.segments() == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_table_of_hard_cases_across_hosts(built, hosts, ranks):
+    """What test_shmem.py does on one host; with two ranks on each, some peers are within reach and some are not."""
+    tests = ["-m", "mpi4py", "-m", "pytest", "-q", "-x", "--color=no", "--with-mpi", "-m", "mpi", TESTS]
+    environment = {
+        "MGG_TEST_TRANSFERS": "get,halo",
+        "MGG_TEST_RANKS": str(2 * ranks),
+        "OMP_NUM_THREADS": "1",
+    }
+    ended = hosts.run([sys.executable, *tests], ranks, environment, folder=ROOT, seconds=150)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
     assert hosts.segments() == []
 
 
