@@ -57,6 +57,9 @@ void HaloExchange::begin(const char* rows, int64_t row_bytes) {
   if (row_bytes != row_bytes_) make_packets(row_bytes);
   rows_ = rows;
   ++call_;
+  unacknowledged_.clear();
+  for (int pe = 0; pe < layout_.size; ++pe)
+    if (receives_from_[pe] && !reachable_[pe]) unacknowledged_.push_back(pe);
   for (size_t i = 0; i < packets_of_.size(); ++i) unsent_[i].store(packets_of_[i], std::memory_order_relaxed);
   for (int pe = 0; pe < layout_.size; ++pe)
     if (sends_to_[pe] && call_ > 2) await(credit(pe), call_ - 2);
@@ -91,16 +94,33 @@ void HaloExchange::push(int64_t number) {
   const std::lock_guard<std::mutex> lock(calling_);
   const bool last = unsent.fetch_sub(1, std::memory_order_relaxed) == 1;
   transport_->put_signal_nbi(place, box, packet.count * row_bytes_, last ? signal : nullptr, call_, packet.pe);
+  turn();
+}
+
+void HaloExchange::turn() {
   transport_->progress();
+  for (size_t i = 0; i < unacknowledged_.size();) {
+    const int pe = unacknowledged_[i];
+    bool here = true;
+    for (int wave = 0; wave < layout_.waves && here; ++wave)
+      here = layout_.receive_counts[pair(wave, pe)] == 0 || load_signal(arrival(wave, pe)) >= call_;
+    if (!here) {
+      ++i;
+      continue;
+    }
+    uint64_t* mine = acknowledgement(layout_.rank);
+    transport_->put_signal_nbi(mine, nullptr, 0, mine, call_, pe);
+    unacknowledged_.erase(unacknowledged_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
 }
 
 void HaloExchange::await(const uint64_t* signal, uint64_t value) {
-  for (int turn = 0; load_signal(signal) < value; ++turn) {
+  for (int tries = 0; load_signal(signal) < value; ++tries) {
     {
       const std::lock_guard<std::mutex> lock(calling_);
-      transport_->progress();
+      turn();
     }
-    if (turn > 64) sched_yield();  // where ranks outnumber cores, somebody else has to push
+    if (tries > 64) sched_yield();  // where ranks outnumber cores, somebody else has to push
   }
 }
 
@@ -120,23 +140,25 @@ void HaloExchange::move(const char* rows, int64_t row_bytes) {
 
 void HaloExchange::progress() {
   if (calling_.try_lock()) {
-    transport_->progress();
+    turn();
     calling_.unlock();
   }
 }
 
 void HaloExchange::end() {
-  const std::lock_guard<std::mutex> lock(calling_);
-  for (int pe = 0; pe < layout_.size; ++pe) {
-    if (!receives_from_[pe]) continue;
-    uint64_t* mine = credit(layout_.rank);
-    if (reachable_[pe])
-      store_signal(static_cast<uint64_t*>(transport_->pointer(mine, pe)), call_);
-    else
-      transport_->put_signal_nbi(mine, nullptr, 0, mine, call_, pe);
+  {
+    const std::lock_guard<std::mutex> lock(calling_);
+    for (int pe = 0; pe < layout_.size; ++pe) {
+      if (!receives_from_[pe]) continue;
+      uint64_t* mine = credit(layout_.rank);
+      if (reachable_[pe])
+        store_signal(static_cast<uint64_t*>(transport_->pointer(mine, pe)), call_);
+      else
+        transport_->put_signal_nbi(mine, nullptr, 0, mine, call_, pe);
+    }
   }
-  // Peers wait for what is still on its way, and after this call nobody may drive it for a while.
-  if (far_) transport_->flush();
+  for (int pe = 0; pe < layout_.size; ++pe)
+    if (sends_to_[pe] && !reachable_[pe]) await(acknowledgement(pe), call_);
 }
 
 }  // namespace mgg

@@ -4,7 +4,8 @@
 // packets of up to packet_bytes: into the receiver's memory where it is within reach, else by the transport. Every
 // wave has a signal for each pair of ranks, whose values are the numbers of calls, so nothing is ever reset.
 // Staging is used in turn by odd and even calls. A receiver's credit says up to which call it has read, and an
-// owner does not push call n before it has the credit of call n - 2.
+// owner does not push call n before it has the credit of call n - 2. A receiver out of reach also acknowledges what
+// has arrived, and its owners stay until it has: only inside of calls does anybody keep a network going.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -31,7 +32,7 @@ class HaloExchange {
     int64_t staging_bytes;
     uint64_t* signals;  // symmetric, signal_count(waves, size), zero at first
   };
-  static int64_t signal_count(int waves, int size) { return int64_t(waves + 1) * size; }
+  static int64_t signal_count(int waves, int size) { return int64_t(waves + 2) * size; }
 
   HaloExchange(Layout layout, Transport* transport);
 
@@ -46,7 +47,7 @@ class HaloExchange {
   const char* staging() const { return layout_.staging + (call_ & 1) * layout_.staging_bytes; }
   // Lets transfers go on, if nobody else does already.
   void progress();
-  // Ends the call: gives the owners their credit; what was pushed has arrived.
+  // Ends the call: gives the owners their credit, and waits until what was pushed has arrived. By one thread.
   void end();
 
   // A whole call without any sums: what bulk exchanges do, for comparison.
@@ -64,10 +65,12 @@ class HaloExchange {
   };
   uint64_t* arrival(int wave, int pe) const { return layout_.signals + int64_t(wave) * layout_.size + pe; }
   uint64_t* credit(int pe) const { return arrival(layout_.waves, pe); }
+  uint64_t* acknowledgement(int pe) const { return arrival(layout_.waves + 1, pe); }
   int64_t pair(int wave, int pe) const { return int64_t(wave) * layout_.size + pe; }
   void find_reachable();
   void make_packets(int64_t row_bytes);
   void await(const uint64_t* signal, uint64_t value);
+  void turn();  // with calling_ held
   template <class Copy>
   void pack(const Packet& packet, char* to, Copy copy) const;
 
@@ -75,6 +78,7 @@ class HaloExchange {
   Transport* transport_;
   std::mutex calling_;
   std::vector<char> sends_to_, receives_from_, reachable_;  // [size]
+  std::vector<int> unacknowledged_;                         // PEs out of reach whose rows are on their way here
   std::vector<Packet> packets_;
   std::unique_ptr<std::atomic<int64_t>[]> unsent_;  // packets of each pair of wave and PE
   std::vector<int64_t> packets_of_;                 // [waves x size]

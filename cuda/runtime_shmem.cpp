@@ -8,10 +8,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <new>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 namespace mgg::shmem {
 namespace {
@@ -47,15 +48,13 @@ class ShmemTransport final : public Transport {
     if (bytes) shmem_putmem_nbi(mine, from, bytes, pe);
     if (!signal) return;
     // OpenSHMEM 1.4 has no put with signal. A blocking put of the word would wait until the network has taken all that
-    // is before it, so it is non-blocking as well, from a place that stays until the flush.
-    values_.push_back(value);
+    // is before it, so it is non-blocking as well, from a place that stays for long.
+    uint64_t& word = words_[next_word_++ % words_.size()];
+    word = value;
     shmem_fence();
-    shmem_putmem_nbi(signal, &values_.back(), sizeof(value), pe);
+    shmem_putmem_nbi(signal, &word, sizeof(value), pe);
   }
-  void flush() override {
-    shmem_quiet();
-    values_.clear();
-  }
+  void flush() override { shmem_quiet(); }
 
   // Nothing in OpenSHMEM lets its library look at its connections without waiting for something (Open MPI's shmem_test
   // only compares), but MPI and OpenSHMEM share one engine, and a probe that finds nothing turns it once.
@@ -80,7 +79,9 @@ class ShmemTransport final : public Transport {
 
   uint64_t* word_;  // symmetric
   shmem_ctx_t channels_[2];
-  std::deque<uint64_t> values_;  // grows without moving what it holds
+  // Signals on their way. Callers wait for answers long before as many are.
+  std::vector<uint64_t> words_ = std::vector<uint64_t>(1 << 17);
+  size_t next_word_ = 0;
 };
 
 std::unique_ptr<ShmemTransport> running;

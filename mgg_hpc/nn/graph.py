@@ -40,7 +40,7 @@ def symmetric_bytes(gcn: Adjacency, counts: NDArray[np.int64], format: RowFormat
     lists = [plan.lists for plan in plans if plan.lists is not None]
     if not lists:
         return 2 * int(counts.max(initial=0)) * format.row_bytes
-    return sum(2 * each.capacity * format.row_bytes + 8 * (each.waves + 2) * ranks for each in lists)
+    return sum(2 * each.capacity * format.row_bytes + 8 * (each.waves + 3) * ranks for each in lists)
 
 
 class GraphHandle:

@@ -62,7 +62,7 @@ def process_overlap(
     with mpi.agree(comm):
         if "direct" in chosen and not subject.backend.reaches_peers:
             chosen.remove("direct")
-    times = subject.measure([*PARTS, *chosen], turns)
+    times, processor = subject.measure([*PARTS, *chosen], turns)
     found = document.begin("overlap", subject.backend.threads, turns) | {
         "graph": graph.name,
         "nodes": graph.nodes,
@@ -77,6 +77,7 @@ def process_overlap(
         "transfer": subject.transfer,
         "transfer_reason": subject.reason,
         "ms": {way: spread([1e3 * t for t in taken]) for way, taken in times.items()},
+        "processor_ms": {way: 1e3 * seconds for way, seconds in processor.items()},
         "samples_ms": {way: [1e3 * t for t in taken] for way, taken in times.items()},
     }
     summing, moving = (float(np.median(times[part])) for part in PARTS)
@@ -165,29 +166,38 @@ class Subject:
             "all-gather": all_gather,
         }[name]
 
-    def measure(self, names: list[str], turns: int) -> dict[str, list[float]]:
-        """Seconds of the slowest rank, way by way in turns; every way's sums are those of the first."""
+    def measure(self, names: list[str], turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
+        """Seconds of the slowest rank, way by way in turns, and the median of those that its processors worked.
+
+        Every way's sums must be those of the first.
+        """
         actions = {name: self.way(name) for name in names}
-        first, wanted = {}, None
-        backend_turns = {}
+        wanted = None
+        wall: dict[str, list[float]] = {}
+        worked: dict[str, list[float]] = {}
+        turns_of = {}
         self.way("exchange")()  # what "sum" alone sums
         for name, action in actions.items():
-            first[name] = self._timed(action)
+            first, _ = self._timed(action)
             if name != "exchange":
                 wanted = self._compare(name, wanted)
-            backend_turns[name] = turns if first[name] < SLOW_SECONDS else 2
-        times: dict[str, list[float]] = {name: [] for name in names}
+            turns_of[name] = turns if first < SLOW_SECONDS else 2
+            wall[name], worked[name] = [], []
         for turn in range(turns):
             for name, action in actions.items():
-                if turn < backend_turns[name]:
-                    times[name].append(self._timed(action))
-        return times
+                if turn < turns_of[name]:
+                    seconds, processor = self._timed(action)
+                    wall[name].append(seconds)
+                    worked[name].append(processor)
+        return wall, {name: float(np.median(seconds)) for name, seconds in worked.items()}
 
-    def _timed(self, action: Callable[[], None]) -> float:
+    def _timed(self, action: Callable[[], None]) -> tuple[float, float]:
         mpi.barrier(self.comm)
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         action()
-        return float(max(self.comm.allgather(time.perf_counter() - began)))
+        taken = time.perf_counter() - began, time.process_time() - worked
+        every = self.comm.allgather(taken)
+        return max(wall for wall, _ in every), max(processor for _, processor in every)
 
     def _compare(self, name: str, wanted: Any) -> Any:
         """The sums of every way, up to the order of additions."""
@@ -215,5 +225,5 @@ def notes(found: dict[str, Any]) -> list[str]:
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
     """The table."""
-    rows = [[way, cell(times, 2)] for way, times in found["ms"].items()]
-    return [Sheet("slowest rank, ms, median (min .. max)", ["way", "ms"], rows)]
+    rows = [[way, cell(times, 2), f"{found['processor_ms'][way]:.2f}"] for way, times in found["ms"].items()]
+    return [Sheet("slowest rank, ms, median (min .. max)", ["way", "ms", "of processors"], rows)]
