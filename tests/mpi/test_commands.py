@@ -120,21 +120,34 @@ def test_a_run_writes_its_folder(comm, folder, first, mgg):
     assert float(lines[-1]["loss"]) == pytest.approx(summary["final_loss"], rel=1e-8)
 
 
-def test_bytes_and_heap_are_what_the_partition_says(comm, folder, first, mgg):
-    """Forward and backward of both layers, each edge and self loop reads a row once an epoch."""
+@pytest.mark.parametrize("transfer", ["direct", "get", "halo", "auto"])
+def test_bytes_and_heap_are_what_the_partition_says(comm, folder, first, mgg, transfer):
+    """Forward and backward of both layers, each edge and self loop reads a row once an epoch; with a halo, each
+    distinct remote row crosses once."""
     graph = blocks(features=12)
     first(lambda: write_job(folder, graph, model={"hidden": 8}))
-    mgg("train", folder / "job.toml")
+    mgg("train", folder / "job.toml", f"--set=plan.transfer={transfer}")
     summary, _ = trained(folder / "runs" / "001")
+    used = summary["transfer"]
+    assert used == transfer if transfer != "auto" else used in ("direct", "get", "halo")
     bounds = edge_balanced(graph.indptr, comm.size)
     source, destination = reference.edge_list(graph.indptr, graph.indices)
     owner = np.searchsorted(bounds, np.arange(graph.nodes), side="right")
-    remote = int((owner[source] != owner[destination]).sum())
+    across = owner[source] != owner[destination]
+    remote = int(across.sum())
+    halo = {(int(r), int(u)) for r, u in zip(owner[destination][across], source[across], strict=True)}
     # 12 features to 8 hidden: the first layer aggregates its 12 inputs, and nothing of it backward; then 4 classes.
     values = 12 + 4 + 4
-    assert summary["bytes"]["remote"] == remote * values * 4
+    rows = len(halo) if used == "halo" else remote
+    assert summary["bytes"]["remote"] == rows * values * 4
+    assert summary["remote_rows"] == rows * 3
     assert summary["bytes"]["local"] == (graph.edges - remote + graph.nodes) * values * 4
-    assert summary["heap_bytes"] == 2 * max(np.diff(bounds)) * 12 * 4
+    if used == "halo":
+        largest = max(sum(r == rank for r, _ in halo) for rank in range(1, comm.size + 1))
+        signals = summary["heap_bytes"] - 2 * largest * 12 * 4
+        assert 0 < signals <= 16 * 8 * comm.size
+    else:
+        assert summary["heap_bytes"] == 2 * max(np.diff(bounds)) * 12 * 4
 
 
 def test_the_best_validation_epoch_is_kept(folder, first, mgg):
