@@ -113,7 +113,7 @@ def test_launch_runs_only_what_ranks_share(tmp_path):
     assert (done.returncode, files(tmp_path)) == (2, {})
     assert (
         done.stderr
-        == "mgg: error: mgg launch: generate is not for several ranks; launch runs train and predict\n"
+        == "mgg: error: mgg launch: generate is not for several ranks; launch runs train, predict and bench\n"
     )
 
 
