@@ -50,7 +50,8 @@ def process_launch(ranks: int, arguments: Sequence[str], mpi: str = "auto", dry_
     """Run ``mgg`` with ``arguments`` on ``ranks`` ranks; ``mpi="system"`` prefers the machine's own MPI."""
     if arguments[0] not in PARALLEL:
         raise InputError(
-            f"mgg launch: {arguments[0]} is not for several ranks; launch runs {', '.join(PARALLEL[:-1])} and {PARALLEL[-1]}"
+            f"mgg launch: {arguments[0]} is not for several ranks; "
+            f"launch runs {', '.join(PARALLEL[:-1])} and {PARALLEL[-1]}"
         )
     # Started from a checkout without an installation, ranks find the package in the current folder;
     # otherwise that folder's files must not stand in for Python's own modules.

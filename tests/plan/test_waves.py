@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import cases
 import numpy as np
 import pytest
@@ -63,9 +65,7 @@ def test_the_rows_that_most_edges_need_come_first(rng):
             minlength=chunk["rows"],
         )
         edges.append((int(uses.max()), int(uses.min())))
-    assert all(
-        least >= most for (_, least), (most, _) in zip(edges, edges[1:], strict=False)
-    )  # from wave to wave
+    assert all(least >= most for (_, least), (most, _) in itertools.pairwise(edges))  # from wave to wave
     assert sum(chunk["rows"] for chunk in made.chunks[1:]) == len(plan.halo)
 
 

@@ -31,9 +31,10 @@ def check(case, x, out, weight=None):
     assert (np.abs(out.astype(np.float64) - wanted) <= bound).all()
 
 
-@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize(
+    ("ranks", "transfer"), [(1, "direct"), *((ranks, transfer) for ranks in (2, 4) for transfer in TRANSFERS)]
+)
 @pytest.mark.parametrize("width", cases.WIDTHS)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("name", cases.CASES)
 def test_sums_are_within_the_error_bound(rng, name, ranks, width, transfer):
     case = cases.CASES[name](rng, ranks)
