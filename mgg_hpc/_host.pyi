@@ -6,14 +6,64 @@ ValueError. "T" below is float32 or float64, the same in all arguments of a call
 
 from typing import Any
 
-class Schedule:
-    """Who sums what on one host, made once for a plan: blocks of about wpb * ps edges, hubs split.
+class PointerTransport:
+    """The mgg::Transport of ranks that share memory."""
 
-    chunks, segments: the plan's structs as uint8. indices: int32 [E]. Raises ValueError where they disagree.
+    def __init__(self, rank: int) -> None: ...
+    def add(self, addresses: Any, bytes: int) -> None:
+        """A symmetric allocation. addresses: uint64 [P], kept, and read when they are needed."""
+
+    @property
+    def address(self) -> int:
+        """Of the transport, for `HaloExchange` and `Schedule`."""
+
+class HaloExchange:
+    """Moves each distinct remote row once a call, in waves (cuda/exchange_host.h).
+
+    send_rows: int32. send_counts, send_places, receive_counts: int64 [waves * size]. staging: address of symmetric
+    memory of 2 * staging_bytes; signals: of signal_count(waves, size) zeros of 8 bytes. transport: its address.
     """
 
     def __init__(
-        self, chunks: Any, segments: Any, indices: Any, destinations: int, ps: int, dist: int, wpb: int
+        self,
+        rank: int,
+        size: int,
+        waves: int,
+        send_rows: Any,
+        send_counts: Any,
+        send_places: Any,
+        receive_counts: Any,
+        staging: int,
+        staging_bytes: int,
+        signals: int,
+        transport: int,
+    ) -> None: ...
+    def move(self, rows: int, row_bytes: int) -> None:
+        """A call without sums. rows: address of this rank's row 0. Collective."""
+
+    def take_rows_pushed(self) -> int:
+        """Rows that this rank has pushed since it was asked last."""
+
+def signal_count(waves: int, size: int) -> int:
+    """Words of 8 bytes that an exchange needs."""
+
+class Schedule:
+    """Who sums what on one host, made once for a plan: stages, blocks of about wpb * ps edges, hubs split.
+
+    chunks, segments: the plan's structs as uint8. indices: int32 [E]. gets: remote rows are fetched by gets. Raises
+    ValueError where they disagree.
+    """
+
+    def __init__(
+        self,
+        chunks: Any,
+        segments: Any,
+        indices: Any,
+        destinations: int,
+        ps: int,
+        dist: int,
+        wpb: int,
+        gets: bool = False,
     ) -> None: ...
     @property
     def blocks(self) -> int: ...
@@ -21,22 +71,33 @@ class Schedule:
     def hubs(self) -> int: ...
     @property
     def bytes(self) -> int: ...
-    def aggregate(
+    def aggregate_float32(
         self,
         addresses: Any,
         counts: Any,
+        rank: int,
         weight: Any | None,
         out: Any,
         scale: Any | None,
         bias: Any | None,
         relu: bool,
+        reduce: str,
         threads: int,
+        exchange: HaloExchange | None,
+        arrived: bool,
+        transport: int,
     ) -> None:
-        """out[v] = relu(scale[v] * sum over v's edges of weight * row + bias).
+        """out[v] = relu(scale[v] * reduce over v's edges of (weight * row) + bias); reduce: "sum", "mean" or "max".
 
-        addresses uint64 [P], counts int64 [P]: row 0 and number of rows of each PE. weight T [E] or None.
-        out T [destinations, dim], rows padded to 16 bytes. scale T [destinations], bias T [dim], or None.
+        addresses uint64 [P], counts int64 [P]: row 0 and number of rows of each PE. weight A [E] or None. out
+        [destinations, dim], rows padded to 16 bytes. scale A [destinations], bias A [dim], or None; A is float32, for
+        rows of float64 float64. exchange: of a plan with waves; arrived: what it has moved is summed, and nothing is
+        exchanged. transport: its address for a schedule with gets, else 0.
         """
+    # The same for rows of other types; halves are passed as uint16.
+    def aggregate_float64(self, *arguments: Any) -> None: ...
+    def aggregate_float16(self, *arguments: Any) -> None: ...
+    def aggregate_bfloat16(self, *arguments: Any) -> None: ...
 
 def dropout_rows(
     x: Any, out: Any, node: Any, p: float, seed: int, epoch: int, stream: int, threads: int
