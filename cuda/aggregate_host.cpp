@@ -126,7 +126,11 @@ inline void emit(const Aggregation<typename T::S>& call, const Segment& head, in
       sum.value[i] = call.relu ? (value < 0 ? V{} : value) : value;  // NaN stays NaN
     }
   }
-  sum.write(call.out + destination * call.stride + column, valid);
+  auto* out = call.out + destination * call.stride + column;
+  if (call.streams)
+    sum.stream_to(out);
+  else
+    sum.write(out, valid);
 }
 
 // A run of columns that one tile covers, with the kernels made for it.
@@ -260,6 +264,7 @@ void run_stages(const Aggregation<S>& call) {
         if (exchange && omp_get_thread_num() == 0) exchange->progress();
       }
     }
+    if (call.streams) end_streams();
   }
 }
 
@@ -311,6 +316,7 @@ void run_gets(const Aggregation<S>& call) {
       run_block(mine, columns, schedule.blocks[at]);
       at = after, turn = 1 - turn;
     }
+    if (call.streams) end_streams();
   }
 }
 

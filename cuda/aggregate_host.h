@@ -71,6 +71,7 @@ struct Aggregation {
   int64_t stride;   // values between rows, of sources and out alike
   Reduce reduce;
   bool relu;
+  bool streams;  // results go past the caches; rows begin with a cache line then
   int threads;
   HaloExchange* exchange;  // with halo
   Transport* transport;    // with gets

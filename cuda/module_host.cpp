@@ -212,6 +212,10 @@ class HostSchedule {
       accumulators = moving ? reinterpret_cast<A*>(out.data()) : nullptr;
     else
       accumulators = moving ? sums_.take<A>(rows * stride) : nullptr;
+    // Results that no cache holds until they are read; rows of whole lines.
+    constexpr int64_t line = 64, large = 8 << 20;
+    const bool streams = rows * row_bytes >= large && row_bytes % line == 0 &&
+                         reinterpret_cast<uintptr_t>(out.data()) % line == 0;
     A* partials = partials_.take<A>(int64_t(schedule_.slots) * stride);
     check_sources(addresses, counts, rank);
 
@@ -228,7 +232,7 @@ class HostSchedule {
     aggregate_here(mgg::Aggregation<S>{&schedule_, sources.data(), weight ? weight->data() : nullptr,
                                        reinterpret_cast<S*>(out.data()), scale ? scale->data() : nullptr,
                                        bias ? padded_bias.data() : nullptr, partials, accumulators, stride, reduction,
-                                       relu, threads, arrived ? nullptr : moving, transport_at(transport),
+                                       relu, streams, threads, arrived ? nullptr : moving, transport_at(transport),
                                        &calling_});
     if (moving && !arrived) moving->end();
   }

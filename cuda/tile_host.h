@@ -105,6 +105,32 @@ inline void store(Float16* to, Vector<float, BYTES> value) {
   for (int i = 0; i < BYTES / 4; ++i) narrow(value[i], to[i]);
 }
 
+// Past the caches, to memory aligned to a vector of values: what is written once and not read soon would otherwise
+// be read first, to fill the lines that it overwrites.
+template <int BYTES, class S>
+inline void stream(S* to, Vector<Accumulator<S>, BYTES> value) {
+#if defined(__AVX512F__)
+  if constexpr (BYTES == 64 && std::is_same_v<S, float>) return _mm512_stream_ps(to, (__m512)value);
+  if constexpr (BYTES == 64 && std::is_same_v<S, double>) return _mm512_stream_pd(to, (__m512d)value);
+  if constexpr (BYTES == 64 && sizeof(S) == 2) {
+    alignas(32) S narrow[16];
+    store<64>(narrow, value);
+    return _mm256_stream_si256(reinterpret_cast<__m256i*>(to), *reinterpret_cast<const __m256i*>(narrow));
+  }
+#elif defined(__AVX2__)
+  if constexpr (BYTES == 32 && std::is_same_v<S, float>) return _mm256_stream_ps(to, (__m256)value);
+  if constexpr (BYTES == 32 && std::is_same_v<S, double>) return _mm256_stream_pd(to, (__m256d)value);
+#endif
+  store<BYTES>(to, value);
+}
+
+// Streamed values are seen by other threads after this.
+inline void end_streams() {
+#if defined(__AVX2__)
+  _mm_sfence();
+#endif
+}
+
 // The first `lanes` values only; nothing else is touched.
 #if defined(__AVX512F__)
 inline __m512 load_part(const float* from, uint32_t mask) { return _mm512_maskz_loadu_ps(mask, from); }
@@ -204,6 +230,10 @@ struct Tile {
       else
 #endif
         store<BYTES>(row + i * lanes, value[i]);
+  }
+  void stream_to(S* row) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < COUNT; ++i) stream<BYTES>(row + i * lanes, value[i]);
   }
   template <class T>
   static V at(const T* row, int i, [[maybe_unused]] const Edge& edge) {

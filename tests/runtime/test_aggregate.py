@@ -11,6 +11,7 @@ import cases
 import ml_dtypes
 import numpy as np
 import pytest
+import scipy.sparse
 from world import SMALL, play
 
 from mgg_hpc import _host, reference
@@ -112,6 +113,23 @@ def test_a_maximum_keeps_not_a_number(rng):
     wanted = reference.aggregate(source, destination, case.nodes, x, None, "max")
     assert np.isnan(wanted).any() and not np.isnan(wanted).all()
     np.testing.assert_array_equal(play(case, x, reduce="max"), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("kind", [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), BFLOAT16])
+def test_results_that_no_cache_holds(rng, kind, transfer):
+    """Large results of whole cache lines are stored past the caches."""
+    nodes, width = 300_000, 64 // kind.itemsize
+    source, destination = rng.integers(0, nodes, (2, 400_000))
+    destination[:5000] = 7
+    case = cases.csr(source, destination, nodes, cases.even(nodes, 2))
+    x = rng.integers(-8, 8, (nodes, width)).astype(kind)
+    x[source[destination == 7]] = 0
+    out = play(case, x, transfer=transfer, geometry=Geometry(256, 16, 4), calls=1)
+    wanted = scipy.sparse.csr_matrix(
+        (np.ones(len(source)), case.indices, case.indptr), (nodes, nodes)
+    ) @ x.astype(np.float64)
+    np.testing.assert_array_equal(out.astype(np.float64), wanted)
 
 
 def test_staging_is_used_in_turn(rng):
