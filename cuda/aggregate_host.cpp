@@ -121,9 +121,7 @@ inline void emit(const Aggregation<typename T::S>& call, const Segment& head, in
     const A* bias = call.bias ? call.bias + column : nullptr;
 #pragma GCC unroll 16
     for (int i = 0; i < T::count; ++i) {
-      V value = sum.value[i] * scale;
-      if (bias) value += T::at(bias, i, valid);
-      sum.value[i] = call.relu ? (value < 0 ? V{} : value) : value;  // NaN stays NaN
+      sum.value[i] = epilogue(sum.value[i], scale, bias ? T::at(bias, i, valid) : V{}, call.relu);
     }
   }
   auto* out = call.out + destination * call.stride + column;
@@ -314,6 +312,11 @@ void run_gets(const Aggregation<S>& call) {
       for (size_t i = 0; i < sources.size(); ++i)
         if (schedule.chunks[i].kind != Chunk::owned) sources[i] = boxes[turn];
       run_block(mine, columns, schedule.blocks[at]);
+      // Others fetch from here too, and a network may need this side for it.
+      if (omp_get_thread_num() == 0 && call.calling->try_lock()) {
+        call.transport->progress();
+        call.calling->unlock();
+      }
       at = after, turn = 1 - turn;
     }
     if (call.streams) end_streams();

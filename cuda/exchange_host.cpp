@@ -21,7 +21,8 @@ HaloExchange::HaloExchange(Layout layout, Transport* transport) : layout_(std::m
       if (layout_.send_counts[pair(wave, pe)]) sends_to_[pe] = 1;
       if (layout_.receive_counts[pair(wave, pe)]) receives_from_[pe] = 1;
     }
-  if (rows != static_cast<int64_t>(layout_.send_rows.size())) throw std::invalid_argument("exchange: rows and counts differ");
+  if (rows != static_cast<int64_t>(layout_.send_rows.size()))
+    throw std::invalid_argument("exchange: rows and counts differ");
   unsent_ = std::make_unique<std::atomic<int64_t>[]>(pairs);
 }
 
@@ -156,6 +157,7 @@ void HaloExchange::end() {
       else
         transport_->put_signal_nbi(mine, nullptr, 0, mine, call_, pe);
     }
+    turn();  // what arrived while nobody looked is acknowledged before this PE leaves
   }
   for (int pe = 0; pe < layout_.size; ++pe)
     if (sends_to_[pe] && !reachable_[pe]) await(acknowledgement(pe), call_);

@@ -50,7 +50,8 @@ class HaloExchange {
   // Ends the call: gives the owners their credit, and waits until what was pushed has arrived. By one thread.
   void end();
 
-  // A whole call without any sums: what bulk exchanges do, for comparison.
+  // A whole call without any sums: what bulk exchanges do, for comparison. Owners may push again at once, so what
+  // arrived is to be read before any rank's next call but one.
   void move(const char* rows, int64_t row_bytes);
 
   // Rows that this rank has pushed since it was asked last.

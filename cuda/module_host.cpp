@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -141,6 +142,7 @@ class HostExchange {
                    reinterpret_cast<uint64_t*>(signals)},
                   transport_at(transport)) {
     for (const int64_t count : vector_of(receive_counts)) receives_ += count;
+    for (const int32_t row : vector_of(send_rows)) last_row_ = std::max<int64_t>(last_row_, row);
   }
   mgg::HaloExchange& exchange() { return exchange_; }
   void move(uint64_t rows, int64_t row_bytes) {
@@ -149,6 +151,7 @@ class HostExchange {
     exchange_.move(reinterpret_cast<const char*>(rows), row_bytes);
   }
   int64_t take_rows_pushed() { return exchange_.take_rows_pushed(); }
+  void require_rows(int64_t count) const { require(last_row_ < count, "exchange: sends rows that are not there"); }
   void require_room(int64_t row_bytes) const {
     require(receives_ * row_bytes <= staging_bytes_, "exchange: rows are wider than the staging was made for");
   }
@@ -158,7 +161,7 @@ class HostExchange {
   static std::vector<T> vector_of(const Flat<const T>& array) {
     return {array.data(), array.data() + array.size()};
   }
-  int64_t staging_bytes_, receives_ = 0;
+  int64_t staging_bytes_, receives_ = 0, last_row_ = -1;
   mgg::HaloExchange exchange_;
 };
 
@@ -189,7 +192,7 @@ class HostSchedule {
     const int64_t stride = mgg::padded_stride(dim, sizeof(S)), row_bytes = stride * sizeof(S);
     const int64_t rows = schedule_.destinations;
     require(static_cast<int64_t>(out.shape(0)) == rows, "out: a row for each destination");
-    require(rows <= 1 || out.stride(0) == stride, "out: rows must be padded to 16 bytes");
+    require(rows == 0 || out.stride(0) == stride, "out: rows must be padded to 16 bytes");
     require(out.size() == 0 || out.stride(1) == 1, "out: columns must be contiguous");
     require(reinterpret_cast<uintptr_t>(out.data()) % mgg::row_alignment == 0, "out: not aligned to 16 bytes");
     require(!weight || static_cast<int64_t>(weight->size()) == schedule_.edges, "weight: one for each edge");
@@ -202,7 +205,7 @@ class HostSchedule {
                                               : mgg::Reduce::max;
     require(reduction != mgg::Reduce::max || reduce == "max", "reduce: sum, mean or max");
     mgg::HaloExchange* moving = exchange ? &exchange->exchange() : nullptr;
-    if (moving) exchange->require_room(row_bytes);
+    if (moving) exchange->require_room(row_bytes), exchange->require_rows(counts.data()[rank]);
     require(static_cast<int64_t>(schedule_.stages.size()) == 1 + (moving ? moving->waves() : 0),
             "a plan with waves needs its exchange, and no other does");
     std::vector<A> padded_bias(bias ? stride : 0, A(0));

@@ -78,6 +78,16 @@ def all_remote(rng, ranks):
     return csr(source[keep], destination[keep], 80, bounds)
 
 
+def one_way(rng, ranks):
+    """Every remote edge comes from a lower rank: the first only sends, the last only receives."""
+    bounds = even(70, ranks)
+    source, destination = _random(rng, 70, 500)
+    owner = np.searchsorted(bounds, source, side="right")
+    mine = np.searchsorted(bounds, destination, side="right")
+    keep = owner <= mine
+    return csr(source[keep], destination[keep], 70, bounds)
+
+
 def hub(rng, ranks):
     """One node receives half of all edges, many more than a schedule's block."""
     source, destination = _random(rng, 120, 3000)
@@ -119,6 +129,7 @@ CASES: dict[str, Callable[[np.random.Generator, int], Case]] = {
         empty_rows,
         rank_without_rows,
         all_remote,
+        one_way,
         hub,
         duplicates,
         self_loops,

@@ -56,12 +56,12 @@ def check_sums(rng, comm, backend, name, transfer):
                 assert (np.abs(out - wanted) <= bound).all(), (width, kind)
 
 
-def check_many_layers(rng, comm, backend, transfer):
+def check_many_layers(rng, comm, backend, transfer, name="ordinary"):
     """Many layers in a row, ranks at different speeds: a row overwritten too early would show.
 
     With a halo there is no barrier at all: signals and credits are enough.
     """
-    case = cases.ordinary(rng, comm.size)
+    case = cases.CASES[name](rng, comm.size)
     mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
     plan = planned(comm, case, transfer)
     format = RowFormat(np.dtype(np.float64), 8)

@@ -40,7 +40,12 @@ def symmetric_bytes(gcn: Adjacency, counts: NDArray[np.int64], format: RowFormat
     lists = [plan.lists for plan in plans if plan.lists is not None]
     if not lists:
         return 2 * int(counts.max(initial=0)) * format.row_bytes
-    return sum(2 * each.capacity * format.row_bytes + 8 * (each.waves + 3) * ranks for each in lists)
+    return sum(2 * each.capacity * format.row_bytes + signal_bytes(each.waves, ranks) for each in lists)
+
+
+def signal_bytes(waves: int, ranks: int) -> int:
+    """Bytes of the signals of an exchange (HaloExchange::signal_count words), and room to align them."""
+    return 8 * (waves + 3) * ranks
 
 
 class GraphHandle:

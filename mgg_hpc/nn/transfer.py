@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..plan import model
+from ..plan import model, waves
 from ..plan.layout import RowFormat
 from ..plan.workload import Plan
 from ..runtime import exchange, mpi, probe
 from ..runtime.backends.base import Backend
-from .graph import Adjacency, symmetric_bytes
+from .graph import Adjacency, signal_bytes, symmetric_bytes
 
 
 def choose_transfer(
@@ -45,7 +45,10 @@ def choose_transfer(
     widest = max(formats, key=lambda format: format.row_bytes)
     halo = sum(max(comm.allgather(len(plan.halo))) for plan in plans)
     backend.reserve(
-        max(symmetric_bytes(gcn, counts, widest, comm.size), 2 * halo * widest.row_bytes)
+        max(
+            symmetric_bytes(gcn, counts, widest, comm.size),
+            2 * halo * widest.row_bytes + len(plans) * signal_bytes(waves.MOST_WAVES, comm.size),
+        )
         + probe.symmetric_bytes(comm.size)
     )
     costs = probe.measure(comm, backend)

@@ -28,9 +28,10 @@ def test_sums_over_ranks_are_within_the_error_bound(rng, comm, backend, name, tr
     exchanged.check_sums(rng, comm, backend, name, transfer)
 
 
+@pytest.mark.parametrize("name", ["ordinary", "one_way"])
 @pytest.mark.parametrize("transfer", exchanged.TRANSFERS)
-def test_one_barrier_a_layer_is_enough(rng, comm, backend, transfer):
-    exchanged.check_many_layers(rng, comm, backend, transfer)
+def test_one_barrier_a_layer_is_enough(rng, comm, backend, transfer, name):
+    exchanged.check_many_layers(rng, comm, backend, transfer, name)
 
 
 @pytest.mark.parametrize("transfer", exchanged.TRANSFERS)

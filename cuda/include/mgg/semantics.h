@@ -26,10 +26,11 @@ MGG_BOTH T mean_divisor(int64_t edges) {
 }
 
 // What is stored for a destination: its sum, scaled (GCN's d_v^-1/2), plus bias, through ReLU.
-template <class T>
-MGG_BOTH T epilogue(T sum, T scale, T bias, bool relu) {
-  const T value = sum * scale + bias;
-  return relu && value < T(0) ? T(0) : value;  // NaN stays NaN
+// V: one value, or a vector of them.
+template <class V, class T>
+MGG_BOTH V epilogue(V sum, T scale, V bias, bool relu) {
+  const V value = sum * scale + bias;
+  return relu ? (value < 0 ? V{} : value) : value;  // NaN stays NaN
 }
 
 // Philox4x32-10 (Salmon et al., SC '11): a counter of 128 bits and a key of 64 give four 32-bit words.
