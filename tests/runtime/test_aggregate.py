@@ -249,6 +249,7 @@ def test_a_plan_that_names_rows_outside_its_chunk_is_refused(rng):
                 "sum",
                 1,
                 None,
+                False,
                 0,
             )
 
