@@ -111,7 +111,7 @@ template <class Struct>
 std::vector<Struct> structs(const Flat<const uint8_t>& bytes, const char* what) {
   require(bytes.size() % sizeof(Struct) == 0, what);
   std::vector<Struct> items(bytes.size() / sizeof(Struct));
-  std::memcpy(static_cast<void*>(items.data()), bytes.data(), bytes.size());
+  if (!items.empty()) std::memcpy(static_cast<void*>(items.data()), bytes.data(), bytes.size());
   return items;
 }
 

@@ -52,7 +52,8 @@ def error_bound(
 ) -> Floats:
     """How far a sum of rows of x's dtype may be from `aggregate`: eps sqrt(degree) sum(|w x|).
 
-    eps is that of the accumulation (float32 for half rows, to which the eps of storing the result is added).
+    eps is that of the accumulation (float32 for half rows, to which the eps of storing the result is added, and the
+    step between the smallest numbers, which have no eps: float16 has them below 2^-14).
     `aggregate` has its own error of that form in float64, which is added.
     """
     absolute = None if weight is None else np.abs(np.asarray(weight, np.float64))
@@ -61,8 +62,9 @@ def error_bound(
     np.add.at(degree, destination, 1.0)
     half = x.dtype.itemsize == 2
     eps = float(np.finfo(np.float32 if half else x.dtype).eps) + float(np.finfo(np.float64).eps)
-    storing = float(ml_dtypes.finfo(x.dtype).eps) if half else 0.0
-    return (eps * np.sqrt(degree)[:, None] + storing) * magnitude
+    stored = ml_dtypes.finfo(x.dtype)
+    storing, step = (float(stored.eps), float(stored.smallest_subnormal)) if half else (0.0, 0.0)
+    return (eps * np.sqrt(degree)[:, None] + storing) * magnitude + step
 
 
 def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) -> tuple[Ids, Ids, Floats]:

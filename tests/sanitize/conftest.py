@@ -1,0 +1,56 @@
+"""The extension built with the address and the undefined-behaviour sanitizer, in a copy of the package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def sanitized(require, tmp_path_factory) -> dict[str, str]:
+    """The environment of a Python that loads the package with the sanitized extension.
+
+    Kernels are built for one instruction set: what surrounds them is the same in all, and vector code that GCC's
+    sanitizers do not see is left to guarded pages.
+    """
+    compiler = shutil.which("g++")
+    require(compiler is not None, "no g++ (package g++)")
+    tools = {name: shutil.which(name, path=Path(sys.executable).parent) for name in ("cmake", "ninja")}
+    require(None not in tools.values(), f"no cmake or ninja beside {sys.executable}")
+    build, package = tmp_path_factory.mktemp("build"), tmp_path_factory.mktemp("tree") / "mgg_hpc"
+    make = f"-DCMAKE_MAKE_PROGRAM={tools['ninja']}"
+    options = ["-DMGG_SANITIZE=address;undefined", "-DMGG_ISAS=baseline", f"-DCMAKE_CXX_COMPILER={compiler}"]
+    for command in (
+        [tools["cmake"], "-G", "Ninja", make, f"-DPython_EXECUTABLE={sys.executable}", *options, "-S", ROOT],
+        [tools["ninja"], "_host"],
+    ):
+        done = subprocess.run(command, cwd=build, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    package.mkdir()
+    for path in (ROOT / "mgg_hpc").iterdir():
+        if path.suffix != ".so" and path.name != "__pycache__":
+            (package / path.name).symlink_to(path)
+    for path in build.glob("_host*.so"):
+        shutil.copy(path, package)
+    return os.environ | {
+        "PYTHONPATH": str(package.parent),
+        # Python itself is not sanitized: the sanitizer's library must be there first, and the C++ library whose
+        # exceptions it watches. What Python leaves allocated when it ends is not ours.
+        "LD_PRELOAD": " ".join(library(compiler, name) for name in ("libasan.so", "libstdc++.so")),
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "OMP_NUM_THREADS": "2",
+    }
+
+
+def library(compiler: str, name: str) -> str:
+    """Where a compiler's own library lies."""
+    found = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    return str(Path(found.stdout.strip()).resolve())

@@ -1,0 +1,167 @@
+"""The host schedules under the thread sanitizer: between ranks, and between the threads of a rank.
+
+Clang builds them, since its OpenMP runtime comes with archer, which tells the sanitizer of forks, joins and barriers;
+of libgomp's it knows nothing and takes them for races. The runtime itself is not instrumented: what it does to its
+own memory is ignored (SUPPRESSIONS), and that a loop's iterations are handed out in order is no synchronisation to
+the sanitizer, so nothing of ours is hidden by it. Only orders that happen-before shows are judged, not deadlocks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cases
+import numpy as np
+import plans
+import pytest
+from world import SMALL
+
+from mgg_hpc.runtime.backends.base import Geometry
+
+HERE = Path(__file__).parent
+CUDA = HERE.parents[1] / "cuda"
+SOURCES = [HERE / "schedules.cpp", CUDA / "aggregate_host.cpp", CUDA / "exchange_host.cpp"]
+FLAGS = ["-std=c++17", "-O1", "-g1", "-fopenmp", "-fsanitize=thread", "-DMGG_ISA=baseline"]
+FLAGS += ["-Wno-psabi", "-Wno-logical-op-parentheses", f"-I{CUDA}", f"-I{CUDA / 'include'}"]
+
+# The library's calls of the runtime alone. Archer's own advice, ignore_noninstrumented_modules, ignores every memcpy
+# of ours as well.
+SUPPRESSIONS = "called_from_lib:libomp.so\n"
+
+RANKS = 3
+
+# A memory order that a schedule depends on: where it is, how it begins, and which sources use it.
+WEAKENED = {
+    "signals": (
+        CUDA / "include/mgg/transport_host.h",
+        "store(value, std::memory_order_",
+        "release",
+        SOURCES[::2],
+    ),
+    "hubs": (CUDA / "aggregate_host.cpp", "fetch_sub(1, std::memory_order_", "acq_rel", SOURCES[1:2]),
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def compiler(require):
+    """What compiles sources into objects, by the sources' names, and what links them into a program."""
+    clang = shutil.which("clang++")
+    require(clang is not None, "no clang++ (package clang)")
+    libraries = Path(clang).resolve().parents[1] / "lib"
+    for name, package in (("libarcher.so", "libomp-dev"), ("libclang_rt.tsan*.a", "libclang-rt-dev")):
+        require(any(libraries.rglob(name)), f"no {name} (package {package})")
+
+    def compile(sources, folder, *options):
+        def built(source):
+            target = folder / f"{source.stem}.o"
+            subprocess.run([clang, *options, *FLAGS, "-c", source, "-o", target], check=True)
+            return target
+
+        with ThreadPoolExecutor(2) as pool:
+            return dict(zip((source.name for source in sources), pool.map(built, sources), strict=True))
+
+    def link(objects, program):
+        subprocess.run([clang, *FLAGS, *objects.values(), "-o", program], check=True)
+        return program
+
+    return compile, link
+
+
+@pytest.fixture(scope="module")
+def objects(compiler, tmp_path_factory):
+    """schedules.cpp and the schedules as they are, compiled."""
+    compile, _ = compiler
+    return compile(SOURCES, tmp_path_factory.mktemp("objects"))
+
+
+@pytest.fixture(scope="module")
+def program(compiler, objects, tmp_path_factory):
+    """The same as a program."""
+    _, link = compiler
+    return link(objects, tmp_path_factory.mktemp("program") / "schedules")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The hard cases by every transfer, many calls in a row, and a graph whose halo takes several packets."""
+    folder = tmp_path_factory.mktemp("plans")
+    rng = np.random.default_rng(int(os.environ["MGG_TEST_SEED"]))
+    large = cases.csr(*rng.integers(0, 6000, (2, 30_000)), 6000, cases.even(6000, RANKS))
+    paths = {}
+    for transfer in plans.TRANSFERS:
+        for name, make in cases.CASES.items():
+            path = folder / f"{transfer}-{name}"
+            paths[path.name] = plans.write(path, make(rng, RANKS), rng, transfer, 33, 8, SMALL)
+        path = folder / f"{transfer}-large"
+        paths[path.name] = plans.write(path, large, rng, transfer, 129, 5, Geometry(16, 4, 4))
+    return paths
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a program of `compiler` to its end or to the first report."""
+    (tmp_path / "suppressions").write_text(SUPPRESSIONS)
+
+    def run(program, threads, reach, fault, *paths):
+        # Addresses that some kernels choose at random are more than the sanitizer of older compilers can take.
+        fixed = ["setarch", "--addr-no-randomize"]
+        can = subprocess.run([*fixed, "true"], capture_output=True, check=False).returncode == 0
+        return subprocess.run(
+            [*(fixed if can else []), program, str(threads), reach, fault, *paths],
+            env=os.environ
+            | {
+                "TSAN_OPTIONS": f"suppressions={tmp_path / 'suppressions'} halt_on_error=1",
+                "OMP_WAIT_POLICY": "passive",  # there are more threads than cores
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return run
+
+
+def reported(done):
+    return done.returncode == 66 and "ThreadSanitizer: data race" in done.stderr
+
+
+@pytest.mark.parametrize("reach", ["near", "far"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_schedules_are_free_of_races(program, files, run, threads, reach):
+    done = run(program, threads, reach, "none", *files.values())
+    assert (done.returncode, done.stdout) == (0, f"{len(files)}\n"), done.stderr[-6000:]
+
+
+@pytest.mark.parametrize(
+    ("fault", "threads", "reach", "name"),
+    [
+        ("unpublished", 1, "near", "direct-ordinary"),
+        ("unpublished", 1, "far", "get-ordinary"),
+        ("early", 1, "far", "halo-ordinary"),
+        ("shared", 3, "near", "direct-large"),
+    ],
+)
+def test_a_planted_race_is_reported(program, files, run, fault, threads, reach, name):
+    done = run(program, threads, reach, fault, files[name])
+    assert reported(done), done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", WEAKENED)
+def test_a_weaker_memory_order_is_reported(compiler, objects, files, run, tmp_path, name):
+    compile, link = compiler
+    path, strong, order, users = WEAKENED[name]
+    text = path.read_text()
+    assert text.count(strong + order) == 1
+    weak = tmp_path / "mgg" / path.name
+    weak.parent.mkdir()
+    weak.write_text(text.replace(strong + order, strong + "relaxed"))
+    again = compile([weak if user == path else user for user in users], tmp_path, f"-I{tmp_path}")
+    weaker = link(objects | again, tmp_path / "weaker")
+    assert reported(run(weaker, 3, "near", "none", *files.values()))
