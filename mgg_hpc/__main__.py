@@ -10,22 +10,9 @@ from typing import Any
 import click
 
 from . import __version__
+from .bench_verbs import bench
 from .errors import FAILED, WRONG_INPUT, InputError
-
-Existing = click.Path(path_type=Path)
-Output = click.Path(path_type=Path)
-
-
-class Verbs(click.Group):
-    """Lists verbs in the order in which a user meets them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-def example(*lines: str) -> str:
-    """An epilog that click prints as it stands, one example a line."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+from .verbs import Existing, Output, Verbs, example
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -236,7 +223,7 @@ def predict(run: Path, output: Path, force: bool) -> int:
 
 
 @cli.command(
-    short_help="Run train or predict on several ranks.",
+    short_help="Run train, predict or bench on several ranks.",
     epilog=example("mgg launch -n 4 train inputs/digits.toml", "mgg launch -n 2 --mpi system train job.toml"),
     context_settings={"allow_interspersed_args": False},
 )
@@ -263,101 +250,7 @@ def launch(ranks: int, mpi: str, dry_run: bool, command: tuple[str, ...]) -> int
     return process_launch(ranks, command, mpi, dry_run)
 
 
-@cli.group(
-    short_help="Compare with other libraries, in turns.",
-    cls=Verbs,
-    epilog=example("mgg bench aggregate rmat:16", "mgg bench epoch --json epoch.json"),
-)
-def bench() -> None:
-    """Compare this package with its peers: in turns, on the same inputs, threads and pages.
-
-    `make bench-peers` installs the peers; without it, torch and SciPy take part.
-    """
-
-
-def bench_options(command: Any) -> Any:
-    """The options that all benchmarks have."""
-    pages, threads = click.Choice(["huge", "small"]), click.IntRange(1, 1024)
-    each = "Of each contestant."
-    for option in (
-        click.option("--plot", type=Output, help="Draw the figures into this file (.png, .svg)."),
-        click.option("--table", type=Output, help="Write them as Markdown to this file."),
-        click.option("--json", type=Output, help="Write them as JSON to this file."),
-        click.option("--peers-env", type=Existing, help="Their environment. [default: .venv-peers]"),
-        click.option(
-            "--pages", type=pages, default="huge", show_default=True, help="2 MiB, or 4 KiB; of all."
-        ),
-        click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help=each),
-        click.option("--threads", type=threads, default=2, show_default=True, help=each),
-    ):
-        command = option(command)
-    return command
-
-
-@bench.command(
-    "aggregate",
-    epilog=example(
-        "mgg bench aggregate rmat:16:8 my.h5 --widths 64,128 --peers dgl --turns 15",
-        "mgg bench aggregate my.npz --orders none,community --dtypes float32,bfloat16",
-        "mgg bench aggregate --json a.json --table a.md --plot a.png",
-    ),
-)
-@click.argument("graphs", nargs=-1)
-@click.option("--widths", default="16,64,128,256", show_default=True, help="Of rows, separated by commas.")
-@click.option(
-    "--dtypes", default="float32", show_default=True, help="Of rows: float32, bfloat16, float16; or several."
-)
-@click.option(
-    "--orders", default="none", show_default=True, help="Of rows: none, degree, rcm, community; or several."
-)
-@click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
-@click.option("--peers", default="dgl,torch,pyg,mkl,scipy", show_default=True, help='Which; or "none".')
-@bench_options
-def bench_aggregate(graphs: tuple[str, ...], **options: Any) -> None:
-    """Sum neighbours' rows; and the least that reading them costs.
-
-    GRAPHS are rmat:SCALE[:EDGE_FACTOR], graph files (.h5) or archives (.npz). [default: rmat:18:16]
-    """
-    from .tools.bench.aggregate import process_aggregate
-
-    process_aggregate(graphs or ("rmat:18:16",), **options)
-
-
-@bench.command(
-    "epoch",
-    epilog=example("mgg bench epoch", "mgg bench epoch rmat:15 --hidden 64 --peers dgl --plot epoch.png"),
-)
-@click.argument("graphs", nargs=-1)
-@click.option("--features", type=click.IntRange(1, 2**16), default=128, show_default=True)
-@click.option("--hidden", type=click.IntRange(1, 2**16), default=16, show_default=True)
-@click.option("--classes", type=click.IntRange(1, 2**16), default=32, show_default=True)
-@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5, show_default=True)
-@click.option("--peers", default="dgl,pyg,pyg-csr", show_default=True, help='Which; or "none".')
-@bench_options
-def bench_epoch(graphs: tuple[str, ...], **options: Any) -> None:
-    """Train a two-layer GCN for an epoch: forward, loss, backward, Adam.
-
-    GRAPHS are as in `mgg bench aggregate`; features and labels are drawn. [default: rmat:17:12]
-    """
-    from .tools.bench.epoch import process_epoch
-
-    process_epoch(graphs or ("rmat:17:12",), **options)
-
-
-@bench.command("overlap", epilog=example("mgg launch -n 2 bench overlap rmat:17 --width 64"))
-@click.argument("graph", default="rmat:17:16")
-@click.option("--width", type=click.IntRange(1, 65536), default=64, show_default=True, help="Of rows.")
-@click.option("--ways", default="halo,bulk,direct,get,all-gather", show_default=True, help="Of exchanging.")
-@click.option("--backend", default="auto", show_default=True, help="As run.backend of a job file.")
-@click.option("--threads", type=click.IntRange(0, 1024), default=0, help="Of each rank. [default: its share]")
-@click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help="Of each way.")
-@click.option("--json", type=Output, help="Write the figures as JSON to this file.")
-@click.option("--table", type=Output, help="Write them as Markdown to this file.")
-def bench_overlap(graph: str, **options: Any) -> int:
-    """Exchange and sum: how much of the one hides behind the other. Under a launcher, or on one rank."""
-    from .tools.bench.overlap import process_overlap
-
-    return process_overlap(graph, **options)
+cli.add_command(bench)
 
 
 @cli.command(

@@ -117,6 +117,11 @@ def from_tree(tree: dict[str, Any], where: str) -> Settings:
     return settings
 
 
+def with_transfer(settings: Settings, transfer: Any) -> Settings:
+    """The same job with plan.transfer as it was chosen."""
+    return msgspec.structs.replace(settings, plan=msgspec.structs.replace(settings.plan, transfer=transfer))
+
+
 def dumps(settings: Settings) -> str:
     """The job file that gives exactly these settings."""
     return tomli_w.dumps(msgspec.to_builtins(settings))

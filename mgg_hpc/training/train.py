@@ -194,7 +194,9 @@ def process_train(path: Path, overrides: tuple[str, ...], dry_run: bool, shown: 
     with mpi.agree(comm):
         if root:
             folder = run_folder.create(Path(settings.run.folder))
-            run_folder.write_whole(folder / run_folder.JOB, config.dumps(settings).encode())
+            # What "auto" took depends on what was measured: whoever goes on with this run takes the same.
+            taken = config.with_transfer(settings, job.adjacency.forward.transfer)
+            run_folder.write_whole(folder / run_folder.JOB, config.dumps(taken).encode())
     peak = memory.Peak()
     graph = job.graph()
     history = fit(job, graph, folder, shown)

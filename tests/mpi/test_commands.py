@@ -90,7 +90,9 @@ def test_a_run_writes_its_folder(comm, folder, first, mgg):
     run = folder / "runs" / "002"
     names = {str(path.relative_to(run)) for path in files(run)}
     assert names == {"job.toml", "metrics.csv", "summary.json", "checkpoints/model.safetensors"}
-    assert config.load(run / "job.toml") == config.load(folder / "job.toml")
+    written, given = config.load(run / "job.toml"), config.load(folder / "job.toml")
+    assert written.plan.transfer in ("direct", "get", "halo")  # what "auto" took
+    assert written == config.with_transfer(given, written.plan.transfer)
 
     summary, lines = trained(run)
     assert set(summary) >= SUMMARY

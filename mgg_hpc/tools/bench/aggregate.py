@@ -81,6 +81,7 @@ def process_aggregate(
     methods = words_of("orders", orders, order.METHODS)
     chosen, python = peers.chosen(options.peers, "aggregate"), peers.interpreter(options.peers_env)
     options.check()
+    document.refuse_ranks()
     for name in names:
         subjects.check(name)
     threads, pages = options.threads, options.pages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -68,6 +69,14 @@ def begin(benchmark: str, threads: int, turns: int) -> dict[str, Any]:
         "turns": turns,
         "notes": [],
     }
+
+
+def refuse_ranks() -> None:
+    """Raises InputError under a launcher: contestants are processes of one machine, and two contests spoil both."""
+    if int(os.environ.get("MGG_RANKS", "1")) > 1:
+        raise InputError(
+            "this benchmark runs by itself, without a launcher; for ranks there is mgg bench overlap"
+        )
 
 
 def contested(benchmark: str, options: Options, field: Field) -> dict[str, Any]:

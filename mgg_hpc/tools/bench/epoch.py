@@ -44,6 +44,7 @@ def process_epoch(
     shape, options = Shape(features, hidden, classes, dropout), Options(**others)
     chosen, python = peers.chosen(options.peers, "epoch"), peers.interpreter(options.peers_env)
     options.check()
+    document.refuse_ranks()
     for name in names:
         subjects.check(name)
     cases, notes = [], []
