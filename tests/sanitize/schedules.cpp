@@ -137,10 +137,19 @@ void aggregate(World& world, int rank, int threads, mgg::HaloExchange* exchange,
                                                          : world.rows_at[world.transfer == get ? rank : chunk.pe];
     sources.push_back(reinterpret_cast<const float*>(base) + chunk.first_row * world.stride);
   }
-  mgg::baseline::aggregate(mgg::Aggregation<float>{
-      &part.schedule, sources.data(), nullptr, part.out.data(), nullptr, nullptr, part.partials.data(),
-      exchange ? part.out.data() : nullptr, world.stride, mgg::Reduce::sum, false, threads, exchange,
-      world.transfer == get ? transport : nullptr, calling});
+  mgg::Aggregation<float> call{};
+  call.schedule = &part.schedule;
+  call.sources = sources.data();
+  call.out = part.out.data();
+  call.partials = part.partials.data();
+  call.accumulators = exchange ? part.out.data() : nullptr;
+  call.stride = world.stride;
+  call.reduce = mgg::Reduce::sum;
+  call.threads = threads;
+  call.exchange = exchange;
+  call.transport = world.transfer == get ? transport : nullptr;
+  call.calling = calling;
+  mgg::baseline::aggregate(call);
 }
 
 void play(World& world, int rank, int threads, bool far, const std::string& fault) {
