@@ -9,6 +9,7 @@
 //   shared       threads of a rank are given the same destination to store
 //   early        a transport sets a signal before its bytes are there
 #include <pthread.h>
+#include <sched.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -66,7 +67,8 @@ uint64_t address(const std::vector<T>& memory) {
   return reinterpret_cast<uint64_t>(memory.data());
 }
 
-void read_part(World& world, Reader& file, const std::vector<int64_t>& geometry, const std::vector<float>& x, int rank) {
+void read_part(World& world, Reader& file, const std::vector<int64_t>& geometry, const std::vector<float>& x,
+               int rank) {
   Part& part = world.parts[rank];
   mgg::Schedule& schedule = part.schedule;
   schedule.chunks = file.take<mgg::Chunk>();
@@ -152,7 +154,7 @@ void aggregate(World& world, int rank, int threads, mgg::HaloExchange* exchange,
   mgg::baseline::aggregate(call);
 }
 
-void play(World& world, int rank, int threads, bool far, const std::string& fault) {
+void play(World& world, int rank, int threads, bool far, const std::string& fault, std::atomic<int64_t>& playing) {
   Part& part = world.parts[rank];
   mgg::PointerTransport near(rank);
   near.add(world.rows_at.data(), world.rows_bytes);
@@ -177,6 +179,8 @@ void play(World& world, int rank, int threads, bool far, const std::string& faul
     if (exchange) exchange->end();
     if (fault == "none") check(world, rank, call);
   }
+  // What a rank has put is under way when its last call ends; in a job a barrier follows, and keeps it going.
+  for (--playing; playing > 0; sched_yield()) transport->progress();
 }
 
 }  // namespace
@@ -188,9 +192,10 @@ int main(int argc, char** argv) {
   for (int i = 4; i < argc; ++i) {
     World world = read_world(argv[i]);
     pthread_barrier_init(&world.barrier, nullptr, world.ranks);
+    std::atomic<int64_t> playing{world.ranks};
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < world.ranks; ++rank)
-      ranks.emplace_back([&, rank] { play(world, rank, threads, far, argv[3]); });
+      ranks.emplace_back([&, rank] { play(world, rank, threads, far, argv[3], playing); });
     for (std::thread& rank : ranks) rank.join();
     pthread_barrier_destroy(&world.barrier);
   }
