@@ -158,6 +158,8 @@ void HaloExchange::end() {
         transport_->put_signal_nbi(mine, nullptr, 0, mine, call_, pe);
     }
     turn();  // what arrived while nobody looked is acknowledged before this PE leaves
+    // Nobody may call the transport for a while, so credits and acknowledgements leave now.
+    for (int pe = 0; far_ && pe < layout_.size; ++pe) transport_->progress(), transport_->progress();
   }
   for (int pe = 0; pe < layout_.size; ++pe)
     if (sends_to_[pe] && !reachable_[pe]) await(acknowledgement(pe), call_);
