@@ -65,7 +65,7 @@ __attribute__((always_inline)) inline T sum_run(const Aggregation<typename T::S>
   const Schedule& schedule = *call.schedule;
   const int32_t* indices = call.transport ? schedule.place.data() : schedule.indices;
   // The last edges of all have nothing ahead of them.
-  const auto ahead = [&](int64_t end) { return end + schedule.prefetch <= schedule.edges ? schedule.prefetch : 0; };
+  const auto ahead = [&](int64_t end) { return end + call.prefetch <= schedule.edges ? call.prefetch : 0; };
   T chain[U];
   for (int u = 0; u < U; ++u) chain[u].template clear<R>();
   if (edges <= U * summation_block(0)) {

@@ -49,7 +49,7 @@ struct Schedule {
   const int32_t* indices = nullptr;                 // row within the chunk, an edge each
   int64_t edges = 0, destinations = 0;
   int32_t slots = 0;
-  int prefetch = 0;  // edges ahead whose rows are prefetched
+  int dist = 0;  // edges ahead whose rows are prefetched; negative: by the width of rows
   // For gets: a remote edge's place among its block's remote rows; for local edges the same as indices.
   std::vector<int32_t> place;
   int64_t most_remote = 0;  // remote edges of one block
@@ -70,6 +70,7 @@ struct Aggregation {
   A* accumulators;  // destinations x stride, between stages; null for a single stage
   int64_t stride;   // values between rows, of sources and out alike
   Reduce reduce;
+  int prefetch;  // edges ahead
   bool relu;
   bool streams;  // results go past the caches; rows begin with a cache line then
   int threads;

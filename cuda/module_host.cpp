@@ -170,7 +170,7 @@ class HostSchedule {
   HostSchedule(Flat<const uint8_t> chunks, Flat<const uint8_t> segments, Flat<const int32_t> indices,
                int64_t destinations, int ps, int dist, int wpb, bool gets)
       : indices_(indices) {
-    require(ps > 0 && dist >= 0 && wpb > 0, "ps and wpb are at least 1, dist at least 0");
+    require(ps > 0 && wpb > 0, "ps and wpb are at least 1");
     schedule_.chunks = structs<mgg::Chunk>(chunks, "chunks: not a whole number of structs");
     schedule_.indices = indices.data();
     schedule_.edges = static_cast<int64_t>(indices.size());
@@ -219,6 +219,9 @@ class HostSchedule {
     constexpr int64_t line = 64, large = 8 << 20;
     const bool streams = rows * row_bytes >= large && row_bytes % line == 0 &&
                          reinterpret_cast<uintptr_t>(out.data()) % line == 0;
+    // Rows of 8 KiB are on their way then, which covers a memory's latency: few wide rows, or many narrow ones.
+    const int64_t fitting = std::min<int64_t>(64, std::max<int64_t>(8, 8192 / std::max<int64_t>(1, row_bytes)));
+    const int prefetch = schedule_.dist >= 0 ? schedule_.dist : static_cast<int>(fitting);
     A* partials = partials_.take<A>(int64_t(schedule_.slots) * stride);
     check_sources(addresses, counts, rank);
 
@@ -235,7 +238,7 @@ class HostSchedule {
     aggregate_here(mgg::Aggregation<S>{&schedule_, sources.data(), weight ? weight->data() : nullptr,
                                        reinterpret_cast<S*>(out.data()), scale ? scale->data() : nullptr,
                                        bias ? padded_bias.data() : nullptr, partials, accumulators, stride, reduction,
-                                       relu, streams, threads, arrived ? nullptr : moving, transport_at(transport),
+                                       prefetch, relu, streams, threads, arrived ? nullptr : moving, transport_at(transport),
                                        &calling_});
     if (moving && !arrived) moving->end();
   }

@@ -130,7 +130,7 @@ inline void make_schedule(Schedule& s, std::vector<Segment> segments, int ps, in
     make_blocks(s, first, last, int64_t(ps) * wpb);
     first = last;
   }
-  s.prefetch = dist;
+  s.dist = dist;
   s.pending = std::make_unique<std::atomic<int32_t>[]>(s.hubs.size());
   for (size_t i = 0; i < s.hubs.size(); ++i) s.pending[i] = s.hubs[i].slots;
   if (gets) make_places(s);

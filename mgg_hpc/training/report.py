@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..runtime.backends.base import BY_WIDTH, Geometry
 from . import memory
 from .job import Job
 
@@ -39,6 +40,11 @@ def console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
+def distance(geometry: Geometry) -> int | str:
+    """dist as people and summary.json are told it."""
+    return "auto" if geometry.dist == BY_WIDTH else geometry.dist
+
+
 def print_start(job: Job) -> None:
     """One line each on the graph, the ranks and the choices made."""
     part, geometry, ranks = job.part, job.backend.geometry, job.comm.size
@@ -46,7 +52,7 @@ def print_start(job: Job) -> None:
     lines = [
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
         f"{part.features:,} features, {part.classes} classes",
-        f"{counted(ranks, 'rank')}, {threads}; ps {geometry.ps}, dist {geometry.dist}, wpb {geometry.wpb}",
+        f"{counted(ranks, 'rank')}, {threads}; ps {geometry.ps}, dist {distance(geometry)}, wpb {geometry.wpb}",
         f"backend {job.backend.name} ({job.backend_reason}); "
         f"transfer {job.adjacency.forward.transfer} ({job.transfer_reason})",
     ]

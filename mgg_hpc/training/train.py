@@ -155,7 +155,7 @@ def summarise(job: Job, graph: GraphHandle, history: History, peak: memory.Peak)
         "ranks": comm.size,
         "backend": job.backend.name,
         "transfer": job.adjacency.forward.transfer,
-        "plan": {"ps": geometry.ps, "dist": geometry.dist, "wpb": geometry.wpb},
+        "plan": {"ps": geometry.ps, "dist": report.distance(geometry), "wpb": geometry.wpb},
         "epochs": len(history.epoch_ms),
         "best_epoch": history.best_epoch,
         "val_accuracy": history.scores.val,

@@ -147,6 +147,7 @@ void aggregate(World& world, int rank, int threads, mgg::HaloExchange* exchange,
   call.accumulators = exchange ? part.out.data() : nullptr;
   call.stride = world.stride;
   call.reduce = mgg::Reduce::sum;
+  call.prefetch = part.schedule.dist;
   call.threads = threads;
   call.exchange = exchange;
   call.transport = world.transfer == get ? transport : nullptr;

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import InputError
-from .base import Backend, Geometry, Options
+from .base import BY_WIDTH, Backend, Geometry, Options
 
 # What "auto" stands for on CPUs. Blocks of 4,096 edges are small against a thread's share and large against the
-# cost of claiming one; 16 rows ahead cover a memory latency at any width that is worth prefetching.
-DEFAULT_GEOMETRY = Geometry(ps=256, dist=16, wpb=16)
+# cost of claiming one.
+DEFAULT_GEOMETRY = Geometry(ps=256, dist=BY_WIDTH, wpb=16)
 
 
 def choose(name: str, comm: Any, options: Options) -> tuple[Backend, str]:

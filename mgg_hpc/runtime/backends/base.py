@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 
+BY_WIDTH = -1  # Geometry.dist: few wide rows ahead, or many narrow ones, 8 KiB of them
+
 
 @dataclass(frozen=True)
 class Geometry:
     """How a schedule cuts the work (MGG section 4): on a CPU, a block of wpb * ps edges is claimed by one thread,
-    and rows are prefetched ``dist`` edges ahead."""
+    and rows are prefetched ``dist`` edges ahead (or BY_WIDTH)."""
 
     ps: int
     dist: int
