@@ -33,7 +33,9 @@ def on_hosts(hosts: two_hosts.Hosts, folder: Path, *arguments: object) -> dict[s
     ended = hosts.run([str(word) for word in command], 1, {"OMP_NUM_THREADS": "1"}, seconds=300)
     if ended.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{ended.stdout}{ended.stderr}")
-    return json.loads(path.read_text())
+    found = json.loads(path.read_text())
+    del found["command"]  # names files that are gone by now
+    return found
 
 
 def hidden(hosts: two_hosts.Hosts, folder: Path, edge_factor: int, turns: int) -> dict[str, Any]:
