@@ -11,17 +11,15 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <deque>
 
+#include "claims_host.h"
 #include "mgg/semantics.h"
 #include "tile_host.h"
 
 namespace mgg {
 namespace MGG_ISA {
 namespace {
-
-// How many accumulators a narrow tile keeps: additions to one wait for each other.
-template <class T>
-constexpr int chains = T::count == 1 ? 2 : 1;
 
 // Adjacent lines of long rows come by themselves once the first half is asked for.
 template <class T>
@@ -32,99 +30,103 @@ inline void prefetch(const typename T::S* row) {
   for (int i = 0; i < (lines > 8 ? lines / 2 : lines); ++i) __builtin_prefetch(line + 64 * i);
 }
 
-// The rows of consecutive edges of one chunk, added to chains of sums.
+// The rows of edges `edge` to `stop` - 1, all of one chunk, added to a sum.
 template <class T, class R, bool WEIGHTED>
-inline void add_rows(const Aggregation<typename T::S>& call, const int32_t* indices, const typename T::S* base,
-                     int64_t edge, int64_t stop, int64_t ahead, const typename T::Edge& valid, T* chain) {
-  constexpr int U = chains<T>;
-  const int64_t stride = call.stride;
-  const auto take = [&](int64_t e, T& into) {
-    prefetch<T>(base + indices[e + ahead] * stride);
+inline void add_rows(const Aggregation<typename T::S>& call, const typename T::S* base, int64_t edge, int64_t stop,
+                     int64_t ahead, const typename T::Edge& valid, T& sum) {
+  for (; edge < stop; ++edge) {
+    prefetch<T>(base + call.indices[edge + ahead] * call.stride);
+    const auto* row = base + call.indices[edge] * call.stride;
     if constexpr (WEIGHTED)
-      into.template combine<R>(base + indices[e] * stride, call.weight[e], valid);
+      sum.template combine<R>(row, call.weight[edge], valid);
     else
-      into.template combine<R>(base + indices[e] * stride, valid);
-  };
-  for (; edge + U <= stop; edge += U)
-#pragma GCC unroll 4
-    for (int u = 0; u < U; ++u) take(edge + u, chain[u]);
-  if constexpr (U > 1)
-    for (; edge < stop; ++edge) take(edge, chain[0]);
-}
-
-template <class T, class R>
-inline void join(T* chain) {
-  for (int u = 1; u < chains<T>; ++u) chain[0].template combine<R>(chain[u]);
+      sum.template combine<R>(row, valid);
+  }
 }
 
 // One tile of columns over a run of segments of one destination, `edges` in all.
 template <class T, class R, bool WEIGHTED>
-__attribute__((always_inline)) inline T sum_run(const Aggregation<typename T::S>& call, const Segment* first, const Segment* last, int64_t edges,
-                 int64_t column, const typename T::Edge& valid) {
-  constexpr int U = chains<T>;
-  const Schedule& schedule = *call.schedule;
-  const int32_t* indices = call.transport ? schedule.place.data() : schedule.indices;
-  // The last edges of all have nothing ahead of them.
-  const auto ahead = [&](int64_t end) { return end + call.prefetch <= schedule.edges ? call.prefetch : 0; };
-  T chain[U];
-  for (int u = 0; u < U; ++u) chain[u].template clear<R>();
-  if (edges <= U * summation_block(0)) {
-    for (const Segment* segment = first; segment != last; ++segment) {
-      const int64_t end = segment->first_edge + segment->count;
-      add_rows<T, R, WEIGHTED>(call, indices, call.sources[segment->chunk] + column, segment->first_edge, end,
-                               ahead(end), valid, chain);
-    }
-    join<T, R>(chain);
-    return chain[0];
-  }
-  const int64_t block = U * summation_block(edges);
-  T total;
+__attribute__((noinline)) T sum_run(const Aggregation<typename T::S>& call, const Segment* first, const Segment* last,
+                                    int64_t edges, int64_t column, const typename T::Edge& valid) {
+  const int64_t block = summation_block(edges);
+  T total, sum;
   total.template clear<R>();
+  sum.template clear<R>();
   int64_t left = block;
   for (const Segment* segment = first; segment != last; ++segment) {
-    const int64_t end = segment->first_edge + segment->count;
+    const auto* base = call.sources[segment->chunk] + column;
+    const int64_t end = segment->first_edge + segment->count, ahead = call.ahead(end);
     for (int64_t edge = segment->first_edge; edge < end;) {
       const int64_t stop = std::min(end, edge + left);
-      add_rows<T, R, WEIGHTED>(call, indices, call.sources[segment->chunk] + column, edge, stop, ahead(end), valid,
-                               chain);
+      add_rows<T, R, WEIGHTED>(call, base, edge, stop, ahead, valid, sum);
       left -= stop - edge;
       edge = stop;
       if (left > 0) continue;
-      join<T, R>(chain);
-      total.template combine<R>(chain[0]);
-      for (int u = 0; u < U; ++u) chain[u].template clear<R>();
+      total.template combine<R>(sum);
+      sum.template clear<R>();
       left = block;
     }
   }
-  join<T, R>(chain);
-  total.template combine<R>(chain[0]);
-  return total;
+  sum.template combine<R>(total);
+  return sum;
 }
 
-// What becomes of a destination's sum: kept for its next stage, or finished and stored.
+// The same for a destination of one segment.
+template <class T, class R, bool WEIGHTED>
+inline T sum_one(const Aggregation<typename T::S>& call, const Segment& segment, int64_t column,
+                 const typename T::Edge& valid) {
+  const int64_t end = segment.first_edge + segment.count, ahead = call.ahead(end);
+  const int64_t block = summation_block(segment.count);
+  const auto* base = call.sources[segment.chunk] + column;
+  int64_t edge = segment.first_edge;
+  T total, sum;
+  sum.template clear<R>();
+  if (segment.count <= block) {
+    add_rows<T, R, WEIGHTED>(call, base, edge, end, ahead, valid, sum);
+    return sum;
+  }
+  total.template clear<R>();
+  for (; edge + block <= end; edge += block) {
+    add_rows<T, R, WEIGHTED>(call, base, edge, edge + block, ahead, valid, sum);
+    total.template combine<R>(sum);
+    sum.template clear<R>();
+  }
+  add_rows<T, R, WEIGHTED>(call, base, edge, end, ahead, valid, sum);
+  sum.template combine<R>(total);
+  return sum;
+}
+
+// What becomes of a destination's sum, unless it is only stored: kept for its next stage, or finished. True: store it.
 template <class T, class R>
-inline void emit(const Aggregation<typename T::S>& call, const Segment& head, int64_t column,
-                 const typename T::Edge& valid, T sum) {
+__attribute__((noinline)) bool finish(const Aggregation<typename T::S>& call, const Segment& head, int64_t column,
+                                      const typename T::Edge& valid, T& sum) {
   using A = typename T::A;
   using V = typename T::V;
   const int64_t destination = head.destination;
   if (call.accumulators) {
     A* accumulator = call.accumulators + destination * call.stride + column;
     if (!(head.flags & opens)) sum.template combine<R>(accumulator, valid);
-    if (!(head.flags & closes)) return sum.write(accumulator, valid);
+    if (!(head.flags & closes)) {
+      sum.write(accumulator, valid);
+      return false;
+    }
   }
   const int64_t degree = call.reduce == Reduce::sum ? 0 : call.schedule->degree[destination];
   if (call.reduce == Reduce::max && degree == 0) sum.template clear<Sum>();
-  if (call.scale || call.bias || call.relu || call.reduce == Reduce::mean) {
-    A scale = call.scale ? call.scale[destination] : A(1);
-    if (call.reduce == Reduce::mean) scale /= mean_divisor<A>(degree);
-    const A* bias = call.bias ? call.bias + column : nullptr;
+  A scale = call.scale ? call.scale[destination] : A(1);
+  if (call.reduce == Reduce::mean) scale /= mean_divisor<A>(degree);
+  const A* bias = call.bias ? call.bias + column : nullptr;
 #pragma GCC unroll 16
-    for (int i = 0; i < T::count; ++i) {
-      sum.value[i] = epilogue(sum.value[i], scale, bias ? T::at(bias, i, valid) : V{}, call.relu);
-    }
-  }
-  auto* out = call.out + destination * call.stride + column;
+  for (int i = 0; i < T::count; ++i)
+    sum.value[i] = epilogue(sum.value[i], scale, bias ? T::at(bias, i, valid) : V{}, call.relu);
+  return true;
+}
+
+template <class T, class R>
+inline void emit(const Aggregation<typename T::S>& call, bool plain, const Segment& head, int64_t column,
+                 const typename T::Edge& valid, T& sum) {
+  if (!plain && !finish<T, R>(call, head, column, valid, sum)) return;
+  auto* out = call.out + head.destination * call.stride + column;
   if (call.streams)
     sum.stream_to(out);
   else
@@ -140,20 +142,32 @@ struct Panel {
 };
 
 template <class T, class R, bool WEIGHTED>
-void sum_block(const Aggregation<typename T::S>& call, const Block& block, const Panel<typename T::S>& panel) {
+void sum_block(const Aggregation<typename T::S>& shared, const Block& block, const Panel<typename T::S>& panel) {
+  // A copy that no store can change, so that its fields stay in registers.
+  const Aggregation<typename T::S> call = shared;
   const Segment* segments = call.schedule->segments.data();
   const typename T::Edge valid(panel.columns);
+  const int64_t column = panel.column;
   if (block.hub >= 0) {
-    const Hub& hub = call.schedule->hubs[block.hub];
-    const T sum = sum_run<T, R, WEIGHTED>(call, segments + block.first, segments + block.last, hub.edges,
-                                          panel.column, valid);
-    return sum.write(call.partials + block.slot * call.stride + panel.column, valid);
+    const int64_t edges = call.schedule->hubs[block.hub].edges;
+    const T sum =
+        sum_run<T, R, WEIGHTED>(shared, segments + block.first, segments + block.last, edges, column, valid);
+    return sum.write(call.partials + block.slot * call.stride + column, valid);
   }
-  for (const Segment *at = segments + block.first, *end = at; at != segments + block.last; at = end) {
-    int64_t edges = 0;
-    for (; end != segments + block.last && end->destination == at->destination; ++end) edges += end->count;
-    emit<T, R>(call, *at, panel.column, valid,
-               sum_run<T, R, WEIGHTED>(call, at, end, edges, panel.column, valid));
+  const bool plain = call.stores_sums();
+  const Segment* const last = segments + block.last;
+  for (const Segment* at = segments + block.first; at != last;) {
+    const Segment* end = at + 1;
+    T sum;
+    if (end == last || end->destination != at->destination) {
+      sum = sum_one<T, R, WEIGHTED>(call, *at, column, valid);
+    } else {
+      int64_t edges = at->count;
+      for (; end != last && end->destination == at->destination; ++end) edges += end->count;
+      sum = sum_run<T, R, WEIGHTED>(shared, at, end, edges, column, valid);
+    }
+    emit<T, R>(call, plain, *at, column, valid, sum);
+    at = end;
   }
 }
 
@@ -169,34 +183,32 @@ void add_partials(const Aggregation<typename T::S>& call, const Hub& hub, const 
       part.template combine<R>(call.partials + (hub.first_slot + slot) * call.stride + panel.column, valid);
     total.template combine<R>(part);
   }
-  emit<T, R>(call, call.schedule->segments[hub.first_segment], panel.column, valid, total);
+  emit<T, R>(call, call.stores_sums(), call.schedule->segments[hub.first_segment], panel.column, valid, total);
 }
 
 // ---- which tiles cover a row
 
-template <class T>
-Panel<typename T::S> panel_of(const Aggregation<typename T::S>& call, int64_t column, int64_t columns) {
-  Panel<typename T::S> panel{column, columns, nullptr, nullptr};
-  if (call.reduce == Reduce::max) {
-    panel.sum = call.weight ? sum_block<T, Max, true> : sum_block<T, Max, false>;
-    panel.add_partials = add_partials<T, Max>;
-  } else {
-    panel.sum = call.weight ? sum_block<T, Sum, true> : sum_block<T, Sum, false>;
-    panel.add_partials = add_partials<T, Sum>;
-  }
-  return panel;
+template <class T, class R>
+Panel<typename T::S> panel_with(const Aggregation<typename T::S>& call, int64_t column, int64_t columns) {
+  return {column, columns, call.weight ? sum_block<T, R, true> : sum_block<T, R, false>, add_partials<T, R>};
 }
 
-// Whole tiles, widest first; with masks, one tile that reaches beyond the row's end takes a remainder of any width.
+template <class T>
+Panel<typename T::S> panel_of(const Aggregation<typename T::S>& call, int64_t column, int64_t columns) {
+  return call.reduce == Reduce::max ? panel_with<T, Max>(call, column, columns)
+                                    : panel_with<T, Sum>(call, column, columns);
+}
+
+// The tiles of columns `column` to `end` - 1: whole ones, widest first; with masks, one tile that reaches beyond the
+// row's end takes a remainder of any width.
 template <class S>
-std::vector<Panel<S>> panels(const Aggregation<S>& call) {
+std::vector<Panel<S>> panels(const Aggregation<S>& call, int64_t column, int64_t end) {
   constexpr int lanes = vector_bytes / sizeof(Accumulator<S>);
   std::vector<Panel<S>> found;
-  int64_t column = 0;
+  const auto left = [&] { return end - column; };
   const auto cover = [&](auto count) {
     constexpr int64_t width = decltype(count)::value * lanes;
     using Whole = Tile<S, vector_bytes, decltype(count)::value, false>;
-    const auto left = [&] { return call.stride - column; };
     while (left() >= width && (width == registers * lanes || left() == width || !has_masks)) {
       found.push_back(panel_of<Whole>(call, column, width));
       column += width;
@@ -205,7 +217,7 @@ std::vector<Panel<S>> panels(const Aggregation<S>& call) {
       using Part = Tile<S, vector_bytes, decltype(count)::value, true>;
       if (left() > width / 2 && left() < width) {
         found.push_back(panel_of<Part>(call, column, left()));
-        column = call.stride;
+        column = end;
       }
     }
   };
@@ -214,13 +226,22 @@ std::vector<Panel<S>> panels(const Aggregation<S>& call) {
   cover(std::integral_constant<int, 4>{});
   cover(std::integral_constant<int, 2>{});
   cover(std::integral_constant<int, 1>{});
-  if (has_masks && column < call.stride) {
-    using Last = Tile<S, vector_bytes, 1, true>;
-    found.push_back(panel_of<Last>(call, column, call.stride - column));
-  } else if (column < call.stride) {
-    // Rows are padded to 16 bytes: half a vector of 32.
-    using Last = Tile<S, 16, 1, false>;
-    found.push_back(panel_of<Last>(call, column, call.stride - column));
+  if (left() > 0) {
+    // Without masks: rows are padded to 16 bytes, half a vector of 32.
+    using Last = std::conditional_t<has_masks, Tile<S, vector_bytes, 1, true>, Tile<S, 16, 1, false>>;
+    found.push_back(panel_of<Last>(call, column, left()));
+  }
+  return found;
+}
+
+// The sweeps over all edges that a call makes, each for some of the columns. The last one takes a remainder, too.
+template <class S>
+std::vector<std::vector<Panel<S>>> sweeps(const Aggregation<S>& call) {
+  std::vector<std::vector<Panel<S>>> found;
+  for (int64_t column = 0; column < call.stride;) {
+    const int64_t end = call.stride - column < 2 * call.sweep ? call.stride : column + call.sweep;
+    found.push_back(panels(call, column, end));
+    column = end;
   }
   return found;
 }
@@ -243,23 +264,33 @@ void run_block(const Aggregation<S>& call, const std::vector<Panel<S>>& columns,
 // then each wave as it arrives, in the same order in every run. The first thread keeps transfers going.
 template <class S>
 void run_stages(const Aggregation<S>& call) {
-  const auto columns = panels(call);
+  const auto all = sweeps(call);
   const Schedule& schedule = *call.schedule;
   HaloExchange* exchange = call.exchange;
   const int64_t packets = exchange ? exchange->packets() : 0;
+  std::deque<Claims> claims;  // of each stage's sweeps
+  for (const Stage& stage : schedule.stages)
+    for (size_t sweep = 0; sweep < all.size(); ++sweep)
+      claims.emplace_back(stage.last_block - stage.first_block, call.threads);
 #pragma omp parallel num_threads(call.threads) if (call.threads > 1)
   {
+    const Aggregation<S> mine = call;  // on this thread's own stack: another one's lines change all the time
+    const bool moves = exchange && omp_get_thread_num() == 0;
 #pragma omp for schedule(dynamic, 1) nowait
     for (int64_t i = 0; i < packets; ++i) exchange->push(i);
+    auto claim = claims.begin();
     for (size_t stage = 0; stage < schedule.stages.size(); ++stage) {
       if (stage > 0 && exchange) {
 #pragma omp single
         exchange->wait(static_cast<int>(stage) - 1);
       }
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t i = schedule.stages[stage].first_block; i < schedule.stages[stage].last_block; ++i) {
-        run_block(call, columns, schedule.blocks[i]);
-        if (exchange && omp_get_thread_num() == 0) exchange->progress();
+      const Block* blocks = schedule.blocks.data() + schedule.stages[stage].first_block;
+      for (const auto& columns : all) {
+        (claim++)->each([&](int64_t i) {
+          run_block(mine, columns, blocks[i]);
+          if (moves) exchange->progress();
+        });
+#pragma omp barrier
       }
     }
     if (call.streams) end_streams();
@@ -285,7 +316,7 @@ void fetch(const Aggregation<S>& call, const Block& block, S* box, int channel) 
 // A row a get: while a thread sums one block, the remote rows of its next one are on their way.
 template <class S>
 void run_gets(const Aggregation<S>& call) {
-  const auto columns = panels(call);
+  const auto columns = panels(call, 0, call.stride);
   const Schedule& schedule = *call.schedule;
   const int64_t count = static_cast<int64_t>(schedule.blocks.size());
   std::atomic<int64_t> next{0};

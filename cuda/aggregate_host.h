@@ -10,6 +10,7 @@
 #include "mgg/half.h"
 #include "mgg/layout.h"
 #include "mgg/transport_host.h"
+#include "sweep_host.h"
 
 namespace mgg {
 
@@ -53,6 +54,7 @@ struct Schedule {
   // For gets: a remote edge's place among its block's remote rows; for local edges the same as indices.
   std::vector<int32_t> place;
   int64_t most_remote = 0;  // remote edges of one block
+  Sweeps sweeps;
 };
 
 enum class Reduce { sum, mean, max };
@@ -62,6 +64,8 @@ struct Aggregation {
   using A = Accumulator<S>;
   Schedule* schedule;
   const S* const* sources;  // row 0 of each chunk; of remote chunks on their owner if they are fetched by gets
+  const int32_t* indices;   // row within the chunk, or where a get puts it; an edge each
+  int64_t edges;
   const A* weight;          // an edge each, or null
   S* out;
   const A* scale;   // a destination each, or null
@@ -69,6 +73,7 @@ struct Aggregation {
   A* partials;      // slots x stride
   A* accumulators;  // destinations x stride, between stages; null for a single stage
   int64_t stride;   // values between rows, of sources and out alike
+  int64_t sweep;    // columns that one sweep over the edges takes
   Reduce reduce;
   int prefetch;  // edges ahead
   bool relu;
@@ -77,6 +82,11 @@ struct Aggregation {
   HaloExchange* exchange;  // with halo
   Transport* transport;    // with gets
   std::mutex* calling;     // held while the transport is called
+
+  // How far ahead of edges up to `end` rows are prefetched: the last edges of all have nothing ahead of them.
+  int64_t ahead(int64_t end) const { return end + prefetch <= edges ? prefetch : 0; }
+  // Whether a sum is stored as it is.
+  bool stores_sums() const { return !accumulators && !scale && !bias && !relu && reduce == Reduce::sum; }
 };
 
 #define MGG_DECLARE(isa)                              \

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "claims_host.h"
+
 namespace mgg {
 namespace {
 
@@ -49,17 +51,20 @@ struct Any {
 
 template <class Row>
 uint64_t gather_as(const Gather& call) {
-  const int64_t blocks = (call.edges + block_edges - 1) / block_edges;
   uint64_t total = 0;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(call.threads) reduction(+ : total)
-  for (int64_t block = 0; block < blocks; ++block) {
+  Claims claims((call.edges + block_edges - 1) / block_edges, call.threads);
+#pragma omp parallel num_threads(call.threads) reduction(+ : total)
+  {
     Lanes sum = {};
-    const int64_t end = std::min((block + 1) * block_edges, call.edges);
-    for (int64_t edge = block * block_edges; edge < end; ++edge) {
-      const int64_t later = std::min(edge + call.ahead, call.edges - 1);
-      Row::prefetch(call, call.rows + call.indices[later] * call.stride);
-      sum = Row::add(call, call.rows + call.indices[edge] * call.stride, sum);
-    }
+    const Gather mine = call;
+    claims.each([&](int64_t block) {
+      const int64_t first = block * block_edges, last = std::min(first + block_edges, mine.edges);
+      const int64_t ahead = last + mine.ahead <= mine.edges ? mine.ahead : 0;
+      for (int64_t edge = first; edge < last; ++edge) {
+        Row::prefetch(mine, mine.rows + mine.indices[edge + ahead] * mine.stride);
+        sum = Row::add(mine, mine.rows + mine.indices[edge] * mine.stride, sum);
+      }
+    });
     total += both(sum);
   }
   return total;

@@ -220,7 +220,9 @@ class HostSchedule {
     const bool streams = rows * row_bytes >= large && row_bytes % line == 0 &&
                          reinterpret_cast<uintptr_t>(out.data()) % line == 0;
     // Rows of 8 KiB are on their way then, which covers a memory's latency: few wide rows, or many narrow ones.
-    const int64_t fitting = std::min<int64_t>(64, std::max<int64_t>(8, 8192 / std::max<int64_t>(1, row_bytes)));
+    const int64_t sweep = gets_ ? stride : schedule_.sweeps.columns(stride, sizeof(S), schedule_.edges);
+    const int64_t swept_bytes = std::max<int64_t>(1, sweep * sizeof(S));
+    const int64_t fitting = std::min<int64_t>(64, std::max<int64_t>(8, 8192 / swept_bytes));
     const int prefetch = schedule_.dist >= 0 ? schedule_.dist : static_cast<int>(fitting);
     A* partials = partials_.take<A>(int64_t(schedule_.slots) * stride);
     check_sources(addresses, counts, rank);
@@ -235,11 +237,14 @@ class HostSchedule {
                                                               addresses.data()[gets_ ? rank : chunk.pe]);
       sources.push_back(reinterpret_cast<const S*>(base + chunk.first_row * row_bytes));
     }
-    aggregate_here(mgg::Aggregation<S>{&schedule_, sources.data(), weight ? weight->data() : nullptr,
+    const double began = omp_get_wtime();
+    const int32_t* indices = gets_ ? schedule_.place.data() : schedule_.indices;
+    aggregate_here(mgg::Aggregation<S>{&schedule_, sources.data(), indices, schedule_.edges, weight ? weight->data() : nullptr,
                                        reinterpret_cast<S*>(out.data()), scale ? scale->data() : nullptr,
-                                       bias ? padded_bias.data() : nullptr, partials, accumulators, stride, reduction,
-                                       prefetch, relu, streams, threads, arrived ? nullptr : moving, transport_at(transport),
-                                       &calling_});
+                                       bias ? padded_bias.data() : nullptr, partials, accumulators, stride, sweep,
+                                       reduction, prefetch, relu, streams, threads, arrived ? nullptr : moving,
+                                       transport_at(transport), &calling_});
+    schedule_.sweeps.took(stride, sizeof(S), sweep, omp_get_wtime() - began);
     if (moving && !arrived) moving->end();
   }
 
