@@ -122,15 +122,24 @@ __attribute__((noinline)) bool finish(const Aggregation<typename T::S>& call, co
   return true;
 }
 
-template <class T, class R>
-inline void emit(const Aggregation<typename T::S>& call, bool plain, const Segment& head, int64_t column,
-                 const typename T::Edge& valid, T& sum) {
-  if (!plain && !finish<T, R>(call, head, column, valid, sum)) return;
-  auto* out = call.out + head.destination * call.stride + column;
+template <class T>
+inline void store_sum(const Aggregation<typename T::S>& call, int64_t destination, int64_t column,
+                      const typename T::Edge& valid, const T& sum) {
+  auto* out = call.out + destination * call.stride + column;
   if (call.streams)
     sum.stream_to(out);
   else
     sum.write(out, valid);
+}
+
+// plain: call.stores_sums()
+template <class T, class R>
+inline void emit(const Aggregation<typename T::S>& call, bool plain, const Segment& head, int64_t column,
+                 const typename T::Edge& valid, const T& sum) {
+  if (plain) return store_sum(call, head.destination, column, valid, sum);
+  T finished = sum;  // in memory, while a sum that is only stored stays in registers
+  if (finish<T, R>(call, head, column, valid, finished))
+    store_sum(call, head.destination, column, valid, finished);
 }
 
 // A run of columns that one tile covers, with the kernels made for it.
@@ -158,15 +167,13 @@ void sum_block(const Aggregation<typename T::S>& shared, const Block& block, con
   const Segment* const last = segments + block.last;
   for (const Segment* at = segments + block.first; at != last;) {
     const Segment* end = at + 1;
-    T sum;
     if (end == last || end->destination != at->destination) {
-      sum = sum_one<T, R, WEIGHTED>(call, *at, column, valid);
+      emit<T, R>(call, plain, *at, column, valid, sum_one<T, R, WEIGHTED>(call, *at, column, valid));
     } else {
       int64_t edges = at->count;
       for (; end != last && end->destination == at->destination; ++end) edges += end->count;
-      sum = sum_run<T, R, WEIGHTED>(shared, at, end, edges, column, valid);
+      emit<T, R>(shared, plain, *at, column, valid, sum_run<T, R, WEIGHTED>(shared, at, end, edges, column, valid));
     }
-    emit<T, R>(call, plain, *at, column, valid, sum);
     at = end;
   }
 }

@@ -41,6 +41,7 @@ void HaloExchange::make_packets(int64_t row_bytes) {
   packets_of_.assign(int64_t(layout_.waves) * layout_.size, 0);
   const int64_t rows_each = std::max<int64_t>(1, packet_bytes / row_bytes);
   std::vector<int64_t> first(packets_of_.size() + 1, 0);
+  int64_t boxed = 0;
   for (size_t i = 0; i < packets_of_.size(); ++i) first[i + 1] = first[i] + layout_.send_counts[i];
   for (int wave = 0; wave < layout_.waves; ++wave)
     for (int step = 1; step <= layout_.size; ++step) {
@@ -48,9 +49,10 @@ void HaloExchange::make_packets(int64_t row_bytes) {
       const int64_t at = pair(wave, pe), count = layout_.send_counts[at];
       for (int64_t done = 0; done < count; done += rows_each, ++packets_of_[at])
         packets_.push_back({wave, pe, first[at] + done, std::min(rows_each, count - done),
-                            layout_.send_places[at] + done});
+                            layout_.send_places[at] + done, boxed + done});
+      if (!reachable_[pe]) boxed += count;
     }
-  if (far_) outbox_.resize(layout_.send_rows.size() * row_bytes);
+  outbox_.resize(boxed * row_bytes);
 }
 
 void HaloExchange::begin(const char* rows, int64_t row_bytes) {
@@ -66,32 +68,30 @@ void HaloExchange::begin(const char* rows, int64_t row_bytes) {
     if (sends_to_[pe] && call_ > 2) await(credit(pe), call_ - 2);
 }
 
-template <class Copy>
-void HaloExchange::pack(const Packet& packet, char* to, Copy copy) const {
+void HaloExchange::pack(const Packet& packet, char* to) const {
   constexpr int64_t ahead = 8;
   const int32_t* row = layout_.send_rows.data() + packet.first;
   for (int64_t i = 0; i < packet.count; ++i) {
     const char* next = rows_ + row[std::min(i + ahead, packet.count - 1)] * row_bytes_;
     for (int64_t line = 0; line < row_bytes_; line += 64) __builtin_prefetch(next + line);
-    copy(to + i * row_bytes_, rows_ + row[i] * row_bytes_);
+    std::memcpy(to + i * row_bytes_, rows_ + row[i] * row_bytes_, row_bytes_);
   }
 }
 
 void HaloExchange::push(int64_t number) {
   const Packet& packet = packets_[number];
   char* place = layout_.staging + (call_ & 1) * layout_.staging_bytes + packet.place * row_bytes_;
-  const auto copy = [this](char* to, const char* from) { std::memcpy(to, from, row_bytes_); };
   uint64_t* signal = arrival(packet.wave, layout_.rank);
   auto& unsent = unsent_[pair(packet.wave, packet.pe)];
   rows_pushed_.fetch_add(packet.count, std::memory_order_relaxed);
   if (reachable_[packet.pe]) {
-    pack(packet, static_cast<char*>(transport_->pointer(place, packet.pe)), copy);
+    pack(packet, static_cast<char*>(transport_->pointer(place, packet.pe)));
     if (unsent.fetch_sub(1, std::memory_order_acq_rel) == 1)
       store_signal(static_cast<uint64_t*>(transport_->pointer(signal, packet.pe)), call_);
     return;
   }
-  char* box = outbox_.data() + packet.first * row_bytes_;
-  pack(packet, box, copy);
+  char* box = outbox_.data() + packet.box * row_bytes_;
+  pack(packet, box);
   const std::lock_guard<std::mutex> lock(calling_);
   const bool last = unsent.fetch_sub(1, std::memory_order_relaxed) == 1;
   transport_->put_signal_nbi(place, box, packet.count * row_bytes_, last ? signal : nullptr, call_, packet.pe);

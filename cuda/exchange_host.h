@@ -63,6 +63,7 @@ class HaloExchange {
     int32_t wave, pe;
     int64_t first, count;  // among send_rows
     int64_t place;         // in the receiver's staging, in rows
+    int64_t box;           // in the outbox, in rows; for PEs out of reach
   };
   uint64_t* arrival(int wave, int pe) const { return layout_.signals + int64_t(wave) * layout_.size + pe; }
   uint64_t* credit(int pe) const { return arrival(layout_.waves, pe); }
@@ -72,8 +73,7 @@ class HaloExchange {
   void make_packets(int64_t row_bytes);
   void await(const uint64_t* signal, uint64_t value);
   void turn();  // with calling_ held
-  template <class Copy>
-  void pack(const Packet& packet, char* to, Copy copy) const;
+  void pack(const Packet& packet, char* to) const;
 
   Layout layout_;
   Transport* transport_;

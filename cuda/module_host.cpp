@@ -220,7 +220,7 @@ class HostSchedule {
     const bool streams = rows * row_bytes >= large && row_bytes % line == 0 &&
                          reinterpret_cast<uintptr_t>(out.data()) % line == 0;
     // Rows of 8 KiB are on their way then, which covers a memory's latency: few wide rows, or many narrow ones.
-    const int64_t sweep = gets_ ? stride : schedule_.sweeps.columns(stride, sizeof(S), schedule_.edges);
+    const int64_t sweep = this->sweep(dim, sizeof(S));
     const int64_t swept_bytes = std::max<int64_t>(1, sweep * sizeof(S));
     const int64_t fitting = std::min<int64_t>(64, std::max<int64_t>(8, 8192 / swept_bytes));
     const int prefetch = schedule_.dist >= 0 ? schedule_.dist : static_cast<int>(fitting);
@@ -239,17 +239,21 @@ class HostSchedule {
     }
     const double began = omp_get_wtime();
     const int32_t* indices = gets_ ? schedule_.place.data() : schedule_.indices;
-    aggregate_here(mgg::Aggregation<S>{&schedule_, sources.data(), indices, schedule_.edges, weight ? weight->data() : nullptr,
-                                       reinterpret_cast<S*>(out.data()), scale ? scale->data() : nullptr,
-                                       bias ? padded_bias.data() : nullptr, partials, accumulators, stride, sweep,
-                                       reduction, prefetch, relu, streams, threads, arrived ? nullptr : moving,
-                                       transport_at(transport), &calling_});
+    aggregate_here(mgg::Aggregation<S>{&schedule_, sources.data(), indices, schedule_.edges,
+                                       weight ? weight->data() : nullptr, reinterpret_cast<S*>(out.data()),
+                                       scale ? scale->data() : nullptr, bias ? padded_bias.data() : nullptr, partials,
+                                       accumulators, stride, sweep, reduction, prefetch, relu, streams, threads,
+                                       arrived ? nullptr : moving, transport_at(transport), &calling_});
     schedule_.sweeps.took(stride, sizeof(S), sweep, omp_get_wtime() - began);
     if (moving && !arrived) moving->end();
   }
 
   int64_t blocks() const { return static_cast<int64_t>(schedule_.blocks.size()); }
   int64_t hubs() const { return static_cast<int64_t>(schedule_.hubs.size()); }
+  int64_t sweep(int64_t dim, int64_t item_bytes) const {
+    const int64_t stride = mgg::padded_stride(dim, item_bytes);
+    return gets_ ? stride : schedule_.sweeps.columns(stride, item_bytes, schedule_.edges);
+  }
   int64_t bytes() const {
     return static_cast<int64_t>(schedule_.segments.size() * sizeof(mgg::Segment) +
                                 schedule_.blocks.size() * sizeof(mgg::Block) +
@@ -319,8 +323,9 @@ void uniform_rows(Matrix<T> out, double low, double high, uint64_t seed, uint32_
 template <class S, class T>
 void bind_aggregate(nb::class_<HostSchedule>& schedule, const char* name) {
   schedule.def(name, &HostSchedule::aggregate<S, T>, "addresses"_a.noconvert(), "counts"_a.noconvert(), "rank"_a,
-               "weight"_a.noconvert().none(), "out"_a.noconvert(), "scale"_a.noconvert().none(),
-               "bias"_a.noconvert().none(), "relu"_a, "reduce"_a, "threads"_a, "exchange"_a.none(), "arrived"_a, "transport"_a);
+               "weight"_a.noconvert().none(), "out"_a.noconvert(), "scale"_a.noconvert().none() = nb::none(),
+               "bias"_a.noconvert().none() = nb::none(), "relu"_a = false, "reduce"_a = "sum", "threads"_a = 1,
+               "exchange"_a.none() = nb::none(), "arrived"_a = false, "transport"_a = 0);
 }
 
 template <class T>
@@ -364,6 +369,8 @@ NB_MODULE(_host, m) {
                "dist"_a, "wpb"_a, "gets"_a = false);
   schedule.def_prop_ro("blocks", &HostSchedule::blocks).def_prop_ro("hubs", &HostSchedule::hubs);
   schedule.def_prop_ro("bytes", &HostSchedule::bytes);
+  schedule.def("sweep", &HostSchedule::sweep, "dim"_a, "item_bytes"_a,
+               "Columns that the next call's sweeps take of such rows.");
   bind_aggregate<float, float>(schedule, "aggregate_float32");
   bind_aggregate<double, double>(schedule, "aggregate_float64");
   bind_aggregate<mgg::Float16, uint16_t>(schedule, "aggregate_float16");

@@ -84,7 +84,8 @@ inline void mark(Schedule& s) {
 
 inline void add_hub(Schedule& s, int64_t first, int64_t last, int64_t edges, int64_t part_edges) {
   if (first > INT32_MAX || s.slots > INT32_MAX - (last - first))
-    throw std::invalid_argument("plan: blocks of " + std::to_string(part_edges) + " edges are too small; raise wpb or ps");
+    throw std::invalid_argument("plan: blocks of " + std::to_string(part_edges / hub_blocks) +
+                                " edges are too small; raise wpb or ps");
   Hub hub{static_cast<int32_t>(first), s.slots, 0, edges};
   for (int64_t at = first; at < last;) {
     int64_t end = at, taken = 0;

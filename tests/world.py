@@ -13,7 +13,7 @@ from mgg_hpc.runtime.backends.base import Geometry, Options
 from mgg_hpc.runtime.backends.host import padded
 from mgg_hpc.runtime.backends.serial import SerialBackend, World
 
-SMALL = Geometry(ps=3, dist=2, wpb=2)  # blocks of 6 edges: every case has hubs
+SMALL = Geometry(ps=2, dist=2, wpb=1)  # blocks of 2 edges: more than 8 make a hub, and every case has some
 
 
 def play(

@@ -28,7 +28,10 @@ def symmetric_bytes(ranks: int) -> int:
 
 
 def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
-    """The cost of a row for each transfer that this backend can use here. Collective; a few milliseconds.
+    """The cost of a row for each transfer that this backend can use here. Collective.
+
+    It takes milliseconds on one node, and up to a second where rows are fetched one by one over a network. Its rows
+    (`symmetric_bytes`) stay allocated: symmetric memory is given back as a whole, when the backend closes.
 
     Every rank sums pairs of its own rows, and of one of its own and one of its neighbour's; the slowest rank's
     difference counts.

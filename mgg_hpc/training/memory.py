@@ -82,13 +82,16 @@ def estimate(job: Job) -> Estimate:
     per_row = sum(4 * row_format(width, job.dtype).row_bytes for width in widths)
     # What is pushed in waves is written to private rows first.
     private = 2 * row_format(widest, job.dtype).row_bytes if job.adjacency.forward.lists else 0
+    # What goes over a network is packed first.
+    lists = job.adjacency.forward.lists
+    packed = len(lists.send_rows) * row_format(widest, job.dtype).row_bytes if lists and not job.backend.reaches_peers else 0
     parameters = sum(parameter.nbytes for parameter in job.model.parameters())
     return Estimate(
         input=job.part.nbytes + job.x.nbytes,
         # The schedule has segments of its own.
         plan=sum(plan.nbytes + plan.segments.nbytes for plan in plans),
         heap=symmetric_bytes(job.adjacency, counts, row_format(widest, job.dtype), job.comm.size),
-        activations=rows * (per_row + private + row_format(dropped, job.dtype).row_bytes),
+        activations=rows * (per_row + private + row_format(dropped, job.dtype).row_bytes) + packed,
         model=6 * parameters,
     )
 

@@ -18,6 +18,7 @@ from mgg_hpc import _host, reference
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Epilogue, Geometry, Options
+from mgg_hpc.runtime.backends.host import padded
 from mgg_hpc.runtime.backends.serial import SerialBackend, World
 
 TRANSFERS = ("direct", "get", "halo")
@@ -244,6 +245,33 @@ def test_an_unknown_instruction_set_is_refused_by_name():
     assert "InputError: MGG_ISA=mmx: this machine runs" in done.stderr
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, BFLOAT16])
+@pytest.mark.parametrize("dim", [129, 200, 513])
+def test_rows_swept_in_slices_give_the_same_bits(rng, dim, dtype):
+    """Whole rows and slices take turns until the faster way is known."""
+    nodes, degree = 2048, 64
+    format = RowFormat(np.dtype(dtype), dim)
+    plan = workload.build(
+        0,
+        np.array([0, nodes]),
+        np.arange(nodes + 1) * degree,
+        rng.integers(0, nodes, nodes * degree).astype(np.int32),
+        64,
+    )
+    backend = SerialBackend(0, World(1), Options(Geometry(64, 8, 2), 2))
+    rows = backend.rows(np.array([nodes]), format, symmetric=True)
+    rows.local[:] = rng.standard_normal((nodes, dim)).astype(dtype)
+    seen = {}
+    for _ in range(8):
+        out = padded(nodes, format)
+        sweep = backend.schedule(plan).sweep(dim, format.dtype.itemsize)
+        backend.aggregate(plan, "copy", "mean", rows, out, epilogue=Epilogue(relu=True))
+        seen.setdefault(sweep, []).append(out.tobytes())
+    wide = format.row_bytes >= 512
+    assert sorted(seen) == sorted({256 // format.dtype.itemsize, format.stride} if wide else {format.stride})
+    assert len(set().union(*seen.values())) == 1
+
+
 def test_a_plan_that_names_rows_outside_its_chunk_is_refused(rng):
     case = cases.ordinary(rng, 1)
     plan = workload.build(0, case.bounds, *case.part(0), 8)
@@ -256,21 +284,8 @@ def test_a_plan_that_names_rows_outside_its_chunk_is_refused(rng):
     x = np.zeros((97, 4), np.float32)
     for rows, out in ((96, np.zeros((97, 4), np.float32)), (97, np.zeros((97, 3), np.float32))):
         with pytest.raises(ValueError, match=r"chunk|out"):
-            schedule.aggregate_float32(
-                np.array([x.ctypes.data], np.uint64),
-                np.array([rows]),
-                0,
-                None,
-                out,
-                None,
-                None,
-                False,
-                "sum",
-                1,
-                None,
-                False,
-                0,
-            )
+            addresses = np.array([x.ctypes.data], np.uint64)
+            schedule.aggregate_float32(addresses, np.array([rows]), 0, None, out)
 
 
 def test_nothing_is_converted_behind_the_callers_back(rng):

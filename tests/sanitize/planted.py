@@ -22,19 +22,6 @@ weight = np.zeros(4 * NODES + 1, np.uint8)[sys.argv[1] == "weight" :][: 4 * NODE
 schedule = _host.Schedule(
     plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices, NODES, 8, 2, 2
 )
-schedule.aggregate_float32(
-    np.array([rows.ctypes.data], np.uint64),
-    np.array([NODES]),
-    0,
-    weight,
-    np.zeros((NODES, 4), np.float32),
-    None,
-    None,
-    False,
-    "sum",
-    1,
-    None,
-    False,
-    0,
-)
+addresses = np.array([rows.ctypes.data], np.uint64)
+schedule.aggregate_float32(addresses, np.array([NODES]), 0, weight, np.zeros((NODES, 4), np.float32))
 print("unnoticed")
