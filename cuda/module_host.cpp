@@ -371,6 +371,7 @@ NB_MODULE(_host, m) {
   schedule.def_prop_ro("bytes", &HostSchedule::bytes);
   schedule.def("sweep", &HostSchedule::sweep, "dim"_a, "item_bytes"_a,
                "Columns that the next call's sweeps take of such rows.");
+  schedule.attr("SETTLED") = mgg::settled;  // calls after which the way to sweep wide rows is chosen
   bind_aggregate<float, float>(schedule, "aggregate_float32");
   bind_aggregate<double, double>(schedule, "aggregate_float64");
   bind_aggregate<mgg::Float16, uint16_t>(schedule, "aggregate_float16");

@@ -14,6 +14,7 @@ namespace mgg {
 constexpr int64_t slice_bytes = 256;         // four lines of each row
 constexpr int64_t worth_trying = 64 << 20;   // bytes of all rows read by a call; smaller ones lie in the caches
 constexpr int tries = 3;                     // of each way
+constexpr int settled = 1 + 2 * tries;       // calls after which the way is chosen
 constexpr double better = 0.97;              // what slices must gain to be kept
 
 // The choice of one schedule, for each width and type of rows.
@@ -44,7 +45,7 @@ class Sweeps {
     const auto found = tried_.find(format);
     if (found == tried_.end()) return false;
     const Tried& tried = found->second;
-    if (tried.calls <= 2 * tries) return tried.calls % 2 == 1;
+    if (tried.calls < settled) return tried.calls % 2 == 1;
     return tried.least[1] < better * tried.least[0];
   }
 

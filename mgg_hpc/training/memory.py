@@ -83,8 +83,9 @@ def estimate(job: Job) -> Estimate:
     # What is pushed in waves is written to private rows first.
     private = 2 * row_format(widest, job.dtype).row_bytes if job.adjacency.forward.lists else 0
     # What goes over a network is packed first.
-    lists = job.adjacency.forward.lists
-    packed = len(lists.send_rows) * row_format(widest, job.dtype).row_bytes if lists and not job.backend.reaches_peers else 0
+    lists, packed = job.adjacency.forward.lists, 0
+    if lists and not job.backend.reaches_peers:
+        packed = len(lists.send_rows) * row_format(widest, job.dtype).row_bytes
     parameters = sum(parameter.nbytes for parameter in job.model.parameters())
     return Estimate(
         input=job.part.nbytes + job.x.nbytes,

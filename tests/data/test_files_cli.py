@@ -12,8 +12,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from command import mgg, refused
 
-from mgg_hpc.__main__ import main
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.store import open_graph, write
 
@@ -23,21 +23,6 @@ from .graphs import random_graph
 @pytest.fixture(autouse=True)
 def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def mgg(*arguments: object) -> int:
-    return main([str(argument) for argument in arguments])
-
-
-def refused(capsys, *arguments: object) -> str:
-    """The one line on stderr of a command that ends with 2 and prints and leaves nothing else."""
-    before = {path: path.stat().st_mtime_ns for path in Path().iterdir()}
-    assert mgg(*arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("mgg: error: ") and printed.err.count("\n") == 1
-    assert {path: path.stat().st_mtime_ns for path in Path().iterdir()} == before
-    return printed.err.removeprefix("mgg: error: ").strip()
 
 
 def test_help_is_fast_and_lists_verbs_in_the_order_of_use():

@@ -262,7 +262,7 @@ def test_rows_swept_in_slices_give_the_same_bits(rng, dim, dtype):
     rows = backend.rows(np.array([nodes]), format, symmetric=True)
     rows.local[:] = rng.standard_normal((nodes, dim)).astype(dtype)
     seen = {}
-    for _ in range(8):
+    for _ in range(_host.Schedule.SETTLED + 1):
         out = padded(nodes, format)
         sweep = backend.schedule(plan).sweep(dim, format.dtype.itemsize)
         backend.aggregate(plan, "copy", "mean", rows, out, epilogue=Epilogue(relu=True))

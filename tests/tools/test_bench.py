@@ -39,6 +39,9 @@ def epoch(classes, **inputs):
 """
 
 
+ONE_CELL = ("--widths=16", "--peers=dgl", "--turns=1", "--json=a.json")
+
+
 @pytest.fixture
 def mgg(tmp_path):
     """Run `mgg bench` in a folder of its own."""
@@ -149,16 +152,7 @@ def test_peers_of_an_environment_take_part_and_others_are_named(mgg, tmp_path):
 
 
 def test_a_peer_speaks_in_lines_of_json(mgg, peer, tmp_path):
-    done = mgg(
-        "aggregate",
-        "rmat:8:4",
-        "--widths=16",
-        "--peers=dgl",
-        "--peers-env",
-        peer(),
-        "--turns=1",
-        "--json=a.json",
-    )
+    done = mgg("aggregate", "rmat:8:4", "--peers-env", peer(), *ONE_CELL)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["contestants"]["dgl"] == "fake 1"
@@ -188,16 +182,7 @@ def test_orders_are_compared_with_rows_as_they_were(mgg, peer, tmp_path):
     ],
 )
 def test_a_peer_that_cannot_or_errs_is_left_out_of_the_case(mgg, peer, tmp_path, body, said):
-    done = mgg(
-        "aggregate",
-        "rmat:8:4",
-        "--widths=16",
-        "--peers=dgl",
-        "--peers-env",
-        peer(body),
-        "--turns=1",
-        "--json=a.json",
-    )
+    done = mgg("aggregate", "rmat:8:4", "--peers-env", peer(body), *ONE_CELL)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["cases"][0]["ms"].keys() == {"mgg"}

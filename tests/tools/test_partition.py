@@ -14,9 +14,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from command import mgg, refused
 from data.graphs import random_graph
 
-from mgg_hpc.__main__ import main
 from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.store import open_graph, write, write_bounds
@@ -34,21 +34,6 @@ CONTENTS = {
 @pytest.fixture(autouse=True)
 def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def mgg(*arguments: object) -> int:
-    return main([str(argument) for argument in arguments])
-
-
-def refused(capsys, *arguments: object) -> str:
-    """The one line of a command that ends with 2 and changes nothing."""
-    before = {path: path.read_bytes() for path in Path().iterdir()}
-    capsys.readouterr()
-    assert mgg(*arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1
-    assert {path: path.read_bytes() for path in Path().iterdir()} == before
-    return err.removeprefix("mgg: error: ").strip()
 
 
 def facts(path: str, capsys) -> dict:

@@ -1,0 +1,24 @@
+"""The command line, called in this process, in the current folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mgg_hpc.__main__ import main
+
+
+def mgg(*arguments: object) -> int:
+    """The exit code of ``mgg`` with these arguments."""
+    return main([str(argument) for argument in arguments])
+
+
+def refused(capsys, *arguments: object) -> str:
+    """The one line on stderr of a command that ends with 2, prints nothing else and leaves every file as it was."""
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    capsys.readouterr()
+    assert mgg(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("mgg: error: ") and err.count("\n") == 1
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+    return err.removeprefix("mgg: error: ").strip()
