@@ -77,7 +77,8 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
             end = min(high / floor, top)
             axes.vlines(at, low / floor, end, color=INK, linewidth=0.8, zorder=3)
             above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": 6.5}
-            axes.annotate(_label(middle), (at, end), **above)
+            behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
+            axes.annotate(_label(middle), (at, end), bbox=behind, zorder=5, **above)
     axes.axhline(1, color=INK, linewidth=1, linestyle="--", zorder=4)
     axes.set_xlim(-0.5, len(cases) - 0.5)
     axes.set_xticks(range(len(cases)), [str(case["width"]) for case in cases])
@@ -97,11 +98,16 @@ def aggregate(found: dict[str, Any], path: Path) -> None:
     panels: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for case in found["cases"]:
         panels.setdefault((case["graph"], case["order"], case["dtype"]), []).append(case)
-    size = (1 + 5.4 * len(panels), 4.2)
-    figure, grid = plt.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained")
-    for axes, cases in zip(grid[0], panels.values(), strict=True):
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (0.6 + 6.2 * columns, 0.8 + 3.6 * rows)
+    figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes, cases in zip(grid.flat, panels.values(), strict=False):
         _aggregate_panel(axes, cases)
-    grid[0][0].set_ylabel("time over the gather floor; ms above the bars")
+    for row in grid:
+        row[0].set_ylabel("time over the gather floor; ms above the bars")
     names = [name for name in COLOURS if any(name in case["ms"] for case in found["cases"])]
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name]) for name in names]
     handles += [plt.Line2D([], [], color=INK, linewidth=1, linestyle=style) for style in ("--", ":")]

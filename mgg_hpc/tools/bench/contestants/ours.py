@@ -56,7 +56,8 @@ def aggregate(
     def floor(distance: int) -> tuple[float, None]:
         return host.load().gather_floor(sources, words, distance, threads)[0], None
 
-    for _ in range(host.load().Schedule.SETTLED):  # as the peers that inspect a matrix do it before the clock starts
+    # As the peers that inspect a matrix do before the clock starts.
+    for _ in range(host.load().Schedule.SETTLED):
         mgg()
     return {"mgg": mgg} | {f"floor {distance}": partial(floor, distance) for distance in ahead}
 
