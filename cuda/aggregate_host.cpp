@@ -38,9 +38,9 @@ inline void add_rows(const Aggregation<typename T::S>& call, const typename T::S
     prefetch<T>(base + call.indices[edge + ahead] * call.stride);
     const auto* row = base + call.indices[edge] * call.stride;
     if constexpr (WEIGHTED)
-      sum.template combine<R>(row, call.weight[edge], valid);
+      sum.template combine<R>(row, valid, [weight = call.weight[edge]](auto values) { return values * weight; });
     else
-      sum.template combine<R>(row, valid);
+      sum.template combine<R>(row, valid, [](auto values) { return values; });
   }
 }
 
@@ -105,9 +105,9 @@ __attribute__((noinline)) bool finish(const Aggregation<typename T::S>& call, co
   const int64_t destination = head.destination;
   if (call.accumulators) {
     A* accumulator = call.accumulators + destination * call.stride + column;
-    if (!(head.flags & opens)) sum.template combine<R>(accumulator, valid);
+    if (!(head.flags & opens)) sum.template combine_kept<R>(accumulator, valid);
     if (!(head.flags & closes)) {
-      sum.write(accumulator, valid);
+      sum.keep(accumulator, valid);
       return false;
     }
   }
@@ -118,7 +118,7 @@ __attribute__((noinline)) bool finish(const Aggregation<typename T::S>& call, co
   const A* bias = call.bias ? call.bias + column : nullptr;
 #pragma GCC unroll 16
   for (int i = 0; i < T::count; ++i)
-    sum.value[i] = epilogue(sum.value[i], scale, bias ? T::at(bias, i, valid) : V{}, call.relu);
+    sum.value[i] = epilogue(sum.value[i], scale, bias ? T::in_order(bias, i, valid) : V{}, call.relu);
   return true;
 }
 
@@ -161,7 +161,7 @@ void sum_block(const Aggregation<typename T::S>& shared, const Block& block, con
     const int64_t edges = call.schedule->hubs[block.hub].edges;
     const T sum =
         sum_run<T, R, WEIGHTED>(shared, segments + block.first, segments + block.last, edges, column, valid);
-    return sum.write(call.partials + block.slot * call.stride + column, valid);
+    return sum.keep(call.partials + block.slot * call.stride + column, valid);
   }
   const bool plain = call.stores_sums();
   const Segment* const last = segments + block.last;
@@ -187,7 +187,7 @@ void add_partials(const Aggregation<typename T::S>& call, const Hub& hub, const 
   for (int64_t slot = 0; slot < hub.slots;) {
     part.template clear<R>();
     for (int64_t end = std::min<int64_t>(slot + block, hub.slots); slot < end; ++slot)
-      part.template combine<R>(call.partials + (hub.first_slot + slot) * call.stride + panel.column, valid);
+      part.template combine_kept<R>(call.partials + (hub.first_slot + slot) * call.stride + panel.column, valid);
     total.template combine<R>(part);
   }
   emit<T, R>(call, call.stores_sums(), call.schedule->segments[hub.first_segment], panel.column, valid, total);

@@ -9,25 +9,11 @@
 #include "exchange_host.h"
 #include "mgg/half.h"
 #include "mgg/layout.h"
+#include "mgg/schedule.h"
 #include "mgg/transport_host.h"
 #include "sweep_host.h"
 
 namespace mgg {
-
-// A block is what one thread claims at once: whole destinations, or a part of a hub.
-struct Block {
-  int64_t first, last;  // positions in Schedule::segments
-  int32_t hub;          // -1: whole destinations
-  int32_t slot;         // where a part of a hub leaves its partial sum
-};
-
-// A destination with more edges than a block: its parts are summed by several threads; the last to arrive adds
-// the partial sums in the order of their slots.
-struct Hub {
-  int32_t first_segment;  // whose flags tell whether it opens and closes its destination
-  int32_t first_slot, slots;
-  int64_t edges;
-};
 
 // Blocks that can run once the chunks before them have arrived: all of them in one stage where rows are read
 // through pointers; with halo the owned rows are the first stage, and each wave of arriving rows another.

@@ -175,8 +175,9 @@ class HostSchedule {
     schedule_.indices = indices.data();
     schedule_.edges = static_cast<int64_t>(indices.size());
     schedule_.destinations = destinations;
-    mgg::make_schedule(schedule_, structs<mgg::Segment>(segments, "segments: not a whole number of structs"), ps,
-                       dist, wpb, gets);
+    schedule_.dist = dist;
+    mgg::make_schedule(schedule_, structs<mgg::Segment>(segments, "segments: not a whole number of structs"),
+                       mgg::cut_for_threads(ps, wpb), gets);
     gets_ = gets;
   }
 

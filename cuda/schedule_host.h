@@ -8,9 +8,14 @@
 
 namespace mgg {
 
-// A destination of up to this many blocks' edges stays with one thread. What threads hand each other costs about half
-// a microsecond on the machines measured, as much as several hundred edges.
-constexpr int64_t hub_blocks = 4;
+// How work is cut: into blocks of this many edges at least, of whole destinations; those with more than `part_edges`
+// are hubs, summed in parts of so many.
+struct Cut {
+  int64_t block_edges, part_edges;
+};
+
+// For threads: a hub's parts go through another core's cache, so a destination of up to four blocks stays with one.
+inline Cut cut_for_threads(int ps, int wpb) { return {int64_t(ps) * wpb, 4 * int64_t(ps) * wpb}; }
 
 inline void check_plan(const Schedule& s, const std::vector<Segment>& segments) {
   for (const Segment& segment : segments) {
@@ -84,7 +89,7 @@ inline void mark(Schedule& s) {
 
 inline void add_hub(Schedule& s, int64_t first, int64_t last, int64_t edges, int64_t part_edges) {
   if (first > INT32_MAX || s.slots > INT32_MAX - (last - first))
-    throw std::invalid_argument("plan: blocks of " + std::to_string(part_edges / hub_blocks) +
+    throw std::invalid_argument("plan: parts of " + std::to_string(part_edges) +
                                 " edges are too small; raise wpb or ps");
   Hub hub{static_cast<int32_t>(first), s.slots, 0, edges};
   for (int64_t at = first; at < last;) {
@@ -98,7 +103,7 @@ inline void add_hub(Schedule& s, int64_t first, int64_t last, int64_t edges, int
 }
 
 // The blocks of one stage, whose segments are first .. last - 1.
-inline void make_blocks(Schedule& s, int64_t first, int64_t last, int64_t block_edges) {
+inline void make_blocks(Schedule& s, int64_t first, int64_t last, const Cut& cut) {
   const int64_t first_block = static_cast<int64_t>(s.blocks.size());
   int64_t open = first, open_edges = 0;  // the block being filled
   const auto close = [&](int64_t at) {
@@ -109,13 +114,13 @@ inline void make_blocks(Schedule& s, int64_t first, int64_t last, int64_t block_
     int64_t end = at, edges = 0;
     for (; end < last && s.segments[end].destination == s.segments[at].destination; ++end)
       edges += s.segments[end].count;
-    if (edges > hub_blocks * block_edges) {
+    if (edges > cut.part_edges) {
       close(at);
-      add_hub(s, at, end, edges, hub_blocks * block_edges);
+      add_hub(s, at, end, edges, cut.part_edges);
       open = end;
     } else {
       open_edges += edges + (end - at);  // a destination costs something even without edges
-      if (open_edges >= block_edges) close(end);
+      if (open_edges >= cut.block_edges) close(end);
     }
     at = end;
   }
@@ -137,10 +142,10 @@ inline void make_places(Schedule& s) {
   }
 }
 
-inline void make_schedule(Schedule& s, std::vector<Segment> segments, int ps, int dist, int wpb, bool gets) {
+inline void make_schedule(Schedule& s, std::vector<Segment> segments, const Cut& cut, bool gets) {
   check_plan(s, segments);
   s.segments = in_order(s, segments);
-  merge(s.segments, hub_blocks * ps * wpb);
+  merge(s.segments, cut.part_edges);
   mark(s);
   int32_t stages = 1;
   for (size_t chunk = 0; chunk < s.chunks.size(); ++chunk)
@@ -149,10 +154,9 @@ inline void make_schedule(Schedule& s, std::vector<Segment> segments, int ps, in
   for (int32_t stage = 0; stage < stages; ++stage) {
     int64_t last = first;
     while (last < static_cast<int64_t>(s.segments.size()) && stage_of(s, s.segments[last]) == stage) ++last;
-    make_blocks(s, first, last, int64_t(ps) * wpb);
+    make_blocks(s, first, last, cut);
     first = last;
   }
-  s.dist = dist;
   s.pending = std::make_unique<std::atomic<int32_t>[]>(s.hubs.size());
   for (size_t i = 0; i < s.hubs.size(); ++i) s.pending[i] = s.hubs[i].slots;
   if (gets) make_places(s);

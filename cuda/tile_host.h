@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "mgg/half.h"
 
@@ -52,6 +53,15 @@ inline void store(double* to, Vector<double, BYTES> value) {
 }
 
 template <int BYTES>
+using Bits = Vector<uint32_t, BYTES>;
+
+template <int BYTES>
+inline Bits<BYTES> rounded_to_bfloat16(Vector<float, BYTES> value) {
+  const Bits<BYTES> bits = reinterpret_cast<Bits<BYTES>>(value);
+  return value == value ? bits + 0x7FFFu + (bits >> 16 & 1u) : bits | 0x400000u;  // NaN stays NaN
+}
+
+template <int BYTES>
 inline Vector<float, BYTES> load(const BFloat16* from) {
 #if defined(__AVX512F__)
   if constexpr (BYTES == 64) {
@@ -71,9 +81,7 @@ inline Vector<float, BYTES> load(const BFloat16* from) {
 }
 template <int BYTES>
 inline void store(BFloat16* to, Vector<float, BYTES> value) {
-  using Bits = Vector<uint32_t, BYTES>;
-  const Bits bits = reinterpret_cast<Bits>(value), rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
-  const Bits narrow = value == value ? rounded : (bits >> 16 | 0x40u);  // NaN stays NaN
+  const Bits<BYTES> narrow = rounded_to_bfloat16<BYTES>(value) >> 16;
   typedef typename VectorOf<uint16_t, BYTES / 2>::type Narrow;
   *reinterpret_cast<Narrow*>(to) = __builtin_convertvector(narrow, Narrow);
 }
@@ -152,6 +160,14 @@ inline void store_part(S* to, __m512 value, uint32_t mask) {
 }
 #endif
 
+// ---- bfloat16 by pairs: a vector of them is two of float32, of the even and of the odd columns, for a shift and a mask
+
+// The columns of `first` and `second` that are even (PHASE 0) or odd (1), and the other way round.
+template <int PHASE, class V, size_t... I>
+inline V every_second(V first, V second, std::index_sequence<I...>) {
+  return __builtin_shufflevector(first, second, (2 * I + PHASE)...);
+}
+
 // ---- tiles
 
 struct Sum {
@@ -178,6 +194,8 @@ struct Max {
 };
 
 // COUNT vectors of BYTES. PART: the row ends within the tile, and what lies beyond is masked away.
+// Of bfloat16 rows two vectors may hold the even and the odd columns of a pair; sums that are kept between stages or
+// parts of hubs (`keep`, `combine_kept`) stay in that order.
 template <class S_, int BYTES_, int COUNT, bool PART>
 struct Tile {
   using S = S_;
@@ -185,6 +203,7 @@ struct Tile {
   static constexpr int BYTES = BYTES_;
   static constexpr int count = COUNT, lanes = BYTES / sizeof(A), columns = COUNT * lanes;
   static constexpr int row_bytes = columns * sizeof(S);
+  static constexpr bool paired = std::is_same_v<S, BFloat16> && COUNT % 2 == 0 && !PART;
   using V = Vector<A, BYTES>;
   V value[COUNT];
 
@@ -210,37 +229,83 @@ struct Tile {
 #pragma GCC unroll 16
     for (int i = 0; i < COUNT; ++i) value[i] = R::combine(value[i], other.value[i]);
   }
-  template <class R, class T>
-  void combine(const T* row, const Edge& edge) {
+
+  // Rows of S; `message` makes of a vector what is added.
+  template <class R, class Message>
+  void combine(const S* row, const Edge& edge, Message message) {
+    if constexpr (paired) {
+#pragma GCC unroll 16
+      for (int i = 0; i < COUNT; i += 2) {
+        const auto both = *reinterpret_cast<const Bits<BYTES>*>(row + i * lanes);
+        value[i] = R::combine(value[i], message(reinterpret_cast<V>(both << 16)));
+        value[i + 1] = R::combine(value[i + 1], message(reinterpret_cast<V>(both & 0xFFFF0000u)));
+      }
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < COUNT; ++i) value[i] = R::combine(value[i], message(at(row, i, edge)));
+    }
+  }
+  void write(S* row, const Edge& edge) const { put<false>(row, edge); }
+  void stream_to(S* row) const { put<true>(row, Edge(columns)); }
+
+  // Sums that only this tile reads again.
+  template <class R>
+  void combine_kept(const A* row, const Edge& edge) {
 #pragma GCC unroll 16
     for (int i = 0; i < COUNT; ++i) value[i] = R::combine(value[i], at(row, i, edge));
   }
-  template <class R>
-  void combine(const S* row, A weight, const Edge& edge) {
+  void keep(A* row, const Edge& edge) const {
 #pragma GCC unroll 16
-    for (int i = 0; i < COUNT; ++i) value[i] = R::combine(value[i], at(row, i, edge) * weight);
+    for (int i = 0; i < COUNT; ++i) put_one(row, i, edge);
   }
-  template <class T>
-  void write(T* row, [[maybe_unused]] const Edge& edge) const {
-#pragma GCC unroll 16
-    for (int i = 0; i < COUNT; ++i)
-#if defined(__AVX512F__)
-      if constexpr (PART)
-        store_part(row + i * lanes, value[i], edge.mask[i]);
-      else
-#endif
-        store<BYTES>(row + i * lanes, value[i]);
+
+  // Vector i's columns of values in their own order.
+  static V in_order(const A* row, int i, const Edge& edge) {
+    if constexpr (paired) {
+      constexpr std::make_index_sequence<lanes> columns_of{};
+      const V first = load<BYTES>(row + i / 2 * 2 * lanes), second = load<BYTES>(row + (i / 2 * 2 + 1) * lanes);
+      return i % 2 ? every_second<1>(first, second, columns_of) : every_second<0>(first, second, columns_of);
+    } else {
+      return at(row, i, edge);
+    }
   }
-  void stream_to(S* row) const {
-#pragma GCC unroll 16
-    for (int i = 0; i < COUNT; ++i) stream<BYTES>(row + i * lanes, value[i]);
-  }
+
+ private:
   template <class T>
   static V at(const T* row, int i, [[maybe_unused]] const Edge& edge) {
 #if defined(__AVX512F__)
     if constexpr (PART) return (V)load_part(row + i * lanes, edge.mask[i]);
 #endif
     return load<BYTES>(row + i * lanes);
+  }
+  template <class T>
+  void put_one(T* row, int i, [[maybe_unused]] const Edge& edge) const {
+#if defined(__AVX512F__)
+    if constexpr (PART) return store_part(row + i * lanes, value[i], edge.mask[i]);
+#endif
+    store<BYTES>(row + i * lanes, value[i]);
+  }
+  template <bool STREAM>
+  void put(S* row, const Edge& edge) const {
+    if constexpr (paired) {
+#pragma GCC unroll 16
+      for (int i = 0; i < COUNT; i += 2) {
+        const Bits<BYTES> both = rounded_to_bfloat16<BYTES>(value[i]) >> 16 |
+                                 (rounded_to_bfloat16<BYTES>(value[i + 1]) & 0xFFFF0000u);
+        float* to = reinterpret_cast<float*>(row + i * lanes);
+        if constexpr (STREAM)
+          stream<BYTES>(to, reinterpret_cast<V>(both));
+        else
+          store<BYTES>(to, reinterpret_cast<V>(both));
+      }
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < COUNT; ++i)
+        if constexpr (STREAM)
+          stream<BYTES>(row + i * lanes, value[i]);
+        else
+          put_one(row, i, edge);
+    }
   }
 };
 

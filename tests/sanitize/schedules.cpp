@@ -78,7 +78,9 @@ void read_part(World& world, Reader& file, const std::vector<int64_t>& geometry,
   schedule.edges = static_cast<int64_t>(part.indices.size());
   const int64_t low = world.bounds[rank], high = world.bounds[rank + 1];
   schedule.destinations = high - low;
-  mgg::make_schedule(schedule, std::move(segments), geometry[0], geometry[1], geometry[2], world.transfer == get);
+  schedule.dist = geometry[1];
+  mgg::make_schedule(schedule, std::move(segments), mgg::cut_for_threads(geometry[0], geometry[2]),
+                     world.transfer == get);
   part.rows.assign(x.begin() + low * world.stride, x.begin() + high * world.stride);
   part.rows.resize(world.rows_bytes / sizeof(float));
   part.out.resize((high - low) * world.stride);
@@ -145,7 +147,10 @@ void aggregate(World& world, int rank, int threads, mgg::HaloExchange* exchange,
   call.out = part.out.data();
   call.partials = part.partials.data();
   call.accumulators = exchange ? part.out.data() : nullptr;
+  call.indices = world.transfer == get ? part.schedule.place.data() : part.schedule.indices;
+  call.edges = part.schedule.edges;
   call.stride = world.stride;
+  call.sweep = world.transfer == get ? world.stride : world.stride / 2;
   call.reduce = mgg::Reduce::sum;
   call.prefetch = part.schedule.dist;
   call.threads = threads;

@@ -1,0 +1,283 @@
+// Sums the rows of each destination's neighbours on a GPU: the transfer `direct`.
+//
+// A worker is a group of LANES lanes: a warp, or a part of one where rows are narrow. It takes a destination, or a part
+// of a hub, and walks its columns PACKS packs of 16 bytes a lane at a time. Rows of other PEs are read through their
+// pointers into a ring in shared memory, asynchronously: the first few are asked for before local rows are summed, so
+// that they travel meanwhile (MGG section 3.3). Every lane reads from shared memory only what it copied there itself, so
+// no lane waits for another. Local rows go to registers, `unroll` independent loads at a time.
+//
+// Sums are taken in the order of the plan, in blocks (summation_block), and a hub's parts are added in the order of
+// their slots by the last one to arrive: the same input gives the same bits.
+#pragma once
+#include "mgg/device.h"
+#include "mgg/half.h"
+#include "mgg/layout.h"
+#include "mgg/semantics.h"
+#include "mgg/schedule.h"
+
+namespace mgg {
+
+constexpr int ring_rows = 4;  // remote rows under way, of each worker
+constexpr int unroll = 4;     // local rows under way, of each worker
+
+// What a kernel works on; all pointers are the device's.
+template <class S>
+struct DeviceAggregation {
+  const Block* tasks;  // a destination each, or a part of a hub
+  int64_t count;
+  const Segment* segments;
+  const Hub* hubs;
+  int64_t hub_count;
+  int32_t* pending;  // passes x hubs: parts that have not arrived; as many as slots between calls
+  const int32_t* degree;
+  const S* const* sources;  // row 0 of each chunk
+  const int32_t* remote;    // whether a chunk's rows are another PE's
+  const int32_t* indices;
+  const float* weight;  // an edge each, or null
+  S* out;
+  const float* scale;  // a destination each, or null
+  const float* bias;   // stride values, or null
+  float* partials;     // slots x stride
+  int64_t stride;      // values between rows, a multiple of 16 bytes
+  bool mean, relu;
+};
+
+// What a block of `threads` takes of shared memory.
+constexpr int64_t ring_bytes(int64_t threads, int packs) { return threads * packs * ring_rows * 16; }
+
+struct DeviceSum {
+  MGG_DEVICE static float start() { return 0.0f; }
+  MGG_DEVICE static float combine(float a, float b) { return a + b; }
+};
+struct DeviceMax {
+  MGG_DEVICE static float start() { return float_of_bits(0xFF800000u); }
+  MGG_DEVICE static float combine(float a, float b) { return a >= b || a != a ? a : b; }  // NaN stays NaN
+};
+
+// The columns of one lane: PACKS packs, LANES packs apart.
+template <class S, int PACKS>
+struct Columns {
+  static constexpr int values = 16 / static_cast<int>(sizeof(S));
+  float value[PACKS][values];
+
+  template <class R>
+  MGG_DEVICE void clear() {
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+      for (int i = 0; i < values; ++i) value[p][i] = R::start();
+  }
+  template <class R>
+  MGG_DEVICE void combine(const Columns& other) {
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+      for (int i = 0; i < values; ++i) value[p][i] = R::combine(value[p][i], other.value[p][i]);
+  }
+  template <class R>
+  MGG_DEVICE void combine(int p, const device::Pack& pack, float weight) {
+    const S* row = reinterpret_cast<const S*>(&pack);
+#pragma unroll
+    for (int i = 0; i < values; ++i) value[p][i] = R::combine(value[p][i], widen(row[i]) * weight);
+  }
+};
+
+// One worker's place: which lane of it this thread is, and its mask within the warp.
+template <int LANES>
+struct Worker {
+  static constexpr uint32_t all = LANES == 32 ? 0xFFFFFFFFu : (1u << (LANES % 32)) - 1;
+  int lane;
+  uint32_t mask;
+  MGG_DEVICE Worker() {
+    const int in_warp = device::thread() % 32;
+    lane = in_warp % LANES;
+    mask = all << (in_warp - lane);
+  }
+  MGG_DEVICE static int64_t number() {
+    return (int64_t(device::block()) * device::threads() + device::thread()) / LANES;
+  }
+  MGG_DEVICE static int64_t workers() { return int64_t(device::blocks()) * device::threads() / LANES; }
+};
+
+// Adds terms in blocks of a length that keeps the error of long sums small (semantics.h).
+template <class S, class R, int PACKS>
+struct BlockedSum {
+  Columns<S, PACKS> sum, total;
+  int64_t block, left;
+  MGG_DEVICE explicit BlockedSum(int64_t terms) : block(summation_block(terms)), left(block) {
+    sum.template clear<R>();
+    total.template clear<R>();
+  }
+  MGG_DEVICE void took_one() {
+    if (--left > 0) return;
+    total.template combine<R>(sum);
+    sum.template clear<R>();
+    left = block;
+  }
+  MGG_DEVICE Columns<S, PACKS>& result() {
+    sum.template combine<R>(total);
+    return sum;
+  }
+};
+
+// Walks the remote edges of a task: first to copy rows into the ring, and once more to sum them.
+struct RemoteEdges {
+  const Segment *at, *end;
+  int64_t edge;
+  MGG_DEVICE bool next(const int32_t* remote, int32_t& chunk, int64_t& found) {
+    while (at != end && (!remote[at->chunk] || edge >= at->count)) ++at, edge = 0;
+    if (at == end) return false;
+    chunk = at->chunk, found = at->first_edge + edge++;
+    return true;
+  }
+};
+
+template <class S, class R, int LANES, int PACKS>
+struct DirectWorker {
+  const DeviceAggregation<S>& call;
+  Worker<LANES> worker;
+  int64_t row_packs;
+  char* ring;              // this thread's first pack in it
+  int64_t first_pack = 0;  // this lane's first one of the row
+
+  MGG_DEVICE bool has(int p) const { return first_pack + p * LANES < row_packs; }
+  MGG_DEVICE const char* pack_of(const S* row, int p) const {
+    return reinterpret_cast<const char*>(row) + 16 * (first_pack + p * LANES);
+  }
+  MGG_DEVICE char* slot(int row, int p) const { return ring + 16 * (int64_t(row) * PACKS + p) * device::threads(); }
+  MGG_DEVICE const S* row_at(int32_t chunk, int64_t edge) const {
+    return call.sources[chunk] + device::load_constant(call.indices + edge) * call.stride;
+  }
+  MGG_DEVICE float weight_at(int64_t edge) const { return call.weight ? call.weight[edge] : 1.0f; }
+
+  MGG_DEVICE void ask(RemoteEdges& ahead, int row) {
+    int32_t chunk;
+    int64_t edge;
+    if (ahead.next(call.remote, chunk, edge)) {
+      const S* from = row_at(chunk, edge);
+#pragma unroll
+      for (int p = 0; p < PACKS; ++p)
+        if (has(p)) device::copy_pack(slot(row, p), pack_of(from, p));
+    }
+    device::commit_copies();  // one group a turn, with or without copies, so that waits can count them
+  }
+
+  MGG_DEVICE void add_local(const Segment& segment, BlockedSum<S, R, PACKS>& sums) const {
+    const int64_t end = segment.first_edge + segment.count;
+    for (int64_t edge = segment.first_edge; edge < end; edge += unroll) {
+      device::Pack packs[unroll][PACKS];
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) {
+        if (edge + u >= end) continue;
+        const S* row = row_at(segment.chunk, edge + u);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+          if (has(p)) packs[u][p] = device::load_pack_constant(pack_of(row, p));
+      }
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) {
+        if (edge + u >= end) continue;
+        const float weight = weight_at(edge + u);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+          if (has(p)) sums.sum.template combine<R>(p, packs[u][p], weight);
+        sums.took_one();
+      }
+    }
+  }
+
+  MGG_DEVICE Columns<S, PACKS> sum_of(const Block& task, int64_t edges) {
+    const Segment *first = call.segments + task.first, *last = call.segments + task.last;
+    BlockedSum<S, R, PACKS> sums(edges);
+    RemoteEdges ahead{first, last, 0}, behind{first, last, 0};
+    for (int row = 0; row < ring_rows; ++row) ask(ahead, row);
+    for (const Segment* segment = first; segment != last; ++segment)
+      if (!call.remote[segment->chunk]) add_local(*segment, sums);
+    int32_t chunk;
+    int64_t edge;
+    for (int row = 0; behind.next(call.remote, chunk, edge); row = (row + 1) % ring_rows) {
+      device::wait_copies<ring_rows - 1>();
+      const float weight = weight_at(edge);
+#pragma unroll
+      for (int p = 0; p < PACKS; ++p)
+        if (has(p)) sums.sum.template combine<R>(p, device::load_pack(slot(row, p)), weight);
+      sums.took_one();
+      ask(ahead, row);
+    }
+    device::wait_copies<0>();
+    return sums.result();
+  }
+
+  MGG_DEVICE void finish(int32_t destination, Columns<S, PACKS>& sum) const {
+    const int64_t degree = call.degree[destination];
+    float scale = call.scale ? call.scale[destination] : 1.0f;
+    if (call.mean) scale /= mean_divisor<float>(degree);
+    S* out = call.out + destination * call.stride;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+      if (!has(p)) continue;
+      constexpr int values = Columns<S, PACKS>::values;
+      const int64_t column = (first_pack + p * LANES) * values;
+      device::Pack pack;
+      S* stored = reinterpret_cast<S*>(&pack);
+#pragma unroll
+      for (int i = 0; i < values; ++i) {
+        const float found = degree == 0 ? 0.0f : sum.value[p][i];  // also the maximum of nothing
+        narrow(epilogue(found, scale, call.bias ? call.bias[column + i] : 0.0f, call.relu), stored[i]);
+      }
+      device::store_pack(out + column, pack);
+    }
+  }
+
+  // Leaves a part's sum in its slot. The last part to arrive adds them all.
+  MGG_DEVICE void part_of_hub(const Block& task, int32_t* pending, const Columns<S, PACKS>& sum) const {
+    const Hub& hub = call.hubs[task.hub];
+    each_partial(task.slot, [&](int p, int i, float* at) { *at = sum.value[p][i]; });
+    device::sync_lanes(worker.mask);
+    int32_t before = 0;
+    if (worker.lane == 0) before = device::add_in_order(pending, -1);
+    before = device::from_lane(worker.mask, before, device::thread() % 32 - worker.lane);
+    if (before != 1) return;
+    if (worker.lane == 0) *pending = hub.slots;  // for the next call
+    BlockedSum<S, R, PACKS> sums(hub.slots);
+    for (int32_t slot = hub.first_slot; slot < hub.first_slot + hub.slots; ++slot) {
+      each_partial(slot, [&](int p, int i, const float* at) {
+        sums.sum.value[p][i] = R::combine(sums.sum.value[p][i], device::load_fresh(at));
+      });
+      sums.took_one();
+    }
+    finish(call.segments[hub.first_segment].destination, sums.result());
+  }
+  template <class Use>
+  MGG_DEVICE void each_partial(int32_t slot, Use use) const {
+    constexpr int values = Columns<S, PACKS>::values;
+    float* row = call.partials + slot * call.stride;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p)
+      if (has(p))
+#pragma unroll
+        for (int i = 0; i < values; ++i) use(p, i, row + (first_pack + p * LANES) * values + i);
+  }
+};
+
+// Work is numbered by task, then pass: a pass covers as many columns as a worker holds at once.
+template <class S, class R, int LANES, int PACKS>
+MGG_KERNEL void aggregate_direct(DeviceAggregation<S> call) {
+  DirectWorker<S, R, LANES, PACKS> self{
+      call, {}, call.stride * static_cast<int64_t>(sizeof(S)) / 16, device::shared() + 16 * device::thread()};
+  const int64_t passes = (self.row_packs + LANES * PACKS - 1) / (LANES * PACKS);
+  for (int64_t number = self.worker.number(); number < call.count * passes; number += self.worker.workers()) {
+    const Block& task = call.tasks[number / passes];
+    const int64_t pass = number % passes;
+    self.first_pack = pass * LANES * PACKS + self.worker.lane;
+    const int32_t destination = call.segments[task.first].destination;
+    const int64_t edges = task.hub >= 0 ? call.hubs[task.hub].edges : call.degree[destination];
+    const Columns<S, PACKS> sum = self.sum_of(task, edges);
+    if (task.hub >= 0)
+      self.part_of_hub(task, call.pending + pass * call.hub_count + task.hub, sum);
+    else
+      self.finish(destination, sum);
+  }
+}
+
+}  // namespace mgg

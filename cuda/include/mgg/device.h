@@ -1,0 +1,78 @@
+// What GPU kernels use of CUDA, under one name each, so that the same kernel also runs where there is no GPU: compiled
+// by a host compiler, MGG_SHIM says, against tests/shim, which executes every thread and checks what a GPU would not.
+#pragma once
+#include <cstdint>
+
+#if defined(MGG_SHIM)
+#include "shim.h"
+#else
+#define MGG_KERNEL __global__
+#define MGG_DEVICE __device__ __forceinline__
+
+namespace mgg {
+namespace device {
+
+MGG_DEVICE int thread() { return static_cast<int>(threadIdx.x); }
+MGG_DEVICE int threads() { return static_cast<int>(blockDim.x); }
+MGG_DEVICE int block() { return static_cast<int>(blockIdx.x); }
+MGG_DEVICE int blocks() { return static_cast<int>(gridDim.x); }
+
+// Shared memory of the block, as many bytes as the launch asked for; aligned to 16 bytes.
+MGG_DEVICE char* shared() {
+  extern __shared__ __align__(16) char memory[];
+  return memory;
+}
+
+// ---- lanes of a warp: `mask` names those that take part, and all of them must
+
+MGG_DEVICE void sync_lanes(uint32_t mask) { __syncwarp(mask); }
+template <class T>
+MGG_DEVICE T from_lane(uint32_t mask, T value, int lane) { return __shfl_sync(mask, value, lane); }
+template <class T>
+MGG_DEVICE T from_lane_xor(uint32_t mask, T value, int other) { return __shfl_xor_sync(mask, value, other); }
+
+// ---- 16 bytes at once
+
+struct alignas(16) Pack {
+  uint32_t word[4];
+};
+
+MGG_DEVICE Pack load_pack(const void* from) {
+  const uint4 all = *static_cast<const uint4*>(from);
+  return {{all.x, all.y, all.z, all.w}};
+}
+// Of this PE's memory, which nobody writes while the kernel runs.
+MGG_DEVICE Pack load_pack_constant(const void* from) {
+  const uint4 all = __ldg(static_cast<const uint4*>(from));
+  return {{all.x, all.y, all.z, all.w}};
+}
+// What another block may have written while this kernel runs, past the first cache.
+MGG_DEVICE float load_fresh(const float* from) { return __ldcg(from); }
+MGG_DEVICE int32_t load_constant(const int32_t* from) { return __ldg(from); }
+MGG_DEVICE void store_pack(void* to, const Pack& pack) {
+  *static_cast<uint4*>(to) = make_uint4(pack.word[0], pack.word[1], pack.word[2], pack.word[3]);
+}
+
+// From global to shared memory, while the thread goes on. A thread's copies are committed in groups, and those of a
+// group have landed once wait_copies<N> has left at most N later groups under way.
+MGG_DEVICE void copy_pack(void* shared, const void* global) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+MGG_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+MGG_DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+// ---- between blocks
+
+// Adds, and orders what this thread wrote before it, and reads after it, against the others that add.
+MGG_DEVICE int32_t add_in_order(int32_t* counter, int32_t value) {
+  __threadfence();
+  const int32_t before = atomicAdd(counter, value);
+  __threadfence();
+  return before;
+}
+
+}  // namespace device
+}  // namespace mgg
+#endif

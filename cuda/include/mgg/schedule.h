@@ -1,0 +1,23 @@
+// Who sums what: made by the host for its own threads (schedule_host.h) and for a GPU's.
+#pragma once
+#include <cstdint>
+
+namespace mgg {
+
+// A block is what one worker (a thread; on a GPU a group of lanes) claims at once: whole destinations, or a part of a
+// hub.
+struct Block {
+  int64_t first, last;  // positions in Schedule::segments
+  int32_t hub;          // -1: whole destinations
+  int32_t slot;         // where a part of a hub leaves its partial sum
+};
+
+// A destination with more edges than a block: its parts are summed by several workers; the last to arrive adds
+// the partial sums in the order of their slots.
+struct Hub {
+  int32_t first_segment;  // whose flags tell whether it opens and closes its destination
+  int32_t first_slot, slots;
+  int64_t edges;
+};
+
+}  // namespace mgg
