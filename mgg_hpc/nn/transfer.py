@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..plan import model, waves
 from ..plan.layout import RowFormat
 from ..plan.workload import Plan
-from ..runtime import exchange, mpi, probe
+from ..runtime import cores, exchange, mpi, probe
 from ..runtime.backends.base import Backend
 from .graph import Adjacency, signal_bytes, symmetric_bytes
 
@@ -53,9 +53,9 @@ def choose_transfer(
     )
     costs = probe.measure(comm, backend)
     sizes = [format.row_bytes for format in formats]
-    mine = [
-        model.seconds(costs, plan.remote_edges, len(plan.halo), sizes) for plan in (gcn.forward, gcn.backward)
-    ]
+    uses = {id(plan): waves.uses(plan) for plan in plans}
+    cache = cores.cache_bytes() // 2  # the other half: this rank's own rows, indices and sums
+    mine = [model.seconds(costs, uses[id(plan)], cache, sizes) for plan in (gcn.forward, gcn.backward)]
     every = comm.allgather({name: sum(each[name] for each in mine) for name in costs})
     estimates = {name: max(each[name] for each in every) for name in costs}
     chosen = model.choose(estimates)

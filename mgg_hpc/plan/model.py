@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 TRANSFERS = ("direct", "get", "halo")
 
 
@@ -20,15 +23,34 @@ class RowCost:
         return rows * (self.row + self.byte * row_bytes)
 
 
+def cold_reads(uses: NDArray[np.integer], held: int) -> int:
+    """How many reads no cache answers that holds the ``held`` most used rows: each of these once, the others always.
+
+    uses: [H], how many edges take each remote row.
+    """
+    if held <= 0:
+        return int(uses.sum())
+    if held >= len(uses):
+        return int(np.count_nonzero(uses))
+    return held + int(np.partition(uses, len(uses) - held)[: len(uses) - held].sum())
+
+
 def seconds(
-    costs: Mapping[str, RowCost], remote_edges: int, halo_rows: int, row_bytes: Sequence[int]
+    costs: Mapping[str, RowCost], uses: NDArray[np.integer], cache_bytes: int, row_bytes: Sequence[int]
 ) -> dict[str, float]:
     """Seconds for each transfer in ``costs`` to bring the rows of one aggregation of each of these sizes.
 
-    direct and get move a row for each remote edge, a halo each distinct remote row once.
+    get moves a row for each remote edge; direct too, but costs are those of rows that no cache holds, and graphs
+    have rows that many edges take. A halo moves each distinct remote row once. uses: [H], edges of each of those.
     """
-    moved = {"direct": remote_edges, "get": remote_edges, "halo": halo_rows}
-    return {name: sum(cost.of(moved[name], size) for size in row_bytes) for name, cost in costs.items()}
+    total = int(uses.sum())
+
+    def moved(name: str, size: int) -> int:
+        if name == "direct":
+            return cold_reads(uses, cache_bytes // size)
+        return total if name == "get" else len(uses)
+
+    return {name: sum(cost.of(moved(name, size), size) for size in row_bytes) for name, cost in costs.items()}
 
 
 def choose(estimates: Mapping[str, float]) -> str:

@@ -67,6 +67,11 @@ def wave_count(largest_halo: int) -> int:
     return int(np.clip(largest_halo // ROWS_A_WAVE, 1, MOST_WAVES))
 
 
+def uses(plan: Plan) -> NDArray[np.int64]:
+    """How many edges take each row of the halo, [H]."""
+    return np.bincount(_remote_edges(plan)[0], minlength=len(plan.halo))
+
+
 def in_waves(plan: Plan, waves: int) -> tuple[Plan, NDArray[np.int64], Requests]:
     """The same sums over the owned rows and ``waves`` chunks of arriving rows.
 
@@ -76,8 +81,8 @@ def in_waves(plan: Plan, waves: int) -> tuple[Plan, NDArray[np.int64], Requests]
     ranks = len(plan.halo_bounds) - 1
     pe_of = np.repeat(np.arange(ranks), np.diff(plan.halo_bounds))
     position, destination = _remote_edges(plan)
-    uses = np.bincount(position, minlength=len(plan.halo))
-    by_use = np.argsort(-uses, kind="stable")
+    used = np.bincount(position, minlength=len(plan.halo))
+    by_use = np.argsort(-used, kind="stable")
     wave_of = np.empty(len(plan.halo), dtype=np.int64)
     wave_of[by_use] = np.arange(len(by_use)) * waves // max(1, len(by_use))
     arrival = np.lexsort((plan.halo, pe_of, wave_of))

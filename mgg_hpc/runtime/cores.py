@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def affinity() -> frozenset[int]:
@@ -28,6 +29,21 @@ def quota() -> float:
 def available() -> int:
     """The number of cores that this process and its children can keep busy; at least 1."""
     return max(1, int(min(len(affinity()), quota())))
+
+
+def cache_bytes() -> int:
+    """The largest data cache that a core of this process reaches, its share of it where cores share; 0 if unknown."""
+    largest = 0
+    for entry in _CACHES.glob("index*"):
+        size, sharing = _read(entry / "size").strip(), _read(entry / "shared_cpu_list").strip()
+        if _read(entry / "type").strip() == "Instruction" or not size.endswith("K"):
+            continue
+        cores = sum(
+            int(last or first) - int(first) + 1
+            for first, _, last in (part.partition("-") for part in sharing.split(",") if part)
+        )
+        largest = max(largest, int(size[:-1]) * 1024 // max(1, cores))
+    return largest
 
 
 def memory_available() -> int:

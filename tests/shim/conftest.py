@@ -102,7 +102,16 @@ def compiled(require, tmp_path_factory) -> Callable[..., Kernels]:
             include.insert(0, folder)
         library = folder / "kernels.so"
         sources = [HERE / "kernels.cpp", HERE / "shim.cpp"]
-        flags = ["-std=c++17", "-O1", "-g1", "-shared", "-fPIC", "-DMGG_SHIM", "-Wall", "-Wno-unknown-pragmas"]
+        flags = [
+            "-std=c++17",
+            "-O1",
+            "-g1",
+            "-shared",
+            "-fPIC",
+            "-DMGG_SHIM",
+            "-Wall",
+            "-Wno-unknown-pragmas",
+        ]
         subprocess.run(
             [compiler, *flags, *(f"-I{path}" for path in include), *sources, "-o", library], check=True
         )
