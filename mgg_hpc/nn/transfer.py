@@ -54,7 +54,7 @@ def choose_transfer(
     costs = probe.measure(comm, backend)
     sizes = [format.row_bytes for format in formats]
     uses = {id(plan): waves.uses(plan) for plan in plans}
-    cache = cores.cache_bytes() // 2  # the other half: this rank's own rows, indices and sums
+    cache = cores.cache_bytes() // 4  # beside this rank's own rows, as many again, and indices and sums
     mine = [model.seconds(costs, uses[id(plan)], cache, sizes) for plan in (gcn.forward, gcn.backward)]
     every = comm.allgather({name: sum(each[name] for each in mine) for name in costs})
     estimates = {name: max(each[name] for each in every) for name in costs}
