@@ -114,7 +114,7 @@ struct BlockedSum {
     sum.template clear<R>();
     left = block;
   }
-  MGG_DEVICE Columns<S, PACKS>& result() {
+  MGG_DEVICE const Columns<S, PACKS>& result() {
     sum.template combine<R>(total);
     return sum;
   }
@@ -208,7 +208,7 @@ struct DirectWorker {
     return sums.result();
   }
 
-  MGG_DEVICE void finish(int32_t destination, Columns<S, PACKS>& sum) const {
+  MGG_DEVICE void finish(int32_t destination, const Columns<S, PACKS>& sum) const {
     const int64_t degree = call.degree[destination];
     float scale = call.scale ? call.scale[destination] : 1.0f;
     if (call.mean) scale /= mean_divisor<float>(degree);

@@ -182,10 +182,10 @@ void run(const Launch& launch, const std::function<void()>& kernel) {
   Grid here;
   here.launch = launch, here.kernel = &kernel;
   here.random.seed(launch.seed);
-  std::vector<std::vector<std::max_align_t>> shared(launch.blocks);
+  std::vector<std::vector<device::Pack>> shared(launch.blocks);
   for (int block = 0; block < launch.blocks; ++block) {
-    shared[block].resize(launch.shared_bytes / sizeof(std::max_align_t) + 1);
-    std::memset(shared[block].data(), poison, launch.shared_bytes);
+    shared[block].resize((launch.shared_bytes + 15) / 16);
+    std::memset(static_cast<void*>(shared[block].data()), poison, launch.shared_bytes);
     for (int thread = 0; thread < launch.threads; ++thread) {
       auto fiber = std::make_unique<Fiber>();
       fiber->place = {thread, launch.threads, block, launch.blocks, reinterpret_cast<char*>(shared[block].data())};
