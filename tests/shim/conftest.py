@@ -82,7 +82,7 @@ def shape_for(format: RowFormat) -> tuple[int, int]:
     packs = format.row_bytes // 16
     if packs <= 32:
         return next(lanes for lanes in (4, 8, 16, 32) if lanes >= packs), 1
-    return 32, 2 if packs <= 64 else 4
+    return 32, 2  # and as many passes as it takes: four packs would need 200 registers a thread
 
 
 @pytest.fixture(scope="session")

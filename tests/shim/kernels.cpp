@@ -35,7 +35,6 @@ void run_with(const mgg::DeviceAggregation<S>& call, const Call& asked) {
   if (asked.packs == 1 && asked.lanes == 16) return run_as<S, R, 16, 1>(call, asked);
   if (asked.packs == 1 && asked.lanes == 32) return run_as<S, R, 32, 1>(call, asked);
   if (asked.packs == 2 && asked.lanes == 32) return run_as<S, R, 32, 2>(call, asked);
-  if (asked.packs == 4 && asked.lanes == 32) return run_as<S, R, 32, 4>(call, asked);
   throw std::invalid_argument("no kernel of these lanes and packs");
 }
 

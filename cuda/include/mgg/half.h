@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "mgg/both.h"
+
 namespace mgg {
 
 struct Float16 {  // IEEE 754 binary16
@@ -12,35 +14,35 @@ struct BFloat16 {  // the upper half of a float32
   uint16_t bits;
 };
 
-inline float float_of_bits(uint32_t bits) {
+MGG_BOTH float float_of_bits(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
-inline uint32_t bits_of_float(float value) {
+MGG_BOTH uint32_t bits_of_float(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
 
-inline float widen(float value) { return value; }
-inline double widen(double value) { return value; }
-inline float widen(BFloat16 value) { return float_of_bits(uint32_t(value.bits) << 16); }
-inline float widen(Float16 value) {
+MGG_BOTH float widen(float value) { return value; }
+MGG_BOTH double widen(double value) { return value; }
+MGG_BOTH float widen(BFloat16 value) { return float_of_bits(uint32_t(value.bits) << 16); }
+MGG_BOTH float widen(Float16 value) {
   const uint32_t sign = uint32_t(value.bits & 0x8000u) << 16, magnitude = value.bits & 0x7FFFu;
   if (magnitude >= 0x7C00u) return float_of_bits(sign | 0x7F800000u | (magnitude & 0x3FFu) << 13);
   // As a float32 with the same fields the exponent is 112 too small, also for subnormal numbers.
   return float_of_bits(bits_of_float(float_of_bits(magnitude << 13) * 0x1p112f) | sign);
 }
 
-inline void narrow(float value, float& out) { out = value; }
-inline void narrow(double value, double& out) { out = value; }
-inline void narrow(float value, BFloat16& out) {
+MGG_BOTH void narrow(float value, float& out) { out = value; }
+MGG_BOTH void narrow(double value, double& out) { out = value; }
+MGG_BOTH void narrow(float value, BFloat16& out) {
   const uint32_t bits = bits_of_float(value);
   const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
   out.bits = static_cast<uint16_t>(value != value ? bits >> 16 | 0x40u : rounded);  // NaN stays NaN
 }
-inline void narrow(float value, Float16& out) {
+MGG_BOTH void narrow(float value, Float16& out) {
   const uint32_t bits = bits_of_float(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
   uint32_t half;
   if (magnitude > 0x7F800000u)

@@ -4,11 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define MGG_BOTH __host__ __device__ inline
-#else
-#define MGG_BOTH inline
-#endif
+#include "mgg/both.h"
 
 namespace mgg {
 
