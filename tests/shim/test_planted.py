@@ -10,9 +10,7 @@ from .test_direct import aggregate, check
 
 PARTIAL = "    each_partial(task.slot, [&](int p, int i, float* at) { *at = sum.value[p][i]; });\n"
 ALL_WRITTEN = "    device::sync_lanes(worker.mask);\n"
-ANNOUNCED = (
-    "    int32_t before = 0;\n    if (worker.lane == 0) before = device::add_in_order(pending, -1);\n"
-)
+ANNOUNCED = "    int32_t before = 0;\n    if (worker.lane == 0) before = device::add_in_order(pending, -1);\n"
 
 FAULTS = {
     "a copy that nobody waits for": ("      device::wait_copies<ring_rows - 1>();\n", ""),
@@ -21,7 +19,10 @@ FAULTS = {
         "      ask(ahead, row);\n    }\n",
         "      ask(ahead, (row + 1) % ring_rows);\n    }\n",
     ),
-    "a divergent shuffle": ("    before = device::from_lane(", "    if (worker.lane) before = device::from_lane("),
+    "a divergent shuffle": (
+        "    before = device::from_lane(",
+        "    if (worker.lane) before = device::from_lane(",
+    ),
     "a tail that overruns": ("      if (!has(p)) continue;\n", ""),
     "an unwritten row": (
         "      self.finish(destination, sum);\n",
