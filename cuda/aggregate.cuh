@@ -6,9 +6,11 @@
 // that they travel meanwhile (MGG section 3.3). Every lane reads from shared memory only what it copied there itself, so
 // no lane waits for another. Local rows go to registers, `unroll` independent loads at a time.
 //
-// Sums are taken in the order of the plan, in blocks (summation_block), and a hub's parts are added in the order of
+// Sums are taken in the order of the plan, local rows first, in blocks (summation_block), and a hub's parts are added in the order of
 // their slots by the last one to arrive: the same input gives the same bits.
 #pragma once
+#include <cstring>
+
 #include "mgg/device.h"
 #include "mgg/half.h"
 #include "mgg/layout.h"
@@ -76,7 +78,8 @@ struct Columns {
   }
   template <class R>
   MGG_DEVICE void combine(int p, const device::Pack& pack, float weight) {
-    const S* row = reinterpret_cast<const S*>(&pack);
+    S row[values];
+    memcpy(row, &pack, sizeof row);
 #pragma unroll
     for (int i = 0; i < values; ++i) value[p][i] = R::combine(value[p][i], widen(row[i]) * weight);
   }
@@ -218,13 +221,14 @@ struct DirectWorker {
       if (!has(p)) continue;
       constexpr int values = Columns<S, PACKS>::values;
       const int64_t column = (first_pack + p * LANES) * values;
-      device::Pack pack;
-      S* stored = reinterpret_cast<S*>(&pack);
+      S stored[values];
 #pragma unroll
       for (int i = 0; i < values; ++i) {
         const float found = degree == 0 ? 0.0f : sum.value[p][i];  // also the maximum of nothing
         narrow(epilogue(found, scale, call.bias ? call.bias[column + i] : 0.0f, call.relu), stored[i]);
       }
+      device::Pack pack;
+      memcpy(&pack, stored, sizeof pack);
       device::store_pack(out + column, pack);
     }
   }
@@ -237,6 +241,7 @@ struct DirectWorker {
     int32_t before = 0;
     if (worker.lane == 0) before = device::add_in_order(pending, -1);
     before = device::from_lane(worker.mask, before, device::thread() % 32 - worker.lane);
+    device::sync_lanes(worker.mask);  // what lane 0 may see now, the others may see too
     if (before != 1) return;
     if (worker.lane == 0) *pending = hub.slots;  // for the next call
     BlockedSum<S, R, PACKS> sums(hub.slots);

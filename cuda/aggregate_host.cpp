@@ -127,7 +127,7 @@ inline void store_sum(const Aggregation<typename T::S>& call, int64_t destinatio
                       const typename T::Edge& valid, const T& sum) {
   auto* out = call.out + destination * call.stride + column;
   if (call.streams)
-    sum.stream_to(out);
+    sum.stream_to(out, valid);
   else
     sum.write(out, valid);
 }

@@ -59,7 +59,7 @@ struct Aggregation {
   A* partials;      // slots x stride
   A* accumulators;  // destinations x stride, between stages; null for a single stage
   int64_t stride;   // values between rows, of sources and out alike
-  int64_t sweep;    // columns that one sweep over the edges takes
+  int64_t sweep;    // columns that one sweep over the edges takes: the stride, or a multiple of 64 bytes
   Reduce reduce;
   int prefetch;  // edges ahead
   bool relu;

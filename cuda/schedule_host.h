@@ -145,7 +145,7 @@ inline void make_places(Schedule& s) {
 inline void make_schedule(Schedule& s, std::vector<Segment> segments, const Cut& cut, bool gets) {
   check_plan(s, segments);
   s.segments = in_order(s, segments);
-  merge(s.segments, cut.part_edges);
+  merge(s.segments, std::min<int64_t>(cut.part_edges, INT32_MAX));
   mark(s);
   int32_t stages = 1;
   for (size_t chunk = 0; chunk < s.chunks.size(); ++chunk)

@@ -246,7 +246,8 @@ struct Tile {
     }
   }
   void write(S* row, const Edge& edge) const { put<false>(row, edge); }
-  void stream_to(S* row) const { put<true>(row, Edge(columns)); }
+  // What a mask hides is not streamed past: such rows are written.
+  void stream_to(S* row, const Edge& edge) const { put<!PART>(row, edge); }
 
   // Sums that only this tile reads again.
   template <class R>

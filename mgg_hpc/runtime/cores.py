@@ -32,7 +32,7 @@ def available() -> int:
 
 
 def cache_bytes() -> int:
-    """The largest data cache that a core of this process reaches, its share of it where cores share; 0 if unknown."""
+    """The share of one hardware thread in the largest data cache of this machine's first core; 0 if unknown."""
     largest = 0
     for entry in _CACHES.glob("index*"):
         size, sharing = _read(entry / "size").strip(), _read(entry / "shared_cpu_list").strip()

@@ -133,6 +133,25 @@ def test_results_that_no_cache_holds(rng, kind, transfer):
     np.testing.assert_array_equal(out.astype(np.float64), wanted)
 
 
+@pytest.mark.parametrize("kind", [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), BFLOAT16])
+@pytest.mark.parametrize("lines", [1, 2, 3, 5, 6, 7, 9, 11, 16, 19])
+def test_what_is_stored_past_the_caches_ends_with_its_row(rng, kind, lines):
+    """Rows of whole lines that no whole number of tiles covers among them."""
+    nodes, width = 9 * 2**20 // (64 * lines), 64 * lines // kind.itemsize
+    format = RowFormat(kind, width)
+    source = rng.integers(0, nodes, nodes)
+    plan = workload.build(0, np.array([0, nodes]), np.arange(nodes + 1), source.astype(np.int32), 64)
+    backend = SerialBackend(0, World(1), Options(Geometry(64, 8, 2), 2))
+    rows = backend.rows(np.array([nodes]), format, symmetric=True)
+    rows.local[:] = rng.integers(1, 100, (nodes, width)).astype(kind)
+    beyond = padded(nodes + 40, format)
+    for _ in range(2):
+        beyond[:] = np.nan
+        backend.aggregate(plan, "copy", "sum", rows, beyond[:nodes])
+        np.testing.assert_array_equal(beyond[:nodes], rows.local[source])
+        assert np.isnan(beyond[nodes:].astype(np.float32)).all()
+
+
 def test_staging_is_used_in_turn(rng):
     """Rows that change from call to call: none may arrive in the place of another call's."""
     case = cases.all_remote(rng, 4)
@@ -245,30 +264,32 @@ def test_an_unknown_instruction_set_is_refused_by_name():
     assert "InputError: MGG_ISA=mmx: this machine runs" in done.stderr
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, BFLOAT16])
-@pytest.mark.parametrize("dim", [129, 200, 513])
-def test_rows_swept_in_slices_give_the_same_bits(rng, dim, dtype):
-    """Whole rows and slices take turns until the faster way is known."""
-    nodes, degree = 2048, 64
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, BFLOAT16])
+@pytest.mark.parametrize("dim", [129, 200, 512, 1027])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_rows_swept_in_slices_give_the_same_bits(rng, dim, dtype, reduce):
+    """Whole rows and slices take turns until the faster way is known. One destination is a hub."""
+    nodes, edges = 2048, 150_000
     format = RowFormat(np.dtype(dtype), dim)
-    plan = workload.build(
-        0,
-        np.array([0, nodes]),
-        np.arange(nodes + 1) * degree,
-        rng.integers(0, nodes, nodes * degree).astype(np.int32),
-        64,
-    )
+    accumulated = np.float64 if dtype == np.float64 else np.float32
+    destination = np.sort(rng.integers(0, nodes, edges))
+    destination[(destination > 500) & (destination < 530)] = 530
+    case = cases.csr(rng.integers(0, nodes, edges), destination, nodes, np.array([0, nodes]))
+    plan = workload.build(0, case.bounds, case.indptr, case.indices, 64, keep_edges=True)
     backend = SerialBackend(0, World(1), Options(Geometry(64, 8, 2), 2))
     rows = backend.rows(np.array([nodes]), format, symmetric=True)
     rows.local[:] = rng.standard_normal((nodes, dim)).astype(dtype)
-    seen = {}
+    weight, scale, bias = (rng.standard_normal(size).astype(accumulated) for size in (edges, nodes, dim))
+    schedule, seen = backend.schedule(plan), {}
+    assert schedule.hubs
     for _ in range(_host.Schedule.SETTLED + 1):
         out = padded(nodes, format)
-        sweep = backend.schedule(plan).sweep(dim, format.dtype.itemsize)
-        backend.aggregate(plan, "copy", "mean", rows, out, epilogue=Epilogue(relu=True))
+        sweep = schedule.sweep(dim, format.dtype.itemsize)
+        finish = Epilogue(scale=scale, bias=bias, relu=True)
+        backend.aggregate(plan, "mul", reduce, rows, out, edge=weight, epilogue=finish)
         seen.setdefault(sweep, []).append(out.tobytes())
-    wide = format.row_bytes >= 512
-    assert sorted(seen) == sorted({256 // format.dtype.itemsize, format.stride} if wide else {format.stride})
+    sliced = {256 // format.dtype.itemsize} if format.row_bytes >= 512 else set()
+    assert seen.keys() == {format.stride} | sliced
     assert len(set().union(*seen.values())) == 1
 
 

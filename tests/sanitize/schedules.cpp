@@ -150,7 +150,7 @@ void aggregate(World& world, int rank, int threads, mgg::HaloExchange* exchange,
   call.indices = world.transfer == get ? part.schedule.place.data() : part.schedule.indices;
   call.edges = part.schedule.edges;
   call.stride = world.stride;
-  call.sweep = world.transfer == get ? world.stride : world.stride / 2;
+  call.sweep = world.transfer == get ? world.stride : std::min<int64_t>(world.stride, 16);
   call.reduce = mgg::Reduce::sum;
   call.prefetch = part.schedule.dist;
   call.threads = threads;

@@ -23,7 +23,7 @@ MGG_DEVICE char* shared() {
   return memory;
 }
 
-// ---- lanes of a warp: `mask` names those that take part, and all of them must
+// ---- lanes of a warp: `mask` names those that take part, and all of them must. Only sync_lanes orders memory.
 
 MGG_DEVICE void sync_lanes(uint32_t mask) { __syncwarp(mask); }
 template <class T>

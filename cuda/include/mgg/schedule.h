@@ -12,8 +12,8 @@ struct Block {
   int32_t slot;         // where a part of a hub leaves its partial sum
 };
 
-// A destination with more edges than a block: its parts are summed by several workers; the last to arrive adds
-// the partial sums in the order of their slots.
+// A destination with so many edges (Cut::part_edges) that several share it: its parts are summed by several
+// workers, and the last to arrive adds the partial sums in the order of their slots.
 struct Hub {
   int32_t first_segment;  // whose flags tell whether it opens and closes its destination
   int32_t first_slot, slots;
