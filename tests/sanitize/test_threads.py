@@ -112,18 +112,22 @@ def run(tmp_path):
         # Addresses that some kernels choose at random are more than the sanitizer of older compilers can take.
         fixed = ["setarch", "--addr-no-randomize"]
         can = subprocess.run([*fixed, "true"], capture_output=True, check=False).returncode == 0
-        return subprocess.run(
-            [*(fixed if can else []), program, str(threads), reach, fault, *paths],
-            env=os.environ
-            | {
-                "TSAN_OPTIONS": f"suppressions={tmp_path / 'suppressions'} halt_on_error=1",
-                "OMP_WAIT_POLICY": "passive",  # there are more threads than cores
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        command = [*(fixed if can else []), program, str(threads), reach, fault, *paths]
+        environment = os.environ | {
+            "TSAN_OPTIONS": f"suppressions={tmp_path / 'suppressions'} halt_on_error=1",
+            "OMP_WAIT_POLICY": "passive",  # there are more threads than cores
+        }
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child:
+            try:
+                out, err = child.communicate(timeout=120)
+            finally:
+                child.kill()
+                # A report ends the program before LLVM's OpenMP takes its name off the list of loaded ones.
+                for left in Path("/dev/shm").glob(f"__KMP_REGISTERED_LIB_{child.pid}_*"):
+                    left.unlink()
+        return subprocess.CompletedProcess(command, child.returncode, out, err)
 
     return run
 
