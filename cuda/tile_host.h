@@ -160,7 +160,7 @@ inline void store_part(S* to, __m512 value, uint32_t mask) {
 }
 #endif
 
-// ---- bfloat16 by pairs: a vector of them is two of float32, of the even and of the odd columns, for a shift and a mask
+// ---- bfloat16 by pairs: a vector of them is two of float32, of even and of odd columns, for a shift and a mask
 
 // The columns of `first` and `second` that are even (PHASE 0) or odd (1), and the other way round.
 template <int PHASE, class V, size_t... I>

@@ -2,8 +2,8 @@
 //
 // Which one goes on is drawn from a seed wherever threads can affect each other, among all blocks of the grid. Lanes
 // wait for each other as a warp's do; copies to shared memory land when they are waited for, and not earlier; shared
-// memory is NaN until it is written. Lanes that never meet, copies beyond shared memory or out of line, and packs that are
-// not aligned end the launch with an error that says where. Memory orders, races between blocks' writes, and reads and
+// memory is NaN until it is written. Lanes that never meet, copies beyond shared memory or out of line, and packs that
+// are not aligned end the launch with an error that says where. Memory orders, races between blocks' writes, and reads and
 // writes beyond other memory are not seen.
 #pragma once
 #include <cstdint>
