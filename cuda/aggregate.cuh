@@ -11,41 +11,14 @@
 #pragma once
 #include <cstring>
 
-#include "mgg/device.h"
+#include "calls_cuda.h"
 #include "mgg/half.h"
-#include "mgg/layout.h"
 #include "mgg/semantics.h"
-#include "mgg/schedule.h"
+#include "worker.cuh"
 
 namespace mgg {
 
-constexpr int ring_rows = 4;  // remote rows under way, of each worker
 constexpr int unroll = 4;     // local rows under way, of each worker
-
-// What a kernel works on; all pointers are the device's.
-template <class S>
-struct DeviceAggregation {
-  const Block* tasks;  // a destination each, or a part of a hub
-  int64_t count;
-  const Segment* segments;
-  const Hub* hubs;
-  int64_t hub_count;
-  int32_t* pending;  // passes x hubs: parts that have not arrived; as many as slots between calls
-  const int32_t* degree;
-  const S* const* sources;  // row 0 of each chunk
-  const int32_t* remote;    // whether a chunk's rows are another PE's
-  const int32_t* indices;
-  const float* weight;  // an edge each, or null
-  S* out;
-  const float* scale;  // a destination each, or null
-  const float* bias;   // stride values, or null
-  float* partials;     // slots x stride
-  int64_t stride;      // values between rows, a multiple of 16 bytes
-  bool mean, relu;
-};
-
-// What a block of `threads` takes of shared memory.
-constexpr int64_t ring_bytes(int64_t threads, int packs) { return threads * packs * ring_rows * 16; }
 
 struct DeviceSum {
   MGG_DEVICE static float start() { return 0.0f; }
@@ -83,23 +56,6 @@ struct Columns {
 #pragma unroll
     for (int i = 0; i < values; ++i) value[p][i] = R::combine(value[p][i], widen(row[i]) * weight);
   }
-};
-
-// One worker's place: which lane of it this thread is, and its mask within the warp.
-template <int LANES>
-struct Worker {
-  static constexpr uint32_t all = LANES == 32 ? 0xFFFFFFFFu : (1u << (LANES % 32)) - 1;
-  int lane;
-  uint32_t mask;
-  MGG_DEVICE Worker() {
-    const int in_warp = device::thread() % 32;
-    lane = in_warp % LANES;
-    mask = all << (in_warp - lane);
-  }
-  MGG_DEVICE static int64_t number() {
-    return (int64_t(device::block()) * device::threads() + device::thread()) / LANES;
-  }
-  MGG_DEVICE static int64_t workers() { return int64_t(device::blocks()) * device::threads() / LANES; }
 };
 
 // Adds terms in blocks of a length that keeps the error of long sums small (semantics.h).
@@ -225,7 +181,8 @@ struct DirectWorker {
 #pragma unroll
       for (int i = 0; i < values; ++i) {
         const float found = degree == 0 ? 0.0f : sum.value[p][i];  // also the maximum of nothing
-        narrow(epilogue(found, scale, call.bias ? call.bias[column + i] : 0.0f, call.relu), stored[i]);
+        const float bias = call.bias && column + i < call.dim ? call.bias[column + i] : 0.0f;
+        narrow(epilogue(found, scale, bias, call.relu), stored[i]);
       }
       device::Pack pack;
       memcpy(&pack, stored, sizeof pack);
@@ -272,8 +229,9 @@ MGG_KERNEL void aggregate_direct(DeviceAggregation<S> call) {
       call, {}, call.stride * static_cast<int64_t>(sizeof(S)) / 16, device::shared() + 16 * device::thread()};
   const int64_t passes = (self.row_packs + LANES * PACKS - 1) / (LANES * PACKS);
   for (int64_t number = self.worker.number(); number < call.count * passes; number += self.worker.workers()) {
-    const Block& task = call.tasks[number / passes];
-    const int64_t pass = number % passes;
+    const int64_t at = passes == 1 ? number : number / passes;  // a division of 64 bits is a hundred instructions
+    const Block& task = call.tasks[at];
+    const int64_t pass = number - at * passes;
     self.first_pack = pass * LANES * PACKS + self.worker.lane;
     const int32_t destination = call.segments[task.first].destination;
     const int64_t edges = task.hub >= 0 ? call.hubs[task.hub].edges : call.degree[destination];

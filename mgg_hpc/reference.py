@@ -67,6 +67,27 @@ def error_bound(
     return (eps * np.sqrt(degree)[:, None] + storing) * magnitude + step
 
 
+def sddmm(source: Ids, destination: Ids, x: NDArray[np.floating], y: NDArray[np.floating]) -> Floats:
+    """The dot product of y[v] and x[u] for each edge u -> v; x [M, F], y [N, F], out [E]."""
+    return np.einsum("ec,ec->e", y[destination].astype(np.float64), x[source].astype(np.float64))
+
+
+def sddmm_bound(source: Ids, destination: Ids, x: NDArray[np.floating], y: NDArray[np.floating]) -> Floats:
+    """How far float32 dot products may be from `sddmm`: eps sqrt(F) sum(|x y|), as `error_bound` of F terms."""
+    eps = float(np.finfo(np.float32).eps) + float(np.finfo(np.float64).eps)
+    return eps * np.sqrt(x.shape[1]) * sddmm(source, destination, np.abs(x), np.abs(y))
+
+
+def edge_softmax(destination: Ids, nodes: int, scores: NDArray[np.floating]) -> Floats:
+    """exp(s_e) over the sum of exp(s) of all edges of e's destination; scores, out [E]."""
+    most = np.full(nodes, -np.inf)
+    np.maximum.at(most, destination, scores)
+    terms = np.exp(scores.astype(np.float64) - most[destination])
+    total = np.zeros(nodes)
+    np.add.at(total, destination, terms)
+    return terms / total[destination]
+
+
 def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) -> tuple[Ids, Ids, Floats]:
     """Kipf and Welling's normalised adjacency as PyG defines it: edges and coefficients w d_u^-1/2 d_v^-1/2.
 

@@ -8,7 +8,6 @@
 #include <random>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -25,11 +24,19 @@ constexpr int widest_value = 16;
 struct Copy {
   void* to;
   const void* from;
-  int bytes;
+  size_t bytes;
+};
+
+struct Put {
+  Copy copy;
+  uint64_t* signal;
+  uint64_t value;
+  const void* owner;  // the fiber that waits for it with quiet
 };
 
 struct Fiber {
   Place place;
+  int grid;
   ucontext_t context;
   std::unique_ptr<char[]> stack;
   enum { running, waiting, ended } state = running;
@@ -40,20 +47,40 @@ struct Fiber {
   alignas(16) char given[widest_value], taken[widest_value];
   std::vector<Copy> open;                // copies that are not committed
   std::deque<std::vector<Copy>> groups;  // committed ones, oldest first
+  std::vector<Copy> gets;
+};
+
+struct Block {
+  std::vector<device::Pack> shared;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  int left = 0;  // fibers that have not ended
 };
 
 struct Grid {
-  std::vector<std::unique_ptr<Fiber>> fibers;
-  std::vector<Fiber*> ready;
-  std::mt19937_64 random;
-  ucontext_t home;
-  const std::function<void()>* kernel;
-  std::string failure;
-  Launch launch;
+  const Launch* launch;
+  std::vector<Block> blocks;
+  int begun = 0, running = 0;
 };
 
-thread_local Grid* grid = nullptr;
+struct Run {
+  std::vector<Grid> grids;
+  std::vector<Fiber*> ready;
+  std::vector<Put> puts;
+  std::mt19937_64 random;
+  uint64_t landing;  // one in so many steps lands a put: transports are fast and slow
+  ucontext_t home;
+  std::string failure;
+  size_t idle = 0;  // polls since anything else happened
+};
+
+struct Symmetric {
+  std::vector<char*> bases;
+  size_t bytes;
+};
+
+thread_local Run* running = nullptr;
 thread_local Fiber* current = nullptr;
+std::vector<Symmetric> symmetric_memory;
 
 #if defined(__SANITIZE_ADDRESS__)
 thread_local const void* home_stack = nullptr;
@@ -67,7 +94,7 @@ void leave() {
   void* fake = nullptr;
   __sanitizer_start_switch_fiber(self->state == Fiber::ended ? nullptr : &fake, home_stack, home_bytes);
 #endif
-  swapcontext(&self->context, &grid->home);
+  swapcontext(&self->context, &running->home);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(fake, &home_stack, &home_bytes);
 #endif
@@ -79,31 +106,69 @@ void enter(Fiber* fiber) {
   void* fake = nullptr;
   __sanitizer_start_switch_fiber(&fake, fiber->stack.get(), stack_bytes);
 #endif
-  swapcontext(&grid->home, &fiber->context);
+  swapcontext(&running->home, &fiber->context);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 #endif
   current = nullptr;
 }
 
+const Launch& launch_of(const Fiber& fiber) { return *running->grids[fiber.grid].launch; }
+
 void begin() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &home_stack, &home_bytes);
 #endif
-  (*grid->kernel)();
+  launch_of(*current).kernel();
   if (!current->open.empty() || !current->groups.empty()) fail("ends with copies under way");
+  if (!current->gets.empty()) fail("ends with gets under way");
   current->state = Fiber::ended;
   leave();
 }
 
+void begin_block(int number) {
+  Grid& grid = running->grids[number];
+  const Launch& launch = *grid.launch;
+  const int at = grid.begun++;
+  Block& block = grid.blocks[at];
+  ++grid.running;
+  block.left = launch.threads;
+  block.shared.resize((launch.shared_bytes + 15) / 16);
+  std::memset(static_cast<void*>(block.shared.data()), poison, launch.shared_bytes);
+  for (int thread = 0; thread < launch.threads; ++thread) {
+    auto fiber = std::make_unique<Fiber>();
+    fiber->grid = number;
+    fiber->place = {thread, launch.threads, at, launch.blocks, reinterpret_cast<char*>(block.shared.data())};
+    fiber->stack.reset(new char[stack_bytes]);
+    getcontext(&fiber->context);
+    fiber->context.uc_stack.ss_sp = fiber->stack.get();
+    fiber->context.uc_stack.ss_size = stack_bytes;
+    fiber->context.uc_link = nullptr;
+    makecontext(&fiber->context, begin, 0);
+    running->ready.push_back(fiber.get());
+    block.fibers.push_back(std::move(fiber));
+  }
+}
+
+// After a fiber has ended: the next block may begin.
+void end_fiber(const Fiber& fiber) {
+  Grid& grid = running->grids[fiber.grid];
+  Block& block = grid.blocks[fiber.place.block];
+  if (--block.left > 0) return;
+  --grid.running;
+  const int number = fiber.grid;
+  block = Block();  // the fiber is gone with it
+  if (grid.begun < grid.launch->blocks) begin_block(number);
+}
+
 std::string where(const Fiber& fiber) {
-  return "block " + std::to_string(fiber.place.block) + ", thread " + std::to_string(fiber.place.thread);
+  return "PE " + std::to_string(launch_of(fiber).pe) + ", block " + std::to_string(fiber.place.block) + ", thread " +
+         std::to_string(fiber.place.thread);
 }
 
 Fiber* lane_of(const Fiber& fiber, int lane) {
-  const Place& at = fiber.place;
-  const int first = at.thread / warp_lanes * warp_lanes;
-  return grid->fibers[int64_t(at.block) * at.threads + first + lane].get();
+  const int first = fiber.place.thread / warp_lanes * warp_lanes;
+  return running->grids[fiber.grid].blocks[fiber.place.block].fibers[first + lane].get();
 }
 
 // Once all lanes that one waits for wait for the same, each gets its value, and all go on.
@@ -118,30 +183,76 @@ void release(Fiber& last) {
     Fiber& other = *lane_of(last, lane);
     if (other.lane >= 0) std::memcpy(other.taken, lane_of(last, other.lane)->given, other.bytes);
     other.state = Fiber::running;
-    if (&other != &last) grid->ready.push_back(&other);
+    if (&other != &last) running->ready.push_back(&other);
   }
 }
 
-void land(const Copy& copy) { std::memcpy(copy.to, copy.from, copy.bytes); }
+void land(const Copy& copy) { std::memmove(copy.to, copy.from, copy.bytes); }
+
+void land_put(size_t at) {
+  const Put put = running->puts[at];
+  running->puts.erase(running->puts.begin() + static_cast<std::ptrdiff_t>(at));
+  land(put.copy);
+  *put.signal = put.value;
+  running->idle = 0;
+}
+
+// The same place on another PE; fails where memory is not symmetric, or not of this PE.
+char* translated(const void* address, size_t bytes, int pe) {
+  const char* at = static_cast<const char*>(address);
+  const int me = launch_of(*current).pe;
+  for (const Symmetric& memory : symmetric_memory) {
+    const char* base = memory.bases[me];
+    if (at < base || at >= base + memory.bytes) continue;
+    if (at + bytes > base + memory.bytes) fail("reaches beyond symmetric memory");
+    if (pe < 0 || pe >= static_cast<int>(memory.bases.size())) fail("names a PE that is not there");
+    return memory.bases[pe] + (at - base);
+  }
+  fail("names memory that is not this PE's symmetric memory");
+}
+
+void draw_and_enter() {
+  if (!running->puts.empty() && (running->ready.empty() || running->random() % running->landing == 0))
+    land_put(running->random() % running->puts.size());
+  if (running->ready.empty()) return;
+  auto& ready = running->ready;
+  std::swap(ready[running->random() % ready.size()], ready.back());
+  Fiber* next = ready.back();
+  ready.pop_back();
+  enter(next);
+  if (next->state == Fiber::ended && running->failure.empty()) end_fiber(*next);
+}
+
+void find_stuck() {
+  for (const Grid& grid : running->grids)
+    for (const Block& block : grid.blocks)
+      for (const auto& fiber : block.fibers)
+        if (fiber->state == Fiber::waiting) {
+          running->failure = where(*fiber) + ": waits for lanes that never come (" + fiber->what + ")";
+          return;
+        }
+}
 
 }  // namespace
 
 const Place& place() { return current->place; }
 
 void fail(const char* what) {
-  grid->failure = where(*current) + ": " + what;
+  running->failure = where(*current) + ": " + what;
   current->state = Fiber::ended;
   leave();
   std::abort();  // nobody draws it again
 }
 
 void yield() {
-  grid->ready.push_back(current);
+  running->idle = 0;
+  running->ready.push_back(current);
   leave();
 }
 
 void meet(const char* what, uint32_t mask, void* value, int bytes, int lane) {
   Fiber& self = *current;
+  running->idle = 0;
   if (!(mask >> (self.place.thread % warp_lanes) & 1)) fail("a lane calls that its own mask leaves out");
   if (lane >= 0 && !(mask >> (lane % warp_lanes) & 1)) fail("reads a lane that takes no part");
   if (bytes > widest_value) fail("a value of more than 16 bytes");
@@ -149,7 +260,7 @@ void meet(const char* what, uint32_t mask, void* value, int bytes, int lane) {
   if (bytes) std::memcpy(self.given, value, bytes);
   self.state = Fiber::waiting;
   release(self);
-  if (self.state == Fiber::running) grid->ready.push_back(&self);
+  if (self.state == Fiber::running) running->ready.push_back(&self);
   leave();
   if (lane >= 0) std::memcpy(value, self.taken, bytes);
 }
@@ -157,10 +268,10 @@ void meet(const char* what, uint32_t mask, void* value, int bytes, int lane) {
 void begin_copy(void* shared, const void* global, int bytes) {
   char* to = static_cast<char*>(shared);
   const Place& at = current->place;
-  if (to < at.shared || to + bytes > at.shared + grid->launch.shared_bytes) fail("copies beyond shared memory");
+  if (to < at.shared || to + bytes > at.shared + launch_of(*current).shared_bytes) fail("copies beyond shared memory");
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(global)) % bytes) fail("copies unaligned");
   std::memset(to, poison, bytes);
-  current->open.push_back({to, global, bytes});
+  current->open.push_back({to, global, size_t(bytes)});
 }
 
 void commit_copies() {
@@ -177,43 +288,67 @@ void wait_copies(int later) {
   yield();
 }
 
-void run(const Launch& launch, const std::function<void()>& kernel) {
-  if (launch.threads % warp_lanes) throw std::runtime_error("shim: a block of whole warps");
-  Grid here;
-  here.launch = launch, here.kernel = &kernel;
-  here.random.seed(launch.seed);
-  std::vector<std::vector<device::Pack>> shared(launch.blocks);
-  for (int block = 0; block < launch.blocks; ++block) {
-    shared[block].resize((launch.shared_bytes + 15) / 16);
-    std::memset(static_cast<void*>(shared[block].data()), poison, launch.shared_bytes);
-    for (int thread = 0; thread < launch.threads; ++thread) {
-      auto fiber = std::make_unique<Fiber>();
-      fiber->place = {thread, launch.threads, block, launch.blocks, reinterpret_cast<char*>(shared[block].data())};
-      fiber->stack.reset(new char[stack_bytes]);
-      getcontext(&fiber->context);
-      fiber->context.uc_stack.ss_sp = fiber->stack.get();
-      fiber->context.uc_stack.ss_size = stack_bytes;
-      fiber->context.uc_link = nullptr;
-      makecontext(&fiber->context, begin, 0);
-      here.ready.push_back(fiber.get());
-      here.fibers.push_back(std::move(fiber));
-    }
+void add_symmetric(const std::vector<char*>& bases, size_t bytes) { symmetric_memory.push_back({bases, bytes}); }
+void forget_symmetric() { symmetric_memory.clear(); }
+
+void run(const std::vector<Launch>& launches, uint64_t seed) {
+  Run here;
+  here.random.seed(seed);
+  here.landing = uint64_t(1) << (here.random() % 13);
+  Run* outer = running;
+  running = &here;
+  for (const Launch& launch : launches) {
+    if (launch.threads % warp_lanes || launch.threads < warp_lanes) here.failure = "a block is not of whole warps";
+    here.grids.push_back({&launch, std::vector<Block>(launch.blocks), 0, 0});
   }
-  Grid* outer = grid;
-  grid = &here;
-  while (!here.ready.empty() && here.failure.empty()) {
-    std::swap(here.ready[here.random() % here.ready.size()], here.ready.back());
-    Fiber* next = here.ready.back();
-    here.ready.pop_back();
-    enter(next);
-  }
-  grid = outer;
-  if (here.failure.empty())
-    for (const auto& fiber : here.fibers)
-      if (fiber->state == Fiber::waiting)
-        here.failure = where(*fiber) + ": waits for lanes that never come (" + fiber->what + ")";
+  for (size_t grid = 0; grid < launches.size() && here.failure.empty(); ++grid)
+    while (here.grids[grid].begun < std::min(launches[grid].blocks, std::max(1, launches[grid].resident)))
+      begin_block(static_cast<int>(grid));
+  while (here.failure.empty() && !(here.ready.empty() && here.puts.empty())) draw_and_enter();
+  if (here.failure.empty()) find_stuck();
+  running = outer;
   if (!here.failure.empty()) throw std::runtime_error("shim: " + here.failure);
 }
 
 }  // namespace shim
+
+namespace device {
+
+using namespace shim;
+
+void get_nbi(void* to, const void* symmetric, size_t bytes, int pe) {
+  translated(to, bytes, launch_of(*current).pe);  // not every transport writes to other memory
+  const char* from = translated(symmetric, bytes, pe);
+  std::memset(to, poison, bytes);
+  current->gets.push_back({to, from, bytes});
+  yield();
+}
+
+void put_signal_nbi(void* symmetric, const void* from, size_t bytes, uint64_t* signal, uint64_t value, int pe) {
+  char* to = translated(symmetric, bytes, pe);
+  auto* raised = reinterpret_cast<uint64_t*>(translated(signal, sizeof *signal, pe));
+  running->puts.push_back({{to, from, bytes}, raised, value, current});
+  yield();
+}
+
+void wait_signal(uint64_t* signal, uint64_t value) {
+  while (*static_cast<volatile uint64_t*>(signal) < value) {
+    // Every fiber that can run has polled several times, and no put is under way.
+    if (++running->idle > 64 * (running->ready.size() + 1) && running->puts.empty())
+      fail("waits for a signal that never comes");
+    running->ready.push_back(current);
+    leave();
+  }
+  yield();
+}
+
+void quiet() {
+  std::for_each(current->gets.begin(), current->gets.end(), land);
+  current->gets.clear();
+  for (size_t at = 0; at < running->puts.size();)
+    running->puts[at].owner == current ? land_put(at) : void(++at);
+  yield();
+}
+
+}  // namespace device
 }  // namespace mgg

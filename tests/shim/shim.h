@@ -1,16 +1,20 @@
 // Executes GPU kernels on a host: every thread is a fiber, and only one runs at a time.
 //
-// Which one goes on is drawn from a seed wherever threads can affect each other, among all blocks of the grid. Lanes
-// wait for each other as a warp's do; copies to shared memory land when they are waited for, and not earlier; shared
-// memory is NaN until it is written. Lanes that never meet, copies beyond shared memory or out of line, and packs that
-// are not aligned end the launch with an error that says where. Memory orders, races between blocks' writes, and reads and
-// writes beyond other memory are not seen.
+// Which one goes on is drawn from a seed wherever threads can affect each other, among all blocks of all PEs' grids; as
+// many blocks of a grid run at once as its launch says. Lanes wait for each other as a warp's do; copies to shared
+// memory and gets land when they are waited for, and not earlier; puts land at some time with their signal, and read
+// their source then; shared memory is NaN until it is written. Lanes that never meet, signals that never come, copies
+// beyond shared or symmetric memory or out of line, and packs that are not aligned end the run with an error that says
+// where. Memory orders, races between blocks' writes, and reads and writes beyond other memory are not seen; for the
+// latter this is also built with the address sanitizer.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <vector>
 
-#define MGG_KERNEL
+#define MGG_KERNEL inline
 #define MGG_DEVICE inline
 
 namespace mgg {
@@ -18,14 +22,22 @@ namespace shim {
 
 constexpr int warp_lanes = 32;
 
+// One PE's grid.
 struct Launch {
+  int pe;
   int blocks, threads;  // of a block: a whole number of warps
   int shared_bytes;
-  uint64_t seed;
+  int resident;  // blocks that run at once; others begin when one of them has ended
+  std::function<void()> kernel;
 };
 
-// Runs a kernel to its end. Throws std::runtime_error where a GPU's behaviour would be undefined or would never end.
-void run(const Launch& launch, const std::function<void()>& kernel);
+// Runs kernels to their end, all at once. Throws std::runtime_error where a GPU's behaviour would be undefined or would
+// never end.
+void run(const std::vector<Launch>& launches, uint64_t seed);
+
+// Memory that every PE has at an address of its own: what gets and puts name. Kept until `forget_symmetric`.
+void add_symmetric(const std::vector<char*>& bases, size_t bytes);
+void forget_symmetric();
 
 // ---- called by fibers
 
@@ -96,6 +108,13 @@ inline int32_t add_in_order(int32_t* counter, int32_t value) {
   shim::yield();
   return before;
 }
+
+// ---- the transport (mgg/transport_device.h)
+
+void get_nbi(void* to, const void* symmetric, size_t bytes, int pe);
+void put_signal_nbi(void* symmetric, const void* from, size_t bytes, uint64_t* signal, uint64_t value, int pe);
+void wait_signal(uint64_t* signal, uint64_t value);
+void quiet();
 
 }  // namespace device
 }  // namespace mgg

@@ -2,45 +2,140 @@
 
 from __future__ import annotations
 
-import cases
-import numpy as np
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
-from .test_direct import aggregate, check
+TESTS = Path(__file__).parents[1]
+SUMS = ("aggregate.cuh", ("float32",))
+GATHER = ("gather.cuh", ("rows",))
+SOFTMAX = ("softmax.cuh", ("rows",))
+SDDMM = ("sddmm.cuh", ("float32",))
+EXERCISE = ("exercises.cpp", ("exercises",))
 
 PARTIAL = "    each_partial(task.slot, [&](int p, int i, float* at) { *at = sum.value[p][i]; });\n"
 ALL_WRITTEN = "    device::sync_lanes(worker.mask);\n"
 ANNOUNCED = "    int32_t before = 0;\n    if (worker.lane == 0) before = device::add_in_order(pending, -1);\n"
+PUT = "    device::put_signal_nbi(board.inbox[round], board.outbox[round], sizeof board.inbox[round], "
+SIGNAL = "&board.arrived[round],\n                           1, (call.me + 1) % call.pes);\n"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One text of a source replaced by another; and what looks for it: an operation of the table, or an exercise."""
+
+    where: tuple[str, tuple[str, ...]]
+    old: str
+    new: str
+    by: str = "sum"
+
 
 FAULTS = {
-    "a copy that nobody waits for": ("      device::wait_copies<ring_rows - 1>();\n", ""),
-    "no synchronisation of lanes": (PARTIAL + ALL_WRITTEN, PARTIAL),
-    "the wrong buffer": (
-        "      ask(ahead, row);\n    }\n",
-        "      ask(ahead, (row + 1) % ring_rows);\n    }\n",
+    "a missing quiet": Fault(GATHER, "    if (asked) device::quiet();\n", "", "unreachable"),
+    "a missing quiet before use": Fault(EXERCISE, "    if (lane == 0) device::quiet();\n", "", "fetch"),
+    "a copy that nobody waits for": Fault(SUMS, "      device::wait_copies<ring_rows - 1>();\n", ""),
+    "a missing __syncwarp": Fault(SUMS, PARTIAL + ALL_WRITTEN, PARTIAL),
+    "a missing __syncwarp before a buffer is used again": Fault(
+        EXERCISE,
+        "    device::sync_lanes(~0u);  // the row is there for all, and all have seen the one before\n",
+        "",
+        "fetch",
     ),
-    "a divergent shuffle": (
-        "    before = device::from_lane(",
-        "    if (worker.lane) before = device::from_lane(",
+    "a wrong buffer": Fault(
+        SUMS, "      ask(ahead, row);\n    }\n", "      ask(ahead, (row + 1) % ring_rows);\n    }\n"
     ),
-    "a tail that overruns": ("      if (!has(p)) continue;\n", ""),
-    "an unwritten row": (
+    "a divergent shuffle": Fault(
+        SUMS, "    before = device::from_lane(", "    if (worker.lane) before = device::from_lane("
+    ),
+    "a divergent shuffle in a reduction": Fault(
+        SDDMM,
+        "          for (int u = 0; u < unroll; ++u) dot[u] += device::from_lane_xor",
+        "          for (int u = 0; u < unroll; ++u) if (edge + u < end || worker.lane) dot[u] += device::from_lane_xor",
+        "sddmm",
+    ),
+    "a tail that overruns": Fault(SUMS, "      if (!has(p)) continue;\n", ""),
+    "a row that ends in its padding": Fault(SDDMM, "    if (column + i < dim) sum +=", "    sum +=", "sddmm"),
+    "an unwritten row": Fault(
+        SUMS,
         "      self.finish(destination, sum);\n",
         "      if (destination % 7) self.finish(destination, sum);\n",
     ),
-    "a signal before its data": (PARTIAL + ALL_WRITTEN + ANNOUNCED, ALL_WRITTEN + ANNOUNCED + PARTIAL),
+    "a signal before its data": Fault(
+        SUMS, PARTIAL + ALL_WRITTEN + ANNOUNCED, ALL_WRITTEN + ANNOUNCED + PARTIAL
+    ),
+    "a signal of a put before its data": Fault(
+        EXERCISE,
+        PUT + SIGNAL,
+        "    device::put_signal_nbi(&board.inbox[round], board.outbox[round], 0, "
+        + SIGNAL.replace(");\n", "), ")
+        + (PUT + SIGNAL.replace("arrived[round]", "arrived[0]")).strip()
+        + "\n",
+        "ring",
+    ),
+    "a source that is written again too soon": Fault(
+        EXERCISE, "  if (lane == 0) device::quiet();\n  device::sync_lanes(~0u);\n", "", "ring"
+    ),
+    "a signal that never comes": Fault(
+        EXERCISE, "if (lane == 0)\n    device::put_signal", "if (lane == 99)\n    device::put_signal", "ring"
+    ),
+    "a hub's parts added by the first to arrive": Fault(
+        SOFTMAX, "if (before != 1) continue;", "if (before != hub.slots) continue;", "softmax"
+    ),
 }
 
+LOOK = """
+import json, sys
+import numpy as np
+from pathlib import Path
+import cases
+from gpu import table
+from gpu.engine import Engine
+from shim.test_table import gather
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found(rng, compiled, fault):
-    kernels, found = compiled("aggregate.cuh", *FAULTS[fault]), []
+library, by, seed = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+engine, rng = Engine.shim(Path(library)), np.random.default_rng(seed)
+for turn in range(6):
     for name in ("ordinary", "hub"):
-        case = cases.CASES[name](rng, 3)
         for width in (1, 33):
-            x = rng.standard_normal((case.nodes, width)).astype(np.float32)
-            try:
-                check(case, x, aggregate(kernels, case, x, seed=int(rng.integers(1 << 60))))
-            except (AssertionError, RuntimeError) as error:
-                found.append(error)
-    assert found
+            if by in table.OPERATIONS:
+                table.check(engine, table.Entry(by, "float32", width, name), rng)
+            elif by == "unreachable":
+                gather(engine, cases.CASES[name](rng, 3), width, (), rng)
+            else:
+                engine.module.shim_exercise(by, 3, int(rng.integers(1 << 60)))
+print("unnoticed")
+"""
+
+
+def look(library: Path, by: str, seed: list[int]) -> str:
+    """What is found, in a process of its own: the last line that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, library, by, json.dumps(seed)],
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    said = (done.stdout + done.stderr).strip().splitlines()
+    assert (done.returncode == 0) == (said[-1:] == ["unnoticed"]), said[-5:]
+    return said[-1]
+
+
+@pytest.mark.parametrize("by", sorted({fault.by for fault in FAULTS.values()}))
+def test_nothing_is_found_where_no_fault_is_planted(rng, build, by):
+    assert look(build.folder / "_cuda.so", by, list(rng.bytes(4))) == "unnoticed"
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(rng, build, tmp_path, name):
+    fault = FAULTS[name]
+    file, objects = fault.where
+    library = build.altered(file, fault.old, fault.new, objects, tmp_path)
+    found = look(library, fault.by, list(rng.bytes(4)))
+    assert found.startswith(("AssertionError", "RuntimeError")), found

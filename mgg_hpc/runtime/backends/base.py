@@ -52,22 +52,27 @@ class Rows:
 
     addresses: uint64 [P], where each PE's row 0 lies in this process's address space (0: not reachable).
     counts: int64 [P], rows of each PE.
-    buffer: uint8, this rank's storage; it may be larger than the rows.
+    buffer: uint8, this rank's storage, a NumPy array or, on a GPU, a tensor; it may be larger than the rows.
     symmetric: whether peers can read them.
     """
 
     format: RowFormat
     addresses: NDArray[np.uint64]
     counts: NDArray[np.int64]
-    buffer: NDArray[np.uint8]
+    buffer: Any
     rank: int
     symmetric: bool
 
     @property
-    def local(self) -> NDArray[Any]:
+    def local(self) -> Any:
         """This rank's rows, [count, dim], in place: row i starts ``stride`` values after row i - 1."""
         count, format = int(self.counts[self.rank]), self.format
-        flat = self.buffer[: count * format.row_bytes].view(format.dtype)
+        dtype: Any = format.dtype
+        if not isinstance(self.buffer, np.ndarray):
+            import torch
+
+            dtype = getattr(torch, dtype.name)
+        flat = self.buffer[: count * format.row_bytes].view(dtype)
         return flat.reshape(count, format.stride)[:, : format.dim]
 
     def shaped(self, dim: int) -> Rows:
@@ -179,3 +184,26 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give back all symmetric storage. Collective."""
+
+
+class EdgeKernels(Protocol):
+    """What attention and mini-batches need beside; the GPU's kernels so far."""
+
+    def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
+        """out_edge[e] = the dot product of dst[v] and src[u] for each edge u -> v, in the plan's order.
+
+        dst: [destinations, dim], padded rows of the source rows' dtype. out_edge: float32 [E].
+        """
+
+    def edge_softmax(self, plan: Plan, scores: Any, out: Any) -> None:
+        """out[e] = exp(scores[e]) / (the sum of exp(scores) over the edges of e's destination); float32 [E] both.
+
+        In the plan's order; ``out`` may be ``scores``.
+        """
+
+    def gather(self, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
+        """out[i] = row ids[i] of all PEs' rows, where PE p's are numbered bounds[p] .. bounds[p + 1] - 1.
+
+        ids: int64 [n]. out: [n, dim], padded rows of the table's dtype; on a symmetric allocation where some PE's rows
+        are not reachable by pointer. Raises ValueError for an id outside the bounds.
+        """

@@ -5,22 +5,13 @@ Ranks may be played one after another as long as rows are read on their owners; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ...plan.layout import RowFormat
 from .base import Options, Rows
 from .host import HostBackend, aligned_zeros
-
-
-@dataclass
-class World:
-    """The ranks that one process plays; their i-th symmetric allocations belong together."""
-
-    size: int
-    allocations: list[NDArray[np.uint64]] = field(default_factory=list)
+from .world import World
 
 
 class SerialBackend(HostBackend):
@@ -36,9 +27,7 @@ class SerialBackend(HostBackend):
 
     def _symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         buffer = aligned_zeros(int(counts.max(initial=0)) * format.row_bytes)
-        if self._made == len(self._world.allocations):
-            self._world.allocations.append(np.zeros(self.size, dtype=np.uint64))
-        addresses = self._world.allocations[self._made]  # shared by all ranks, filled in as each allocates
+        addresses = self._world.allocation(self._made)
         self._made += 1
         addresses[self.rank] = buffer.ctypes.data
         self._transport.add(addresses, len(buffer))

@@ -1,0 +1,74 @@
+# The module _cuda, with nvcc (the system's, or that of the CUDA wheels beside this Python) and NVSHMEM (its wheel, or a
+# folder that NVSHMEM_HOME names). Included where MGG_CUDA is not OFF; what is missing ends an ON build by name, and
+# leaves an AUTO build without _cuda.
+execute_process(COMMAND "${Python_EXECUTABLE}" -c "import sysconfig; print(sysconfig.get_path('platlib'))"
+                OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE site)
+# PATH first: what a site's module has loaded.
+find_program(MGG_NVCC nvcc PATHS ENV CUDA_HOME "${site}/nvidia/cu13" /usr/local/cuda PATH_SUFFIXES bin)
+find_path(MGG_NVSHMEM nvshmem.h HINTS ENV NVSHMEM_HOME PATHS "${site}/nvidia/nvshmem" PATH_SUFFIXES include)
+find_file(MGG_NVSHMEM_HOST NAMES libnvshmem_host.so.3 HINTS "${MGG_NVSHMEM}/../lib" "${MGG_NVSHMEM}/../lib64")
+find_file(MGG_NVSHMEM_DEVICE NAMES libnvshmem_device.a HINTS "${MGG_NVSHMEM}/../lib" "${MGG_NVSHMEM}/../lib64")
+
+set(missing "")
+if(NOT MGG_NVCC)
+  string(APPEND missing " nvcc (the CUDA toolkit, or the extra cuda-build)")
+endif()
+if(NOT MGG_NVSHMEM OR NOT MGG_NVSHMEM_HOST OR NOT MGG_NVSHMEM_DEVICE)
+  string(APPEND missing " NVSHMEM (the extra cuda, or NVSHMEM_HOME)")
+endif()
+if(missing)
+  if(MGG_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "MGG_CUDA=ON, but missing:${missing}")
+  endif()
+  message(STATUS "CUDA: built without GPU kernels; missing:${missing}")
+  return()
+endif()
+
+# A100, H100 and H200, B200; other architectures by -DCMAKE_CUDA_ARCHITECTURES.
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real)
+endif()
+set(CMAKE_CUDA_COMPILER "${MGG_NVCC}")
+# The wheels keep libraries in lib, where nvcc looks in lib64.
+get_filename_component(toolkit "${MGG_NVCC}" DIRECTORY)
+get_filename_component(toolkit "${toolkit}" DIRECTORY)
+if(EXISTS "${toolkit}/lib/libcudart_static.a")
+  set(CMAKE_CUDA_FLAGS_INIT "-L${toolkit}/lib")
+endif()
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+enable_language(CUDA)
+message(STATUS "CUDA: ${MGG_NVCC} ${CMAKE_CUDA_COMPILER_VERSION}, NVSHMEM in ${MGG_NVSHMEM}")
+
+add_library(nvshmem_host SHARED IMPORTED)
+set_target_properties(nvshmem_host PROPERTIES IMPORTED_LOCATION "${MGG_NVSHMEM_HOST}"
+                      INTERFACE_INCLUDE_DIRECTORIES "${MGG_NVSHMEM}")
+add_library(nvshmem_device STATIC IMPORTED)
+set_target_properties(nvshmem_device PROPERTIES IMPORTED_LOCATION "${MGG_NVSHMEM_DEVICE}"
+                      IMPORTED_LINK_INTERFACE_LANGUAGES CUDA)
+
+# One source, compiled once per type of rows.
+foreach(rows float Float16 BFloat16)
+  add_library(cuda_${rows} OBJECT cuda/aggregate.cu)
+  target_compile_definitions(cuda_${rows} PRIVATE MGG_ROWS=${rows})
+endforeach()
+add_library(cuda_rows OBJECT cuda/rows.cu)
+
+nanobind_add_module(_cuda NB_STATIC cuda/module_cuda.cpp cuda/runtime_cuda.cpp)
+foreach(objects cuda_float cuda_Float16 cuda_BFloat16 cuda_rows)
+  target_include_directories(${objects} PRIVATE cuda/include)
+  target_include_directories(${objects} SYSTEM PRIVATE "${MGG_NVSHMEM}")
+  set_target_properties(${objects} PROPERTIES CUDA_SEPARABLE_COMPILATION ON)
+  # 821: NVSHMEM's own headers leave static functions unused.
+  target_compile_options(${objects} PRIVATE -Wno-deprecated-gpu-targets "-Xcompiler=-Wall" "--diag-suppress=821")
+  target_sources(_cuda PRIVATE $<TARGET_OBJECTS:${objects}>)
+endforeach()
+target_include_directories(_cuda PRIVATE cuda/include)
+target_include_directories(_cuda SYSTEM PRIVATE "${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
+target_compile_options(_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
+target_link_libraries(_cuda PRIVATE nvshmem_device nvshmem_host)
+target_link_options(_cuda PRIVATE LINKER:--exclude-libs,ALL)
+set_target_properties(_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION ON CUDA_RESOLVE_DEVICE_SYMBOLS ON LINKER_LANGUAGE CXX
+                      INSTALL_RPATH "$ORIGIN/../nvidia/nvshmem/lib")
+install(TARGETS _cuda LIBRARY DESTINATION mgg_hpc)

@@ -1,0 +1,29 @@
+// Launches of the GPU kernels: each picks the one that was compiled for what is asked.
+#pragma once
+#include "calls_cuda.h"
+#include "mgg/half.h"
+#include "runtime_cuda.h"
+
+namespace mgg {
+
+// Which kernel: lanes of a worker, and packs of 16 bytes that each of them holds at once.
+struct Shape {
+  int lanes, packs;
+};
+
+#define MGG_DECLARE(S)                                                                                             \
+  void aggregate(const DeviceAggregation<S>& call, bool max, const Shape& shape, const gpu::Launch& launch);       \
+  gpu::Occupancy aggregate_occupancy(S type, bool max, const Shape& shape, int threads);                           \
+  void sddmm(const DeviceSddmm<S>& call, const Shape& shape, const gpu::Launch& launch);
+MGG_DECLARE(float)
+MGG_DECLARE(Float16)
+MGG_DECLARE(BFloat16)
+#undef MGG_DECLARE
+
+// On return the statistics of each destination are there too.
+void edge_softmax(const DeviceSoftmax& call, const gpu::Launch& launch);
+// gets: whether some PE's rows are not reachable by pointer.
+void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::Launch& launch);
+void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch& launch);
+
+}  // namespace mgg

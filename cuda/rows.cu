@@ -1,0 +1,36 @@
+// The kernels that do not ask what rows hold.
+#include "gather.cuh"
+#include "kernels_cuda.h"
+#include "softmax.cuh"
+
+namespace mgg {
+
+void edge_softmax(const DeviceSoftmax& call, const gpu::Launch& launch) {
+  gpu::launch(softmax_statistics, call, launch);
+  gpu::launch(softmax_apply, call, launch);
+}
+
+namespace {
+
+template <bool GETS>
+void gather_with(const DeviceGather& call, const Shape& shape, const gpu::Launch& launch) {
+  if (shape.lanes == 4) return gpu::launch(gather_rows<4, GETS>, call, launch);
+  if (shape.lanes == 8) return gpu::launch(gather_rows<8, GETS>, call, launch);
+  if (shape.lanes == 16) return gpu::launch(gather_rows<16, GETS>, call, launch);
+  gpu::launch(gather_rows<32, GETS>, call, launch);
+}
+
+}  // namespace
+
+void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::Launch& launch) {
+  gets ? gather_with<true>(call, shape, launch) : gather_with<false>(call, shape, launch);
+}
+
+void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch& launch) {
+  if (shape.lanes == 4) return gpu::launch(gather_floor<4>, call, launch);
+  if (shape.lanes == 8) return gpu::launch(gather_floor<8>, call, launch);
+  if (shape.lanes == 16) return gpu::launch(gather_floor<16>, call, launch);
+  gpu::launch(gather_floor<32>, call, launch);
+}
+
+}  // namespace mgg

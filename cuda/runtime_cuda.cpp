@@ -1,0 +1,54 @@
+#include "runtime_cuda.h"
+
+namespace mgg {
+namespace gpu {
+
+int device_count(std::string& why) {
+  int count = 0, driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    why = "no NVIDIA driver";
+    return 0;
+  }
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess) return count;
+  cudaGetLastError();  // or the next call would report it
+  why = cudaGetErrorString(status);
+  return 0;
+}
+
+Limits limits() {
+  int device = 0;
+  check(cudaGetDevice(&device), "the current GPU");
+  cudaDeviceProp found;
+  check(cudaGetDeviceProperties(&found, device), "properties of the GPU");
+  int driver = 0, runtime = 0;
+  check(cudaDriverGetVersion(&driver), "version of the driver");
+  check(cudaRuntimeGetVersion(&runtime), "version of the CUDA runtime");
+  Limits limits{};
+  limits.name = found.name;
+  limits.multiprocessors = found.multiProcessorCount;
+  limits.threads_per_block = found.maxThreadsPerBlock;
+  limits.threads_per_multiprocessor = found.maxThreadsPerMultiProcessor;
+  limits.blocks_per_multiprocessor = found.maxBlocksPerMultiProcessor;
+  limits.registers_per_multiprocessor = found.regsPerMultiprocessor;
+  limits.compute_capability = 10 * found.major + found.minor;
+  limits.shared_per_block = static_cast<int64_t>(found.sharedMemPerBlockOptin);
+  limits.shared_per_multiprocessor = static_cast<int64_t>(found.sharedMemPerMultiprocessor);
+  limits.l2_bytes = found.l2CacheSize;
+  limits.memory_bytes = static_cast<int64_t>(found.totalGlobalMem);
+  limits.driver = driver, limits.runtime = runtime;
+  return limits;
+}
+
+Memory::Memory(size_t bytes) : bytes_(bytes) {
+  if (bytes) check(cudaMalloc(&data_, bytes), "device memory");
+}
+Memory::~Memory() {
+  if (data_) cudaFree(data_);
+}
+void Memory::upload(const void* from, size_t bytes) {
+  if (bytes) check(cudaMemcpy(data_, from, bytes, cudaMemcpyHostToDevice), "copy to the GPU");
+}
+
+}  // namespace gpu
+}  // namespace mgg

@@ -1,0 +1,123 @@
+// What host code asks of a GPU: how many there are and what they can hold, memory, and launches. With MGG_SHIM the host
+// plays the GPU (tests/shim), so that the code around kernels runs in every test too.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#if defined(MGG_SHIM)
+#include "shim.h"
+#else
+#include <cuda_runtime.h>
+#endif
+
+namespace mgg {
+namespace gpu {
+
+// GPUs that this process sees. 0 where there is no GPU or no driver; `why` says which.
+int device_count(std::string& why);
+
+// What the current GPU holds; sizes in bytes.
+struct Limits {
+  std::string name;
+  int multiprocessors, threads_per_block, threads_per_multiprocessor, blocks_per_multiprocessor;
+  int registers_per_multiprocessor, compute_capability;
+  int64_t shared_per_block, shared_per_multiprocessor, l2_bytes, memory_bytes;
+  int driver, runtime;  // versions: 13000 is 13.0
+};
+Limits limits();
+
+// Device memory, freed with its owner.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(size_t bytes);
+  ~Memory();
+  Memory(Memory&& other) noexcept { *this = std::move(other); }
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(data_, other.data_), std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  void upload(const void* from, size_t bytes);
+  size_t bytes() const { return bytes_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+template <class Items>
+Memory uploaded(const Items& items) {
+  Memory memory(items.size() * sizeof(items[0]));
+  memory.upload(items.data(), items.size() * sizeof(items[0]));
+  return memory;
+}
+
+struct Launch {
+  int blocks, threads;  // of a block: a whole number of warps
+  int64_t shared_bytes;
+  void* stream;
+};
+
+// What a kernel takes, and how many of its blocks a multiprocessor holds at once.
+struct Occupancy {
+  int registers, stack_bytes, threads_per_block, blocks_per_multiprocessor;
+};
+
+#if defined(MGG_SHIM)
+
+void run(const Launch& launch, const std::function<void()>& kernel);
+
+template <class Call>
+void launch(void (*kernel)(Call), const Call& call, const Launch& launch) {
+  run(launch, [&] { kernel(call); });
+}
+Occupancy occupancy_of(int threads, int64_t shared_bytes);
+template <class Call>
+Occupancy occupancy(void (*)(Call), int threads, int64_t shared_bytes) {
+  return occupancy_of(threads, shared_bytes);
+}
+
+#else
+
+// Raises std::runtime_error that says what was tried.
+inline void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+inline void allow_shared(const void* kernel, int64_t bytes) {
+  if (bytes > 48 << 10)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+          "shared memory of a kernel");
+}
+template <class Call>
+void launch(void (*kernel)(Call), const Call& call, const Launch& launch) {
+  const void* symbol = reinterpret_cast<const void*>(kernel);
+  allow_shared(symbol, launch.shared_bytes);
+  void* arguments[] = {const_cast<Call*>(&call)};
+  check(cudaLaunchKernel(symbol, dim3(launch.blocks), dim3(launch.threads), arguments,
+                         static_cast<size_t>(launch.shared_bytes), static_cast<cudaStream_t>(launch.stream)),
+        "launch of a kernel");
+}
+template <class Call>
+Occupancy occupancy(void (*kernel)(Call), int threads, int64_t shared_bytes) {
+  const void* symbol = reinterpret_cast<const void*>(kernel);
+  allow_shared(symbol, shared_bytes);
+  cudaFuncAttributes found;
+  check(cudaFuncGetAttributes(&found, symbol), "attributes of a kernel");
+  int blocks = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, symbol, threads, static_cast<size_t>(shared_bytes)),
+        "occupancy of a kernel");
+  return {found.numRegs, static_cast<int>(found.localSizeBytes), found.maxThreadsPerBlock, blocks};
+}
+
+#endif
+
+}  // namespace gpu
+}  // namespace mgg

@@ -1,0 +1,119 @@
+"""How a GPU kernel is launched: MGG's model of a warp's work, shared memory, warps and blocks (OSDI '23, section 4).
+
+The paper's equations, with D values a row:
+
+    (1)  WPW = 2 ps D dist            values that one warp works through
+         SMEM = ps wpb IntS + 2 wpb D FloatS            bytes that a block takes
+    (2)  numWarps = max(local, remote) / dist           of partitions
+    (3)  numBlocks = numWarps / wpb,  blocksPerSM = numBlocks / numSMs
+
+Two things differ here. Narrow rows take only some lanes of a warp, which then is several workers. And the `direct`
+kernel keeps edges and sums in registers: of SMEM only the second term is left, a ring of remote rows a worker in place
+of two rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import InputError
+from .layout import RowFormat
+
+LANES = 32  # of a warp
+PACK = 16  # bytes that a lane loads at once
+RING_ROWS = 4  # cuda/calls_cuda.h; the module's `ring_bytes` is compared when it is loaded
+MOST_BLOCKS = 2**31 - 1  # of a grid
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a GPU holds, as its runtime says: bytes of shared memory, threads, blocks."""
+
+    name: str
+    multiprocessors: int
+    threads_per_block: int
+    threads_per_multiprocessor: int
+    blocks_per_multiprocessor: int
+    shared_per_block: int
+    shared_per_multiprocessor: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of the direct kernel.
+
+    lanes, packs: of a worker, and packs of 16 bytes that each lane holds at once. work_per_warp: WPW, values.
+    part_edges: a destination of more edges is shared by several workers. shared_bytes: SMEM, of a block.
+    blocks_per_multiprocessor: blocksPerSM, of the whole grid. resident: how many of them fit at once.
+    """
+
+    lanes: int
+    packs: int
+    work_per_warp: int
+    part_edges: int
+    shared_bytes: int
+    warps: int
+    blocks: int
+    threads: int
+    blocks_per_multiprocessor: float
+    resident: int
+
+
+def shape(format: RowFormat) -> tuple[int, int]:
+    """(lanes, packs) of a worker for rows of this format: lanes for a whole row, up to two packs each.
+
+    Four packs a lane would take 200 registers a thread: wider rows are walked in passes.
+    """
+    packs = -(-format.row_bytes // PACK)
+    return next((lanes, 1) for lanes in (4, 8, 16, 32) if lanes >= packs) if packs <= LANES else (LANES, 2)
+
+
+def ring_bytes(threads: int, packs: int) -> int:
+    """Shared memory of a block of the direct kernel."""
+    return threads * packs * RING_ROWS * PACK
+
+
+def direct(
+    local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
+) -> Launch:
+    """The launch for so many local and remote partitions of at most ``ps`` edges.
+
+    Raises InputError where a block is more than the GPU can hold, and names both numbers.
+    """
+    for name, value in (("ps", ps), ("dist", dist), ("wpb", wpb)):
+        if value < 1:
+            raise InputError(f"plan.{name} = {value}: expected 1 or more")
+    lanes, packs = shape(format)
+    threads = LANES * wpb
+    if threads > limits.threads_per_block:
+        most = limits.threads_per_block // LANES
+        raise InputError(
+            f"plan.wpb = {wpb}: a block of {threads} threads, but {limits.name} takes {limits.threads_per_block}; "
+            f"at most {most}"
+        )
+    shared = ring_bytes(threads, packs)
+    if shared > limits.shared_per_block:
+        most = limits.shared_per_block // ring_bytes(LANES, packs)
+        raise InputError(
+            f"plan.wpb = {wpb}: a block takes {shared:,} bytes of shared memory, but {limits.name} has "
+            f"{limits.shared_per_block:,}; at most {most}"
+        )
+    warps = max(1, -(-max(local, remote) // (dist * (LANES // lanes))))
+    blocks = min(-(-warps // wpb), MOST_BLOCKS)
+    resident = min(
+        limits.blocks_per_multiprocessor,
+        limits.threads_per_multiprocessor // threads,
+        limits.shared_per_multiprocessor // shared,
+    )
+    return Launch(
+        lanes,
+        packs,
+        2 * ps * format.dim * dist,
+        2 * ps * dist,
+        shared,
+        warps,
+        blocks,
+        threads,
+        blocks / limits.multiprocessors,
+        resident,
+    )

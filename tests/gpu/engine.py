@@ -1,0 +1,116 @@
+"""What the table of cases runs on: a GPU, or the host that plays one (tests/shim)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends import cuda
+from mgg_hpc.runtime.backends.base import Geometry, Options
+from mgg_hpc.runtime.backends.world import World
+
+# Hubs of more than eight edges, so that every case has some; several warps a block.
+SMALL = Geometry(ps=2, dist=2, wpb=2)
+
+
+class HostMemory:
+    """NumPy arrays, for the shim."""
+
+    def zeros(self, nbytes):
+        whole = np.zeros(nbytes + 256, dtype=np.uint8)
+        start = -whole.ctypes.data % 256
+        return whole[start : start + nbytes]
+
+    def uploaded(self, array):
+        return array.copy()
+
+    def address(self, array):
+        return array.ctypes.data
+
+    def kind(self, array):
+        return (
+            array.dtype.name,
+            array.shape,
+            tuple(step // array.itemsize for step in array.strides),
+        )
+
+    def stream(self):
+        return 0
+
+
+class Engine:
+    """Backends over one native module, and ways in and out of its memory."""
+
+    def __init__(self, device: str, module: Any, memory: Any) -> None:
+        self.device, self.module, self.memory = device, module, memory
+
+    @classmethod
+    def shim(cls, library: Path) -> Engine:
+        """The host, through a _cuda that was built for the shim."""
+        spec = importlib.util.spec_from_file_location("_cuda", library)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return cls("shim", cuda.checked(module), HostMemory())
+
+    @classmethod
+    def gpu(cls) -> Engine:
+        """The current GPU. Raises InputError where there is none."""
+        module = cuda.load()
+        cuda.need_device(module)
+        return cls("cuda", module, cuda.TorchMemory())
+
+    def seed(self, seed: int, pe: int = 0) -> None:
+        """Draw the order of execution anew, where it is ours to draw; ``pe`` launches."""
+        if self.device == "shim":
+            self.module.shim_set(seed, pe, 1 + seed % 5)
+
+    def backends(self, ranks: int, geometry: Geometry = SMALL) -> list[cuda.DeviceBackend]:
+        """One for each rank of a world."""
+        world = World(ranks)
+        options = Options(geometry)
+        return [cuda.DeviceBackend(rank, world, options, self.module, self.memory) for rank in range(ranks)]
+
+    def array(self, values: np.ndarray | None) -> Any:
+        """In the engine's memory."""
+        return None if values is None else self.memory.uploaded(values)
+
+    def numpy(self, array: Any) -> np.ndarray:
+        """From the engine's memory."""
+        if isinstance(array, np.ndarray):
+            return array
+        if str(array.dtype) == "torch.bfloat16":
+            import torch
+
+            return array.contiguous().view(torch.int16).cpu().numpy().view(ml_dtypes.bfloat16)
+        return array.cpu().numpy()
+
+    def fill(self, rows: Any, values: np.ndarray) -> None:
+        """Write into rows in place."""
+        rows[:] = self.array(np.ascontiguousarray(values)) if len(values) else rows[:]
+
+    def nan_rows(self, backend: cuda.DeviceBackend, count: int, format: RowFormat) -> Any:
+        """Rows that nobody has written yet."""
+        rows = backend.padded(count, format)
+        rows[:] = float("nan")
+        return rows
+
+    def about(self) -> dict[str, Any]:
+        """The device, its driver and versions."""
+        import platform
+        from importlib import metadata
+
+        from mgg_hpc import __version__
+
+        found = self.module.limits()
+        versions = {"mgg": __version__, "python": platform.python_version(), "numpy": np.__version__}
+        for name in ("torch", "nvidia-nvshmem-cu13", "cupy-cuda13x"):
+            try:
+                versions[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+        return {"device": self.device, **found, "versions": versions}

@@ -1,0 +1,267 @@
+"""The table of cases: operations, types, widths and hard graphs, each against the float64 reference.
+
+A check returns the worst error as a share of what DESIGN's bound allows (0: exact), and raises AssertionError where
+it is more than 1, a bit differs that must not, or anything is written that is not the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import cases
+import ml_dtypes
+import numpy as np
+
+from mgg_hpc import reference
+from mgg_hpc.plan import workload
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.base import Epilogue
+
+from .engine import SMALL, Engine
+
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+FEW_WIDTHS = (1, 31, 129)  # a lane in part, a worker in part, several passes of a warp in float32
+MARGIN = 40  # rows behind each output, which nothing may touch
+RANKS = 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the table."""
+
+    operation: str
+    dtype: str
+    width: int
+    case: str
+
+    def __str__(self) -> str:
+        return f"{self.operation}-{self.dtype}-{self.width}-{self.case}"
+
+
+def entries(*, whole: bool) -> Iterator[Entry]:
+    """All of them; or, where not whole, sums at every width and the others at a few."""
+    for operation in OPERATIONS:
+        types = ("float32",) if operation == "softmax" else DTYPES
+        widths = cases.WIDTHS if whole or operation in ("sum", "weighted") else FEW_WIDTHS
+        for dtype in types:
+            for width in (1,) if operation == "softmax" else widths:
+                for case in cases.CASES:
+                    yield Entry(operation, dtype, width, case)
+
+
+def made(entry: Entry, rng: np.random.Generator, remote_share: float | None) -> cases.Case:
+    """The graph; remote_share: of two ranks, the second owns this share of all rows."""
+    case = cases.CASES[entry.case](rng, RANKS)
+    if remote_share is None:
+        return case
+    return replace(case, bounds=np.array([0, round(case.nodes * (1 - remote_share)), case.nodes]))
+
+
+def check(engine: Engine, entry: Entry, rng: np.random.Generator, remote_share: float | None = None) -> float:
+    """Run one line; see above."""
+    return OPERATIONS[entry.operation](engine, made(entry, rng, remote_share), entry, rng)
+
+
+class World:
+    """A case on every rank of an engine: rows, plans and backends."""
+
+    def __init__(self, engine: Engine, case: cases.Case, x: np.ndarray, geometry=SMALL) -> None:
+        self.engine, self.case = engine, case
+        self.format = RowFormat(x.dtype, x.shape[1])
+        ranks = len(case.bounds) - 1
+        self.backends = engine.backends(ranks, geometry)
+        self.rows = [
+            backend.rows(np.diff(case.bounds), self.format, symmetric=True) for backend in self.backends
+        ]
+        self.plans = []
+        for rank, rows in enumerate(self.rows):
+            engine.fill(rows.local, x[self.part(rank)])
+            self.plans.append(
+                workload.build(rank, case.bounds, *case.part(rank), geometry.ps, keep_edges=True)
+            )
+
+    def part(self, rank: int) -> slice:
+        """A rank's rows."""
+        return slice(int(self.case.bounds[rank]), int(self.case.bounds[rank + 1]))
+
+    def each(self, rng: np.random.Generator) -> Iterator[tuple]:
+        """(backend, plan, rows, part of the rows, part of the edges), in an order of execution of its own each."""
+        for rank, backend in enumerate(self.backends):
+            self.engine.seed(int(rng.integers(1 << 60)), rank)
+            yield backend, self.plans[rank], self.rows[rank], self.part(rank), self.case.edges(rank)
+
+    def aggregate(self, rng: np.random.Generator, reduce="sum", weight=None, epilogue=None) -> np.ndarray:
+        """All ranks' outputs, [N, F]; their rows are NaN before. epilogue(part) makes a rank's."""
+        outputs = []
+        for backend, plan, rows, part, edges in self.each(rng):
+            beyond = self.engine.nan_rows(backend, plan.destinations + MARGIN, self.format)
+            edge = None if weight is None else self.engine.array(weight[edges][plan.edge])
+            backend.aggregate(
+                plan,
+                "copy" if weight is None else "mul",
+                reduce,
+                rows,
+                beyond[: plan.destinations],
+                edge=edge,
+                epilogue=epilogue and epilogue(part),
+            )
+            found = self.engine.numpy(beyond)
+            assert np.isnan(found[plan.destinations :].astype(np.float32)).all(), "wrote behind its rows"
+            outputs.append(found[: plan.destinations])
+        return np.concatenate(outputs)
+
+    def edge_lists(self) -> tuple[np.ndarray, np.ndarray]:
+        """(sources, destinations) of all edges."""
+        return reference.edge_list(self.case.indptr, self.case.indices)
+
+
+def within(found: np.ndarray, wanted: np.ndarray, bound: np.ndarray) -> float:
+    """The worst error as a share of its bound."""
+    error = np.abs(found.astype(np.float64) - wanted)
+    assert (error <= bound).all(), f"{np.count_nonzero(~(error <= bound))} of {error.size} beyond their bound"
+    return float((error / np.maximum(bound, 1e-300)).max(initial=0.0))
+
+
+def random_rows(case: cases.Case, entry: Entry, rng: np.random.Generator) -> np.ndarray:
+    return rng.standard_normal((case.nodes, entry.width)).astype(DTYPES[entry.dtype])
+
+
+def whole_rows(case: cases.Case, entry: Entry, rng: np.random.Generator) -> np.ndarray:
+    """Small whole numbers: their sums are exact in every type, but for rounding what is stored."""
+    return rng.integers(-2, 3, (case.nodes, entry.width)).astype(DTYPES[entry.dtype])
+
+
+def sums(engine, case, entry, rng, *, weighted=False):
+    """Sums of normally distributed rows, within the bound."""
+    x = random_rows(case, entry, rng)
+    weight = rng.standard_normal(len(case.indices)).astype(np.float32) if weighted else None
+    world = World(engine, case, x)
+    arguments = (*world.edge_lists(), case.nodes, x, weight)
+    found = world.aggregate(rng, weight=weight)
+    return within(found, reference.aggregate(*arguments), reference.error_bound(*arguments))
+
+
+def same_bits(engine, case, entry, rng):
+    """Whatever the order of execution, and however often."""
+    world = World(engine, case, random_rows(case, entry, rng))
+    found = {world.aggregate(rng).tobytes() for _ in range(4)}
+    assert len(found) == 1, f"{len(found)} different results of 4"
+    return 0.0
+
+
+def means(engine, case, entry, rng, *, reduce="mean"):
+    """Of whole numbers: a maximum is exact, and a mean rounded once and once more as it is stored."""
+    x = whole_rows(case, entry, rng)
+    world = World(engine, case, x)
+    wanted = reference.aggregate(*world.edge_lists(), case.nodes, x, None, reduce)
+    eps = float(np.finfo(np.float32).eps) + (entry.dtype != "float32") * float(ml_dtypes.finfo(x.dtype).eps)
+    bound = np.abs(wanted) * eps if reduce == "mean" else np.zeros_like(wanted)
+    return within(world.aggregate(rng, reduce), wanted, bound)
+
+
+def epilogues(engine, case, entry, rng):
+    """Scaled by powers of two, plus a bias of whole numbers, through ReLU: exact, but for rounding what is stored."""
+    x = whole_rows(case, entry, rng)
+    scale = (2.0 ** rng.integers(-2, 3, case.nodes)).astype(np.float32)
+    bias = rng.integers(-8, 9, entry.width).astype(np.float32)
+    world = World(engine, case, x)
+
+    def epilogue(part):
+        return Epilogue(engine.array(scale[part]), engine.array(bias), relu=True)
+
+    wanted = reference.aggregate(*world.edge_lists(), case.nodes, x) * scale[:, None] + bias
+    wanted = np.maximum(wanted, 0).astype(x.dtype).astype(np.float64)
+    return within(world.aggregate(rng, epilogue=epilogue), wanted, np.zeros_like(wanted))
+
+
+def transposed(engine, case, entry, rng):
+    """The backward: the same kernel over the plan of the reversed edges is the adjoint, <A x, y> = <x, A' y>."""
+    x, y = whole_rows(case, entry, rng), whole_rows(case, entry, rng)
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    back = cases.csr(destination, source, case.nodes, case.bounds)
+    forward = World(engine, case, x).aggregate(rng).astype(np.float64)
+    backward = World(engine, back, y).aggregate(rng).astype(np.float64)
+    left, right = np.sum(forward * y.astype(np.float64)), np.sum(x.astype(np.float64) * backward)
+    wanted = np.sum(reference.sddmm(source, destination, x, y))
+    exact = entry.dtype != "bfloat16"  # which stores whole numbers up to 256 only
+    bound = 0.0 if exact else 2.0**-8 * np.sum(reference.sddmm(source, destination, np.abs(x), np.abs(y)))
+    return max(within(np.array([found]), np.array([wanted]), np.array([bound])) for found in (left, right))
+
+
+def dots(engine, case, entry, rng):
+    """SDDMM, and nothing written but its values. What lies behind rows is NaN, and takes no part."""
+    x, y = random_rows(case, entry, rng), random_rows(case, entry, rng)
+    world, worst = World(engine, case, x), 0.0
+    for backend, plan, rows, part, edges in world.each(rng):
+        local = slice(0, part.stop - part.start)
+        wide = backend.padded(part.stop - part.start, RowFormat(world.format.dtype, world.format.stride))
+        wide[:] = float("nan")
+        mine = wide[:, : entry.width]
+        engine.fill(mine, y[part][local])
+        beyond = engine.array(np.full(plan.edges + MARGIN, np.nan, np.float32))
+        backend.sddmm(plan, rows, mine, beyond[: plan.edges])
+        found = engine.numpy(beyond)
+        assert np.isnan(found[plan.edges :]).all(), "wrote behind its values"
+        source, destination = (ids[edges][plan.edge] for ids in world.edge_lists())
+        wanted = reference.sddmm(source, destination, x, y)
+        bound = reference.sddmm_bound(source, destination, x, y)
+        worst = max(worst, within(found[: plan.edges], wanted, bound))
+    return worst
+
+
+def softmaxes(engine, case, entry, rng):
+    """Over each destination's edges, with scores of up to +-80; in place too."""
+    world, worst = World(engine, case, random_rows(case, entry, rng)), 0.0
+    scores = rng.uniform(-80, 80, len(case.indices)).astype(np.float32)
+    scores[rng.random(len(scores)) < 0.5] /= 40
+    wanted = reference.edge_softmax(world.edge_lists()[1], case.nodes, scores)
+    degree = np.diff(case.indptr)[world.edge_lists()[1]]
+    # exp of a rounded difference of up to 160, exp itself, the sum's bound, and the division.
+    bound = wanted * np.finfo(np.float32).eps * (160 + 4 + np.sqrt(degree)) + np.finfo(np.float32).tiny
+    for backend, plan, _, _, edges in world.each(rng):
+        given, out = (engine.array(scores[edges][plan.edge]) for _ in range(2))
+        backend.edge_softmax(plan, given, out)
+        backend.edge_softmax(plan, given, given)
+        found = engine.numpy(out)
+        assert found.tobytes() == engine.numpy(given).tobytes(), "differs in place"
+        worst = max(worst, within(found, wanted[edges][plan.edge], bound[edges][plan.edge]))
+    return worst
+
+
+def gathers(engine, case, entry, rng):
+    """Rows by number from all ranks, some of them often; exact, and nothing written behind them."""
+    x = random_rows(case, entry, rng)
+    world = World(engine, case, x)
+    ids = rng.integers(0, case.nodes, 3 * case.nodes + 1 if case.nodes else 0)
+    for backend, _, rows, _, _ in world.each(rng):
+        beyond = engine.nan_rows(backend, len(ids) + MARGIN, world.format)
+        backend.gather(rows, case.bounds, engine.array(ids), beyond[: len(ids)])
+        found = engine.numpy(beyond)
+        assert np.isnan(found[len(ids) :].astype(np.float32)).all(), "wrote behind its rows"
+        assert (found[: len(ids)] == x[ids]).all()
+    return 0.0
+
+
+def weighted_sums(engine, case, entry, rng):
+    """The same with a weight on each edge."""
+    return sums(engine, case, entry, rng, weighted=True)
+
+
+def maxima(engine, case, entry, rng):
+    """Exact."""
+    return means(engine, case, entry, rng, reduce="max")
+
+
+OPERATIONS: dict[str, Callable[..., float]] = {
+    "sum": sums,
+    "weighted": weighted_sums,
+    "mean": means,
+    "max": maxima,
+    "epilogue": epilogues,
+    "transposed": transposed,
+    "same bits": same_bits,
+    "sddmm": dots,
+    "softmax": softmaxes,
+    "gather": gathers,
+}

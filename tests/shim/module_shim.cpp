@@ -1,0 +1,22 @@
+// What the shim's _cuda has beside the GPU's: its seed, the PE that launches, and symmetric memory.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "exercises.h"
+#include "runtime_shim.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+void bind_shim(nb::module_& module) {
+  module.def("shim_set", [](uint64_t seed, int pe, int resident) { mgg::shim::settings() = {seed, pe, resident}; },
+             "seed"_a, "pe"_a = 0, "resident"_a = 4);
+  module.def("shim_symmetric", [](const std::vector<uint64_t>& bases, size_t bytes) {
+    std::vector<char*> pointers;
+    for (const uint64_t base : bases) pointers.push_back(reinterpret_cast<char*>(base));
+    mgg::shim::add_symmetric(pointers, bytes);
+  }, "bases"_a, "bytes"_a);
+  module.def("shim_forget", mgg::shim::forget_symmetric);
+  module.def("shim_exercise", mgg::exercise, "name"_a, "pes"_a, "seed"_a);
+}

@@ -1,0 +1,51 @@
+// The host plays the GPU: what runtime_cuda.cpp does, over the shim.
+#include "runtime_shim.h"
+
+#include <cstdlib>
+
+namespace mgg {
+namespace gpu {
+namespace {
+
+shim::Settings settings_;
+
+}  // namespace
+
+int device_count(std::string&) { return 1; }
+
+// Of one H200 what kernels and launches depend on, but few multiprocessors: fibers are slow.
+Limits limits() {
+  return {"shim", 2, 1024, 2048, 32, 65536, 90, 232448, 233472, 60 << 20, int64_t(1) << 30, 0, 0};
+}
+
+// NaN until it is written, and not aligned better than a GPU's.
+Memory::Memory(size_t bytes) : bytes_(bytes) {
+  if (!bytes) return;
+  data_ = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  if (!data_) throw std::bad_alloc();
+  std::memset(data_, 0xFF, bytes);
+}
+Memory::~Memory() { std::free(data_); }
+void Memory::upload(const void* from, size_t bytes) {
+  if (bytes) std::memcpy(data_, from, bytes);
+}
+
+// A few blocks at once, so that those of a large grid begin one after another.
+void run(const Launch& launch, const std::function<void()>& kernel) {
+  shim::run({{settings_.pe, launch.blocks, launch.threads, static_cast<int>(launch.shared_bytes), settings_.resident,
+              kernel}},
+            settings_.seed++);
+}
+
+Occupancy occupancy_of(int threads, int64_t shared_bytes) {
+  const Limits limits = gpu::limits();
+  int64_t blocks = std::min(limits.blocks_per_multiprocessor, limits.threads_per_multiprocessor / threads);
+  if (shared_bytes) blocks = std::min(blocks, limits.shared_per_multiprocessor / shared_bytes);
+  return {128, 0, limits.threads_per_block, static_cast<int>(blocks)};
+}
+
+}  // namespace gpu
+
+shim::Settings& shim::settings() { return gpu::settings_; }
+
+}  // namespace mgg

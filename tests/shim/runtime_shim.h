@@ -1,0 +1,19 @@
+// What tests set of the shim as a runtime.
+#pragma once
+#include <algorithm>
+#include <new>
+
+#include "runtime_cuda.h"
+
+namespace mgg {
+namespace shim {
+
+struct Settings {
+  uint64_t seed = 0;  // of the next launch; one more for each after it
+  int pe = 0;         // that launches
+  int resident = 4;   // blocks at once
+};
+Settings& settings();
+
+}  // namespace shim
+}  // namespace mgg

@@ -1,0 +1,130 @@
+"""Every GPU kernel, every thread of it executed, over the table of cases; what the shim refuses; and PEs that no
+pointer reaches."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+from gpu import table
+from gpu.engine import SMALL
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.base import Geometry
+
+LINES = list(table.entries(whole=True))
+
+
+@pytest.mark.parametrize("line", LINES, ids=str)
+def test_the_table(rng, engine, line):
+    table.check(engine, line, rng)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("operation", table.OPERATIONS)
+def test_any_share_of_the_rows_may_be_remote(rng, engine, operation, share):
+    for case in ("ordinary", "hub", "no_nodes"):
+        table.check(engine, table.Entry(operation, "float32", 33, case), rng, share)
+
+
+@pytest.mark.parametrize("geometry", [Geometry(1, 1, 1), Geometry(3, 1, 4), Geometry(64, 16, 2)], ids=str)
+def test_the_geometry_changes_who_sums_and_not_what(rng, engine, geometry):
+    case = cases.hub(rng, 3)
+    x = table.whole_rows(case, table.Entry("sum", "float32", 33, "hub"), rng)
+    found = [table.World(engine, case, x, each).aggregate(rng) for each in (SMALL, geometry)]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("case", ["ordinary", "hub", "all_remote"])
+def test_no_order_of_execution_changes_a_bit(rng, engine, case, seed):
+    for operation in ("same bits", "softmax"):
+        table.check(
+            engine, table.Entry(operation, "float32", 33, case), np.random.default_rng([seed, *rng.bytes(4)])
+        )
+
+
+@pytest.mark.parametrize("reached", [(), (0,), (1, 2)])
+@pytest.mark.parametrize("case", ["ordinary", "rank_without_rows", "one_node"])
+@pytest.mark.parametrize("width", [1, 33, 513])
+def test_rows_of_pes_that_no_pointer_reaches_are_fetched(rng, engine, case, width, reached):
+    """Beside its own, each PE reads only those rows through pointers."""
+    case = cases.CASES[case](rng, table.RANKS)
+    gather(engine, case, width, reached, rng)
+
+
+def gather(engine, case, width, reached, rng):
+    """Gather random rows on every rank of a case, and compare."""
+    format = RowFormat(np.dtype(np.float32), width)
+    backends = engine.backends(len(case.bounds) - 1)
+    x = rng.standard_normal((case.nodes, width)).astype(np.float32)
+    rows = [backend.rows(np.diff(case.bounds), format, symmetric=True) for backend in backends]
+    ids = rng.integers(0, case.nodes, 70)
+    outputs = [backend.rows(np.full(len(backends), len(ids)), format, symmetric=True) for backend in backends]
+    try:
+        for kept in (rows, outputs):
+            engine.module.shim_symmetric([int(a) for a in kept[0].addresses], len(kept[0].buffer))
+        for rank, own in enumerate(rows):
+            own.local[:] = x[case.bounds[rank] : case.bounds[rank + 1]]
+        for rank, backend in enumerate(backends):
+            table_here = rows[rank].shaped(width)
+            table_here.addresses = np.array(
+                [a if pe == rank or pe in reached else 0 for pe, a in enumerate(rows[rank].addresses)],
+                np.uint64,
+            )
+            engine.seed(int(rng.integers(1 << 60)), rank)
+            backend.gather(table_here, case.bounds, ids, outputs[rank].local)
+            np.testing.assert_array_equal(outputs[rank].local, x[ids])
+    finally:
+        engine.module.shim_forget()
+
+
+@pytest.mark.parametrize("pes", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["ring", "fetch"])
+def test_pes_exchange_rows_by_puts_and_gets(rng, engine, name, pes):
+    for _ in range(20):
+        engine.module.shim_exercise(name, pes, int(rng.integers(1 << 60)))
+
+
+def test_bad_arguments_are_named(rng, engine):
+    case = cases.ordinary(rng, 2)
+    world = table.World(engine, case, rng.standard_normal((case.nodes, 5)).astype(np.float32))
+    backend, plan, rows = world.backends[0], world.plans[0], world.rows[0]
+    out = backend.padded(plan.destinations, world.format)
+    calls = {
+        "no such operation: op='copy', reduce='min'": lambda: backend.aggregate(
+            plan, "copy", "min", rows, out
+        ),
+        "no such operation: op='mul'": lambda: backend.aggregate(plan, "mul", "sum", rows, out),
+        r"edge: float64 \[3\]; expected contiguous float32": lambda: backend.aggregate(
+            plan, "mul", "sum", rows, out, edge=np.zeros(3)
+        ),
+        r"out: float32 \[\d+, 5\], rows 5 values apart; expected float32 .* 8 apart": lambda: (
+            backend.aggregate(plan, "copy", "sum", rows, np.zeros((plan.destinations, 5), np.float32))
+        ),
+        "these are float64": lambda: backend.aggregate(
+            plan,
+            "copy",
+            "sum",
+            backend.rows(np.array([1, 1]), RowFormat(np.dtype(np.float64), 5), False),
+            out,
+        ),
+        "ids of int32": lambda: backend.gather(rows, case.bounds, np.zeros(2, np.int32), out),
+        r"ids of -1 \.\. 3, of 97 rows": lambda: backend.gather(rows, case.bounds, np.array([3, -1]), out),
+        "rows of PE 1 are not reachable by pointer from PE 0": lambda: backend.aggregate(
+            plan, "copy", "sum", backend.rows(np.diff(case.bounds), world.format, False), out
+        ),
+    }
+    for message, call in calls.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_a_block_that_the_device_cannot_hold_is_refused(rng, engine):
+    case = cases.ordinary(rng, 1)
+    x = rng.standard_normal((case.nodes, 5)).astype(np.float32)
+    with pytest.raises(
+        InputError, match=r"plan.wpb = 33: a block of 1056 threads, but shim takes 1024; at most 32"
+    ):
+        table.World(engine, case, x, Geometry(2, 2, 33)).aggregate(rng)
