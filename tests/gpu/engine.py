@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from memory import heap_zeros
 
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends import cuda
@@ -19,12 +20,10 @@ SMALL = Geometry(ps=2, dist=2, wpb=2)
 
 
 class HostMemory:
-    """NumPy arrays, for the shim."""
+    """NumPy arrays, for the shim; rows end where their memory ends."""
 
     def zeros(self, nbytes):
-        whole = np.zeros(nbytes + 256, dtype=np.uint8)
-        start = -whole.ctypes.data % 256
-        return whole[start : start + nbytes]
+        return heap_zeros(nbytes, 256)
 
     def uploaded(self, array):
         return array.copy()

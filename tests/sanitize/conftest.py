@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import sanitizers
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,18 +39,4 @@ def sanitized(require, tmp_path_factory) -> dict[str, str]:
             (package / path.name).symlink_to(path)
     for path in build.glob("_host*.so"):
         shutil.copy(path, package)
-    return os.environ | {
-        "PYTHONPATH": str(package.parent),
-        # Python itself is not sanitized: the sanitizer's library must be there first, and the C++ library whose
-        # exceptions it watches. What Python leaves allocated when it ends is not ours.
-        "LD_PRELOAD": " ".join(library(compiler, name) for name in ("libasan.so", "libstdc++.so")),
-        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-        "OMP_NUM_THREADS": "2",
-    }
-
-
-def library(compiler: str, name: str) -> str:
-    """Where a compiler's own library lies."""
-    found = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
-    return str(Path(found.stdout.strip()).resolve())
+    return sanitizers.environment(compiler) | {"PYTHONPATH": str(package.parent)}

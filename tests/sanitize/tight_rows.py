@@ -10,9 +10,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import weakref
 
 import numpy as np
+from memory import array_at, heap_zeros
 
 from mgg_hpc.runtime.backends import host, serial
 
@@ -21,23 +21,6 @@ libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-libc.posix_memalign.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_size_t]
-libc.free.argtypes = [ctypes.c_void_p]
-
-
-def array_at(address: int, size: int, release, *arguments) -> np.ndarray:
-    """``size`` zero bytes at an address; released when the last view of them is gone."""
-    block = (ctypes.c_uint8 * size).from_address(address)
-    weakref.finalize(block, release, *arguments)
-    ctypes.memset(address, 0, size)
-    return np.frombuffer(block, np.uint8) if size else np.zeros(0, np.uint8)
-
-
-def heap_zeros(size: int) -> np.ndarray:
-    """A block of the allocator's own."""
-    pointer = ctypes.c_void_p()
-    assert libc.posix_memalign(ctypes.byref(pointer), 64, size) == 0
-    return array_at(pointer.value, size, libc.free, pointer.value)
 
 
 def guarded_zeros(size: int) -> np.ndarray:

@@ -54,9 +54,7 @@ class Build:
         source, more = self.sources[name]
         include = [*([first] if first else []), *self.include]
         target = (first or self.folder) / f"{name}.o"
-        if first:  # a source's own folder comes before all others
-            if not (first / source.name).exists():
-                shutil.copy(source, first)
+        if first:
             source = first / source.name
         command = [
             self.compiler,
@@ -92,6 +90,9 @@ class Build:
         path = HERE / file if (HERE / file).exists() else CUDA / file
         text = path.read_text()
         assert text.count(old) == 1, f"{file}: {old!r} is there {text.count(old)} times"
+        for source in (*HERE.glob("*.[ch]*"), *CUDA.glob("*.[ch]*")):  # they look beside themselves first
+            if source.is_file():
+                shutil.copy(source, folder)
         (folder / path.name).write_text(text.replace(old, new))
         made = {name: self.compile(name, folder) for name in objects}
         return self.link([made.get(name, self.folder / f"{name}.o") for name in self.sources], folder)

@@ -134,7 +134,7 @@ void begin_block(int number) {
   ++grid.running;
   block.left = launch.threads;
   block.shared.resize((launch.shared_bytes + 15) / 16);
-  std::memset(static_cast<void*>(block.shared.data()), poison, launch.shared_bytes);
+  if (launch.shared_bytes) std::memset(static_cast<void*>(block.shared.data()), poison, launch.shared_bytes);
   for (int thread = 0; thread < launch.threads; ++thread) {
     auto fiber = std::make_unique<Fiber>();
     fiber->grid = number;

@@ -1,0 +1,111 @@
+"""Registers, shared memory and stack of every GPU kernel, from the linked module; `resources.csv` is what they may be.
+
+python tests/cuda/resources.py            compares, and says what is worse
+python tests/cuda/resources.py --update   writes the table anew
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TABLE = Path(__file__).with_name("resources.csv")
+COLUMNS = ("architecture", "kernel", "registers", "stack", "local", "shared")
+# Kernels that may have a stack: NVSHMEM's calls take one.
+NOT_HOT = re.compile(r"gather_rows<\d+, true>")
+
+Used = dict[tuple[str, str], tuple[int, ...]]
+
+
+def cuobjdump() -> str | None:
+    """The program, of the CUDA toolkit or its wheel."""
+    wheel = Path(sysconfig.get_path("platlib")) / "nvidia" / "cu13" / "bin"
+    return shutil.which("cuobjdump") or shutil.which("cuobjdump", path=str(wheel))
+
+
+def module() -> Path | None:
+    """The module that was built, if it was."""
+    return next(iter(sorted((ROOT / "mgg_hpc").glob("_cuda*.so"))), None)
+
+
+def measured(library: Path, program: str) -> Used:
+    """(architecture, kernel) -> registers, stack, local and shared bytes."""
+    dumped = subprocess.run([program, "-res-usage", library], capture_output=True, text=True, check=True)
+    plain = subprocess.run(
+        ["c++filt"], input=dumped.stdout + dumped.stderr, capture_output=True, text=True, check=True
+    )
+    return parsed(plain.stdout)
+
+
+def parsed(text: str) -> Used:
+    """From what cuobjdump prints. Local memory is what a kernel spills, or keeps beside a stack."""
+    found: Used = {}
+    architecture, kernel = "", ""
+    for line in text.splitlines():
+        if match := re.match(r"arch = (\w+)", line):
+            architecture = match[1]
+        elif match := re.search(r"Function (?:void )?mgg::(.*)\(", line):
+            kernel = match[1].replace("mgg::", "")
+        elif "Function" in line:
+            kernel = ""  # the compiler's own
+        elif kernel and (match := re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", line)):
+            registers, stack, shared, local = map(int, match.groups())
+            found[architecture, kernel] = (registers, stack, local, shared)
+            kernel = ""
+    return found
+
+
+def allowed() -> Used:
+    """The committed table."""
+    with TABLE.open() as file:
+        rows = list(csv.DictReader(file))
+    return {
+        (row["architecture"], row["kernel"]): tuple(int(row[name]) for name in COLUMNS[2:]) for row in rows
+    }
+
+
+def worse(found: Used, table: Used) -> list[str]:
+    """What must not be: spills or a stack in a hot kernel, more than the table has, kernels that it has not."""
+    said = []
+    for (architecture, kernel), used in found.items():
+        name = f"{architecture} {kernel}"
+        if not NOT_HOT.match(kernel) and (used[1] or used[2]):
+            said.append(f"{name}: {used[1]} bytes of stack and {used[2]} of local memory")
+        was = table.get((architecture, kernel))
+        if was is None:
+            said.append(f"{name} is not in {TABLE.name}")
+            continue
+        columns = zip(COLUMNS[2:], used, was, strict=True)
+        said += [f"{name}: {now} {column}, was {before}" for column, now, before in columns if now > before]
+    return said + [
+        f"{' '.join(key)} is in {TABLE.name}, but not built" for key in table.keys() - found.keys()
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """See above."""
+    program, library = cuobjdump(), module()
+    if program is None or library is None:
+        print("needs cuobjdump and a built mgg_hpc/_cuda: make cuda", file=sys.stderr)
+        return 2
+    found = measured(library, program)
+    if arguments == ["--update"]:
+        with TABLE.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            writer.writerows((*key, *used) for key, used in sorted(found.items()))
+        print(f"{len(found)} kernels in {TABLE}")
+        return 0
+    problems = worse(found, allowed())
+    print("\n".join(problems) or f"{len(found)} kernels as in {TABLE.name}, or better")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

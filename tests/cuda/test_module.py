@@ -1,0 +1,94 @@
+"""The module _cuda as nvcc built it, on a machine without a GPU; and what its kernels take of one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime.backends import cuda
+
+from . import resources
+
+
+@pytest.fixture(scope="module")
+def library(require):
+    """The module; `make cuda` builds it."""
+    require(resources.module() is not None, "no mgg_hpc/_cuda (make cuda)")
+    return resources.module()
+
+
+def test_it_loads_without_a_gpu_and_says_so(library):
+    """In a process of its own: it must not end it, whatever it finds."""
+    code = (
+        "from mgg_hpc.runtime.backends import cuda\n"
+        "module = cuda.load()\n"
+        "count, why = module.devices()\n"
+        "print(count, why)\n"
+        "try:\n    cuda.need_device(module)\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, said = done.stdout.splitlines()[0].split(" ", 1)
+    if count == "0":
+        assert done.stdout.splitlines()[1] == f"InputError no CUDA device ({said})"
+        assert said == "no NVIDIA driver" or "CUDA" in said
+    assert not done.stderr
+
+
+def test_a_launch_without_a_gpu_is_an_error_and_nothing_worse(library):
+    module = cuda.load()
+    if module.devices()[0]:
+        pytest.skip("there is a GPU")
+    with pytest.raises(RuntimeError, match="the current GPU: "):
+        module.limits()
+
+
+def test_the_cpu_package_does_not_load_it():
+    code = "import sys, mgg_hpc.__main__, mgg_hpc.training.train; print('mgg_hpc._cuda' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_no_kernel_takes_more_than_the_table_says(library, require):
+    program = resources.cuobjdump()
+    require(program is not None, "no cuobjdump (make cuda, or the CUDA toolkit)")
+    assert not resources.worse(resources.measured(library, program), resources.allowed())
+
+
+def test_the_table_covers_every_kernel_of_three_architectures():
+    table = resources.allowed()
+    kernels = {kernel for _, kernel in table}
+    assert set(table) == {(arch, kernel) for arch in ("sm_80", "sm_90", "sm_100") for kernel in kernels}
+    for name in ("aggregate_direct", "sddmm_direct", "softmax_", "gather_rows", "gather_floor"):
+        assert any(kernel.startswith(name) for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [(0, "9 registers, was 8"), (1, "of stack"), (2, "of local memory"), (3, "shared, was")],
+)
+def test_what_is_worse_is_named(column, said):
+    was = {("sm_90", "sum<4>"): (8, 0, 0, 16)}
+    now = {("sm_90", "sum<4>"): tuple(value + (at == column) for at, value in enumerate((8, 0, 0, 16)))}
+    assert not resources.worse(was, was)
+    assert any(said in line for line in resources.worse(now, was))
+
+
+def test_kernels_that_come_or_go_are_named():
+    was = {("sm_90", "sum<4>"): (8, 0, 0, 0)}
+    assert resources.worse({**was, ("sm_90", "new"): (1, 0, 0, 0)}, was) == [
+        "sm_90 new is not in resources.csv"
+    ]
+    assert resources.worse({}, was) == ["sm_90 sum<4> is in resources.csv, but not built"]
+
+
+def test_a_module_of_another_version_is_refused():
+    class Other:
+        struct_sizes = staticmethod(lambda: [40, 24])
+        ring_bytes = staticmethod(lambda threads, packs: 0)
+
+    with pytest.raises(InputError, match="of another version"):
+        cuda.checked(Other)

@@ -1,0 +1,78 @@
+"""The model of launches (OSDI '23, section 4) against numbers worked out by hand, and what a GPU cannot hold."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan import launch
+from mgg_hpc.plan.launch import Limits
+from mgg_hpc.plan.layout import RowFormat
+
+A100 = Limits("A100", 108, 1024, 2048, 32, 166_912, 167_936)
+SMALL = Limits("small", 4, 512, 1024, 16, 20_000, 40_000)
+FLOAT = np.dtype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "shape"),
+    [
+        (np.float32, 1, (4, 1)),
+        (np.float32, 16, (4, 1)),
+        (np.float32, 17, (8, 1)),
+        (np.float32, 64, (16, 1)),
+        (np.float32, 65, (32, 1)),
+        (np.float32, 128, (32, 1)),
+        (np.float32, 129, (32, 2)),
+        (np.float32, 602, (32, 2)),
+        (np.float16, 64, (8, 1)),
+        (ml_dtypes.bfloat16, 256, (32, 1)),
+    ],
+)
+def test_a_worker_has_lanes_for_a_whole_row_if_it_can(dtype, dim, shape):
+    assert launch.shape(RowFormat(np.dtype(dtype), dim)) == shape
+
+
+def test_the_equations_of_the_paper():
+    """ps 16, dist 4, wpb 8, rows of 64 floats: two workers a warp; 1,000,000 local and 300,000 remote partitions."""
+    made = launch.direct(1_000_000, 300_000, RowFormat(FLOAT, 64), ps=16, dist=4, wpb=8, limits=A100)
+    assert made.work_per_warp == 2 * 16 * 64 * 4
+    assert made.part_edges == 128
+    assert made.warps == 125_000  # 1,000,000 / 4, two at a time
+    assert made.blocks == 15_625
+    assert made.blocks_per_multiprocessor == pytest.approx(15_625 / 108)
+    assert made.threads == 256
+    assert made.shared_bytes == 256 * 4 * 16  # four packs of 16 bytes a thread
+    assert made.resident == 8  # 2,048 threads
+
+
+def test_shared_memory_bounds_how_many_blocks_are_resident():
+    made = launch.direct(10, 5000, RowFormat(FLOAT, 513), ps=1, dist=1, wpb=4, limits=SMALL)
+    assert made.shared_bytes == 128 * 2 * 64 == 16_384
+    assert made.resident == 2  # of 40,000 bytes
+    assert made.warps == 5000 and made.blocks == 1250
+
+
+def test_a_plan_without_edges_is_one_block():
+    assert launch.direct(0, 0, RowFormat(FLOAT, 8), ps=1, dist=1, wpb=1, limits=SMALL).blocks == 1
+
+
+@pytest.mark.parametrize(
+    ("dim", "settings", "message"),
+    [
+        (64, {"wpb": 17}, "plan.wpb = 17: a block of 544 threads, but small takes 512; at most 16"),
+        (
+            256,
+            {"wpb": 5},
+            "plan.wpb = 5: a block takes 20,480 bytes of shared memory, but small has 20,000; at most 4",
+        ),
+        (64, {"ps": 0}, "plan.ps = 0: expected 1 or more"),
+        (64, {"dist": -1}, "plan.dist = -1: expected 1 or more"),
+    ],
+)
+def test_what_the_device_cannot_hold_is_refused_with_both_numbers(dim, settings, message):
+    asked = {"ps": 4, "dist": 2, "wpb": 2} | settings
+    with pytest.raises(InputError, match=f"^{message}$"):
+        launch.direct(100, 100, RowFormat(FLOAT, dim), **asked, limits=SMALL)

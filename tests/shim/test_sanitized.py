@@ -1,0 +1,93 @@
+"""The shim's kernels with the address and the undefined-behaviour sanitizer: nothing is touched that is not theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sanitizers
+
+from .build import Build
+
+TESTS = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.slow
+
+# Every operation over every case, at types and widths that are drawn anew in each run; and the exercises.
+RUN = """
+import json, sys
+import numpy as np
+from pathlib import Path
+import cases
+from gpu import table
+from gpu.engine import Engine
+from shim.test_table import gather
+
+engine, rng = Engine.shim(Path(sys.argv[1])), np.random.default_rng(json.loads(sys.argv[2]))
+for operation in table.OPERATIONS:
+    for case in cases.CASES:
+        for _ in range(int(sys.argv[3])):
+            dtype = "float32" if operation == "softmax" else str(rng.choice(list(table.DTYPES)))
+            line = table.Entry(operation, dtype, int(rng.choice(cases.WIDTHS)), case)
+            print(line, file=sys.stderr)
+            table.check(engine, line, rng)
+for width in (1, 33):
+    gather(engine, cases.ordinary(rng, 3), width, (1,), rng)
+for name in ("ring", "fetch"):
+    engine.module.shim_exercise(name, 3, int(rng.integers(1 << 60)))
+print("passed")
+"""
+
+
+@pytest.fixture(scope="module")
+def sanitized(require, tmp_path_factory) -> Build:
+    """Everything, built with the sanitizers."""
+    compiler = shutil.which("g++")
+    require(compiler is not None, "no g++ (package g++)")
+    made = Build(compiler, tmp_path_factory.mktemp("sanitized"), sanitizers.FLAGS)
+    made.whole()
+    return made
+
+
+def run(build, library, seed, turns):
+    environment = sanitizers.environment(build.compiler) | {"PYTHONPATH": os.pathsep.join([str(TESTS)])}
+    command = [sys.executable, "-c", RUN, library, json.dumps(seed), str(turns)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_table_of_cases(rng, sanitized):
+    done = run(sanitized, sanitized.folder / "_cuda.so", list(rng.bytes(4)), 3)
+    assert done.stdout.strip() == "passed", done.stderr[-6000:]
+
+
+@pytest.mark.parametrize(
+    ("file", "objects", "old", "new", "report"),
+    [
+        (
+            "sddmm.cuh",
+            ("float32", "float16", "bfloat16"),
+            "const int64_t at = edge + u < end ? edge + u : end - 1;",
+            "const int64_t at = edge + u;",
+            "AddressSanitizer: heap-buffer-overflow",
+        ),
+        (
+            "worker.cuh",
+            ("rows", "float32", "float16", "bfloat16"),
+            "mask = all << (in_warp - lane);",
+            "mask = all << (in_warp - lane + 32);",
+            "runtime error: shift exponent",
+        ),
+    ],
+    ids=["address", "undefined behaviour"],
+)
+def test_a_planted_fault_is_reported(rng, sanitized, tmp_path, file, objects, old, new, report):
+    library = sanitized.altered(file, old, new, objects, tmp_path)
+    done = run(sanitized, library, list(rng.bytes(4)), 1)
+    assert done.returncode != 0 and "passed" not in done.stdout
+    assert report in done.stderr, done.stderr[-4000:]
+    assert file in done.stderr
