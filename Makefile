@@ -32,7 +32,7 @@ endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came help setup demo test test-fast test-unit test-mpi test-shmem lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came help setup cuda demo test test-fast test-unit test-mpi test-shmem lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -42,13 +42,18 @@ setup: $(VENV)/.complete ## build .venv: the package, its native extension, an M
 $(VENV)/.complete: $(METADATA) $(SOURCES)
 	@.ci/setup "$(PYTHON)" $(VENV) $(if $(filter $(METADATA),$?),install,compile)
 
+cuda: $(VENV)/.cuda ## add the GPU kernels (mgg_hpc/_cuda); no GPU is needed to build them
+
+$(VENV)/.cuda: $(VENV)/.complete
+	@.ci/setup "$(PYTHON)" $(VENV) cuda
+
 inputs/digits.h5: | setup
 	@$(BIN)/mgg import digits -o $@
 
 demo: setup inputs/digits.h5 ## train a GCN on handwritten digits over 2 ranks (RANKS=4, MPI=system)
 	@$(BIN)/mgg launch -n $(RANKS) --mpi $(MPI) train inputs/digits.toml
 
-test: setup lint test-unit test-mpi test-shmem ## the whole test suite
+test: setup cuda lint test-unit test-mpi test-shmem ## the whole test suite
 
 test-fast: setup ## what to run after every edit: no slow tests, MPI with 2 ranks
 	@$(BIN)/ruff check -q
