@@ -57,16 +57,30 @@ def bench_options(command: Any) -> Any:
     "--orders", default="none", show_default=True, help="Of rows: none, degree, rcm, community; or several."
 )
 @click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
-@click.option("--peers", default="dgl,torch,pyg,mkl,scipy", show_default=True, help='Which; or "none".')
+@click.option(
+    "--peers",
+    help='Which; or "none". [default: dgl,torch,pyg,mkl,scipy; on a GPU cusparse,torch,cupy]',
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda: one GPU, with neither threads, pages nor another environment.",
+)
 @bench_options
-def bench_aggregate(graphs: tuple[str, ...], **options: Any) -> None:
+@click.pass_context
+def bench_aggregate(context: click.Context, graphs: tuple[str, ...], **options: Any) -> None:
     """Sum neighbours' rows; and the least that reading them costs.
 
-    GRAPHS are rmat:SCALE[:EDGE_FACTOR], graph files (.h5) or archives (.npz). [default: rmat:18:16]
+    GRAPHS are rmat:SCALE[:EDGE_FACTOR], uniform:SCALE[:EDGE_FACTOR], graph files (.h5) or archives (.npz).
+    [default: rmat:18:16; on a GPU rmat:20:16 and uniform:20:16]
     """
     from .tools.bench.aggregate import process_aggregate
 
-    process_aggregate(graphs or ("rmat:18:16",), **options)
+    said = click.core.ParameterSource.COMMANDLINE
+    given = frozenset(name for name in options if context.get_parameter_source(name) is said)
+    process_aggregate(graphs, given=given, **options)
 
 
 @bench.command(

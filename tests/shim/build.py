@@ -64,6 +64,7 @@ class Build:
             "-fPIC",
             "-fvisibility=hidden",
             "-DMGG_SHIM",
+            "-DNB_DOMAIN=shim",  # its types are not those of a _cuda that a test loads beside it
             "-Wall",
         ]
         command += ["-Wno-unknown-pragmas", *self.flags, *more, *(f"-I{path}" for path in include)]

@@ -215,8 +215,16 @@ def test_a_peer_that_dies_ends_the_benchmark(mgg, peer, body, how):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["aggregate", "karate"], "karate: no such graph; expected rmat:SCALE[:EDGE_FACTOR], a graph file"),
+        (["aggregate", "karate"], "karate: no such graph; expected rmat:SCALE[:EDGE_FACTOR], uniform:"),
         (["aggregate", "absent.h5"], "absent.h5: no such file"),
+        (
+            ["aggregate", "rmat:5", "--device=cuda", "--pages=huge"],
+            "--pages has no meaning with --device cuda",
+        ),
+        (
+            ["aggregate", "rmat:5", "--device=cuda", "--peers=dgl"],
+            "'dgl' is not one of cusparse, torch, cupy",
+        ),
         (["aggregate", "rmat:40"], "rmat:40: a scale of 28 at most"),
         (["aggregate", "rmat:4:0"], "rmat:4:0: has 0 edges"),
         (["aggregate", "rmat:4", "--widths=16,x"], "--widths 16,x: 'x' is no width"),

@@ -28,6 +28,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 LARGEST_WIDTH = 2**16
 AHEAD = (4, 16, 64)  # edges; the floor's prefetch distances
 STREAM_BYTES = 1 << 30
+GRAPHS, GRAPHS_ON_GPU = ("rmat:18:16",), ("rmat:20:16", "uniform:20:16")
+PEERS, PEERS_ON_GPU = "dgl,torch,pyg,mkl,scipy", "cusparse,torch,cupy"
+CPU_ONLY = frozenset(("orders", "threads", "pages", "peers_env"))
 STREAM_TURNS = 5
 
 
@@ -70,29 +73,49 @@ def widths_of(text: str) -> list[int]:
 
 
 def process_aggregate(
-    names: tuple[str, ...], *, widths: str, dtypes: str, orders: str, weighted: bool, **others: Any
+    names: tuple[str, ...],
+    *,
+    widths: str,
+    dtypes: str,
+    orders: str,
+    weighted: bool,
+    device: str,
+    given: frozenset[str],
+    **others: Any,
 ) -> None:
-    """Measure, print and write; ``others`` are those of Options.
+    """Measure, print and write; ``others`` are those of Options, and ``given`` the options that the user named.
 
     Raises InputError for a graph, option, peer or file that will not do.
     """
+    on_gpu = device == "cuda"
+    others["peers"] = others["peers"] or (PEERS_ON_GPU if on_gpu else PEERS)
     options = Options(**others)
     columns, kinds = widths_of(widths), words_of("dtypes", dtypes, DTYPES)
-    methods = words_of("orders", orders, order.METHODS)
-    chosen, python = peers.chosen(options.peers, "aggregate"), peers.interpreter(options.peers_env)
+    names = names or (GRAPHS_ON_GPU if on_gpu else GRAPHS)
     options.check()
     document.refuse_ranks()
     for name in names:
         subjects.check(name)
+    if on_gpu:
+        from . import device as gpu
+
+        if of_cpus := sorted(given & CPU_ONLY):
+            raise InputError(f"--{of_cpus[0].replace('_', '-')} has no meaning with --device cuda")
+        rivals = [] if options.peers == "none" else words_of("peers", options.peers, gpu.RIVALS)
+        widths_here = columns if "widths" in given else list(gpu.WIDTHS)
+        gpu.process_device(names, widths_here, kinds, rivals, weighted=weighted, options=options)
+        return
+    methods = words_of("orders", orders, order.METHODS)
+    chosen, python = peers.chosen(options.peers, "aggregate"), peers.interpreter(options.peers_env)
     threads, pages = options.threads, options.pages
     with contest.workspace() as folder, peers.started(chosen, python, threads, pages) as field:
         found = document.contested("aggregate", options, field)
         found["stream_gb_per_s"] = bandwidth = stream(field.ours)
         found["cases"] = []
         for name in names:
-            given = subjects.read(name)
+            plain = subjects.read(name)
             for method in methods:
-                graph = given if method == "none" else renumbered(given, method)
+                graph = plain if method == "none" else renumbered(plain, method)
                 files = subjects.write(graph, folder, weighted=weighted)
                 for dtype, width in itertools.product(kinds, columns):
                     case = Case(graph, method, dtype, width, files, folder)

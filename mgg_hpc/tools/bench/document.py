@@ -108,6 +108,16 @@ def preamble(found: dict[str, Any]) -> list[str]:
     """The lines that say how it was measured."""
     machine_line = ", ".join(f"{key} {value}" for key, value in found["machine"].items() if value != "")
     lines = [f"{found['date']}: {found['command']}", f"machine: {machine_line}"]
+    if "device" in found:
+        device = found["device"]
+        versions = (device["driver"], device["runtime"])
+        driver, runtime = (f"{version // 1000}.{version % 1000 // 10}" for version in versions)
+        lines.append(
+            f"device: {device['name']}, {device['multiprocessors']} multiprocessors, "
+            f"{device['memory_bytes'] / 2**30:.0f} GiB, driver for CUDA {driver}, runtime {runtime}; "
+            f"copies {found['copy_gb_per_s']:,.0f} GB/s"
+        )
+        return [*lines, f"{found['turns']} turns each (A B A B), each over all sets of rows", *found["notes"]]
     turns = f"{found['threads']} threads, {found['turns']} turns each (A B A B)"
     if "contestants" in found:
         policy = {"huge": "huge pages by madvise", "small": "4 KiB pages"}[found["pages"]]

@@ -15,6 +15,8 @@ COLOURS = {
     "pyg-csr": "#8fb8a8",
     "mkl": "#7d6b91",
     "scipy": "#9a9a9a",
+    "cusparse": "#2f6690",
+    "cupy": "#5b8e7d",
 }
 INK, FAINT = "#222222", "#dddddd"
 LONGEST = 1.3  # times the largest median: where a whisker ends that one interrupted turn made
@@ -39,13 +41,15 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
 
 def _caption(figure: Any, found: dict[str, Any]) -> None:
-    pages = {"huge": "huge pages", "small": "4 KiB pages"}[found["pages"]]
-    machine = found["machine"]
+    if "device" in found:
+        where = found["device"]["name"]
+    else:
+        pages = {"huge": "huge pages", "small": "4 KiB pages"}[found["pages"]]
+        where = f"{found['machine']['cpu']}, {found['threads']} threads, {pages}"
     figure.text(
         0.01,
         0.01,
-        f"{machine['cpu']}, {found['threads']} threads, {pages}, medians of {found['turns']} turns, "
-        f"whiskers min and max; {found['date'][:10]}",
+        f"{where}, medians of {found['turns']} turns, whiskers min and max; {found['date'][:10]}",
         fontsize=7,
         color="#666666",
     )
@@ -111,7 +115,7 @@ def aggregate(found: dict[str, Any], path: Path) -> None:
     names = [name for name in COLOURS if any(name in case["ms"] for case in found["cases"])]
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name]) for name in names]
     handles += [plt.Line2D([], [], color=INK, linewidth=1, linestyle=style) for style in ("--", ":")]
-    labels = [*names, "gather floor", "compulsory bytes"]
+    labels = [*names, "gather floor", "bytes over bandwidth"]
     figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, fontsize=8)
     figure.get_layout_engine().set(rect=(0, 0.04, 1, 0.96))
     _caption(figure, found)

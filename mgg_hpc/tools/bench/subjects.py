@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,17 @@ from ...data.graph import Graph
 from ...data.readers import npz
 from ...errors import InputError
 
-RMAT = re.compile(r"rmat:(\d+)(?::(\d+))?")
-EXPECTED = "expected rmat:SCALE[:EDGE_FACTOR], a graph file (.h5), or an archive (.npz)"
+DRAWN = re.compile(r"(rmat|uniform):(\d+)(?::(\d+))?")
+EXPECTED = (
+    "expected rmat:SCALE[:EDGE_FACTOR], uniform:SCALE[:EDGE_FACTOR], a graph file (.h5), or an archive (.npz)"
+)
 LARGEST_SCALE = 28
 
 
 def check(name: str) -> None:
     """Raises InputError for a name that no graph has, without reading one."""
-    if found := RMAT.fullmatch(name):
-        if int(found[1]) > LARGEST_SCALE:
+    if found := DRAWN.fullmatch(name):
+        if int(found[2]) > LARGEST_SCALE:
             raise InputError(f"{name}: a scale of {LARGEST_SCALE} at most")
     elif Path(name).suffix not in (".npz", ".h5"):
         raise InputError(f"{name}: no such graph; {EXPECTED}")
@@ -32,8 +35,11 @@ def read(name: str) -> Graph:
     """The graph that a user named: structure and weights. Raises InputError if int32 cannot count its edges."""
     check(name)
     path = Path(name)
-    if found := RMAT.fullmatch(name):
-        graph = generate.rmat(int(found[1]), int(found[2] or 16), seed=0)
+    if found := DRAWN.fullmatch(name):
+        size = int(found[2]), int(found[3] or 16)
+        even = found[1] == "uniform"
+        graph = generate.rmat(*size, seed=0, a=0.25, b=0.25, c=0.25) if even else generate.rmat(*size, seed=0)
+        graph = replace(graph, name=f"{found[1]}{found[2]}")
     elif path.suffix == ".npz":
         graph = npz.read_npz(path)
     else:

@@ -58,18 +58,29 @@ def test_anything_else_is_refused(configure):
     assert done.returncode != 0 and "MGG_CUDA=YES: expected AUTO, ON or OFF" in done.stderr
 
 
-def test_three_architectures_take_less_than_three_minutes_and_four_gigabytes(configure, require, tmp_path, capsys):
+def test_three_architectures_take_less_than_three_minutes_and_four_gigabytes(
+    configure, require, tmp_path, capsys
+):
     """On two cores; memory is twice that of the largest process, since two run at once."""
     done = configure(MGG_CUDA="ON")
     require("but missing:" not in done.stderr, "no nvcc or no NVSHMEM (make cuda)")
     assert done.returncode == 0, done.stderr[-3000:]
     began = time.perf_counter()
-    made = [shutil.which("cmake", path=Path(sys.executable).parent), "--build", tmp_path, "-j2", "--target", "_cuda"]
+    made = [
+        shutil.which("cmake", path=Path(sys.executable).parent),
+        "--build",
+        tmp_path,
+        "-j2",
+        "--target",
+        "_cuda",
+    ]
     done = subprocess.run(made, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     seconds = time.perf_counter() - began
     largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     with capsys.disabled():
-        print(f"\n_cuda for three architectures: {seconds:.0f} s, {largest / 1e9:.2f} GB in the largest process")
+        print(
+            f"\n_cuda for three architectures: {seconds:.0f} s, {largest / 1e9:.2f} GB in the largest process"
+        )
     assert "warning" not in done.stdout
     assert seconds < 180 and 2 * largest < 4e9

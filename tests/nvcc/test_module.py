@@ -46,6 +46,15 @@ def test_a_launch_without_a_gpu_is_an_error_and_nothing_worse(library):
         module.limits()
 
 
+def test_a_benchmark_without_a_gpu_says_so_in_one_line(library):
+    if cuda.load().devices()[0]:
+        pytest.skip("there is a GPU")
+    command = [sys.executable, "-m", "mgg_hpc", "bench", "aggregate", "rmat:5", "--device=cuda"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [f"mgg: error: no CUDA device ({cuda.load().devices()[1]})"]
+
+
 def test_the_cpu_package_does_not_load_it():
     code = "import sys, mgg_hpc.__main__, mgg_hpc.training.train; print('mgg_hpc._cuda' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

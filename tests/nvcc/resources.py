@@ -1,7 +1,7 @@
 """Registers, shared memory and stack of every GPU kernel, from the linked module; `resources.csv` is what they may be.
 
-python tests/cuda/resources.py            compares, and says what is worse
-python tests/cuda/resources.py --update   writes the table anew
+python tests/nvcc/resources.py            compares, and says what is worse
+python tests/nvcc/resources.py --update   writes the table anew
 """
 
 from __future__ import annotations

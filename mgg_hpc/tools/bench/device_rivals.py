@@ -1,0 +1,131 @@
+"""Who sums on a GPU: this package, the gather floor, and cuSPARSE three ways."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...plan import launch, workload
+from . import cusparse
+from .device_stage import Call, Problem, matrix
+
+FLOOR_THREADS = (128, 256, 512)  # of a block; the best counts
+FLOOR_EDGES = 8  # of a worker at once (cuda/gather.cuh)
+
+
+@dataclass
+class Contestant:
+    """calls[i] sums set i; result() is the last set's output, float32 [n, dim].
+
+    kept: what the calls name by address.
+    """
+
+    name: str
+    calls: Sequence[Call]
+    result: Callable[[], np.ndarray]
+    kept: tuple[Any, ...] = ()
+    ms: list[float] = field(default_factory=list)
+
+
+def ours(problem: Problem) -> Contestant:
+    """This package."""
+    graph, stage = problem.graph, problem.stage
+    bounds, geometry = np.array([0, graph.nodes]), problem.backend.geometry
+    plan = workload.build(0, bounds, graph.indptr, graph.indices, geometry.ps, keep_edges=True)
+    edge = None if problem.weight is None else stage.memory.uploaded(problem.weight[plan.edge])
+    op = "copy" if edge is None else "mul"
+    calls = [
+        partial(problem.backend.aggregate, plan, op, "sum", rows, out, edge=edge)
+        for rows, out in zip(problem.sources, problem.outputs, strict=True)
+    ]
+    return Contestant("mgg", calls, lambda: numbers(problem.outputs[-1]))
+
+
+def floors(problem: Problem) -> list[Contestant]:
+    """The gather floor with blocks of several sizes."""
+    stage, graph = problem.stage, problem.graph
+    indices = stage.memory.uploaded(graph.indices.astype(np.int32))
+    at, row_bytes = stage.memory.address(indices), problem.format.row_bytes
+    lanes, _ = launch.shape(problem.format)
+    workers = -(-graph.edges // FLOOR_EDGES)
+    made = []
+    for threads in FLOOR_THREADS:
+        blocks = -(-workers * lanes // threads)
+        geometry = stage.module.Geometry(lanes, 1, blocks, threads, stage.memory.stream())
+        starts = [int(rows.addresses[0]) for rows in problem.sources]
+        calls = [
+            partial(stage.module.gather_floor, at, graph.edges, start, row_bytes, 0, geometry)
+            for start in starts
+        ]
+        made.append(Contestant(f"floor {threads}", calls, lambda: np.zeros(0), (indices,)))
+    return made
+
+
+def numbers(rows: Any) -> np.ndarray:
+    """Rows as float32 on the host."""
+    return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float().cpu().numpy()
+
+
+def torch_(problem: Problem) -> Contestant:
+    """torch.sparse.mm on a CSR tensor: cuSPARSE by torch's own choice of algorithm."""
+    import torch
+
+    stage = problem.stage
+    indptr, indices, values = (stage.tensor(array) for array in matrix(problem))
+    shape = (problem.graph.nodes, problem.graph.nodes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that sparse tensors are in beta
+        sparse_ = torch.sparse_csr_tensor(indptr, indices, values, shape, check_invariants=False)
+    dense = [stage.tensor(rows.local).contiguous() for rows in problem.sources]  # torch takes no padded rows
+    held: list[Any] = [None]
+
+    def call(x: Any) -> None:
+        held[0] = torch.sparse.mm(sparse_, x)
+
+    return Contestant("torch", [partial(call, x) for x in dense], lambda: numbers(held[0]))
+
+
+def cupy_(problem: Problem) -> Contestant:
+    """CuPy's spmm: cuSPARSE's default algorithm on column-major rows, the only ones that it takes."""
+    import cupy
+    from cupyx import cusparse as cupyx_cusparse
+    from cupyx.scipy.sparse import csr_matrix
+
+    if problem.format.dtype != np.float32:
+        raise RuntimeError(f"takes no matrix of {problem.format.dtype}")
+    indptr, indices, values = (cupy.from_dlpack(problem.stage.tensor(array)) for array in matrix(problem))
+    shape = (problem.graph.nodes, problem.graph.nodes)
+    sparse_ = csr_matrix((values, indices, indptr), shape=shape)
+    sparse_.has_canonical_format = True  # sorted and without duplicates, as graphs are
+    dense = [cupy.asfortranarray(cupy.from_dlpack(rows.local.contiguous())) for rows in problem.sources]
+    out = cupy.zeros((problem.graph.nodes, problem.format.dim), cupy.float32, "F")
+    calls = [partial(cupyx_cusparse.spmm, sparse_, x, c=out) for x in dense]
+    return Contestant("cupy", calls, lambda: cupy.asnumpy(out))
+
+
+def cusparse_(problem: Problem) -> Contestant:
+    """cuSPARSE CSR_ALG2, preprocessed, on our own rows."""
+    stage, graph, format = problem.stage, problem.graph, problem.format
+    arrays = matrix(problem)
+    indptr, indices, values = (stage.memory.address(array) for array in arrays)
+
+    def zeros(nbytes: int) -> tuple[Any, int]:
+        memory = stage.memory.zeros(nbytes)
+        return memory, stage.memory.address(memory)
+
+    rows = (format.dtype.name, format.dim, format.stride)
+    sizes, addresses = (graph.nodes, graph.edges), (indptr, indices, values)
+    product = cusparse.Product(*sizes, addresses, rows, zeros, stage.memory.stream())
+    x = [product.dense(int(one.addresses[0])) for one in problem.sources]
+    out = [product.dense(stage.memory.address(one)) for one in problem.outputs]
+    product.prepare(x[0], out[0])
+    calls = [partial(product.run, *pair) for pair in zip(x, out, strict=True)]
+    return Contestant("cusparse", calls, lambda: numbers(problem.outputs[-1]), arrays)
+
+
+MAKERS: dict[str, Callable[[Problem], Contestant]] = {"cusparse": cusparse_, "torch": torch_, "cupy": cupy_}
