@@ -32,7 +32,7 @@ endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came help setup cuda demo test test-fast test-unit test-mpi test-shmem lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came help setup cuda demo test test-fast test-unit test-mpi test-shmem gpu-test gpu-bench lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -82,6 +82,20 @@ test-shmem: setup
 	  MGG_TEST_RANKS=$$ranks OMP_NUM_THREADS=1 $(BIN)/python tests/shmem/launch.py $$ranks \
 	    $(BIN)/python -m mpi4py -m pytest -q -x --with-mpi -m mpi tests/shmem; \
 	done
+
+# On a machine with a GPU and no network: neither .venv nor set-up. WHEELS is a folder with what PYTHON lacks.
+WHEELS ?=
+GPU_BUILD := build/gpu
+GPU_PYTHON := PYTHONPATH="$(GPU_BUILD)/site:.:$(PYTHONPATH)" $(PYTHON)
+gpu-test: ## the table of cases on this machine's GPU, by PYTHON (WHEELS=folder)
+	@$(PYTHON) tests/gpu/prepare.py $(GPU_BUILD) "$(WHEELS)"
+	@rm -f $(VENV)/.cuda  # its module was replaced by one for this GPU alone
+	@$(GPU_PYTHON) tests/gpu/run.py --json $(GPU_BUILD)/test.json
+	@$(GPU_PYTHON) tests/gpu/run.py --remote-share 0.5 --few --json $(GPU_BUILD)/test-half-remote.json
+
+gpu-bench: ## sums on this machine's GPU against cuSPARSE and the gather floor; after gpu-test
+	@$(GPU_PYTHON) -m mgg_hpc bench aggregate --device cuda --json $(GPU_BUILD)/aggregate.json \
+	  --table $(GPU_BUILD)/aggregate.md
 
 lint: setup ## style, imports and types
 	@$(BIN)/ruff check -q

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,15 @@ class HostMemory:
         return 0
 
 
+@functools.cache
+def _loaded(library: Path) -> Any:
+    """An extension module from a file; once, since its types are registered once."""
+    spec = importlib.util.spec_from_file_location("_cuda", library)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class Engine:
     """Backends over one native module, and ways in and out of its memory."""
 
@@ -51,10 +61,7 @@ class Engine:
     @classmethod
     def shim(cls, library: Path) -> Engine:
         """The host, through a _cuda that was built for the shim."""
-        spec = importlib.util.spec_from_file_location("_cuda", library)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return cls("shim", cuda.checked(module), HostMemory())
+        return cls("shim", cuda.checked(_loaded(library)), HostMemory())
 
     @classmethod
     def gpu(cls) -> Engine:
