@@ -3,8 +3,9 @@
 // A worker is a group of LANES lanes: a warp, or a part of one where rows are narrow. It takes a destination, or a part
 // of a hub, and walks its columns PACKS packs of 16 bytes a lane at a time. Rows of other PEs are read through their
 // pointers into a ring in shared memory, asynchronously: the first few are asked for before local rows are summed, so
-// that they travel meanwhile (MGG section 3.3). Every lane reads from shared memory only what it copied there itself,
-// so no lane waits for another. Local rows go to registers, `unroll` independent loads at a time.
+// that they travel meanwhile (MGG section 3.3). From sm_90 on one lane asks for a row by bulk copies, and all wait at its
+// barrier; before, every lane copies what it reads itself, and none waits for another. Local rows go to registers,
+// `unroll` independent loads at a time.
 //
 // Sums are taken in the order of the plan, local rows first, in blocks (summation_block), and a hub's parts are added
 // in the order of their slots by the last one to arrive: the same input gives the same bits.
@@ -18,7 +19,7 @@
 
 namespace mgg {
 
-constexpr int unroll = 4;     // local rows under way, of each worker
+constexpr int unroll = 4;  // local rows under way, of each worker
 
 struct DeviceSum {
   MGG_DEVICE static float start() { return 0.0f; }
@@ -91,34 +92,70 @@ struct RemoteEdges {
   }
 };
 
-template <class S, class R, int LANES, int PACKS>
+template <class S, class R, int LANES, int PACKS, bool REMOTE>
 struct DirectWorker {
   const DeviceAggregation<S>& call;
   Worker<LANES> worker;
   int64_t row_packs;
-  char* ring;              // this thread's first pack in it
   int64_t first_pack = 0;  // this lane's first one of the row
+  uint32_t parities = 0;   // of the phases of this worker's barriers, a bit each
 
   MGG_DEVICE bool has(int p) const { return first_pack + p * LANES < row_packs; }
   MGG_DEVICE const char* pack_of(const S* row, int p) const {
     return reinterpret_cast<const char*>(row) + 16 * (first_pack + p * LANES);
   }
-  MGG_DEVICE char* slot(int row, int p) const { return ring + 16 * (int64_t(row) * PACKS + p) * device::threads(); }
+  // Where this thread's p-th pack of a row of the ring lies; and the barrier of this worker's row.
+  MGG_DEVICE static char* slot(int row, int p) {
+    return device::shared() + 16 * ((row * PACKS + p) * device::threads() + device::thread());
+  }
+  MGG_DEVICE static uint64_t* barrier(int row) {
+    char* first = device::shared() + 16 * PACKS * ring_rows * device::threads();
+    return reinterpret_cast<uint64_t*>(first) + device::thread() / LANES * ring_rows + row;
+  }
   MGG_DEVICE const S* row_at(int32_t chunk, int64_t edge) const {
     return call.sources[chunk] + device::load_constant(call.indices + edge) * call.stride;
   }
   MGG_DEVICE float weight_at(int64_t edge) const { return call.weight ? call.weight[edge] : 1.0f; }
 
+  // A worker's packs lie side by side, in rows and in the ring: its first lane copies those of all.
+  MGG_DEVICE void ask_bulk(const S* from, int row) {
+    const int64_t left = row_packs - first_pack;  // at least one
+    const int all = left < LANES * PACKS ? static_cast<int>(left) : LANES * PACKS;
+    device::expect_bulk(barrier(row), 16 * all);
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+      const int packs = all - p * LANES < LANES ? all - p * LANES : LANES;
+      if (packs > 0) device::copy_bulk(slot(row, p), pack_of(from, p), 16 * packs, barrier(row));
+    }
+  }
+
   MGG_DEVICE void ask(RemoteEdges& ahead, int row) {
     int32_t chunk;
     int64_t edge;
-    if (ahead.next(call.remote, chunk, edge)) {
-      const S* from = row_at(chunk, edge);
+    const bool found = ahead.next(call.remote, chunk, edge);
+    if constexpr (device::bulk_copies) {
+      if (found && worker.lane == 0) ask_bulk(row_at(chunk, edge), row);
+    } else {
+      if (found) {
+        const S* from = row_at(chunk, edge);
 #pragma unroll
-      for (int p = 0; p < PACKS; ++p)
-        if (has(p)) device::copy_pack(slot(row, p), pack_of(from, p));
+        for (int p = 0; p < PACKS; ++p)
+          if (has(p)) device::copy_pack(slot(row, p), pack_of(from, p));
+      }
+      device::commit_copies();  // one group a turn, with or without copies, so that waits can count them
     }
-    device::commit_copies();  // one group a turn, with or without copies, so that waits can count them
+  }
+  MGG_DEVICE void await(int row) {
+    if constexpr (device::bulk_copies) {
+      device::wait_bulk(barrier(row), parities >> row & 1);
+      parities ^= 1u << row;
+    } else {
+      device::wait_copies<ring_rows - 1>();
+    }
+  }
+  // After reading a row of the ring, before it is asked for again.
+  MGG_DEVICE void have_read() const {
+    if constexpr (device::bulk_copies) device::sync_lanes(worker.mask);
   }
 
   MGG_DEVICE void add_local(const Segment& segment, BlockedSum<S, R, PACKS>& sums) const {
@@ -148,23 +185,29 @@ struct DirectWorker {
   MGG_DEVICE Columns<S, PACKS> sum_of(const Block& task, int64_t edges) {
     const Segment *first = call.segments + task.first, *last = call.segments + task.last;
     BlockedSum<S, R, PACKS> sums(edges);
-    RemoteEdges ahead{first, last, 0}, behind{first, last, 0};
-    for (int row = 0; row < ring_rows; ++row) ask(ahead, row);
+    RemoteEdges ahead{first, last, 0};
+    if constexpr (REMOTE)
+      for (int row = 0; row < ring_rows; ++row) ask(ahead, row);
     for (const Segment* segment = first; segment != last; ++segment)
-      if (!call.remote[segment->chunk]) add_local(*segment, sums);
+      if (!REMOTE || !call.remote[segment->chunk]) add_local(*segment, sums);
+    if constexpr (REMOTE) add_remote({first, last, 0}, ahead, sums);
+    return sums.result();
+  }
+
+  MGG_DEVICE void add_remote(RemoteEdges behind, RemoteEdges& ahead, BlockedSum<S, R, PACKS>& sums) {
     int32_t chunk;
     int64_t edge;
     for (int row = 0; behind.next(call.remote, chunk, edge); row = (row + 1) % ring_rows) {
-      device::wait_copies<ring_rows - 1>();
+      await(row);
       const float weight = weight_at(edge);
 #pragma unroll
       for (int p = 0; p < PACKS; ++p)
         if (has(p)) sums.sum.template combine<R>(p, device::load_pack(slot(row, p)), weight);
       sums.took_one();
+      have_read();
       ask(ahead, row);
     }
-    device::wait_copies<0>();
-    return sums.result();
+    if constexpr (!device::bulk_copies) device::wait_copies<0>();
   }
 
   MGG_DEVICE void finish(int32_t destination, const Columns<S, PACKS>& sum) const {
@@ -223,10 +266,15 @@ struct DirectWorker {
 };
 
 // Work is numbered by task, then pass: a pass covers as many columns as a worker holds at once.
-template <class S, class R, int LANES, int PACKS>
+// REMOTE: whether the plan has remote rows at all; where it has none, neither ring nor shared memory is needed.
+template <class S, class R, int LANES, int PACKS, bool REMOTE>
 MGG_KERNEL void aggregate_direct(DeviceAggregation<S> call) {
-  DirectWorker<S, R, LANES, PACKS> self{
-      call, {}, call.stride * static_cast<int64_t>(sizeof(S)) / 16, device::shared() + 16 * device::thread()};
+  DirectWorker<S, R, LANES, PACKS, REMOTE> self{call, {}, call.stride * static_cast<int64_t>(sizeof(S)) / 16};
+  if constexpr (REMOTE && device::bulk_copies) {
+    if (self.worker.lane == 0)
+      for (int row = 0; row < ring_rows; ++row) device::start_barrier(self.barrier(row));
+    device::sync_lanes(self.worker.mask);
+  }
   const int64_t passes = (self.row_packs + LANES * PACKS - 1) / (LANES * PACKS);
   for (int64_t number = self.worker.number(); number < call.count * passes; number += self.worker.workers()) {
     const int64_t at = passes == 1 ? number : number / passes;  // a division of 64 bits is a hundred instructions

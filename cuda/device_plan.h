@@ -26,7 +26,10 @@ class DevicePlan {
     indices_ = gpu::Memory(edges * sizeof(int32_t));
     indices_.upload(indices, edges * sizeof(int32_t));
     std::vector<int32_t> remote;
-    for (const Chunk& chunk : schedule_.chunks) remote.push_back(chunk.pe != rank);
+    for (const Chunk& chunk : schedule_.chunks) {
+      remote.push_back(chunk.pe != rank);
+      has_remote_rows_ |= chunk.pe != rank;
+    }
     remote_ = gpu::uploaded(remote);
   }
 
@@ -35,6 +38,7 @@ class DevicePlan {
   int64_t destinations() const { return schedule_.destinations; }
   int64_t hubs() const { return static_cast<int64_t>(schedule_.hubs.size()); }
   int64_t slots() const { return schedule_.slots; }
+  bool has_remote_rows() const { return has_remote_rows_; }
 
   // What all kernels over the plan take.
   template <class Call>
@@ -95,6 +99,7 @@ class DevicePlan {
 
   Schedule schedule_;
   int rank_;
+  bool has_remote_rows_ = false;
   gpu::Memory tasks_, segments_, hubs_, degree_, indices_, remote_, partials_, pending_, maximum_, total_;
   std::map<std::vector<uint64_t>, gpu::Memory> sources_;
 };

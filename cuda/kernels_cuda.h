@@ -11,9 +11,14 @@ struct Shape {
   int lanes, packs;
 };
 
-#define MGG_DECLARE(S)                                                                                             \
-  void aggregate(const DeviceAggregation<S>& call, bool max, const Shape& shape, const gpu::Launch& launch);       \
-  gpu::Occupancy aggregate_occupancy(S type, bool max, const Shape& shape, int threads);                           \
+struct Variant {
+  bool max;     // else sums, and means
+  bool remote;  // whether some rows are another PE's
+};
+
+#define MGG_DECLARE(S)                                                                                              \
+  void aggregate(const DeviceAggregation<S>& call, const Variant& variant, const Shape& shape, gpu::Launch launch); \
+  gpu::Occupancy aggregate_occupancy(S type, const Variant& variant, const Shape& shape, int threads);              \
   void sddmm(const DeviceSddmm<S>& call, const Shape& shape, const gpu::Launch& launch);
 MGG_DECLARE(float)
 MGG_DECLARE(Float16)

@@ -37,9 +37,7 @@ struct Geometry {
   mgg::Shape shape;
   int blocks, threads;
   uint64_t stream;
-  mgg::gpu::Launch launch(int64_t shared_bytes = 0) const {
-    return {blocks, threads, shared_bytes, at<void>(stream)};
-  }
+  mgg::gpu::Launch launch() const { return {blocks, threads, 0, at<void>(stream)}; }
 };
 
 struct Rows {
@@ -66,8 +64,7 @@ void aggregate(mgg::DevicePlan& plan, const Rows& rows, const std::string& reduc
   call.degree = plan.degree(), call.remote = plan.remote(), call.indices = plan.indices();
   call.weight = at<float>(weight), call.out = at<S>(out), call.scale = at<float>(scale), call.bias = at<float>(bias);
   call.dim = rows.dim, call.stride = stride, call.mean = reduce == "mean", call.relu = relu;
-  mgg::aggregate(call, reduce == "max", geometry.shape,
-                 geometry.launch(mgg::ring_bytes(geometry.threads, geometry.shape.packs)));
+  mgg::aggregate(call, {reduce == "max", plan.has_remote_rows()}, geometry.shape, geometry.launch());
 }
 
 template <class S>
@@ -145,8 +142,8 @@ nb::dict limits() {
 }
 
 template <class S>
-nb::dict occupancy(bool max, int lanes, int packs, int threads) {
-  const mgg::gpu::Occupancy found = mgg::aggregate_occupancy(S{}, max, {lanes, packs}, threads);
+nb::dict occupancy(bool max, bool remote, int lanes, int packs, int threads) {
+  const mgg::gpu::Occupancy found = mgg::aggregate_occupancy(S{}, {max, remote}, {lanes, packs}, threads);
   nb::dict said;
   said["registers"] = found.registers;
   said["stack_bytes"] = found.stack_bytes;
@@ -172,7 +169,7 @@ NB_MODULE(_cuda, module) {
   module.def("ring_bytes", [](int threads, int packs) { return mgg::ring_bytes(threads, packs); }, "threads"_a,
              "packs"_a, "Shared memory of a block of the direct kernel.");
 #define MGG_OCCUPANCY(name, S) \
-  module.def("occupancy_" name, occupancy<S>, "max"_a, "lanes"_a, "packs"_a, "threads"_a)
+  module.def("occupancy_" name, occupancy<S>, "max"_a, "remote"_a, "lanes"_a, "packs"_a, "threads"_a)
   MGG_OCCUPANCY("float32", float);
   MGG_OCCUPANCY("float16", mgg::Float16);
   MGG_OCCUPANCY("bfloat16", mgg::BFloat16);

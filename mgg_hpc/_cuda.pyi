@@ -77,7 +77,7 @@ def limits() -> dict[str, Any]:
 def ring_bytes(threads: int, packs: int) -> int:
     """Shared memory of a block of the direct kernel."""
 
-def occupancy_float32(max: bool, lanes: int, packs: int, threads: int) -> dict[str, int]:
+def occupancy_float32(max: bool, remote: bool, lanes: int, packs: int, threads: int) -> dict[str, int]:
     """Registers, stack bytes, most threads of a block, and blocks that a multiprocessor holds of the direct kernel."""
 
 occupancy_float16 = occupancy_float32

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,3 +53,15 @@ def require() -> Callable[[bool, str], None]:
             pytest.skip(what)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def shim(require, tmp_path_factory) -> Any:
+    """A shim.build.Build: the GPU kernels compiled for the host, and the module that they make."""
+    from shim.build import Build
+
+    compiler = shutil.which("g++")
+    require(compiler is not None, "no g++ (package g++)")
+    made = Build(compiler, tmp_path_factory.mktemp("shim"))
+    made.whole()
+    return made

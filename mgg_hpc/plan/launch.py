@@ -8,8 +8,8 @@ The paper's equations, with D values a row:
     (3)  numBlocks = numWarps / wpb,  blocksPerSM = numBlocks / numSMs
 
 Two things differ here. Narrow rows take only some lanes of a warp, which then is several workers. And the `direct`
-kernel keeps edges and sums in registers: of SMEM only the second term is left, a ring of remote rows a worker in place
-of two rows.
+kernel keeps edges and sums in registers: of SMEM only the second term is left, a ring of remote rows a worker (and its
+barriers) in place of two rows; nothing where no row is remote.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def shape(format: RowFormat) -> tuple[int, int]:
 
 
 def ring_bytes(threads: int, packs: int) -> int:
-    """Shared memory of a block of the direct kernel."""
-    return threads * packs * RING_ROWS * PACK
+    """Shared memory of a block of the direct kernel: the ring, and barriers for workers of four lanes."""
+    return threads * packs * RING_ROWS * PACK + threads // 4 * RING_ROWS * 8
 
 
 def direct(
@@ -91,7 +91,7 @@ def direct(
             f"plan.wpb = {wpb}: a block of {threads} threads, but {limits.name} takes {limits.threads_per_block}; "
             f"at most {most}"
         )
-    shared = ring_bytes(threads, packs)
+    shared = ring_bytes(threads, packs) if remote else 0
     if shared > limits.shared_per_block:
         most = limits.shared_per_block // ring_bytes(LANES, packs)
         raise InputError(
@@ -100,11 +100,9 @@ def direct(
         )
     warps = max(1, -(-max(local, remote) // (dist * (LANES // lanes))))
     blocks = min(-(-warps // wpb), MOST_BLOCKS)
-    resident = min(
-        limits.blocks_per_multiprocessor,
-        limits.threads_per_multiprocessor // threads,
-        limits.shared_per_multiprocessor // shared,
-    )
+    resident = min(limits.blocks_per_multiprocessor, limits.threads_per_multiprocessor // threads)
+    if shared:
+        resident = min(resident, limits.shared_per_multiprocessor // shared)
     return Launch(
         lanes,
         packs,

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from shim.conftest import build  # noqa: F401 - a fixture
 
 from mgg_hpc.runtime.backends import cuda
 
@@ -19,10 +18,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def library(build, monkeypatch):  # noqa: F811
+def library(shim, monkeypatch):
     """The shim's module; the table has two graphs."""
     monkeypatch.setattr(table.cases, "CASES", {name: table.cases.CASES[name] for name in ("ordinary", "hub")})
-    return build.folder / "_cuda.so"
+    return shim.folder / "_cuda.so"
 
 
 @pytest.mark.parametrize("share", [None, "0.25"])

@@ -26,6 +26,7 @@ class Build:
     compiler: str
     folder: Path
     flags: tuple[str, ...] = ()
+    bulk: bool = True  # as from sm_90 on, or as before
     sources: dict[str, tuple[Path, tuple[str, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,7 +65,8 @@ class Build:
             "-fPIC",
             "-fvisibility=hidden",
             "-DMGG_SHIM",
-            "-DNB_DOMAIN=shim",  # its types are not those of a _cuda that a test loads beside it
+            f"-DMGG_SHIM_BULK={self.bulk:d}",
+            f"-DNB_DOMAIN=shim{self.bulk:d}",  # types of modules that are loaded side by side are not the same
             "-Wall",
         ]
         command += ["-Wno-unknown-pragmas", *self.flags, *more, *(f"-I{path}" for path in include)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from gpu.engine import Engine
 
@@ -11,16 +9,14 @@ from .build import Build
 
 
 @pytest.fixture(scope="session")
-def build(require, tmp_path_factory) -> Build:
-    """All objects, and the module that they make."""
-    compiler = shutil.which("g++")
-    require(compiler is not None, "no g++ (package g++)")
-    made = Build(compiler, tmp_path_factory.mktemp("shim"))
-    made.whole()
-    return made
+def engine(shim) -> Engine:
+    """The shim as an engine of the table of cases."""
+    return Engine.shim(shim.folder / "_cuda.so")
 
 
 @pytest.fixture(scope="session")
-def engine(build) -> Engine:
-    """The shim as an engine of the table of cases."""
-    return Engine.shim(build.folder / "_cuda.so")
+def shim_before(shim, tmp_path_factory) -> Build:
+    """The kernels as they are before sm_90: without bulk copies."""
+    made = Build(shim.compiler, tmp_path_factory.mktemp("before"), bulk=False)
+    made.whole()
+    return made

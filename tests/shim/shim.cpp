@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -27,16 +28,24 @@ struct Copy {
   size_t bytes;
 };
 
-struct Put {
+// What lands at some time: a put, which then sets its signal, or a bulk copy, which its barrier counts.
+struct Landing {
   Copy copy;
-  uint64_t* signal;
-  uint64_t value;
-  const void* owner;  // the fiber that waits for it with quiet
+  uint64_t* word;     // the signal, or the barrier
+  uint64_t value;     // of the signal
+  const void* owner;  // the fiber that waits for a put with quiet; null for a bulk copy
+};
+
+// A phase of a barrier in shared memory, whose word counts the phases that have ended.
+struct Phase {
+  bool open = false;     // somebody has said what to expect
+  int64_t expected = 0;  // bytes that have not landed
 };
 
 struct Fiber {
   Place place;
   int grid;
+  bool slow;  // others overtake it
   ucontext_t context;
   std::unique_ptr<char[]> stack;
   enum { running, waiting, ended } state = running;
@@ -48,6 +57,13 @@ struct Fiber {
   std::vector<Copy> open;                // copies that are not committed
   std::deque<std::vector<Copy>> groups;  // committed ones, oldest first
   std::vector<Copy> gets;
+};
+
+// A fiber that waits for what others do, and what it says where that never comes.
+struct Parked {
+  Fiber* fiber;
+  std::function<bool()> holds;
+  const char* otherwise;
 };
 
 struct Block {
@@ -65,12 +81,14 @@ struct Grid {
 struct Run {
   std::vector<Grid> grids;
   std::vector<Fiber*> ready;
-  std::vector<Put> puts;
+  std::vector<Landing> landings;
+  std::map<uint64_t*, Phase> phases;
   std::mt19937_64 random;
+  uint64_t slow;     // one in so many threads is; 0: none
   uint64_t landing;  // one in so many steps lands a put: transports are fast and slow
   ucontext_t home;
   std::string failure;
-  size_t idle = 0;  // polls since anything else happened
+  std::vector<Parked> parked;
 };
 
 struct Symmetric {
@@ -138,6 +156,7 @@ void begin_block(int number) {
   for (int thread = 0; thread < launch.threads; ++thread) {
     auto fiber = std::make_unique<Fiber>();
     fiber->grid = number;
+    fiber->slow = running->slow && running->random() % running->slow == 0;
     fiber->place = {thread, launch.threads, at, launch.blocks, reinterpret_cast<char*>(block.shared.data())};
     fiber->stack.reset(new char[stack_bytes]);
     getcontext(&fiber->context);
@@ -150,6 +169,11 @@ void begin_block(int number) {
   }
 }
 
+std::string where(const Fiber& fiber) {
+  return "PE " + std::to_string(launch_of(fiber).pe) + ", block " + std::to_string(fiber.place.block) + ", thread " +
+         std::to_string(fiber.place.thread);
+}
+
 // After a fiber has ended: the next block may begin.
 void end_fiber(const Fiber& fiber) {
   Grid& grid = running->grids[fiber.grid];
@@ -157,13 +181,15 @@ void end_fiber(const Fiber& fiber) {
   if (--block.left > 0) return;
   --grid.running;
   const int number = fiber.grid;
+  const char* shared = reinterpret_cast<const char*>(block.shared.data());
+  const char* beyond = shared + sizeof(device::Pack) * block.shared.size();
+  const auto inside = [=](const void* at) { return at >= shared && at < beyond; };
+  for (const Landing& landing : running->landings)
+    if (inside(landing.copy.to)) running->failure = where(fiber) + ": its block ends with bulk copies under way";
+  for (auto at = running->phases.begin(); at != running->phases.end();)
+    at = inside(at->first) ? running->phases.erase(at) : std::next(at);
   block = Block();  // the fiber is gone with it
   if (grid.begun < grid.launch->blocks) begin_block(number);
-}
-
-std::string where(const Fiber& fiber) {
-  return "PE " + std::to_string(launch_of(fiber).pe) + ", block " + std::to_string(fiber.place.block) + ", thread " +
-         std::to_string(fiber.place.thread);
 }
 
 Fiber* lane_of(const Fiber& fiber, int lane) {
@@ -189,12 +215,23 @@ void release(Fiber& last) {
 
 void land(const Copy& copy) { std::memmove(copy.to, copy.from, copy.bytes); }
 
-void land_put(size_t at) {
-  const Put put = running->puts[at];
-  running->puts.erase(running->puts.begin() + static_cast<std::ptrdiff_t>(at));
-  land(put.copy);
-  *put.signal = put.value;
-  running->idle = 0;
+void end_phase_if_done(uint64_t* barrier) {
+  Phase& phase = running->phases.at(barrier);
+  if (!phase.open || phase.expected) return;
+  phase.open = false;
+  ++*barrier;
+}
+
+void land_one(size_t at) {
+  const Landing landing = running->landings[at];
+  running->landings.erase(running->landings.begin() + static_cast<std::ptrdiff_t>(at));
+  land(landing.copy);
+  if (landing.owner) {
+    *landing.word = landing.value;
+    return;
+  }
+  running->phases.at(landing.word).expected -= static_cast<int64_t>(landing.copy.bytes);
+  end_phase_if_done(landing.word);
 }
 
 // The same place on another PE; fails where memory is not symmetric, or not of this PE.
@@ -211,12 +248,46 @@ char* translated(const void* address, size_t bytes, int pe) {
   fail("names memory that is not this PE's symmetric memory");
 }
 
+// Lets others run until something holds.
+void wait_until(std::function<bool()> holds, const char* otherwise) {
+  if (!holds()) {
+    running->parked.push_back({current, std::move(holds), otherwise});
+    leave();
+  }
+  yield();
+}
+
+// Those who wait for what holds by now go on.
+void unpark() {
+  auto& parked = running->parked;
+  for (size_t at = 0; at < parked.size();) {
+    if (!parked[at].holds()) {
+      ++at;
+      continue;
+    }
+    running->ready.push_back(parked[at].fiber);
+    std::swap(parked[at], parked.back());
+    parked.pop_back();
+  }
+}
+
+void check_shared(const void* to, size_t bytes) {
+  const char* at = static_cast<const char*>(to);
+  const char* shared = current->place.shared;
+  if (at < shared || at + bytes > shared + launch_of(*current).shared_bytes) fail("copies beyond shared memory");
+}
+
 void draw_and_enter() {
-  if (!running->puts.empty() && (running->ready.empty() || running->random() % running->landing == 0))
-    land_put(running->random() % running->puts.size());
+  if (!running->landings.empty() && (running->ready.empty() || running->random() % running->landing == 0)) {
+    land_one(running->random() % running->landings.size());
+    unpark();
+  }
+  if (running->ready.empty()) unpark();
   if (running->ready.empty()) return;
   auto& ready = running->ready;
-  std::swap(ready[running->random() % ready.size()], ready.back());
+  size_t drawn = running->random() % ready.size();
+  for (int again = 0; again < 8 && ready[drawn]->slow; ++again) drawn = running->random() % ready.size();
+  std::swap(ready[drawn], ready.back());
   Fiber* next = ready.back();
   ready.pop_back();
   enter(next);
@@ -224,6 +295,11 @@ void draw_and_enter() {
 }
 
 void find_stuck() {
+  if (!running->parked.empty()) {
+    const Parked& first = running->parked.front();
+    running->failure = where(*first.fiber) + ": " + first.otherwise;
+    return;
+  }
   for (const Grid& grid : running->grids)
     for (const Block& block : grid.blocks)
       for (const auto& fiber : block.fibers)
@@ -245,14 +321,12 @@ void fail(const char* what) {
 }
 
 void yield() {
-  running->idle = 0;
   running->ready.push_back(current);
   leave();
 }
 
 void meet(const char* what, uint32_t mask, void* value, int bytes, int lane) {
   Fiber& self = *current;
-  running->idle = 0;
   if (!(mask >> (self.place.thread % warp_lanes) & 1)) fail("a lane calls that its own mask leaves out");
   if (lane >= 0 && !(mask >> (lane % warp_lanes) & 1)) fail("reads a lane that takes no part");
   if (bytes > widest_value) fail("a value of more than 16 bytes");
@@ -266,12 +340,10 @@ void meet(const char* what, uint32_t mask, void* value, int bytes, int lane) {
 }
 
 void begin_copy(void* shared, const void* global, int bytes) {
-  char* to = static_cast<char*>(shared);
-  const Place& at = current->place;
-  if (to < at.shared || to + bytes > at.shared + launch_of(*current).shared_bytes) fail("copies beyond shared memory");
-  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(global)) % bytes) fail("copies unaligned");
-  std::memset(to, poison, bytes);
-  current->open.push_back({to, global, size_t(bytes)});
+  check_shared(shared, bytes);
+  if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % bytes) fail("copies unaligned");
+  std::memset(shared, poison, bytes);
+  current->open.push_back({shared, global, size_t(bytes)});
 }
 
 void commit_copies() {
@@ -295,6 +367,7 @@ void run(const std::vector<Launch>& launches, uint64_t seed) {
   Run here;
   here.random.seed(seed);
   here.landing = uint64_t(1) << (here.random() % 13);
+  here.slow = here.random() % 2 ? 2 + here.random() % 6 : 0;
   Run* outer = running;
   running = &here;
   for (const Launch& launch : launches) {
@@ -304,7 +377,11 @@ void run(const std::vector<Launch>& launches, uint64_t seed) {
   for (size_t grid = 0; grid < launches.size() && here.failure.empty(); ++grid)
     while (here.grids[grid].begun < std::min(launches[grid].blocks, std::max(1, launches[grid].resident)))
       begin_block(static_cast<int>(grid));
-  while (here.failure.empty() && !(here.ready.empty() && here.puts.empty())) draw_and_enter();
+  while (here.failure.empty()) {
+    if (here.ready.empty() && here.landings.empty()) unpark();
+    if (here.ready.empty() && here.landings.empty()) break;
+    draw_and_enter();
+  }
   if (here.failure.empty()) find_stuck();
   running = outer;
   if (!here.failure.empty()) throw std::runtime_error("shim: " + here.failure);
@@ -315,6 +392,38 @@ void run(const std::vector<Launch>& launches, uint64_t seed) {
 namespace device {
 
 using namespace shim;
+
+void start_barrier(uint64_t* barrier) {
+  check_shared(barrier, sizeof *barrier);
+  if (reinterpret_cast<uintptr_t>(barrier) % sizeof *barrier) fail("a barrier is not aligned");
+  *barrier = 0;
+  running->phases[barrier] = Phase();
+}
+
+void expect_bulk(uint64_t* barrier, int bytes) {
+  const auto found = running->phases.find(barrier);
+  if (found == running->phases.end()) fail("a barrier that nobody has started");
+  if (found->second.open) fail("expects more of a phase that has not ended");
+  found->second.open = true;
+  found->second.expected += bytes;
+  end_phase_if_done(barrier);
+}
+
+void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
+  check_shared(shared, bytes);
+  if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global) | bytes) % 16 || bytes <= 0)
+    fail("a bulk copy is not of whole packs");
+  const auto found = running->phases.find(barrier);
+  if (found == running->phases.end() || !found->second.open) fail("a bulk copy that its barrier does not expect");
+  std::memset(shared, poison, bytes);
+  running->landings.push_back({{shared, global, size_t(bytes)}, barrier, 0, nullptr});
+  yield();
+}
+
+void wait_bulk(uint64_t* barrier, uint32_t parity) {
+  if (!running->phases.count(barrier)) fail("waits at a barrier that nobody has started");
+  wait_until([=] { return (*barrier & 1) != parity; }, "waits for a bulk copy that never lands");
+}
 
 void get_nbi(void* to, const void* symmetric, size_t bytes, int pe) {
   translated(to, bytes, launch_of(*current).pe);  // not every transport writes to other memory
@@ -327,26 +436,19 @@ void get_nbi(void* to, const void* symmetric, size_t bytes, int pe) {
 void put_signal_nbi(void* symmetric, const void* from, size_t bytes, uint64_t* signal, uint64_t value, int pe) {
   char* to = translated(symmetric, bytes, pe);
   auto* raised = reinterpret_cast<uint64_t*>(translated(signal, sizeof *signal, pe));
-  running->puts.push_back({{to, from, bytes}, raised, value, current});
+  running->landings.push_back({{to, from, bytes}, raised, value, current});
   yield();
 }
 
 void wait_signal(uint64_t* signal, uint64_t value) {
-  while (*static_cast<volatile uint64_t*>(signal) < value) {
-    // Every fiber that can run has polled several times, and no put is under way.
-    if (++running->idle > 64 * (running->ready.size() + 1) && running->puts.empty())
-      fail("waits for a signal that never comes");
-    running->ready.push_back(current);
-    leave();
-  }
-  yield();
+  wait_until([=] { return *signal >= value; }, "waits for a signal that never comes");
 }
 
 void quiet() {
   std::for_each(current->gets.begin(), current->gets.end(), land);
   current->gets.clear();
-  for (size_t at = 0; at < running->puts.size();)
-    running->puts[at].owner == current ? land_put(at) : void(++at);
+  for (size_t at = 0; at < running->landings.size();)
+    running->landings[at].owner == current ? land_one(at) : void(++at);
   yield();
 }
 

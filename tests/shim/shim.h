@@ -2,8 +2,8 @@
 //
 // Which one goes on is drawn from a seed wherever threads can affect each other, among all blocks of all PEs' grids; as
 // many blocks of a grid run at once as its launch says. Lanes wait for each other as a warp's do; copies to shared
-// memory and gets land when they are waited for, and not earlier; puts land at some time with their signal, and read
-// their source then; shared memory is NaN until it is written. Lanes that never meet, signals that never come, copies
+// memory and gets land when they are waited for, and not earlier; bulk copies and puts land at some time, puts with their
+// signal, and read their source then; shared memory is NaN until it is written. Lanes that never meet, signals that never come, copies
 // beyond shared or symmetric memory or out of line, and packs that are not aligned end the run with an error that says
 // where. Memory orders, races between blocks' writes, and reads and writes beyond other memory are not seen; for the
 // latter this is also built with the address sanitizer.
@@ -100,6 +100,15 @@ template <int N>
 void wait_copies() {
   shim::wait_copies(N);
 }
+
+#if !defined(MGG_SHIM_BULK)
+#define MGG_SHIM_BULK 1
+#endif
+constexpr bool bulk_copies = MGG_SHIM_BULK;
+void start_barrier(uint64_t* barrier);
+void expect_bulk(uint64_t* barrier, int bytes);
+void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier);
+void wait_bulk(uint64_t* barrier, uint32_t parity);
 
 inline int32_t add_in_order(int32_t* counter, int32_t value) {
   shim::yield();

@@ -25,12 +25,12 @@ def stage(engine):
 
 
 @pytest.fixture
-def fake(build, tmp_path, monkeypatch):
+def fake(shim, tmp_path, monkeypatch):
     """A libcusparse that counts on the host what it is asked."""
     library = tmp_path / "libcusparse.so"
     include = f"-I{ROOT / 'cuda' / 'include'}"
     source = HERE / "fake_cusparse.cpp"
-    command = [build.compiler, "-std=c++17", "-shared", "-fPIC", include, source, "-o", library]
+    command = [shim.compiler, "-std=c++17", "-shared", "-fPIC", include, source, "-o", library]
     subprocess.run(command, check=True)
     loaded = ctypes.CDLL(str(library))
     monkeypatch.setattr(cusparse, "library", lambda: loaded)

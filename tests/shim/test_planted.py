@@ -33,12 +33,19 @@ class Fault:
     old: str
     new: str
     by: str = "sum"
+    before: bool = False  # of the kernels as they are before sm_90
 
 
 FAULTS = {
     "a missing quiet": Fault(GATHER, "    if (asked) device::quiet();\n", "", "unreachable"),
     "a missing quiet before use": Fault(EXERCISE, "    if (lane == 0) device::quiet();\n", "", "fetch"),
-    "a copy that nobody waits for": Fault(SUMS, "      device::wait_copies<ring_rows - 1>();\n", ""),
+    "a bulk copy that nobody waits for": Fault(SUMS, "      await(row);\n", ""),
+    "a copy that nobody waits for": Fault(SUMS, "      await(row);\n", "", before=True),
+    "a row of the ring that is asked for before all have read it": Fault(SUMS, "      have_read();\n", ""),
+    "a phase of a barrier that is waited for twice": Fault(SUMS, "      parities ^= 1u << row;\n", ""),
+    "a barrier that expects too little": Fault(
+        SUMS, "static_cast<int>(16 * all)", "static_cast<int>(16 * packs[0] - 16)"
+    ),
     "a missing __syncwarp": Fault(SUMS, PARTIAL + ALL_WRITTEN, PARTIAL),
     "a missing __syncwarp before a buffer is used again": Fault(
         EXERCISE,
@@ -99,7 +106,7 @@ from shim.test_table import gather
 
 library, by, seed = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 engine, rng = Engine.shim(Path(library)), np.random.default_rng(seed)
-for turn in range(6):
+for turn in range(int(sys.argv[4])):
     for name in ("ordinary", "hub"):
         for width in (1, 33):
             if by in table.OPERATIONS:
@@ -112,10 +119,10 @@ print("unnoticed")
 """
 
 
-def look(library: Path, by: str, seed: list[int]) -> str:
-    """What is found, in a process of its own: the last line that it prints."""
+def look(library: Path, by: str, seed: list[int], turns: int) -> str:
+    """What is found in so many turns, in a process of its own: the last line that it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, library, by, json.dumps(seed)],
+        [sys.executable, "-c", LOOK, library, by, json.dumps(seed), str(turns)],
         env=os.environ | {"PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,
@@ -128,14 +135,14 @@ def look(library: Path, by: str, seed: list[int]) -> str:
 
 
 @pytest.mark.parametrize("by", sorted({fault.by for fault in FAULTS.values()}))
-def test_nothing_is_found_where_no_fault_is_planted(rng, build, by):
-    assert look(build.folder / "_cuda.so", by, list(rng.bytes(4))) == "unnoticed"
+def test_nothing_is_found_where_no_fault_is_planted(rng, shim, by):
+    assert look(shim.folder / "_cuda.so", by, list(rng.bytes(4)), 6) == "unnoticed"
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found(rng, build, tmp_path, name):
+def test_a_planted_fault_is_found(rng, shim, shim_before, tmp_path, name):
     fault = FAULTS[name]
     file, objects = fault.where
-    library = build.altered(file, fault.old, fault.new, objects, tmp_path)
-    found = look(library, fault.by, list(rng.bytes(4)))
+    library = (shim_before if fault.before else shim).altered(file, fault.old, fault.new, objects, tmp_path)
+    found = look(library, fault.by, list(rng.bytes(4)), 100)
     assert found.startswith(("AssertionError", "RuntimeError")), found

@@ -44,12 +44,12 @@ print("passed")
 """
 
 
-@pytest.fixture(scope="module")
-def sanitized(require, tmp_path_factory) -> Build:
-    """Everything, built with the sanitizers."""
+@pytest.fixture(scope="module", params=[True, False], ids=["sm_90", "before"])
+def sanitized(request, require, tmp_path_factory) -> Build:
+    """Everything, built with the sanitizers; the sums with bulk copies and without."""
     compiler = shutil.which("g++")
     require(compiler is not None, "no g++ (package g++)")
-    made = Build(compiler, tmp_path_factory.mktemp("sanitized"), sanitizers.FLAGS)
+    made = Build(compiler, tmp_path_factory.mktemp("sanitized"), sanitizers.FLAGS, request.param)
     made.whole()
     return made
 

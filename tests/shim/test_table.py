@@ -7,18 +7,27 @@ import cases
 import numpy as np
 import pytest
 from gpu import table
-from gpu.engine import SMALL
+from gpu.engine import SMALL, Engine
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Geometry
 
 LINES = list(table.entries(whole=True))
+SUMS = ("sum", "weighted", "max", "same bits")
 
 
 @pytest.mark.parametrize("line", LINES, ids=str)
 def test_the_table(rng, engine, line):
     table.check(engine, line, rng)
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in table.entries(whole=False) if line.operation in SUMS], ids=str
+)
+def test_sums_without_bulk_copies(rng, shim_before, line):
+    """As they are before sm_90; the other kernels are the same."""
+    table.check(Engine.shim(shim_before.folder / "_cuda.so"), line, rng)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])

@@ -63,6 +63,45 @@ MGG_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "mem
 template <int N>
 MGG_DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
+// A bulk copy is asked for by one lane, a row at a time, and a barrier in shared memory counts its bytes: each phase of
+// a barrier ends when what was expected has landed. Phases have parity 0, 1, 0, ...
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool bulk_copies = true;
+MGG_DEVICE uint32_t in_shared(const void* address) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(address));
+}
+// Before lanes or copies use the barrier.
+MGG_DEVICE void start_barrier(uint64_t* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(in_shared(barrier)) : "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+MGG_DEVICE void expect_bulk(uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(in_shared(barrier)), "r"(bytes)
+               : "memory");
+}
+MGG_DEVICE void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   in_shared(shared)),
+               "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(in_shared(barrier))
+               : "memory");
+}
+MGG_DEVICE void wait_bulk(uint64_t* barrier, uint32_t parity) {
+  uint32_t ended = 0;
+  while (!ended)
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+        : "=r"(ended)
+        : "r"(in_shared(barrier)), "r"(parity)
+        : "memory");
+}
+#else
+constexpr bool bulk_copies = false;
+MGG_DEVICE void start_barrier(uint64_t*) {}
+MGG_DEVICE void expect_bulk(uint64_t*, int) {}
+MGG_DEVICE void copy_bulk(void*, const void*, int, uint64_t*) {}
+MGG_DEVICE void wait_bulk(uint64_t*, uint32_t) {}
+#endif
+
 // ---- between blocks
 
 // Adds, and orders what this thread wrote before it, and reads after it, against the others that add.
