@@ -223,7 +223,22 @@ def _openshmem() -> list[Finding]:
 
 
 def _cuda() -> list[Finding]:
-    return [_gpu(), _nvcc(), _nvshmem()]
+    return [_gpu(), _nvcc(), _nvshmem(), _gpu_kernels()]
+
+
+def _gpu_kernels() -> Finding:
+    """Whether _cuda is built, loads, and sees a GPU."""
+    if not list(Path(__file__).parents[1].glob("_cuda*.so")):
+        return Finding(
+            "GPU kernels", "absent", "not built in", "needed only for GPUs: make cuda (docs/install.md)"
+        )
+    from ..runtime.backends import cuda
+
+    try:
+        count, why = cuda.load().devices()
+    except InputError as error:
+        return Finding("GPU kernels", "absent", "built, but do not load", str(error))
+    return Finding("GPU kernels", "ok", f"built; {count} GPUs" if count else f"built; no CUDA device ({why})")
 
 
 def _gpu() -> Finding:

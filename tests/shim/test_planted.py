@@ -44,7 +44,7 @@ FAULTS = {
     "a row of the ring that is asked for before all have read it": Fault(SUMS, "      have_read();\n", ""),
     "a phase of a barrier that is waited for twice": Fault(SUMS, "      parities ^= 1u << row;\n", ""),
     "a barrier that expects too little": Fault(
-        SUMS, "static_cast<int>(16 * all)", "static_cast<int>(16 * packs[0] - 16)"
+        SUMS, "expect_bulk(barrier(row), 16 * all)", "expect_bulk(barrier(row), 16 * all - 16)"
     ),
     "a missing __syncwarp": Fault(SUMS, PARTIAL + ALL_WRITTEN, PARTIAL),
     "a missing __syncwarp before a buffer is used again": Fault(

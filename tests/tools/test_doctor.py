@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -64,3 +65,11 @@ def test_ranks_that_do_not_answer_are_broken(monkeypatch, tmp_path):
     assert doctor._ping().state == "broken"
     monkeypatch.setenv(find_mpi.LIBRARY, str(tmp_path / "libnone.so"))
     assert doctor._mpi()[0].state == "broken"
+
+
+def test_gpu_kernels_are_built_or_said_to_be_missing():
+    found = doctor._gpu_kernels()
+    if list(Path(doctor.__file__).parents[1].glob("_cuda*.so")):
+        assert found.state == "ok" and found.value.startswith("built; ")
+    else:
+        assert found.state == "absent" and "make cuda" in found.advice
