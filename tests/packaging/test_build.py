@@ -48,7 +48,7 @@ def wheel(sdist, tmp_path_factory):
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (tree,) = folder.iterdir()
-    return backend("build_wheel('dist')", tree, SKBUILD_CMAKE_BUILD_TYPE="Debug")
+    return backend("build_wheel('dist')", tree, SKBUILD_CMAKE_BUILD_TYPE="Debug", CMAKE_ARGS="-DMGG_CUDA=OFF")
 
 
 def test_sdist_holds_all_sources(sdist):

@@ -26,7 +26,12 @@ def sanitized(require, tmp_path_factory) -> dict[str, str]:
     require(None not in tools.values(), f"no cmake or ninja beside {sys.executable}")
     build, package = tmp_path_factory.mktemp("build"), tmp_path_factory.mktemp("tree") / "mgg_hpc"
     make = f"-DCMAKE_MAKE_PROGRAM={tools['ninja']}"
-    options = ["-DMGG_SANITIZE=address;undefined", "-DMGG_ISAS=baseline", f"-DCMAKE_CXX_COMPILER={compiler}"]
+    options = [
+        "-DMGG_SANITIZE=address;undefined",
+        "-DMGG_ISAS=baseline",
+        "-DMGG_CUDA=OFF",
+        f"-DCMAKE_CXX_COMPILER={compiler}",
+    ]
     for command in (
         [tools["cmake"], "-G", "Ninja", make, f"-DPython_EXECUTABLE={sys.executable}", *options, "-S", ROOT],
         [tools["ninja"], "_host"],
