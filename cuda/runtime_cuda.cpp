@@ -47,7 +47,10 @@ Memory::~Memory() {
   if (data_) cudaFree(data_);
 }
 void Memory::upload(const void* from, size_t bytes) {
-  if (bytes) check(cudaMemcpy(data_, from, bytes, cudaMemcpyHostToDevice), "copy to the GPU");
+  if (!bytes) return;
+  check(cudaMemcpy(data_, from, bytes, cudaMemcpyHostToDevice), "copy to the GPU");
+  // From pageable memory the call may return before all has arrived, and other streams would not wait.
+  check(cudaStreamSynchronize(nullptr), "copy to the GPU");
 }
 
 }  // namespace gpu

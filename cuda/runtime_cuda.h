@@ -29,7 +29,7 @@ struct Limits {
 };
 Limits limits();
 
-// Device memory, freed with its owner.
+// Device memory. What is uploaded is there for all streams; freeing it waits for the kernels that run.
 class Memory {
  public:
   Memory() = default;

@@ -37,10 +37,12 @@ void run(const Launch& launch, const std::function<void()>& kernel) {
 }
 
 Occupancy occupancy_of(int threads, int64_t shared_bytes) {
+  constexpr int registers = 128;
   const Limits limits = gpu::limits();
-  int64_t blocks = std::min(limits.blocks_per_multiprocessor, limits.threads_per_multiprocessor / threads);
+  const int most = limits.registers_per_multiprocessor / registers;  // threads at once
+  int64_t blocks = std::min(limits.blocks_per_multiprocessor, most / threads);
   if (shared_bytes) blocks = std::min(blocks, limits.shared_per_multiprocessor / shared_bytes);
-  return {128, 0, limits.threads_per_block, static_cast<int>(blocks)};
+  return {registers, 0, std::min(most, limits.threads_per_block), static_cast<int>(blocks)};
 }
 
 }  // namespace gpu

@@ -137,3 +137,7 @@ def test_a_block_that_the_device_cannot_hold_is_refused(rng, engine):
         InputError, match=r"plan.wpb = 33: a block of 1056 threads, but shim takes 1024; at most 32"
     ):
         table.World(engine, case, x, Geometry(2, 2, 33)).aggregate(rng)
+    with pytest.raises(
+        InputError, match=r"wpb = 17: a block of 544 threads, .* hold 512 of this kernel's; at most 16"
+    ):
+        table.World(engine, case, x, Geometry(2, 2, 17)).aggregate(rng)

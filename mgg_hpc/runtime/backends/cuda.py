@@ -27,6 +27,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 REDUCTIONS = ("sum", "mean", "max")
 # Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
 DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
+MOST_TABLES = 64  # of gathers
 
 
 def load() -> Any:
@@ -120,7 +121,8 @@ class TorchMemory:
 class DeviceBackend:
     """One rank of a World that this process plays on one GPU. See Backend and EdgeKernels for what calls do.
 
-    Rows of other ranks are read through their pointers, as if they were on other GPUs.
+    Rows of other ranks are read through their pointers, as if they were on other GPUs. Launches go to the memory's
+    current stream and are not waited for; calls over one plan share scratch memory, and so belong on one stream.
     """
 
     name = "cuda"
@@ -133,6 +135,8 @@ class DeviceBackend:
         found = module.limits()
         self.limits = Limits(**{name: found[name] for name in Limits.__dataclass_fields__})
         self._plans: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
+        self._gathers: dict[tuple[bytes, bytes, int], Any] = {}
+        self._most_threads: dict[tuple[str, bool, int, int], int] = {}
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows."""
@@ -158,16 +162,21 @@ class DeviceBackend:
     def launch(self, plan: Plan, format: RowFormat) -> Launch:
         """How `aggregate` is launched for rows of this format."""
         geometry = self.geometry
-        local = int(np.count_nonzero(plan.segments["chunk"] == 0))
-        return launch.direct(
-            local,
-            len(plan.segments) - local,
-            format,
-            ps=geometry.ps,
-            dist=geometry.dist,
-            wpb=geometry.wpb,
-            limits=self.limits,
-        )
+        local = int(plan.chunks[0]["segments"])  # the owned rows come first
+        remote = len(plan.segments) - local
+        knobs = {"ps": geometry.ps, "dist": geometry.dist, "wpb": geometry.wpb}
+        made = launch.direct(local, remote, format, **knobs, limits=self.limits)
+        kernel = (_name(format), remote > 0, made.lanes, made.packs)
+        if kernel not in self._most_threads:
+            occupancy = getattr(self._native, f"occupancy_{kernel[0]}")
+            self._most_threads[kernel] = occupancy(False, *kernel[1:], launch.LANES)["threads_per_block"]
+        most = self._most_threads[kernel]
+        if made.threads > most:
+            raise InputError(
+                f"plan.wpb = {geometry.wpb}: a block of {made.threads} threads, but {self.limits.name}'s registers "
+                f"hold {most} of this kernel's; at most {most // launch.LANES}"
+            )
+        return made
 
     def aggregate(
         self,
@@ -219,11 +228,19 @@ class DeviceBackend:
             raise ValueError(
                 f"gather: ids of {int(ids.min())} .. {int(ids.max())}, of {int(bounds[-1])} rows"
             )
-        mine = int(table.addresses[self.rank])
-        gathers = self._native.Gathers(bounds, table.addresses, mine, table.format.row_bytes)
         lanes, _ = launch.shape(table.format)
         at = self._table("out", out, count, table.format)
-        gathers.rows(self.memory.address(ids), count, at, self._spread(lanes, count))
+        self._gathers_of(table, bounds).rows(self.memory.address(ids), count, at, self._spread(lanes, count))
+
+    def _gathers_of(self, table: Rows, bounds: NDArray[np.int64]) -> Any:
+        """The tables of a gather in device memory, kept from call to call."""
+        row_bytes, mine = table.format.row_bytes, int(table.addresses[self.rank])
+        key = (bounds.tobytes(), table.addresses.tobytes(), row_bytes)
+        if key not in self._gathers:
+            if len(self._gathers) >= MOST_TABLES:
+                self._gathers.clear()
+            self._gathers[key] = self._native.Gathers(bounds, table.addresses, mine, row_bytes)
+        return self._gathers[key]
 
     def _plan(self, plan: Plan) -> Any:
         made = self._plans.get(plan)
