@@ -3,8 +3,8 @@
 // A worker is a group of LANES lanes: a warp, or a part of one where rows are narrow. It takes a destination, or a part
 // of a hub, and walks its columns PACKS packs of 16 bytes a lane at a time. Rows of other PEs are read through their
 // pointers into a ring in shared memory, asynchronously: the first few are asked for before local rows are summed, so
-// that they travel meanwhile (MGG section 3.3). From sm_90 on one lane asks for a row by bulk copies, and all wait at its
-// barrier; before, every lane copies what it reads itself, and none waits for another. Local rows go to registers,
+// that they travel meanwhile (MGG section 3.3). From sm_90 on one lane asks for a row by a bulk copy, and all wait at
+// its barrier; before, every lane copies what it reads itself, and none waits for another. Local rows go to registers,
 // `unroll` independent loads at a time.
 //
 // Sums are taken in the order of the plan, local rows first, in blocks (summation_block), and a hub's parts are added
@@ -63,8 +63,8 @@ struct Columns {
 template <class S, class R, int PACKS>
 struct BlockedSum {
   Columns<S, PACKS> sum, total;
-  int64_t block, left;
-  MGG_DEVICE explicit BlockedSum(int64_t terms) : block(summation_block(terms)), left(block) {
+  int32_t block, left;
+  MGG_DEVICE explicit BlockedSum(int64_t terms) : block(static_cast<int32_t>(summation_block(terms))), left(block) {
     sum.template clear<R>();
     total.template clear<R>();
   }
@@ -104,9 +104,10 @@ struct DirectWorker {
   MGG_DEVICE const char* pack_of(const S* row, int p) const {
     return reinterpret_cast<const char*>(row) + 16 * (first_pack + p * LANES);
   }
-  // Where this thread's p-th pack of a row of the ring lies; and the barrier of this worker's row.
+  // Where this thread's p-th pack of a row of the ring lies, a worker's packs side by side; and this row's barrier.
   MGG_DEVICE static char* slot(int row, int p) {
-    return device::shared() + 16 * ((row * PACKS + p) * device::threads() + device::thread());
+    const int worker = device::thread() / LANES, lane = device::thread() % LANES;
+    return device::shared() + 16 * (((worker * ring_rows + row) * PACKS + p) * LANES + lane);
   }
   MGG_DEVICE static uint64_t* barrier(int row) {
     char* first = device::shared() + 16 * PACKS * ring_rows * device::threads();
@@ -117,16 +118,12 @@ struct DirectWorker {
   }
   MGG_DEVICE float weight_at(int64_t edge) const { return call.weight ? call.weight[edge] : 1.0f; }
 
-  // A worker's packs lie side by side, in rows and in the ring: its first lane copies those of all.
-  MGG_DEVICE void ask_bulk(const S* from, int row) {
+  // A worker's packs lie side by side, in rows as in the ring: its first lane copies those of all.
+  MGG_DEVICE void ask_bulk(const S* from, int row) const {
     const int64_t left = row_packs - first_pack;  // at least one
-    const int all = left < LANES * PACKS ? static_cast<int>(left) : LANES * PACKS;
-    device::expect_bulk(barrier(row), 16 * all);
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-      const int packs = all - p * LANES < LANES ? all - p * LANES : LANES;
-      if (packs > 0) device::copy_bulk(slot(row, p), pack_of(from, p), 16 * packs, barrier(row));
-    }
+    const int bytes = 16 * (left < LANES * PACKS ? static_cast<int>(left) : LANES * PACKS);
+    device::expect_bulk(barrier(row), bytes);
+    device::copy_bulk(slot(row, 0), pack_of(from, 0), bytes, barrier(row));
   }
 
   MGG_DEVICE void ask(RemoteEdges& ahead, int row) {
@@ -158,28 +155,40 @@ struct DirectWorker {
     if constexpr (device::bulk_copies) device::sync_lanes(worker.mask);
   }
 
-  MGG_DEVICE void add_local(const Segment& segment, BlockedSum<S, R, PACKS>& sums) const {
-    const int64_t end = segment.first_edge + segment.count;
-    for (int64_t edge = segment.first_edge; edge < end; edge += unroll) {
-      device::Pack packs[unroll][PACKS];
+  // Adds `count` rows of a chunk, `unroll` at most. Indices, weights and rows are all asked for before any is used;
+  // beyond `count` the last row is read again, and not added.
+  template <bool ALL>
+  MGG_DEVICE void add_rows(const char* columns, int64_t edge, int count, BlockedSum<S, R, PACKS>& sums) const {
+    int32_t row[unroll];
+    float weight[unroll];
+    device::Pack packs[unroll][PACKS];
 #pragma unroll
-      for (int u = 0; u < unroll; ++u) {
-        if (edge + u >= end) continue;
-        const S* row = row_at(segment.chunk, edge + u);
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p)
-          if (has(p)) packs[u][p] = device::load_pack_constant(pack_of(row, p));
-      }
-#pragma unroll
-      for (int u = 0; u < unroll; ++u) {
-        if (edge + u >= end) continue;
-        const float weight = weight_at(edge + u);
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p)
-          if (has(p)) sums.sum.template combine<R>(p, packs[u][p], weight);
-        sums.took_one();
-      }
+    for (int u = 0; u < unroll; ++u) {
+      const int64_t at = edge + (ALL || u < count ? u : count - 1);
+      row[u] = device::load_constant(call.indices + at);
+      weight[u] = call.weight ? device::load_constant(call.weight + at) : 1.0f;
     }
+#pragma unroll
+    for (int u = 0; u < unroll; ++u)
+#pragma unroll
+      for (int p = 0; p < PACKS; ++p)
+        if (has(p)) packs[u][p] = device::load_pack_constant(columns + row[u] * row_packs * 16 + 16 * p * LANES);
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+      if (!ALL && u >= count) return;
+#pragma unroll
+      for (int p = 0; p < PACKS; ++p)
+        if (has(p)) sums.sum.template combine<R>(p, packs[u][p], weight[u]);
+      sums.took_one();
+    }
+  }
+
+  MGG_DEVICE void add_local(const Segment& segment, BlockedSum<S, R, PACKS>& sums) const {
+    const char* columns = pack_of(call.sources[segment.chunk], 0);
+    int64_t edge = segment.first_edge;
+    int left = segment.count;
+    for (; left >= unroll; left -= unroll, edge += unroll) add_rows<true>(columns, edge, unroll, sums);
+    if (left > 0) add_rows<false>(columns, edge, left, sums);
   }
 
   MGG_DEVICE Columns<S, PACKS> sum_of(const Block& task, int64_t edges) {
@@ -188,8 +197,10 @@ struct DirectWorker {
     RemoteEdges ahead{first, last, 0};
     if constexpr (REMOTE)
       for (int row = 0; row < ring_rows; ++row) ask(ahead, row);
-    for (const Segment* segment = first; segment != last; ++segment)
-      if (!REMOTE || !call.remote[segment->chunk]) add_local(*segment, sums);
+    for (const Segment* at = first; at != last; ++at) {
+      const Segment segment = *at;
+      if (!REMOTE || !call.remote[segment.chunk]) add_local(segment, sums);
+    }
     if constexpr (REMOTE) add_remote({first, last, 0}, ahead, sums);
     return sums.result();
   }
@@ -236,7 +247,7 @@ struct DirectWorker {
   // Leaves a part's sum in its slot. The last part to arrive adds them all.
   MGG_DEVICE void part_of_hub(const Block& task, int32_t* pending, const Columns<S, PACKS>& sum) const {
     const Hub& hub = call.hubs[task.hub];
-    each_partial(task.slot, [&](int p, int i, float* at) { *at = sum.value[p][i]; });
+    store_partial(task.slot, sum);
     device::sync_lanes(worker.mask);
     int32_t before = 0;
     if (worker.lane == 0) before = device::add_in_order(pending, -1);
@@ -245,23 +256,47 @@ struct DirectWorker {
     if (before != 1) return;
     if (worker.lane == 0) *pending = hub.slots;  // for the next call
     BlockedSum<S, R, PACKS> sums(hub.slots);
-    for (int32_t slot = hub.first_slot; slot < hub.first_slot + hub.slots; ++slot) {
-      each_partial(slot, [&](int p, int i, const float* at) {
-        sums.sum.value[p][i] = R::combine(sums.sum.value[p][i], device::load_fresh(at));
-      });
-      sums.took_one();
+    for (int32_t first = 0; first < hub.slots; first += slots_ahead) {
+      Columns<S, PACKS> parts[slots_ahead];
+#pragma unroll
+      for (int u = 0; u < slots_ahead; ++u)
+        load_partial(hub.first_slot + (first + u < hub.slots ? first + u : hub.slots - 1), parts[u]);
+#pragma unroll
+      for (int u = 0; u < slots_ahead; ++u) {
+        if (first + u >= hub.slots) break;
+        sums.sum.template combine<R>(parts[u]);
+        sums.took_one();
+      }
     }
     finish(call.segments[hub.first_segment].destination, sums.result());
   }
-  template <class Use>
-  MGG_DEVICE void each_partial(int32_t slot, Use use) const {
-    constexpr int values = Columns<S, PACKS>::values;
-    float* row = call.partials + slot * call.stride;
+
+  // Four values at a time; a lane's values of a pack lie side by side.
+  static constexpr int slots_ahead = 16 / (Columns<S, PACKS>::values * PACKS);  // parts of a hub under way
+  MGG_DEVICE float* partial(int32_t slot, int p, int i) const {
+    return call.partials + slot * call.stride + (first_pack + p * LANES) * Columns<S, PACKS>::values + i;
+  }
+  MGG_DEVICE void store_partial(int32_t slot, const Columns<S, PACKS>& sum) const {
 #pragma unroll
     for (int p = 0; p < PACKS; ++p)
       if (has(p))
 #pragma unroll
-        for (int i = 0; i < values; ++i) use(p, i, row + (first_pack + p * LANES) * values + i);
+        for (int i = 0; i < Columns<S, PACKS>::values; i += 4) {
+          device::Pack four;
+          memcpy(&four, &sum.value[p][i], sizeof four);
+          device::store_pack(partial(slot, p, i), four);
+        }
+  }
+  MGG_DEVICE void load_partial(int32_t slot, Columns<S, PACKS>& part) const {
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+      for (int i = 0; i < Columns<S, PACKS>::values; i += 4) {
+        float four[4] = {};
+        if (has(p)) device::load_four_fresh(partial(slot, p, i), four);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) part.value[p][i + k] = four[k];
+      }
   }
 };
 

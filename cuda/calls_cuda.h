@@ -31,8 +31,8 @@ struct DeviceAggregation {
 
 constexpr int ring_rows = 4;  // remote rows under way, of each worker
 
-// What a block of `threads` takes of shared memory: a ring for each thread's packs, and behind all of them a barrier for
-// each of a worker's rows (bulk copies), of four lanes at least.
+// What a block of `threads` takes of shared memory: a ring for each thread's packs, and behind all of them a barrier
+// for each of a worker's rows (bulk copies), of four lanes at least.
 constexpr int64_t ring_bytes(int64_t threads, int packs) {
   return threads * packs * ring_rows * 16 + threads / 4 * ring_rows * 8;
 }

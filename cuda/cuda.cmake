@@ -11,10 +11,41 @@ find_file(MGG_NVSHMEM_DEVICE NAMES libnvshmem_device.a HINTS "${MGG_NVSHMEM}/../
 
 set(missing "")
 if(NOT MGG_NVCC)
-  string(APPEND missing " nvcc (the CUDA toolkit, or the extra cuda-build)")
+  string(APPEND missing " nvcc (the CUDA toolkit, or make cuda)")
 endif()
 if(NOT MGG_NVSHMEM OR NOT MGG_NVSHMEM_HOST OR NOT MGG_NVSHMEM_DEVICE)
-  string(APPEND missing " NVSHMEM (the extra cuda, or NVSHMEM_HOME)")
+  string(APPEND missing " NVSHMEM (pip install nvidia-nvshmem-cu13 before the build, or NVSHMEM_HOME)")
+endif()
+
+# A100, H100 and H200, B200; other architectures by -DCMAKE_CUDA_ARCHITECTURES.
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real)
+endif()
+# The wheels keep libraries in lib, where nvcc looks in lib64.
+if(MGG_NVCC)
+  get_filename_component(toolkit "${MGG_NVCC}" DIRECTORY)
+  get_filename_component(toolkit "${toolkit}" DIRECTORY)
+  if(EXISTS "${toolkit}/lib/libcudart_static.a")
+    set(CMAKE_CUDA_FLAGS_INIT "-L${toolkit}/lib")
+  endif()
+endif()
+# An nvcc that is too old for an architecture, or for this compiler, must not end the build of everything else.
+if(NOT missing)
+  set(codes "")
+  foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
+    if(architecture MATCHES "^([0-9]+)")
+      list(APPEND codes -gencode "arch=compute_${CMAKE_MATCH_1},code=sm_${CMAKE_MATCH_1}")
+    endif()
+  endforeach()
+  file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/try_nvcc.cu"
+       "__global__ void nothing() {}\nint main() { nothing<<<1, 1>>>(); }\n")
+  execute_process(COMMAND "${MGG_NVCC}" -std=c++17 ${CMAKE_CUDA_FLAGS_INIT} ${codes} -o try_nvcc try_nvcc.cu
+                  WORKING_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}" RESULT_VARIABLE nvcc_failed
+                  OUTPUT_VARIABLE nvcc_said ERROR_VARIABLE nvcc_said)
+  if(nvcc_failed)
+    string(REGEX MATCH "[^\n]*(fatal|error)[^\n]*" nvcc_said "${nvcc_said}")
+    string(APPEND missing " an nvcc that compiles for ${CMAKE_CUDA_ARCHITECTURES} (${MGG_NVCC} does not: ${nvcc_said})")
+  endif()
 endif()
 if(missing)
   if(MGG_CUDA STREQUAL "ON")
@@ -24,17 +55,7 @@ if(missing)
   return()
 endif()
 
-# A100, H100 and H200, B200; other architectures by -DCMAKE_CUDA_ARCHITECTURES.
-if(NOT CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real)
-endif()
 set(CMAKE_CUDA_COMPILER "${MGG_NVCC}")
-# The wheels keep libraries in lib, where nvcc looks in lib64.
-get_filename_component(toolkit "${MGG_NVCC}" DIRECTORY)
-get_filename_component(toolkit "${toolkit}" DIRECTORY)
-if(EXISTS "${toolkit}/lib/libcudart_static.a")
-  set(CMAKE_CUDA_FLAGS_INIT "-L${toolkit}/lib")
-endif()
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
@@ -69,6 +90,8 @@ target_include_directories(_cuda SYSTEM PRIVATE "${CMAKE_CUDA_TOOLKIT_INCLUDE_DI
 target_compile_options(_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
 target_link_libraries(_cuda PRIVATE nvshmem_device nvshmem_host)
 target_link_options(_cuda PRIVATE LINKER:--exclude-libs,ALL)
+# Found beside the package where its wheel is, else where it was at the build (NVSHMEM_HOME).
+get_filename_component(nvshmem_folder "${MGG_NVSHMEM_HOST}" DIRECTORY)
 set_target_properties(_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION ON CUDA_RESOLVE_DEVICE_SYMBOLS ON LINKER_LANGUAGE CXX
-                      INSTALL_RPATH "$ORIGIN/../nvidia/nvshmem/lib")
+                      INSTALL_RPATH "$ORIGIN/../nvidia/nvshmem/lib;${nvshmem_folder}")
 install(TARGETS _cuda LIBRARY DESTINATION mgg_hpc)

@@ -27,6 +27,8 @@ class DevicePlan {
     indices_.upload(indices, edges * sizeof(int32_t));
     std::vector<int32_t> remote;
     for (const Chunk& chunk : schedule_.chunks) {
+      if (chunk.kind == Chunk::halo)
+        throw std::invalid_argument("plan: the GPU's kernels read rows on their owners (direct), and have no halo yet");
       remote.push_back(chunk.pe != rank);
       has_remote_rows_ |= chunk.pe != rank;
     }
@@ -60,8 +62,9 @@ class DevicePlan {
       if (chunk.pe < 0 || chunk.pe >= pes) throw std::invalid_argument("plan: names a PE that is not there");
       const uint64_t base = addresses[chunk.pe];
       if (!base && chunk.rows)
-        throw std::invalid_argument("rows of PE " + std::to_string(chunk.pe) + " are not reachable by pointer from PE " +
-                                    std::to_string(rank_) + ", as the transfer direct needs");
+        throw std::invalid_argument("rows of PE " + std::to_string(chunk.pe) +
+                                    " are not reachable by pointer from PE " + std::to_string(rank_) +
+                                    ", as the transfer direct needs");
       key.push_back(base + chunk.first_row * row_bytes);
     }
     auto found = sources_.find(key);

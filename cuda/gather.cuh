@@ -39,7 +39,7 @@ MGG_KERNEL void gather_rows(DeviceGather call) {
       device::Pack held[unroll];
 #pragma unroll
       for (int u = 0; u < unroll; ++u)
-        if (first + u * LANES < packs) held[u] = device::load_pack(from + 16 * (first + u * LANES));
+        if (first + u * LANES < packs) held[u] = device::load_pack_constant(from + 16 * (first + u * LANES));
 #pragma unroll
       for (int u = 0; u < unroll; ++u)
         if (first + u * LANES < packs) device::store_pack(to + 16 * (first + u * LANES), held[u]);

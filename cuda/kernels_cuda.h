@@ -25,6 +25,9 @@ MGG_DECLARE(Float16)
 MGG_DECLARE(BFloat16)
 #undef MGG_DECLARE
 
+// The version of nvcc that compiled the kernels.
+const char* compiler();
+
 // On return the statistics of each destination are there too.
 void edge_softmax(const DeviceSoftmax& call, const gpu::Launch& launch);
 // gets: whether some PE's rows are not reachable by pointer.

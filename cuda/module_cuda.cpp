@@ -86,7 +86,7 @@ void edge_softmax(mgg::DevicePlan& plan, uint64_t scores, uint64_t out, const Ge
   mgg::edge_softmax(call, geometry.launch());
 }
 
-// Tables that live as long as one gather: its kernel has ended when they go.
+// The tables of gathers from one set of rows, in device memory.
 class Gathers {
  public:
   Gathers(Flat<const int64_t> bounds, Flat<const uint64_t> addresses, uint64_t mine, int64_t row_bytes)
@@ -111,7 +111,7 @@ class Gathers {
   int32_t pes_;
   uint64_t mine_;
   int64_t row_bytes_;
-  bool gets_;
+  bool gets_;  // whether some PE's rows are not reachable by pointer
   mgg::gpu::Memory bounds_, tables_;
 };
 
@@ -165,6 +165,7 @@ NB_MODULE(_cuda, module) {
     const int count = mgg::gpu::device_count(why);
     return nb::make_tuple(count, why);
   }, "How many GPUs this process sees, and what the CUDA runtime says where there is none.");
+  module.def("compiler", [] { return std::string(mgg::compiler()); });
   module.def("limits", limits, "What the current GPU holds.");
   module.def("ring_bytes", [](int threads, int packs) { return mgg::ring_bytes(threads, packs); }, "threads"_a,
              "packs"_a, "Shared memory of a block of the direct kernel.");

@@ -5,6 +5,16 @@
 
 namespace mgg {
 
+const char* compiler() {
+#define MGG_TEXT(x) #x
+#define MGG_VERSION(a, b, c) MGG_TEXT(a) "." MGG_TEXT(b) "." MGG_TEXT(c)
+#if defined(MGG_SHIM)
+  return "shim";
+#else
+  return MGG_VERSION(__CUDACC_VER_MAJOR__, __CUDACC_VER_MINOR__, __CUDACC_VER_BUILD__);
+#endif
+}
+
 void edge_softmax(const DeviceSoftmax& call, const gpu::Launch& launch) {
   gpu::launch(softmax_statistics, call, launch);
   gpu::launch(softmax_apply, call, launch);

@@ -48,7 +48,7 @@ MGG_KERNEL void sddmm_direct(DeviceSddmm<S> call) {
           const int64_t column = pack * values;
           device::Pack held[unroll];
 #pragma unroll
-          for (int u = 0; u < unroll; ++u) held[u] = device::load_pack(from[u] + column);
+          for (int u = 0; u < unroll; ++u) held[u] = device::load_pack_constant(from[u] + column);
           const device::Pack mine = device::load_pack_constant(to + column);
 #pragma unroll
           for (int u = 0; u < unroll; ++u) dot[u] += dot_packs<S>(mine, held[u], column, call.dim);

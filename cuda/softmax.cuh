@@ -16,8 +16,10 @@ struct ScoreSum {
     if (other.total == 0.0f) return *this;
     if (total == 0.0f) return other;
     const float most = maximum >= other.maximum || maximum != maximum ? maximum : other.maximum;
-    return {most, total * expf(maximum - most) + other.total * expf(other.maximum - most)};
+    return {most, scaled(most) + other.scaled(most)};
   }
+  // The total by another maximum; the same one may be minus infinity, as masked scores are.
+  MGG_DEVICE float scaled(float most) const { return maximum == most ? total : total * expf(maximum - most); }
   template <int LANES>
   MGG_DEVICE ScoreSum over_lanes(uint32_t mask) const {
     ScoreSum all = *this;

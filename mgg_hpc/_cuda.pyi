@@ -68,6 +68,9 @@ class Gathers:
 def struct_sizes() -> list[int]:
     """Bytes of the structs shared with Python: Chunk, Segment."""
 
+def compiler() -> str:
+    """The version of nvcc that compiled the kernels."""
+
 def devices() -> tuple[int, str]:
     """How many GPUs this process sees; and, where there is none, why."""
 

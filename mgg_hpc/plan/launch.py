@@ -44,7 +44,8 @@ class Launch:
 
     lanes, packs: of a worker, and packs of 16 bytes that each lane holds at once. work_per_warp: WPW, values.
     part_edges: a destination of more edges is shared by several workers. shared_bytes: SMEM, of a block.
-    blocks_per_multiprocessor: blocksPerSM, of the whole grid. resident: how many of them fit at once.
+    blocks_per_multiprocessor: blocksPerSM, of the whole grid. resident: how many of them threads and shared memory let
+    fit at once (registers may allow fewer: the backend asks the runtime).
     """
 
     lanes: int
@@ -71,6 +72,11 @@ def shape(format: RowFormat) -> tuple[int, int]:
 def ring_bytes(threads: int, packs: int) -> int:
     """Shared memory of a block of the direct kernel: the ring, and barriers for workers of four lanes."""
     return threads * packs * RING_ROWS * PACK + threads // 4 * RING_ROWS * 8
+
+
+def part_edges(ps: int, dist: int) -> int:
+    """Edges that one warp works through (WPW over D): a destination of more is shared by several workers."""
+    return 2 * ps * dist
 
 
 def direct(
@@ -106,8 +112,8 @@ def direct(
     return Launch(
         lanes,
         packs,
-        2 * ps * format.dim * dist,
-        2 * ps * dist,
+        part_edges(ps, dist) * format.dim,
+        part_edges(ps, dist),
         shared,
         warps,
         blocks,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ class Engine:
         cuda.need_device(module)
         return cls("cuda", module, cuda.TorchMemory())
 
+    def answers(self) -> bool:
+        """Whether the device still works: after some errors a GPU refuses all that follows."""
+        if self.device == "shim":
+            return True
+        import torch
+
+        try:
+            torch.cuda.synchronize()
+            return bool(torch.ones(1, device="cuda").item())
+        except RuntimeError:
+            return False
+
     def seed(self, seed: int, pe: int = 0) -> None:
         """Draw the order of execution anew, where it is ours to draw; ``pe`` launches."""
         if self.device == "shim":
@@ -119,4 +132,14 @@ class Engine:
                 versions[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
                 continue
-        return {"device": self.device, **found, "versions": versions}
+        return {"device": self.device, **found, "driver_version": _driver(), "versions": versions}
+
+
+def _driver() -> str | None:
+    """As nvidia-smi names it; None where there is none."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return said[0] if said else None

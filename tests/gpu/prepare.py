@@ -91,6 +91,9 @@ def main(build: Path, wheels: Path | None) -> int:
     if None in tools.values():
         return fail("no cmake or no ninja on PATH")
     environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    found = importlib.util.find_spec("nvidia.nvshmem")
+    if found and found.submodule_search_locations:
+        environment["NVSHMEM_HOME"] = next(iter(found.submodule_search_locations))
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DMGG_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={of_gpu}"]
     options += [f"-DPython_EXECUTABLE={sys.executable}"]
     tree = build / "tree"

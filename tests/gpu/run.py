@@ -76,6 +76,10 @@ def run(engine: Engine, arguments: argparse.Namespace) -> Iterator[Line]:
                 worst = table.check(engine, entry, rng, arguments.remote_share)
             except (AssertionError, RuntimeError, ValueError) as error:
                 line.failures.append(f"{entry}: {str(error).partition(chr(10))[0]}")
+                if not engine.answers():
+                    line.failures.append("the GPU answers no more; what follows was not run")
+                    yield line
+                    return
             else:
                 line.passed += 1
                 line.worst = max(line.worst, worst)
@@ -137,7 +141,8 @@ def main(words: list[str]) -> int:
             print(f"gpu-test: {error}", file=sys.stderr)
             return 2
         began = time.perf_counter()
-        lines, about = list(run(engine, arguments)), engine.about()
+        about = engine.about()  # before anything can fail
+        lines = list(run(engine, arguments))
     show(about, lines, arguments)
     if arguments.json:
         found = {

@@ -16,7 +16,8 @@ import numpy as np
 from mgg_hpc import reference
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Epilogue
+from mgg_hpc.runtime.backends.base import Epilogue, Geometry
+from mgg_hpc.runtime.backends.cuda import DEFAULT_GEOMETRY
 
 from .engine import SMALL, Engine
 
@@ -44,9 +45,10 @@ def entries(*, whole: bool) -> Iterator[Entry]:
     for operation in OPERATIONS:
         types = ("float32",) if operation == "softmax" else DTYPES
         widths = cases.WIDTHS if whole or operation in ("sum", "weighted") else FEW_WIDTHS
+        widths = {"softmax": (1,), "large": (64, 513)}.get(operation, widths)
         for dtype in types:
-            for width in (1,) if operation == "softmax" else widths:
-                for case in cases.CASES:
+            for width in widths:
+                for case in ("ordinary",) if operation == "large" else cases.CASES:
                     yield Entry(operation, dtype, width, case)
 
 
@@ -215,6 +217,11 @@ def softmaxes(engine, case, entry, rng):
     world, worst = World(engine, case, random_rows(case, entry, rng)), 0.0
     scores = rng.uniform(-80, 80, len(case.indices)).astype(np.float32)
     scores[rng.random(len(scores)) < 0.5] /= 40
+    scores[rng.random(len(scores)) < 0.2] = -np.inf  # masked
+    destination = world.edge_lists()[1]
+    most = np.full(case.nodes, -np.inf)
+    np.maximum.at(most, destination, scores)
+    scores[(most == -np.inf)[destination]] = 1  # softmax of nothing but masked scores is NaN, as torch's
     wanted = reference.edge_softmax(world.edge_lists()[1], case.nodes, scores)
     degree = np.diff(case.indptr)[world.edge_lists()[1]]
     # exp of a rounded difference of up to 160, exp itself, the sum's bound, and the division.
@@ -253,6 +260,26 @@ def maxima(engine, case, entry, rng):
     return means(engine, case, entry, rng, reduce="max")
 
 
+def large(engine, case, entry, rng):
+    """As kernels are used: blocks of many warps, more shared memory than is there unasked, several waves of blocks.
+
+    On a GPU 20,000 nodes; of the case only its PEs are taken.
+    """
+    nodes = 20_000 if engine.device == "cuda" else 300
+    source, destination = rng.integers(0, nodes, 10 * nodes), rng.integers(0, nodes, 10 * nodes)
+    destination[: 2 * nodes] = 7  # a hub
+    bounds = case.bounds * nodes // max(1, case.bounds[-1])
+    bounds[-1] = nodes
+    graph, worst = cases.csr(source, destination, nodes, bounds), 0.0
+    x = random_rows(graph, entry, rng)
+    for geometry in (DEFAULT_GEOMETRY, Geometry(ps=32, dist=1, wpb=12)):
+        world = World(engine, graph, x, geometry)
+        arguments = (*world.edge_lists(), nodes, x)
+        bound = reference.error_bound(*arguments)
+        worst = max(worst, within(world.aggregate(rng), reference.aggregate(*arguments), bound))
+    return worst
+
+
 OPERATIONS: dict[str, Callable[..., float]] = {
     "sum": sums,
     "weighted": weighted_sums,
@@ -264,4 +291,5 @@ OPERATIONS: dict[str, Callable[..., float]] = {
     "sddmm": dots,
     "softmax": softmaxes,
     "gather": gathers,
+    "large": large,
 }

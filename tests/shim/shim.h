@@ -1,12 +1,12 @@
 // Executes GPU kernels on a host: every thread is a fiber, and only one runs at a time.
 //
-// Which one goes on is drawn from a seed wherever threads can affect each other, among all blocks of all PEs' grids; as
-// many blocks of a grid run at once as its launch says. Lanes wait for each other as a warp's do; copies to shared
-// memory and gets land when they are waited for, and not earlier; bulk copies and puts land at some time, puts with their
-// signal, and read their source then; shared memory is NaN until it is written. Lanes that never meet, signals that never come, copies
-// beyond shared or symmetric memory or out of line, and packs that are not aligned end the run with an error that says
-// where. Memory orders, races between blocks' writes, and reads and writes beyond other memory are not seen; for the
-// latter this is also built with the address sanitizer.
+// Which one goes on is drawn from a seed wherever threads can affect each other, among all blocks of all PEs' grids;
+// some threads are starved, and as many blocks of a grid run at once as its launch says. Lanes wait for each other as a
+// warp's do; copies to shared memory and gets land when they are waited for, and not earlier; bulk copies and puts land
+// at some time, puts with their signal, and read their source then; shared memory is NaN until it is written. Lanes
+// that never meet, signals that never come, copies beyond shared or symmetric memory or out of line, and packs that are
+// not aligned end the run with an error that says where. Memory orders, races between blocks' writes, and reads and
+// writes beyond other memory are not seen; for the latter this is also built with the address sanitizer.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -89,7 +89,12 @@ inline Pack load_pack(const void* from) {
 }
 inline Pack load_pack_constant(const void* from) { return load_pack(from); }
 inline float load_fresh(const float* from) { return *from; }
+inline void load_four_fresh(const float* from, float (&to)[4]) {
+  const Pack pack = load_pack(from);
+  std::memcpy(to, &pack, 16);
+}
 inline int32_t load_constant(const int32_t* from) { return *from; }
+inline float load_constant(const float* from) { return *from; }
 inline void store_pack(void* to, const Pack& pack) {
   if (reinterpret_cast<uintptr_t>(to) % 16) shim::fail("store_pack: not aligned to 16 bytes");
   std::memcpy(to, &pack, 16);

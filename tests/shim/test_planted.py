@@ -18,7 +18,7 @@ SOFTMAX = ("softmax.cuh", ("rows",))
 SDDMM = ("sddmm.cuh", ("float32",))
 EXERCISE = ("exercises.cpp", ("exercises",))
 
-PARTIAL = "    each_partial(task.slot, [&](int p, int i, float* at) { *at = sum.value[p][i]; });\n"
+PARTIAL = "    store_partial(task.slot, sum);\n"
 ALL_WRITTEN = "    device::sync_lanes(worker.mask);\n"
 ANNOUNCED = "    int32_t before = 0;\n    if (worker.lane == 0) before = device::add_in_order(pending, -1);\n"
 PUT = "    device::put_signal_nbi(board.inbox[round], board.outbox[round], sizeof board.inbox[round], "
@@ -44,7 +44,7 @@ FAULTS = {
     "a row of the ring that is asked for before all have read it": Fault(SUMS, "      have_read();\n", ""),
     "a phase of a barrier that is waited for twice": Fault(SUMS, "      parities ^= 1u << row;\n", ""),
     "a barrier that expects too little": Fault(
-        SUMS, "expect_bulk(barrier(row), 16 * all)", "expect_bulk(barrier(row), 16 * all - 16)"
+        SUMS, "expect_bulk(barrier(row), bytes)", "expect_bulk(barrier(row), bytes - 16)"
     ),
     "a missing __syncwarp": Fault(SUMS, PARTIAL + ALL_WRITTEN, PARTIAL),
     "a missing __syncwarp before a buffer is used again": Fault(

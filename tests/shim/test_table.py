@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from gpu import table
 from gpu.engine import SMALL, Engine
+from world import plans_of
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Geometry
+from mgg_hpc.runtime.backends.base import Geometry, Rows
 
 LINES = list(table.entries(whole=True))
 SUMS = ("sum", "weighted", "max", "same bits")
@@ -83,6 +84,7 @@ def gather(engine, case, width, reached, rng):
                 np.uint64,
             )
             engine.seed(int(rng.integers(1 << 60)), rank)
+            backend.has_gets = True
             backend.gather(table_here, case.bounds, ids, outputs[rank].local)
             np.testing.assert_array_equal(outputs[rank].local, x[ids])
     finally:
@@ -101,6 +103,8 @@ def test_bad_arguments_are_named(rng, engine):
     world = table.World(engine, case, rng.standard_normal((case.nodes, 5)).astype(np.float32))
     backend, plan, rows = world.backends[0], world.plans[0], world.rows[0]
     out = backend.padded(plan.destinations, world.format)
+    reached = np.array([rows.addresses[0], 0], np.uint64)
+    unreached = Rows(rows.format, reached, rows.counts, rows.buffer, 0, True)
     calls = {
         "no such operation: op='copy', reduce='min'": lambda: backend.aggregate(
             plan, "copy", "min", rows, out
@@ -109,8 +113,30 @@ def test_bad_arguments_are_named(rng, engine):
         r"edge: float64 \[3\]; expected contiguous float32": lambda: backend.aggregate(
             plan, "mul", "sum", rows, out, edge=np.zeros(3)
         ),
-        r"out: float32 \[\d+, 5\], rows 5 values apart; expected float32 .* 8 apart": lambda: (
-            backend.aggregate(plan, "copy", "sum", rows, np.zeros((plan.destinations, 5), np.float32))
+        r"out: float32 \[\d+, 4\]; expected float32 \[\d+, 5\]": lambda: backend.aggregate(
+            plan, "copy", "sum", rows, out[:, :4]
+        ),
+        "out: rows 5 values apart, at .*; expected 8 apart": lambda: backend.aggregate(
+            plan, "copy", "sum", rows, np.zeros((plan.destinations, 5), np.float32)
+        ),
+        "out: rows 8 values apart, at address .*[4c]; expected": lambda: backend.aggregate(
+            plan,
+            "copy",
+            "sum",
+            rows,
+            backend.padded(plan.destinations, RowFormat(np.dtype(np.float32), 6))[:, 1:],
+        ),
+        r"ids: int64 \[2\]; expected contiguous int64": lambda: backend.gather(
+            rows, case.bounds, np.array([3, 9, 4, 9])[::2], out
+        ),
+        r"ids: int64 \[2, 2\]; expected contiguous": lambda: backend.gather(
+            rows, case.bounds, np.zeros((2, 2), np.int64), out
+        ),
+        "gather: rows of PE 1 are not reachable by pointer from PE 0, and NVSHMEM does not run": lambda: (
+            backend.gather(unreached, case.bounds, np.array([3]), out[:1])
+        ),
+        "GPU's kernels read rows on their owners": lambda: backend.aggregate(
+            plans_of(case, 2, "halo")[0], "copy", "sum", rows, out
         ),
         "these are float64": lambda: backend.aggregate(
             plan,
@@ -119,7 +145,9 @@ def test_bad_arguments_are_named(rng, engine):
             backend.rows(np.array([1, 1]), RowFormat(np.dtype(np.float64), 5), False),
             out,
         ),
-        "ids of int32": lambda: backend.gather(rows, case.bounds, np.zeros(2, np.int32), out),
+        r"ids: int32 \[2\]; expected contiguous int64": lambda: backend.gather(
+            rows, case.bounds, np.zeros(2, np.int32), out
+        ),
         r"ids of -1 \.\. 3, of 97 rows": lambda: backend.gather(rows, case.bounds, np.array([3, -1]), out),
         "rows of PE 1 are not reachable by pointer from PE 0": lambda: backend.aggregate(
             plan, "copy", "sum", backend.rows(np.diff(case.bounds), world.format, False), out

@@ -41,16 +41,28 @@ MGG_DEVICE Pack load_pack(const void* from) {
   const uint4 all = *static_cast<const uint4*>(from);
   return {{all.x, all.y, all.z, all.w}};
 }
-// Of this PE's memory, which nobody writes while the kernel runs.
+// Of memory that nobody writes while the kernel runs. Volatile: loads stay as they are written, several of
+// them before the first is used.
 MGG_DEVICE Pack load_pack_constant(const void* from) {
-  const uint4 all = __ldg(static_cast<const uint4*>(from));
-  return {{all.x, all.y, all.z, all.w}};
+  Pack pack;
+  asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(pack.word[0]), "=r"(pack.word[1]), "=r"(pack.word[2]), "=r"(pack.word[3])
+               : "l"(__cvta_generic_to_global(from)));
+  return pack;
 }
 // What another block may have written while this kernel runs, past the first cache.
 MGG_DEVICE float load_fresh(const float* from) { return __ldcg(from); }
+MGG_DEVICE void load_four_fresh(const float* from, float (&to)[4]) {
+  const float4 all = __ldcg(reinterpret_cast<const float4*>(from));
+  to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
+}
 MGG_DEVICE int32_t load_constant(const int32_t* from) { return __ldg(from); }
+MGG_DEVICE float load_constant(const float* from) { return __ldg(from); }
+// By PTX: compilers store the four words one by one where they know them apart.
 MGG_DEVICE void store_pack(void* to, const Pack& pack) {
-  *static_cast<uint4*>(to) = make_uint4(pack.word[0], pack.word[1], pack.word[2], pack.word[3]);
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(pack.word[0]),
+               "r"(pack.word[1]), "r"(pack.word[2]), "r"(pack.word[3])
+               : "memory");
 }
 
 // From global to shared memory, while the thread goes on. A thread's copies are committed in groups, and those of a
@@ -104,11 +116,13 @@ MGG_DEVICE void wait_bulk(uint64_t*, uint32_t) {}
 
 // ---- between blocks
 
-// Adds, and orders what this thread wrote before it, and reads after it, against the others that add.
+// Adds, and orders what this thread wrote (and has seen) before it, and reads after it, against the others that add.
 MGG_DEVICE int32_t add_in_order(int32_t* counter, int32_t value) {
-  __threadfence();
-  const int32_t before = atomicAdd(counter, value);
-  __threadfence();
+  int32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(__cvta_generic_to_global(counter)), "r"(value)
+               : "memory");
   return before;
 }
 

@@ -7,6 +7,7 @@ a GPU's tensors and over the host memory of the tests' shim.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from importlib import util
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...plan import launch
 from ...plan.launch import Launch, Limits
-from ...plan.layout import CHUNK, SEGMENT, RowFormat
+from ...plan.layout import CHUNK, ROW_ALIGNMENT, SEGMENT, RowFormat
 from ...plan.workload import Plan
 from .base import Epilogue, Geometry, Options, Rows
 from .world import World
@@ -27,6 +28,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 REDUCTIONS = ("sum", "mean", "max")
 # Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
 DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
+THREADS = 256  # of a block, of kernels that have no wpb
 MOST_TABLES = 64  # of gathers
 
 
@@ -37,12 +39,12 @@ def load() -> Any:
     """
     # Where the package is installed beside NVSHMEM's wheel, the module finds it by itself.
     wheel = util.find_spec("nvidia.nvshmem") if util.find_spec("nvidia") else None
-    for folder in (wheel.submodule_search_locations or []) if wheel else []:
-        for library in sorted(Path(folder).glob("lib/libnvshmem_host.so.*")):
-            ctypes.CDLL(str(library))
     try:
+        for folder in (wheel.submodule_search_locations or []) if wheel else []:
+            for library in sorted(Path(folder).glob("lib/libnvshmem_host.so.*")):
+                ctypes.CDLL(str(library))
         from ... import _cuda
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         raise InputError(
             f"the native module mgg_hpc._cuda does not load ({error}); it is built where nvcc and NVSHMEM are: "
             "pip install nvidia-nvshmem-cu13, then install this package again"
@@ -127,6 +129,7 @@ class DeviceBackend:
 
     name = "cuda"
     reaches_peers = True
+    has_gets = False  # whether NVSHMEM runs, and fetches what no pointer reaches
 
     def __init__(self, rank: int, world: World, options: Options, module: Any, memory: Memory) -> None:
         self.rank, self.size, self.geometry, self.meter = rank, world.size, options.geometry, options.meter
@@ -136,7 +139,7 @@ class DeviceBackend:
         self.limits = Limits(**{name: found[name] for name in Limits.__dataclass_fields__})
         self._plans: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
         self._gathers: dict[tuple[bytes, bytes, int], Any] = {}
-        self._most_threads: dict[tuple[str, bool, int, int], int] = {}
+        self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows."""
@@ -159,24 +162,27 @@ class DeviceBackend:
     def publish(self, rows: Rows) -> None:
         """See Backend.publish; the ranks of a World take turns."""
 
-    def launch(self, plan: Plan, format: RowFormat) -> Launch:
-        """How `aggregate` is launched for rows of this format."""
+    def launch(self, plan: Plan, format: RowFormat, reduce: str = "sum") -> Launch:
+        """How `aggregate` is launched for rows of this format.
+
+        Raises InputError where the GPU cannot hold a block.
+        """
         geometry = self.geometry
         local = int(plan.chunks[0]["segments"])  # the owned rows come first
         remote = len(plan.segments) - local
         knobs = {"ps": geometry.ps, "dist": geometry.dist, "wpb": geometry.wpb}
         made = launch.direct(local, remote, format, **knobs, limits=self.limits)
-        kernel = (_name(format), remote > 0, made.lanes, made.packs)
-        if kernel not in self._most_threads:
-            occupancy = getattr(self._native, f"occupancy_{kernel[0]}")
-            self._most_threads[kernel] = occupancy(False, *kernel[1:], launch.LANES)["threads_per_block"]
-        most = self._most_threads[kernel]
+        kernel = (reduce == "max", remote > 0, made.lanes, made.packs, made.threads)
+        key = (_name(format), *kernel)
+        if key not in self._occupancy:
+            self._occupancy[key] = getattr(self._native, f"occupancy_{key[0]}")(*kernel)
+        most = self._occupancy[key]["threads_per_block"]
         if made.threads > most:
             raise InputError(
                 f"plan.wpb = {geometry.wpb}: a block of {made.threads} threads, but {self.limits.name}'s registers "
                 f"hold {most} of this kernel's; at most {most // launch.LANES}"
             )
-        return made
+        return replace(made, resident=self._occupancy[key]["blocks_per_multiprocessor"])
 
     def aggregate(
         self,
@@ -201,16 +207,17 @@ class DeviceBackend:
             self._flat("scale", epilogue.scale, plan.destinations),
             self._flat("bias", epilogue.bias, src.format.dim),
             epilogue.relu,
-            self._geometry(self.launch(plan, src.format)),
+            self._geometry(self.launch(plan, src.format, reduce)),
         )
 
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
         """See EdgeKernels.sddmm."""
-        getattr(self._plan(plan), f"sddmm_{_name(src.format)}")(
+        made, (lanes, _) = self._plan(plan), launch.shape(src.format)
+        getattr(made, f"sddmm_{_name(src.format)}")(
             self._rows(src),
             self._table("dst", dst, plan.destinations, src.format),
             self._flat("out_edge", out_edge, plan.edges),
-            self._geometry(self.launch(plan, src.format)),
+            self._spread(lanes, made.tasks),
         )
 
     def edge_softmax(self, plan: Plan, scores: Any, out: Any) -> None:
@@ -221,16 +228,21 @@ class DeviceBackend:
 
     def gather(self, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
         """See EdgeKernels.gather."""
-        kind, (count,), _ = self.memory.kind(ids)
-        if kind != "int64":
-            raise ValueError(f"gather: ids of {kind}; expected int64")
+        count = self.memory.kind(ids)[1][0] if len(self.memory.kind(ids)[1]) else 0
+        ids_at = self._flat("ids", ids, count, "int64")
+        unreached = np.flatnonzero((table.addresses == 0) & (table.counts > 0))
+        if len(unreached) and not self.has_gets:
+            raise ValueError(
+                f"gather: rows of PE {unreached[0]} are not reachable by pointer from PE {self.rank}, "
+                "and NVSHMEM does not run"
+            )
         if count and not (int(ids.min()) >= 0 and int(ids.max()) < int(bounds[-1])):
             raise ValueError(
                 f"gather: ids of {int(ids.min())} .. {int(ids.max())}, of {int(bounds[-1])} rows"
             )
         lanes, _ = launch.shape(table.format)
         at = self._table("out", out, count, table.format)
-        self._gathers_of(table, bounds).rows(self.memory.address(ids), count, at, self._spread(lanes, count))
+        self._gathers_of(table, bounds).rows(ids_at, count, at, self._spread(lanes, count))
 
     def _gathers_of(self, table: Rows, bounds: NDArray[np.int64]) -> Any:
         """The tables of a gather in device memory, kept from call to call."""
@@ -245,7 +257,7 @@ class DeviceBackend:
     def _plan(self, plan: Plan) -> Any:
         made = self._plans.get(plan)
         if made is None:
-            part_edges = 2 * self.geometry.ps * self.geometry.dist
+            part_edges = launch.part_edges(self.geometry.ps, self.geometry.dist)
             arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
             made = self._native.Plan(*arrays, plan.destinations, part_edges, plan.rank)
             self._plans[plan] = made
@@ -260,29 +272,31 @@ class DeviceBackend:
 
     def _spread(self, lanes: int, workers: int) -> Any:
         """Blocks for as many workers of ``lanes`` lanes as there is work for."""
-        threads = launch.LANES * self.geometry.wpb
-        blocks = min(max(1, -(-workers * lanes // threads)), launch.MOST_BLOCKS)
-        return self._native.Geometry(lanes, 1, blocks, threads, self.memory.stream())
+        blocks = min(max(1, -(-workers * lanes // THREADS)), launch.MOST_BLOCKS)
+        return self._native.Geometry(lanes, 1, blocks, THREADS, self.memory.stream())
 
-    def _flat(self, name: str, array: Any, count: int) -> int:
-        """The address of float32 [count], or 0 for None. Raises ValueError for anything else."""
+    def _flat(self, name: str, array: Any, count: int, dtype: str = "float32") -> int:
+        """The address of contiguous values [count], or 0 for None. Raises ValueError for anything else."""
         if array is None:
             return 0
         kind, shape, strides = self.memory.kind(array)
-        if kind != "float32" or shape != (count,) or (count > 1 and strides != (1,)):
-            raise ValueError(f"{name}: {kind} {list(shape)}; expected contiguous float32 [{count}]")
+        if kind != dtype or shape != (count,) or (count > 1 and strides != (1,)):
+            raise ValueError(f"{name}: {kind} {list(shape)}; expected contiguous {dtype} [{count}]")
         return self.memory.address(array)
 
     def _table(self, name: str, array: Any, count: int, format: RowFormat) -> int:
         """The address of padded rows. Raises ValueError for anything else."""
         kind, shape, strides = self.memory.kind(array)
-        apart = count < 2 or strides[0] == format.stride
-        if kind != format.dtype.name or shape != (count, format.dim) or not apart:
+        if kind != format.dtype.name or shape != (count, format.dim):
+            raise ValueError(f"{name}: {kind} {list(shape)}; expected {format.dtype} [{count}, {format.dim}]")
+        address = self.memory.address(array)
+        inside = format.dim == 1 or strides[1] == 1
+        if count and not (strides[0] == format.stride and inside and address % ROW_ALIGNMENT == 0):
             raise ValueError(
-                f"{name}: {kind} {list(shape)}, rows {strides[0]} values apart; "
-                f"expected {format.dtype} [{count}, {format.dim}], {format.stride} apart"
+                f"{name}: rows {strides[0]} values apart, at address {address:#x}; expected {format.stride} apart, "
+                f"from a multiple of {ROW_ALIGNMENT} bytes on"
             )
-        return self.memory.address(array)
+        return address
 
 
 def _name(format: RowFormat) -> str:

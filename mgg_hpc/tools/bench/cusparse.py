@@ -26,7 +26,7 @@ def library() -> ctypes.CDLL:
 
 
 class Product:
-    """out = A x for many x and out of one shape, without weights: rows [n, dim], ``stride`` values apart.
+    """out = A x for many x and out of one shape: rows [n, dim], ``stride`` values apart.
 
     Addresses are of device memory: indptr int32 [n + 1], indices int32 [E], values [E] of the rows' type. ``zeros``
     gives device memory of so many bytes and its address. Raises RuntimeError where a call fails.

@@ -52,6 +52,8 @@ def measure(
     limit = allowed(problem) if rivals else expected
     for name in rivals:
         try:
+            for out in problem.outputs:
+                out[:] = float("nan")  # what we left there is not theirs
             rival = device_rivals.MAKERS[name](problem)
             clock.ms(rival.calls)
             wrong = expected.size - int(np.count_nonzero(np.abs(rival.result() - expected) <= limit))
