@@ -44,6 +44,9 @@ RANKS = "MGG_RANKS"  # how many ranks the launcher promised
 _SIZE_VARIABLES = (RANKS, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 _DEPART_SECONDS = 1.0  # how long a rank that reports an error waits for the others to do the same
+_PASSED_ON_SECONDS = (
+    0.1  # for a launcher to print our last lines: as it ends a job, MPICH's may drop what it still holds
+)
 _QUIET_SECONDS = 5.0  # how long a rank that failed because of another waits for that one to end the job
 _STAGGER_SECONDS = 0.1  # a rank's head start over the next in printing an uncaught error
 _LONGEST_NAP = 1e-3  # of a waiting rank where ranks outnumber cores
@@ -196,6 +199,7 @@ def _abort(code: int) -> None:
     mpi = sys.modules["mpi4py.MPI"]
     if mpi.COMM_WORLD.Get_size() == 1:
         os._exit(code)  # nobody else to end, and no launcher's banner to provoke
+    time.sleep(_PASSED_ON_SECONDS)
     mpi.COMM_WORLD.Abort(code)
 
 

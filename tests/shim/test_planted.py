@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.slow
 SUMS = ("aggregate.cuh", ("float32",))
 GATHER = ("gather.cuh", ("rows",))
 SOFTMAX = ("softmax.cuh", ("rows",))

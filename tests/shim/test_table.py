@@ -14,11 +14,14 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Geometry, Rows
 
-LINES = list(table.entries(whole=True))
+LINES = [
+    pytest.param(line, marks=[] if line.width in table.FEW_WIDTHS else pytest.mark.slow, id=str(line))
+    for line in table.entries(whole=True)
+]
 SUMS = ("sum", "weighted", "max", "same bits")
 
 
-@pytest.mark.parametrize("line", LINES, ids=str)
+@pytest.mark.parametrize("line", LINES)
 def test_the_table(rng, engine, line):
     table.check(engine, line, rng)
 
