@@ -45,10 +45,12 @@ _SIZE_VARIABLES = (RANKS, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TA
 
 _DEPART_SECONDS = 1.0  # how long a rank that reports an error waits for the others to do the same
 _PASSED_ON_SECONDS = (
-    0.1  # for a launcher to print our last lines: as it ends a job, MPICH's may drop what it still holds
+    0.1  # for a launcher to print our last lines: MPICH's may drop what it holds as it ends a job
 )
 _QUIET_SECONDS = 5.0  # how long a rank that failed because of another waits for that one to end the job
-_STAGGER_SECONDS = 0.1  # a rank's head start over the next in printing an uncaught error
+_STAGGER_SECONDS = (
+    0.3  # a rank's head start over the next in printing an uncaught error, and in being ended by it
+)
 _LONGEST_NAP = 1e-3  # of a waiting rank where ranks outnumber cores
 
 _keyvals: dict[str, int] = {}
