@@ -44,13 +44,9 @@ RANKS = "MGG_RANKS"  # how many ranks the launcher promised
 _SIZE_VARIABLES = (RANKS, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 _DEPART_SECONDS = 1.0  # how long a rank that reports an error waits for the others to do the same
-_PASSED_ON_SECONDS = (
-    0.1  # for a launcher to print our last lines: MPICH's may drop what it holds as it ends a job
-)
+_PASSED_ON_SECONDS = 0.1  # for a launcher to print our last lines; MPICH's may drop what it holds
 _QUIET_SECONDS = 5.0  # how long a rank that failed because of another waits for that one to end the job
-_STAGGER_SECONDS = (
-    0.3  # a rank's head start over the next in printing an uncaught error, and in being ended by it
-)
+_STAGGER_SECONDS = 0.3  # a rank's head start over the next in printing an uncaught error
 _LONGEST_NAP = 1e-3  # of a waiting rank where ranks outnumber cores
 
 _keyvals: dict[str, int] = {}
