@@ -6,8 +6,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "bindings.h"
 #include "device_plan.h"
 #include "kernels_cuda.h"
 
@@ -16,20 +16,12 @@ using namespace nb::literals;
 
 namespace {
 
-template <class T>
-using Flat = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using mgg::Flat;
+using mgg::structs;
 
 template <class T>
 T* at(uint64_t address) {
   return reinterpret_cast<T*>(address);
-}
-
-template <class Struct>
-std::vector<Struct> structs(const Flat<const uint8_t>& bytes) {
-  if (bytes.size() % sizeof(Struct)) throw std::invalid_argument("plan: a part of a struct");
-  std::vector<Struct> items(bytes.size() / sizeof(Struct));
-  if (!items.empty()) std::memcpy(static_cast<void*>(items.data()), bytes.data(), bytes.size());
-  return items;
 }
 
 // Which kernel, and how it is launched.
@@ -188,7 +180,8 @@ NB_MODULE(_cuda, module) {
   plan.def("__init__",
            [](mgg::DevicePlan* self, Flat<const uint8_t> chunks, Flat<const uint8_t> segments,
               Flat<const int32_t> indices, int64_t destinations, int64_t part_edges, int rank) {
-             new (self) mgg::DevicePlan(structs<mgg::Chunk>(chunks), structs<mgg::Segment>(segments), indices.data(),
+             new (self) mgg::DevicePlan(structs<mgg::Chunk>(chunks, "plan: a part of a chunk"),
+                                        structs<mgg::Segment>(segments, "plan: a part of a segment"), indices.data(),
                                         indices.size(), destinations, part_edges, rank);
            },
            "chunks"_a, "segments"_a, "indices"_a, "destinations"_a, "part_edges"_a, "rank"_a);

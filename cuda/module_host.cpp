@@ -12,6 +12,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "bindings.h"
 #include "mgg/semantics.h"
 #include "pointer_transport.h"
 #include "random_host.h"
@@ -22,8 +23,8 @@ using namespace nb::literals;
 
 namespace {
 
-template <class T>
-using Flat = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using mgg::Flat;
+using mgg::structs;
 template <class T>
 using Matrix = nb::ndarray<T, nb::ndim<2>, nb::device::cpu>;  // rows contiguous, any stride between them
 
@@ -106,14 +107,6 @@ void dropout_here(const Call& call) {
 }
 
 // ---- schedules
-
-template <class Struct>
-std::vector<Struct> structs(const Flat<const uint8_t>& bytes, const char* what) {
-  require(bytes.size() % sizeof(Struct) == 0, what);
-  std::vector<Struct> items(bytes.size() / sizeof(Struct));
-  if (!items.empty()) std::memcpy(static_cast<void*>(items.data()), bytes.data(), bytes.size());
-  return items;
-}
 
 // What a call leaves in float32 or float64 between stages and parts of hubs; kept, since fresh pages cost time.
 class Scratch {

@@ -35,7 +35,7 @@ class Build:
             "nanobind": (binding / "nb_combined.cpp", ("-w",)),
             **{
                 name: (HERE / f"{name}.cpp", ())
-                for name in ("shim", "runtime_shim", "module_shim", "exercises")
+                for name in ("shim", "shim_memory", "runtime_shim", "module_shim", "exercises")
             },
             "module_cuda": (CUDA / "module_cuda.cpp", ()),
             "rows": (CUDA / "rows.cu", ()),

@@ -1,14 +1,8 @@
-#include "shim.h"
-
-#include <ucontext.h>
-
+// Fibers, and who goes on.
 #include <algorithm>
-#include <deque>
-#include <map>
-#include <memory>
-#include <random>
 #include <stdexcept>
-#include <string>
+
+#include "shim_run.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -16,94 +10,18 @@
 
 namespace mgg {
 namespace shim {
-namespace {
-
-constexpr size_t stack_bytes = 64 << 10;
-constexpr unsigned char poison = 0xFF;  // a NaN in every type of rows
-constexpr int widest_value = 16;
-
-struct Copy {
-  void* to;
-  const void* from;
-  size_t bytes;
-};
-
-// What lands at some time: a put, which then sets its signal, or a bulk copy, which its barrier counts.
-struct Landing {
-  Copy copy;
-  uint64_t* word;     // the signal, or the barrier
-  uint64_t value;     // of the signal
-  const void* owner;  // the fiber that waits for a put with quiet; null for a bulk copy
-};
-
-// A phase of a barrier in shared memory, whose word counts the phases that have ended.
-struct Phase {
-  bool open = false;     // somebody has said what to expect
-  int64_t expected = 0;  // bytes that have not landed
-};
-
-struct Fiber {
-  Place place;
-  int grid;
-  bool slow;  // others overtake it
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
-  enum { running, waiting, ended } state = running;
-  // What it waits for.
-  std::string what;
-  uint32_t mask = 0;
-  int lane = -1, bytes = 0;
-  alignas(16) char given[widest_value], taken[widest_value];
-  std::vector<Copy> open;                // copies that are not committed
-  std::deque<std::vector<Copy>> groups;  // committed ones, oldest first
-  std::vector<Copy> gets;
-};
-
-// A fiber that waits for what others do, and what it says where that never comes.
-struct Parked {
-  Fiber* fiber;
-  std::function<bool()> holds;
-  const char* otherwise;
-};
-
-struct Block {
-  std::vector<device::Pack> shared;
-  std::vector<std::unique_ptr<Fiber>> fibers;
-  int left = 0;  // fibers that have not ended
-};
-
-struct Grid {
-  const Launch* launch;
-  std::vector<Block> blocks;
-  int begun = 0, running = 0;
-};
-
-struct Run {
-  std::vector<Grid> grids;
-  std::vector<Fiber*> ready;
-  std::vector<Landing> landings;
-  std::map<uint64_t*, Phase> phases;
-  std::mt19937_64 random;
-  uint64_t slow;     // one in so many threads is; 0: none
-  uint64_t landing;  // one in so many steps lands a put: transports are fast and slow
-  ucontext_t home;
-  std::string failure;
-  std::vector<Parked> parked;
-};
-
-struct Symmetric {
-  std::vector<char*> bases;
-  size_t bytes;
-};
 
 thread_local Run* running = nullptr;
 thread_local Fiber* current = nullptr;
-std::vector<Symmetric> symmetric_memory;
+
+namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
 thread_local const void* home_stack = nullptr;
 thread_local size_t home_bytes = 0;
 #endif
+
+}  // namespace
 
 // Away from the fiber that runs, to the scheduler; back once that has drawn it again.
 void leave() {
@@ -118,6 +36,26 @@ void leave() {
 #endif
 }
 
+const Launch& launch_of(const Fiber& fiber) { return *running->grids[fiber.grid].launch; }
+
+std::string where(const Fiber& fiber) {
+  return "PE " + std::to_string(launch_of(fiber).pe) + ", block " + std::to_string(fiber.place.block) + ", thread " +
+         std::to_string(fiber.place.thread);
+}
+
+// Lets others run until something holds.
+void wait_until(std::function<bool()> holds, const char* otherwise) {
+  if (!holds()) {
+    running->parked.push_back({current, std::move(holds), otherwise});
+    leave();
+  }
+  yield();
+}
+
+namespace {
+
+constexpr size_t stack_bytes = 64 << 10;
+
 void enter(Fiber* fiber) {
   current = fiber;
 #if defined(__SANITIZE_ADDRESS__)
@@ -130,8 +68,6 @@ void enter(Fiber* fiber) {
 #endif
   current = nullptr;
 }
-
-const Launch& launch_of(const Fiber& fiber) { return *running->grids[fiber.grid].launch; }
 
 void begin() {
 #if defined(__SANITIZE_ADDRESS__)
@@ -167,11 +103,6 @@ void begin_block(int number) {
     running->ready.push_back(fiber.get());
     block.fibers.push_back(std::move(fiber));
   }
-}
-
-std::string where(const Fiber& fiber) {
-  return "PE " + std::to_string(launch_of(fiber).pe) + ", block " + std::to_string(fiber.place.block) + ", thread " +
-         std::to_string(fiber.place.thread);
 }
 
 // After a fiber has ended: the next block may begin.
@@ -213,50 +144,6 @@ void release(Fiber& last) {
   }
 }
 
-void land(const Copy& copy) { std::memmove(copy.to, copy.from, copy.bytes); }
-
-void end_phase_if_done(uint64_t* barrier) {
-  Phase& phase = running->phases.at(barrier);
-  if (!phase.open || phase.expected) return;
-  phase.open = false;
-  ++*barrier;
-}
-
-void land_one(size_t at) {
-  const Landing landing = running->landings[at];
-  running->landings.erase(running->landings.begin() + static_cast<std::ptrdiff_t>(at));
-  land(landing.copy);
-  if (landing.owner) {
-    *landing.word = landing.value;
-    return;
-  }
-  running->phases.at(landing.word).expected -= static_cast<int64_t>(landing.copy.bytes);
-  end_phase_if_done(landing.word);
-}
-
-// The same place on another PE; fails where memory is not symmetric, or not of this PE.
-char* translated(const void* address, size_t bytes, int pe) {
-  const char* at = static_cast<const char*>(address);
-  const int me = launch_of(*current).pe;
-  for (const Symmetric& memory : symmetric_memory) {
-    const char* base = memory.bases[me];
-    if (at < base || at >= base + memory.bytes) continue;
-    if (at + bytes > base + memory.bytes) fail("reaches beyond symmetric memory");
-    if (pe < 0 || pe >= static_cast<int>(memory.bases.size())) fail("names a PE that is not there");
-    return memory.bases[pe] + (at - base);
-  }
-  fail("names memory that is not this PE's symmetric memory");
-}
-
-// Lets others run until something holds.
-void wait_until(std::function<bool()> holds, const char* otherwise) {
-  if (!holds()) {
-    running->parked.push_back({current, std::move(holds), otherwise});
-    leave();
-  }
-  yield();
-}
-
 // Those who wait for what holds by now go on.
 void unpark() {
   auto& parked = running->parked;
@@ -269,12 +156,6 @@ void unpark() {
     std::swap(parked[at], parked.back());
     parked.pop_back();
   }
-}
-
-void check_shared(const void* to, size_t bytes) {
-  const char* at = static_cast<const char*>(to);
-  const char* shared = current->place.shared;
-  if (at < shared || at + bytes > shared + launch_of(*current).shared_bytes) fail("copies beyond shared memory");
 }
 
 void draw_and_enter() {
@@ -339,30 +220,6 @@ void meet(const char* what, uint32_t mask, void* value, int bytes, int lane) {
   if (lane >= 0) std::memcpy(value, self.taken, bytes);
 }
 
-void begin_copy(void* shared, const void* global, int bytes) {
-  check_shared(shared, bytes);
-  if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % bytes) fail("copies unaligned");
-  std::memset(shared, poison, bytes);
-  current->open.push_back({shared, global, size_t(bytes)});
-}
-
-void commit_copies() {
-  current->groups.push_back(std::move(current->open));
-  current->open.clear();
-}
-
-void wait_copies(int later) {
-  auto& groups = current->groups;
-  while (static_cast<int>(groups.size()) > later) {
-    std::for_each(groups.front().begin(), groups.front().end(), land);
-    groups.pop_front();
-  }
-  yield();
-}
-
-void add_symmetric(const std::vector<char*>& bases, size_t bytes) { symmetric_memory.push_back({bases, bytes}); }
-void forget_symmetric() { symmetric_memory.clear(); }
-
 void run(const std::vector<Launch>& launches, uint64_t seed) {
   Run here;
   here.random.seed(seed);
@@ -389,68 +246,4 @@ void run(const std::vector<Launch>& launches, uint64_t seed) {
 
 }  // namespace shim
 
-namespace device {
-
-using namespace shim;
-
-void start_barrier(uint64_t* barrier) {
-  check_shared(barrier, sizeof *barrier);
-  if (reinterpret_cast<uintptr_t>(barrier) % sizeof *barrier) fail("a barrier is not aligned");
-  *barrier = 0;
-  running->phases[barrier] = Phase();
-}
-
-void expect_bulk(uint64_t* barrier, int bytes) {
-  const auto found = running->phases.find(barrier);
-  if (found == running->phases.end()) fail("a barrier that nobody has started");
-  if (found->second.open) fail("expects more of a phase that has not ended");
-  found->second.open = true;
-  found->second.expected += bytes;
-  end_phase_if_done(barrier);
-}
-
-void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
-  check_shared(shared, bytes);
-  if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global) | bytes) % 16 || bytes <= 0)
-    fail("a bulk copy is not of whole packs");
-  const auto found = running->phases.find(barrier);
-  if (found == running->phases.end() || !found->second.open) fail("a bulk copy that its barrier does not expect");
-  std::memset(shared, poison, bytes);
-  running->landings.push_back({{shared, global, size_t(bytes)}, barrier, 0, nullptr});
-  yield();
-}
-
-void wait_bulk(uint64_t* barrier, uint32_t parity) {
-  if (!running->phases.count(barrier)) fail("waits at a barrier that nobody has started");
-  wait_until([=] { return (*barrier & 1) != parity; }, "waits for a bulk copy that never lands");
-}
-
-void get_nbi(void* to, const void* symmetric, size_t bytes, int pe) {
-  translated(to, bytes, launch_of(*current).pe);  // not every transport writes to other memory
-  const char* from = translated(symmetric, bytes, pe);
-  std::memset(to, poison, bytes);
-  current->gets.push_back({to, from, bytes});
-  yield();
-}
-
-void put_signal_nbi(void* symmetric, const void* from, size_t bytes, uint64_t* signal, uint64_t value, int pe) {
-  char* to = translated(symmetric, bytes, pe);
-  auto* raised = reinterpret_cast<uint64_t*>(translated(signal, sizeof *signal, pe));
-  running->landings.push_back({{to, from, bytes}, raised, value, current});
-  yield();
-}
-
-void wait_signal(uint64_t* signal, uint64_t value) {
-  wait_until([=] { return *signal >= value; }, "waits for a signal that never comes");
-}
-
-void quiet() {
-  std::for_each(current->gets.begin(), current->gets.end(), land);
-  current->gets.clear();
-  for (size_t at = 0; at < running->landings.size();)
-    running->landings[at].owner == current ? land_one(at) : void(++at);
-  yield();
-}
-
-}  // namespace device
 }  // namespace mgg

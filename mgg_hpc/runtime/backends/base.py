@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 
+REDUCTIONS = ("sum", "mean", "max")
 BY_WIDTH = -1  # Geometry.dist: few wide rows ahead, or many narrow ones, 8 KiB of them
 
 
@@ -110,6 +111,12 @@ class Options:
     geometry: Geometry
     threads: int = 1
     meter: Meter = field(default_factory=Meter)
+
+
+def check_operation(op: str, reduce: str, edge: Any) -> None:
+    """Raises ValueError for what `Backend.aggregate` does not know, or a "mul" without edges."""
+    if reduce not in REDUCTIONS or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
+        raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")
 
 
 class Backend(Protocol):

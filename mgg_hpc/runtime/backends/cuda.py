@@ -21,11 +21,10 @@ from ...plan import launch
 from ...plan.launch import Launch, Limits
 from ...plan.layout import CHUNK, ROW_ALIGNMENT, SEGMENT, RowFormat
 from ...plan.workload import Plan
-from .base import Epilogue, Geometry, Options, Rows
+from .base import Epilogue, Geometry, Options, Rows, check_operation
 from .world import World
 
 DTYPES = ("float32", "float16", "bfloat16")
-REDUCTIONS = ("sum", "mean", "max")
 # Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
 DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
 THREADS = 256  # of a block, of kernels that have no wpb
@@ -196,8 +195,7 @@ class DeviceBackend:
         epilogue: Epilogue | None = None,
     ) -> None:
         """See Backend.aggregate; ``edge`` and the epilogue's arrays are float32."""
-        if reduce not in REDUCTIONS or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
-            raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")
+        check_operation(op, reduce, edge)
         epilogue = epilogue or Epilogue()
         getattr(self._plan(plan), f"aggregate_{_name(src.format)}")(
             self._rows(src),

@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...plan.layout import CHUNK, SEGMENT, RowFormat
 from ...plan.workload import Plan
-from .base import Draw, Epilogue, Options, Rows
-
-REDUCTIONS = ("sum", "mean", "max")
+from .base import Draw, Epilogue, Options, Rows, check_operation
 
 
 @dataclass(frozen=True)
@@ -160,8 +158,7 @@ class HostBackend:
         arrived: bool = False,
     ) -> None:
         """See Backend.aggregate. arrived: sum what `move` brought, and exchange nothing."""
-        if reduce not in REDUCTIONS or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
-            raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")
+        check_operation(op, reduce, edge)
         if tuple(out.shape) != (plan.destinations, src.format.dim) or out.dtype != src.format.dtype:
             raise ValueError(
                 f"aggregate: rows of {src.format.dim} x {src.format.dtype} into {list(out.shape)} of {out.dtype}, "

@@ -1,0 +1,107 @@
+// A run of the shim: its grids, fibers, and copies under way.
+#pragma once
+#include <ucontext.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "shim.h"
+
+namespace mgg {
+namespace shim {
+
+constexpr unsigned char poison = 0xFF;  // a NaN in every type of rows
+constexpr int widest_value = 16;
+
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
+// What lands at some time: a put, which then sets its signal, or a bulk copy, which its barrier counts.
+struct Landing {
+  Copy copy;
+  uint64_t* word;     // the signal, or the barrier
+  uint64_t value;     // of the signal
+  const void* owner;  // the fiber that waits for a put with quiet; null for a bulk copy
+};
+
+// A phase of a barrier in shared memory, whose word counts the phases that have ended.
+struct Phase {
+  bool open = false;     // somebody has said what to expect
+  int64_t expected = 0;  // bytes that have not landed
+};
+
+struct Fiber {
+  Place place;
+  int grid;
+  bool slow;  // others overtake it
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  enum { running, waiting, ended } state = running;
+  // What it waits for.
+  std::string what;
+  uint32_t mask = 0;
+  int lane = -1, bytes = 0;
+  alignas(16) char given[widest_value], taken[widest_value];
+  std::vector<Copy> open;                // copies that are not committed
+  std::deque<std::vector<Copy>> groups;  // committed ones, oldest first
+  std::vector<Copy> gets;
+};
+
+// A fiber that waits for what others do, and what it says where that never comes.
+struct Parked {
+  Fiber* fiber;
+  std::function<bool()> holds;
+  const char* otherwise;
+};
+
+struct Block {
+  std::vector<device::Pack> shared;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  int left = 0;  // fibers that have not ended
+};
+
+struct Grid {
+  const Launch* launch;
+  std::vector<Block> blocks;
+  int begun = 0, running = 0;
+};
+
+struct Run {
+  std::vector<Grid> grids;
+  std::vector<Fiber*> ready;
+  std::vector<Landing> landings;
+  std::map<uint64_t*, Phase> phases;
+  std::mt19937_64 random;
+  uint64_t slow;     // one in so many threads is; 0: none
+  uint64_t landing;  // one in so many steps lands a put: transports are fast and slow
+  ucontext_t home;
+  std::string failure;
+  std::vector<Parked> parked;
+};
+
+extern thread_local Run* running;
+extern thread_local Fiber* current;
+
+// ---- shim.cpp
+
+// Away from the fiber that runs, to the scheduler; back once that has drawn it again.
+void leave();
+// Lets others run until something holds; fails with `otherwise` where it never does.
+void wait_until(std::function<bool()> holds, const char* otherwise);
+const Launch& launch_of(const Fiber& fiber);
+
+// ---- shim_memory.cpp
+
+// Lands the copy at this place of the run's list.
+void land_one(size_t at);
+
+}  // namespace shim
+}  // namespace mgg
