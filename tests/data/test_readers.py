@@ -196,6 +196,17 @@ def test_an_archive_that_claims_encryption(rng, tmp_path):
         read_npz(tmp_path / "g.npz")
 
 
+def test_an_archive_with_a_name_that_is_not_utf8(rng, tmp_path):
+    save(tmp_path / "g.npz", random_graph(rng))
+    data = bytearray((tmp_path / "g.npz").read_bytes())
+    entry = data.find(b"PK\x03\x04")  # an entry's own header: flags at 6, its name at 30
+    data[entry + 7] |= 8
+    data[entry + 31] = 0xA8
+    (tmp_path / "g.npz").write_bytes(data)
+    with pytest.raises(InputError, match=r"g\.npz is not a NumPy archive .*utf-8"):
+        read_npz(tmp_path / "g.npz")
+
+
 def test_a_size_that_is_not_there_is_not_allocated(tmp_path):
     header = (
         b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<i8', 'fortran_order': False, 'shape': (1099511627776,)}"

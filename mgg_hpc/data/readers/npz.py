@@ -28,11 +28,13 @@ SPLIT = ("train", "val", "test")
 KINDS = {"int": "iu", "float": "f", "number": "iuf", "bool": "b"}
 
 
-# What zipfile raises over a damaged archive: RuntimeError where a flipped bit says that it is encrypted.
+# What zipfile raises over a damaged archive: RuntimeError where a flipped bit says that it is encrypted,
+# UnicodeDecodeError where one says that a damaged name is UTF-8.
 DAMAGE = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
     RuntimeError,
+    UnicodeDecodeError,
     EOFError,
     struct.error,
     zlib.error,
