@@ -7,6 +7,9 @@
 
 namespace mgg {
 
+// How a kernel reaches rows: in this PE's memory, through a pointer to another PE's, or by the transport.
+enum Link : int32_t { local_link = 0, near_link = 1, far_link = 2 };
+
 // Sums of neighbours' rows.
 template <class S>
 struct DeviceAggregation {
@@ -18,7 +21,7 @@ struct DeviceAggregation {
   int32_t* pending;  // passes x hubs: parts that have not arrived; as many as slots between calls
   const int32_t* degree;
   const S* const* sources;  // row 0 of each chunk
-  const int32_t* remote;    // whether a chunk's rows are another PE's
+  const int32_t* link;      // how a chunk's rows are reached: a Link each
   const int32_t* indices;
   const float* weight;  // an edge each, or null
   S* out;
@@ -36,6 +39,103 @@ constexpr int ring_rows = 4;  // remote rows under way, of each worker
 constexpr int64_t ring_bytes(int64_t threads, int packs) {
   return threads * packs * ring_rows * 16 + threads / 4 * ring_rows * 8;
 }
+
+// Remote rows fetched in stages, several ahead (get.cuh). A stage is a neighbour partition's rows, or fewer.
+struct DeviceGet {
+  int32_t ps[3];   // by Link: most rows of a stage
+  int32_t dist;    // stages under way, of each worker; at most `most_stages`
+  bool interleaved;  // or each stage is asked for when it is needed
+  // For rows that no pointer reaches:
+  const int32_t* owner;       // of each chunk, its PE; its rows begin at `mine` there
+  const char* mine;           // this PE's rows, symmetric
+  char* staging;              // symmetric: workers x dist x ps[far_link] x lanes x packs x 16 bytes
+  const int32_t* channels;    // of the transport
+  int32_t channel_count;
+};
+constexpr int most_stages = 32;
+
+template <class S>
+struct DeviceGetCall {
+  DeviceAggregation<S> sum;
+  DeviceGet get;
+};
+
+// What a block of `threads` takes of shared memory for them: a ring of `rows` rows and `dist` barriers for each worker,
+// and a word of its own.
+constexpr int64_t stage_bytes(int64_t threads, int lanes, int packs, int64_t rows, int64_t dist) {
+  return threads / lanes * dist * (rows * lanes * packs * 16 + 8) + 16;
+}
+
+// A run of rows that a PE packs and pushes into another's staging (halo.cuh). Rows are counted from `first` on.
+struct Push {
+  int64_t first, rows;  // among the plan's rows to send
+  int64_t place;        // the first one's in the receiver's staging
+  int64_t box;          // and in this PE's outbox, where no pointer reaches the receiver
+  int32_t pe;
+  int32_t signal;  // the receiver's
+  int32_t after;   // the rows are those of this PE's staging, once this signal of its own is there; or -1
+  int32_t padding;
+};
+static_assert(sizeof(Push) == 48, "Push is shared with Python");
+
+// What a plan keeps on its PE from call to call. Everything only grows.
+struct HaloState {
+  uint64_t calls;                  // that have ended
+  uint64_t claimed, claimed_before;  // work that blocks have taken; before this call
+  uint64_t left, left_before;        // blocks that have ended; before this call
+  uint64_t rows_pushed;
+};
+
+// A task put off until more rows have arrived.
+struct Paused {
+  int64_t number;  // of the work
+  int64_t at;      // its next segment
+  int32_t left;    // terms until the block of its sum ends
+  int32_t chunk;   // the next segment's
+  int32_t slot;    // where its columns are
+  int32_t padding;
+};
+static_assert(sizeof(Paused) == 32, "Paused is shared with Python");
+
+// Of each block, in nanoseconds of the GPU's clock; and of each push.
+struct HaloStamps {
+  enum Event { began, pushed, claimed, ended, events };
+  uint64_t* blocks;    // [blocks, events]
+  uint64_t* pushes;    // [pushes, 2]: began, signalled
+  uint64_t* arrivals;  // [arrivals]: when block 0 saw them
+};
+
+// What crosses in one call, and when. Chunk 0 of the plan is this PE's rows; chunk 1 + a is arrival a, in staging.
+struct DeviceHalo {
+  const Push* pushes;
+  const int32_t* send_rows;  // this PE's
+  const char* rows;
+  int64_t row_bytes;
+  const int32_t* arrivals;   // the signal of each, in the order in which they are summed
+  const int32_t* owners;     // PEs that push to this one, which get a credit when all is read
+  int32_t push_count, arrival_count, owner_count;
+  int32_t pushers;           // blocks that push before they sum
+  int32_t me, credits;       // the first credit among the signals: one for each PE
+  char* const* stagings;     // each PE's, null where no pointer reaches it
+  uint64_t* const* signals;  // the same
+  char* staging;             // this PE's, symmetric: two of staging_bytes, for odd and even calls
+  uint64_t* signal;          // this PE's, symmetric
+  char* outbox;              // symmetric
+  int64_t staging_bytes;
+  HaloState* state;
+  Paused* paused;  // workers x slots
+  float* columns;  // workers x slots x 2 x lanes x packs x values of 16 bytes
+  int32_t slots;   // tasks that a worker can put off
+  int32_t claim;   // work that it takes at once
+  bool bulk;       // nothing is summed before all has arrived
+  HaloStamps stamps;  // or null
+};
+
+template <class S>
+struct DeviceHaloCall {
+  DeviceAggregation<S> sum;
+  DeviceHalo halo;
+};
 
 // The dot product of destination and source row for each edge (SDDMM), both of this type.
 template <class S>

@@ -69,15 +69,22 @@ add_library(nvshmem_device STATIC IMPORTED)
 set_target_properties(nvshmem_device PROPERTIES IMPORTED_LOCATION "${MGG_NVSHMEM_DEVICE}"
                       IMPORTED_LINK_INTERFACE_LANGUAGES CUDA)
 
-# One source, compiled once per type of rows.
-foreach(rows float Float16 BFloat16)
-  add_library(cuda_${rows} OBJECT cuda/aggregate.cu)
-  target_compile_definitions(cuda_${rows} PRIVATE MGG_ROWS=${rows})
+# Sources that are compiled once per type of rows, the longest first.
+set(cuda_objects)
+foreach(source get halo aggregate)
+  foreach(rows float Float16 BFloat16)
+    add_library(cuda_${source}_${rows} OBJECT cuda/${source}.cu)
+    target_compile_definitions(cuda_${source}_${rows} PRIVATE MGG_ROWS=${rows})
+    list(APPEND cuda_objects cuda_${source}_${rows})
+  endforeach()
 endforeach()
-add_library(cuda_rows OBJECT cuda/rows.cu)
+foreach(source rows transport)
+  add_library(cuda_${source} OBJECT cuda/${source}.cu)
+  list(APPEND cuda_objects cuda_${source})
+endforeach()
 
 nanobind_add_module(_cuda NB_STATIC cuda/module_cuda.cpp cuda/runtime_cuda.cpp)
-foreach(objects cuda_float cuda_Float16 cuda_BFloat16 cuda_rows)
+foreach(objects IN LISTS cuda_objects)
   target_include_directories(${objects} PRIVATE cuda/include)
   target_include_directories(${objects} SYSTEM PRIVATE "${MGG_NVSHMEM}")
   set_target_properties(${objects} PROPERTIES CUDA_SEPARABLE_COMPILATION ON)

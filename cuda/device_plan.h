@@ -3,10 +3,32 @@
 #include <map>
 #include <vector>
 
+#include "calls_cuda.h"
 #include "runtime_cuda.h"
-#include "schedule_host.h"
+#include "schedule_device.h"
 
 namespace mgg {
+
+// Tasks, and the segments that they take, in device memory.
+class DeviceTasks {
+ public:
+  DeviceTasks() = default;
+  explicit DeviceTasks(const DeviceSchedule& made)
+      : count_(static_cast<int64_t>(made.tasks.size())),
+        tasks_(gpu::uploaded(made.tasks)),
+        segments_(gpu::uploaded(made.segments)),
+        hubs_(gpu::uploaded(made.hubs)) {}
+  int64_t count() const { return count_; }
+  template <class Call>
+  void fill(Call& call) const {
+    call.tasks = tasks_.as<Block>(), call.count = count_, call.segments = segments_.as<Segment>();
+  }
+  const Hub* hubs() const { return hubs_.as<Hub>(); }
+
+ private:
+  int64_t count_ = 0;
+  gpu::Memory tasks_, segments_, hubs_;
+};
 
 class DevicePlan {
  public:
@@ -14,65 +36,76 @@ class DevicePlan {
   // Raises std::invalid_argument for a plan that names what is not there.
   DevicePlan(std::vector<Chunk> chunks, const std::vector<Segment>& segments, const int32_t* indices, int64_t edges,
              int64_t destinations, int64_t part_edges, int rank)
-      : rank_(rank) {
-    schedule_.chunks = std::move(chunks);
-    schedule_.indices = indices, schedule_.edges = edges, schedule_.destinations = destinations;
-    make_schedule(schedule_, segments, {0, part_edges}, false);
-    schedule_.indices = nullptr;
-    tasks_ = gpu::uploaded(schedule_.blocks);
-    segments_ = gpu::uploaded(schedule_.segments);
-    hubs_ = gpu::uploaded(schedule_.hubs);
+      : chunks_(std::move(chunks)), edges_(edges), rank_(rank) {
+    Schedule plan;
+    plan.chunks = chunks_, plan.indices = indices, plan.edges = edges, plan.destinations = destinations;
+    schedule_ = make_device_schedule(plan, segments, part_edges);
+    tasks_ = DeviceTasks(schedule_);
     degree_ = gpu::uploaded(schedule_.degree);
     indices_ = gpu::Memory(edges * sizeof(int32_t));
     indices_.upload(indices, edges * sizeof(int32_t));
-    std::vector<int32_t> remote;
-    for (const Chunk& chunk : schedule_.chunks) {
-      if (chunk.kind == Chunk::halo)
-        throw std::invalid_argument("plan: the GPU's kernels read rows on their owners (direct), and have no halo yet");
-      remote.push_back(chunk.pe != rank);
-      has_remote_rows_ |= chunk.pe != rank;
-    }
-    remote_ = gpu::uploaded(remote);
+    for (const Chunk& chunk : chunks_) owners_.push_back(chunk.pe);
+    owners_table_ = gpu::uploaded(owners_);
   }
 
-  int64_t tasks() const { return static_cast<int64_t>(schedule_.blocks.size()); }
-  int64_t edges() const { return schedule_.edges; }
-  int64_t destinations() const { return schedule_.destinations; }
+  // How calls reach the rows of each chunk, on the device.
+  struct Sources {
+    gpu::Memory rows, links;
+    bool near = false, far = false;  // whether there are any such
+  };
+
+  int64_t tasks() const { return tasks_.count(); }
+  int64_t edges() const { return edges_; }
+  int64_t destinations() const { return static_cast<int64_t>(schedule_.degree.size()); }
   int64_t hubs() const { return static_cast<int64_t>(schedule_.hubs.size()); }
   int64_t slots() const { return schedule_.slots; }
-  bool has_remote_rows() const { return has_remote_rows_; }
+  int rank() const { return rank_; }
+  const DeviceSchedule& schedule() const { return schedule_; }
+  const std::vector<Chunk>& chunks() const { return chunks_; }
+  const DeviceTasks& device_tasks() const { return tasks_; }
+  const int32_t* degree() const { return degree_.as<int32_t>(); }
+  const int32_t* indices() const { return indices_.as<int32_t>(); }
+  const int32_t* owners() const { return owners_table_.as<int32_t>(); }
 
   // What all kernels over the plan take.
   template <class Call>
   Call call() const {
     Call call{};
-    call.tasks = tasks_.as<Block>(), call.count = tasks(), call.segments = segments_.as<Segment>();
+    tasks_.fill(call);
     return call;
   }
-  const Hub* hub_table() const { return hubs_.as<Hub>(); }
-  const int32_t* degree() const { return degree_.as<int32_t>(); }
-  const int32_t* indices() const { return indices_.as<int32_t>(); }
-  const int32_t* remote() const { return remote_.as<int32_t>(); }
 
-  // Row 0 of each chunk, on the device; `addresses` of each PE's row 0. Raises std::invalid_argument for a PE that no
-  // pointer reaches.
-  const void* const* sources(const uint64_t* addresses, int64_t pes, int64_t row_bytes) {
+  // `addresses` of each PE's row 0; 0: no pointer reaches it. Raises std::invalid_argument for a plan whose remote rows
+  // arrive in waves.
+  const Sources& sources(const uint64_t* addresses, int64_t pes, int64_t row_bytes) {
     std::vector<uint64_t> key;
-    for (const Chunk& chunk : schedule_.chunks) {
+    std::vector<int32_t> links;
+    Sources made;
+    for (const Chunk& chunk : chunks_) {
       if (chunk.pe < 0 || chunk.pe >= pes) throw std::invalid_argument("plan: names a PE that is not there");
+      if (chunk.kind == Chunk::halo)
+        throw std::invalid_argument("plan: its remote rows arrive in waves (halo), and are read on their owners here");
       const uint64_t base = addresses[chunk.pe];
-      if (!base && chunk.rows)
-        throw std::invalid_argument("rows of PE " + std::to_string(chunk.pe) +
-                                    " are not reachable by pointer from PE " + std::to_string(rank_) +
-                                    ", as the transfer direct needs");
-      key.push_back(base + chunk.first_row * row_bytes);
+      links.push_back(chunk.pe == rank_ ? local_link : base ? near_link : far_link);
+      made.near |= links.back() == near_link, made.far |= links.back() == far_link;
+      key.push_back(base ? base + chunk.first_row * row_bytes : 0);
     }
     auto found = sources_.find(key);
     if (found == sources_.end()) {
       if (sources_.size() >= most_kept) sources_.clear();
-      found = sources_.emplace(key, gpu::uploaded(key)).first;
+      made.rows = gpu::uploaded(key), made.links = gpu::uploaded(links);
+      found = sources_.emplace(std::move(key), std::move(made)).first;
     }
-    return found->second.as<const void*>();
+    return found->second;
+  }
+  // The same for kernels that read through pointers. Raises std::invalid_argument for a PE that none reaches.
+  const Sources& reachable_sources(const uint64_t* addresses, int64_t pes, int64_t row_bytes) {
+    const Sources& found = sources(addresses, pes, row_bytes);
+    for (const int32_t pe : owners_)
+      if (!addresses[pe] && pe != rank_)
+        throw std::invalid_argument("rows of PE " + std::to_string(pe) + " are not reachable by pointer from PE " +
+                                    std::to_string(rank_) + ", as the transfer direct needs");
+    return found;
   }
 
   // Partial sums of hubs' parts, and counters of parts that have not arrived for each pass.
@@ -100,11 +133,14 @@ class DevicePlan {
     return memory.as<float>();
   }
 
-  Schedule schedule_;
+  std::vector<Chunk> chunks_;
+  int64_t edges_;
   int rank_;
-  bool has_remote_rows_ = false;
-  gpu::Memory tasks_, segments_, hubs_, degree_, indices_, remote_, partials_, pending_, maximum_, total_;
-  std::map<std::vector<uint64_t>, gpu::Memory> sources_;
+  DeviceSchedule schedule_;
+  DeviceTasks tasks_;
+  std::vector<int32_t> owners_;
+  gpu::Memory degree_, indices_, owners_table_, partials_, pending_, maximum_, total_;
+  std::map<std::vector<uint64_t>, Sources> sources_;
 };
 
 }  // namespace mgg

@@ -30,7 +30,10 @@ MGG_KERNEL void gather_rows(DeviceGather call) {
     char* to = call.out + i * call.row_bytes;
     if constexpr (GETS) {
       if (!call.tables[pe]) {
-        if (worker.lane == 0) device::get_nbi(to, call.mine + offset, call.row_bytes, pe), asked = true;
+        if (worker.lane == 0) {
+          device::get_nbi(to, call.mine + offset, call.row_bytes, pe, device::default_channel);
+          asked = true;
+        }
         continue;
       }
     }
@@ -46,7 +49,7 @@ MGG_KERNEL void gather_rows(DeviceGather call) {
     }
   }
   if constexpr (GETS) {
-    if (asked) device::quiet();
+    if (asked) device::quiet(device::default_channel);
   }
 }
 

@@ -11,14 +11,21 @@ struct Shape {
   int lanes, packs;
 };
 
+enum class Transfer { none, direct, get, halo };
+
 struct Variant {
-  bool max;     // else sums, and means
-  bool remote;  // whether some rows are another PE's
+  bool max;  // else sums, and means
+  Transfer transfer;
+  bool far;  // whether some rows are reached by the transport only
 };
 
-#define MGG_DECLARE(S)                                                                                              \
-  void aggregate(const DeviceAggregation<S>& call, const Variant& variant, const Shape& shape, gpu::Launch launch); \
-  gpu::Occupancy aggregate_occupancy(S type, const Variant& variant, const Shape& shape, int threads);              \
+#define MGG_DECLARE(S)                                                                                                \
+  void aggregate(const DeviceAggregation<S>& call, const Variant& variant, const Shape& shape, const gpu::Launch& launch); \
+  void aggregate(const DeviceGetCall<S>& call, const Variant& variant, const Shape& shape, const gpu::Launch& launch);     \
+  void aggregate(const DeviceHaloCall<S>& call, const Variant& variant, const Shape& shape, const gpu::Launch& launch);    \
+  gpu::Occupancy direct_occupancy(S type, const Variant& variant, const Shape& shape, int threads, int64_t shared);        \
+  gpu::Occupancy get_occupancy(S type, const Variant& variant, const Shape& shape, int threads, int64_t shared);           \
+  gpu::Occupancy halo_occupancy(S type, const Variant& variant, const Shape& shape, int threads, int64_t shared);          \
   void sddmm(const DeviceSddmm<S>& call, const Shape& shape, const gpu::Launch& launch);
 MGG_DECLARE(float)
 MGG_DECLARE(Float16)

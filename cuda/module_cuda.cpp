@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "bindings.h"
-#include "device_plan.h"
+#include "device_halo.h"
 #include "kernels_cuda.h"
 
 namespace nb = nanobind;
@@ -28,8 +28,11 @@ T* at(uint64_t address) {
 struct Geometry {
   mgg::Shape shape;
   int blocks, threads;
+  int64_t shared_bytes;
   uint64_t stream;
-  mgg::gpu::Launch launch() const { return {blocks, threads, 0, at<void>(stream)}; }
+  mgg::gpu::Launch launch(bool cooperative = false) const {
+    return {blocks, threads, shared_bytes, at<void>(stream), cooperative};
+  }
 };
 
 struct Rows {
@@ -37,33 +40,102 @@ struct Rows {
   int64_t dim;
 };
 
+// What is done with the rows. Addresses; 0 for what is not asked for.
+struct Sum {
+  std::string reduce;
+  uint64_t weight, out, scale, bias;
+  bool relu;
+};
+
+struct Get {
+  int near_ps, far_ps, dist;
+  bool interleaved;
+  uint64_t mine, staging, channels;
+  int channel_count;
+};
+
+struct Halo {
+  int pushers, claim, slots;
+  bool bulk;
+  mgg::HaloStamps stamps;
+};
+
 template <class S>
-const S* const* sources_of(mgg::DevicePlan& plan, const Rows& rows) {
-  const int64_t row_bytes = mgg::padded_stride(rows.dim, sizeof(S)) * static_cast<int64_t>(sizeof(S));
-  return reinterpret_cast<const S* const*>(plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes));
+int64_t row_bytes(int64_t dim) {
+  return mgg::padded_stride(dim, sizeof(S)) * static_cast<int64_t>(sizeof(S));
+}
+template <class S>
+const S* const* typed(const void* const* sources) {
+  return reinterpret_cast<const S* const*>(sources);
+}
+
+// All but the tasks, and where rows are.
+template <class S>
+void fill(mgg::DeviceAggregation<S>& call, mgg::DevicePlan& plan, int64_t dim, const Sum& sum,
+          const mgg::Shape& shape) {
+  const int64_t stride = mgg::padded_stride(dim, sizeof(S)), packs = row_bytes<S>(dim) / 16;
+  const int64_t held = int64_t(shape.lanes) * shape.packs;
+  call.hubs = plan.device_tasks().hubs(), call.hub_count = plan.hubs();
+  call.pending = plan.pending((packs + held - 1) / held), call.partials = plan.partials(stride);
+  call.degree = plan.degree(), call.indices = plan.indices();
+  call.weight = at<float>(sum.weight), call.out = at<S>(sum.out), call.scale = at<float>(sum.scale);
+  call.bias = at<float>(sum.bias), call.dim = dim, call.stride = stride;
+  call.mean = sum.reduce == "mean", call.relu = sum.relu;
 }
 
 template <class S>
-void aggregate(mgg::DevicePlan& plan, const Rows& rows, const std::string& reduce, uint64_t weight, uint64_t out,
-               uint64_t scale, uint64_t bias, bool relu, const Geometry& geometry) {
-  const int64_t stride = mgg::padded_stride(rows.dim, sizeof(S)), packs = stride * int64_t(sizeof(S)) / 16;
-  const int64_t held = int64_t(geometry.shape.lanes) * geometry.shape.packs;
+void aggregate(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Geometry& geometry) {
   auto call = plan.call<mgg::DeviceAggregation<S>>();
   if (call.count == 0) return;
-  call.sources = sources_of<S>(plan, rows);
-  call.hubs = plan.hub_table(), call.hub_count = plan.hubs();
-  call.pending = plan.pending((packs + held - 1) / held), call.partials = plan.partials(stride);
-  call.degree = plan.degree(), call.remote = plan.remote(), call.indices = plan.indices();
-  call.weight = at<float>(weight), call.out = at<S>(out), call.scale = at<float>(scale), call.bias = at<float>(bias);
-  call.dim = rows.dim, call.stride = stride, call.mean = reduce == "mean", call.relu = relu;
-  mgg::aggregate(call, {reduce == "max", plan.has_remote_rows()}, geometry.shape, geometry.launch());
+  fill(call, plan, rows.dim, sum, geometry.shape);
+  const mgg::DevicePlan::Sources& sources = plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+  call.sources = typed<S>(sources.rows.as<const void*>()), call.link = sources.links.as<int32_t>();
+  const auto transfer = sources.near ? mgg::Transfer::direct : mgg::Transfer::none;
+  mgg::aggregate(call, {sum.reduce == "max", transfer, false}, geometry.shape, geometry.launch());
+}
+
+template <class S>
+void get(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Get& get, const Geometry& geometry) {
+  mgg::DeviceGetCall<S> call{plan.call<mgg::DeviceAggregation<S>>(), {}};
+  if (call.sum.count == 0) return;
+  fill(call.sum, plan, rows.dim, sum, geometry.shape);
+  const mgg::DevicePlan::Sources& sources = plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+  call.sum.sources = typed<S>(sources.rows.as<const void*>()), call.sum.link = sources.links.as<int32_t>();
+  call.get = {{0, get.near_ps, get.far_ps}, get.dist, get.interleaved, plan.owners(), at<char>(get.mine),
+              at<char>(get.staging), at<int32_t>(get.channels), get.channel_count};
+  mgg::aggregate(call, {sum.reduce == "max", mgg::Transfer::get, sources.far}, geometry.shape, geometry.launch());
+}
+
+template <class S>
+void halo(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg::DeviceExchange& exchange,
+          mgg::DeviceCrossing& crossing, const Halo& halo, const Geometry& geometry) {
+  mgg::DeviceHaloCall<S> call{};
+  crossing.tasks().fill(call.sum);
+  fill(call.sum, plan, dim, sum, geometry.shape);
+  call.sum.hubs = crossing.tasks().hubs();
+  call.sum.sources = typed<S>(crossing.own(rows));
+  const bool max = sum.reduce == "max";
+  if (crossing.empty()) {
+    if (call.sum.count) mgg::aggregate(call.sum, {max, mgg::Transfer::none, false}, geometry.shape, geometry.launch());
+    return;
+  }
+  const mgg::Shape& shape = geometry.shape;
+  exchange.make_room(int64_t(geometry.blocks) * geometry.threads / shape.lanes, halo.slots,
+                     int64_t(shape.lanes) * shape.packs * 16 / int64_t(sizeof(S)));
+  exchange.fill(call.halo);
+  crossing.fill(call.halo);
+  call.halo.rows = at<char>(rows), call.halo.row_bytes = row_bytes<S>(dim);
+  call.halo.pushers = halo.pushers, call.halo.claim = halo.claim, call.halo.bulk = halo.bulk;
+  call.halo.stamps = halo.stamps;
+  mgg::aggregate(call, {max, mgg::Transfer::halo, exchange.far()}, shape, geometry.launch(true));
 }
 
 template <class S>
 void sddmm(mgg::DevicePlan& plan, const Rows& rows, uint64_t destinations, uint64_t out, const Geometry& geometry) {
   auto call = plan.call<mgg::DeviceSddmm<S>>();
   if (call.count == 0) return;
-  call.sources = sources_of<S>(plan, rows), call.indices = plan.indices();
+  const mgg::DevicePlan::Sources& sources = plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+  call.sources = typed<S>(sources.rows.as<const void*>()), call.indices = plan.indices();
   call.destinations = at<S>(destinations), call.out = at<float>(out);
   call.dim = rows.dim, call.stride = mgg::padded_stride(rows.dim, sizeof(S));
   mgg::sddmm(call, geometry.shape, geometry.launch());
@@ -72,7 +144,7 @@ void sddmm(mgg::DevicePlan& plan, const Rows& rows, uint64_t destinations, uint6
 void edge_softmax(mgg::DevicePlan& plan, uint64_t scores, uint64_t out, const Geometry& geometry) {
   auto call = plan.call<mgg::DeviceSoftmax>();
   if (call.count == 0) return;
-  call.hubs = plan.hub_table(), call.pending = plan.pending(1), call.partials = plan.partials(2);
+  call.hubs = plan.device_tasks().hubs(), call.pending = plan.pending(1), call.partials = plan.partials(2);
   call.scores = at<float>(scores), call.out = at<float>(out);
   call.maximum = plan.maximum(), call.total = plan.total();
   mgg::edge_softmax(call, geometry.launch());
@@ -134,14 +206,52 @@ nb::dict limits() {
 }
 
 template <class S>
-nb::dict occupancy(bool max, bool remote, int lanes, int packs, int threads) {
-  const mgg::gpu::Occupancy found = mgg::aggregate_occupancy(S{}, {max, remote}, {lanes, packs}, threads);
+nb::dict occupancy(const std::string& transfer, bool max, bool far, int lanes, int packs, int threads, int64_t shared) {
+  const mgg::Shape shape{lanes, packs};
+  const mgg::Variant variant{max, transfer == "none" ? mgg::Transfer::none : mgg::Transfer::direct, far};
+  const mgg::gpu::Occupancy found = transfer == "get"    ? mgg::get_occupancy(S{}, variant, shape, threads, shared)
+                                    : transfer == "halo" ? mgg::halo_occupancy(S{}, variant, shape, threads, shared)
+                                                         : mgg::direct_occupancy(S{}, variant, shape, threads, shared);
   nb::dict said;
   said["registers"] = found.registers;
   said["stack_bytes"] = found.stack_bytes;
   said["threads_per_block"] = found.threads_per_block;
   said["blocks_per_multiprocessor"] = found.blocks_per_multiprocessor;
   return said;
+}
+
+void bind_halo(nb::module_& module) {
+  nb::class_<Halo>(module, "Halo")
+      .def("__init__", [](Halo* self, int pushers, int claim, int slots, bool bulk, uint64_t blocks, uint64_t pushes,
+                          uint64_t arrivals) {
+        new (self) Halo{pushers, claim, slots, bulk, {at<uint64_t>(blocks), at<uint64_t>(pushes),
+                                                      at<uint64_t>(arrivals)}};
+      }, "pushers"_a, "claim"_a, "slots"_a, "bulk"_a = false, "stamp_blocks"_a = 0, "stamp_pushes"_a = 0,
+           "stamp_arrivals"_a = 0);
+  nb::class_<mgg::DeviceExchange>(module, "Exchange")
+      .def(nb::init<int, const std::vector<uint64_t>&, const std::vector<uint64_t>&, uint64_t, int64_t, uint64_t,
+                    uint64_t>(),
+           "rank"_a, "stagings"_a, "signals"_a, "staging"_a, "staging_bytes"_a, "signal"_a, "outbox"_a)
+      .def_prop_ro("far", &mgg::DeviceExchange::far)
+      .def("calls", [](const mgg::DeviceExchange& self) { return self.state().calls; }, "That have ended; waits for them.")
+      .def("rows_pushed", [](const mgg::DeviceExchange& self) { return self.state().rows_pushed; },
+           "In all calls; waits for them.");
+  nb::class_<mgg::DeviceCrossing>(module, "Crossing")
+      .def("__init__",
+           [](mgg::DeviceCrossing* self, const mgg::DevicePlan& plan, Flat<const int32_t> indices,
+              Flat<const uint8_t> pushes, Flat<const uint8_t> arrivals, Flat<const int32_t> send_rows,
+              Flat<const int32_t> owners, int credits) {
+             const auto list = [](const Flat<const int32_t>& of) {
+               return std::vector<int32_t>(of.data(), of.data() + of.size());
+             };
+             new (self) mgg::DeviceCrossing(
+                 plan, indices.data(), structs<mgg::Push>(pushes, "halo: a part of a push"),
+                 structs<mgg::DeviceCrossing::Arrival>(arrivals, "halo: a part of an arrival"), list(send_rows),
+                 list(owners), credits);
+           },
+           "plan"_a, "indices"_a, "pushes"_a, "arrivals"_a, "send_rows"_a, "owners"_a, "credits"_a)
+      .def_prop_ro("pushes", &mgg::DeviceCrossing::pushes)
+      .def_prop_ro("arrivals", &mgg::DeviceCrossing::arrivals);
 }
 
 }  // namespace
@@ -151,7 +261,10 @@ void bind_shim(nb::module_& module);  // tests/shim/module_shim.cpp
 #endif
 
 NB_MODULE(_cuda, module) {
-  module.def("struct_sizes", [] { return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment)}; });
+  module.def("struct_sizes", [] { 
+    return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment), sizeof(mgg::Push),
+                               sizeof(mgg::DeviceCrossing::Arrival)};
+  });
   module.def("devices", [] {
     std::string why;
     const int count = mgg::gpu::device_count(why);
@@ -161,21 +274,35 @@ NB_MODULE(_cuda, module) {
   module.def("limits", limits, "What the current GPU holds.");
   module.def("ring_bytes", [](int threads, int packs) { return mgg::ring_bytes(threads, packs); }, "threads"_a,
              "packs"_a, "Shared memory of a block of the direct kernel.");
+  module.def("stage_bytes", mgg::stage_bytes, "threads"_a, "lanes"_a, "packs"_a, "rows"_a, "dist"_a,
+             "Shared memory of a block of the get kernel.");
 #define MGG_OCCUPANCY(name, S) \
-  module.def("occupancy_" name, occupancy<S>, "max"_a, "remote"_a, "lanes"_a, "packs"_a, "threads"_a)
+  module.def("occupancy_" name, occupancy<S>, "transfer"_a, "max"_a, "far"_a, "lanes"_a, "packs"_a, "threads"_a, \
+             "shared_bytes"_a)
   MGG_OCCUPANCY("float32", float);
   MGG_OCCUPANCY("float16", mgg::Float16);
   MGG_OCCUPANCY("bfloat16", mgg::BFloat16);
 #undef MGG_OCCUPANCY
 
   nb::class_<Geometry>(module, "Geometry")
-      .def("__init__", [](Geometry* self, int lanes, int packs, int blocks, int threads, uint64_t stream) {
-        new (self) Geometry{{lanes, packs}, blocks, threads, stream};
-      }, "lanes"_a, "packs"_a, "blocks"_a, "threads"_a, "stream"_a = 0);
+      .def("__init__", [](Geometry* self, int lanes, int packs, int blocks, int threads, int64_t shared, uint64_t stream) {
+        new (self) Geometry{{lanes, packs}, blocks, threads, shared, stream};
+      }, "lanes"_a, "packs"_a, "blocks"_a, "threads"_a, "shared_bytes"_a = 0, "stream"_a = 0);
   nb::class_<Rows>(module, "Rows")
       .def("__init__", [](Rows* self, Flat<const uint64_t> addresses, int64_t dim) {
         new (self) Rows{std::move(addresses), dim};
       }, "addresses"_a, "dim"_a);
+  nb::class_<Sum>(module, "Sum")
+      .def("__init__", [](Sum* self, const std::string& reduce, uint64_t weight, uint64_t out, uint64_t scale,
+                          uint64_t bias, bool relu) { new (self) Sum{reduce, weight, out, scale, bias, relu}; },
+           "reduce"_a, "weight"_a, "out"_a, "scale"_a, "bias"_a, "relu"_a);
+  nb::class_<Get>(module, "Get")
+      .def("__init__", [](Get* self, int near_ps, int far_ps, int dist, bool interleaved, uint64_t mine,
+                          uint64_t staging, uint64_t channels, int channel_count) {
+        if (dist < 1 || dist > mgg::most_stages || near_ps < 1 || far_ps < 1 || channel_count < 0)
+          throw std::invalid_argument("get: ps and dist of 1 or more, dist up to " + std::to_string(mgg::most_stages));
+        new (self) Get{near_ps, far_ps, dist, interleaved, mine, staging, channels, channel_count};
+      }, "near_ps"_a, "far_ps"_a, "dist"_a, "interleaved"_a, "mine"_a, "staging"_a, "channels"_a, "channel_count"_a);
   nb::class_<mgg::DevicePlan> plan(module, "Plan");
   plan.def("__init__",
            [](mgg::DevicePlan* self, Flat<const uint8_t> chunks, Flat<const uint8_t> segments,
@@ -188,14 +315,16 @@ NB_MODULE(_cuda, module) {
   plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
   plan.def_prop_ro("slots", &mgg::DevicePlan::slots);
   plan.def("edge_softmax", edge_softmax, "scores"_a, "out"_a, "geometry"_a);
-#define MGG_KERNELS(name, S)                                                                                      \
-  plan.def("aggregate_" name, aggregate<S>, "rows"_a, "reduce"_a, "weight"_a, "out"_a, "scale"_a, "bias"_a, "relu"_a, \
-           "geometry"_a);                                                                                         \
+#define MGG_KERNELS(name, S)                                                                                   \
+  plan.def("aggregate_" name, aggregate<S>, "rows"_a, "sum"_a, "geometry"_a);                                  \
+  plan.def("get_" name, get<S>, "rows"_a, "sum"_a, "get"_a, "geometry"_a);                                     \
+  plan.def("halo_" name, halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "crossing"_a, "halo"_a, "geometry"_a); \
   plan.def("sddmm_" name, sddmm<S>, "rows"_a, "destinations"_a, "out"_a, "geometry"_a)
   MGG_KERNELS("float32", float);
   MGG_KERNELS("float16", mgg::Float16);
   MGG_KERNELS("bfloat16", mgg::BFloat16);
 #undef MGG_KERNELS
+  bind_halo(module);
   nb::class_<Gathers>(module, "Gathers")
       .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,
            "mine"_a, "row_bytes"_a)

@@ -52,6 +52,10 @@ void Memory::upload(const void* from, size_t bytes) {
   // From pageable memory the call may return before all has arrived, and other streams would not wait.
   check(cudaStreamSynchronize(nullptr), "copy to the GPU");
 }
+void Memory::download(void* to, size_t bytes) const {
+  check(cudaDeviceSynchronize(), "a kernel");
+  if (bytes) check(cudaMemcpy(to, data_, bytes, cudaMemcpyDeviceToHost), "copy from the GPU");
+}
 
 }  // namespace gpu
 }  // namespace mgg

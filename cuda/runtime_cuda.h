@@ -41,6 +41,8 @@ class Memory {
     return *this;
   }
   void upload(const void* from, size_t bytes);
+  // Waits for the kernels that run.
+  void download(void* to, size_t bytes) const;
   size_t bytes() const { return bytes_; }
   template <class T>
   T* as() const {
@@ -63,6 +65,7 @@ struct Launch {
   int blocks, threads;  // of a block: a whole number of warps
   int64_t shared_bytes;
   void* stream;
+  bool cooperative = false;  // all blocks are resident at once, or the launch fails
 };
 
 // What a kernel takes, and how many of its blocks a multiprocessor holds at once.
@@ -76,7 +79,7 @@ void run(const Launch& launch, const std::function<void()>& kernel);
 
 template <class Call>
 void launch(void (*kernel)(Call), const Call& call, const Launch& launch) {
-  run(launch, [&] { kernel(call); });
+  run(launch, [=] { kernel(call); });
 }
 Occupancy occupancy_of(int threads, int64_t shared_bytes);
 template <class Call>
@@ -101,8 +104,11 @@ void launch(void (*kernel)(Call), const Call& call, const Launch& launch) {
   const void* symbol = reinterpret_cast<const void*>(kernel);
   allow_shared(symbol, launch.shared_bytes);
   void* arguments[] = {const_cast<Call*>(&call)};
-  check(cudaLaunchKernel(symbol, dim3(launch.blocks), dim3(launch.threads), arguments,
-                         static_cast<size_t>(launch.shared_bytes), static_cast<cudaStream_t>(launch.stream)),
+  const dim3 blocks(launch.blocks), threads(launch.threads);
+  const size_t shared = static_cast<size_t>(launch.shared_bytes);
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  check(launch.cooperative ? cudaLaunchCooperativeKernel(symbol, blocks, threads, arguments, shared, stream)
+                           : cudaLaunchKernel(symbol, blocks, threads, arguments, shared, stream),
         "launch of a kernel");
 }
 template <class Call>

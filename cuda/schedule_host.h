@@ -36,8 +36,8 @@ inline int32_t stage_of(const Schedule& s, const Segment& segment) {
   return s.chunks[segment.chunk].kind == Chunk::halo ? segment.chunk : 0;
 }
 
-// Sorts by stage, then destination; stable, so that chunks and edges keep their order.
-inline std::vector<Segment> in_order(const Schedule& s, const std::vector<Segment>& segments) {
+// Sorts by destination; stable, so that chunks and edges keep their order.
+inline std::vector<Segment> by_destination(const Schedule& s, const std::vector<Segment>& segments) {
   std::vector<int64_t> next(s.destinations + 1, 0);
   for (const Segment& segment : segments) ++next[segment.destination + 1];
   for (int64_t v = 0; v < s.destinations; ++v) {
@@ -46,6 +46,12 @@ inline std::vector<Segment> in_order(const Schedule& s, const std::vector<Segmen
   }
   std::vector<Segment> sorted(segments.size());
   for (const Segment& segment : segments) sorted[next[segment.destination]++] = segment;
+  return sorted;
+}
+
+// Sorts by stage, then destination.
+inline std::vector<Segment> in_order(const Schedule& s, const std::vector<Segment>& segments) {
+  std::vector<Segment> sorted = by_destination(s, segments);
   std::stable_sort(sorted.begin(), sorted.end(), [&](const Segment& a, const Segment& b) {
     return stage_of(s, a) < stage_of(s, b);
   });

@@ -63,23 +63,26 @@ def play(
         return np.concatenate(list(pool.map(aggregate, range(ranks))))
 
 
-def plans_of(case, ps, transfer):
-    """The plan of every rank; with "halo" they know of each other what crosses."""
+def plans_of(case, ps, transfer, count=3):
+    """The plan of every rank; with "halo" they know of each other what crosses, in waves of a few rows each."""
     ranks = len(case.bounds) - 1
     plans = [workload.build(r, case.bounds, *case.part(r), ps, keep_edges=True) for r in range(ranks)]
     if transfer != "halo":
         return [replace(plan, transfer=transfer) for plan in plans]
-    count = 3  # of a few rows each
     made = [waves.in_waves(plan, count) for plan in plans]
     requests = [request for _, _, request in made]
     capacity = max(int(request.counts.sum()) for request in requests)
-    result = []
-    for rank, (plan, _, request) in enumerate(made):
-        rows, counts, places = waves.answer(
+    answers = [
+        waves.answer(
             [each.rows[rank] for each in requests],
             np.array([each.counts[:, rank] for each in requests]),
             np.array([each.places[:, rank] for each in requests]),
         )
-        lists = waves.HaloLists(request.counts, rows, counts, places, capacity)
+        for rank in range(ranks)
+    ]
+    most_sent = max(len(rows) for rows, _, _ in answers)
+    result = []
+    for (plan, _, request), (rows, counts, places) in zip(made, answers, strict=True):
+        lists = waves.HaloLists(request.counts, rows, counts, places, capacity, most_sent)
         result.append(replace(plan, lists=lists))
     return result

@@ -7,9 +7,10 @@ The paper's equations, with D values a row:
     (2)  numWarps = max(local, remote) / dist           of partitions
     (3)  numBlocks = numWarps / wpb,  blocksPerSM = numBlocks / numSMs
 
-Two things differ here. Narrow rows take only some lanes of a warp, which then is several workers. And the `direct`
-kernel keeps edges and sums in registers: of SMEM only the second term is left, a ring of remote rows a worker (and its
-barriers) in place of two rows; nothing where no row is remote.
+Two things differ here. Narrow rows take only some lanes of a warp, which then is several workers. And kernels keep
+edges and sums in registers: of SMEM only the second term is left, remote rows under way. `direct` has a ring of four
+rows a worker, `get` one of dist stages of ps rows (the factor ps that the paper's formula lacks, as its listing has
+it), `halo` none; each with its barriers.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of the direct kernel.
+    """A launch of an aggregation.
 
     lanes, packs: of a worker, and packs of 16 bytes that each lane holds at once. work_per_warp: WPW, values.
     part_edges: a destination of more edges is shared by several workers. shared_bytes: SMEM, of a block.
@@ -79,6 +80,15 @@ def part_edges(ps: int, dist: int) -> int:
     return 2 * ps * dist
 
 
+LEVELS = {"thread": 1, "warp": 0, "block": 256}  # lanes that get rows together; a warp, or what a row takes of it
+MOST_STAGES = 32  # cuda/calls_cuda.h
+
+
+def stage_bytes(threads: int, lanes: int, packs: int, rows: int, dist: int) -> int:
+    """Shared memory of a block of the get kernel: dist stages of ``rows`` rows, a barrier each, and a word."""
+    return threads // lanes * dist * (rows * lanes * packs * PACK + 8) + 16
+
+
 def direct(
     local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
 ) -> Launch:
@@ -86,10 +96,58 @@ def direct(
 
     Raises InputError where a block is more than the GPU can hold, and names both numbers.
     """
+    lanes, packs = shape(format)
+    threads = _threads(ps, dist, wpb, limits)
+    shared = ring_bytes(threads, packs) if remote else 0
+    if shared > limits.shared_per_block:
+        raise _too_much("wpb", wpb, shared, limits.shared_per_block // ring_bytes(LANES, packs), limits)
+    return _launch(local, remote, format, (lanes, packs), (ps, dist, wpb), threads, shared, limits)
+
+
+def get(
+    local: int,
+    remote: int,
+    format: RowFormat,
+    *,
+    ps: int,
+    dist: int,
+    wpb: int,
+    limits: Limits,
+    level: str = "warp",
+) -> Launch:
+    """The same for the transfer `get`: ``ps`` rows a stage, of those that pointers reach, and ``dist`` stages.
+
+    level: who gets a row, a key of LEVELS; whole blocks have 256 threads. Raises InputError where a block is more than
+    the GPU can hold.
+    """
+    lanes, packs = (LEVELS[level], 1) if LEVELS[level] else shape(format)
+    threads = LEVELS["block"] if level == "block" else _threads(ps, dist, wpb, limits)
+    if dist > MOST_STAGES:
+        raise InputError(f"plan.dist = {dist}: get has {MOST_STAGES} stages under way at most")
+    shared = stage_bytes(threads, lanes, packs, ps, dist)
+    if shared > limits.shared_per_block:
+        one = stage_bytes(threads, lanes, packs, 1, dist)
+        if one > limits.shared_per_block:
+            raise _too_much(
+                "wpb", wpb, shared, limits.shared_per_block // stage_bytes(LANES, lanes, packs, ps, dist), limits
+            )
+        most = (limits.shared_per_block - 16) // (threads // lanes * dist)
+        raise _too_much("ps", ps, shared, (most - 8) // (lanes * packs * PACK), limits)
+    return _launch(local, remote, format, (lanes, packs), (ps, dist, wpb), threads, shared, limits)
+
+
+def halo(
+    local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
+) -> Launch:
+    """The same for the transfer `halo`, whose blocks must all be resident: the caller cuts ``blocks`` to those."""
+    threads = _threads(ps, dist, wpb, limits)
+    return _launch(local, remote, format, shape(format), (ps, dist, wpb), threads, 0, limits)
+
+
+def _threads(ps: int, dist: int, wpb: int, limits: Limits) -> int:
     for name, value in (("ps", ps), ("dist", dist), ("wpb", wpb)):
         if value < 1:
             raise InputError(f"plan.{name} = {value}: expected 1 or more")
-    lanes, packs = shape(format)
     threads = LANES * wpb
     if threads > limits.threads_per_block:
         most = limits.threads_per_block // LANES
@@ -97,15 +155,30 @@ def direct(
             f"plan.wpb = {wpb}: a block of {threads} threads, but {limits.name} takes {limits.threads_per_block}; "
             f"at most {most}"
         )
-    shared = ring_bytes(threads, packs) if remote else 0
-    if shared > limits.shared_per_block:
-        most = limits.shared_per_block // ring_bytes(LANES, packs)
-        raise InputError(
-            f"plan.wpb = {wpb}: a block takes {shared:,} bytes of shared memory, but {limits.name} has "
-            f"{limits.shared_per_block:,}; at most {most}"
-        )
-    warps = max(1, -(-max(local, remote) // (dist * (LANES // lanes))))
-    blocks = min(-(-warps // wpb), MOST_BLOCKS)
+    return threads
+
+
+def _too_much(name: str, value: int, shared: int, most: int, limits: Limits) -> InputError:
+    return InputError(
+        f"plan.{name} = {value}: a block takes {shared:,} bytes of shared memory, but {limits.name} has "
+        f"{limits.shared_per_block:,}; at most {most}"
+    )
+
+
+def _launch(
+    local: int,
+    remote: int,
+    format: RowFormat,
+    shape: tuple[int, int],
+    knobs: tuple[int, int, int],
+    threads: int,
+    shared: int,
+    limits: Limits,
+) -> Launch:
+    (lanes, packs), (ps, dist, wpb) = shape, knobs
+    workers = max(1, -(-max(local, remote) // dist))
+    warps = max(1, -(-workers * lanes // LANES))
+    blocks = min(-(-warps * LANES // threads), MOST_BLOCKS)
     resident = min(limits.blocks_per_multiprocessor, limits.threads_per_multiprocessor // threads)
     if shared:
         resident = min(resident, limits.shared_per_multiprocessor // shared)

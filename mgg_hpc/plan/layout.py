@@ -21,6 +21,21 @@ SEGMENT = np.dtype(
 )
 OWNED, DIRECT, HALO = 0, 1, 2  # Chunk.kind
 
+# What GPUs push to each other (cuda/calls_cuda.h, cuda/device_halo.h).
+PUSH = np.dtype(
+    [
+        ("first", "<i8"),
+        ("rows", "<i8"),
+        ("place", "<i8"),
+        ("box", "<i8"),
+        ("pe", "<i4"),
+        ("signal", "<i4"),
+        ("after", "<i4"),
+        ("padding", "<i4"),
+    ]
+)
+ARRIVAL = np.dtype([("first", "<i8"), ("rows", "<i8"), ("signal", "<i4"), ("padding", "<i4")])
+
 ROW_ALIGNMENT = 16  # bytes
 
 

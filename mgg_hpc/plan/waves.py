@@ -27,7 +27,7 @@ class HaloLists:
     then rank, then row.
     send_rows: int32, this rank's rows that others need, by wave, then rank. send_counts: int64 [W, P].
     send_places: int64 [W, P], where they begin in the rank's staging, in rows.
-    capacity: rows of the largest staging of all ranks.
+    capacity: rows of the largest staging of all ranks. most_sent: rows that a rank sends, at most.
     """
 
     receive_counts: NDArray[np.int64]
@@ -35,6 +35,7 @@ class HaloLists:
     send_counts: NDArray[np.int64]
     send_places: NDArray[np.int64]
     capacity: int
+    most_sent: int
 
     @property
     def waves(self) -> int:

@@ -20,6 +20,7 @@ from .layout import CHUNK, DIRECT, OWNED, SEGMENT
 from .ranges import owner_of
 
 if TYPE_CHECKING:
+    from .crossing import Ring
     from .waves import HaloLists
 
 BLOCK_EDGES = 1 << 20  # taken at a time while a plan is built
@@ -29,7 +30,8 @@ BLOCK_EDGES = 1 << 20  # taken at a time while a plan is built
 class Plan:
     """The workload of one rank, for ``n`` destinations and ``E`` edges.
 
-    chunks: CHUNK [C], the owned rows first, then one for each peer that rows are needed from, by rank.
+    chunks: CHUNK [C], the owned rows first, then one for each peer that rows are needed from: the rank before this
+    one, the one before that, and so on round.
     segments: SEGMENT [S], by chunk, then destination, then edge. A destination without edges has one of count 0.
     indices: int32 [E], the source's row within its chunk.
     edge: int64 [E], the place of each edge in the CSR that the plan was made from; None where nobody asked.
@@ -49,7 +51,7 @@ class Plan:
     halo: NDArray[np.int32]
     halo_bounds: NDArray[np.int64]
     transfer: str = "direct"
-    lists: HaloLists | None = None
+    lists: HaloLists | Ring | None = None
 
     @property
     def edges(self) -> int:
@@ -111,7 +113,8 @@ def build(
         )
     split = _split_by_owner(rank, bounds, indptr, indices, keep_edges)
     used = [pe for pe in range(len(bounds) - 1) if pe == rank or split.offsets[pe]]
-    pes = np.array(sorted(used, key=lambda pe: (pe != rank, pe)), dtype=np.int32)
+    # Own rows first, then those of the rank before, and so on round: no rank is everybody's first.
+    pes = np.array(sorted(used, key=lambda pe: (rank - pe) % (len(bounds) - 1)), dtype=np.int32)
     chunks = np.zeros(len(pes), dtype=CHUNK)
     chunks["kind"] = np.where(pes == rank, OWNED, DIRECT)
     chunks["pe"] = pes

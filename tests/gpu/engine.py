@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from mgg_hpc.runtime.backends.world import World
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
 SMALL = Geometry(ps=2, dist=2, wpb=2)
+CHANNELS = 5  # of the shim's transport
 
 
 class HostMemory:
@@ -58,6 +61,8 @@ class Engine:
 
     def __init__(self, device: str, module: Any, memory: Any) -> None:
         self.device, self.module, self.memory = device, module, memory
+        self._seed = 0
+        self._streams: list[Any] = []
 
     @classmethod
     def shim(cls, library: Path) -> Engine:
@@ -85,14 +90,52 @@ class Engine:
 
     def seed(self, seed: int, pe: int = 0) -> None:
         """Draw the order of execution anew, where it is ours to draw; ``pe`` launches."""
+        self._seed = seed
         if self.device == "shim":
             self.module.shim_set(seed, pe, 1 + seed % 5)
 
-    def backends(self, ranks: int, geometry: Geometry = SMALL) -> list[cuda.DeviceBackend]:
-        """One for each rank of a world."""
-        world = World(ranks)
-        options = Options(geometry)
-        return [cuda.DeviceBackend(rank, world, options, self.module, self.memory) for rank in range(ranks)]
+    def backends(
+        self, world: World, geometry: Geometry = SMALL, study: cuda.Study | None = None
+    ) -> list[cuda.DeviceBackend]:
+        """One for each rank of a world, all of which run kernels at once."""
+        made, ranks = [], range(world.size)
+        far = not all(world.reaches(rank, peer) for rank in ranks for peer in ranks)
+        for rank in ranks:
+            backend = cuda.DeviceBackend(rank, world, Options(geometry), self.module, self.memory, study)
+            backend.sharing = world.size
+            if self.device == "shim":
+                backend.has_gets = far
+                backend.channels = list(range(CHANNELS))
+            made.append(backend)
+        return made
+
+    @contextlib.contextmanager
+    def together(self, world: World) -> Iterator[Callable[[int], contextlib.AbstractContextManager]]:
+        """What is launched inside runs at once, as soon as all of it is launched: a rank's within the given context."""
+        if self.device != "shim":
+            yield self._stream
+            import torch
+
+            torch.cuda.synchronize()
+            return
+        seed = self._seed
+        for made in world.allocations:
+            self.module.shim_symmetric(made.addresses.diagonal().tolist(), made.nbytes)
+        self.module.shim_hold()
+        try:
+            yield lambda rank: contextlib.nullcontext(self.module.shim_set(seed, rank, 1 + seed % 5))
+            self.module.shim_release()
+        finally:
+            self.module.shim_drop()
+            self.module.shim_forget()
+
+    def _stream(self, rank: int) -> contextlib.AbstractContextManager:
+        import torch
+
+        while len(self._streams) <= rank:
+            self._streams.append(torch.cuda.Stream())
+        self._streams[rank].wait_stream(torch.cuda.current_stream())
+        return torch.cuda.stream(self._streams[rank])
 
     def array(self, values: np.ndarray | None) -> Any:
         """In the engine's memory."""

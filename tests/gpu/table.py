@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 import cases
 import ml_dtypes
 import numpy as np
+from world import plans_of
 
 from mgg_hpc import reference
-from mgg_hpc.plan import workload
+from mgg_hpc.plan import crossing
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Epilogue, Geometry
-from mgg_hpc.runtime.backends.cuda import DEFAULT_GEOMETRY
+from mgg_hpc.runtime.backends.cuda import DEFAULT_GEOMETRY, Study
+from mgg_hpc.runtime.backends.world import World, everybody
 
 from .engine import SMALL, Engine
 
@@ -65,23 +67,39 @@ def check(engine: Engine, entry: Entry, rng: np.random.Generator, remote_share: 
     return OPERATIONS[entry.operation](engine, made(entry, rng, remote_share), entry, rng)
 
 
-class World:
-    """A case on every rank of an engine: rows, plans and backends."""
+class Played:
+    """A case on every rank of an engine: rows, plans and backends.
 
-    def __init__(self, engine: Engine, case: cases.Case, x: np.ndarray, geometry=SMALL) -> None:
+    transfer: "direct", "get", "halo" or "ring". reaches(rank, peer): whether a pointer does. chunk_bytes: of a halo.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        case: cases.Case,
+        x: np.ndarray,
+        geometry: Geometry = SMALL,
+        transfer: str = "direct",
+        reaches: Callable[[int, int], bool] = everybody,
+        study: Study | None = None,
+        chunk_bytes: int = 128,
+    ) -> None:
         self.engine, self.case = engine, case
         self.format = RowFormat(x.dtype, x.shape[1])
         ranks = len(case.bounds) - 1
-        self.backends = engine.backends(ranks, geometry)
+        self.world = World(ranks, reaches)
+        self.backends = engine.backends(self.world, geometry, study)
         self.rows = [
             backend.rows(np.diff(case.bounds), self.format, symmetric=True) for backend in self.backends
         ]
-        self.plans = []
         for rank, rows in enumerate(self.rows):
             engine.fill(rows.local, x[self.part(rank)])
-            self.plans.append(
-                workload.build(rank, case.bounds, *case.part(rank), geometry.ps, keep_edges=True)
-            )
+        self.plans = plans_of(case, geometry.ps, "direct" if transfer == "ring" else transfer, 1)
+        if transfer == "ring":
+            self.plans = [crossing.ring(plan, case.bounds) for plan in self.plans]
+        for backend, plan in zip(self.backends, self.plans, strict=True):
+            backend.chunk_bytes = chunk_bytes
+            backend.prepare(plan, self.format)
 
     def part(self, rank: int) -> slice:
         """A rank's rows."""
@@ -95,23 +113,27 @@ class World:
 
     def aggregate(self, rng: np.random.Generator, reduce="sum", weight=None, epilogue=None) -> np.ndarray:
         """All ranks' outputs, [N, F]; their rows are NaN before. epilogue(part) makes a rank's."""
-        outputs = []
-        for backend, plan, rows, part, edges in self.each(rng):
-            beyond = self.engine.nan_rows(backend, plan.destinations + MARGIN, self.format)
-            edge = None if weight is None else self.engine.array(weight[edges][plan.edge])
-            backend.aggregate(
-                plan,
-                "copy" if weight is None else "mul",
-                reduce,
-                rows,
-                beyond[: plan.destinations],
-                edge=edge,
-                epilogue=epilogue and epilogue(part),
-            )
-            found = self.engine.numpy(beyond)
-            assert np.isnan(found[plan.destinations :].astype(np.float32)).all(), "wrote behind its rows"
-            outputs.append(found[: plan.destinations])
-        return np.concatenate(outputs)
+        outputs, kept = [], []
+        self.engine.seed(int(rng.integers(1 << 60)))
+        with self.engine.together(self.world) as of:
+            for rank, (backend, plan, rows) in enumerate(zip(self.backends, self.plans, self.rows, strict=True)):
+                beyond = self.engine.nan_rows(backend, plan.destinations + MARGIN, self.format)
+                edge = None
+                if weight is not None:
+                    edge = self.engine.array(weight[self.case.edges(rank)][plan.edge])
+                finish = epilogue and epilogue(self.part(rank))
+                kept.append((edge, finish))  # until the kernels have run
+                outputs.append(beyond)
+                out = beyond[: plan.destinations]
+                with of(rank):
+                    op = "copy" if weight is None else "mul"
+                    backend.aggregate(plan, op, reduce, rows, out, edge=edge, epilogue=finish)
+        found = [self.engine.numpy(beyond) for beyond in outputs]
+        for rows, plan in zip(found, self.plans, strict=True):
+            assert np.isnan(rows[plan.destinations :].astype(np.float32)).all(), "wrote behind its rows"
+        return np.concatenate(
+            [rows[: plan.destinations] for rows, plan in zip(found, self.plans, strict=True)]
+        )
 
     def edge_lists(self) -> tuple[np.ndarray, np.ndarray]:
         """(sources, destinations) of all edges."""
@@ -138,7 +160,7 @@ def sums(engine, case, entry, rng, *, weighted=False):
     """Sums of normally distributed rows, within the bound."""
     x = random_rows(case, entry, rng)
     weight = rng.standard_normal(len(case.indices)).astype(np.float32) if weighted else None
-    world = World(engine, case, x)
+    world = Played(engine, case, x)
     arguments = (*world.edge_lists(), case.nodes, x, weight)
     found = world.aggregate(rng, weight=weight)
     return within(found, reference.aggregate(*arguments), reference.error_bound(*arguments))
@@ -146,7 +168,7 @@ def sums(engine, case, entry, rng, *, weighted=False):
 
 def same_bits(engine, case, entry, rng):
     """Whatever the order of execution, and however often."""
-    world = World(engine, case, random_rows(case, entry, rng))
+    world = Played(engine, case, random_rows(case, entry, rng))
     found = {world.aggregate(rng).tobytes() for _ in range(4)}
     assert len(found) == 1, f"{len(found)} different results of 4"
     return 0.0
@@ -155,7 +177,7 @@ def same_bits(engine, case, entry, rng):
 def means(engine, case, entry, rng, *, reduce="mean"):
     """Of whole numbers: a maximum is exact, and a mean rounded once and once more as it is stored."""
     x = whole_rows(case, entry, rng)
-    world = World(engine, case, x)
+    world = Played(engine, case, x)
     wanted = reference.aggregate(*world.edge_lists(), case.nodes, x, None, reduce)
     eps = float(np.finfo(np.float32).eps) + (entry.dtype != "float32") * float(ml_dtypes.finfo(x.dtype).eps)
     bound = np.abs(wanted) * eps if reduce == "mean" else np.zeros_like(wanted)
@@ -167,7 +189,7 @@ def epilogues(engine, case, entry, rng):
     x = whole_rows(case, entry, rng)
     scale = (2.0 ** rng.integers(-2, 3, case.nodes)).astype(np.float32)
     bias = rng.integers(-8, 9, entry.width).astype(np.float32)
-    world = World(engine, case, x)
+    world = Played(engine, case, x)
 
     def epilogue(part):
         return Epilogue(engine.array(scale[part]), engine.array(bias), relu=True)
@@ -182,8 +204,8 @@ def transposed(engine, case, entry, rng):
     x, y = whole_rows(case, entry, rng), whole_rows(case, entry, rng)
     source, destination = reference.edge_list(case.indptr, case.indices)
     back = cases.csr(destination, source, case.nodes, case.bounds)
-    forward = World(engine, case, x).aggregate(rng).astype(np.float64)
-    backward = World(engine, back, y).aggregate(rng).astype(np.float64)
+    forward = Played(engine, case, x).aggregate(rng).astype(np.float64)
+    backward = Played(engine, back, y).aggregate(rng).astype(np.float64)
     left, right = np.sum(forward * y.astype(np.float64)), np.sum(x.astype(np.float64) * backward)
     wanted = np.sum(reference.sddmm(source, destination, x, y))
     exact = entry.dtype != "bfloat16"  # which stores whole numbers up to 256 only
@@ -194,7 +216,7 @@ def transposed(engine, case, entry, rng):
 def dots(engine, case, entry, rng):
     """SDDMM, and nothing written but its values. What lies behind rows is NaN, and takes no part."""
     x, y = random_rows(case, entry, rng), random_rows(case, entry, rng)
-    world, worst = World(engine, case, x), 0.0
+    world, worst = Played(engine, case, x), 0.0
     for backend, plan, rows, part, edges in world.each(rng):
         local = slice(0, part.stop - part.start)
         wide = backend.padded(part.stop - part.start, RowFormat(world.format.dtype, world.format.stride))
@@ -214,7 +236,7 @@ def dots(engine, case, entry, rng):
 
 def softmaxes(engine, case, entry, rng):
     """Over each destination's edges, with scores of up to +-80; in place too."""
-    world, worst = World(engine, case, random_rows(case, entry, rng)), 0.0
+    world, worst = Played(engine, case, random_rows(case, entry, rng)), 0.0
     scores = rng.uniform(-80, 80, len(case.indices)).astype(np.float32)
     scores[rng.random(len(scores)) < 0.5] /= 40
     scores[rng.random(len(scores)) < 0.2] = -np.inf  # masked
@@ -239,7 +261,7 @@ def softmaxes(engine, case, entry, rng):
 def gathers(engine, case, entry, rng):
     """Rows by number from all ranks, some of them often; exact, and nothing written behind them."""
     x = random_rows(case, entry, rng)
-    world = World(engine, case, x)
+    world = Played(engine, case, x)
     ids = rng.integers(0, case.nodes, 3 * case.nodes + 1 if case.nodes else 0)
     for backend, _, rows, _, _ in world.each(rng):
         beyond = engine.nan_rows(backend, len(ids) + MARGIN, world.format)
@@ -273,7 +295,7 @@ def large(engine, case, entry, rng):
     graph, worst = cases.csr(source, destination, nodes, bounds), 0.0
     x = random_rows(graph, entry, rng)
     for geometry in (DEFAULT_GEOMETRY, Geometry(ps=32, dist=1, wpb=12)):
-        world = World(engine, graph, x, geometry)
+        world = Played(engine, graph, x, geometry)
         arguments = (*world.edge_lists(), nodes, x)
         bound = reference.error_bound(*arguments)
         worst = max(worst, within(world.aggregate(rng), reference.aggregate(*arguments), bound))

@@ -39,7 +39,11 @@ class Build:
             },
             "module_cuda": (CUDA / "module_cuda.cpp", ()),
             "rows": (CUDA / "rows.cu", ()),
-            **{name: (CUDA / "aggregate.cu", (f"-DMGG_ROWS={of}",)) for name, of in TYPES.items()},
+            **{
+                f"{source}_{name}": (CUDA / f"{source}.cu", (f"-DMGG_ROWS={of}",))
+                for source in ("halo", "get", "aggregate")
+                for name, of in TYPES.items()
+            },
         }
         self.include = [
             HERE,

@@ -38,11 +38,11 @@ MGG_KERNEL void ring(Call call) {
   if (lane == 0)
     device::put_signal_nbi(board.inbox[round], board.outbox[round], sizeof board.inbox[round], &board.arrived[round],
                            1, (call.me + 1) % call.pes);
-  device::wait_signal(&board.arrived[round], 1);
+  while (!device::test_signal(&board.arrived[round], 1)) device::rest();
   const int32_t wanted = value_of((call.me + call.pes - 1) % call.pes, round, lane);
   if (board.inbox[round][lane] != wanted) ++*call.wrong;
   device::sync_lanes(~0u);
-  if (lane == 0) device::quiet();
+  if (lane == 0) device::quiet_puts();
   device::sync_lanes(~0u);
   board.outbox[round][lane] = -1;  // it may be written again
 }
@@ -51,12 +51,13 @@ MGG_KERNEL void ring(Call call) {
 MGG_KERNEL void fetch(Call call) {
   const int lane = device::thread(), next = (call.me + 1) % call.pes;
   Board& board = *call.mine;
-  if (lane == 0) device::get_nbi(board.staging[0], board.rows[0], sizeof board.rows[0], next);
+  if (lane == 0) device::get_nbi(board.staging[0], board.rows[0], sizeof board.rows[0], next, 0);
   for (int round = 0; round < rounds; ++round) {
-    if (lane == 0) device::quiet();
+    if (lane == 0) device::quiet(round % 2);
     device::sync_lanes(~0u);  // the row is there for all, and all have seen the one before
     if (lane == 0 && round + 1 < rounds)
-      device::get_nbi(board.staging[(round + 1) % 2], board.rows[round + 1], sizeof board.rows[0], next);
+      device::get_nbi(board.staging[(round + 1) % 2], board.rows[round + 1], sizeof board.rows[0], next,
+                      (round + 1) % 2);
     if (board.staging[round % 2][lane] != value_of(next, round, lane)) ++*call.wrong;
   }
 }

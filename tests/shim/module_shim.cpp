@@ -10,8 +10,24 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 void bind_shim(nb::module_& module) {
-  module.def("shim_set", [](uint64_t seed, int pe, int resident) { mgg::shim::settings() = {seed, pe, resident}; },
-             "seed"_a, "pe"_a = 0, "resident"_a = 4);
+  module.def("shim_set", [](uint64_t seed, int pe, int resident) {
+    mgg::shim::Settings& settings = mgg::shim::settings();
+    settings = {seed, pe, resident, settings.hold};
+  }, "seed"_a, "pe"_a = 0, "resident"_a = 4);
+  module.def("shim_hold", [] { mgg::shim::settings().hold = true; });
+  module.def("shim_release", mgg::shim::release);
+  module.def("shim_drop", mgg::shim::drop);
+  module.def("shim_counts", [] {
+    const mgg::shim::Counts counts = mgg::shim::take_counts();
+    nb::dict said;
+    said["crossed"] = counts.crossed;
+    said["stages"] = counts.stages;
+    said["most_rows_a_stage"] = counts.most_rows_a_stage;
+    said["most_under_way"] = counts.most_under_way;
+    said["blocks"] = counts.blocks;
+    said["threads"] = counts.threads;
+    return said;
+  });
   module.def("shim_symmetric", [](const std::vector<uint64_t>& bases, size_t bytes) {
     std::vector<char*> pointers;
     for (const uint64_t base : bases) pointers.push_back(reinterpret_cast<char*>(base));

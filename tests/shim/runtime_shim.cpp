@@ -8,6 +8,7 @@ namespace gpu {
 namespace {
 
 shim::Settings settings_;
+std::vector<shim::Launch> held_;
 
 }  // namespace
 
@@ -29,11 +30,19 @@ void Memory::upload(const void* from, size_t bytes) {
   if (bytes) std::memcpy(data_, from, bytes);
 }
 
+void Memory::download(void* to, size_t bytes) const {
+  if (bytes) std::memcpy(to, data_, bytes);
+}
+
 // A few blocks at once, so that those of a large grid begin one after another.
 void run(const Launch& launch, const std::function<void()>& kernel) {
-  shim::run({{settings_.pe, launch.blocks, launch.threads, static_cast<int>(launch.shared_bytes), settings_.resident,
-              kernel}},
-            settings_.seed++);
+  const int resident = launch.cooperative ? launch.blocks : settings_.resident;
+  shim::Launch asked{settings_.pe, launch.blocks, launch.threads, static_cast<int>(launch.shared_bytes), resident,
+                     kernel};
+  if (settings_.hold)
+    held_.push_back(std::move(asked));
+  else
+    shim::run({asked}, settings_.seed++);
 }
 
 Occupancy occupancy_of(int threads, int64_t shared_bytes) {
@@ -48,5 +57,15 @@ Occupancy occupancy_of(int threads, int64_t shared_bytes) {
 }  // namespace gpu
 
 shim::Settings& shim::settings() { return gpu::settings_; }
+
+void shim::drop() {
+  gpu::held_.clear();
+  gpu::settings_.hold = false;
+}
+void shim::release() {
+  const std::vector<Launch> held = std::exchange(gpu::held_, {});
+  gpu::settings_.hold = false;
+  run(held, gpu::settings_.seed++);
+}
 
 }  // namespace mgg

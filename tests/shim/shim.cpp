@@ -1,6 +1,7 @@
 // Fibers, and who goes on.
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "shim_run.h"
 
@@ -13,6 +14,7 @@ namespace shim {
 
 thread_local Run* running = nullptr;
 thread_local Fiber* current = nullptr;
+Counts counts;
 
 namespace {
 
@@ -50,6 +52,20 @@ void wait_until(std::function<bool()> holds, const char* otherwise) {
     leave();
   }
   yield();
+}
+
+// Those who wait for what holds by now go on.
+void unpark() {
+  auto& parked = running->parked;
+  for (size_t at = 0; at < parked.size();) {
+    if (!parked[at].holds()) {
+      ++at;
+      continue;
+    }
+    running->ready.push_back(parked[at].fiber);
+    std::swap(parked[at], parked.back());
+    parked.pop_back();
+  }
 }
 
 namespace {
@@ -116,7 +132,8 @@ void end_fiber(const Fiber& fiber) {
   const char* beyond = shared + sizeof(device::Pack) * block.shared.size();
   const auto inside = [=](const void* at) { return at >= shared && at < beyond; };
   for (const Landing& landing : running->landings)
-    if (inside(landing.copy.to)) running->failure = where(fiber) + ": its block ends with bulk copies under way";
+    for (const Copy& part : landing.parts)
+      if (inside(part.to)) running->failure = where(fiber) + ": its block ends with copies under way";
   for (auto at = running->phases.begin(); at != running->phases.end();)
     at = inside(at->first) ? running->phases.erase(at) : std::next(at);
   block = Block();  // the fiber is gone with it
@@ -144,21 +161,8 @@ void release(Fiber& last) {
   }
 }
 
-// Those who wait for what holds by now go on.
-void unpark() {
-  auto& parked = running->parked;
-  for (size_t at = 0; at < parked.size();) {
-    if (!parked[at].holds()) {
-      ++at;
-      continue;
-    }
-    running->ready.push_back(parked[at].fiber);
-    std::swap(parked[at], parked.back());
-    parked.pop_back();
-  }
-}
-
 void draw_and_enter() {
+  ++running->steps;
   if (!running->landings.empty() && (running->ready.empty() || running->random() % running->landing == 0)) {
     land_one(running->random() % running->landings.size());
     unpark();
@@ -220,6 +224,29 @@ void meet(const char* what, uint32_t mask, void* value, int bytes, int lane) {
   if (lane >= 0) std::memcpy(value, self.taken, bytes);
 }
 
+bool others_wait(const Fiber& fiber) {
+  for (int lane = 0; lane < warp_lanes; ++lane)
+    if (lane_of(fiber, lane)->state == Fiber::waiting) return true;
+  return false;
+}
+
+void meet_block() {
+  Block& block = running->grids[current->grid].blocks[current->place.block];
+  if (block.left < current->place.threads) fail("a thread of the block has ended that others wait for");
+  current->what = "sync_block", current->mask = 0;
+  current->state = Fiber::waiting;
+  if (++block.met == current->place.threads) {
+    block.met = 0;
+    for (const auto& fiber : block.fibers) {
+      fiber->state = Fiber::running;
+      running->ready.push_back(fiber.get());
+    }
+  }
+  leave();
+}
+
+Counts take_counts() { return std::exchange(counts, Counts()); }
+
 void run(const std::vector<Launch>& launches, uint64_t seed) {
   Run here;
   here.random.seed(seed);
@@ -229,6 +256,7 @@ void run(const std::vector<Launch>& launches, uint64_t seed) {
   running = &here;
   for (const Launch& launch : launches) {
     if (launch.threads % warp_lanes || launch.threads < warp_lanes) here.failure = "a block is not of whole warps";
+    counts.blocks = launch.blocks, counts.threads = launch.threads;
     here.grids.push_back({&launch, std::vector<Block>(launch.blocks), 0, 0});
   }
   for (size_t grid = 0; grid < launches.size() && here.failure.empty(); ++grid)

@@ -35,6 +35,16 @@ struct Launch {
 // never end.
 void run(const std::vector<Launch>& launches, uint64_t seed);
 
+// What kernels have done since the last `take_counts`.
+struct Counts {
+  int64_t crossed;          // bytes to or from other PEs' symmetric memory
+  int64_t stages;           // phases of barriers, and quiets, that had rows to wait for
+  int64_t most_rows_a_stage;
+  int64_t most_under_way;   // rows that one thread has asked for, and not waited for yet
+  int64_t blocks, threads;  // of the last launch
+};
+Counts take_counts();
+
 // Memory that every PE has at an address of its own: what gets and puts name. Kept until `forget_symmetric`.
 void add_symmetric(const std::vector<char*>& bases, size_t bytes);
 void forget_symmetric();
@@ -50,9 +60,11 @@ const Place& place();
 void yield();
 // Waits for the lanes of `mask` to call the same; `value` is replaced by that of `lane` (-1: nothing is exchanged).
 void meet(const char* what, uint32_t mask, void* value, int bytes, int lane);
+void meet_block();
 void begin_copy(void* shared, const void* global, int bytes);
 void commit_copies();
 void wait_copies(int later);
+void count_crossing(const void* address, int64_t bytes);
 [[noreturn]] void fail(const char* what);
 
 }  // namespace shim
@@ -65,6 +77,7 @@ inline int block() { return shim::place().block; }
 inline int blocks() { return shim::place().blocks; }
 inline char* shared() { return shim::place().shared; }
 
+inline void sync_block() { shim::meet_block(); }
 inline void sync_lanes(uint32_t mask) { shim::meet("sync_lanes", mask, nullptr, 0, -1); }
 template <class T>
 T from_lane(uint32_t mask, T value, int lane) {
@@ -77,6 +90,14 @@ T from_lane_xor(uint32_t mask, T value, int other) {
   return value;
 }
 
+inline uint32_t vote(uint32_t mask, bool yes) {
+  uint32_t bits = uint32_t(yes) << thread() % shim::warp_lanes;
+  for (int other = 1; other < __builtin_popcount(mask); other *= 2) bits |= from_lane_xor(mask, bits, other);
+  return bits;
+}
+inline int32_t lowest(uint32_t bits) { return __builtin_ctz(bits); }
+inline int32_t highest(uint32_t bits) { return 31 - __builtin_clz(bits); }
+
 struct alignas(16) Pack {
   uint32_t word[4];
 };
@@ -88,6 +109,7 @@ inline Pack load_pack(const void* from) {
   return pack;
 }
 inline Pack load_pack_constant(const void* from) { return load_pack(from); }
+inline Pack load_pack_fresh(const void* from) { return load_pack(from); }
 inline float load_fresh(const float* from) { return *from; }
 inline void load_four_fresh(const float* from, float (&to)[4]) {
   const Pack pack = load_pack(from);
@@ -97,6 +119,7 @@ inline int32_t load_constant(const int32_t* from) { return *from; }
 inline float load_constant(const float* from) { return *from; }
 inline void store_pack(void* to, const Pack& pack) {
   if (reinterpret_cast<uintptr_t>(to) % 16) shim::fail("store_pack: not aligned to 16 bytes");
+  shim::count_crossing(to, 16);
   std::memcpy(to, &pack, 16);
 }
 inline void copy_pack(void* shared, const void* global) { shim::begin_copy(shared, global, 16); }
@@ -110,25 +133,38 @@ void wait_copies() {
 #define MGG_SHIM_BULK 1
 #endif
 constexpr bool bulk_copies = MGG_SHIM_BULK;
-void start_barrier(uint64_t* barrier);
+void start_barrier(uint64_t* barrier, int arrivals);
+void wait_barrier(uint64_t* barrier, uint32_t parity);
+void arrive_after_copies(uint64_t* barrier);
 void expect_bulk(uint64_t* barrier, int bytes);
 void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier);
-void wait_bulk(uint64_t* barrier, uint32_t parity);
 
-inline int32_t add_in_order(int32_t* counter, int32_t value) {
+template <class T>
+T add_in_order(T* counter, T value) {
   shim::yield();
-  const int32_t before = *counter;
+  const T before = *counter;
   *counter += value;
   shim::yield();
   return before;
 }
+inline int32_t add_in_order(int32_t* counter, int32_t value) { return add_in_order<int32_t>(counter, value); }
+inline uint64_t add_in_order(uint64_t* counter, uint64_t value) { return add_in_order<uint64_t>(counter, value); }
+inline uint64_t add(uint64_t* counter, uint64_t value) { return add_in_order<uint64_t>(counter, value); }
+
+uint64_t load_signal(const uint64_t* signal);
+void store_signal(uint64_t* signal, uint64_t value);
+void rest();
+uint64_t clock();
 
 // ---- the transport (mgg/transport_device.h)
 
-void get_nbi(void* to, const void* symmetric, size_t bytes, int pe);
+constexpr int32_t default_channel = 1;
+void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel);
+void quiet(int32_t channel);
 void put_signal_nbi(void* symmetric, const void* from, size_t bytes, uint64_t* signal, uint64_t value, int pe);
-void wait_signal(uint64_t* signal, uint64_t value);
-void quiet();
+void raise_signal(uint64_t* signal, uint64_t value, int pe);
+void quiet_puts();
+inline bool test_signal(uint64_t* signal, uint64_t value) { return load_signal(signal) >= value; }
 
 }  // namespace device
 }  // namespace mgg

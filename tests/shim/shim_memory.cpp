@@ -1,5 +1,6 @@
 // Copies to shared memory, symmetric memory, and when what is under way lands.
 #include <algorithm>
+#include <utility>
 
 #include "shim_run.h"
 
@@ -17,9 +18,36 @@ void land(const Copy& copy) { std::memmove(copy.to, copy.from, copy.bytes); }
 
 void end_phase_if_done(uint64_t* barrier) {
   Phase& phase = running->phases.at(barrier);
-  if (!phase.open || phase.expected) return;
-  phase.open = false;
+  if (phase.arrived < phase.needed || phase.expected) return;
+  phase.arrived = 0;
   ++*barrier;
+}
+
+Phase& phase_of(uint64_t* barrier) {
+  const auto found = running->phases.find(barrier);
+  if (found == running->phases.end()) fail("a barrier that nobody has started");
+  return found->second;
+}
+
+void arrive(uint64_t* barrier) {
+  Phase& phase = phase_of(barrier);
+  if (phase.arrived == phase.needed) fail("more arrive than a phase takes, which has not ended");
+  ++phase.arrived;
+}
+
+void asked_for_a_row() { counts.most_under_way = std::max(counts.most_under_way, ++current->under_way); }
+void waited_for(int64_t rows) {
+  if (rows == 0) return;
+  ++counts.stages;
+  counts.most_rows_a_stage = std::max(counts.most_rows_a_stage, rows);
+  current->under_way -= rows;
+}
+
+void raise(uint64_t* signal, uint64_t value) {
+  if (*signal > value) fail("a signal goes back");
+  *signal = value;
+  ++running->events;
+  unpark();
 }
 
 // The same place on another PE; fails where memory is not symmetric, or not of this PE.
@@ -45,21 +73,36 @@ void check_shared(const void* to, size_t bytes) {
 }  // namespace
 
 void land_one(size_t at) {
-  const Landing landing = running->landings[at];
+  const Landing landing = std::move(running->landings[at]);
   running->landings.erase(running->landings.begin() + static_cast<std::ptrdiff_t>(at));
-  land(landing.copy);
-  if (landing.owner) {
-    *landing.word = landing.value;
+  std::for_each(landing.parts.begin(), landing.parts.end(), land);
+  if (landing.kind == Landing::put) {
+    raise(landing.word, landing.value);
     return;
   }
-  running->phases.at(landing.word).expected -= static_cast<int64_t>(landing.copy.bytes);
+  Phase& phase = running->phases.at(landing.word);
+  if (landing.kind == Landing::bulk)
+    phase.expected -= static_cast<int64_t>(landing.parts.front().bytes);
+  else
+    ++phase.arrived;
   end_phase_if_done(landing.word);
+}
+
+// Whether it belongs to another PE than the one that runs.
+void count_crossing(const void* address, int64_t bytes) {
+  const char* at = static_cast<const char*>(address);
+  const int me = launch_of(*current).pe;
+  for (const Symmetric& memory : symmetric_memory)
+    for (size_t pe = 0; pe < memory.bases.size(); ++pe)
+      if (static_cast<int>(pe) != me && at >= memory.bases[pe] && at < memory.bases[pe] + memory.bytes)
+        counts.crossed += bytes;
 }
 
 void begin_copy(void* shared, const void* global, int bytes) {
   check_shared(shared, bytes);
   if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % bytes) fail("copies unaligned");
   std::memset(shared, poison, bytes);
+  count_crossing(global, bytes);
   current->open.push_back({shared, global, size_t(bytes)});
 }
 
@@ -86,19 +129,18 @@ namespace device {
 
 using namespace shim;
 
-void start_barrier(uint64_t* barrier) {
+void start_barrier(uint64_t* barrier, int arrivals) {
   check_shared(barrier, sizeof *barrier);
   if (reinterpret_cast<uintptr_t>(barrier) % sizeof *barrier) fail("a barrier is not aligned");
   *barrier = 0;
   running->phases[barrier] = Phase();
+  running->phases[barrier].needed = arrivals;
 }
 
 void expect_bulk(uint64_t* barrier, int bytes) {
-  const auto found = running->phases.find(barrier);
-  if (found == running->phases.end()) fail("a barrier that nobody has started");
-  if (found->second.open) fail("expects more of a phase that has not ended");
-  found->second.open = true;
-  found->second.expected += bytes;
+  arrive(barrier);
+  phase_of(barrier).expected += bytes;
+  phase_of(barrier).rows = 0;
   end_phase_if_done(barrier);
 }
 
@@ -106,44 +148,88 @@ void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
   check_shared(shared, bytes);
   if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global) | bytes) % 16 || bytes <= 0)
     fail("a bulk copy is not of whole packs");
-  const auto found = running->phases.find(barrier);
-  if (found == running->phases.end() || !found->second.open) fail("a bulk copy that its barrier does not expect");
+  if (phase_of(barrier).arrived == 0) fail("a bulk copy that its barrier does not expect");
   std::memset(shared, poison, bytes);
-  running->landings.push_back({{shared, global, size_t(bytes)}, barrier, 0, nullptr});
+  count_crossing(global, bytes);
+  ++phase_of(barrier).rows;
+  asked_for_a_row();
+  running->landings.push_back({Landing::bulk, {{shared, global, size_t(bytes)}}, barrier, 0, nullptr});
   yield();
 }
 
-void wait_bulk(uint64_t* barrier, uint32_t parity) {
-  if (!running->phases.count(barrier)) fail("waits at a barrier that nobody has started");
-  wait_until([=] { return (*barrier & 1) != parity; }, "waits for a bulk copy that never lands");
+void arrive_after_copies(uint64_t* barrier) {
+  phase_of(barrier);
+  running->landings.push_back({Landing::copies, std::move(current->open), barrier, 0, nullptr});
+  current->open.clear();
+  yield();
 }
 
-void get_nbi(void* to, const void* symmetric, size_t bytes, int pe) {
+void wait_barrier(uint64_t* barrier, uint32_t parity) {
+  Phase& phase = phase_of(barrier);
+  wait_until([=] { return (*barrier & 1) != parity; }, "waits for a copy that never lands");
+  waited_for(std::exchange(phase.rows, 0));
+}
+
+void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel) {
   translated(to, bytes, launch_of(*current).pe);  // not every transport writes to other memory
   const char* from = translated(symmetric, bytes, pe);
   std::memset(to, poison, bytes);
-  current->gets.push_back({to, from, bytes});
+  count_crossing(from, static_cast<int64_t>(bytes));
+  asked_for_a_row();
+  current->gets.push_back({{to, from, bytes}, channel});
+  yield();
+}
+
+void quiet(int32_t channel) {
+  auto& gets = current->gets;
+  const auto later = std::stable_partition(gets.begin(), gets.end(), [=](const Get& get) { return get.channel == channel; });
+  std::for_each(gets.begin(), later, [](const Get& get) { land(get.copy); });
+  waited_for(later - gets.begin());
+  gets.erase(gets.begin(), later);
   yield();
 }
 
 void put_signal_nbi(void* symmetric, const void* from, size_t bytes, uint64_t* signal, uint64_t value, int pe) {
   char* to = translated(symmetric, bytes, pe);
   auto* raised = reinterpret_cast<uint64_t*>(translated(signal, sizeof *signal, pe));
-  running->landings.push_back({{to, from, bytes}, raised, value, current});
+  count_crossing(to, static_cast<int64_t>(bytes));
+  running->landings.push_back({Landing::put, {{to, from, bytes}}, raised, value, current});
   yield();
 }
 
-void wait_signal(uint64_t* signal, uint64_t value) {
-  wait_until([=] { return *signal >= value; }, "waits for a signal that never comes");
+void raise_signal(uint64_t* signal, uint64_t value, int pe) {
+  auto* raised = reinterpret_cast<uint64_t*>(translated(signal, sizeof *signal, pe));
+  running->landings.push_back({Landing::put, {}, raised, value, current});
+  yield();
 }
 
-void quiet() {
-  std::for_each(current->gets.begin(), current->gets.end(), land);
-  current->gets.clear();
+void quiet_puts() {
   for (size_t at = 0; at < running->landings.size();)
     running->landings[at].owner == current ? land_one(at) : void(++at);
   yield();
 }
+
+uint64_t load_signal(const uint64_t* signal) {
+  yield();
+  if (!std::exchange(current->looked, true)) current->seen = running->events;
+  return *signal;
+}
+
+void store_signal(uint64_t* signal, uint64_t value) {
+  yield();
+  raise(signal, value);
+  yield();
+}
+
+// A GPU would look again soon; here nothing can have changed before some signal has, which other lanes may have seen.
+void rest() {
+  const Fiber* self = current;
+  const uint64_t seen = current->seen;
+  current->looked = false;
+  wait_until([=] { return running->events != seen || others_wait(*self); }, "waits for a signal that never comes");
+}
+
+uint64_t clock() { return running->steps; }
 
 }  // namespace device
 }  // namespace mgg

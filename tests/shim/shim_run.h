@@ -24,18 +24,27 @@ struct Copy {
   size_t bytes;
 };
 
-// What lands at some time: a put, which then sets its signal, or a bulk copy, which its barrier counts.
+// What lands at some time: a put, which then sets its signal; a bulk copy, whose bytes its barrier counts; or a thread's
+// copies, after which it arrives at its barrier.
 struct Landing {
-  Copy copy;
+  enum Kind { put, bulk, copies } kind;
+  std::vector<Copy> parts;
   uint64_t* word;     // the signal, or the barrier
   uint64_t value;     // of the signal
-  const void* owner;  // the fiber that waits for a put with quiet; null for a bulk copy
+  const void* owner;  // the fiber that waits for a put with quiet
 };
 
-// A phase of a barrier in shared memory, whose word counts the phases that have ended.
+// A barrier in shared memory, whose word counts the phases that have ended.
 struct Phase {
-  bool open = false;     // somebody has said what to expect
-  int64_t expected = 0;  // bytes that have not landed
+  int needed = 0, arrived = 0;  // arrivals
+  int64_t expected = 0;         // bytes that have not landed
+  int64_t rows = 0;             // copies of this phase
+};
+
+// A get under way.
+struct Get {
+  Copy copy;
+  int32_t channel;
 };
 
 struct Fiber {
@@ -52,7 +61,10 @@ struct Fiber {
   alignas(16) char given[widest_value], taken[widest_value];
   std::vector<Copy> open;                // copies that are not committed
   std::deque<std::vector<Copy>> groups;  // committed ones, oldest first
-  std::vector<Copy> gets;
+  std::vector<Get> gets;
+  int64_t under_way = 0;  // rows that it has asked for, and nobody has waited for
+  uint64_t seen = 0;      // events when it looked at signals
+  bool looked = false;
 };
 
 // A fiber that waits for what others do, and what it says where that never comes.
@@ -66,6 +78,7 @@ struct Block {
   std::vector<device::Pack> shared;
   std::vector<std::unique_ptr<Fiber>> fibers;
   int left = 0;  // fibers that have not ended
+  int met = 0;   // that wait for the whole block
 };
 
 struct Grid {
@@ -85,10 +98,13 @@ struct Run {
   ucontext_t home;
   std::string failure;
   std::vector<Parked> parked;
+  uint64_t events = 0;  // signals that were set
+  uint64_t steps = 0;
 };
 
 extern thread_local Run* running;
 extern thread_local Fiber* current;
+extern Counts counts;
 
 // ---- shim.cpp
 
@@ -97,6 +113,10 @@ void leave();
 // Lets others run until something holds; fails with `otherwise` where it never does.
 void wait_until(std::function<bool()> holds, const char* otherwise);
 const Launch& launch_of(const Fiber& fiber);
+// Those who wait for what holds by now go on.
+void unpark();
+// Whether lanes of its warp wait for others.
+bool others_wait(const Fiber& fiber);
 
 // ---- shim_memory.cpp
 

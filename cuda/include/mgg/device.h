@@ -23,9 +23,17 @@ MGG_DEVICE char* shared() {
   return memory;
 }
 
+// All threads of the block.
+MGG_DEVICE void sync_block() { __syncthreads(); }
+
 // ---- lanes of a warp: `mask` names those that take part, and all of them must. Only sync_lanes orders memory.
 
 MGG_DEVICE void sync_lanes(uint32_t mask) { __syncwarp(mask); }
+// Which lanes say yes, a bit each.
+MGG_DEVICE uint32_t vote(uint32_t mask, bool yes) { return __ballot_sync(mask, yes); }
+// The lowest and the highest of some bits, of which there are any.
+MGG_DEVICE int32_t lowest(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
+MGG_DEVICE int32_t highest(uint32_t bits) { return 31 - __clz(static_cast<int>(bits)); }
 template <class T>
 MGG_DEVICE T from_lane(uint32_t mask, T value, int lane) { return __shfl_sync(mask, value, lane); }
 template <class T>
@@ -50,7 +58,14 @@ MGG_DEVICE Pack load_pack_constant(const void* from) {
                : "l"(__cvta_generic_to_global(from)));
   return pack;
 }
-// What another block may have written while this kernel runs, past the first cache.
+// What another block or PE may have written while this kernel runs, past the first cache.
+MGG_DEVICE Pack load_pack_fresh(const void* from) {
+  Pack pack;
+  asm volatile("ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(pack.word[0]), "=r"(pack.word[1]), "=r"(pack.word[2]), "=r"(pack.word[3])
+               : "l"(__cvta_generic_to_global(from)));
+  return pack;
+}
 MGG_DEVICE float load_fresh(const float* from) { return __ldcg(from); }
 MGG_DEVICE void load_four_fresh(const float* from, float (&to)[4]) {
   const float4 all = __ldcg(reinterpret_cast<const float4*>(from));
@@ -75,18 +90,38 @@ MGG_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "mem
 template <int N>
 MGG_DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-// A bulk copy is asked for by one lane, a row at a time, and a barrier in shared memory counts its bytes: each phase of
-// a barrier ends when what was expected has landed. Phases have parity 0, 1, 0, ...
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-constexpr bool bulk_copies = true;
+// A barrier in shared memory ends a phase when so many have arrived, and all bytes that were expected have landed.
+// Phases have parity 0, 1, 0, ...
 MGG_DEVICE uint32_t in_shared(const void* address) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(address));
 }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool bulk_copies = true;
+#define MGG_FROM_SM_90(instruction, before) instruction
+#else
+constexpr bool bulk_copies = false;
+#define MGG_FROM_SM_90(instruction, before) before
+#endif
 // Before lanes or copies use the barrier.
-MGG_DEVICE void start_barrier(uint64_t* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(in_shared(barrier)) : "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+MGG_DEVICE void start_barrier(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(in_shared(barrier)), "r"(arrivals) : "memory");
+  asm volatile(MGG_FROM_SM_90("fence.proxy.async.shared::cta;", "") ::: "memory");
 }
+MGG_DEVICE void wait_barrier(uint64_t* barrier, uint32_t parity) {
+  uint32_t ended = 0;
+  while (!ended)
+    asm volatile("{ .reg .pred p; " MGG_FROM_SM_90("mbarrier.try_wait", "mbarrier.test_wait") ".parity.shared.b64 p, "
+                 "[%1], %2; selp.b32 %0, 1, 0, p; }"
+                 : "=r"(ended)
+                 : "r"(in_shared(barrier)), "r"(parity)
+                 : "memory");
+}
+// Arrives when all of this thread's copies (copy_pack) so far have landed.
+MGG_DEVICE void arrive_after_copies(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(in_shared(barrier)) : "memory");
+}
+// A bulk copy is asked for by one lane, a row at a time. The lane arrives as it says what is expected.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 MGG_DEVICE void expect_bulk(uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(in_shared(barrier)), "r"(bytes)
                : "memory");
@@ -97,22 +132,11 @@ MGG_DEVICE void copy_bulk(void* shared, const void* global, int bytes, uint64_t*
                "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(in_shared(barrier))
                : "memory");
 }
-MGG_DEVICE void wait_bulk(uint64_t* barrier, uint32_t parity) {
-  uint32_t ended = 0;
-  while (!ended)
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
-        : "=r"(ended)
-        : "r"(in_shared(barrier)), "r"(parity)
-        : "memory");
-}
 #else
-constexpr bool bulk_copies = false;
-MGG_DEVICE void start_barrier(uint64_t*) {}
 MGG_DEVICE void expect_bulk(uint64_t*, int) {}
 MGG_DEVICE void copy_bulk(void*, const void*, int, uint64_t*) {}
-MGG_DEVICE void wait_bulk(uint64_t*, uint32_t) {}
 #endif
+#undef MGG_FROM_SM_90
 
 // ---- between blocks
 
@@ -124,6 +148,42 @@ MGG_DEVICE int32_t add_in_order(int32_t* counter, int32_t value) {
                : "l"(__cvta_generic_to_global(counter)), "r"(value)
                : "memory");
   return before;
+}
+MGG_DEVICE uint64_t add_in_order(uint64_t* counter, uint64_t value) {
+  uint64_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(__cvta_generic_to_global(counter)), "l"(value)
+               : "memory");
+  return before;
+}
+// Adds, and orders nothing.
+MGG_DEVICE uint64_t add(uint64_t* counter, uint64_t value) {
+  uint64_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(__cvta_generic_to_global(counter)), "l"(value)
+               : "memory");
+  return before;
+}
+
+// ---- between PEs. Who sees a signal's value sees all that its PE's block wrote, and synchronised on, before.
+
+MGG_DEVICE uint64_t load_signal(const uint64_t* signal) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(signal)) : "memory");
+  return value;
+}
+MGG_DEVICE void store_signal(uint64_t* signal, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(signal)), "l"(value) : "memory");
+}
+// While there is nothing to do but to look again.
+MGG_DEVICE void rest() { __nanosleep(200); }
+// Nanoseconds, the same for all blocks of a GPU.
+MGG_DEVICE uint64_t clock() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
 }
 
 }  // namespace device

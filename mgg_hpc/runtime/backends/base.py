@@ -18,11 +18,16 @@ BY_WIDTH = -1  # Geometry.dist: few wide rows ahead, or many narrow ones, 8 KiB 
 @dataclass(frozen=True)
 class Geometry:
     """How a schedule cuts the work (MGG section 4): on a CPU, a block of wpb * ps edges is claimed by one thread,
-    and rows are prefetched ``dist`` edges ahead (or BY_WIDTH)."""
+    and rows are prefetched ``dist`` edges ahead (or BY_WIDTH).
+
+    far_ps: the same as ps for rows that no pointer reaches, where they are got in smaller partitions (section 4.1's
+    note on several machines); None: ps.
+    """
 
     ps: int
     dist: int
     wpb: int
+    far_ps: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Kernels of one GPU over rows that this process holds or reads through pointers: the transfer `direct`.
+"""Kernels of one GPU over rows that this process holds, reads through pointers, gets or is sent.
 
 The native module works on addresses; what arrays those are of is a Memory's business, so that the same code runs over
 a GPU's tensors and over the host memory of the tests' shim.
@@ -7,7 +7,7 @@ a GPU's tensors and over the host memory of the tests' shim.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import util
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,18 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...plan import launch
+from ...plan import crossing, launch
 from ...plan.launch import Launch, Limits
-from ...plan.layout import CHUNK, ROW_ALIGNMENT, SEGMENT, RowFormat
+from ...plan.layout import ARRIVAL, CHUNK, PUSH, ROW_ALIGNMENT, SEGMENT, RowFormat
+from ...plan.waves import HaloLists
 from ...plan.workload import Plan
 from .base import Epilogue, Geometry, Options, Rows, check_operation
+from .cuda_halo import Halo
 from .world import World
 
 DTYPES = ("float32", "float16", "bfloat16")
 # Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
 DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
 THREADS = 256  # of a block, of kernels that have no wpb
+PUT_OFF_BYTES = 256 << 20  # for sums that wait for more rows; with fewer, workers wait themselves
 MOST_TABLES = 64  # of gathers
+DEFAULT_CHANNEL = 1  # NVSHMEMX_QP_DEFAULT
 
 
 def load() -> Any:
@@ -53,8 +57,10 @@ def load() -> Any:
 
 def checked(module: Any) -> Any:
     """A native module that agrees with this package. Raises InputError for one of another version."""
-    same_ring = module.ring_bytes(256, 2) == launch.ring_bytes(256, 2)
-    if module.struct_sizes() != [CHUNK.itemsize, SEGMENT.itemsize] or not same_ring:
+    same = module.ring_bytes(256, 2) == launch.ring_bytes(256, 2)
+    same &= module.stage_bytes(256, 8, 2, 3, 4) == launch.stage_bytes(256, 8, 2, 3, 4)
+    structs = [each.itemsize for each in (CHUNK, SEGMENT, PUSH, ARRIVAL)]
+    if module.struct_sizes() != structs or not same:
         raise InputError("the native module mgg_hpc._cuda is of another version; install this package again")
     return module
 
@@ -119,6 +125,22 @@ class TorchMemory:
         return int(self._torch.cuda.current_stream().cuda_stream)
 
 
+@dataclass(frozen=True)
+class Study:
+    """Schedules that MGG's are compared with (OSDI '23, section 5.4; arXiv, section 2); the defaults are MGG's.
+
+    partition: split destinations of many edges into neighbour partitions. interleave: ask for remote rows `dist` stages
+    ahead, or when they are needed. level: who gets a row, a "thread", a "warp" or a "block". bulk: sum nothing before
+    all of a halo has arrived. put_off_bytes: memory for sums that wait for rows.
+    """
+
+    partition: bool = True
+    interleave: bool = True
+    level: str = "warp"
+    bulk: bool = False
+    put_off_bytes: int = PUT_OFF_BYTES
+
+
 class DeviceBackend:
     """One rank of a World that this process plays on one GPU. See Backend and EdgeKernels for what calls do.
 
@@ -129,27 +151,41 @@ class DeviceBackend:
     name = "cuda"
     reaches_peers = True
     has_gets = False  # whether NVSHMEM runs, and fetches what no pointer reaches
+    sharing = 1  # ranks that run kernels on this GPU at once
 
-    def __init__(self, rank: int, world: World, options: Options, module: Any, memory: Memory) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world: World,
+        options: Options,
+        module: Any,
+        memory: Memory,
+        study: Study | None = None,
+    ) -> None:
         self.rank, self.size, self.geometry, self.meter = rank, world.size, options.geometry, options.meter
-        self.memory = memory
-        self._native, self._world, self._made = module, world, 0
+        self.memory, self.study = memory, study or Study()
+        self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
+        self.chunk_bytes = crossing.CHUNK_BYTES
+        self.native, self._world, self._made = module, world, 0
         found = module.limits()
         self.limits = Limits(**{name: found[name] for name in Limits.__dataclass_fields__})
         self._plans: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
         self._gathers: dict[tuple[bytes, bytes, int], Any] = {}
         self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
+        self._halos: WeakKeyDictionary[Plan, Halo] = WeakKeyDictionary()
+        self._stages: WeakKeyDictionary[Plan, Rows] = WeakKeyDictionary()
+        self._channel_table: Any = None
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows."""
         size = int(counts.max(initial=0) if symmetric else counts[self.rank]) * format.row_bytes
         buffer = self.memory.zeros(size)
         if symmetric:
-            addresses = self._world.allocation(self._made)
+            addresses = self._world.allocate(self._made, self.rank, self.memory.address(buffer), size)
             self._made += 1
         else:
             addresses = np.zeros(self.size, dtype=np.uint64)
-        addresses[self.rank] = self.memory.address(buffer)
+            addresses[self.rank] = self.memory.address(buffer)
         return Rows(format, addresses, counts, buffer, self.rank, symmetric)
 
     def padded(self, count: int, format: RowFormat) -> Any:
@@ -161,6 +197,31 @@ class DeviceBackend:
     def publish(self, rows: Rows) -> None:
         """See Backend.publish; the ranks of a World take turns."""
 
+    def prepare(self, plan: Plan, widest: RowFormat) -> None:
+        """See Backend.prepare: stagings and signals of a halo, and the ring of gets that no pointer serves."""
+        if plan.lists is not None and plan not in self._halos:
+            self._halos[plan] = Halo(self, plan, widest)
+        if plan.transfer == "get" and self.has_gets and plan not in self._stages:
+            made = self.launch(plan, widest)
+            # As large on every rank, whatever its plan is.
+            nbytes = self._at_once(made) * self._staged(made)
+            self._stages[plan] = self.rows(
+                np.full(self.size, nbytes // launch.PACK), RowFormat(np.dtype(np.uint8), launch.PACK), symmetric=True
+            )
+
+    def _at_once(self, made: Launch) -> int:
+        """Blocks that the GPU holds at once."""
+        return max(1, made.resident * self.limits.multiprocessors // self.sharing)
+
+    def _staged(self, made: Launch) -> int:
+        """Bytes of a block's ring of rows that no pointer reaches."""
+        return made.threads * made.packs * launch.PACK * self.geometry.dist * self.far_ps
+
+    @property
+    def far_ps(self) -> int:
+        """Rows of a stage that is got by the transport."""
+        return self.geometry.far_ps or self.geometry.ps
+
     def launch(self, plan: Plan, format: RowFormat, reduce: str = "sum") -> Launch:
         """How `aggregate` is launched for rows of this format.
 
@@ -169,19 +230,34 @@ class DeviceBackend:
         geometry = self.geometry
         local = int(plan.chunks[0]["segments"])  # the owned rows come first
         remote = len(plan.segments) - local
-        knobs = {"ps": geometry.ps, "dist": geometry.dist, "wpb": geometry.wpb}
-        made = launch.direct(local, remote, format, **knobs, limits=self.limits)
-        kernel = (reduce == "max", remote > 0, made.lanes, made.packs, made.threads)
-        key = (_name(format), *kernel)
+        knobs = {"ps": geometry.ps, "dist": geometry.dist, "wpb": geometry.wpb, "limits": self.limits}
+        far = self.has_gets
+        if plan.lists is not None:
+            transfer, made = "halo", launch.halo(local, remote, format, **knobs)
+        elif plan.transfer == "get" and remote:
+            made = launch.get(local, remote, format, **knobs, level=self.study.level)
+            transfer = "get"
+        else:
+            transfer, made = "direct" if remote else "none", launch.direct(local, remote, format, **knobs)
+        kernel = (transfer, reduce == "max", far, made.lanes, made.packs, made.threads, made.shared_bytes)
+        key = (name_of(format), *kernel)
         if key not in self._occupancy:
-            self._occupancy[key] = getattr(self._native, f"occupancy_{key[0]}")(*kernel)
-        most = self._occupancy[key]["threads_per_block"]
+            self._occupancy[key] = getattr(self.native, f"occupancy_{key[0]}")(*kernel)
+        most, resident = (
+            self._occupancy[key][name] for name in ("threads_per_block", "blocks_per_multiprocessor")
+        )
         if made.threads > most:
             raise InputError(
                 f"plan.wpb = {geometry.wpb}: a block of {made.threads} threads, but {self.limits.name}'s registers "
                 f"hold {most} of this kernel's; at most {most // launch.LANES}"
             )
-        return replace(made, resident=self._occupancy[key]["blocks_per_multiprocessor"])
+        made = replace(made, resident=resident)
+        if transfer == "halo" or (transfer == "get" and far):  # who waits for others, or has a ring in memory
+            blocks = self._at_once(made)
+            if plan in self._stages:
+                blocks = min(blocks, len(self._stages[plan].buffer) // self._staged(made))
+            made = replace(made, blocks=min(made.blocks, blocks))
+        return made
 
     def aggregate(
         self,
@@ -197,21 +273,64 @@ class DeviceBackend:
         """See Backend.aggregate; ``edge`` and the epilogue's arrays are float32."""
         check_operation(op, reduce, edge)
         epilogue = epilogue or Epilogue()
-        getattr(self._plan(plan), f"aggregate_{_name(src.format)}")(
-            self._rows(src),
+        total = self.native.Sum(
             reduce,
             self._flat("edge", edge, plan.edges),
             self._table("out", out, plan.destinations, src.format),
             self._flat("scale", epilogue.scale, plan.destinations),
             self._flat("bias", epilogue.bias, src.format.dim),
             epilogue.relu,
-            self._geometry(self.launch(plan, src.format, reduce)),
+        )
+        native, kind, made = self.native_plan(plan), name_of(src.format), self.launch(plan, src.format, reduce)
+        self._count(plan, src.format)
+        if plan.lists is not None:
+            if plan not in self._halos:
+                raise ValueError("aggregate: a plan with a halo must be prepared first (Backend.prepare)")
+            self._halos[plan].aggregate(self, plan, kind, src, total, made)
+        elif plan.transfer == "get" and plan.remote_edges:
+            getattr(native, f"get_{kind}")(self._rows(src), total, self._get(plan, src), self.geometry_of(made))
+        else:
+            getattr(native, f"aggregate_{kind}")(self._rows(src), total, self.geometry_of(made))
+
+    def halo(self, plan: Plan) -> Halo:
+        """The exchange of a prepared plan."""
+        return self._halos[plan]
+
+    def _count(self, plan: Plan, format: RowFormat) -> None:
+        """What a call moves, as far as the plan tells: `halo` each distinct row once, the others a row an edge."""
+        rows = len(plan.lists.send_rows) if isinstance(plan.lists, HaloLists) else plan.remote_edges
+        row_bytes = format.dim * format.dtype.itemsize
+        self.meter.local_bytes += plan.local_edges * row_bytes
+        self.meter.remote_bytes += rows * row_bytes
+        self.meter.remote_rows += rows
+
+    def _get(self, plan: Plan, src: Rows) -> Any:
+        unreached = np.flatnonzero((src.addresses == 0) & (src.counts > 0))
+        if len(unreached) and not self.has_gets:
+            raise ValueError(
+                f"get: rows of PE {unreached[0]} are not reachable by pointer from PE {self.rank}, "
+                "and NVSHMEM does not run"
+            )
+        if len(unreached) and plan not in self._stages:
+            raise ValueError("aggregate: a plan with gets must be prepared first (Backend.prepare)")
+        if self._channel_table is None:
+            self._channel_table = self.memory.uploaded(np.array(self.channels, dtype=np.int32))
+        stage = int(self._stages[plan].addresses[self.rank]) if plan in self._stages else 0
+        return self.native.Get(
+            self.geometry.ps,
+            self.far_ps,
+            self.geometry.dist,
+            self.study.interleave,
+            int(src.addresses[self.rank]),
+            stage,
+            self.memory.address(self._channel_table),
+            len(self.channels),
         )
 
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
         """See EdgeKernels.sddmm."""
-        made, (lanes, _) = self._plan(plan), launch.shape(src.format)
-        getattr(made, f"sddmm_{_name(src.format)}")(
+        made, (lanes, _) = self.native_plan(plan), launch.shape(src.format)
+        getattr(made, f"sddmm_{name_of(src.format)}")(
             self._rows(src),
             self._table("dst", dst, plan.destinations, src.format),
             self._flat("out_edge", out_edge, plan.edges),
@@ -220,7 +339,7 @@ class DeviceBackend:
 
     def edge_softmax(self, plan: Plan, scores: Any, out: Any) -> None:
         """See EdgeKernels.edge_softmax."""
-        made = self._plan(plan)
+        made = self.native_plan(plan)
         scores_at, out_at = (self._flat(*named, plan.edges) for named in (("scores", scores), ("out", out)))
         made.edge_softmax(scores_at, out_at, self._spread(8, made.tasks))
 
@@ -249,29 +368,33 @@ class DeviceBackend:
         if key not in self._gathers:
             if len(self._gathers) >= MOST_TABLES:
                 self._gathers.clear()
-            self._gathers[key] = self._native.Gathers(bounds, table.addresses, mine, row_bytes)
+            self._gathers[key] = self.native.Gathers(bounds, table.addresses, mine, row_bytes)
         return self._gathers[key]
 
-    def _plan(self, plan: Plan) -> Any:
+    def native_plan(self, plan: Plan) -> Any:
+        """The plan on the GPU, made once."""
         made = self._plans.get(plan)
         if made is None:
             part_edges = launch.part_edges(self.geometry.ps, self.geometry.dist)
+            if not self.study.partition:
+                part_edges = np.iinfo(np.int32).max
             arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
-            made = self._native.Plan(*arrays, plan.destinations, part_edges, plan.rank)
+            made = self.native.Plan(*arrays, plan.destinations, part_edges, plan.rank)
             self._plans[plan] = made
         return made
 
     def _rows(self, rows: Rows) -> Any:
-        return self._native.Rows(rows.addresses, rows.format.dim)
+        return self.native.Rows(rows.addresses, rows.format.dim)
 
-    def _geometry(self, launch: Launch) -> Any:
-        stream = self.memory.stream()
-        return self._native.Geometry(launch.lanes, launch.packs, launch.blocks, launch.threads, stream)
+    def geometry_of(self, launch: Launch) -> Any:
+        """A launch as the module takes it."""
+        sizes = (launch.lanes, launch.packs, launch.blocks, launch.threads, launch.shared_bytes)
+        return self.native.Geometry(*sizes, self.memory.stream())
 
     def _spread(self, lanes: int, workers: int) -> Any:
         """Blocks for as many workers of ``lanes`` lanes as there is work for."""
         blocks = min(max(1, -(-workers * lanes // THREADS)), launch.MOST_BLOCKS)
-        return self._native.Geometry(lanes, 1, blocks, THREADS, self.memory.stream())
+        return self.native.Geometry(lanes, 1, blocks, THREADS, 0, self.memory.stream())
 
     def _flat(self, name: str, array: Any, count: int, dtype: str = "float32") -> int:
         """The address of contiguous values [count], or 0 for None. Raises ValueError for anything else."""
@@ -297,7 +420,8 @@ class DeviceBackend:
         return address
 
 
-def _name(format: RowFormat) -> str:
+def name_of(format: RowFormat) -> str:
+    """The name of the rows' type in the module. Raises ValueError for one that kernels do not take."""
     if format.dtype.name not in DTYPES:
         raise ValueError(f"GPU kernels take rows of {', '.join(DTYPES)}, and these are {format.dtype}")
     return format.dtype.name

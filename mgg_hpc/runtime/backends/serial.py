@@ -27,9 +27,8 @@ class SerialBackend(HostBackend):
 
     def _symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         buffer = aligned_zeros(int(counts.max(initial=0)) * format.row_bytes)
-        addresses = self._world.allocation(self._made)
+        addresses = self._world.allocate(self._made, self.rank, buffer.ctypes.data, len(buffer))
         self._made += 1
-        addresses[self.rank] = buffer.ctypes.data
         self._transport.add(addresses, len(buffer))
         return Rows(format, addresses, counts, buffer, self.rank, True)
 

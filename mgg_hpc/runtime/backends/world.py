@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 
+def everybody(rank: int, peer: int) -> bool:
+    """All ranks reach each other's memory."""
+    return True
+
+
+@dataclass
+class Allocation:
+    """Symmetric memory: ``nbytes`` on each rank. addresses: uint64 [P, P], of each rank's (column) as each sees them."""
+
+    nbytes: int
+    addresses: NDArray[np.uint64]
+
+
 @dataclass
 class World:
-    """The ranks that one process plays; their i-th symmetric allocations belong together."""
+    """The ranks that one process plays; their i-th symmetric allocations belong together.
+
+    reaches(rank, peer): whether a pointer of ``rank`` reaches the memory of ``peer``.
+    """
 
     size: int
-    allocations: list[NDArray[np.uint64]] = field(default_factory=list)
+    reaches: Callable[[int, int], bool] = everybody
+    allocations: list[Allocation] = field(default_factory=list)
 
-    def allocation(self, number: int) -> NDArray[np.uint64]:
-        """The addresses of every rank's ``number``-th allocation, which each fills in as it allocates."""
+    def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
+        """This rank's ``number``-th allocation is at this address. Where all of them are, as it sees them, [P].
+
+        Ranks allocate one after another: the others' addresses appear as they do. Raises ValueError where sizes differ.
+        """
         while number >= len(self.allocations):
-            self.allocations.append(np.zeros(self.size, dtype=np.uint64))
-        return self.allocations[number]
+            nothing = np.zeros((self.size, self.size), dtype=np.uint64)
+            self.allocations.append(Allocation(nbytes, nothing))
+        made = self.allocations[number]
+        if made.nbytes != nbytes:
+            raise ValueError(f"rank {rank} allocates {nbytes} bytes, and others {made.nbytes}: not symmetric")
+        for other in range(self.size):
+            if other == rank or self.reaches(other, rank):
+                made.addresses[other, rank] = address
+        return made.addresses[rank]

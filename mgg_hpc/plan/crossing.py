@@ -1,0 +1,206 @@
+"""What crosses in one call of the transfer `halo` on GPUs: the chunks that a rank pushes, and those that arrive.
+
+A chunk is a run of rows that one rank sends another, with a signal of its own. The rows of a halo in one wave
+(waves.py) lie in the receiver's staging by rank, then row, and are cut into chunks of as many rows on both sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import ARRIVAL, CHUNK, HALO, OWNED, PUSH
+from .waves import HaloLists
+from .workload import Plan, prefix_sum, segments_of
+
+CHUNK_BYTES = 128 << 10  # a signal's cost is little then, and the first rows are there soon
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What crosses in a call over rows of one size.
+
+    pushes: PUSH [K], in the order in which they leave. send_rows: int32, what their ``first`` and ``rows`` count: rows
+    of this rank, or of its staging where ``after`` says so. arrivals: ARRIVAL [A], in the order in which edges need
+    them. owners: int32, the ranks that push to this one. signals: words of each rank; the last P of them, from
+    ``credits`` on, are credits.
+    """
+
+    pushes: NDArray[np.void]
+    send_rows: NDArray[np.int32]
+    arrivals: NDArray[np.void]
+    owners: NDArray[np.int32]
+    signals: int
+    credits: int
+
+
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """Whole partitions that go round the ranks, each passed on by every rank: NCCL's pattern (MGG on arXiv, figure 2).
+
+    A rank's staging holds the rows of the rank before it, then of the one before that, and so on.
+    """
+
+    rank: int
+    bounds: NDArray[np.int64]
+
+    def _place(self, rank: int, owner: int) -> int:
+        """Where ``owner``'s rows begin in the staging of ``rank``."""
+        ranks = len(self.bounds) - 1
+        before = [(rank - step) % ranks for step in range(1, (rank - owner) % ranks)]
+        return sum(int(self.bounds[pe + 1] - self.bounds[pe]) for pe in before)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.bounds.nbytes
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the largest staging."""
+        return int(self.bounds[-1] - np.diff(self.bounds).min(initial=int(self.bounds[-1])))
+
+    @property
+    def most_sent(self) -> int:
+        """Rows that a rank sends, at most: as many as the next one's staging holds."""
+        return self.capacity
+
+
+def rows_a_chunk(row_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> int:
+    """Rows of a chunk, at least one."""
+    return max(1, chunk_bytes // row_bytes)
+
+
+def lists_of(plan: Plan) -> HaloLists:
+    """The lists of a halo in one wave. Raises ValueError for any other plan."""
+    if not isinstance(plan.lists, HaloLists) or plan.lists.waves != 1:
+        raise ValueError("halo: GPUs take a plan of one wave (exchange.halo_in_waves with 1)")
+    return plan.lists
+
+
+def in_chunks(plan: Plan, rows: int, fewest: int) -> Crossing:
+    """What crosses for chunks of up to ``rows`` rows, where other calls have ``fewest`` or more.
+
+    A signal belongs to one sender in all calls, whatever their chunks are: it sets them in the order of the calls.
+    Raises ValueError for a plan without a halo in one wave.
+    """
+    if isinstance(plan.lists, Ring):
+        return _ring_in_chunks(plan.lists, rows, fewest)
+    lists, rank = lists_of(plan), plan.rank
+    ranks = lists.send_counts.shape[1]
+    each = -(-lists.capacity // fewest)  # signals for each owner
+    sent, staged = prefix_sum(lists.send_counts[0]), prefix_sum(lists.receive_counts[0])
+    pushes, arrivals = [], []
+    for step in range(1, ranks):
+        # Ranks begin with those after them, and so rows come from those before, in the order of the plan's edges.
+        pe = (rank + step) % ranks
+        for chunk, first in enumerate(range(0, int(lists.send_counts[0, pe]), rows)):
+            count = min(rows, int(lists.send_counts[0, pe]) - first)
+            begin, place = int(sent[pe]) + first, int(lists.send_places[0, pe]) + first
+            pushes.append((begin, count, place, begin, pe, rank * each + chunk, -1, 0))
+        pe = (rank - step) % ranks
+        for chunk, first in enumerate(range(0, int(lists.receive_counts[0, pe]), rows)):
+            count = min(rows, int(lists.receive_counts[0, pe]) - first)
+            arrivals.append((int(staged[pe]) + first, count, pe * each + chunk, 0))
+    owners = np.flatnonzero(lists.receive_counts[0]).astype(np.int32)
+    return Crossing(
+        np.array(pushes, dtype=PUSH),
+        lists.send_rows,
+        np.array(arrivals, dtype=ARRIVAL),
+        owners,
+        ranks * each + ranks,
+        ranks * each,
+    )
+
+
+def ring(plan: Plan, bounds: NDArray[np.int64]) -> Plan:
+    """The plan whose remote rows come as whole partitions, from rank to rank. ``plan`` reads them on their owners."""
+    lists = Ring(plan.rank, bounds)
+    indices = plan.indices.copy()
+    segments = plan.segments.copy()
+    for number, chunk in enumerate(plan.chunks):
+        if number == 0:
+            continue
+        mine = slice(int(chunk["first_segment"]), int(chunk["first_segment"] + chunk["segments"]))
+        first = int(segments["first_edge"][mine][0])
+        count = int(segments["count"][mine].sum(dtype=np.int64))
+        indices[first : first + count] += np.int32(lists._place(plan.rank, int(chunk["pe"])))
+        segments["chunk"][mine] = 1
+    chunks = np.zeros(2, dtype=CHUNK)
+    chunks[0] = plan.chunks[0]
+    local = int(chunks[0]["segments"])
+    others = int(bounds[-1] - (bounds[plan.rank + 1] - bounds[plan.rank]))
+    chunks[1] = (HALO, plan.rank, 0, others, local, len(segments) - local)
+    return replace(plan, chunks=chunks, segments=segments, indices=indices, transfer="halo", lists=lists)
+
+
+def _ring_in_chunks(lists: Ring, rows: int, fewest: int) -> Crossing:
+    bounds, rank = lists.bounds, lists.rank
+    ranks = len(bounds) - 1
+    sizes = np.diff(bounds)
+    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    # The next rank's signals are numbered in the order in which partitions reach it, as this one's are.
+    pushes, arrivals, sent, signal, own_signal = [], [], 0, 0, 0
+    for step in range(ranks - 1):
+        owner, place = (rank - step) % ranks, lists._place(after, (rank - step) % ranks)
+        for first in range(0, int(sizes[owner]), rows):
+            count = min(rows, int(sizes[owner]) - first)
+            wait = -1 if step == 0 else own_signal
+            own_signal += step > 0
+            pushes.append((sent, count, place + first, sent, after, signal, wait, 0))
+            sent, signal = sent + count, signal + 1
+    signal, begin = 0, 0
+    for step in range(1, ranks):
+        owner = (rank - step) % ranks
+        for first in range(0, int(sizes[owner]), rows):
+            count = min(rows, int(sizes[owner]) - first)
+            arrivals.append((begin + first, count, signal, 0))
+            signal += 1
+        begin += int(sizes[owner])
+    staged = begin - int(sizes[after]) if ranks > 1 else 0
+    send_rows = np.concatenate([np.arange(sizes[rank]), np.arange(staged)]).astype(np.int32)
+    words = int((-(-sizes // fewest)).sum())
+    owners = np.array([before] if arrivals else [], dtype=np.int32)
+    made = np.array(pushes, dtype=PUSH), np.array(arrivals, dtype=ARRIVAL)
+    return Crossing(made[0], send_rows, made[1], owners, words + ranks, words)
+
+
+def adjoint_places(lists: HaloLists) -> NDArray[np.int64]:
+    """Where each rank's gradients begin in this rank's staging, [P]: to be told to that rank."""
+    return prefix_sum(lists.send_counts[0])[:-1]
+
+
+def adjoint(plan: Plan, places: NDArray[np.int64], capacity: int, most_sent: int) -> Plan:
+    """The plan that sums gradients of owned and halo rows, [n + H], at the owners, [n]: the adjoint of extending.
+
+    Row v gets its own gradient, and then those of the ranks that have it in their halo, in the order of ranks.
+    ``plan``: the forward's, with its halo in one wave. places: int64 [P], where this rank's gradients begin in each
+    rank's staging (`adjoint_places` of those). capacity, most_sent: as HaloLists'.
+    """
+    lists = lists_of(plan)
+    rows, halo = int(plan.chunks[0]["rows"]), int(lists.receive_counts.sum())
+    returned = len(lists.send_rows)
+    own = segments_of(0, 0, np.arange(rows, dtype=np.int32), np.ones(rows, np.int64), np.zeros(0, np.int64), 1)
+    order = np.argsort(lists.send_rows, kind="stable")
+    there, counts = np.unique(lists.send_rows, return_counts=True)
+    back: Any = segments_of(1, rows, there, counts, np.zeros(0, np.int64), max(1, plan.ps))
+    chunks = np.zeros(2, dtype=CHUNK)
+    chunks[0] = (OWNED, plan.rank, 0, rows, 0, len(own))
+    chunks[1] = (HALO, plan.rank, 0, returned, len(own), len(back))
+    sends = np.arange(rows, rows + halo, dtype=np.int32)
+    made = HaloLists(
+        lists.send_counts, sends, lists.receive_counts, places.reshape(1, -1), capacity, most_sent
+    )
+    return replace(
+        plan,
+        destinations=rows,
+        chunks=chunks,
+        segments=np.concatenate([own, back]),
+        indices=np.concatenate([np.arange(rows), order]).astype(np.int32),
+        edge=None,
+        transfer="halo",
+        lists=made,
+    )

@@ -1,0 +1,101 @@
+"""The transfer `halo` between the kernels of several GPUs: stagings, signals, and what crosses for rows of each size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...plan import crossing
+from ...plan.crossing import Crossing
+from ...plan.launch import Launch
+from ...plan.layout import RowFormat
+from ...plan.workload import Plan
+from .base import Rows
+
+if TYPE_CHECKING:
+    from .cuda import DeviceBackend
+
+PUSHING = 4  # one in so many blocks pushes before it sums
+
+
+class Halo:
+    """The exchange of one plan. Making it is collective, and so is every call.
+
+    rows of up to ``widest.row_bytes`` bytes can cross.
+    """
+
+    def __init__(self, backend: DeviceBackend, plan: Plan, widest: RowFormat) -> None:
+        lists = plan.lists
+        assert lists is not None
+        self.widest = widest.row_bytes
+        self._fewest = crossing.rows_a_chunk(self.widest, backend.chunk_bytes)
+        self._made: dict[int, tuple[Crossing, Any]] = {}
+        words = self.crossing(backend, plan, self.widest)[0].signals
+        everywhere = np.ones(backend.size, dtype=np.int64)
+        # Two stagings, for odd and even calls; an outbox only where some peer has to be sent what it shall have.
+        self._staging = backend.rows(2 * lists.capacity * everywhere, widest, symmetric=True)
+        self._outbox = backend.rows(
+            (lists.most_sent if backend.has_gets else 0) * everywhere, widest, symmetric=True
+        )
+        pair = RowFormat(np.dtype(np.uint64), 2)
+        self._signals = backend.rows(-(-words // 2) * everywhere, pair, symmetric=True)
+        self._staging_bytes = lists.capacity * self.widest
+        self._exchange: Any = None
+        self.stamps: tuple[int, int, int] = (0, 0, 0)  # addresses, or 0 (cuda/calls_cuda.h, HaloStamps)
+
+    def crossing(self, backend: DeviceBackend, plan: Plan, row_bytes: int) -> tuple[Crossing, Any]:
+        """What crosses for rows of this size, and the same on the GPU. Raises ValueError for rows beyond the widest."""
+        if row_bytes > self.widest:
+            raise ValueError(f"halo: rows of {row_bytes} bytes; prepared for up to {self.widest}")
+        if row_bytes not in self._made:
+            rows = crossing.rows_a_chunk(row_bytes, backend.chunk_bytes)
+            found = crossing.in_chunks(plan, rows, self._fewest)
+            native = backend.native.Crossing(
+                backend.native_plan(plan),
+                plan.indices,
+                found.pushes.view(np.uint8),
+                found.arrivals.view(np.uint8),
+                found.send_rows,
+                found.owners,
+                found.credits,
+            )
+            self._made[row_bytes] = (found, native)
+        return self._made[row_bytes]
+
+    def exchange(self, backend: DeviceBackend) -> Any:
+        """The native exchange, made at the first call, when all ranks have allocated."""
+        if self._exchange is None:
+            rank = backend.rank
+            self._exchange = backend.native.Exchange(
+                rank,
+                self._staging.addresses.tolist(),
+                self._signals.addresses.tolist(),
+                int(self._staging.addresses[rank]),
+                self._staging_bytes,
+                int(self._signals.addresses[rank]),
+                int(self._outbox.addresses[rank]),
+            )
+        return self._exchange
+
+    def aggregate(
+        self, backend: DeviceBackend, plan: Plan, kind: str, src: Rows, total: Any, launch: Launch
+    ) -> None:
+        """Push, and sum; see Backend.aggregate. ``total``: a native Sum."""
+        made, native = self.crossing(backend, plan, src.format.row_bytes)
+        workers = launch.blocks * launch.threads // launch.lanes
+        # A task's columns in both sums (cuda/halo.cuh), of float32, and what is known of it.
+        each = 2 * launch.lanes * launch.packs * 16 // src.format.dtype.itemsize * 4 + 32
+        passes = -(-src.format.row_bytes // (16 * launch.lanes * launch.packs))
+        work = backend.native_plan(plan).tasks * passes
+        slots = int(np.clip(backend.study.put_off_bytes // (workers * each), 1, max(1, work)))
+        pushers = min(len(made.pushes), max(1, launch.blocks // PUSHING))
+        halo = backend.native.Halo(pushers, backend.geometry.dist, slots, backend.study.bulk, *self.stamps)
+        run = getattr(backend.native_plan(plan), f"halo_{kind}")
+        address = int(src.addresses[backend.rank])
+        exchange = self.exchange(backend)
+        run(address, src.format.dim, total, exchange, native, halo, backend.geometry_of(launch))
+
+    def rows_pushed(self) -> int:
+        """By this rank, in all calls, as its kernels have counted; waits for them."""
+        return int(self._exchange.rows_pushed()) if self._exchange is not None else 0
