@@ -17,7 +17,7 @@ from world import plans_of
 from mgg_hpc import reference
 from mgg_hpc.plan import crossing
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Epilogue, Geometry
+from mgg_hpc.runtime.backends.base import Epilogue, Geometry, Rows
 from mgg_hpc.runtime.backends.cuda import DEFAULT_GEOMETRY, Study
 from mgg_hpc.runtime.backends.world import World, everybody
 
@@ -27,6 +27,7 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 FEW_WIDTHS = (1, 31, 129)  # a lane in part, a worker in part, several passes of a warp in float32
 MARGIN = 40  # rows behind each output, which nothing may touch
 RANKS = 3
+CALLS = 5  # of a pipeline: the third waits for a credit
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def entries(*, whole: bool) -> Iterator[Entry]:
     """All of them; or, where not whole, sums at every width and the others at a few."""
     for operation in OPERATIONS:
         types = ("float32",) if operation == "softmax" else DTYPES
-        widths = cases.WIDTHS if whole or operation in ("sum", "weighted") else FEW_WIDTHS
+        widths = cases.WIDTHS if whole or operation in ("sum", "weighted", "get", "halo") else FEW_WIDTHS
         widths = {"softmax": (1,), "large": (64, 513)}.get(operation, widths)
         for dtype in types:
             for width in widths:
@@ -92,14 +93,18 @@ class Played:
         self.rows = [
             backend.rows(np.diff(case.bounds), self.format, symmetric=True) for backend in self.backends
         ]
-        for rank, rows in enumerate(self.rows):
-            engine.fill(rows.local, x[self.part(rank)])
+        self.write(x)
         self.plans = plans_of(case, geometry.ps, "direct" if transfer == "ring" else transfer, 1)
         if transfer == "ring":
             self.plans = [crossing.ring(plan, case.bounds) for plan in self.plans]
         for backend, plan in zip(self.backends, self.plans, strict=True):
             backend.chunk_bytes = chunk_bytes
             backend.prepare(plan, self.format)
+
+    def write(self, x: np.ndarray) -> None:
+        """All ranks' rows, [N, F]."""
+        for rank, rows in enumerate(self.rows):
+            self.engine.fill(rows.local, x[self.part(rank)])
 
     def part(self, rank: int) -> slice:
         """A rank's rows."""
@@ -113,27 +118,47 @@ class Played:
 
     def aggregate(self, rng: np.random.Generator, reduce="sum", weight=None, epilogue=None) -> np.ndarray:
         """All ranks' outputs, [N, F]; their rows are NaN before. epilogue(part) makes a rank's."""
-        outputs, kept = [], []
+        return self.calls(rng, [self.rows], reduce, weight, epilogue)[0]
+
+    def more_rows(self, x: np.ndarray) -> list[Rows]:
+        """Further rows of all ranks, beside the world's own."""
+        made = []
+        for rank, backend in enumerate(self.backends):
+            rows = backend.rows(np.diff(self.case.bounds), self.format, symmetric=True)
+            self.engine.fill(rows.local, x[self.part(rank)])
+            made.append(rows)
+        return made
+
+    def calls(
+        self, rng: np.random.Generator, sets: list[list[Rows]], reduce="sum", weight=None, epilogue=None
+    ) -> list[np.ndarray]:
+        """The same over several sets of rows, a call each, which a rank may begin when its own last one has ended."""
+        outputs: list[list] = [[] for _ in sets]
+        kept = []
+        op = "copy" if weight is None else "mul"
         self.engine.seed(int(rng.integers(1 << 60)))
         with self.engine.together(self.world) as of:
-            for rank, (backend, plan, rows) in enumerate(zip(self.backends, self.plans, self.rows, strict=True)):
-                beyond = self.engine.nan_rows(backend, plan.destinations + MARGIN, self.format)
+            for rank, (backend, plan) in enumerate(zip(self.backends, self.plans, strict=True)):
                 edge = None
                 if weight is not None:
                     edge = self.engine.array(weight[self.case.edges(rank)][plan.edge])
                 finish = epilogue and epilogue(self.part(rank))
                 kept.append((edge, finish))  # until the kernels have run
-                outputs.append(beyond)
-                out = beyond[: plan.destinations]
-                with of(rank):
-                    op = "copy" if weight is None else "mul"
-                    backend.aggregate(plan, op, reduce, rows, out, edge=edge, epilogue=finish)
-        found = [self.engine.numpy(beyond) for beyond in outputs]
-        for rows, plan in zip(found, self.plans, strict=True):
-            assert np.isnan(rows[plan.destinations :].astype(np.float32)).all(), "wrote behind its rows"
-        return np.concatenate(
-            [rows[: plan.destinations] for rows, plan in zip(found, self.plans, strict=True)]
-        )
+                for rows, into in zip(sets, outputs, strict=True):
+                    beyond = self.engine.nan_rows(backend, plan.destinations + MARGIN, self.format)
+                    into.append(beyond)
+                    out = beyond[: plan.destinations]
+                    with of(rank):
+                        backend.aggregate(plan, op, reduce, rows[rank], out, edge=edge, epilogue=finish)
+        return [self._joined(each) for each in outputs]
+
+    def _joined(self, outputs: list) -> np.ndarray:
+        found = []
+        for beyond, plan in zip(map(self.engine.numpy, outputs), self.plans, strict=True):
+            behind = beyond[plan.destinations :].astype(np.float32)
+            assert np.isnan(behind).all(), "wrote behind its rows"
+            found.append(beyond[: plan.destinations])
+        return np.concatenate(found)
 
     def edge_lists(self) -> tuple[np.ndarray, np.ndarray]:
         """(sources, destinations) of all edges."""
@@ -302,7 +327,70 @@ def large(engine, case, entry, rng):
     return worst
 
 
+def pipelined(engine, case, entry, rng, *, transfer):
+    """Against `direct`, bit by bit: any reduction, weights and epilogue, over rows that change from call to call.
+
+    The number of PEs, who reaches whom by pointer, and the sizes of partitions and chunks are drawn.
+    """
+    if len(case.bounds) == RANKS + 1:
+        case = cases.CASES[entry.case](rng, int(rng.integers(1, 5)))
+    ranks = len(case.bounds) - 1
+    reach = np.ones((ranks, ranks), bool)
+    if engine.device == "shim":
+        reach = rng.random((ranks, ranks)) < rng.choice([0.0, 0.5, 1.0])
+    geometry = Geometry(*(int(each) for each in rng.integers(1, 4, 3)), far_ps=int(rng.integers(1, 4)))
+    return compare(engine, case, entry, rng, transfer, reach | reach.T | np.eye(ranks, dtype=bool), geometry)
+
+
+def compare(engine, case, entry, rng, transfer, reach, geometry, study=None):
+    """A transfer's sums against those of `direct`, in several calls; reach: bool [P, P]."""
+    reduce = str(rng.choice(["sum", "mean", "max"] if study is None else ["sum"]))
+    weight = rng.standard_normal(len(case.indices)).astype(np.float32) if rng.random() < 0.5 else None
+    scale = rng.standard_normal(case.nodes).astype(np.float32)
+    finish = None
+    if rng.random() < 0.5:
+        bias = engine.array(rng.standard_normal(entry.width).astype(np.float32))
+
+        def finish(part):
+            return Epilogue(engine.array(scale[part]), bias, relu=bool(scale.sum() > 0))
+
+    direct = Played(engine, case, random_rows(case, entry, rng), geometry, study=study)
+    other = Played(
+        engine,
+        case,
+        random_rows(case, entry, rng),
+        geometry,
+        transfer,
+        lambda rank, peer: bool(reach[rank, peer]),
+        study,
+        int(rng.choice([1, 300, 2000, 1 << 17])),
+    )
+    wanted, sets = [], []
+    for _ in range(CALLS):
+        x = random_rows(case, entry, rng)
+        direct.write(x)
+        wanted.append(direct.aggregate(rng, reduce, weight, finish))
+        sets.append(other.more_rows(x))
+    found = other.calls(rng, sets[:-1], reduce, weight, finish)
+    found += other.calls(rng, sets[-1:], reduce, weight, finish)
+    for call, (each, right) in enumerate(zip(found, wanted, strict=True)):
+        assert each.tobytes() == right.tobytes(), f"{transfer} differs from direct in call {call + 1}"
+    return 0.0
+
+
+def gets(engine, case, entry, rng):
+    """Remote rows in stages; see `pipelined`."""
+    return pipelined(engine, case, entry, rng, transfer="get")
+
+
+def halos(engine, case, entry, rng):
+    """Remote rows once each; see `pipelined`."""
+    return pipelined(engine, case, entry, rng, transfer="halo")
+
+
 OPERATIONS: dict[str, Callable[..., float]] = {
+    "get": gets,
+    "halo": halos,
     "sum": sums,
     "weighted": weighted_sums,
     "mean": means,

@@ -121,6 +121,18 @@ void begin_block(int number) {
   }
 }
 
+void begin_grid(int number) {
+  const Launch& launch = *running->grids[number].launch;
+  while (running->grids[number].begun < std::min(launch.blocks, std::max(1, launch.resident))) begin_block(number);
+}
+
+// A PE's launches follow each other.
+void begin_grid_after(int number) {
+  for (size_t next = number + 1; next < running->grids.size(); ++next)
+    if (running->grids[next].launch->pe == running->grids[number].launch->pe)
+      return begin_grid(static_cast<int>(next));
+}
+
 // After a fiber has ended: the next block may begin.
 void end_fiber(const Fiber& fiber) {
   Grid& grid = running->grids[fiber.grid];
@@ -137,7 +149,10 @@ void end_fiber(const Fiber& fiber) {
   for (auto at = running->phases.begin(); at != running->phases.end();)
     at = inside(at->first) ? running->phases.erase(at) : std::next(at);
   block = Block();  // the fiber is gone with it
-  if (grid.begun < grid.launch->blocks) begin_block(number);
+  if (grid.begun < grid.launch->blocks)
+    begin_block(number);
+  else if (grid.running == 0)
+    begin_grid_after(number);
 }
 
 Fiber* lane_of(const Fiber& fiber, int lane) {
@@ -167,8 +182,8 @@ void draw_and_enter() {
     land_one(running->random() % running->landings.size());
     unpark();
   }
-  if (running->ready.empty()) unpark();
-  if (running->ready.empty()) return;
+  if (running->ready.empty() || running->steps % 64 == 0) unpark();
+  if (running->ready.empty() || !running->failure.empty()) return;
   auto& ready = running->ready;
   size_t drawn = running->random() % ready.size();
   for (int again = 0; again < 8 && ready[drawn]->slow; ++again) drawn = running->random() % ready.size();
@@ -225,8 +240,11 @@ void meet(const char* what, uint32_t mask, void* value, int bytes, int lane) {
 }
 
 bool others_wait(const Fiber& fiber) {
-  for (int lane = 0; lane < warp_lanes; ++lane)
-    if (lane_of(fiber, lane)->state == Fiber::waiting) return true;
+  const int mine = fiber.place.thread % warp_lanes;
+  for (int lane = 0; lane < warp_lanes; ++lane) {
+    const Fiber& other = *lane_of(fiber, lane);
+    if (other.state == Fiber::waiting && other.mask >> mine & 1) return true;
+  }
   return false;
 }
 
@@ -259,9 +277,11 @@ void run(const std::vector<Launch>& launches, uint64_t seed) {
     counts.blocks = launch.blocks, counts.threads = launch.threads;
     here.grids.push_back({&launch, std::vector<Block>(launch.blocks), 0, 0});
   }
-  for (size_t grid = 0; grid < launches.size() && here.failure.empty(); ++grid)
-    while (here.grids[grid].begun < std::min(launches[grid].blocks, std::max(1, launches[grid].resident)))
-      begin_block(static_cast<int>(grid));
+  for (size_t grid = 0; grid < launches.size() && here.failure.empty(); ++grid) {
+    const auto same = [&](const Launch& other) { return other.pe == launches[grid].pe; };
+    const auto end = launches.begin() + static_cast<std::ptrdiff_t>(grid);
+    if (std::none_of(launches.begin(), end, same)) begin_grid(static_cast<int>(grid));
+  }
   while (here.failure.empty()) {
     if (here.ready.empty() && here.landings.empty()) unpark();
     if (here.ready.empty() && here.landings.empty()) break;

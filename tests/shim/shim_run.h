@@ -39,6 +39,7 @@ struct Phase {
   int needed = 0, arrived = 0;  // arrivals
   int64_t expected = 0;         // bytes that have not landed
   int64_t rows = 0;             // copies of this phase
+  struct Fiber* asker = nullptr;  // who asked for them
 };
 
 // A get under way.
@@ -115,7 +116,7 @@ void wait_until(std::function<bool()> holds, const char* otherwise);
 const Launch& launch_of(const Fiber& fiber);
 // Those who wait for what holds by now go on.
 void unpark();
-// Whether lanes of its warp wait for others.
+// Whether lanes of its warp wait for this one.
 bool others_wait(const Fiber& fiber);
 
 // ---- shim_memory.cpp

@@ -14,14 +14,17 @@ import pytest
 TESTS = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.slow
-SUMS = ("aggregate.cuh", ("float32",))
+SUMS = ("aggregate.cuh", ("aggregate_float32",))
+ROWS = ("row_worker.cuh", ("aggregate_float32",))
 GATHER = ("gather.cuh", ("rows",))
 SOFTMAX = ("softmax.cuh", ("rows",))
-SDDMM = ("sddmm.cuh", ("float32",))
+SDDMM = ("sddmm.cuh", ("aggregate_float32",))
+GET = ("get.cuh", ("get_float32",))
+HALO = ("halo.cuh", ("halo_float32",))
 EXERCISE = ("exercises.cpp", ("exercises",))
 
 PARTIAL = "    store_partial(task.slot, sum);\n"
-ALL_WRITTEN = "    device::sync_lanes(worker.mask);\n"
+ALL_WRITTEN = "    worker.sync();\n"
 ANNOUNCED = "    int32_t before = 0;\n    if (worker.lane == 0) before = device::add_in_order(pending, -1);\n"
 PUT = "    device::put_signal_nbi(board.inbox[round], board.outbox[round], sizeof board.inbox[round], "
 SIGNAL = "&board.arrived[round],\n                           1, (call.me + 1) % call.pes);\n"
@@ -36,11 +39,16 @@ class Fault:
     new: str
     by: str = "sum"
     before: bool = False  # of the kernels as they are before sm_90
+    width: int = 33
 
 
 FAULTS = {
-    "a missing quiet": Fault(GATHER, "    if (asked) device::quiet();\n", "", "unreachable"),
-    "a missing quiet before use": Fault(EXERCISE, "    if (lane == 0) device::quiet();\n", "", "fetch"),
+    "a missing quiet": Fault(
+        GATHER, "    if (asked) device::quiet(device::default_channel);\n", "", "unreachable"
+    ),
+    "a missing quiet before use": Fault(
+        EXERCISE, "    if (lane == 0) device::quiet(round % 2);\n", "", "fetch"
+    ),
     "a bulk copy that nobody waits for": Fault(SUMS, "      await(row);\n", ""),
     "a copy that nobody waits for": Fault(SUMS, "      await(row);\n", "", before=True),
     "a row of the ring that is asked for before all have read it": Fault(SUMS, "      have_read();\n", ""),
@@ -48,7 +56,7 @@ FAULTS = {
     "a barrier that expects too little": Fault(
         SUMS, "expect_bulk(barrier(row), bytes)", "expect_bulk(barrier(row), bytes - 16)"
     ),
-    "a missing __syncwarp": Fault(SUMS, PARTIAL + ALL_WRITTEN, PARTIAL),
+    "a missing __syncwarp": Fault(ROWS, PARTIAL + ALL_WRITTEN, PARTIAL),
     "a missing __syncwarp before a buffer is used again": Fault(
         EXERCISE,
         "    device::sync_lanes(~0u);  // the row is there for all, and all have seen the one before\n",
@@ -59,7 +67,7 @@ FAULTS = {
         SUMS, "      ask(ahead, row);\n    }\n", "      ask(ahead, (row + 1) % ring_rows);\n    }\n"
     ),
     "a divergent shuffle": Fault(
-        SUMS, "    before = device::from_lane(", "    if (worker.lane) before = device::from_lane("
+        ROWS, "    before = worker.from_first(", "    if (worker.lane) before = worker.from_first("
     ),
     "a divergent shuffle in a reduction": Fault(
         SDDMM,
@@ -67,15 +75,15 @@ FAULTS = {
         "          for (int u = 0; u < unroll; ++u) if (edge + u < end || worker.lane) dot[u] += device::from_lane_xor",
         "sddmm",
     ),
-    "a tail that overruns": Fault(SUMS, "      if (!has(p)) continue;\n", ""),
+    "a tail that overruns": Fault(ROWS, "      if (!has(p)) continue;\n", ""),
     "a row that ends in its padding": Fault(SDDMM, "    if (column + i < dim) sum +=", "    sum +=", "sddmm"),
     "an unwritten row": Fault(
-        SUMS,
-        "      self.finish(destination, sum);\n",
-        "      if (destination % 7) self.finish(destination, sum);\n",
+        ROWS,
+        "      finish(call.segments[task.first].destination, sum);\n",
+        "      if (call.segments[task.first].destination % 7) finish(call.segments[task.first].destination, sum);\n",
     ),
     "a signal before its data": Fault(
-        SUMS, PARTIAL + ALL_WRITTEN + ANNOUNCED, ALL_WRITTEN + ANNOUNCED + PARTIAL
+        ROWS, PARTIAL + ALL_WRITTEN + ANNOUNCED, ALL_WRITTEN + ANNOUNCED + PARTIAL
     ),
     "a signal of a put before its data": Fault(
         EXERCISE,
@@ -87,10 +95,78 @@ FAULTS = {
         "ring",
     ),
     "a source that is written again too soon": Fault(
-        EXERCISE, "  if (lane == 0) device::quiet();\n  device::sync_lanes(~0u);\n", "", "ring"
+        EXERCISE, "  if (lane == 0) device::quiet_puts();\n  device::sync_lanes(~0u);\n", "", "ring"
     ),
     "a signal that never comes": Fault(
         EXERCISE, "if (lane == 0)\n    device::put_signal", "if (lane == 99)\n    device::put_signal", "ring"
+    ),
+    "a quiet on the wrong channel": Fault(
+        GET, "device::quiet(channel(stage));", "device::quiet(channel(stage + 1));", "get"
+    ),
+    "a stage that nobody waits for": Fault(GET, "          await_near(stage);\n", "", "get"),
+    "a stage that is asked for before all have read it": Fault(
+        GET, "        worker.sync();  // all have read the stage before it is asked for again\n", "", "get"
+    ),
+    "a stage more than the ring has": Fault(
+        GET,
+        "for (int first = 0; first < get.dist; ++first) ask(first);",
+        "for (int first = 0; first <= get.dist; ++first) ask(first % get.dist);",
+        "get",
+    ),
+    "the columns of another pass": Fault(
+        GET,
+        "const int64_t pass = ahead.number - this->task_of(ahead.number) * this->passes, offset",
+        "const int64_t pass = this->pass, offset",
+        "get",
+        width=513,
+    ),
+    "a signal of a chunk before its data": Fault(
+        HALO,
+        "      device::sync_block();\n      if (device::thread() == 0) {\n        device::add(",
+        "      if (device::thread() == 0) {\n        device::add(",
+        "halo",
+    ),
+    "a credit that is not returned": Fault(
+        HALO,
+        "    for (int32_t i = 0; i < halo.owner_count; ++i) raise(halo.credits + halo.me, call, halo.owners[i]);\n",
+        "",
+        "halo",
+    ),
+    "a credit that nobody waits for": Fault(
+        HALO, "        if (call > 2) await(halo.credits + push.pe, call - 2);\n", "", "halo"
+    ),
+    "a credit before all blocks have read": Fault(
+        HALO,
+        "    if (device::add_in_order(&state.left, 1) + 1 - before != blocks) return;\n",
+        "    if (device::add_in_order(&state.left, 1) != before) return;\n",
+        "halo",
+    ),
+    "a number of the call that is off by one": Fault(
+        HALO,
+        "exchange.raised(halo.arrivals[mine], exchange.call);",
+        "exchange.raised(halo.arrivals[mine], exchange.call - 1);",
+        "halo",
+    ),
+    "a staging that is used in every call": Fault(
+        HALO, "return (call & 1) * halo.staging_bytes;", "return 0 * halo.staging_bytes;", "halo"
+    ),
+    "a chunk that is dropped": Fault(
+        HALO,
+        "at < halo.push_count; at += halo.pushers",
+        "at < halo.push_count - 1; at += halo.pushers",
+        "halo",
+    ),
+    "a chunk that is taken for one that is there": Fault(
+        HALO, "if (segment.chunk > here) return at;", "if (segment.chunk > here + 1) return at;", "halo"
+    ),
+    "a sum that is put off without its total": Fault(
+        HALO, "    load(was.slot, 1, sums.total);\n", "    sums.total.template clear<R>();\n", "halo"
+    ),
+    "an outbox that is packed again too soon": Fault(
+        HALO,
+        "      if (asked) device::quiet_puts();  // or",
+        "      if (asked && halo.me < 0) device::quiet_puts();  // or",
+        "halo",
     ),
     "a hub's parts added by the first to arrive": Fault(
         SOFTMAX, "if (before != 1) continue;", "if (before != hub.slots) continue;", "softmax"
@@ -109,8 +185,8 @@ from shim.test_table import gather
 library, by, seed = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 engine, rng = Engine.shim(Path(library)), np.random.default_rng(seed)
 for turn in range(int(sys.argv[4])):
-    for name in ("ordinary", "hub"):
-        for width in (1, 33):
+    for name in ("ordinary", "hub", *(["one_way"] if by == "halo" else [])):
+        for width in (1, int(sys.argv[5])):
             if by in table.OPERATIONS:
                 table.check(engine, table.Entry(by, "float32", width, name), rng)
             elif by == "unreachable":
@@ -121,10 +197,10 @@ print("unnoticed")
 """
 
 
-def look(library: Path, by: str, seed: list[int], turns: int) -> str:
+def look(library: Path, by: str, seed: list[int], turns: int, width: int = 33) -> str:
     """What is found in so many turns, in a process of its own: the last line that it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, library, by, json.dumps(seed), str(turns)],
+        [sys.executable, "-c", LOOK, library, by, json.dumps(seed), str(turns), str(width)],
         env=os.environ | {"PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,
@@ -146,5 +222,5 @@ def test_a_planted_fault_is_found(rng, shim, shim_before, tmp_path, name):
     fault = FAULTS[name]
     file, objects = fault.where
     library = (shim_before if fault.before else shim).altered(file, fault.old, fault.new, objects, tmp_path)
-    found = look(library, fault.by, list(rng.bytes(4)), 100)
+    found = look(library, fault.by, list(rng.bytes(4)), 100, fault.width)
     assert found.startswith(("AssertionError", "RuntimeError")), found

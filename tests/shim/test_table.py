@@ -13,6 +13,7 @@ from world import plans_of
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Geometry, Rows
+from mgg_hpc.runtime.backends.world import World
 
 LINES = [
     pytest.param(line, marks=[] if line.width in table.FEW_WIDTHS else pytest.mark.slow, id=str(line))
@@ -70,28 +71,21 @@ def test_rows_of_pes_that_no_pointer_reaches_are_fetched(rng, engine, case, widt
 def gather(engine, case, width, reached, rng):
     """Gather random rows on every rank of a case, and compare."""
     format = RowFormat(np.dtype(np.float32), width)
-    backends = engine.backends(len(case.bounds) - 1)
+    world = World(len(case.bounds) - 1, lambda rank, peer: rank == peer or peer in reached)
+    backends = engine.backends(world)
     x = rng.standard_normal((case.nodes, width)).astype(np.float32)
     rows = [backend.rows(np.diff(case.bounds), format, symmetric=True) for backend in backends]
     ids = rng.integers(0, case.nodes, 70)
     outputs = [backend.rows(np.full(len(backends), len(ids)), format, symmetric=True) for backend in backends]
-    try:
-        for kept in (rows, outputs):
-            engine.module.shim_symmetric([int(a) for a in kept[0].addresses], len(kept[0].buffer))
-        for rank, own in enumerate(rows):
-            own.local[:] = x[case.bounds[rank] : case.bounds[rank + 1]]
+    for rank, own in enumerate(rows):
+        own.local[:] = x[case.bounds[rank] : case.bounds[rank + 1]]
+    engine.seed(int(rng.integers(1 << 60)))
+    with engine.together(world) as of:
         for rank, backend in enumerate(backends):
-            table_here = rows[rank].shaped(width)
-            table_here.addresses = np.array(
-                [a if pe == rank or pe in reached else 0 for pe, a in enumerate(rows[rank].addresses)],
-                np.uint64,
-            )
-            engine.seed(int(rng.integers(1 << 60)), rank)
-            backend.has_gets = True
-            backend.gather(table_here, case.bounds, ids, outputs[rank].local)
-            np.testing.assert_array_equal(outputs[rank].local, x[ids])
-    finally:
-        engine.module.shim_forget()
+            with of(rank):
+                backend.gather(rows[rank], case.bounds, ids, outputs[rank].local)
+    for output in outputs:
+        np.testing.assert_array_equal(output.local, x[ids])
 
 
 @pytest.mark.parametrize("pes", [1, 2, 3, 4])
@@ -138,7 +132,7 @@ def test_bad_arguments_are_named(rng, engine):
         "gather: rows of PE 1 are not reachable by pointer from PE 0, and NVSHMEM does not run": lambda: (
             backend.gather(unreached, case.bounds, np.array([3]), out[:1])
         ),
-        "GPU's kernels read rows on their owners": lambda: backend.aggregate(
+        "a plan with a halo must be prepared first": lambda: backend.aggregate(
             plans_of(case, 2, "halo")[0], "copy", "sum", rows, out
         ),
         "these are float64": lambda: backend.aggregate(

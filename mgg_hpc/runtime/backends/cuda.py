@@ -272,7 +272,7 @@ class DeviceBackend:
     ) -> None:
         """See Backend.aggregate; ``edge`` and the epilogue's arrays are float32."""
         check_operation(op, reduce, edge)
-        epilogue = epilogue or Epilogue()
+        epilogue, kind = epilogue or Epilogue(), name_of(src.format)
         total = self.native.Sum(
             reduce,
             self._flat("edge", edge, plan.edges),
@@ -281,7 +281,7 @@ class DeviceBackend:
             self._flat("bias", epilogue.bias, src.format.dim),
             epilogue.relu,
         )
-        native, kind, made = self.native_plan(plan), name_of(src.format), self.launch(plan, src.format, reduce)
+        native, made = self.native_plan(plan), self.launch(plan, src.format, reduce)
         self._count(plan, src.format)
         if plan.lists is not None:
             if plan not in self._halos:

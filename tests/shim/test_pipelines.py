@@ -1,0 +1,297 @@
+"""The pipelined kernels over the shim: every number of PEs and every way to reach them, what crosses, what the knobs
+change, what MGG is compared with, and the adjoint."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+from gpu import table
+from world import plans_of
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan import crossing
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.base import Geometry
+from mgg_hpc.runtime.backends.cuda import Study
+from mgg_hpc.runtime.backends.world import World, everybody
+
+REACH = {
+    "all": lambda ranks: np.ones((ranks, ranks), bool),
+    "none": lambda ranks: np.eye(ranks, dtype=bool),
+    "nodes of two": lambda ranks: np.arange(ranks)[:, None] // 2 == np.arange(ranks) // 2,
+}
+REMOTE = ("ordinary", "all_remote", "hub")
+
+
+@pytest.mark.parametrize("transfer", ["get", "halo", "ring"])
+@pytest.mark.parametrize("reach", REACH)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("case", cases.CASES)
+def test_bits_equal_those_of_direct(rng, engine, case, ranks, reach, transfer):
+    entry = table.Entry(transfer, "float32", 33, case)
+    made = cases.CASES[case](rng, ranks)
+    table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), table.SMALL)
+
+
+@pytest.mark.parametrize("case", ["ordinary", "hub", "all_remote"])
+@pytest.mark.parametrize("transfer", ["get", "halo"])
+@pytest.mark.parametrize("geometry", [Geometry(1, 1, 1), Geometry(7, 3, 4, 2), Geometry(8, 32, 1)], ids=str)
+def test_any_geometry(rng, engine, transfer, geometry, case):
+    entry = table.Entry(transfer, "bfloat16", 31, case)
+    made = cases.CASES[case](rng, 3)
+    table.compare(engine, made, entry, rng, transfer, REACH["nodes of two"](3), geometry)
+
+
+@pytest.mark.parametrize("case", REMOTE)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
+    entry = table.Entry("halo", "float32", 129, case)
+    made = cases.CASES[case](rng, ranks)
+    reach = REACH[str(rng.choice(list(REACH)))](ranks)
+    for room in (0, 100_000):
+        study = Study(put_off_bytes=room)
+        table.compare(engine, made, entry, rng, "halo", reach, table.SMALL, study)
+
+
+@pytest.mark.parametrize("case", REMOTE)
+@pytest.mark.parametrize(
+    ("transfer", "study"),
+    [
+        ("get", Study(interleave=False)),
+        ("get", Study(partition=False)),
+        ("get", Study(level="thread")),
+        ("get", Study(level="block")),
+        ("get", Study(partition=False, interleave=False)),
+        ("halo", Study(bulk=True)),
+        ("halo", Study(partition=False)),
+        ("ring", Study()),
+        ("ring", Study(bulk=True)),
+    ],
+    ids=str,
+)
+def test_what_mgg_is_compared_with_gives_the_same_bits(rng, engine, case, transfer, study):
+    for ranks, reach in ((3, "all"), (4, "nodes of two")):
+        made = cases.CASES[case](rng, ranks)
+        entry = table.Entry(transfer, "float32", 33, case)
+        table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), table.SMALL, study)
+
+
+def test_levels_other_than_warps_are_sums_of_float32(rng, engine):
+    case = cases.ordinary(rng, 2)
+    x = rng.standard_normal((case.nodes, 5)).astype(np.float16)
+    played = table.Played(engine, case, x, transfer="get", study=Study(level="thread"))
+    with pytest.raises(ValueError, match="no kernel of 1 lanes and 1 packs"):
+        played.aggregate(rng)
+
+
+@pytest.mark.parametrize("reach", REACH)
+@pytest.mark.parametrize(
+    "case", ["ordinary", "one_way", "rank_without_rows", "duplicates", "self_loops", "no_edges"]
+)
+def test_each_distinct_remote_row_crosses_once_in_halo_and_once_an_edge_otherwise(rng, engine, case, reach):
+    made = cases.CASES[case](rng, 4)
+    x = rng.standard_normal((made.nodes, 33)).astype(np.float32)
+    for transfer in ("direct", "get", "halo", "ring"):
+        reaches = REACH["all" if transfer == "direct" else reach](4)
+        played = table.Played(
+            engine, made, x, transfer=transfer, reaches=lambda rank, peer, of=reaches: bool(of[rank, peer])
+        )
+        distinct = sum(len(np.unique(remote_sources(made, rank))) for rank in range(4))
+        edges = sum(len(remote_sources(made, rank)) for rank in range(4))
+        everything = 3 * made.nodes  # each partition to each other PE
+        rows = {"halo": distinct, "ring": everything}.get(transfer, edges)
+        engine.module.shim_counts()
+        for call in range(3):
+            played.aggregate(rng)
+            assert engine.module.shim_counts()["crossed"] == rows * played.format.row_bytes
+            if transfer == "halo":
+                pushed = [b.halo(p).rows_pushed() for b, p in zip(played.backends, played.plans, strict=True)]
+                assert sum(pushed) == (call + 1) * rows
+                metered = sum(backend.meter.remote_rows for backend in played.backends)
+                assert metered == (call + 1) * rows
+
+
+def remote_sources(case, rank):
+    """Of a rank's edges, the sources that other ranks own."""
+    sources = case.part(rank)[1]
+    return sources[(sources < case.bounds[rank]) | (sources >= case.bounds[rank + 1])]
+
+
+def schedule(engine, rng, geometry, reach, **study):
+    """What the shim counted of one call in which every edge is remote: a PE sums, and the other only owns."""
+    nodes, degree = 64, 24
+    destination = np.repeat(np.arange(nodes // 2), degree)
+    source = nodes // 2 + rng.integers(0, nodes // 2, len(destination))
+    case = cases.csr(source, destination, nodes, np.array([0, nodes // 2, nodes]))
+    x = rng.standard_normal((nodes, 128)).astype(np.float32)  # a warp each row
+    reaches = (lambda rank, peer: rank == peer) if reach == "far" else everybody
+    played = table.Played(engine, case, x, geometry, "get", reaches, Study(**study))
+    backend, plan = played.backends[0], played.plans[0]
+    out = backend.padded(plan.destinations, played.format)
+    engine.module.shim_counts()
+    engine.seed(int(rng.integers(1 << 60)))
+    with engine.together(played.world) as of, of(0):
+        backend.aggregate(plan, "copy", "sum", played.rows[0], out)
+    return engine.module.shim_counts()
+
+
+@pytest.mark.parametrize("reach", ["near", "far"])
+def test_each_knob_changes_what_the_paper_says_and_nothing_else(rng, engine, reach):
+    """ps: rows of a stage. dist: stages under way. wpb: warps of a block. (MGG, sections 3.3 and 4.)"""
+    found = {
+        (ps, dist, wpb): schedule(engine, rng, Geometry(ps, dist, wpb), reach)
+        for ps, dist, wpb in [(3, 2, 2), (6, 2, 2), (3, 4, 2), (3, 2, 4)]
+    }
+    for (ps, dist, wpb), counts in found.items():
+        assert counts["most_rows_a_stage"] == ps
+        assert counts["threads"] == 32 * wpb
+    assert found[6, 2, 2]["stages"] == found[3, 2, 2]["stages"] / 2 == 32 * 24 / 6
+    # More stages under way, of as many rows each: what a warp has asked for, where it has as much to do.
+    for (ps, dist, _), counts in found.items():
+        assert counts["most_under_way"] == ps * dist
+    # numWarps = partitions / dist, numBlocks = numWarps / wpb, where more would fit at once.
+    if reach == "near":
+        partitions = {ps: 32 * 24 // ps for ps in (3, 6)}
+        for (ps, dist, wpb), counts in found.items():
+            assert counts["blocks"] == -(-partitions[ps] // (dist * wpb))
+
+
+def test_rows_out_of_reach_have_a_partition_size_of_their_own(rng, engine):
+    for reach, rows in (("near", 8), ("far", 2)):
+        counts = schedule(engine, rng, Geometry(8, 2, 2, far_ps=2), reach)
+        assert counts["most_rows_a_stage"] == rows
+
+
+def test_without_interleaving_one_stage_is_under_way(rng, engine):
+    assert schedule(engine, rng, Geometry(3, 4, 2), "near", interleave=False)["most_under_way"] == 3
+
+
+def test_levels_change_who_gets_a_row(rng, engine):
+    """A row of 512 bytes is one copy for a warp or a block, and 32 for its threads."""
+    stages = {
+        level: schedule(engine, rng, Geometry(3, 2, 2), "near", level=level)["stages"]
+        for level in ("thread", "warp", "block")
+    }
+    assert stages["thread"] == 32 * stages["warp"]
+    assert schedule(engine, rng, Geometry(3, 2, 2), "near", level="block")["threads"] == 256
+
+
+def adjoint_plans(case, ps):
+    """Every rank's plan that gives gradients of its halo back."""
+    plans = plans_of(case, ps, "halo", 1)
+    begins = [crossing.adjoint_places(plan.lists) for plan in plans]
+    capacity = max(len(plan.lists.send_rows) for plan in plans)
+    most = max(int(plan.lists.receive_counts.sum()) for plan in plans)
+    return plans, [
+        crossing.adjoint(plan, np.array([each[rank] for each in begins]), capacity, most)
+        for rank, plan in enumerate(plans)
+    ]
+
+
+@pytest.mark.parametrize("reach", REACH)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("case", cases.CASES)
+def test_the_adjoint_sums_halo_gradients_at_their_owners(rng, engine, case, ranks, reach):
+    case, width = cases.CASES[case](rng, ranks), 33
+    forward, back = adjoint_plans(case, 2)
+    reaches = REACH[reach](ranks)
+    world = World(ranks, lambda rank, peer: bool(reaches[rank, peer]))
+    format = RowFormat(np.dtype(np.float32), width)
+    backends = engine.backends(world)
+    counts = np.array([int(case.bounds[rank + 1] - case.bounds[rank]) for rank in range(ranks)])
+    counts += [len(plan.halo) for plan in forward]
+    given = [backend.rows(counts, format, symmetric=False) for backend in backends]
+    for backend, plan in zip(backends, back, strict=True):
+        backend.chunk_bytes = 300
+        backend.prepare(plan, format)
+    for _ in range(4):
+        wanted = np.zeros((case.nodes, width))
+        size = np.zeros((case.nodes, width))
+        for rank, (rows, plan) in enumerate(zip(given, forward, strict=True)):
+            values = rng.standard_normal(rows.local.shape).astype(np.float32)
+            rows.local[:] = values
+            own = np.arange(case.bounds[rank], case.bounds[rank + 1])
+            owner = np.repeat(np.arange(ranks), np.diff(plan.halo_bounds))
+            ids = np.concatenate([own, plan.halo + case.bounds[owner]]).astype(int)
+            np.add.at(wanted, ids, values.astype(np.float64))
+            np.add.at(size, ids, np.abs(values))
+        engine.seed(int(rng.integers(1 << 60)))
+        outputs = [
+            engine.nan_rows(b, plan.destinations, format) for b, plan in zip(backends, back, strict=True)
+        ]
+        with engine.together(world) as of:
+            for rank, backend in enumerate(backends):
+                with of(rank):
+                    backend.aggregate(back[rank], "copy", "sum", given[rank], outputs[rank])
+        found = np.concatenate(outputs)
+        bound = size * np.finfo(np.float32).eps * 2  # four ranks at most
+        assert (np.abs(found - wanted) <= bound).all()
+
+
+def test_gradients_are_summed_in_the_order_of_ranks(rng, engine):
+    """1, 2^24 and -2^24 in float32: only 2^24 - 2^24 + 1 gives 1."""
+    bounds = np.array([0, 1, 2, 3, 4])
+    source = np.zeros(4, np.int64)  # all need row 0 of rank 0
+    case = cases.csr(source, np.arange(4), 4, bounds)
+    forward, back = adjoint_plans(case, 2)
+    world = World(4)
+    format = RowFormat(np.dtype(np.float32), 1)
+    backends = engine.backends(world)
+    counts = np.array([1 + len(plan.halo) for plan in forward])
+    given = [backend.rows(counts, format, symmetric=False) for backend in backends]
+    for rank, value in enumerate([0.0, 2.0**24, -(2.0**24), 1.0]):
+        given[rank].local[-1] = value
+    for backend, plan in zip(backends, back, strict=True):
+        backend.prepare(plan, format)
+    for _ in range(6):
+        engine.seed(int(rng.integers(1 << 60)))
+        outputs = [engine.nan_rows(b, 1, format) for b in backends]
+        with engine.together(world) as of:
+            for rank, backend in enumerate(backends):
+                with of(rank):
+                    backend.aggregate(back[rank], "copy", "sum", given[rank], outputs[rank])
+        assert outputs[0][0, 0] == 1.0
+
+
+def test_calls_over_rows_of_several_widths_share_an_exchange(rng, engine):
+    """Chunks of narrow rows hold more of them; signals stay those of their senders."""
+    case = cases.ordinary(rng, 3)
+    wide = rng.standard_normal((case.nodes, 65)).astype(np.float32)
+    played = table.Played(engine, case, wide, transfer="halo", chunk_bytes=600)
+    for width in (65, 3, 3, 65, 17, 65, 1):
+        x = rng.standard_normal((case.nodes, width)).astype(np.float32)
+        wanted = table.Played(engine, case, x).aggregate(rng)
+        played.format = RowFormat(np.dtype(np.float32), width)
+        played.rows = [rows.shaped(width) for rows in played.rows]
+        played.write(x)
+        np.testing.assert_array_equal(played.aggregate(rng), wanted)
+
+
+def test_what_does_not_fit_is_refused_by_name(rng, engine):
+    case = cases.ordinary(rng, 2)
+    x = rng.standard_normal((case.nodes, 129)).astype(np.float32)
+
+    def refused(error, message, geometry, transfer="get", **more):
+        with pytest.raises(error, match=message):
+            table.Played(engine, case, x, geometry, transfer, **more).aggregate(rng)
+
+    refused(
+        InputError,
+        r"plan.ps = 64: a block takes [\d,]+ bytes of shared memory, but shim has 232,448; at most \d+$",
+        Geometry(64, 8, 4),
+    )
+    refused(InputError, r"plan.dist = 33: get has 32 stages under way at most", Geometry(1, 33, 1))
+    refused(InputError, r"plan.wpb = 33: a block of 1056 threads", Geometry(1, 1, 33), "halo")
+    played = table.Played(engine, case, x, transfer="halo")
+    backend, rows = played.backends[0], played.rows[0]
+    out = backend.padded(played.plans[0].destinations, played.format)
+    other = plans_of(case, 2, "halo", 1)[0]
+    with pytest.raises(ValueError, match="a plan with a halo must be prepared first"):
+        backend.aggregate(other, "copy", "sum", rows, out)
+    with pytest.raises(ValueError, match="GPUs take a plan of one wave"):
+        backend.prepare(plans_of(case, 2, "halo", 3)[0], played.format)
+    wider = backend.rows(np.diff(case.bounds), RowFormat(np.dtype(np.float32), 200), True)
+    out = backend.padded(played.plans[0].destinations, wider.format)
+    with pytest.raises(ValueError, match="halo: rows of 800 bytes; prepared for up to 528"):
+        backend.aggregate(played.plans[0], "copy", "sum", wider, out)
