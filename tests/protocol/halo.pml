@@ -1,0 +1,205 @@
+/* The signals of cuda/halo.cuh between PEs, as a model that Spin checks in every order.
+ *
+ * PES, CALLS: how many. UPWARDS: only PEs of higher number are sent rows; AROUND: only the next; else all are. FAR: rows go by puts with a signal, from an outbox, and
+ * not by stores through pointers. Memory is weak: what a PE stores, or puts, lands at some later time and in any order,
+ * unless something orders it; what it loads may be loaded earlier than where it stands.
+ *
+ * Each WITHOUT_... takes one element away; each must be caught.
+ */
+#ifndef BLOCKS
+#define BLOCKS 2 /* of a PE, that sum */
+#endif
+
+#if defined(UPWARDS)
+#define SENDS(p, q) ((p) < (q))
+#elif defined(AROUND)
+#define SENDS(p, q) (((p) + 1) % PES == (q))
+#else
+#define SENDS(p, q) 1
+#endif
+
+#define PAIR(p, q) ((p) * PES + (q))
+#ifdef WITHOUT_TWO_STAGINGS
+#define STAGING(call) 0
+#else
+#define STAGING(call) ((call) & 1)
+#endif
+
+/* In q's memory: rows of p for an odd or even call (the number of the call stands for them), and signals. */
+byte staging[2 * PES * PES];
+byte arrived[PES * PES];
+byte credit[PES * PES]; /* in p's memory: up to which call q has read */
+
+/* Rows under way: their call, or 0, and the staging that they are for. A signal or a credit that comes later is nothing
+ * that a slower reader would not make up for, so these are there at once; a put brings its signal after its rows. */
+byte under_way[PES * PES];
+byte place[PES * PES];
+byte outbox[PES * PES];
+
+byte left[PES];  /* blocks of this call that have ended */
+byte calls[PES]; /* that have ended */
+bool pushed[PES];
+
+#ifdef FAR
+#define ROWS(at) outbox[at]
+#else
+#define ROWS(at) under_way[at]
+#endif
+
+/* What is under way from one PE to another lands. */
+proctype network(byte at) {
+end:
+  do
+  :: atomic {
+       under_way[at] != 0 ->
+       staging[place[at] * PES * PES + at] = ROWS(at);
+#ifdef FAR
+       assert(arrived[at] < under_way[at]); /* signals only grow */
+       arrived[at] = under_way[at];
+#endif
+       under_way[at] = 0
+     }
+  od
+}
+
+#ifdef WITHOUT_A_CHUNK
+#define DROPPED (call == 2 && peer == PES - 1)
+#else
+#define DROPPED false
+#endif
+#define LANDED(me, peer) (under_way[PAIR(me, peer)] == 0)
+
+/* The blocks that push. A step is whatever others can tell from its neighbours. */
+proctype pusher(byte me) {
+  byte call = 1, peer;
+  do
+  :: call > CALLS -> break
+  :: else ->
+     calls[me] == call - 1; /* kernels of a stream follow each other */
+     do
+     :: atomic { peer < PES && (peer == me || !SENDS(me, peer) || DROPPED) -> peer++ }
+     :: peer < PES && peer != me && SENDS(me, peer) && !DROPPED ->
+        atomic {
+#ifndef WITHOUT_CREDIT_WAIT
+          (call <= 2 || credit[PAIR(me, peer)] >= call - 2);
+#endif
+#ifdef FAR
+          outbox[PAIR(me, peer)] = call
+        };
+        atomic {
+          LANDED(me, peer); /* a queue of one put will do */
+          under_way[PAIR(me, peer)] = call;
+          place[PAIR(me, peer)] = STAGING(call);
+          peer++
+        }
+#else
+          assert(LANDED(me, peer));
+          under_way[PAIR(me, peer)] = call;
+          place[PAIR(me, peer)] = STAGING(call)
+        };
+        atomic {
+#ifndef WITHOUT_RELEASE
+          LANDED(me, peer); /* the block's barrier, and the release of the signal */
+#endif
+          arrived[PAIR(me, peer)] = call;
+          peer++
+        }
+#endif
+     :: peer == PES -> break
+     od;
+     peer = 0;
+#ifndef WITHOUT_QUIET
+     /* quiet_puts, or for stores the end of the kernel: all has landed. */
+     do
+     :: atomic { peer < PES && LANDED(me, peer) -> peer++ }
+     :: peer == PES -> break
+     od;
+     peer = 0;
+#endif
+     atomic { pushed[me] = true; call++ }
+  od
+}
+
+inline give_credit() {
+  for (owner : 0 .. PES - 1) {
+    if
+    :: owner != me && SENDS(owner, me) -> credit[PAIR(owner, me)] = call
+    :: else -> skip
+    fi
+  };
+  owner = 0
+}
+
+#ifdef WITHOUT_EPOCH
+#define THERE(at) (arrived[at] >= call - 1)
+#elif defined(WITHOUT_SIGNAL_WAIT)
+#define THERE(at) true
+#else
+#define THERE(at) (arrived[at] >= call)
+#endif
+
+/* A block that sums all that arrives. The last to leave gives the owners their credit and ends the call. */
+proctype block(byte me) {
+  byte call = 1, owner, seen;
+  do
+  :: call > CALLS -> break
+  :: else ->
+     calls[me] == call - 1;
+#ifdef WITHOUT_ORDER_OF_THE_CREDIT
+     /* Nothing keeps the credit from being seen before the last loads are done. */
+     atomic {
+       if
+       :: give_credit()
+       :: skip
+       fi
+     };
+#endif
+     do
+     :: atomic { owner < PES && (owner == me || !SENDS(owner, me)) -> owner++ }
+#ifdef WITHOUT_ACQUIRE
+     :: atomic { owner < PES && owner != me && SENDS(owner, me) ->
+                 seen = staging[STAGING(call) * PES * PES + PAIR(owner, me)] };
+        atomic { THERE(PAIR(owner, me)) -> assert(seen == call); seen = 0; owner++ }
+#endif
+     :: atomic { owner < PES && owner != me && SENDS(owner, me) && THERE(PAIR(owner, me)) ->
+                 /* Neither too early, nor written again before it is read. */
+                 assert(staging[STAGING(call) * PES * PES + PAIR(owner, me)] == call);
+                 owner++ }
+     :: owner == PES -> break
+     od;
+     owner = 0;
+     atomic {
+       left[me]++;
+       if
+#ifdef WITHOUT_THE_LAST_BLOCK
+       :: left[me] == 1 -> give_credit()
+#endif
+       :: else -> skip
+       fi
+     };
+     if
+     :: atomic { left[me] == BLOCKS && pushed[me] -> /* the blocks that push leave too */
+#if !defined(WITHOUT_CREDIT) && !defined(WITHOUT_THE_LAST_BLOCK)
+                 give_credit();
+#endif
+                 left[me] = 0; pushed[me] = false; calls[me] = call; call++ }
+     :: atomic { calls[me] == call -> call++ }
+     fi
+  od
+}
+
+init {
+  byte pe, other, number;
+  atomic {
+    for (pe : 0 .. PES - 1) {
+      run pusher(pe);
+      for (other : 0 .. PES - 1) {
+        if
+        :: other != pe && SENDS(pe, other) -> run network(PAIR(pe, other))
+        :: else -> skip
+        fi
+      };
+      for (number : 1 .. BLOCKS) { run block(pe) }
+    }
+  }
+}

@@ -1,0 +1,86 @@
+"""The halo's signals between PEs, as a model (halo.pml) that Spin checks in every order: no chunk is lost, none is
+written again while it is read, nobody waits for ever; and each element that is taken away is missed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MODEL = Path(__file__).with_name("halo.pml")
+SECONDS = 250
+
+# PEs, who sends to whom, calls (from the third on they wait for credits), and blocks that sum.
+WORLDS = {
+    "2 PEs": "-DPES=2 -DCALLS=4 -DBLOCKS=2",
+    "2 PEs, one way": "-DPES=2 -DCALLS=4 -DBLOCKS=2 -DUPWARDS",
+    "2 PEs, puts": "-DPES=2 -DCALLS=4 -DBLOCKS=2 -DFAR",
+    "2 PEs, one way, puts": "-DPES=2 -DCALLS=4 -DBLOCKS=2 -DUPWARDS -DFAR",
+    "3 PEs": "-DPES=3 -DCALLS=3 -DBLOCKS=1",
+    "3 PEs, one way": "-DPES=3 -DCALLS=3 -DBLOCKS=1 -DUPWARDS",
+    "4 PEs": "-DPES=4 -DCALLS=3 -DBLOCKS=1",
+}
+# What is taken away, and the world in which it must be missed: credits matter where one PE can run ahead.
+ELEMENTS = {
+    "RELEASE": "2 PEs",
+    "ACQUIRE": "2 PEs",
+    "SIGNAL_WAIT": "2 PEs",
+    "EPOCH": "2 PEs",
+    "A_CHUNK": "2 PEs",
+    "TWO_STAGINGS": "2 PEs",
+    "CREDIT": "2 PEs, one way",
+    "CREDIT_WAIT": "2 PEs, one way",
+    "ORDER_OF_THE_CREDIT": "2 PEs, one way",
+    "THE_LAST_BLOCK": "2 PEs, one way",
+    "QUIET": "2 PEs, puts",
+}
+
+
+@pytest.fixture
+def check(require, tmp_path):
+    """check(options): (states, what is wrong or None)."""
+    for program in ("spin", "gcc"):
+        require(shutil.which(program) is not None, f"no {program} (apt install {program})")
+
+    def run(options: str) -> tuple[int, str | None]:
+        def done(*command: str, seconds: float = 60.0) -> str:
+            said = subprocess.run(
+                command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=seconds
+            )
+            assert said.returncode == 0, said.stdout + said.stderr
+            return said.stdout
+
+        shutil.copy(MODEL, tmp_path)
+        done("spin", "-a", *options.split(), MODEL.name)
+        done("gcc", "-O2", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=8000", "-o", "pan", "pan.c")
+        said = done("./pan", "-m200000", seconds=SECONDS)
+        # Not exhaustive where the depth or the memory that it was given did not do.
+        assert "max search depth too small" not in said and "out of memory" not in said, said
+        states = re.search(r"([\d.e+]+) states, stored", said)
+        errors = re.search(r"errors: (\d+)", said)
+        assert states and errors, said
+        wrong = re.search(r"pan:\d+: (.*) \(at depth", said)
+        assert (wrong is not None) == (errors[1] != "0"), said
+        return int(float(states[1])), wrong and wrong[1]
+
+    return run
+
+
+@pytest.mark.parametrize("world", [pytest.param(w, marks=pytest.mark.slow if w[0] != "2" else []) for w in WORLDS])
+def test_nothing_is_lost_overwritten_or_waited_for_in_vain(check, world):
+    states, wrong = check(WORLDS[world])
+    assert wrong is None
+    assert states > 10_000  # or nothing was searched
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_each_element_that_is_taken_away_is_missed(check, element):
+    _, wrong = check(f"{WORLDS[ELEMENTS[element]]} -DWITHOUT_{element}")
+    assert wrong and re.match(r"assertion violated|invalid end state", wrong)
+
+
+def test_every_element_of_the_model_is_taken_away_once():
+    assert set(re.findall(r"WITHOUT_([A-Z_]+)", MODEL.read_text())) == set(ELEMENTS)
