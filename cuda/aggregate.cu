@@ -23,12 +23,12 @@ void (*direct(const Variant& variant, const Shape& shape))(Call) {
 
 }  // namespace
 
-void aggregate(const Call& call, const Variant& variant, const Shape& shape, const gpu::Launch& launch) {
-  gpu::launch(direct(variant, shape), call, launch);
+void aggregate(const Call& call, const Kernel& kernel, const gpu::Launch& launch) {
+  gpu::launch(direct(kernel.variant, kernel.shape), call, launch);
 }
 
-gpu::Occupancy direct_occupancy(Rows, const Variant& variant, const Shape& shape, int threads, int64_t shared) {
-  return gpu::occupancy(direct(variant, shape), threads, shared);
+gpu::Occupancy direct_occupancy(Rows, const Kernel& kernel, int threads, int64_t shared_bytes) {
+  return gpu::occupancy(direct(kernel.variant, kernel.shape), threads, shared_bytes);
 }
 
 void sddmm(const DeviceSddmm<Rows>& call, const Shape& shape, const gpu::Launch& launch) {

@@ -32,12 +32,12 @@ void (*get(const Variant& variant, const Shape& shape))(Call) {
 
 }  // namespace
 
-void aggregate(const Call& call, const Variant& variant, const Shape& shape, const gpu::Launch& launch) {
-  gpu::launch(get(variant, shape), call, launch);
+void aggregate(const Call& call, const Kernel& kernel, const gpu::Launch& launch) {
+  gpu::launch(get(kernel.variant, kernel.shape), call, launch);
 }
 
-gpu::Occupancy get_occupancy(Rows, const Variant& variant, const Shape& shape, int threads, int64_t shared) {
-  return gpu::occupancy(get(variant, shape), threads, shared);
+gpu::Occupancy get_occupancy(Rows, const Kernel& kernel, int threads, int64_t shared_bytes) {
+  return gpu::occupancy(get(kernel.variant, kernel.shape), threads, shared_bytes);
 }
 
 }  // namespace mgg

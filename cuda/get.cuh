@@ -1,4 +1,4 @@
-// Sums the rows of each destination's neighbours on a GPU: the transfer `get`, MGG's own pipeline (OSDI '23, section 3).
+// Sums the rows of each destination's neighbours on a GPU: the transfer `get`, MGG's own pipeline (OSDI '23, 3.3).
 //
 // A worker alternates between local neighbour partitions, which it sums from registers, and remote ones, which have
 // been asked for `dist` stages before: while it sums a destination's local rows, this one's remote rows and those of

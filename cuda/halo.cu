@@ -21,12 +21,12 @@ void (*halo(const Variant& variant, const Shape& shape))(Call) {
 
 }  // namespace
 
-void aggregate(const Call& call, const Variant& variant, const Shape& shape, const gpu::Launch& launch) {
-  gpu::launch(halo(variant, shape), call, launch);
+void aggregate(const Call& call, const Kernel& kernel, const gpu::Launch& launch) {
+  gpu::launch(halo(kernel.variant, kernel.shape), call, launch);
 }
 
-gpu::Occupancy halo_occupancy(Rows, const Variant& variant, const Shape& shape, int threads, int64_t shared) {
-  return gpu::occupancy(halo(variant, shape), threads, shared);
+gpu::Occupancy halo_occupancy(Rows, const Kernel& kernel, int threads, int64_t shared_bytes) {
+  return gpu::occupancy(halo(kernel.variant, kernel.shape), threads, shared_bytes);
 }
 
 }  // namespace mgg

@@ -19,13 +19,18 @@ struct Variant {
   bool far;  // whether some rows are reached by the transport only
 };
 
-#define MGG_DECLARE(S)                                                                                                \
-  void aggregate(const DeviceAggregation<S>& call, const Variant& variant, const Shape& shape, const gpu::Launch& launch); \
-  void aggregate(const DeviceGetCall<S>& call, const Variant& variant, const Shape& shape, const gpu::Launch& launch);     \
-  void aggregate(const DeviceHaloCall<S>& call, const Variant& variant, const Shape& shape, const gpu::Launch& launch);    \
-  gpu::Occupancy direct_occupancy(S type, const Variant& variant, const Shape& shape, int threads, int64_t shared);        \
-  gpu::Occupancy get_occupancy(S type, const Variant& variant, const Shape& shape, int threads, int64_t shared);           \
-  gpu::Occupancy halo_occupancy(S type, const Variant& variant, const Shape& shape, int threads, int64_t shared);          \
+struct Kernel {
+  Variant variant;
+  Shape shape;
+};
+
+#define MGG_DECLARE(S)                                                                                 \
+  void aggregate(const DeviceAggregation<S>& call, const Kernel& kernel, const gpu::Launch& launch);   \
+  void aggregate(const DeviceGetCall<S>& call, const Kernel& kernel, const gpu::Launch& launch);       \
+  void aggregate(const DeviceHaloCall<S>& call, const Kernel& kernel, const gpu::Launch& launch);      \
+  gpu::Occupancy direct_occupancy(S type, const Kernel& kernel, int threads, int64_t shared_bytes);    \
+  gpu::Occupancy get_occupancy(S type, const Kernel& kernel, int threads, int64_t shared_bytes);       \
+  gpu::Occupancy halo_occupancy(S type, const Kernel& kernel, int threads, int64_t shared_bytes);      \
   void sddmm(const DeviceSddmm<S>& call, const Shape& shape, const gpu::Launch& launch);
 MGG_DECLARE(float)
 MGG_DECLARE(Float16)

@@ -88,10 +88,11 @@ void aggregate(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Ge
   auto call = plan.call<mgg::DeviceAggregation<S>>();
   if (call.count == 0) return;
   fill(call, plan, rows.dim, sum, geometry.shape);
-  const mgg::DevicePlan::Sources& sources = plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+  const mgg::DevicePlan::Sources& sources =
+      plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
   call.sources = typed<S>(sources.rows.as<const void*>()), call.link = sources.links.as<int32_t>();
   const auto transfer = sources.near ? mgg::Transfer::direct : mgg::Transfer::none;
-  mgg::aggregate(call, {sum.reduce == "max", transfer, false}, geometry.shape, geometry.launch());
+  mgg::aggregate(call, {{sum.reduce == "max", transfer, false}, geometry.shape}, geometry.launch());
 }
 
 template <class S>
@@ -99,11 +100,13 @@ void get(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Get& get
   mgg::DeviceGetCall<S> call{plan.call<mgg::DeviceAggregation<S>>(), {}};
   if (call.sum.count == 0) return;
   fill(call.sum, plan, rows.dim, sum, geometry.shape);
-  const mgg::DevicePlan::Sources& sources = plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+  const mgg::DevicePlan::Sources& sources =
+      plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
   call.sum.sources = typed<S>(sources.rows.as<const void*>()), call.sum.link = sources.links.as<int32_t>();
   call.get = {{0, get.near_ps, get.far_ps}, get.dist, get.interleaved, plan.owners(), at<char>(get.mine),
               at<char>(get.staging), at<int32_t>(get.channels), get.channel_count};
-  mgg::aggregate(call, {sum.reduce == "max", mgg::Transfer::get, sources.far}, geometry.shape, geometry.launch());
+  const mgg::Variant variant{sum.reduce == "max", mgg::Transfer::get, sources.far};
+  mgg::aggregate(call, {variant, geometry.shape}, geometry.launch());
 }
 
 template <class S>
@@ -116,7 +119,8 @@ void halo(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg
   call.sum.sources = typed<S>(crossing.own(rows));
   const bool max = sum.reduce == "max";
   if (crossing.empty()) {
-    if (call.sum.count) mgg::aggregate(call.sum, {max, mgg::Transfer::none, false}, geometry.shape, geometry.launch());
+    const mgg::Kernel kernel{{max, mgg::Transfer::none, false}, geometry.shape};
+    if (call.sum.count) mgg::aggregate(call.sum, kernel, geometry.launch());
     return;
   }
   const mgg::Shape& shape = geometry.shape;
@@ -127,14 +131,15 @@ void halo(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg
   call.halo.rows = at<char>(rows), call.halo.row_bytes = row_bytes<S>(dim);
   call.halo.pushers = halo.pushers, call.halo.claim = halo.claim, call.halo.bulk = halo.bulk;
   call.halo.stamps = halo.stamps;
-  mgg::aggregate(call, {max, mgg::Transfer::halo, exchange.far()}, shape, geometry.launch(true));
+  mgg::aggregate(call, {{max, mgg::Transfer::halo, exchange.far()}, shape}, geometry.launch(true));
 }
 
 template <class S>
 void sddmm(mgg::DevicePlan& plan, const Rows& rows, uint64_t destinations, uint64_t out, const Geometry& geometry) {
   auto call = plan.call<mgg::DeviceSddmm<S>>();
   if (call.count == 0) return;
-  const mgg::DevicePlan::Sources& sources = plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+  const mgg::DevicePlan::Sources& sources =
+      plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
   call.sources = typed<S>(sources.rows.as<const void*>()), call.indices = plan.indices();
   call.destinations = at<S>(destinations), call.out = at<float>(out);
   call.dim = rows.dim, call.stride = mgg::padded_stride(rows.dim, sizeof(S));
@@ -207,11 +212,11 @@ nb::dict limits() {
 
 template <class S>
 nb::dict occupancy(const std::string& transfer, bool max, bool far, int lanes, int packs, int threads, int64_t shared) {
-  const mgg::Shape shape{lanes, packs};
-  const mgg::Variant variant{max, transfer == "none" ? mgg::Transfer::none : mgg::Transfer::direct, far};
-  const mgg::gpu::Occupancy found = transfer == "get"    ? mgg::get_occupancy(S{}, variant, shape, threads, shared)
-                                    : transfer == "halo" ? mgg::halo_occupancy(S{}, variant, shape, threads, shared)
-                                                         : mgg::direct_occupancy(S{}, variant, shape, threads, shared);
+  const auto direct = transfer == "none" ? mgg::Transfer::none : mgg::Transfer::direct;
+  const mgg::Kernel kernel{{max, direct, far}, {lanes, packs}};
+  const mgg::gpu::Occupancy found = transfer == "get"    ? mgg::get_occupancy(S{}, kernel, threads, shared)
+                                    : transfer == "halo" ? mgg::halo_occupancy(S{}, kernel, threads, shared)
+                                                         : mgg::direct_occupancy(S{}, kernel, threads, shared);
   nb::dict said;
   said["registers"] = found.registers;
   said["stack_bytes"] = found.stack_bytes;
@@ -233,7 +238,8 @@ void bind_halo(nb::module_& module) {
                     uint64_t>(),
            "rank"_a, "stagings"_a, "signals"_a, "staging"_a, "staging_bytes"_a, "signal"_a, "outbox"_a)
       .def_prop_ro("far", &mgg::DeviceExchange::far)
-      .def("calls", [](const mgg::DeviceExchange& self) { return self.state().calls; }, "That have ended; waits for them.")
+      .def("calls", [](const mgg::DeviceExchange& self) { return self.state().calls; },
+           "That have ended; waits for them.")
       .def("rows_pushed", [](const mgg::DeviceExchange& self) { return self.state().rows_pushed; },
            "In all calls; waits for them.");
   nb::class_<mgg::DeviceCrossing>(module, "Crossing")
@@ -285,7 +291,8 @@ NB_MODULE(_cuda, module) {
 #undef MGG_OCCUPANCY
 
   nb::class_<Geometry>(module, "Geometry")
-      .def("__init__", [](Geometry* self, int lanes, int packs, int blocks, int threads, int64_t shared, uint64_t stream) {
+      .def("__init__", [](Geometry* self, int lanes, int packs, int blocks, int threads, int64_t shared,
+                          uint64_t stream) {
         new (self) Geometry{{lanes, packs}, blocks, threads, shared, stream};
       }, "lanes"_a, "packs"_a, "blocks"_a, "threads"_a, "shared_bytes"_a = 0, "stream"_a = 0);
   nb::class_<Rows>(module, "Rows")

@@ -20,7 +20,8 @@ inline void add_device_hub(DeviceSchedule& made, const std::vector<Segment>& seg
                            int64_t edges, int64_t part_edges) {
   const int64_t parts = (edges + part_edges - 1) / part_edges;
   if (made.segments.size() > INT32_MAX || made.slots > INT32_MAX - parts)
-    throw std::invalid_argument("plan: parts of " + std::to_string(part_edges) + " edges are too small; raise ps or dist");
+    throw std::invalid_argument("plan: parts of " + std::to_string(part_edges) +
+                                " edges are too small; raise ps or dist");
   const int32_t hub = static_cast<int32_t>(made.hubs.size());
   made.hubs.push_back({static_cast<int32_t>(made.segments.size()), made.slots, static_cast<int32_t>(parts), edges});
   int64_t open = static_cast<int64_t>(made.segments.size()), room = part_edges;
@@ -40,7 +41,7 @@ inline void add_device_hub(DeviceSchedule& made, const std::vector<Segment>& seg
   close();
 }
 
-// `plan`: chunks, indices, edges and destinations. Raises std::invalid_argument for a plan that names what is not there.
+// `plan`: chunks, indices, edges and destinations. Raises std::invalid_argument for one that names what is not there.
 inline DeviceSchedule make_device_schedule(const Schedule& plan, const std::vector<Segment>& segments,
                                            int64_t part_edges) {
   check_plan(plan, segments);

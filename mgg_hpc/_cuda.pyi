@@ -9,12 +9,98 @@ from typing import Any
 class Geometry:
     """Which kernel (lanes of a worker, packs of 16 bytes that a lane holds), and its grid."""
 
-    def __init__(self, lanes: int, packs: int, blocks: int, threads: int, stream: int = 0) -> None: ...
+    def __init__(
+        self, lanes: int, packs: int, blocks: int, threads: int, shared_bytes: int = 0, stream: int = 0
+    ) -> None: ...
 
 class Rows:
     """Rows of ``dim`` values on every PE. addresses: uint64 [P], row 0 on each; 0 where no pointer reaches it."""
 
     def __init__(self, addresses: Any, dim: int) -> None: ...
+
+class Sum:
+    """What is done with rows. reduce: "sum", "mean" or "max". Addresses; weight, scale, bias: float32, or 0."""
+
+    def __init__(self, reduce: str, weight: int, out: int, scale: int, bias: int, relu: bool) -> None: ...
+
+class Get:
+    """Stages of the get kernel. mine, staging: symmetric addresses, for rows that no pointer reaches. channels: int32.
+
+    Raises ValueError for a ps or dist out of range.
+    """
+
+    def __init__(
+        self,
+        near_ps: int,
+        far_ps: int,
+        dist: int,
+        interleaved: bool,
+        mine: int,
+        staging: int,
+        channels: int,
+        channel_count: int,
+    ) -> None: ...
+
+class Halo:
+    """How a halo is run: blocks that push, work claimed at once, tasks a worker can put off; addresses of stamps."""
+
+    def __init__(
+        self,
+        pushers: int,
+        claim: int,
+        slots: int,
+        bulk: bool = False,
+        stamp_blocks: int = 0,
+        stamp_pushes: int = 0,
+        stamp_arrivals: int = 0,
+    ) -> None: ...
+
+class Exchange:
+    """What a plan's halo keeps from call to call. stagings, signals: of each PE; 0 where no pointer reaches it."""
+
+    def __init__(
+        self,
+        rank: int,
+        stagings: list[int],
+        signals: list[int],
+        staging: int,
+        staging_bytes: int,
+        signal: int,
+        outbox: int,
+    ) -> None: ...
+    @property
+    def far(self) -> bool:
+        """Whether some PEs are reached by the transport only."""
+
+    def calls(self) -> int:
+        """That have ended; waits for them."""
+
+    def rows_pushed(self) -> int:
+        """In all calls; waits for them."""
+
+class Crossing:
+    """What crosses for rows of one size. pushes, arrivals: structs as uint8. indices: the plan's.
+
+    Raises ValueError for a plan or arrivals that do not fit.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        indices: Any,
+        pushes: Any,
+        arrivals: Any,
+        send_rows: Any,
+        owners: Any,
+        credits: int,
+    ) -> None: ...
+    @property
+    def pushes(self) -> int:
+        """Chunks that leave."""
+
+    @property
+    def arrivals(self) -> int:
+        """Chunks that come."""
 
 class Plan:
     """A plan in device memory. chunks, segments: the plan's structs as uint8. indices: int32 [E].
@@ -33,21 +119,32 @@ class Plan:
     def slots(self) -> int:
         """Parts of hubs."""
 
-    def aggregate_float32(
-        self,
-        rows: Rows,
-        reduce: str,
-        weight: int,
-        out: int,
-        scale: int,
-        bias: int,
-        relu: bool,
-        geometry: Geometry,
-    ) -> None:
-        """Backend.aggregate. reduce: "sum", "mean" or "max". weight, scale, bias: float32, or 0."""
+    def aggregate_float32(self, rows: Rows, sum: Sum, geometry: Geometry) -> None:
+        """Backend.aggregate, rows read through pointers."""
 
     aggregate_float16 = aggregate_float32
     aggregate_bfloat16 = aggregate_float32
+
+    def get_float32(self, rows: Rows, sum: Sum, get: Get, geometry: Geometry) -> None:
+        """Backend.aggregate, remote rows in stages."""
+
+    get_float16 = get_float32
+    get_bfloat16 = get_float32
+
+    def halo_float32(
+        self,
+        rows: int,
+        dim: int,
+        sum: Sum,
+        exchange: Exchange,
+        crossing: Crossing,
+        halo: Halo,
+        geometry: Geometry,
+    ) -> None:
+        """Backend.aggregate, remote rows once each. Collective; all blocks must be resident at once."""
+
+    halo_float16 = halo_float32
+    halo_bfloat16 = halo_float32
 
     def sddmm_float32(self, rows: Rows, destinations: int, out: int, geometry: Geometry) -> None:
         """EdgeKernels.sddmm."""
@@ -66,7 +163,7 @@ class Gathers:
         """EdgeKernels.gather."""
 
 def struct_sizes() -> list[int]:
-    """Bytes of the structs shared with Python: Chunk, Segment."""
+    """Bytes of the structs shared with Python: Chunk, Segment, Push, Arrival."""
 
 def compiler() -> str:
     """The version of nvcc that compiled the kernels."""
@@ -80,8 +177,16 @@ def limits() -> dict[str, Any]:
 def ring_bytes(threads: int, packs: int) -> int:
     """Shared memory of a block of the direct kernel."""
 
-def occupancy_float32(max: bool, remote: bool, lanes: int, packs: int, threads: int) -> dict[str, int]:
-    """Registers, stack bytes, most threads of a block, and blocks that a multiprocessor holds of the direct kernel."""
+def stage_bytes(threads: int, lanes: int, packs: int, rows: int, dist: int) -> int:
+    """Shared memory of a block of the get kernel."""
+
+def occupancy_float32(
+    transfer: str, max: bool, far: bool, lanes: int, packs: int, threads: int, shared_bytes: int
+) -> dict[str, int]:
+    """Registers, stack bytes, most threads of a block, and blocks that a multiprocessor holds of an aggregation.
+
+    transfer: "none", "direct", "get" or "halo".
+    """
 
 occupancy_float16 = occupancy_float32
 occupancy_bfloat16 = occupancy_float32

@@ -6,7 +6,7 @@ A chunk is a run of rows that one rank sends another, with a signal of its own. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,35 +38,32 @@ class Crossing:
 
 
 @dataclass(frozen=True, eq=False)
-class Ring:
-    """Whole partitions that go round the ranks, each passed on by every rank: NCCL's pattern (MGG on arXiv, figure 2).
+class RingPlan(Plan):
+    """A plan whose remote rows come as whole partitions, each passed on from rank to rank: NCCL's pattern.
 
-    A rank's staging holds the rows of the rank before it, then of the one before that, and so on.
+    (MGG on arXiv, figure 2.) A rank's staging holds the rows of the rank before it, then of the one before that, and
+    so on. bounds: int64 [P + 1], who owns which rows.
     """
 
-    rank: int
-    bounds: NDArray[np.int64]
+    bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
 
-    def _place(self, rank: int, owner: int) -> int:
+    def place(self, rank: int, owner: int) -> int:
         """Where ``owner``'s rows begin in the staging of ``rank``."""
         ranks = len(self.bounds) - 1
         before = [(rank - step) % ranks for step in range(1, (rank - owner) % ranks)]
         return sum(int(self.bounds[pe + 1] - self.bounds[pe]) for pe in before)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return self.bounds.nbytes
-
-    @property
     def capacity(self) -> int:
-        """Rows of the largest staging."""
+        """Rows of the largest staging; no rank sends more."""
         return int(self.bounds[-1] - np.diff(self.bounds).min(initial=int(self.bounds[-1])))
 
-    @property
-    def most_sent(self) -> int:
-        """Rows that a rank sends, at most: as many as the next one's staging holds."""
-        return self.capacity
+
+def extent(plan: Plan) -> tuple[int, int] | None:
+    """(rows of the largest staging, rows that a rank sends at most) of a plan whose rows are pushed; else None."""
+    if isinstance(plan, RingPlan):
+        return plan.capacity, plan.capacity
+    return None if plan.lists is None else (plan.lists.capacity, plan.lists.most_sent)
 
 
 def rows_a_chunk(row_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> int:
@@ -76,7 +73,7 @@ def rows_a_chunk(row_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> int:
 
 def lists_of(plan: Plan) -> HaloLists:
     """The lists of a halo in one wave. Raises ValueError for any other plan."""
-    if not isinstance(plan.lists, HaloLists) or plan.lists.waves != 1:
+    if plan.lists is None or plan.lists.waves != 1:
         raise ValueError("halo: GPUs take a plan of one wave (exchange.halo_in_waves with 1)")
     return plan.lists
 
@@ -87,8 +84,8 @@ def in_chunks(plan: Plan, rows: int, fewest: int) -> Crossing:
     A signal belongs to one sender in all calls, whatever their chunks are: it sets them in the order of the calls.
     Raises ValueError for a plan without a halo in one wave.
     """
-    if isinstance(plan.lists, Ring):
-        return _ring_in_chunks(plan.lists, rows, fewest)
+    if isinstance(plan, RingPlan):
+        return _ring_in_chunks(plan, rows, fewest)
     lists, rank = lists_of(plan), plan.rank
     ranks = lists.send_counts.shape[1]
     each = -(-lists.capacity // fewest)  # signals for each owner
@@ -116,36 +113,34 @@ def in_chunks(plan: Plan, rows: int, fewest: int) -> Crossing:
     )
 
 
-def ring(plan: Plan, bounds: NDArray[np.int64]) -> Plan:
-    """The plan whose remote rows come as whole partitions, from rank to rank. ``plan`` reads them on their owners."""
-    lists = Ring(plan.rank, bounds)
-    indices = plan.indices.copy()
-    segments = plan.segments.copy()
-    for number, chunk in enumerate(plan.chunks):
-        if number == 0:
-            continue
-        mine = slice(int(chunk["first_segment"]), int(chunk["first_segment"] + chunk["segments"]))
-        first = int(segments["first_edge"][mine][0])
-        count = int(segments["count"][mine].sum(dtype=np.int64))
-        indices[first : first + count] += np.int32(lists._place(plan.rank, int(chunk["pe"])))
-        segments["chunk"][mine] = 1
+def ring(plan: Plan, bounds: NDArray[np.int64]) -> RingPlan:
+    """The same sums as those of ``plan``, which reads rows on their owners."""
     chunks = np.zeros(2, dtype=CHUNK)
     chunks[0] = plan.chunks[0]
-    local = int(chunks[0]["segments"])
+    segments, indices, local = plan.segments.copy(), plan.indices.copy(), int(chunks[0]["segments"])
     others = int(bounds[-1] - (bounds[plan.rank + 1] - bounds[plan.rank]))
     chunks[1] = (HALO, plan.rank, 0, others, local, len(segments) - local)
-    return replace(plan, chunks=chunks, segments=segments, indices=indices, transfer="halo", lists=lists)
+    segments["chunk"][local:] = 1
+    fields = {each: getattr(plan, each) for each in Plan.__dataclass_fields__}
+    changed = {"chunks": chunks, "segments": segments, "indices": indices, "transfer": "ring"}
+    made = RingPlan(**fields | changed, bounds=bounds)
+    for chunk in plan.chunks[1:]:
+        mine = segments[chunk["first_segment"] : chunk["first_segment"] + chunk["segments"]]
+        first = int(mine["first_edge"][0])
+        count = int(mine["count"].sum(dtype=np.int64))
+        indices[first : first + count] += np.int32(made.place(plan.rank, int(chunk["pe"])))
+    return made
 
 
-def _ring_in_chunks(lists: Ring, rows: int, fewest: int) -> Crossing:
-    bounds, rank = lists.bounds, lists.rank
+def _ring_in_chunks(plan: RingPlan, rows: int, fewest: int) -> Crossing:
+    bounds, rank = plan.bounds, plan.rank
     ranks = len(bounds) - 1
     sizes = np.diff(bounds)
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
     # The next rank's signals are numbered in the order in which partitions reach it, as this one's are.
     pushes, arrivals, sent, signal, own_signal = [], [], 0, 0, 0
     for step in range(ranks - 1):
-        owner, place = (rank - step) % ranks, lists._place(after, (rank - step) % ranks)
+        owner, place = (rank - step) % ranks, plan.place(after, (rank - step) % ranks)
         for first in range(0, int(sizes[owner]), rows):
             count = min(rows, int(sizes[owner]) - first)
             wait = -1 if step == 0 else own_signal
@@ -183,7 +178,9 @@ def adjoint(plan: Plan, places: NDArray[np.int64], capacity: int, most_sent: int
     lists = lists_of(plan)
     rows, halo = int(plan.chunks[0]["rows"]), int(lists.receive_counts.sum())
     returned = len(lists.send_rows)
-    own = segments_of(0, 0, np.arange(rows, dtype=np.int32), np.ones(rows, np.int64), np.zeros(0, np.int64), 1)
+    own = segments_of(
+        0, 0, np.arange(rows, dtype=np.int32), np.ones(rows, np.int64), np.zeros(0, np.int64), 1
+    )
     order = np.argsort(lists.send_rows, kind="stable")
     there, counts = np.unique(lists.send_rows, return_counts=True)
     back: Any = segments_of(1, rows, there, counts, np.zeros(0, np.int64), max(1, plan.ps))

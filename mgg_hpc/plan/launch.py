@@ -80,7 +80,11 @@ def part_edges(ps: int, dist: int) -> int:
     return 2 * ps * dist
 
 
-LEVELS = {"thread": 1, "warp": 0, "block": 256}  # lanes that get rows together; a warp, or what a row takes of it
+LEVELS = {
+    "thread": 1,
+    "warp": 0,
+    "block": 256,
+}  # lanes that get rows together; a warp, or what a row takes of it
 MOST_STAGES = 32  # cuda/calls_cuda.h
 
 
@@ -101,7 +105,7 @@ def direct(
     shared = ring_bytes(threads, packs) if remote else 0
     if shared > limits.shared_per_block:
         raise _too_much("wpb", wpb, shared, limits.shared_per_block // ring_bytes(LANES, packs), limits)
-    return _launch(local, remote, format, (lanes, packs), (ps, dist, wpb), threads, shared, limits)
+    return _launch(local, remote, format, (lanes, packs), (ps, dist), threads, shared, limits)
 
 
 def get(
@@ -129,11 +133,15 @@ def get(
         one = stage_bytes(threads, lanes, packs, 1, dist)
         if one > limits.shared_per_block:
             raise _too_much(
-                "wpb", wpb, shared, limits.shared_per_block // stage_bytes(LANES, lanes, packs, ps, dist), limits
+                "wpb",
+                wpb,
+                shared,
+                limits.shared_per_block // stage_bytes(LANES, lanes, packs, ps, dist),
+                limits,
             )
         most = (limits.shared_per_block - 16) // (threads // lanes * dist)
         raise _too_much("ps", ps, shared, (most - 8) // (lanes * packs * PACK), limits)
-    return _launch(local, remote, format, (lanes, packs), (ps, dist, wpb), threads, shared, limits)
+    return _launch(local, remote, format, (lanes, packs), (ps, dist), threads, shared, limits)
 
 
 def halo(
@@ -141,7 +149,7 @@ def halo(
 ) -> Launch:
     """The same for the transfer `halo`, whose blocks must all be resident: the caller cuts ``blocks`` to those."""
     threads = _threads(ps, dist, wpb, limits)
-    return _launch(local, remote, format, shape(format), (ps, dist, wpb), threads, 0, limits)
+    return _launch(local, remote, format, shape(format), (ps, dist), threads, 0, limits)
 
 
 def _threads(ps: int, dist: int, wpb: int, limits: Limits) -> int:
@@ -170,12 +178,12 @@ def _launch(
     remote: int,
     format: RowFormat,
     shape: tuple[int, int],
-    knobs: tuple[int, int, int],
+    knobs: tuple[int, int],
     threads: int,
     shared: int,
     limits: Limits,
 ) -> Launch:
-    (lanes, packs), (ps, dist, wpb) = shape, knobs
+    (lanes, packs), (ps, dist) = shape, knobs
     workers = max(1, -(-max(local, remote) // dist))
     warps = max(1, -(-workers * lanes // LANES))
     blocks = min(-(-warps * LANES // threads), MOST_BLOCKS)

@@ -20,7 +20,6 @@ from .layout import CHUNK, DIRECT, OWNED, SEGMENT
 from .ranges import owner_of
 
 if TYPE_CHECKING:
-    from .crossing import Ring
     from .waves import HaloLists
 
 BLOCK_EDGES = 1 << 20  # taken at a time while a plan is built
@@ -51,7 +50,7 @@ class Plan:
     halo: NDArray[np.int32]
     halo_bounds: NDArray[np.int64]
     transfer: str = "direct"
-    lists: HaloLists | Ring | None = None
+    lists: HaloLists | None = None
 
     @property
     def edges(self) -> int:

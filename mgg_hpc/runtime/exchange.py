@@ -70,7 +70,9 @@ def adjoint(comm: Any, plan: Plan) -> Plan:
     begins = crossing.adjoint_places(lists)
     places = _send(comm, begins, np.ones(comm.size, dtype=np.int64))
     capacity = int(comm.allreduce(len(lists.send_rows), MPI.MAX))
-    return crossing.adjoint(plan, places, capacity, int(comm.allreduce(int(lists.receive_counts.sum()), MPI.MAX)))
+    return crossing.adjoint(
+        plan, places, capacity, int(comm.allreduce(int(lists.receive_counts.sum()), MPI.MAX))
+    )
 
 
 def _send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:

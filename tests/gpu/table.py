@@ -50,7 +50,8 @@ def entries(*, whole: bool) -> Iterator[Entry]:
         widths = cases.WIDTHS if whole or operation in ("sum", "weighted", "get", "halo") else FEW_WIDTHS
         widths = {"softmax": (1,), "large": (64, 513)}.get(operation, widths)
         for dtype in types:
-            for width in widths:
+            few = operation in ("get", "halo") and dtype != "float32"
+            for width in FEW_WIDTHS if few else widths:
                 for case in ("ordinary",) if operation == "large" else cases.CASES:
                     yield Entry(operation, dtype, width, case)
 

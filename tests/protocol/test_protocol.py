@@ -69,7 +69,9 @@ def check(require, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("world", [pytest.param(w, marks=pytest.mark.slow if w[0] != "2" else []) for w in WORLDS])
+@pytest.mark.parametrize(
+    "world", [pytest.param(w, marks=pytest.mark.slow if w[0] != "2" else []) for w in WORLDS]
+)
 def test_nothing_is_lost_overwritten_or_waited_for_in_vain(check, world):
     states, wrong = check(WORLDS[world])
     assert wrong is None

@@ -31,8 +31,8 @@ struct Launch {
   std::function<void()> kernel;
 };
 
-// Runs kernels to their end, all PEs' at once, and a PE's one after another. Throws std::runtime_error where a GPU's behaviour would be undefined or would
-// never end.
+// Runs kernels to their end, all PEs' at once, and a PE's one after another. Throws std::runtime_error where a GPU's
+// behaviour would be undefined or would never end.
 void run(const std::vector<Launch>& launches, uint64_t seed);
 
 // What kernels have done since the last `take_counts`.

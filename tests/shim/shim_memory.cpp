@@ -186,7 +186,8 @@ void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t chan
 
 void quiet(int32_t channel) {
   auto& gets = current->gets;
-  const auto later = std::stable_partition(gets.begin(), gets.end(), [=](const Get& get) { return get.channel == channel; });
+  const auto mine = [=](const Get& get) { return get.channel == channel; };
+  const auto later = std::stable_partition(gets.begin(), gets.end(), mine);
   std::for_each(gets.begin(), later, [](const Get& get) { land(get.copy); });
   waited_for(later - gets.begin());
   gets.erase(gets.begin(), later);

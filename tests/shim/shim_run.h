@@ -24,8 +24,8 @@ struct Copy {
   size_t bytes;
 };
 
-// What lands at some time: a put, which then sets its signal; a bulk copy, whose bytes its barrier counts; or a thread's
-// copies, after which it arrives at its barrier.
+// What lands at some time: a put, which then sets its signal; a bulk copy, whose bytes its barrier counts; or a
+// thread's copies, after which it arrives at its barrier.
 struct Landing {
   enum Kind { put, bulk, copies } kind;
   std::vector<Copy> parts;

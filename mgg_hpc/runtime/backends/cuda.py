@@ -20,7 +20,6 @@ from ...errors import InputError
 from ...plan import crossing, launch
 from ...plan.launch import Launch, Limits
 from ...plan.layout import ARRIVAL, CHUNK, PUSH, ROW_ALIGNMENT, SEGMENT, RowFormat
-from ...plan.waves import HaloLists
 from ...plan.workload import Plan
 from .base import Epilogue, Geometry, Options, Rows, check_operation
 from .cuda_halo import Halo
@@ -199,14 +198,16 @@ class DeviceBackend:
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """See Backend.prepare: stagings and signals of a halo, and the ring of gets that no pointer serves."""
-        if plan.lists is not None and plan not in self._halos:
+        if crossing.extent(plan) and plan not in self._halos:
             self._halos[plan] = Halo(self, plan, widest)
         if plan.transfer == "get" and self.has_gets and plan not in self._stages:
             made = self.launch(plan, widest)
             # As large on every rank, whatever its plan is.
             nbytes = self._at_once(made) * self._staged(made)
             self._stages[plan] = self.rows(
-                np.full(self.size, nbytes // launch.PACK), RowFormat(np.dtype(np.uint8), launch.PACK), symmetric=True
+                np.full(self.size, nbytes // launch.PACK),
+                RowFormat(np.dtype(np.uint8), launch.PACK),
+                symmetric=True,
             )
 
     def _at_once(self, made: Launch) -> int:
@@ -230,15 +231,16 @@ class DeviceBackend:
         geometry = self.geometry
         local = int(plan.chunks[0]["segments"])  # the owned rows come first
         remote = len(plan.segments) - local
-        knobs = {"ps": geometry.ps, "dist": geometry.dist, "wpb": geometry.wpb, "limits": self.limits}
-        far = self.has_gets
-        if plan.lists is not None:
-            transfer, made = "halo", launch.halo(local, remote, format, **knobs)
+        knobs = {"ps": geometry.ps, "dist": geometry.dist, "wpb": geometry.wpb}
+        limits, far = self.limits, self.has_gets
+        if crossing.extent(plan):
+            transfer, made = "halo", launch.halo(local, remote, format, **knobs, limits=limits)
         elif plan.transfer == "get" and remote:
-            made = launch.get(local, remote, format, **knobs, level=self.study.level)
+            made = launch.get(local, remote, format, **knobs, limits=limits, level=self.study.level)
             transfer = "get"
         else:
-            transfer, made = "direct" if remote else "none", launch.direct(local, remote, format, **knobs)
+            made = launch.direct(local, remote, format, **knobs, limits=limits)
+            transfer = "direct" if remote else "none"
         kernel = (transfer, reduce == "max", far, made.lanes, made.packs, made.threads, made.shared_bytes)
         key = (name_of(format), *kernel)
         if key not in self._occupancy:
@@ -283,12 +285,14 @@ class DeviceBackend:
         )
         native, made = self.native_plan(plan), self.launch(plan, src.format, reduce)
         self._count(plan, src.format)
-        if plan.lists is not None:
+        if crossing.extent(plan):
             if plan not in self._halos:
                 raise ValueError("aggregate: a plan with a halo must be prepared first (Backend.prepare)")
             self._halos[plan].aggregate(self, plan, kind, src, total, made)
         elif plan.transfer == "get" and plan.remote_edges:
-            getattr(native, f"get_{kind}")(self._rows(src), total, self._get(plan, src), self.geometry_of(made))
+            getattr(native, f"get_{kind}")(
+                self._rows(src), total, self._get(plan, src), self.geometry_of(made)
+            )
         else:
             getattr(native, f"aggregate_{kind}")(self._rows(src), total, self.geometry_of(made))
 
@@ -298,7 +302,7 @@ class DeviceBackend:
 
     def _count(self, plan: Plan, format: RowFormat) -> None:
         """What a call moves, as far as the plan tells: `halo` each distinct row once, the others a row an edge."""
-        rows = len(plan.lists.send_rows) if isinstance(plan.lists, HaloLists) else plan.remote_edges
+        rows = plan.remote_edges if plan.lists is None else len(plan.lists.send_rows)
         row_bytes = format.dim * format.dtype.itemsize
         self.meter.local_bytes += plan.local_edges * row_bytes
         self.meter.remote_bytes += rows * row_bytes

@@ -1,4 +1,4 @@
-"""The transfer `halo` between the kernels of several GPUs: stagings, signals, and what crosses for rows of each size."""
+"""The transfer `halo` between the kernels of several GPUs: stagings, signals, and what crosses."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ class Halo:
     """
 
     def __init__(self, backend: DeviceBackend, plan: Plan, widest: RowFormat) -> None:
-        lists = plan.lists
-        assert lists is not None
+        extent = crossing.extent(plan)
+        if extent is None:
+            raise ValueError("halo: a plan whose remote rows are pushed")
+        capacity, most_sent = extent
         self.widest = widest.row_bytes
         self._fewest = crossing.rows_a_chunk(self.widest, backend.chunk_bytes)
         self._made: dict[int, tuple[Crossing, Any]] = {}
         words = self.crossing(backend, plan, self.widest)[0].signals
         everywhere = np.ones(backend.size, dtype=np.int64)
         # Two stagings, for odd and even calls; an outbox only where some peer has to be sent what it shall have.
-        self._staging = backend.rows(2 * lists.capacity * everywhere, widest, symmetric=True)
+        self._staging = backend.rows(2 * capacity * everywhere, widest, symmetric=True)
         self._outbox = backend.rows(
-            (lists.most_sent if backend.has_gets else 0) * everywhere, widest, symmetric=True
+            (most_sent if backend.has_gets else 0) * everywhere, widest, symmetric=True
         )
         pair = RowFormat(np.dtype(np.uint64), 2)
         self._signals = backend.rows(-(-words // 2) * everywhere, pair, symmetric=True)
-        self._staging_bytes = lists.capacity * self.widest
+        self._staging_bytes = capacity * self.widest
         self._exchange: Any = None
         self.stamps: tuple[int, int, int] = (0, 0, 0)  # addresses, or 0 (cuda/calls_cuda.h, HaloStamps)
 

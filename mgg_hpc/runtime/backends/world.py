@@ -16,7 +16,7 @@ def everybody(rank: int, peer: int) -> bool:
 
 @dataclass
 class Allocation:
-    """Symmetric memory: ``nbytes`` on each rank. addresses: uint64 [P, P], of each rank's (column) as each sees them."""
+    """Symmetric memory, ``nbytes`` on each rank. addresses: uint64 [P, P]; a row is what a rank sees of all ranks'."""
 
     nbytes: int
     addresses: NDArray[np.uint64]
