@@ -1,7 +1,7 @@
 /* The signals of cuda/halo.cuh between PEs, as a model that Spin checks in every order.
  *
- * PES, CALLS: how many. UPWARDS: only PEs of higher number are sent rows; AROUND: only the next; else all are. FAR: rows go by puts with a signal, from an outbox, and
- * not by stores through pointers. Memory is weak: what a PE stores, or puts, lands at some later time and in any order,
+ * PES, CALLS: how many. UPWARDS: only PEs of higher number are sent rows; else all are. FAR: rows go by puts with
+ * a signal, from an outbox, and not by stores through pointers. Memory is weak: what a PE stores, or puts, lands at some later time and in any order,
  * unless something orders it; what it loads may be loaded earlier than where it stands.
  *
  * Each WITHOUT_... takes one element away; each must be caught.
@@ -12,8 +12,6 @@
 
 #if defined(UPWARDS)
 #define SENDS(p, q) ((p) < (q))
-#elif defined(AROUND)
-#define SENDS(p, q) (((p) + 1) % PES == (q))
 #else
 #define SENDS(p, q) 1
 #endif

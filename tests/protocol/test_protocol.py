@@ -21,7 +21,6 @@ WORLDS = {
     "2 PEs, one way, puts": "-DPES=2 -DCALLS=4 -DBLOCKS=2 -DUPWARDS -DFAR",
     "3 PEs": "-DPES=3 -DCALLS=3 -DBLOCKS=1",
     "3 PEs, one way": "-DPES=3 -DCALLS=3 -DBLOCKS=1 -DUPWARDS",
-    "4 PEs": "-DPES=4 -DCALLS=3 -DBLOCKS=1",
 }
 # What is taken away, and the world in which it must be missed: credits matter where one PE can run ahead.
 ELEMENTS = {
