@@ -7,7 +7,7 @@
  * Each WITHOUT_... takes one element away; each must be caught.
  */
 #ifndef BLOCKS
-#define BLOCKS 2 /* of a PE, that sum */
+#define BLOCKS 2 /* of a PE */
 #endif
 
 #if defined(UPWARDS)
@@ -36,7 +36,6 @@ byte outbox[PES * PES];
 
 byte left[PES];  /* blocks of this call that have ended */
 byte calls[PES]; /* that have ended */
-bool pushed[PES];
 
 #ifdef FAR
 #define ROWS(at) outbox[at]
@@ -67,65 +66,56 @@ end:
 #endif
 #define LANDED(me, peer) (under_way[PAIR(me, peer)] == 0)
 
-/* The blocks that push. A step is whatever others can tell from its neighbours. */
-proctype pusher(byte me) {
-  byte call = 1, peer;
+inline push_all() {
   do
-  :: call > CALLS -> break
-  :: else ->
-     calls[me] == call - 1; /* kernels of a stream follow each other */
-     do
-     :: atomic { peer < PES && (peer == me || !SENDS(me, peer) || DROPPED) -> peer++ }
-     :: peer < PES && peer != me && SENDS(me, peer) && !DROPPED ->
-        atomic {
+  :: atomic { peer < PES && (peer == me || !SENDS(me, peer) || DROPPED) -> peer++ }
+  :: peer < PES && peer != me && SENDS(me, peer) && !DROPPED ->
+     atomic {
 #ifndef WITHOUT_CREDIT_WAIT
-          (call <= 2 || credit[PAIR(me, peer)] >= call - 2);
+       (call <= 2 || credit[PAIR(me, peer)] >= call - 2);
 #endif
 #ifdef FAR
-          outbox[PAIR(me, peer)] = call
-        };
-        atomic {
-          LANDED(me, peer); /* a queue of one put will do */
-          under_way[PAIR(me, peer)] = call;
-          place[PAIR(me, peer)] = STAGING(call);
-          peer++
-        }
+       outbox[PAIR(me, peer)] = call
+     };
+     atomic {
+       LANDED(me, peer); /* a queue of one put will do */
+       under_way[PAIR(me, peer)] = call;
+       place[PAIR(me, peer)] = STAGING(call);
+       peer++
+     }
 #else
-          assert(LANDED(me, peer));
-          under_way[PAIR(me, peer)] = call;
-          place[PAIR(me, peer)] = STAGING(call)
-        };
-        atomic {
+       assert(LANDED(me, peer));
+       under_way[PAIR(me, peer)] = call;
+       place[PAIR(me, peer)] = STAGING(call)
+     };
+     atomic {
 #ifndef WITHOUT_RELEASE
-          LANDED(me, peer); /* the block's barrier, and the release of the signal */
+       LANDED(me, peer); /* the block's barrier, and the release of the signal */
 #endif
-          arrived[PAIR(me, peer)] = call;
-          peer++
-        }
+       arrived[PAIR(me, peer)] = call;
+       peer++
+     }
 #endif
-     :: peer == PES -> break
-     od;
-     peer = 0;
-#ifndef WITHOUT_QUIET
-     /* quiet_puts, or for stores the end of the kernel: all has landed. */
-     do
-     :: atomic { peer < PES && LANDED(me, peer) -> peer++ }
-     :: peer == PES -> break
-     od;
-     peer = 0;
+  :: peer == PES -> break
+  od;
+  peer = 0;
+#if defined(FAR) && !defined(WITHOUT_QUIET)
+  do /* quiet_puts */
+  :: atomic { peer < PES && LANDED(me, peer) -> peer++ }
+  :: peer == PES -> break
+  od;
+  peer = 0;
 #endif
-     atomic { pushed[me] = true; call++ }
-  od
 }
 
 inline give_credit() {
-  for (owner : 0 .. PES - 1) {
+  for (peer : 0 .. PES - 1) {
     if
-    :: owner != me && SENDS(owner, me) -> credit[PAIR(owner, me)] = call
+    :: peer != me && SENDS(peer, me) -> credit[PAIR(peer, me)] = call
     :: else -> skip
     fi
   };
-  owner = 0
+  peer = 0
 }
 
 #ifdef WITHOUT_EPOCH
@@ -136,13 +126,35 @@ inline give_credit() {
 #define THERE(at) (arrived[at] >= call)
 #endif
 
-/* A block that sums all that arrives. The last to leave gives the owners their credit and ends the call. */
-proctype block(byte me) {
-  byte call = 1, owner, seen;
+inline sum_all() {
+  do
+  :: atomic { peer < PES && (peer == me || !SENDS(peer, me)) -> peer++ }
+#ifdef WITHOUT_ACQUIRE
+  :: atomic { peer < PES && peer != me && SENDS(peer, me) ->
+              seen = staging[STAGING(call) * PES * PES + PAIR(peer, me)] };
+     atomic { THERE(PAIR(peer, me)) -> assert(seen == call); seen = 0; peer++ }
+#endif
+  :: atomic { peer < PES && peer != me && SENDS(peer, me) && THERE(PAIR(peer, me)) ->
+              /* Neither too early, nor written again before it is read. */
+              assert(staging[STAGING(call) * PES * PES + PAIR(peer, me)] == call);
+              peer++ }
+  :: peer == PES -> break
+  od;
+  peer = 0
+}
+
+/* A block: the first one pushes, and all sum. The last to leave gives the owners their credit and ends the call. A step
+ * is whatever others can tell from its neighbours. */
+proctype block(byte me, number) {
+  byte call = 1, peer, seen;
   do
   :: call > CALLS -> break
   :: else ->
-     calls[me] == call - 1;
+     calls[me] == call - 1; /* kernels of a stream follow each other */
+     if
+     :: number == 0 -> push_all()
+     :: else -> skip
+     fi;
 #ifdef WITHOUT_ORDER_OF_THE_CREDIT
      /* Nothing keeps the credit from being seen before the last loads are done. */
      atomic {
@@ -152,20 +164,7 @@ proctype block(byte me) {
        fi
      };
 #endif
-     do
-     :: atomic { owner < PES && (owner == me || !SENDS(owner, me)) -> owner++ }
-#ifdef WITHOUT_ACQUIRE
-     :: atomic { owner < PES && owner != me && SENDS(owner, me) ->
-                 seen = staging[STAGING(call) * PES * PES + PAIR(owner, me)] };
-        atomic { THERE(PAIR(owner, me)) -> assert(seen == call); seen = 0; owner++ }
-#endif
-     :: atomic { owner < PES && owner != me && SENDS(owner, me) && THERE(PAIR(owner, me)) ->
-                 /* Neither too early, nor written again before it is read. */
-                 assert(staging[STAGING(call) * PES * PES + PAIR(owner, me)] == call);
-                 owner++ }
-     :: owner == PES -> break
-     od;
-     owner = 0;
+     sum_all();
      atomic {
        left[me]++;
        if
@@ -173,16 +172,18 @@ proctype block(byte me) {
        :: left[me] == 1 -> give_credit()
 #endif
        :: else -> skip
-       fi
-     };
-     if
-     :: atomic { left[me] == BLOCKS && pushed[me] -> /* the blocks that push leave too */
+       fi;
+       if
+       :: left[me] == BLOCKS ->
 #if !defined(WITHOUT_CREDIT) && !defined(WITHOUT_THE_LAST_BLOCK)
-                 give_credit();
+          give_credit();
 #endif
-                 left[me] = 0; pushed[me] = false; calls[me] = call; call++ }
-     :: atomic { calls[me] == call -> call++ }
-     fi
+          left[me] = 0;
+          calls[me] = call
+       :: else -> skip
+       fi;
+       call++
+     }
   od
 }
 
@@ -190,14 +191,13 @@ init {
   byte pe, other, number;
   atomic {
     for (pe : 0 .. PES - 1) {
-      run pusher(pe);
       for (other : 0 .. PES - 1) {
         if
         :: other != pe && SENDS(pe, other) -> run network(PAIR(pe, other))
         :: else -> skip
         fi
       };
-      for (number : 1 .. BLOCKS) { run block(pe) }
+      for (number : 0 .. BLOCKS - 1) { run block(pe, number) }
     }
   }
 }

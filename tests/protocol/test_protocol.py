@@ -13,14 +13,18 @@ import pytest
 MODEL = Path(__file__).with_name("halo.pml")
 SECONDS = 250
 
-# PEs, who sends to whom, calls (from the third on they wait for credits), and blocks that sum.
+# PEs, who sends to whom, calls (from the third on they wait for credits), and blocks.
 WORLDS = {
-    "2 PEs": "-DPES=2 -DCALLS=4 -DBLOCKS=2",
-    "2 PEs, one way": "-DPES=2 -DCALLS=4 -DBLOCKS=2 -DUPWARDS",
-    "2 PEs, puts": "-DPES=2 -DCALLS=4 -DBLOCKS=2 -DFAR",
-    "2 PEs, one way, puts": "-DPES=2 -DCALLS=4 -DBLOCKS=2 -DUPWARDS -DFAR",
-    "3 PEs": "-DPES=3 -DCALLS=3 -DBLOCKS=1",
-    "3 PEs, one way": "-DPES=3 -DCALLS=3 -DBLOCKS=1 -DUPWARDS",
+    "2 PEs": "-DPES=2 -DCALLS=5 -DBLOCKS=3",
+    "2 PEs, one way": "-DPES=2 -DCALLS=5 -DBLOCKS=3 -DUPWARDS",
+    "2 PEs, puts": "-DPES=2 -DCALLS=5 -DBLOCKS=3 -DFAR",
+    "2 PEs, one way, puts": "-DPES=2 -DCALLS=5 -DBLOCKS=2 -DUPWARDS -DFAR",
+    "3 PEs": "-DPES=3 -DCALLS=4 -DBLOCKS=2",
+    "3 PEs, one way": "-DPES=3 -DCALLS=3 -DBLOCKS=2 -DUPWARDS",
+    "3 PEs, puts": "-DPES=3 -DCALLS=4 -DBLOCKS=1 -DFAR",
+    "4 PEs": "-DPES=4 -DCALLS=4 -DBLOCKS=1",
+    "4 PEs, one way": "-DPES=4 -DCALLS=4 -DBLOCKS=1 -DUPWARDS",
+    "4 PEs, one way, puts": "-DPES=4 -DCALLS=3 -DBLOCKS=1 -DUPWARDS -DFAR",
 }
 # What is taken away, and the world in which it must be missed: credits matter where one PE can run ahead.
 ELEMENTS = {
