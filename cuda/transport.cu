@@ -8,14 +8,16 @@ namespace mgg {
 namespace device {
 
 // Queue pairs have calls of their own from NVSHMEM 3.5 on; before, all gets are of one channel.
-#if NVSHMEM_VENDOR_MAJOR_VERSION > 3 || NVSHMEM_VENDOR_MINOR_VERSION >= 5
+#if NVSHMEM_VENDOR_MAJOR_VERSION > 3 || (NVSHMEM_VENDOR_MAJOR_VERSION == 3 && NVSHMEM_VENDOR_MINOR_VERSION >= 5)
 
 __device__ void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel) {
   nvshmemx_qp_char_get_nbi(static_cast<char*>(to), static_cast<const char*>(symmetric), bytes, pe, channel);
 }
 __device__ void quiet(int32_t channel) {
-  nvshmemx_qp_handle_t handle = channel;
-  nvshmemx_qp_quiet(NVSHMEMX_PE_ANY, &handle, 1);
+  // Named twice: up to 3.8 at least, IBGDA's quiet takes a number of one handle for NVSHMEMX_QP_DEFAULT, which is 1 too,
+  // and waits for the default queue pairs instead.
+  nvshmemx_qp_handle_t handles[2] = {channel, channel};
+  nvshmemx_qp_quiet(NVSHMEMX_PE_ANY, handles, 2);
 }
 
 #else

@@ -58,6 +58,12 @@ class RingPlan(Plan):
         """Rows of the largest staging; no rank sends more."""
         return int(self.bounds[-1] - np.diff(self.bounds).min(initial=int(self.bounds[-1])))
 
+    @property
+    def sent(self) -> int:
+        """Rows that this rank sends: all but the next one's own."""
+        after = (self.rank + 1) % (len(self.bounds) - 1)
+        return int(self.bounds[-1] - (self.bounds[after + 1] - self.bounds[after]))
+
 
 def extent(plan: Plan) -> tuple[int, int] | None:
     """(rows of the largest staging, rows that a rank sends at most) of a plan whose rows are pushed; else None."""

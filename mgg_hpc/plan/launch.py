@@ -128,19 +128,14 @@ def get(
     threads = LEVELS["block"] if level == "block" else _threads(ps, dist, wpb, limits)
     if dist > MOST_STAGES:
         raise InputError(f"plan.dist = {dist}: get has {MOST_STAGES} stages under way at most")
-    shared = stage_bytes(threads, lanes, packs, ps, dist)
-    if shared > limits.shared_per_block:
-        one = stage_bytes(threads, lanes, packs, 1, dist)
-        if one > limits.shared_per_block:
-            raise _too_much(
-                "wpb",
-                wpb,
-                shared,
-                limits.shared_per_block // stage_bytes(LANES, lanes, packs, ps, dist),
-                limits,
-            )
-        most = (limits.shared_per_block - 16) // (threads // lanes * dist)
-        raise _too_much("ps", ps, shared, (most - 8) // (lanes * packs * PACK), limits)
+    shared, room = stage_bytes(threads, lanes, packs, ps, dist), limits.shared_per_block
+    if shared > room:
+        row = lanes * packs * PACK
+        if stage_bytes(threads, lanes, packs, 1, 1) > room:
+            raise _too_much("wpb", wpb, shared, room // stage_bytes(LANES, lanes, packs, 1, 1), limits)
+        if stage_bytes(threads, lanes, packs, 1, dist) > room:
+            raise _too_much("dist", dist, shared, (room - 16) // (threads // lanes * (row + 8)), limits)
+        raise _too_much("ps", ps, shared, ((room - 16) // (threads // lanes * dist) - 8) // row, limits)
     return _launch(local, remote, format, (lanes, packs), (ps, dist), threads, shared, limits)
 
 

@@ -108,8 +108,8 @@ def test_each_distinct_remote_row_crosses_once_in_halo_and_once_an_edge_otherwis
             if transfer == "halo":
                 pushed = [b.halo(p).rows_pushed() for b, p in zip(played.backends, played.plans, strict=True)]
                 assert sum(pushed) == (call + 1) * rows
-                metered = sum(backend.meter.remote_rows for backend in played.backends)
-                assert metered == (call + 1) * rows
+            metered = sum(backend.meter.remote_rows for backend in played.backends)
+            assert metered == (call + 1) * rows
 
 
 def remote_sources(case, rank):
@@ -268,6 +268,29 @@ def test_calls_over_rows_of_several_widths_share_an_exchange(rng, engine):
         np.testing.assert_array_equal(played.aggregate(rng), wanted)
 
 
+@pytest.mark.parametrize("level", ["warp", "block"])
+def test_ranks_that_need_no_rows_have_a_ring_of_the_same_size(rng, engine, level):
+    entry = table.Entry("get", "float32", 33, "one_way")
+    case = cases.one_way(rng, 3)
+    table.compare(engine, case, entry, rng, "get", REACH["none"](3), table.SMALL, Study(level=level))
+
+
+def test_without_a_transport_all_pes_must_be_within_reach(rng, engine):
+    case = cases.ordinary(rng, 2)
+    x = rng.standard_normal((case.nodes, 5)).astype(np.float32)
+    for transfer in ("get", "halo"):
+        reaches = REACH["none"](2)
+        played = table.Played(
+            engine, case, x, transfer=transfer, reaches=lambda rank, peer, of=reaches: bool(of[rank, peer])
+        )
+        for backend in played.backends:
+            backend.has_gets = False
+        with pytest.raises(
+            ValueError, match=f"{transfer}: .* of PE 1 .* not reachable .* NVSHMEM does not run"
+        ):
+            played.aggregate(rng)
+
+
 def test_what_does_not_fit_is_refused_by_name(rng, engine):
     case = cases.ordinary(rng, 2)
     x = rng.standard_normal((case.nodes, 129)).astype(np.float32)
@@ -280,6 +303,11 @@ def test_what_does_not_fit_is_refused_by_name(rng, engine):
         InputError,
         r"plan.ps = 64: a block takes [\d,]+ bytes of shared memory, but shim has 232,448; at most \d+$",
         Geometry(64, 8, 4),
+    )
+    refused(
+        InputError,
+        r"plan.dist = 32: a block takes [\d,]+ bytes of shared memory, but shim has 232,448; at most (\d+)$",
+        Geometry(16, 32, 8),
     )
     refused(InputError, r"plan.dist = 33: get has 32 stages under way at most", Geometry(1, 33, 1))
     refused(InputError, r"plan.wpb = 33: a block of 1056 threads", Geometry(1, 1, 33), "halo")

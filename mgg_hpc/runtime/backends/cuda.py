@@ -201,8 +201,8 @@ class DeviceBackend:
         if crossing.extent(plan) and plan not in self._halos:
             self._halos[plan] = Halo(self, plan, widest)
         if plan.transfer == "get" and self.has_gets and plan not in self._stages:
-            made = self.launch(plan, widest)
-            # As large on every rank, whatever its plan is.
+            # As large on every rank, whatever its plan is: as much as blocks of this kernel that fit at once need.
+            made = self._fitting("get", "sum", self._asked("get", 0, 1, widest), widest)
             nbytes = self._at_once(made) * self._staged(made)
             self._stages[plan] = self.rows(
                 np.full(self.size, nbytes // launch.PACK),
@@ -228,38 +228,46 @@ class DeviceBackend:
 
         Raises InputError where the GPU cannot hold a block.
         """
-        geometry = self.geometry
         local = int(plan.chunks[0]["segments"])  # the owned rows come first
         remote = len(plan.segments) - local
-        knobs = {"ps": geometry.ps, "dist": geometry.dist, "wpb": geometry.wpb}
-        limits, far = self.limits, self.has_gets
-        if crossing.extent(plan):
-            transfer, made = "halo", launch.halo(local, remote, format, **knobs, limits=limits)
-        elif plan.transfer == "get" and remote:
-            made = launch.get(local, remote, format, **knobs, limits=limits, level=self.study.level)
-            transfer = "get"
-        else:
-            made = launch.direct(local, remote, format, **knobs, limits=limits)
-            transfer = "direct" if remote else "none"
-        kernel = (transfer, reduce == "max", far, made.lanes, made.packs, made.threads, made.shared_bytes)
-        key = (name_of(format), *kernel)
-        if key not in self._occupancy:
-            self._occupancy[key] = getattr(self.native, f"occupancy_{key[0]}")(*kernel)
-        most, resident = (
-            self._occupancy[key][name] for name in ("threads_per_block", "blocks_per_multiprocessor")
-        )
-        if made.threads > most:
-            raise InputError(
-                f"plan.wpb = {geometry.wpb}: a block of {made.threads} threads, but {self.limits.name}'s registers "
-                f"hold {most} of this kernel's; at most {most // launch.LANES}"
-            )
-        made = replace(made, resident=resident)
-        if transfer == "halo" or (transfer == "get" and far):  # who waits for others, or has a ring in memory
+        transfer = "halo" if crossing.extent(plan) else plan.transfer if remote else "none"
+        made = self._fitting(transfer, reduce, self._asked(transfer, local, remote, format), format)
+        if transfer == "halo" or plan in self._stages:  # who waits for others, or has a ring in memory
             blocks = self._at_once(made)
             if plan in self._stages:
                 blocks = min(blocks, len(self._stages[plan].buffer) // self._staged(made))
+            if blocks == 0:
+                raise ValueError(f"get: rows of {format.row_bytes} bytes; prepared for narrower ones")
             made = replace(made, blocks=min(made.blocks, blocks))
         return made
+
+    def _asked(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
+        knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": self.geometry.wpb}
+        if transfer == "get":
+            return launch.get(local, remote, format, **knobs, limits=self.limits, level=self.study.level)
+        make = launch.halo if transfer == "halo" else launch.direct
+        return make(local, remote, format, **knobs, limits=self.limits)
+
+    def _fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
+        """The launch with as many resident blocks as registers and shared memory let be.
+
+        Where NVSHMEM runs, of both kernels: with calls of it and without. Raises InputError for a block that is too
+        large.
+        """
+        found = []
+        for far in {False, self.has_gets}:
+            kernel = (transfer, reduce == "max", far, made.lanes, made.packs, made.threads, made.shared_bytes)
+            key = (name_of(format), *kernel)
+            if key not in self._occupancy:
+                self._occupancy[key] = getattr(self.native, f"occupancy_{key[0]}")(*kernel)
+            found.append(self._occupancy[key])
+        most = min(each["threads_per_block"] for each in found)
+        if made.threads > most:
+            raise InputError(
+                f"plan.wpb = {self.geometry.wpb}: a block of {made.threads} threads, but {self.limits.name}'s "
+                f"registers hold {most} of this kernel's; at most {most // launch.LANES}"
+            )
+        return replace(made, resident=min(each["blocks_per_multiprocessor"] for each in found))
 
     def aggregate(
         self,
@@ -301,8 +309,10 @@ class DeviceBackend:
         return self._halos[plan]
 
     def _count(self, plan: Plan, format: RowFormat) -> None:
-        """What a call moves, as far as the plan tells: `halo` each distinct row once, the others a row an edge."""
+        """What a call moves: `halo` each distinct row once, a ring all rows, the others a row an edge."""
         rows = plan.remote_edges if plan.lists is None else len(plan.lists.send_rows)
+        if isinstance(plan, crossing.RingPlan):
+            rows = plan.sent
         row_bytes = format.dim * format.dtype.itemsize
         self.meter.local_bytes += plan.local_edges * row_bytes
         self.meter.remote_bytes += rows * row_bytes

@@ -69,6 +69,12 @@ class Halo:
         """The native exchange, made at the first call, when all ranks have allocated."""
         if self._exchange is None:
             rank = backend.rank
+            unreached = np.flatnonzero(self._signals.addresses == 0)
+            if len(unreached) and not backend.has_gets:
+                raise ValueError(
+                    f"halo: memory of PE {unreached[0]} is not reachable by pointer from PE {rank}, "
+                    "and NVSHMEM does not run"
+                )
             self._exchange = backend.native.Exchange(
                 rank,
                 self._staging.addresses.tolist(),
