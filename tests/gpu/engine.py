@@ -17,6 +17,7 @@ from memory import heap_zeros
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends import cuda
 from mgg_hpc.runtime.backends.base import Geometry, Options
+from mgg_hpc.runtime.backends.cuda_memory import TorchMemory
 from mgg_hpc.runtime.backends.world import World
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
@@ -74,7 +75,7 @@ class Engine:
         """The current GPU. Raises InputError where there is none."""
         module = cuda.load()
         cuda.need_device(module)
-        return cls("cuda", module, cuda.TorchMemory())
+        return cls("cuda", module, TorchMemory())
 
     def answers(self) -> bool:
         """Whether the device still works: after some errors a GPU refuses all that follows."""

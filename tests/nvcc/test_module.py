@@ -99,6 +99,7 @@ def test_a_module_of_another_version_is_refused():
     class Other:
         struct_sizes = staticmethod(lambda: [40, 24])
         ring_bytes = staticmethod(lambda threads, packs: 0)
+        stage_bytes = staticmethod(lambda threads, lanes, packs, rows, dist: 0)
 
     with pytest.raises(InputError, match="of another version"):
         cuda.checked(Other)

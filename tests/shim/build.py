@@ -102,7 +102,9 @@ class Build:
                 shutil.copy(source, folder)
         (folder / path.name).write_text(text.replace(old, new))
         made = {name: self.compile(name, folder) for name in objects}
-        return self.link([made.get(name, self.folder / f"{name}.o") for name in self.sources], folder)
+        # The altered ones first: of an inline function that several objects hold, the first is linked.
+        rest = [self.folder / f"{name}.o" for name in self.sources if name not in made]
+        return self.link([*made.values(), *rest], folder)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import cases
 import numpy as np
 import pytest
 from gpu import table
+from gpu.engine import SMALL
+from gpu.played import Played
 from world import plans_of
 
 from mgg_hpc.errors import InputError
@@ -31,7 +33,7 @@ REMOTE = ("ordinary", "all_remote", "hub")
 def test_bits_equal_those_of_direct(rng, engine, case, ranks, reach, transfer):
     entry = table.Entry(transfer, "float32", 33, case)
     made = cases.CASES[case](rng, ranks)
-    table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), table.SMALL)
+    table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), SMALL)
 
 
 @pytest.mark.parametrize("case", ["ordinary", "hub", "all_remote"])
@@ -51,7 +53,7 @@ def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
     reach = REACH[str(rng.choice(list(REACH)))](ranks)
     for room in (0, 100_000):
         study = Study(put_off_bytes=room)
-        table.compare(engine, made, entry, rng, "halo", reach, table.SMALL, study)
+        table.compare(engine, made, entry, rng, "halo", reach, SMALL, study)
 
 
 @pytest.mark.parametrize("case", REMOTE)
@@ -74,13 +76,13 @@ def test_what_mgg_is_compared_with_gives_the_same_bits(rng, engine, case, transf
     for ranks, reach in ((3, "all"), (4, "nodes of two")):
         made = cases.CASES[case](rng, ranks)
         entry = table.Entry(transfer, "float32", 33, case)
-        table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), table.SMALL, study)
+        table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), SMALL, study)
 
 
 def test_levels_other_than_warps_are_sums_of_float32(rng, engine):
     case = cases.ordinary(rng, 2)
     x = rng.standard_normal((case.nodes, 5)).astype(np.float16)
-    played = table.Played(engine, case, x, transfer="get", study=Study(level="thread"))
+    played = Played(engine, case, x, transfer="get", study=Study(level="thread"))
     with pytest.raises(ValueError, match="no kernel of 1 lanes and 1 packs"):
         played.aggregate(rng)
 
@@ -94,7 +96,7 @@ def test_each_distinct_remote_row_crosses_once_in_halo_and_once_an_edge_otherwis
     x = rng.standard_normal((made.nodes, 33)).astype(np.float32)
     for transfer in ("direct", "get", "halo", "ring"):
         reaches = REACH["all" if transfer == "direct" else reach](4)
-        played = table.Played(
+        played = Played(
             engine, made, x, transfer=transfer, reaches=lambda rank, peer, of=reaches: bool(of[rank, peer])
         )
         distinct = sum(len(np.unique(remote_sources(made, rank))) for rank in range(4))
@@ -126,7 +128,7 @@ def schedule(engine, rng, geometry, reach, **study):
     case = cases.csr(source, destination, nodes, np.array([0, nodes // 2, nodes]))
     x = rng.standard_normal((nodes, 128)).astype(np.float32)  # a warp each row
     reaches = (lambda rank, peer: rank == peer) if reach == "far" else everybody
-    played = table.Played(engine, case, x, geometry, "get", reaches, Study(**study))
+    played = Played(engine, case, x, geometry, "get", reaches, Study(**study))
     backend, plan = played.backends[0], played.plans[0]
     out = backend.padded(plan.destinations, played.format)
     engine.module.shim_counts()
@@ -258,10 +260,10 @@ def test_calls_over_rows_of_several_widths_share_an_exchange(rng, engine):
     """Chunks of narrow rows hold more of them; signals stay those of their senders."""
     case = cases.ordinary(rng, 3)
     wide = rng.standard_normal((case.nodes, 65)).astype(np.float32)
-    played = table.Played(engine, case, wide, transfer="halo", chunk_bytes=600)
+    played = Played(engine, case, wide, transfer="halo", chunk_bytes=600)
     for width in (65, 3, 3, 65, 17, 65, 1):
         x = rng.standard_normal((case.nodes, width)).astype(np.float32)
-        wanted = table.Played(engine, case, x).aggregate(rng)
+        wanted = Played(engine, case, x).aggregate(rng)
         played.format = RowFormat(np.dtype(np.float32), width)
         played.rows = [rows.shaped(width) for rows in played.rows]
         played.write(x)
@@ -272,7 +274,7 @@ def test_calls_over_rows_of_several_widths_share_an_exchange(rng, engine):
 def test_ranks_that_need_no_rows_have_a_ring_of_the_same_size(rng, engine, level):
     entry = table.Entry("get", "float32", 33, "one_way")
     case = cases.one_way(rng, 3)
-    table.compare(engine, case, entry, rng, "get", REACH["none"](3), table.SMALL, Study(level=level))
+    table.compare(engine, case, entry, rng, "get", REACH["none"](3), SMALL, Study(level=level))
 
 
 def test_without_a_transport_all_pes_must_be_within_reach(rng, engine):
@@ -280,7 +282,7 @@ def test_without_a_transport_all_pes_must_be_within_reach(rng, engine):
     x = rng.standard_normal((case.nodes, 5)).astype(np.float32)
     for transfer in ("get", "halo"):
         reaches = REACH["none"](2)
-        played = table.Played(
+        played = Played(
             engine, case, x, transfer=transfer, reaches=lambda rank, peer, of=reaches: bool(of[rank, peer])
         )
         for backend in played.backends:
@@ -297,7 +299,7 @@ def test_what_does_not_fit_is_refused_by_name(rng, engine):
 
     def refused(error, message, geometry, transfer="get", **more):
         with pytest.raises(error, match=message):
-            table.Played(engine, case, x, geometry, transfer, **more).aggregate(rng)
+            Played(engine, case, x, geometry, transfer, **more).aggregate(rng)
 
     refused(
         InputError,
@@ -311,7 +313,7 @@ def test_what_does_not_fit_is_refused_by_name(rng, engine):
     )
     refused(InputError, r"plan.dist = 33: get has 32 stages under way at most", Geometry(1, 33, 1))
     refused(InputError, r"plan.wpb = 33: a block of 1056 threads", Geometry(1, 1, 33), "halo")
-    played = table.Played(engine, case, x, transfer="halo")
+    played = Played(engine, case, x, transfer="halo")
     backend, rows = played.backends[0], played.rows[0]
     out = backend.padded(played.plans[0].destinations, played.format)
     other = plans_of(case, 2, "halo", 1)[0]

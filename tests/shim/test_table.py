@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gpu import table
 from gpu.engine import SMALL, Engine
+from gpu.played import Played
 from world import plans_of
 
 from mgg_hpc.errors import InputError
@@ -46,7 +47,7 @@ def test_any_share_of_the_rows_may_be_remote(rng, engine, operation, share):
 def test_the_geometry_changes_who_sums_and_not_what(rng, engine, geometry):
     case = cases.hub(rng, 3)
     x = table.whole_rows(case, table.Entry("sum", "float32", 33, "hub"), rng)
-    found = [table.Played(engine, case, x, each).aggregate(rng) for each in (SMALL, geometry)]
+    found = [Played(engine, case, x, each).aggregate(rng) for each in (SMALL, geometry)]
     np.testing.assert_array_equal(*found)
 
 
@@ -97,7 +98,7 @@ def test_pes_exchange_rows_by_puts_and_gets(rng, engine, name, pes):
 
 def test_bad_arguments_are_named(rng, engine):
     case = cases.ordinary(rng, 2)
-    world = table.Played(engine, case, rng.standard_normal((case.nodes, 5)).astype(np.float32))
+    world = Played(engine, case, rng.standard_normal((case.nodes, 5)).astype(np.float32))
     backend, plan, rows = world.backends[0], world.plans[0], world.rows[0]
     out = backend.padded(plan.destinations, world.format)
     reached = np.array([rows.addresses[0], 0], np.uint64)
@@ -161,8 +162,8 @@ def test_a_block_that_the_device_cannot_hold_is_refused(rng, engine):
     with pytest.raises(
         InputError, match=r"plan.wpb = 33: a block of 1056 threads, but shim takes 1024; at most 32"
     ):
-        table.Played(engine, case, x, Geometry(2, 2, 33)).aggregate(rng)
+        Played(engine, case, x, Geometry(2, 2, 33)).aggregate(rng)
     with pytest.raises(
         InputError, match=r"wpb = 17: a block of 544 threads, .* hold 512 of this kernel's; at most 16"
     ):
-        table.Played(engine, case, x, Geometry(2, 2, 17)).aggregate(rng)
+        Played(engine, case, x, Geometry(2, 2, 17)).aggregate(rng)

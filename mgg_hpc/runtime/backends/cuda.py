@@ -10,7 +10,7 @@ import ctypes
 from dataclasses import dataclass, replace
 from importlib import util
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,6 +23,7 @@ from ...plan.layout import ARRIVAL, CHUNK, PUSH, ROW_ALIGNMENT, SEGMENT, RowForm
 from ...plan.workload import Plan
 from .base import Epilogue, Geometry, Options, Rows, check_operation
 from .cuda_halo import Halo
+from .cuda_memory import Memory
 from .world import World
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -70,58 +71,6 @@ def need_device(module: Any) -> int:
     if not count:
         raise InputError(f"no CUDA device ({why or 'none is visible'})")
     return count
-
-
-class Memory(Protocol):
-    """Arrays of the memory that kernels run over."""
-
-    def zeros(self, nbytes: int) -> Any:
-        """uint8 [nbytes], aligned to 256 bytes."""
-
-    def uploaded(self, array: NDArray[Any]) -> Any:
-        """A copy of a NumPy array."""
-
-    def address(self, array: Any) -> int:
-        """Of the first item."""
-
-    def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """The name of the type, the shape, and the strides in items."""
-
-    def stream(self) -> int:
-        """The stream that launches go to."""
-
-
-class TorchMemory:
-    """Tensors on the current GPU, and torch's current stream."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self._torch = torch
-
-    def zeros(self, nbytes: int) -> Any:
-        """See Memory; torch's allocations are aligned to 512 bytes."""
-        return self._torch.zeros(nbytes, dtype=self._torch.uint8, device="cuda")
-
-    def uploaded(self, array: NDArray[Any]) -> Any:
-        """See Memory; bfloat16 has no name in torch's NumPy, and travels as bits."""
-        if array.dtype.name == "bfloat16":
-            return self._torch.from_numpy(array.view(np.uint16)).cuda().view(self._torch.bfloat16)
-        return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
-
-    def address(self, array: Any) -> int:
-        """See Memory."""
-        return int(array.data_ptr())
-
-    def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """See Memory."""
-        if not array.is_cuda:
-            raise ValueError("expected a tensor on the GPU")
-        return str(array.dtype).removeprefix("torch."), tuple(array.shape), tuple(array.stride())
-
-    def stream(self) -> int:
-        """See Memory."""
-        return int(self._torch.cuda.current_stream().cuda_stream)
 
 
 @dataclass(frozen=True)

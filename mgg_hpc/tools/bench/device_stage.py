@@ -13,6 +13,7 @@ from ...data.graph import Graph
 from ...plan.layout import RowFormat
 from ...runtime.backends import cuda
 from ...runtime.backends.base import Options
+from ...runtime.backends.cuda_memory import TorchMemory
 from ...runtime.backends.world import World
 
 COPY_BYTES, COPY_TURNS = 1 << 30, 5
@@ -73,7 +74,7 @@ class Stage:
         """The current GPU. Raises InputError where there is none, or the module is not built."""
         module = cuda.load()
         cuda.need_device(module)
-        return cls(module, cuda.TorchMemory(), EventClock())
+        return cls(module, TorchMemory(), EventClock())
 
     def tensor(self, array: Any) -> Any:
         """An array of the memory as torch sees it."""

@@ -1,0 +1,60 @@
+"""Arrays of the memory that GPU kernels run over."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Memory(Protocol):
+    """Arrays of the memory that kernels run over."""
+
+    def zeros(self, nbytes: int) -> Any:
+        """uint8 [nbytes], aligned to 256 bytes."""
+
+    def uploaded(self, array: NDArray[Any]) -> Any:
+        """A copy of a NumPy array."""
+
+    def address(self, array: Any) -> int:
+        """Of the first item."""
+
+    def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """The name of the type, the shape, and the strides in items."""
+
+    def stream(self) -> int:
+        """The stream that launches go to."""
+
+
+class TorchMemory:
+    """Tensors on the current GPU, and torch's current stream."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+
+    def zeros(self, nbytes: int) -> Any:
+        """See Memory; torch's allocations are aligned to 512 bytes."""
+        return self._torch.zeros(nbytes, dtype=self._torch.uint8, device="cuda")
+
+    def uploaded(self, array: NDArray[Any]) -> Any:
+        """See Memory; bfloat16 has no name in torch's NumPy, and travels as bits."""
+        if array.dtype.name == "bfloat16":
+            return self._torch.from_numpy(array.view(np.uint16)).cuda().view(self._torch.bfloat16)
+        return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
+
+    def address(self, array: Any) -> int:
+        """See Memory."""
+        return int(array.data_ptr())
+
+    def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """See Memory."""
+        if not array.is_cuda:
+            raise ValueError("expected a tensor on the GPU")
+        return str(array.dtype).removeprefix("torch."), tuple(array.shape), tuple(array.stride())
+
+    def stream(self) -> int:
+        """See Memory."""
+        return int(self._torch.cuda.current_stream().cuda_stream)
