@@ -28,12 +28,14 @@ class DeviceExchange {
 
   // Room for tasks that workers put off, of `values` columns each, twice.
   void make_room(int64_t workers, int64_t slots, int64_t values) {
-    if (workers != workers_ || slots != slots_) {
+    // Kept for each size: layers of several widths take turns, and making it anew would wait for the kernels that run.
+    gpu::Memory& room = rooms_[{workers, slots}];
+    if (room.bytes() == 0) {
       std::vector<Paused> empty(workers * slots);
       for (int64_t at = 0; at < workers * slots; ++at) empty[at].slot = static_cast<int32_t>(at % slots);
-      paused_ = gpu::uploaded(empty);
-      workers_ = workers, slots_ = slots;
+      room = gpu::uploaded(empty);
     }
+    paused_ = room.as<Paused>(), slots_ = slots;
     const size_t bytes = workers * slots * 2 * values * sizeof(float);
     if (bytes > columns_.bytes()) columns_ = gpu::Memory(bytes);
   }
@@ -42,7 +44,7 @@ class DeviceExchange {
     halo.me = rank_, halo.stagings = stagings_.as<char*>(), halo.signals = signals_.as<uint64_t*>();
     halo.staging = reinterpret_cast<char*>(staging_), halo.signal = reinterpret_cast<uint64_t*>(signal_);
     halo.outbox = reinterpret_cast<char*>(outbox_), halo.staging_bytes = staging_bytes_;
-    halo.state = state_.as<HaloState>(), halo.paused = paused_.as<Paused>(), halo.columns = columns_.as<float>();
+    halo.state = state_.as<HaloState>(), halo.paused = paused_, halo.columns = columns_.as<float>();
     halo.slots = static_cast<int32_t>(slots_);
   }
 
@@ -57,8 +59,10 @@ class DeviceExchange {
   int rank_;
   bool far_;
   uint64_t staging_, signal_, outbox_;
-  int64_t staging_bytes_, workers_ = 0, slots_ = 0;
-  gpu::Memory stagings_, signals_, state_, paused_, columns_;
+  int64_t staging_bytes_, slots_ = 0;
+  Paused* paused_ = nullptr;
+  std::map<std::pair<int64_t, int64_t>, gpu::Memory> rooms_;
+  gpu::Memory stagings_, signals_, state_, columns_;
 };
 
 // What crosses in a call over rows of one size, and the plan's tasks cut accordingly.
@@ -103,6 +107,7 @@ class DeviceCrossing {
   bool empty() const { return push_count_ == 0 && arrival_count_ == 0; }
   // The table of sources that has this PE's rows only.
   const void* const* own(uint64_t address) {
+    if (own_.size() >= most_kept && !own_.count(address)) own_.clear();
     gpu::Memory& table = own_[address];
     if (table.bytes() == 0) table = gpu::uploaded(std::vector<uint64_t>{address});
     return table.as<const void*>();
@@ -116,6 +121,7 @@ class DeviceCrossing {
   }
 
  private:
+  static constexpr size_t most_kept = 64;
   int32_t credits_, push_count_, owner_count_, arrival_count_;
   DeviceTasks tasks_;
   gpu::Memory pushes_, arrivals_, send_rows_, owners_;

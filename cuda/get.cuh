@@ -4,7 +4,8 @@
 // been asked for `dist` stages before: while it sums a destination's local rows, this one's remote rows and those of
 // the next are under way. A stage is up to ps rows of one remote partition. Where a pointer reaches them, one lane
 // copies them into a ring in shared memory, and they count towards the stage's own barrier; else one lane gets them
-// into a symmetric ring, and the stage's own channel tells when they are there, not a quiet over everything.
+// into a symmetric ring, and a channel tells when they are there, not a quiet over everything. (Stages share channels
+// where there are fewer of these, and wait for each other then; before NVSHMEM 3.5 there is one for all.)
 //
 // Rows are added in the plan's order, as `direct` does: the bits are the same, whatever ps, dist and wpb are for
 // destinations that are not split. LANES is the level of the gets: a thread, a warp (or the part of one that a row

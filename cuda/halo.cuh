@@ -8,7 +8,8 @@
 //
 // Calls are numbered, and a signal's value is the number of the call whose rows are there: nothing is ever reset. Two
 // stagings are used in turn; call n is pushed when the receiver has given its credit for call n - 2, which the last of
-// its blocks to end does. tests/protocol has the same as a model, which is checked exhaustively.
+// its blocks to end does. tests/protocol has this as a model, which is checked exhaustively (but for rows that are passed
+// on, as a ring does).
 //
 // Whatever comes when, a destination's rows are added in the plan's order, as `direct` does: the bits are the same.
 #pragma once
