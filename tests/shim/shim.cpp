@@ -102,13 +102,14 @@ void begin_block(int number) {
   const int at = grid.begun++;
   Block& block = grid.blocks[at];
   ++grid.running;
+  const bool slow = running->slow_blocks && running->random() % running->slow_blocks == 0;
   block.left = launch.threads;
   block.shared.resize((launch.shared_bytes + 15) / 16);
   if (launch.shared_bytes) std::memset(static_cast<void*>(block.shared.data()), poison, launch.shared_bytes);
   for (int thread = 0; thread < launch.threads; ++thread) {
     auto fiber = std::make_unique<Fiber>();
     fiber->grid = number;
-    fiber->slow = running->slow && running->random() % running->slow == 0;
+    fiber->slow = slow || (running->slow_threads && running->random() % running->slow_threads == 0);
     fiber->place = {thread, launch.threads, at, launch.blocks, reinterpret_cast<char*>(block.shared.data())};
     fiber->stack.reset(new char[stack_bytes]);
     getcontext(&fiber->context);
@@ -269,7 +270,9 @@ void run(const std::vector<Launch>& launches, uint64_t seed) {
   Run here;
   here.random.seed(seed);
   here.landing = uint64_t(1) << (here.random() % 13);
-  here.slow = here.random() % 2 ? 2 + here.random() % 6 : 0;
+  const uint64_t hindered = here.random() % 3;
+  here.slow_threads = hindered == 1 ? 2 + here.random() % 6 : 0;
+  here.slow_blocks = hindered == 2 ? 2 + here.random() % 6 : 0;
   Run* outer = running;
   running = &here;
   for (const Launch& launch : launches) {

@@ -94,7 +94,7 @@ struct Run {
   std::vector<Landing> landings;
   std::map<uint64_t*, Phase> phases;
   std::mt19937_64 random;
-  uint64_t slow;     // one in so many threads is; 0: none
+  uint64_t slow_threads, slow_blocks;  // one in so many is; 0: none
   uint64_t landing;  // one in so many steps lands a put: transports are fast and slow
   ucontext_t home;
   std::string failure;

@@ -138,7 +138,10 @@ FAULTS = {
     "a credit before all blocks have read": Fault(
         HALO,
         "    if (device::add_in_order(&state.left, 1) + 1 - before != blocks) return;\n",
-        "    if (device::add_in_order(&state.left, 1) != before) return;\n",
+        "    const uint64_t left = device::add_in_order(&state.left, 1) - before;\n"
+        "    for (int32_t i = 0; i < halo.owner_count && left == 0; ++i)\n"
+        "      raise(halo.credits + halo.me, call, halo.owners[i]);\n"
+        "    if (left + 1 != blocks) return;\n",
         "halo",
     ),
     "a number of the call that is off by one": Fault(
