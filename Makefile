@@ -93,9 +93,11 @@ gpu-test: ## the table of cases on this machine's GPU, by PYTHON (WHEELS=folder)
 	@$(GPU_PYTHON) tests/gpu/run.py --json $(GPU_BUILD)/test.json
 	@$(GPU_PYTHON) tests/gpu/run.py --remote-share 0.5 --few --json $(GPU_BUILD)/test-half-remote.json
 
-gpu-bench: ## sums on this machine's GPU against cuSPARSE and the gather floor; after gpu-test
+gpu-bench: ## on this machine's GPU: sums against cuSPARSE and the gather floor, and overlap; after gpu-test
 	@$(GPU_PYTHON) -m mgg_hpc bench aggregate --device cuda --json $(GPU_BUILD)/aggregate.json \
 	  --table $(GPU_BUILD)/aggregate.md
+	@$(GPU_PYTHON) -m mgg_hpc bench overlap --device cuda --json $(GPU_BUILD)/overlap.json \
+	  --table $(GPU_BUILD)/overlap.md
 
 lint: setup ## style, imports and types
 	@$(BIN)/ruff check -q

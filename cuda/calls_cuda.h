@@ -102,7 +102,7 @@ struct HaloStamps {
   enum Event { began, pushed, claimed, ended, events };
   uint64_t* blocks;    // [blocks, events]
   uint64_t* pushes;    // [pushes, 2]: began, signalled
-  uint64_t* arrivals;  // [arrivals]: when block 0 saw them
+  uint64_t* arrivals;  // [arrivals]: when the first worker saw them; the largest number before
 };
 
 // What crosses in one call, and when. Chunk 0 of the plan is this PE's rows; chunk 1 + a is arrival a, in staging.

@@ -26,9 +26,9 @@ class DeviceExchange {
   bool far() const { return far_; }  // whether some PEs are reached by the transport only
   int rank() const { return rank_; }
 
-  // Room for tasks that workers put off, of `values` columns each, twice.
+  // Room for tasks that workers put off, of `values` columns each, twice. Kept for each size: layers of several widths
+  // take turns, and making it anew would wait for the kernels that run.
   void make_room(int64_t workers, int64_t slots, int64_t values) {
-    // Kept for each size: layers of several widths take turns, and making it anew would wait for the kernels that run.
     gpu::Memory& room = rooms_[{workers, slots}];
     if (room.bytes() == 0) {
       std::vector<Paused> empty(workers * slots);
@@ -105,13 +105,6 @@ class DeviceCrossing {
   int32_t arrivals() const { return arrival_count_; }
   // Nothing crosses, in either direction.
   bool empty() const { return push_count_ == 0 && arrival_count_ == 0; }
-  // The table of sources that has this PE's rows only.
-  const void* const* own(uint64_t address) {
-    if (own_.size() >= most_kept && !own_.count(address)) own_.clear();
-    gpu::Memory& table = own_[address];
-    if (table.bytes() == 0) table = gpu::uploaded(std::vector<uint64_t>{address});
-    return table.as<const void*>();
-  }
 
   void fill(DeviceHalo& halo) const {
     halo.pushes = pushes_.as<Push>(), halo.push_count = push_count_;
@@ -121,11 +114,9 @@ class DeviceCrossing {
   }
 
  private:
-  static constexpr size_t most_kept = 64;
   int32_t credits_, push_count_, owner_count_, arrival_count_;
   DeviceTasks tasks_;
   gpu::Memory pushes_, arrivals_, send_rows_, owners_;
-  std::map<uint64_t, gpu::Memory> own_;
 };
 static_assert(sizeof(DeviceCrossing::Arrival) == 24, "Arrival is shared with Python");
 

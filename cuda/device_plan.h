@@ -123,6 +123,8 @@ class DevicePlan {
     }
     return pending_.as<int32_t>();
   }
+  // Makes what a call would: allocating memory may wait for the kernels that run, and those for this one.
+  void make_room(int64_t passes, int64_t values_per_slot) { pending(passes), partials(values_per_slot); }
   float* maximum() { return statistic(maximum_); }
   float* total() { return statistic(total_); }
 

@@ -2,10 +2,10 @@
 //
 // A worker alternates between local neighbour partitions, which it sums from registers, and remote ones, which have
 // been asked for `dist` stages before: while it sums a destination's local rows, this one's remote rows and those of
-// the next are under way. A stage is up to ps rows of one remote partition. Where a pointer reaches them, one lane
-// copies them into a ring in shared memory, and they count towards the stage's own barrier; else one lane gets them
-// into a symmetric ring, and a channel tells when they are there, not a quiet over everything. (Stages share channels
-// where there are fewer of these, and wait for each other then; before NVSHMEM 3.5 there is one for all.)
+// the next are under way. A stage is up to ps rows of one remote partition. Where a pointer reaches them, they are
+// copied into a ring in shared memory, a row each lane, and count towards the stage's one barrier; else one lane gets
+// them into a symmetric ring, and a channel tells when they are there, not a quiet over everything. (Stages share
+// channels where there are fewer of these, and wait for each other then; before NVSHMEM 3.5 there is one for all.)
 //
 // Rows are added in the plan's order, as `direct` does: the bits are the same, whatever ps, dist and wpb are for
 // destinations that are not split. LANES is the level of the gets: a thread, a warp (or the part of one that a row
@@ -56,11 +56,11 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
   // ---- the rings
 
   MGG_DEVICE int in_block() const { return device::thread() / LANES; }
-  // This lane's first pack of a row in shared memory; a worker's packs lie side by side.
-  MGG_DEVICE char* slot(int stage, int row) const {
-    return device::shared() +
-           (int64_t(in_block() * get.dist + stage) * most_rows + row) * slot_bytes + 16 * worker.lane;
+  // A row in shared memory, and this lane's first pack of it; a worker's packs lie side by side.
+  MGG_DEVICE char* row_of(int stage, int row) const {
+    return device::shared() + (int64_t(in_block() * get.dist + stage) * most_rows + row) * slot_bytes;
   }
+  MGG_DEVICE char* slot(int stage, int row) const { return row_of(stage, row) + 16 * worker.lane; }
   MGG_DEVICE char* behind_slots() const {
     return device::shared() + int64_t(device::threads() / LANES) * get.dist * most_rows * slot_bytes;
   }
@@ -120,10 +120,10 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
                             int bytes) const {
     const char* rows = reinterpret_cast<const char*>(call.sources[segment.chunk]) + offset;
     if constexpr (device::bulk_copies) {
-      if (worker.lane != 0) return;
-      device::expect_bulk(barrier(stage), count * bytes);
-      for (int row = 0; row < count; ++row)
-        device::copy_bulk(slot(stage, row), row_at(rows, edge + row), bytes, barrier(stage));
+      if (worker.lane == 0) device::expect_bulk(barrier(stage), count * bytes);
+      worker.sync();  // the barrier must expect them before they land
+      for (int row = worker.lane; row < count; row += LANES)  // indices of all rows are under way at once
+        device::copy_bulk(row_of(stage, row), row_at(rows, edge + row), bytes, barrier(stage));
     } else {
       for (int row = 0; row < count; ++row) {
         const char* from = row_at(rows, edge + row) + 16 * worker.lane;

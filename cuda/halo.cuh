@@ -25,12 +25,14 @@ struct HaloExchange {
   uint64_t call;  // the number of this one
   MGG_DEVICE explicit HaloExchange(const DeviceHalo& halo) : halo(halo), call(halo.state->calls + 1) {}
 
+  // A fence must follow before what the signal announces is read.
   MGG_DEVICE bool raised(int32_t signal, uint64_t value) const {
     if constexpr (FAR) return device::test_signal(halo.signal + signal, value);
-    return device::load_signal(halo.signal + signal) >= value;
+    return device::peek_signal(halo.signal + signal) >= value;
   }
   MGG_DEVICE void await(int32_t signal, uint64_t value) const {
     while (!raised(signal, value)) device::rest();
+    device::fence();
   }
   MGG_DEVICE int64_t staging_offset() const { return (call & 1) * halo.staging_bytes; }
   MGG_DEVICE void raise(int32_t signal, uint64_t value, int32_t pe) const {
@@ -41,28 +43,36 @@ struct HaloExchange {
     if constexpr (FAR) device::raise_signal(halo.signal + signal, value, pe);
   }
 
-  // The rows of a push side by side. The whole block, four packs of each thread under way.
+  // The rows of a push side by side: the whole block, LANES threads a row, four rows of each under way. Beyond the last
+  // row that one is read again, and not written.
+  template <int LANES>
   MGG_DEVICE void pack(const Push& push, char* to) const {
     constexpr int ahead = 4;
-    const int64_t packs = halo.row_bytes / 16, all = push.rows * packs;
-    const char* staged = halo.staging + staging_offset();
-    for (int64_t first = device::thread(); first < all; first += ahead * device::threads()) {
-      device::Pack held[ahead];
+    const char* rows = push.after < 0 ? halo.rows : halo.staging + staging_offset();
+    const int32_t* numbers = halo.send_rows + push.first;
+    const int packs = static_cast<int>(halo.row_bytes / 16), workers = device::threads() / LANES;
+    const auto last = static_cast<int32_t>(push.rows - 1);
+    for (int32_t row = device::thread() / LANES; row <= last; row += ahead * workers) {
+      const char* from[ahead];
 #pragma unroll
       for (int u = 0; u < ahead; ++u) {
-        const int64_t at = first + u * device::threads();
-        if (at >= all) break;
-        const int64_t row = at / packs, from = device::load_constant(halo.send_rows + push.first + row);
-        const char* rows = push.after < 0 ? halo.rows : staged;
-        held[u] = device::load_pack_fresh(rows + from * halo.row_bytes + 16 * (at - row * packs));
+        const int32_t mine = row + u * workers < last ? row + u * workers : last;
+        from[u] = rows + device::load_constant(numbers + mine) * halo.row_bytes;
       }
+      for (int at = device::thread() % LANES; at < packs; at += LANES) {
+        device::Pack held[ahead];
 #pragma unroll
-      for (int u = 0; u < ahead; ++u)
-        if (first + u * device::threads() < all) device::store_pack(to + 16 * (first + u * device::threads()), held[u]);
+        for (int u = 0; u < ahead; ++u) held[u] = device::load_pack_fresh(from[u] + 16 * at);
+#pragma unroll
+        for (int u = 0; u < ahead; ++u)
+          if (row + u * workers <= last)
+            device::store_pack(to + (row + u * workers) * halo.row_bytes + 16 * at, held[u]);
+      }
     }
   }
 
   // This block's part of what this PE sends.
+  template <int LANES>
   MGG_DEVICE void push_all() const {
     [[maybe_unused]] bool asked = false;
     for (int32_t at = device::block(); at < halo.push_count; at += halo.pushers) {
@@ -75,7 +85,7 @@ struct HaloExchange {
       device::sync_block();
       const int64_t place = staging_offset() + push.place * halo.row_bytes;
       const bool near = !FAR || halo.stagings[push.pe];
-      pack(push, near ? halo.stagings[push.pe] + place : halo.outbox + push.box * halo.row_bytes);
+      pack<LANES>(push, near ? halo.stagings[push.pe] + place : halo.outbox + push.box * halo.row_bytes);
       device::sync_block();
       if (device::thread() == 0) {
         device::add(&halo.state->rows_pushed, push.rows);
@@ -152,9 +162,10 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
       more &= here < halo.arrival_count;
     }
     if (here == before) return false;
+    device::fence();
     worker.sync();  // what one lane has seen to be there, the others may read
-    if (halo.stamps.arrivals && worker.number() == 0 && worker.lane == 0)
-      for (int32_t at = before; at < here; ++at) halo.stamps.arrivals[at] = device::clock();
+    if (halo.stamps.arrivals && worker.lane == 0)
+      for (int32_t at = before; at < here; ++at) device::lower(halo.stamps.arrivals + at, device::clock());
     return true;
   }
 
@@ -164,7 +175,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
       const Segment segment = call.segments[at];
       if (segment.chunk > here) return at;
       if (segment.chunk == 0)
-        Base::template add_segment<false>(segment, call.sources[0], sums);
+        Base::template add_segment<false>(segment, reinterpret_cast<const S*>(halo.rows), sums);
       else
         Base::template add_segment<true>(segment, staged, sums);
     }
@@ -303,7 +314,7 @@ MGG_KERNEL void aggregate_halo(DeviceHaloCall<S> call) {
   const HaloExchange<FAR> exchange(call.halo);
   HaloWorker<S, R, LANES, PACKS, FAR> worker(call.sum, exchange);
   worker.stamp(HaloStamps::began);
-  if (device::block() < call.halo.pushers) exchange.push_all();
+  if (device::block() < call.halo.pushers) exchange.template push_all<LANES>();
   worker.stamp(HaloStamps::pushed);
   worker.sum_all();
   exchange.leave();

@@ -30,8 +30,8 @@ struct Geometry {
   int blocks, threads;
   int64_t shared_bytes;
   uint64_t stream;
-  mgg::gpu::Launch launch(bool cooperative = false) const {
-    return {blocks, threads, shared_bytes, at<void>(stream), cooperative};
+  mgg::gpu::Launch launch(mgg::gpu::Blocks together = mgg::gpu::Blocks::in_turn) const {
+    return {blocks, threads, shared_bytes, at<void>(stream), together};
   }
 };
 
@@ -56,7 +56,7 @@ struct Get {
 
 struct Halo {
   int pushers, claim, slots;
-  bool bulk;
+  bool bulk, alone;
   mgg::HaloStamps stamps;
 };
 
@@ -69,14 +69,30 @@ const S* const* typed(const void* const* sources) {
   return reinterpret_cast<const S* const*>(sources);
 }
 
+int64_t passes(int64_t row_bytes, const mgg::Shape& shape) {
+  const int64_t held = int64_t(shape.lanes) * shape.packs * 16;
+  return (row_bytes + held - 1) / held;
+}
+// What a call over rows of this width would allocate. `read`: through pointers, or by gets.
+template <class S>
+void ready(mgg::DevicePlan& plan, const Rows& rows, bool read, const Geometry& geometry) {
+  plan.make_room(passes(row_bytes<S>(rows.dim), geometry.shape), mgg::padded_stride(rows.dim, sizeof(S)));
+  if (read) plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+}
+template <class S>
+void ready_halo(mgg::DeviceExchange& exchange, const Halo& halo, const Geometry& geometry) {
+  const mgg::Shape& shape = geometry.shape;
+  exchange.make_room(int64_t(geometry.blocks) * geometry.threads / shape.lanes, halo.slots,
+                     int64_t(shape.lanes) * shape.packs * 16 / int64_t(sizeof(S)));
+}
+
 // All but the tasks, and where rows are.
 template <class S>
 void fill(mgg::DeviceAggregation<S>& call, mgg::DevicePlan& plan, int64_t dim, const Sum& sum,
           const mgg::Shape& shape) {
-  const int64_t stride = mgg::padded_stride(dim, sizeof(S)), packs = row_bytes<S>(dim) / 16;
-  const int64_t held = int64_t(shape.lanes) * shape.packs;
+  const int64_t stride = mgg::padded_stride(dim, sizeof(S));
   call.hubs = plan.device_tasks().hubs(), call.hub_count = plan.hubs();
-  call.pending = plan.pending((packs + held - 1) / held), call.partials = plan.partials(stride);
+  call.pending = plan.pending(passes(row_bytes<S>(dim), shape)), call.partials = plan.partials(stride);
   call.degree = plan.degree(), call.indices = plan.indices();
   call.weight = at<float>(sum.weight), call.out = at<S>(sum.out), call.scale = at<float>(sum.scale);
   call.bias = at<float>(sum.bias), call.dim = dim, call.stride = stride;
@@ -116,22 +132,17 @@ void halo(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg
   crossing.tasks().fill(call.sum);
   fill(call.sum, plan, dim, sum, geometry.shape);
   call.sum.hubs = crossing.tasks().hubs();
-  call.sum.sources = typed<S>(crossing.own(rows));
   const bool max = sum.reduce == "max";
-  if (crossing.empty()) {
-    const mgg::Kernel kernel{{max, mgg::Transfer::none, false}, geometry.shape};
-    if (call.sum.count) mgg::aggregate(call.sum, kernel, geometry.launch());
-    return;
-  }
-  const mgg::Shape& shape = geometry.shape;
-  exchange.make_room(int64_t(geometry.blocks) * geometry.threads / shape.lanes, halo.slots,
-                     int64_t(shape.lanes) * shape.packs * 16 / int64_t(sizeof(S)));
+  if (crossing.empty() && call.sum.count == 0) return;
+  ready_halo<S>(exchange, halo, geometry);
   exchange.fill(call.halo);
   crossing.fill(call.halo);
   call.halo.rows = at<char>(rows), call.halo.row_bytes = row_bytes<S>(dim);
   call.halo.pushers = halo.pushers, call.halo.claim = halo.claim, call.halo.bulk = halo.bulk;
   call.halo.stamps = halo.stamps;
-  mgg::aggregate(call, {{max, mgg::Transfer::halo, exchange.far()}, shape}, geometry.launch(true));
+  const mgg::Kernel kernel{{max, mgg::Transfer::halo, exchange.far()}, geometry.shape};
+  using mgg::gpu::Blocks;
+  mgg::aggregate(call, kernel, geometry.launch(halo.alone ? Blocks::cooperative : Blocks::resident));
 }
 
 template <class S>
@@ -225,15 +236,16 @@ nb::dict occupancy(const std::string& transfer, bool max, bool far, int lanes, i
   return said;
 }
 
-void bind_halo(nb::module_& module) {
+nb::class_<mgg::DeviceExchange> bind_halo(nb::module_& module) {
   nb::class_<Halo>(module, "Halo")
-      .def("__init__", [](Halo* self, int pushers, int claim, int slots, bool bulk, uint64_t blocks, uint64_t pushes,
-                          uint64_t arrivals) {
-        new (self) Halo{pushers, claim, slots, bulk, {at<uint64_t>(blocks), at<uint64_t>(pushes),
-                                                      at<uint64_t>(arrivals)}};
-      }, "pushers"_a, "claim"_a, "slots"_a, "bulk"_a = false, "stamp_blocks"_a = 0, "stamp_pushes"_a = 0,
-           "stamp_arrivals"_a = 0);
-  nb::class_<mgg::DeviceExchange>(module, "Exchange")
+      .def("__init__", [](Halo* self, int pushers, int claim, int slots, bool bulk, bool alone, uint64_t blocks,
+                          uint64_t pushes, uint64_t arrivals) {
+        new (self) Halo{pushers, claim, slots, bulk, alone,
+                        {at<uint64_t>(blocks), at<uint64_t>(pushes), at<uint64_t>(arrivals)}};
+      }, "pushers"_a, "claim"_a, "slots"_a, "bulk"_a = false, "alone"_a = true, "stamp_blocks"_a = 0,
+           "stamp_pushes"_a = 0, "stamp_arrivals"_a = 0);
+  nb::class_<mgg::DeviceExchange> exchange(module, "Exchange");
+  exchange
       .def(nb::init<int, const std::vector<uint64_t>&, const std::vector<uint64_t>&, uint64_t, int64_t, uint64_t,
                     uint64_t>(),
            "rank"_a, "stagings"_a, "signals"_a, "staging"_a, "staging_bytes"_a, "signal"_a, "outbox"_a)
@@ -258,6 +270,7 @@ void bind_halo(nb::module_& module) {
            "plan"_a, "indices"_a, "pushes"_a, "arrivals"_a, "send_rows"_a, "owners"_a, "credits"_a)
       .def_prop_ro("pushes", &mgg::DeviceCrossing::pushes)
       .def_prop_ro("arrivals", &mgg::DeviceCrossing::arrivals);
+  return exchange;
 }
 
 }  // namespace
@@ -310,6 +323,7 @@ NB_MODULE(_cuda, module) {
           throw std::invalid_argument("get: ps and dist of 1 or more, dist up to " + std::to_string(mgg::most_stages));
         new (self) Get{near_ps, far_ps, dist, interleaved, mine, staging, channels, channel_count};
       }, "near_ps"_a, "far_ps"_a, "dist"_a, "interleaved"_a, "mine"_a, "staging"_a, "channels"_a, "channel_count"_a);
+  nb::class_<mgg::DeviceExchange> exchange = bind_halo(module);
   nb::class_<mgg::DevicePlan> plan(module, "Plan");
   plan.def("__init__",
            [](mgg::DevicePlan* self, Flat<const uint8_t> chunks, Flat<const uint8_t> segments,
@@ -324,6 +338,8 @@ NB_MODULE(_cuda, module) {
   plan.def("edge_softmax", edge_softmax, "scores"_a, "out"_a, "geometry"_a);
 #define MGG_KERNELS(name, S)                                                                                   \
   plan.def("aggregate_" name, aggregate<S>, "rows"_a, "sum"_a, "geometry"_a);                                  \
+  plan.def("ready_" name, ready<S>, "rows"_a, "read"_a, "geometry"_a);                                         \
+  exchange.def("ready_" name, ready_halo<S>, "halo"_a, "geometry"_a);                                          \
   plan.def("get_" name, get<S>, "rows"_a, "sum"_a, "get"_a, "geometry"_a);                                     \
   plan.def("halo_" name, halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "crossing"_a, "halo"_a, "geometry"_a); \
   plan.def("sddmm_" name, sddmm<S>, "rows"_a, "destinations"_a, "out"_a, "geometry"_a)
@@ -331,7 +347,6 @@ NB_MODULE(_cuda, module) {
   MGG_KERNELS("float16", mgg::Float16);
   MGG_KERNELS("bfloat16", mgg::BFloat16);
 #undef MGG_KERNELS
-  bind_halo(module);
   nb::class_<Gathers>(module, "Gathers")
       .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,
            "mine"_a, "row_bytes"_a)

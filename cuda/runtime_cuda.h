@@ -61,11 +61,15 @@ Memory uploaded(const Items& items) {
   return memory;
 }
 
+// Whether all blocks of a grid run at once, which those that wait for each other must. `cooperative`: the driver begins
+// them all together, or refuses; but not beside another such grid. `resident`: the caller knows that they fit.
+enum class Blocks { in_turn, resident, cooperative };
+
 struct Launch {
   int blocks, threads;  // of a block: a whole number of warps
   int64_t shared_bytes;
   void* stream;
-  bool cooperative = false;  // all blocks are resident at once, or the launch fails
+  Blocks together = Blocks::in_turn;
 };
 
 // What a kernel takes, and how many of its blocks a multiprocessor holds at once.
@@ -107,8 +111,9 @@ void launch(void (*kernel)(Call), const Call& call, const Launch& launch) {
   const dim3 blocks(launch.blocks), threads(launch.threads);
   const size_t shared = static_cast<size_t>(launch.shared_bytes);
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  check(launch.cooperative ? cudaLaunchCooperativeKernel(symbol, blocks, threads, arguments, shared, stream)
-                           : cudaLaunchKernel(symbol, blocks, threads, arguments, shared, stream),
+  const bool cooperative = launch.together == Blocks::cooperative;
+  check(cooperative ? cudaLaunchCooperativeKernel(symbol, blocks, threads, arguments, shared, stream)
+                    : cudaLaunchKernel(symbol, blocks, threads, arguments, shared, stream),
         "launch of a kernel");
 }
 template <class Call>

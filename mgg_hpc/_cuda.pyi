@@ -42,7 +42,10 @@ class Get:
     ) -> None: ...
 
 class Halo:
-    """How a halo is run: blocks that push, work claimed at once, tasks a worker can put off; addresses of stamps."""
+    """How a halo is run: blocks that push, work claimed at once, tasks a worker can put off; addresses of stamps.
+
+    alone: its blocks must all fit at once, or the launch fails; else whoever launches sees to it.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Halo:
         claim: int,
         slots: int,
         bulk: bool = False,
+        alone: bool = True,
         stamp_blocks: int = 0,
         stamp_pushes: int = 0,
         stamp_arrivals: int = 0,

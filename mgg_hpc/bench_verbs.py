@@ -104,17 +104,43 @@ def bench_epoch(graphs: tuple[str, ...], **options: Any) -> None:
     process_epoch(graphs or ("rmat:17:12",), **options)
 
 
-@bench.command("overlap", epilog=example("mgg launch -n 2 bench overlap rmat:17 --width 64"))
-@click.argument("graph", default="rmat:17:16")
-@click.option("--width", type=click.IntRange(1, 65536), default=64, show_default=True, help="Of rows.")
-@click.option("--ways", default="halo,bulk,direct,get,all-gather", show_default=True, help="Of exchanging.")
+@bench.command(
+    "overlap",
+    epilog=example(
+        "mgg launch -n 2 bench overlap rmat:17 --width 64",
+        "mgg bench overlap --device cuda --shares 0.1,0.2,0.3 --plot overlap.svg",
+    ),
+)
+@click.argument("graph", required=False)
+@click.option("--width", type=click.IntRange(1, 65536), help="Of rows. [default: 64; on a GPU 128]")
+@click.option(
+    "--ways",
+    help="Of exchanging. [default: halo,bulk,direct,get,all-gather; on a GPU halo,get,bulk,direct,managed]",
+)
 @click.option("--backend", default="auto", show_default=True, help="As run.backend of a job file.")
 @click.option("--threads", type=click.IntRange(0, 1024), default=0, help="Of each rank. [default: its share]")
 @click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help="Of each way.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda: two PEs on one GPU, the second's rows in the host's memory.",
+)
+@click.option("--shares", help="Of rows that are far away, with --device cuda. [default: 0.02 to 0.5]")
 @click.option("--json", type=Output, help="Write the figures as JSON to this file.")
 @click.option("--table", type=Output, help="Write them as Markdown to this file.")
-def bench_overlap(graph: str, **options: Any) -> int:
-    """Exchange and sum: how much of the one hides behind the other. Under a launcher, or on one rank."""
+@click.option("--plot", type=Output, help="Draw them into this file (.png, .svg), with --device cuda.")
+def bench_overlap(device: str, **options: Any) -> int:
+    """Exchange and sum: how much of the one hides behind the other.
+
+    On CPUs under a launcher, or on one rank; on a GPU by itself. GRAPH is as in `mgg bench aggregate`.
+    [default: rmat:17:16; on a GPU uniform:20:16]
+    """
+    if device == "cuda":
+        from .tools.bench.device_overlap import run_overlap
+
+        return run_overlap(**options)
     from .tools.bench.overlap import process_overlap
 
-    return process_overlap(graph, **options)
+    return process_overlap(**options)

@@ -69,20 +69,4 @@ def plans_of(case, ps, transfer, count=3):
     plans = [workload.build(r, case.bounds, *case.part(r), ps, keep_edges=True) for r in range(ranks)]
     if transfer != "halo":
         return [replace(plan, transfer=transfer) for plan in plans]
-    made = [waves.in_waves(plan, count) for plan in plans]
-    requests = [request for _, _, request in made]
-    capacity = max(int(request.counts.sum()) for request in requests)
-    answers = [
-        waves.answer(
-            [each.rows[rank] for each in requests],
-            np.array([each.counts[:, rank] for each in requests]),
-            np.array([each.places[:, rank] for each in requests]),
-        )
-        for rank in range(ranks)
-    ]
-    most_sent = max(len(rows) for rows, _, _ in answers)
-    result = []
-    for (plan, _, request), (rows, counts, places) in zip(made, answers, strict=True):
-        lists = waves.HaloLists(request.counts, rows, counts, places, capacity, most_sent)
-        result.append(replace(plan, lists=lists))
-    return result
+    return [plan for plan, _ in waves.of_all_ranks(plans, count)]

@@ -139,6 +139,13 @@ def get(
     return _launch(local, remote, format, (lanes, packs), (ps, dist), threads, shared, limits)
 
 
+def fitting_ps(format: RowFormat, *, most: int, dist: int, wpb: int, limits: Limits) -> int:
+    """The default of ps for rows up to this wide: `get` has room for two blocks a multiprocessor, or for one row."""
+    lanes, packs = shape(format)
+    room, slot = limits.shared_per_multiprocessor // 2 - 16, lanes * packs * PACK
+    return int(min(most, max(1, (room // (wpb * LANES // lanes * dist) - 8) // slot)))
+
+
 def halo(
     local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
 ) -> Launch:

@@ -7,6 +7,7 @@ and the last one gives the least. (With hubs a tenth of the rows can hold half o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -154,3 +155,23 @@ def answer(
     ]
     rows = np.concatenate([np.zeros(0, np.int32), *parts])
     return rows, np.ascontiguousarray(counts.T), np.ascontiguousarray(places.T)
+
+
+def of_all_ranks(plans: Sequence[Plan], count: int) -> list[tuple[Plan, NDArray[np.int64]]]:
+    """`runtime.exchange.halo_in_waves` where one process has the plans of all ranks."""
+    made = [in_waves(plan, count) for plan in plans]
+    requests = [request for _, _, request in made]
+    capacity = max(int(request.counts.sum()) for request in requests)
+    answers = [
+        answer(
+            [each.rows[rank] for each in requests],
+            np.array([each.counts[:, rank] for each in requests]),
+            np.array([each.places[:, rank] for each in requests]),
+        )
+        for rank in range(len(plans))
+    ]
+    most_sent = max(len(rows) for rows, _, _ in answers)
+    return [
+        (replace(plan, lists=HaloLists(request.counts, *lists, capacity, most_sent)), order)
+        for (plan, order, request), lists in zip(made, answers, strict=True)
+    ]

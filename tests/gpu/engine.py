@@ -15,7 +15,7 @@ import numpy as np
 from memory import heap_zeros
 
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends import cuda
+from mgg_hpc.runtime.backends import cuda, cuda_module
 from mgg_hpc.runtime.backends.base import Geometry, Options
 from mgg_hpc.runtime.backends.cuda_memory import TorchMemory
 from mgg_hpc.runtime.backends.world import World
@@ -68,13 +68,13 @@ class Engine:
     @classmethod
     def shim(cls, library: Path) -> Engine:
         """The host, through a _cuda that was built for the shim."""
-        return cls("shim", cuda.checked(_loaded(library)), HostMemory())
+        return cls("shim", cuda_module.checked(_loaded(library)), HostMemory())
 
     @classmethod
     def gpu(cls) -> Engine:
         """The current GPU. Raises InputError where there is none."""
-        module = cuda.load()
-        cuda.need_device(module)
+        module = cuda_module.load()
+        cuda_module.need_device(module)
         return cls("cuda", module, TorchMemory())
 
     def answers(self) -> bool:
@@ -103,7 +103,7 @@ class Engine:
         far = not all(world.reaches(rank, peer) for rank in ranks for peer in ranks)
         for rank in ranks:
             backend = cuda.DeviceBackend(rank, world, Options(geometry), self.module, self.memory, study)
-            backend.sharing = world.size
+            backend.share = 1 / world.size
             if self.device == "shim":
                 backend.has_gets = far
                 backend.channels = list(range(CHANNELS))

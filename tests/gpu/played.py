@@ -88,18 +88,20 @@ class Played:
         outputs: list[list] = [[] for _ in sets]
         kept = []
         op = "copy" if weight is None else "mul"
+        for rank, (backend, plan) in enumerate(zip(self.backends, self.plans, strict=True)):
+            edge = None
+            if weight is not None:
+                edge = self.engine.array(weight[self.case.edges(rank)][plan.edge])
+            kept.append((edge, epilogue and epilogue(self.part(rank))))
+            for rows, into in zip(sets, outputs, strict=True):
+                into.append(self.engine.nan_rows(backend, plan.destinations + MARGIN, self.format))
+                backend.ready(plan, rows[rank], reduce)
         self.engine.seed(int(rng.integers(1 << 60)))
         with self.engine.together(self.world) as of:
             for rank, (backend, plan) in enumerate(zip(self.backends, self.plans, strict=True)):
-                edge = None
-                if weight is not None:
-                    edge = self.engine.array(weight[self.case.edges(rank)][plan.edge])
-                finish = epilogue and epilogue(self.part(rank))
-                kept.append((edge, finish))  # until the kernels have run
+                edge, finish = kept[rank]
                 for rows, into in zip(sets, outputs, strict=True):
-                    beyond = self.engine.nan_rows(backend, plan.destinations + MARGIN, self.format)
-                    into.append(beyond)
-                    out = beyond[: plan.destinations]
+                    out = into[rank][: plan.destinations]
                     with of(rank):
                         backend.aggregate(plan, op, reduce, rows[rank], out, edge=edge, epilogue=finish)
         return [self._joined(each) for each in outputs]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mgg_hpc.runtime.backends import cuda
+from mgg_hpc.runtime.backends import cuda_module
 
 from . import prepare, run, table
 
@@ -67,7 +67,7 @@ def test_a_share_is_a_share(capsys):
 
 def test_without_a_gpu_it_says_so(require):
     require(bool(list((ROOT / "mgg_hpc").glob("_cuda*.so"))), "no mgg_hpc/_cuda (make cuda)")
-    if cuda.load().devices()[0]:
+    if cuda_module.load().devices()[0]:
         pytest.skip("there is a GPU")
     done = subprocess.run(
         [sys.executable, ROOT / "tests/gpu/run.py"], capture_output=True, text=True, check=False

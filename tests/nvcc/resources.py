@@ -72,9 +72,9 @@ def allowed() -> Used:
 
 def same_compiler() -> bool:
     """Whether the module was compiled by the nvcc of the table: registers are that release's."""
-    from mgg_hpc.runtime.backends import cuda
+    from mgg_hpc.runtime.backends import cuda_module
 
-    return TABLE.read_text().splitlines()[0] == f"# nvcc {cuda.load().compiler()}"
+    return TABLE.read_text().splitlines()[0] == f"# nvcc {cuda_module.load().compiler()}"
 
 
 def worse(found: Used, table: Used, *, registers: bool = True) -> list[str]:
@@ -107,9 +107,9 @@ def main(arguments: list[str]) -> int:
     found = measured(library, program)
     if arguments == ["--update"]:
         with TABLE.open("w", newline="") as file:
-            from mgg_hpc.runtime.backends import cuda
+            from mgg_hpc.runtime.backends import cuda_module
 
-            file.write(f"# nvcc {cuda.load().compiler()}\n")
+            file.write(f"# nvcc {cuda_module.load().compiler()}\n")
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
             writer.writerows((*key, *used) for key, used in sorted(found.items()))

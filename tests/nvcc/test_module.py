@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime.backends import cuda
+from mgg_hpc.runtime.backends import cuda_module
 
 from . import resources
 
@@ -23,11 +23,11 @@ def library(require):
 def test_it_loads_without_a_gpu_and_says_so(library):
     """In a process of its own: it must not end it, whatever it finds."""
     code = (
-        "from mgg_hpc.runtime.backends import cuda\n"
-        "module = cuda.load()\n"
+        "from mgg_hpc.runtime.backends import cuda_module\n"
+        "module = cuda_module.load()\n"
         "count, why = module.devices()\n"
         "print(count, why)\n"
-        "try:\n    cuda.need_device(module)\n"
+        "try:\n    cuda_module.need_device(module)\n"
         "except Exception as error:\n    print(type(error).__name__, error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -39,7 +39,7 @@ def test_it_loads_without_a_gpu_and_says_so(library):
 
 
 def test_a_launch_without_a_gpu_is_an_error_and_nothing_worse(library):
-    module = cuda.load()
+    module = cuda_module.load()
     if module.devices()[0]:
         pytest.skip("there is a GPU")
     with pytest.raises(RuntimeError, match="the current GPU: "):
@@ -47,12 +47,12 @@ def test_a_launch_without_a_gpu_is_an_error_and_nothing_worse(library):
 
 
 def test_a_benchmark_without_a_gpu_says_so_in_one_line(library):
-    if cuda.load().devices()[0]:
+    if cuda_module.load().devices()[0]:
         pytest.skip("there is a GPU")
     command = [sys.executable, "-m", "mgg_hpc", "bench", "aggregate", "rmat:5", "--device=cuda"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [f"mgg: error: no CUDA device ({cuda.load().devices()[1]})"]
+    assert done.stderr.splitlines() == [f"mgg: error: no CUDA device ({cuda_module.load().devices()[1]})"]
 
 
 def test_the_cpu_package_does_not_load_it():
@@ -102,4 +102,4 @@ def test_a_module_of_another_version_is_refused():
         stage_bytes = staticmethod(lambda threads, lanes, packs, rows, dist: 0)
 
     with pytest.raises(InputError, match="of another version"):
-        cuda.checked(Other)
+        cuda_module.checked(Other)

@@ -22,6 +22,7 @@ Limits limits() {
 // NaN until it is written; of just its size, so that the address sanitizer sees its ends.
 Memory::Memory(size_t bytes) : bytes_(bytes) {
   if (!bytes) return;
+  if (!held_.empty()) throw std::runtime_error("shim: allocates memory while kernels wait for those still to come");
   if (posix_memalign(&data_, 256, bytes)) throw std::bad_alloc();
   std::memset(data_, 0xFF, bytes);
 }
@@ -36,7 +37,7 @@ void Memory::download(void* to, size_t bytes) const {
 
 // A few blocks at once, so that those of a large grid begin one after another.
 void run(const Launch& launch, const std::function<void()>& kernel) {
-  const int resident = launch.cooperative ? launch.blocks : settings_.resident;
+  const int resident = launch.together == Blocks::in_turn ? settings_.resident : launch.blocks;
   shim::Launch asked{settings_.pe, launch.blocks, launch.threads, static_cast<int>(launch.shared_bytes), resident,
                      kernel};
   if (settings_.hold)

@@ -45,6 +45,11 @@ std::string where(const Fiber& fiber) {
          std::to_string(fiber.place.thread);
 }
 
+Fiber* lane_of(const Fiber& fiber, int lane) {
+  const int first = fiber.place.thread / warp_lanes * warp_lanes;
+  return running->grids[fiber.grid].blocks[fiber.place.block].fibers[first + lane].get();
+}
+
 // Lets others run until something holds.
 void wait_until(std::function<bool()> holds, const char* otherwise) {
   if (!holds()) {
@@ -154,11 +159,6 @@ void end_fiber(const Fiber& fiber) {
     begin_block(number);
   else if (grid.running == 0)
     begin_grid_after(number);
-}
-
-Fiber* lane_of(const Fiber& fiber, int lane) {
-  const int first = fiber.place.thread / warp_lanes * warp_lanes;
-  return running->grids[fiber.grid].blocks[fiber.place.block].fibers[first + lane].get();
 }
 
 // Once all lanes that one waits for wait for the same, each gets its value, and all go on.

@@ -40,7 +40,7 @@ struct Counts {
   int64_t crossed;          // bytes to or from other PEs' symmetric memory
   int64_t stages;           // phases of barriers, and quiets, that had rows to wait for
   int64_t most_rows_a_stage;
-  int64_t most_under_way;   // rows that one thread has asked for, and not waited for yet
+  int64_t most_under_way;   // rows that one warp has asked for, and not waited for yet
   int64_t blocks, threads;  // of the last launch
 };
 Counts take_counts();
@@ -151,7 +151,9 @@ inline int32_t add_in_order(int32_t* counter, int32_t value) { return add_in_ord
 inline uint64_t add_in_order(uint64_t* counter, uint64_t value) { return add_in_order<uint64_t>(counter, value); }
 inline uint64_t add(uint64_t* counter, uint64_t value) { return add_in_order<uint64_t>(counter, value); }
 
-uint64_t load_signal(const uint64_t* signal);
+uint64_t peek_signal(const uint64_t* signal);
+inline void fence() { shim::yield(); }
+inline void lower(uint64_t* kept, uint64_t value) { *kept = value < *kept ? value : *kept; }
 void store_signal(uint64_t* signal, uint64_t value);
 void rest();
 uint64_t clock();
@@ -164,7 +166,7 @@ void quiet(int32_t channel);
 void put_signal_nbi(void* symmetric, const void* from, size_t bytes, uint64_t* signal, uint64_t value, int pe);
 void raise_signal(uint64_t* signal, uint64_t value, int pe);
 void quiet_puts();
-inline bool test_signal(uint64_t* signal, uint64_t value) { return load_signal(signal) >= value; }
+inline bool test_signal(uint64_t* signal, uint64_t value) { return peek_signal(signal) >= value; }
 
 }  // namespace device
 }  // namespace mgg

@@ -35,12 +35,12 @@ void arrive(uint64_t* barrier) {
   ++phase.arrived;
 }
 
-void asked_for_a_row() { counts.most_under_way = std::max(counts.most_under_way, ++current->under_way); }
+void asked_for_a_row() { counts.most_under_way = std::max(counts.most_under_way, ++lane_of(*current, 0)->under_way); }
 void waited_for(int64_t rows) {
   if (rows == 0) return;
   ++counts.stages;
   counts.most_rows_a_stage = std::max(counts.most_rows_a_stage, rows);
-  current->under_way -= rows;
+  lane_of(*current, 0)->under_way -= rows;
 }
 
 void raise(uint64_t* signal, uint64_t value) {
@@ -155,7 +155,6 @@ void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
   std::memset(shared, poison, bytes);
   count_crossing(global, bytes);
   ++phase_of(barrier).rows;
-  phase_of(barrier).asker = current;
   asked_for_a_row();
   running->landings.push_back({Landing::bulk, {{shared, global, size_t(bytes)}}, barrier, 0, nullptr});
   yield();
@@ -171,7 +170,7 @@ void arrive_after_copies(uint64_t* barrier) {
 void wait_barrier(uint64_t* barrier, uint32_t parity) {
   Phase& phase = phase_of(barrier);
   wait_until([=] { return (*barrier & 1) != parity; }, "waits for a copy that never lands");
-  if (phase.asker == current) waited_for(std::exchange(phase.rows, 0));
+  waited_for(std::exchange(phase.rows, 0));
 }
 
 void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel) {
@@ -214,7 +213,7 @@ void quiet_puts() {
   yield();
 }
 
-uint64_t load_signal(const uint64_t* signal) {
+uint64_t peek_signal(const uint64_t* signal) {
   yield();
   if (!std::exchange(current->looked, true)) current->seen = running->events;
   return *signal;

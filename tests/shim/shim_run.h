@@ -39,7 +39,6 @@ struct Phase {
   int needed = 0, arrived = 0;  // arrivals
   int64_t expected = 0;         // bytes that have not landed
   int64_t rows = 0;             // copies of this phase
-  struct Fiber* asker = nullptr;  // who asked for them
 };
 
 // A get under way.
@@ -63,7 +62,7 @@ struct Fiber {
   std::vector<Copy> open;                // copies that are not committed
   std::deque<std::vector<Copy>> groups;  // committed ones, oldest first
   std::vector<Get> gets;
-  int64_t under_way = 0;  // rows that it has asked for, and nobody has waited for
+  int64_t under_way = 0;  // of a first lane: rows that its warp has asked for, and nobody has waited for
   uint64_t seen = 0;      // events when it looked at signals
   bool looked = false;
 };
@@ -116,6 +115,8 @@ void wait_until(std::function<bool()> holds, const char* otherwise);
 const Launch& launch_of(const Fiber& fiber);
 // Those who wait for what holds by now go on.
 void unpark();
+// A lane of its warp.
+Fiber* lane_of(const Fiber& fiber, int lane);
 // Whether lanes of its warp wait for this one.
 bool others_wait(const Fiber& fiber);
 

@@ -222,6 +222,8 @@ def test_the_adjoint_sums_halo_gradients_at_their_owners(rng, engine, case, rank
         outputs = [
             engine.nan_rows(b, plan.destinations, format) for b, plan in zip(backends, back, strict=True)
         ]
+        for rank, backend in enumerate(backends):
+            backend.ready(back[rank], given[rank])
         with engine.together(world) as of:
             for rank, backend in enumerate(backends):
                 with of(rank):
@@ -249,6 +251,8 @@ def test_gradients_are_summed_in_the_order_of_ranks(rng, engine):
     for _ in range(6):
         engine.seed(int(rng.integers(1 << 60)))
         outputs = [engine.nan_rows(b, 1, format) for b in backends]
+        for rank, backend in enumerate(backends):
+            backend.ready(back[rank], given[rank])
         with engine.together(world) as of:
             for rank, backend in enumerate(backends):
                 with of(rank):

@@ -169,16 +169,23 @@ MGG_DEVICE uint64_t add(uint64_t* counter, uint64_t value) {
 
 // ---- between PEs. Who sees a signal's value sees all that its PE's block wrote, and synchronised on, before.
 
-MGG_DEVICE uint64_t load_signal(const uint64_t* signal) {
+// In no order with anything: between it and reading what the signal announces there must be a `fence`. (Each load that
+// acquires would empty the multiprocessor's first cache.)
+MGG_DEVICE uint64_t peek_signal(const uint64_t* signal) {
   uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(signal)) : "memory");
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(signal)) : "memory");
   return value;
 }
+MGG_DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 MGG_DEVICE void store_signal(uint64_t* signal, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(signal)), "l"(value) : "memory");
 }
 // While there is nothing to do but to look again.
 MGG_DEVICE void rest() { __nanosleep(200); }
+// The lower of what is there and `value`, in no order with anything.
+MGG_DEVICE void lower(uint64_t* kept, uint64_t value) {
+  atomicMin(reinterpret_cast<unsigned long long*>(kept), static_cast<unsigned long long>(value));
+}
 // Nanoseconds, the same for all blocks of a GPU.
 MGG_DEVICE uint64_t clock() {
   uint64_t now;

@@ -6,10 +6,7 @@ a GPU's tensors and over the host memory of the tests' shim.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass, replace
-from importlib import util
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +16,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...plan import crossing, launch
 from ...plan.launch import Launch, Limits
-from ...plan.layout import ARRIVAL, CHUNK, PUSH, ROW_ALIGNMENT, SEGMENT, RowFormat
+from ...plan.layout import ROW_ALIGNMENT, RowFormat
 from ...plan.workload import Plan
 from .base import Epilogue, Geometry, Options, Rows, check_operation
 from .cuda_halo import Halo
@@ -35,42 +32,17 @@ MOST_TABLES = 64  # of gathers
 DEFAULT_CHANNEL = 1  # NVSHMEMX_QP_DEFAULT
 
 
-def load() -> Any:
-    """The native module, checked to agree with this package.
-
-    Raises InputError if it is not built, does not load, or was built from other sources.
-    """
-    # Where the package is installed beside NVSHMEM's wheel, the module finds it by itself.
-    wheel = util.find_spec("nvidia.nvshmem") if util.find_spec("nvidia") else None
-    try:
-        for folder in (wheel.submodule_search_locations or []) if wheel else []:
-            for library in sorted(Path(folder).glob("lib/libnvshmem_host.so.*")):
-                ctypes.CDLL(str(library))
-        from ... import _cuda
-    except (ImportError, OSError) as error:
-        raise InputError(
-            f"the native module mgg_hpc._cuda does not load ({error}); it is built where nvcc and NVSHMEM are: "
-            "pip install nvidia-nvshmem-cu13, then install this package again"
-        ) from error
-    return checked(_cuda)
+def limits_of(module: Any) -> Limits:
+    """What the current GPU holds."""
+    found = module.limits()
+    return Limits(**{name: found[name] for name in Limits.__dataclass_fields__})
 
 
-def checked(module: Any) -> Any:
-    """A native module that agrees with this package. Raises InputError for one of another version."""
-    same = module.ring_bytes(256, 2) == launch.ring_bytes(256, 2)
-    same &= module.stage_bytes(256, 8, 2, 3, 4) == launch.stage_bytes(256, 8, 2, 3, 4)
-    structs = [each.itemsize for each in (CHUNK, SEGMENT, PUSH, ARRIVAL)]
-    if module.struct_sizes() != structs or not same:
-        raise InputError("the native module mgg_hpc._cuda is of another version; install this package again")
-    return module
-
-
-def need_device(module: Any) -> int:
-    """How many GPUs this process sees. Raises InputError where there is none."""
-    count, why = module.devices()
-    if not count:
-        raise InputError(f"no CUDA device ({why or 'none is visible'})")
-    return count
+def default_geometry(widest: RowFormat, limits: Limits) -> Geometry:
+    """MGG's knobs where nobody asks for others, for rows up to this wide."""
+    default = DEFAULT_GEOMETRY
+    ps = launch.fitting_ps(widest, most=default.ps, dist=default.dist, wpb=default.wpb, limits=limits)
+    return replace(default, ps=ps)
 
 
 @dataclass(frozen=True)
@@ -99,7 +71,7 @@ class DeviceBackend:
     name = "cuda"
     reaches_peers = True
     has_gets = False  # whether NVSHMEM runs, and fetches what no pointer reaches
-    sharing = 1  # ranks that run kernels on this GPU at once
+    share = 1.0  # of the blocks that the GPU holds at once; less where other ranks run kernels on it
 
     def __init__(
         self,
@@ -109,14 +81,16 @@ class DeviceBackend:
         module: Any,
         memory: Memory,
         study: Study | None = None,
+        table_memory: Memory | None = None,
     ) -> None:
+        """table_memory: where rows lie that peers read, if elsewhere."""
         self.rank, self.size, self.geometry, self.meter = rank, world.size, options.geometry, options.meter
         self.memory, self.study = memory, study or Study()
+        self._table_memory = table_memory or memory
         self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
         self.chunk_bytes = crossing.CHUNK_BYTES
         self.native, self._world, self._made = module, world, 0
-        found = module.limits()
-        self.limits = Limits(**{name: found[name] for name in Limits.__dataclass_fields__})
+        self.limits = limits_of(module)
         self._plans: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
         self._gathers: dict[tuple[bytes, bytes, int], Any] = {}
         self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
@@ -126,14 +100,23 @@ class DeviceBackend:
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows."""
+        return self._allocated(counts, format, symmetric, self._table_memory if symmetric else self.memory)
+
+    def symmetric(self, count: int, format: RowFormat) -> Rows:
+        """As many rows on every rank, for this backend's own use."""
+        return self._allocated(np.full(self.size, count, dtype=np.int64), format, True, self.memory)
+
+    def _allocated(
+        self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool, memory: Memory
+    ) -> Rows:
         size = int(counts.max(initial=0) if symmetric else counts[self.rank]) * format.row_bytes
-        buffer = self.memory.zeros(size)
+        buffer = memory.zeros(size)
         if symmetric:
-            addresses = self._world.allocate(self._made, self.rank, self.memory.address(buffer), size)
+            addresses = self._world.allocate(self._made, self.rank, memory.address(buffer), size)
             self._made += 1
         else:
             addresses = np.zeros(self.size, dtype=np.uint64)
-            addresses[self.rank] = self.memory.address(buffer)
+            addresses[self.rank] = memory.address(buffer)
         return Rows(format, addresses, counts, buffer, self.rank, symmetric)
 
     def padded(self, count: int, format: RowFormat) -> Any:
@@ -153,15 +136,27 @@ class DeviceBackend:
             # As large on every rank, whatever its plan is: as much as blocks of this kernel that fit at once need.
             made = self._fitting("get", "sum", self._asked("get", 0, 1, widest), widest)
             nbytes = self._at_once(made) * self._staged(made)
-            self._stages[plan] = self.rows(
-                np.full(self.size, nbytes // launch.PACK),
-                RowFormat(np.dtype(np.uint8), launch.PACK),
-                symmetric=True,
+            self._stages[plan] = self.symmetric(
+                nbytes // launch.PACK, RowFormat(np.dtype(np.uint8), launch.PACK)
             )
+
+    def ready(self, plan: Plan, src: Rows, reduce: str = "sum") -> None:
+        """Allocate all that `aggregate` of these rows takes, or any of the same format over a halo.
+
+        Where ranks share a GPU, each must be ready before the first is launched: allocating may wait for its kernel,
+        which waits for the others.
+        """
+        kind, made = name_of(src.format), self.launch(plan, src.format, reduce)
+        pushed, geometry = bool(crossing.extent(plan)), self.geometry_of(made)
+        getattr(self.native_plan(plan), f"ready_{kind}")(self._rows(src), not pushed, geometry)
+        if pushed:
+            self.halo(plan).ready(self, plan, kind, src.format, made)
+        elif plan.transfer == "get" and plan.remote_edges:
+            self._get(plan, src)
 
     def _at_once(self, made: Launch) -> int:
         """Blocks that the GPU holds at once."""
-        return max(1, made.resident * self.limits.multiprocessors // self.sharing)
+        return max(1, int(made.resident * self.limits.multiprocessors * self.share))
 
     def _staged(self, made: Launch) -> int:
         """Bytes of a block's ring of rows that no pointer reaches."""
@@ -187,7 +182,11 @@ class DeviceBackend:
                 blocks = min(blocks, len(self._stages[plan].buffer) // self._staged(made))
             if blocks == 0:
                 raise ValueError(f"get: rows of {format.row_bytes} bytes; prepared for narrower ones")
-            made = replace(made, blocks=min(made.blocks, blocks))
+            pushes = self._halos[plan].pushes(self, plan, format.row_bytes) if plan in self._halos else 0
+            blocks = min(made.blocks + pushes, blocks)
+            made = replace(
+                made, blocks=blocks, blocks_per_multiprocessor=blocks / self.limits.multiprocessors
+            )
         return made
 
     def _asked(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
@@ -243,9 +242,7 @@ class DeviceBackend:
         native, made = self.native_plan(plan), self.launch(plan, src.format, reduce)
         self._count(plan, src.format)
         if crossing.extent(plan):
-            if plan not in self._halos:
-                raise ValueError("aggregate: a plan with a halo must be prepared first (Backend.prepare)")
-            self._halos[plan].aggregate(self, plan, kind, src, total, made)
+            self.halo(plan).aggregate(self, plan, kind, src, total, made)
         elif plan.transfer == "get" and plan.remote_edges:
             getattr(native, f"get_{kind}")(
                 self._rows(src), total, self._get(plan, src), self.geometry_of(made)
@@ -254,7 +251,9 @@ class DeviceBackend:
             getattr(native, f"aggregate_{kind}")(self._rows(src), total, self.geometry_of(made))
 
     def halo(self, plan: Plan) -> Halo:
-        """The exchange of a prepared plan."""
+        """The exchange of a prepared plan. Raises ValueError for any other."""
+        if plan not in self._halos:
+            raise ValueError("aggregate: a plan with a halo must be prepared first (Backend.prepare)")
         return self._halos[plan]
 
     def _count(self, plan: Plan, format: RowFormat) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...plan import crossing
 from ...plan.crossing import Crossing
-from ...plan.launch import Launch
+from ...plan.launch import LANES, Launch
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 from .base import Rows
@@ -34,14 +34,10 @@ class Halo:
         self._fewest = crossing.rows_a_chunk(self.widest, backend.chunk_bytes)
         self._made: dict[int, tuple[Crossing, Any]] = {}
         words = self.crossing(backend, plan, self.widest)[0].signals
-        everywhere = np.ones(backend.size, dtype=np.int64)
         # Two stagings, for odd and even calls; an outbox only where some peer has to be sent what it shall have.
-        self._staging = backend.rows(2 * capacity * everywhere, widest, symmetric=True)
-        self._outbox = backend.rows(
-            (most_sent if backend.has_gets else 0) * everywhere, widest, symmetric=True
-        )
-        pair = RowFormat(np.dtype(np.uint64), 2)
-        self._signals = backend.rows(-(-words // 2) * everywhere, pair, symmetric=True)
+        self._staging = backend.symmetric(2 * capacity, widest)
+        self._outbox = backend.symmetric(most_sent if backend.has_gets else 0, widest)
+        self._signals = backend.symmetric(-(-words // 2), RowFormat(np.dtype(np.uint64), 2))
         self._staging_bytes = capacity * self.widest
         self._exchange: Any = None
         self.stamps: tuple[int, int, int] = (0, 0, 0)  # addresses, or 0 (cuda/calls_cuda.h, HaloStamps)
@@ -86,23 +82,41 @@ class Halo:
             )
         return self._exchange
 
+    def pushes(self, backend: DeviceBackend, plan: Plan, row_bytes: int) -> int:
+        """Chunks that this rank sends in a call."""
+        return len(self.crossing(backend, plan, row_bytes)[0].pushes)
+
+    def ready(self, backend: DeviceBackend, plan: Plan, kind: str, format: RowFormat, launch: Launch) -> None:
+        """Allocate what a call takes."""
+        self.crossing(backend, plan, format.row_bytes)
+        halo = self._halo(backend, plan, format, launch)
+        getattr(self.exchange(backend), f"ready_{kind}")(halo, backend.geometry_of(launch))
+
     def aggregate(
         self, backend: DeviceBackend, plan: Plan, kind: str, src: Rows, total: Any, launch: Launch
     ) -> None:
         """Push, and sum; see Backend.aggregate. ``total``: a native Sum."""
-        made, native = self.crossing(backend, plan, src.format.row_bytes)
-        workers = launch.blocks * launch.threads // launch.lanes
-        # A task's columns in both sums (cuda/halo.cuh), of float32, and what is known of it.
-        each = 2 * launch.lanes * launch.packs * 16 // src.format.dtype.itemsize * 4 + 32
-        passes = -(-src.format.row_bytes // (16 * launch.lanes * launch.packs))
-        work = backend.native_plan(plan).tasks * passes
-        slots = int(np.clip(backend.study.put_off_bytes // (workers * each), 1, max(1, work)))
-        pushers = min(len(made.pushes), max(1, launch.blocks // PUSHING))
-        halo = backend.native.Halo(pushers, backend.geometry.dist, slots, backend.study.bulk, *self.stamps)
+        _, native = self.crossing(backend, plan, src.format.row_bytes)
         run = getattr(backend.native_plan(plan), f"halo_{kind}")
+        halo = self._halo(backend, plan, src.format, launch)
         address = int(src.addresses[backend.rank])
         exchange = self.exchange(backend)
         run(address, src.format.dim, total, exchange, native, halo, backend.geometry_of(launch))
+
+    def _halo(self, backend: DeviceBackend, plan: Plan, format: RowFormat, launch: Launch) -> Any:
+        workers = launch.blocks * launch.threads // launch.lanes
+        # A task's columns in both sums (cuda/halo.cuh), of float32, and what is known of it.
+        each = 2 * launch.lanes * launch.packs * 16 // format.dtype.itemsize * 4 + 32
+        passes = -(-format.row_bytes // (16 * launch.lanes * launch.packs))
+        work = backend.native_plan(plan).tasks * passes
+        slots = int(np.clip(backend.study.put_off_bytes // (workers * each), 1, max(1, work)))
+        # Blocks that sums do not need push first.
+        idle = launch.blocks - -(-launch.warps * LANES // launch.threads)
+        pushers = min(self.pushes(backend, plan, format.row_bytes), max(1, launch.blocks // PUSHING, idle))
+        alone = backend.share == 1
+        return backend.native.Halo(
+            pushers, backend.geometry.dist, slots, backend.study.bulk, alone, *self.stamps
+        )
 
     def rows_pushed(self) -> int:
         """By this rank, in all calls, as its kernels have counted; waits for them."""

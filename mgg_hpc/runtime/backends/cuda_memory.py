@@ -58,3 +58,36 @@ class TorchMemory:
     def stream(self) -> int:
         """See Memory."""
         return int(self._torch.cuda.current_stream().cuda_stream)
+
+
+class PinnedMemory(TorchMemory):
+    """Tensors in page-locked memory of the host, which kernels read and write through the link between them."""
+
+    def zeros(self, nbytes: int) -> Any:
+        """See Memory."""
+        return self._torch.zeros(nbytes, dtype=self._torch.uint8, pin_memory=True)
+
+
+class ManagedMemory(TorchMemory):
+    """Tensors whose pages move to the processor that touches them (CUDA's unified memory), by CuPy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import cupy
+
+        self._cupy = cupy
+
+    def zeros(self, nbytes: int) -> Any:
+        """See Memory."""
+        block = self._cupy.cuda.malloc_managed(max(1, nbytes))
+        array = self._cupy.ndarray((nbytes,), self._cupy.uint8, memptr=block)
+        array.fill(0)
+        self._cupy.cuda.Device().synchronize()  # it has a stream of its own
+        return self._torch.as_tensor(array, device="cuda")
+
+    def to_host(self, array: Any) -> None:
+        """Moves the pages to the host, and waits."""
+        runtime, host = self._cupy.cuda.runtime, -1
+        self._torch.cuda.synchronize()
+        runtime.memPrefetchAsync(array.data_ptr(), array.nbytes, host, 0)
+        self._cupy.cuda.Device().synchronize()

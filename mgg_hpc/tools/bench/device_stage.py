@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,9 @@ import numpy as np
 
 from ...data.graph import Graph
 from ...plan.layout import RowFormat
-from ...runtime.backends import cuda
+from ...runtime.backends import cuda, cuda_module
 from ...runtime.backends.base import Options
-from ...runtime.backends.cuda_memory import TorchMemory
+from ...runtime.backends.cuda_memory import ManagedMemory, PinnedMemory, TorchMemory
 from ...runtime.backends.world import World
 
 COPY_BYTES, COPY_TURNS = 1 << 30, 5
@@ -60,6 +61,23 @@ class HostClock:
         return (time.perf_counter() - began) * 1e3 / len(calls)
 
 
+Together = Callable[[World, Sequence[Call]], None]
+
+
+def on_streams(world: World, calls: Sequence[Call]) -> None:
+    """A call of each PE, on streams of their own: after the current one's work, and before what comes on it next."""
+    import torch
+
+    current = torch.cuda.current_stream()
+    streams = [torch.cuda.Stream() for _ in calls]
+    for stream, call in zip(streams, calls, strict=True):
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            call()
+    for stream in streams:
+        current.wait_stream(stream)
+
+
 @dataclass
 class Stage:
     """What contestants run on: the native module, its memory, and a clock."""
@@ -68,13 +86,18 @@ class Stage:
     memory: cuda.Memory
     clock: Clock
     copy_bytes: int = COPY_BYTES
+    together: Together = on_streams
+    slow: dict[str, cuda.Memory] = field(default_factory=dict)  # for rows far away: "pinned", "managed"
 
     @classmethod
     def gpu(cls) -> Stage:
         """The current GPU. Raises InputError where there is none, or the module is not built."""
-        module = cuda.load()
-        cuda.need_device(module)
-        return cls(module, TorchMemory(), EventClock())
+        module = cuda_module.load()
+        cuda_module.need_device(module)
+        slow: dict[str, cuda.Memory] = {"pinned": PinnedMemory()}
+        with contextlib.suppress(ImportError):
+            slow["managed"] = ManagedMemory()
+        return cls(module, TorchMemory(), EventClock(), slow=slow)
 
     def tensor(self, array: Any) -> Any:
         """An array of the memory as torch sees it."""

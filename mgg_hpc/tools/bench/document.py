@@ -117,7 +117,8 @@ def preamble(found: dict[str, Any]) -> list[str]:
             f"{device['memory_bytes'] / 2**30:.0f} GiB, driver for CUDA {driver}, runtime {runtime}; "
             f"copies {found['copy_gb_per_s']:,.0f} GB/s"
         )
-        return [*lines, f"{found['turns']} turns each (A B A B), each over all sets of rows", *found["notes"]]
+        sets = ", each over all sets of rows" if found["benchmark"] == "aggregate" else ""
+        return [*lines, f"{found['turns']} turns each (A B A B){sets}", *found["notes"]]
     turns = f"{found['threads']} threads, {found['turns']} turns each (A B A B)"
     if "contestants" in found:
         policy = {"huge": "huge pages by madvise", "small": "4 KiB pages"}[found["pages"]]

@@ -37,36 +37,41 @@ SLOW_SECONDS = 2.0  # a way that takes longer has fewer turns
 
 
 def process_overlap(
-    name: str,
+    graph: str | None,
     *,
-    width: int,
-    ways: str,
+    width: int | None,
+    ways: str | None,
     backend: str,
     threads: int,
     turns: int,
+    shares: str | None,
     json: Path | None,
     table: Path | None,
+    plot: Path | None,
 ) -> int:
     """Measure on all ranks; rank 0 prints and writes. Raises InputError, the same on all ranks."""
     comm = mpi.world()
     root = comm.rank == 0
+    name, width = graph or "rmat:17:16", width or 64
     options = document.Options("none", None, threads, turns, "", json, table, None)
     with mpi.agree(comm):
+        if shares is not None or plot is not None:
+            raise InputError(f"--{'plot' if plot else 'shares'} has a meaning with --device cuda only")
         options.check()
-        chosen = [word.strip() for word in ways.split(",")]
+        chosen = [word.strip() for word in (ways or ",".join(WAYS)).split(",")]
         if unknown := [word for word in chosen if word not in WAYS]:
             raise InputError(f"--ways: {unknown[0]!r}; expected {', '.join(WAYS)}")
         subjects.check(name)
-        graph = subjects.read(name)
-    subject = Subject(comm, graph, width, backend, threads or mpi.threads_share(comm))
+        read = subjects.read(name)
+    subject = Subject(comm, read, width, backend, threads or mpi.threads_share(comm))
     with mpi.agree(comm):
         if "direct" in chosen and not subject.backend.reaches_peers:
             chosen.remove("direct")
     times, processor = subject.measure([*PARTS, *chosen], turns)
     found = document.begin("overlap", subject.backend.threads, turns) | {
-        "graph": graph.name,
-        "nodes": graph.nodes,
-        "edges": graph.edges,
+        "graph": read.name,
+        "nodes": read.nodes,
+        "edges": read.edges,
         "width": width,
         "ranks": comm.size,
         "backend": subject.backend.name,

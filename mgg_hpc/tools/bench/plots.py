@@ -37,10 +37,13 @@ def load() -> Any:
 
 def draw(found: dict[str, Any], path: Path) -> None:
     """The picture of a benchmark's document."""
-    {"aggregate": aggregate, "epoch": epoch}[found["benchmark"]](found, path)
+    from .overlap_plot import overlap
+
+    {"aggregate": aggregate, "epoch": epoch, "device-overlap": overlap}[found["benchmark"]](found, path)
 
 
-def _caption(figure: Any, found: dict[str, Any]) -> None:
+def caption(figure: Any, found: dict[str, Any]) -> None:
+    """What was measured, and where, below the panels."""
     if "device" in found:
         where = found["device"]["name"]
     else:
@@ -49,7 +52,7 @@ def _caption(figure: Any, found: dict[str, Any]) -> None:
     figure.text(
         0.01,
         0.01,
-        f"{where}, medians of {found['turns']} turns, whiskers min and max; {found['date'][:10]}",
+        f"{where}, medians of {found['turns']} turns, and their min and max; {found['date'][:10]}",
         fontsize=7,
         color="#666666",
     )
@@ -118,7 +121,7 @@ def aggregate(found: dict[str, Any], path: Path) -> None:
     labels = [*names, "gather floor", "bytes over bandwidth"]
     figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, fontsize=8)
     figure.get_layout_engine().set(rect=(0, 0.04, 1, 0.96))
-    _caption(figure, found)
+    caption(figure, found)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -163,6 +166,6 @@ def epoch(found: dict[str, Any], path: Path) -> None:
         left.set_title(f"GCN {shape}, {case['graph']} ({case['edges']:,} edges): ms an epoch", fontsize=9)
         right.set_title("peak memory of the process", fontsize=9)
     figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))
-    _caption(figure, found)
+    caption(figure, found)
     figure.savefig(path, dpi=130)
     plt.close(figure)

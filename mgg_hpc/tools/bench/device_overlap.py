@@ -1,0 +1,351 @@
+"""`mgg bench overlap --device cuda`: how much of fetching remote rows hides behind sums, in kernels on one GPU.
+
+One process plays two PEs. The first sums; the second owns a share of the rows, which lie in page-locked memory of the
+host: the link to the host plays a slow one between GPUs. What the parts of a way take is measured without the other:
+sums by the direct kernel over rows that all lie on the GPU, and the transfer by the way's own kernel over a plan with
+nothing else to do. With T of both in one kernel,
+
+    hidden share = (T_sum + T_transfer - T) / min(T_sum, T_transfer)
+
+is 0 where one waits for the other, and 1 where the shorter one costs nothing. Beside the pipelined transfers stand
+those that MGG is compared with: `bulk` (all rows arrive, then sums), `direct` (loads through pointers), and `managed`:
+pages move to the GPU as they are touched, and back to the host between turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...data.graph import Graph
+from ...errors import InputError
+from ...plan import waves, workload
+from ...plan.layout import RowFormat
+from ...plan.workload import Plan
+from ...runtime.backends import cuda
+from ...runtime.backends.base import Options as BackendOptions
+from ...runtime.backends.base import Rows
+from ...runtime.backends.cuda_memory import ManagedMemory
+from ...runtime.backends.world import World
+from . import contest, document, subjects
+from .device_stage import Stage
+from .document import Options, Sheet, cell
+
+WAYS = ("halo", "get", "bulk", "direct", "managed")
+HIDES = ("halo", "get")  # what has parts
+SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+GRAPH, WIDTH = "uniform:20:16", 128
+OWNER_SHARE = 0.125  # of the GPU's blocks, for the PE that only packs and pushes
+NOT_SEEN = np.iinfo(np.uint64).max
+
+
+def cut(graph: Graph, share: float, ps: int) -> list[Plan]:
+    """Both PEs' plans: the first has all destinations, its own rows; the second the last ``share`` of the rows."""
+    own = graph.nodes - max(1, min(graph.nodes - 1, round(share * graph.nodes)))
+    bounds = np.array([0, own, graph.nodes], dtype=np.int64)
+    edges = graph.indices[: graph.indptr[own]]
+    nothing = np.zeros(graph.nodes - own + 1, dtype=np.int64)
+    return [
+        workload.build(0, bounds, graph.indptr[: own + 1], edges, ps),
+        workload.build(1, bounds, nothing, edges[:0], ps),
+    ]
+
+
+def moving_only(plan: Plan, *, edges: bool) -> Plan:
+    """The plan without what it sums: no edges at all (its halo still comes), or the remote ones only.
+
+    Destinations that have none left are left out too: nothing is written for them.
+    """
+    first = int(plan.chunks[0]["segments"])
+    chunks, segments = plan.chunks.copy(), plan.segments[first if edges else len(plan.segments) :].copy()
+    chunks["first_segment"] = np.maximum(chunks["first_segment"], first) - first if edges else 0
+    chunks["segments"][: 1 if edges else len(chunks)] = 0
+    left, segments["destination"] = np.unique(segments["destination"], return_inverse=True)
+    return replace(plan, chunks=chunks, segments=segments, destinations=len(left))
+
+
+@dataclass
+class Way:
+    """Two PEs that sum in one way, or do a part of it."""
+
+    stage: Stage
+    plans: Sequence[Plan]
+    rows: list[Rows]
+    backends: list[cuda.DeviceBackend]
+    out: Any
+    world: World
+    between: Callable[[], None] = lambda: None  # turns
+    ms: list[float] = field(default_factory=list)
+
+    def call(self) -> None:
+        """Once; on a GPU it is not waited for."""
+
+        def of(rank: int) -> Callable[[], None]:
+            out = self.out[: self.plans[rank].destinations]
+            return lambda: self.backends[rank].aggregate(
+                self.plans[rank], "copy", "sum", self.rows[rank], out
+            )
+
+        active = [rank for rank, plan in enumerate(self.plans) if rank == 0 or plan.lists is not None]
+        self.stage.together(self.world, [of(rank) for rank in active])
+
+    def turn(self) -> None:
+        """Once, timed."""
+        self.between()
+        self.ms.append(self.stage.clock.ms([self.call]))
+
+
+class Subject:
+    """A graph with a share of its rows far away."""
+
+    def __init__(self, stage: Stage, graph: Graph, share: float, format: RowFormat) -> None:
+        self.stage, self.format = stage, format
+        self.geometry = cuda.default_geometry(format, cuda.limits_of(stage.module))
+        self.plans = cut(graph, share, self.geometry.ps)
+        sums, owner = (plan for plan, _ in waves.of_all_ranks(self.plans, 1))
+        self.halos = [sums, moving_only(owner, edges=False)]
+        self.counts = np.array([self.plans[0].destinations, graph.nodes - self.plans[0].destinations])
+        self.whole = workload.rectangular(
+            0,
+            graph.indptr[: self.plans[0].destinations + 1],
+            graph.indices[: self.plans[0].edges].astype(np.int32, copy=False),
+            graph.nodes,
+            self.geometry.ps,
+        )
+        random = np.random.default_rng(0)
+        self.x = random.standard_normal((graph.nodes, format.dim), dtype=np.float32).astype(format.dtype)
+        self.uploaded = stage.memory.uploaded(self.x)
+        world = World(1)
+        self.alone = cuda.DeviceBackend(0, world, BackendOptions(self.geometry), stage.module, stage.memory)
+        self.out = self.alone.padded(self.plans[0].destinations, format)
+
+    def sums(self) -> Way:
+        """All rows on the GPU: what sums take by themselves."""
+        rows = self.alone.rows(np.array([len(self.x)]), self.format, symmetric=False)
+        rows.local[:] = self.uploaded
+        return Way(self.stage, [self.whole], [rows], [self.alone], self.out, World(1))
+
+    def way(self, name: str, plans: Sequence[Plan] | None = None) -> Way:
+        """One of WAYS, whole or over a part of its plan."""
+        stage, world = self.stage, World(2)
+        study = cuda.Study(bulk=name == "bulk")
+        memory = stage.slow["managed" if name == "managed" else "pinned"]
+        backends = [
+            cuda.DeviceBackend(
+                rank, world, BackendOptions(self.geometry), stage.module, stage.memory, study, table
+            )
+            for rank, table in enumerate((stage.memory, memory))
+        ]
+        pushed = name in ("halo", "bulk")
+        if pushed:
+            backends[0].share, backends[1].share = 1 - OWNER_SHARE, OWNER_SHARE
+        rows = [each.rows(self.counts, self.format, symmetric=True) for each in backends]
+        for rank, part in enumerate((slice(0, self.counts[0]), slice(self.counts[0], None))):
+            rows[rank].local[:] = self.uploaded[part]
+        if plans is None:
+            transfer = "get" if name == "get" else "direct"
+            plans = self.halos if pushed else [replace(plan, transfer=transfer) for plan in self.plans]
+        between: Callable[[], None] = lambda: None  # noqa: E731
+        if isinstance(memory, ManagedMemory):
+            moving, far = memory, rows[1].buffer
+
+            def between() -> None:
+                moving.to_host(far)
+
+        for backend, plan in zip(backends, plans, strict=True):
+            backend.prepare(plan, self.format)
+        for backend, plan, of in zip(backends, plans, rows, strict=True):
+            backend.ready(plan, of)
+        return Way(stage, plans, rows, backends, self.out, world, between)
+
+    def moving(self, name: str) -> Way:
+        """What fetching takes by itself: nothing is summed, or for `get` remote rows only."""
+        if name == "get":
+            return self.way(name, [replace(moving_only(p, edges=True), transfer="get") for p in self.plans])
+        return self.way(name, [moving_only(plan, edges=False) for plan in self.halos])
+
+    def right(self, way: Way) -> int:
+        """How many of its last sums are not those of rows on the GPU, bit by bit."""
+        found = way.stage.tensor(self.out).clone()
+        self.sums().call()
+        return int((found != way.stage.tensor(self.out)).sum())
+
+
+def measure(
+    stage: Stage, graph: Graph, share: float, format: RowFormat, ways: Sequence[str], turns: int
+) -> dict[str, Any]:
+    """One row of the result. Raises AssertionError where ways differ in their sums."""
+    subject = Subject(stage, graph, share, format)
+    runs = {"sum": subject.sums()}
+    runs |= {f"{name} moves": subject.moving(name) for name in HIDES if name in ways}
+    runs |= {name: subject.way(name) for name in ways}
+    for name, run in runs.items():
+        run.between()
+        stage.clock.ms([run.call])
+        if name in ways and (wrong := subject.right(run)):
+            raise AssertionError(f"{name}: {wrong} sums differ from those of rows on the GPU")
+    for _ in range(turns):  # A B C, A B C, ...
+        for run in runs.values():
+            run.turn()
+    plan, row = subject.plans[0], format.dim * format.dtype.itemsize
+    spreads = {name: contest.spread(run.ms) for name, run in runs.items()}
+    return {
+        "share": share,
+        "local_edges": plan.local_edges,
+        "remote_edges": plan.remote_edges,
+        "halo_rows": len(plan.halo),
+        "bytes": {name: row * (len(plan.halo) if name != "get" else plan.remote_edges) for name in HIDES},
+        "ms": spreads,
+        "hidden_share": {name: hidden(spreads, name) for name in HIDES if name in ways},
+    }
+
+
+def hidden(ms: dict[str, Any], name: str) -> float:
+    """See above; of medians."""
+    summing, moving, both = (ms[each]["median"] for each in ("sum", f"{name} moves", name))
+    return float((summing + moving - both) / min(summing, moving))
+
+
+def timeline(stage: Stage, graph: Graph, share: float, format: RowFormat) -> dict[str, Any]:
+    """One call of the halo with time stamps, in microseconds since the first.
+
+    pushes: [began, signalled] of each chunk; arrivals: when the first worker saw it; blocks: of the PE that sums,
+    [began, has taken the last work, ended].
+    """
+    way = Subject(stage, graph, share, format).way("halo")
+    way.call()
+    owner, sums = way.backends[1].halo(way.plans[1]), way.backends[0].halo(way.plans[0])
+    blocks = way.backends[0].launch(way.plans[0], format).blocks
+    chunks = owner.pushes(way.backends[1], way.plans[1], format.row_bytes)
+    taken = {
+        "pushes": stage.memory.uploaded(np.zeros((chunks, 2), np.int64)),
+        "arrivals": stage.memory.uploaded(np.full(chunks, NOT_SEEN).view(np.int64)),
+        "blocks": stage.memory.uploaded(np.zeros((blocks, 4), np.int64)),
+    }
+    address = {name: stage.memory.address(array) for name, array in taken.items()}
+    owner.stamps = (0, address["pushes"], 0)
+    sums.stamps = (address["blocks"], 0, address["arrivals"])
+    stage.clock.ms([way.call])
+    found: dict[str, NDArray[Any]] = {
+        name: stage.tensor(array).cpu().numpy().view(np.uint64) for name, array in taken.items()
+    }
+    found["blocks"] = found["blocks"][:, [0, 2, 3]]
+    first = min(int(each.min()) for each in found.values())
+    return {
+        "share": share,
+        "chunk_bytes": way.backends[1].chunk_bytes,
+        **{name: ((each - first) / 1e3).tolist() for name, each in found.items()},
+    }
+
+
+def shares_of(text: str | None) -> list[float]:
+    """The shares named on the command line. Raises InputError for what is none."""
+    try:
+        found = [float(word) for word in text.split(",")] if text else list(SHARES)
+    except ValueError:
+        found = [0.0]
+    if not all(0 < each < 1 for each in found):
+        raise InputError(f"--shares: {text!r}; expected numbers between 0 and 1, as 0.05,0.1")
+    return found
+
+
+def run_overlap(
+    graph: str | None,
+    *,
+    width: int | None,
+    ways: str | None,
+    backend: str,
+    threads: int,
+    turns: int,
+    shares: str | None,
+    json: Path | None,
+    table: Path | None,
+    plot: Path | None,
+) -> int:
+    """Check what was named on the command line, and measure. Raises InputError."""
+    if threads or backend != "auto":
+        raise InputError(f"--{'threads' if threads else 'backend'} has no meaning with --device cuda")
+    chosen = [word.strip() for word in (ways or ",".join(WAYS)).split(",")]
+    if unknown := [word for word in chosen if word not in WAYS]:
+        raise InputError(f"--ways: {unknown[0]!r}; expected {', '.join(WAYS)}")
+    options = Options("none", None, 0, turns, "", json, table, plot)
+    name, far = graph or GRAPH, shares_of(shares)
+    options.check()
+    document.refuse_ranks()
+    subjects.check(name)
+    process_device_overlap(name, width=width or WIDTH, shares=far, ways=chosen, options=options)
+    return 0
+
+
+def process_device_overlap(
+    name: str,
+    *,
+    width: int,
+    shares: Sequence[float],
+    ways: Sequence[str],
+    options: Options,
+    stage: Stage | None = None,
+) -> None:
+    """Measure, print and write. Raises InputError where there is no GPU, or no GPU kernels."""
+    stage = stage or Stage.gpu()
+    graph, format = subjects.read(name), RowFormat(np.dtype(np.float32), width)
+    found = document.begin("device-overlap", options.threads, options.turns)
+    found["device"] = stage.module.limits()
+    found["copy_gb_per_s"] = stage.copy_gb_per_s()
+    found |= {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges, "width": width}
+    missing = [each for each in ways if each == "managed" and each not in stage.slow]
+    found["notes"].append(
+        f"{graph.name}: {graph.nodes:,} nodes, {graph.edges:,} edges; remote rows in pinned host memory"
+    )
+    found["notes"] += [f"{each} is left out: it needs CuPy" for each in missing]
+    taken = [each for each in ways if each not in missing]
+    found["cases"] = [measure(stage, graph, share, format, taken, options.turns) for share in shares]
+    if "halo" in taken:
+        balance = min(found["cases"], key=lambda case: abs(np.log(_ratio(case))))
+        found["balance"] = {"share": balance["share"], "hidden_share": balance["hidden_share"]}
+        said = ", ".join(f"{name} {value:.2f}" for name, value in balance["hidden_share"].items())
+        found["notes"].append(
+            f"sums and transfer take about as long at a remote share of {balance['share']:g}; hidden there: {said}"
+        )
+        found["timeline"] = timeline(stage, graph, balance["share"], format)
+    document.finish(found, sheets(found), options)
+
+
+def _ratio(case: dict[str, Any]) -> float:
+    return float(case["ms"]["halo moves"]["median"] / case["ms"]["sum"]["median"])
+
+
+def sheets(found: dict[str, Any]) -> list[Sheet]:
+    """Times, and what is hidden."""
+    cases = found["cases"]
+    names = list(cases[0]["ms"])
+    times = [[f"{case['share']:g}", *(cell(case["ms"][name], 3) for name in names)] for case in cases]
+    says = []
+    for case in cases:
+        rate = {
+            name: case["bytes"][name] / case["ms"][f"{name} moves"]["median"] / 1e6
+            for name in case["hidden_share"]
+        }
+        says.append(
+            [
+                f"{case['share']:g}",
+                f"{case['halo_rows']:,}",
+                f"{case['remote_edges']:,}",
+                *(f"{rate[name]:.1f}" for name in case["hidden_share"]),
+                *(f"{value:.2f}" for value in case["hidden_share"].values()),
+            ]
+        )
+    hides = list(cases[0]["hidden_share"])
+    columns = [f"{name}, GB/s" for name in hides] + [f"{name} hides" for name in hides]
+    title = f"{found['graph']}, float32 x {found['width']}: ms, median (min .. max)"
+    return [
+        Sheet(title, ["remote share", *names], times),
+        Sheet(
+            "what crosses, and how much of it is hidden", ["remote share", "rows", "edges", *columns], says
+        ),
+    ]

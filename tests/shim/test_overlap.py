@@ -1,0 +1,141 @@
+"""`mgg bench overlap --device cuda` with the shim in place of a GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from gpu.engine import HostMemory
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.tools.bench import device_overlap, device_stage, subjects
+from mgg_hpc.tools.bench.document import Options
+
+FLOAT = np.dtype(np.float32)
+
+
+@pytest.fixture
+def stage(engine, rng):
+    """The shim as two PEs; memory that is far away is the host's too."""
+
+    def together(world, calls):
+        engine.seed(int(rng.integers(1 << 60)))
+        with engine.together(world) as of:
+            for rank, call in enumerate(calls):
+                with of(rank):
+                    call()
+
+    return device_stage.Stage(
+        engine.module,
+        engine.memory,
+        device_stage.HostClock(),
+        copy_bytes=1 << 16,
+        together=together,
+        slow={"pinned": HostMemory(), "managed": HostMemory()},
+    )
+
+
+def options(tmp_path, turns=2):
+    files = {
+        name: tmp_path / f"found.{end}" for name, end in (("json", "json"), ("table", "md"), ("plot", "png"))
+    }
+    return Options("none", None, 0, turns, "", **files)
+
+
+def test_a_whole_run(stage, tmp_path, capsys):
+    device_overlap.process_device_overlap(
+        "uniform:6:4",
+        width=33,
+        shares=[0.1, 0.5],
+        ways=device_overlap.WAYS,
+        options=options(tmp_path),
+        stage=stage,
+    )
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [case["share"] for case in found["cases"]] == [0.1, 0.5]
+    for case in found["cases"]:
+        assert set(case["ms"]) == {"sum", "halo moves", "get moves", *device_overlap.WAYS}
+        median = {name: spread["median"] for name, spread in case["ms"].items()}
+        for name, share in case["hidden_share"].items():
+            summed, moved = median["sum"], median[f"{name} moves"]
+            assert share == pytest.approx((summed + moved - median[name]) / min(summed, moved))
+    taken = found["timeline"]
+    pushes, arrivals, blocks = (np.array(taken[name]) for name in ("pushes", "arrivals", "blocks"))
+    assert len(pushes) == len(arrivals) >= 1
+    assert (pushes[:, 0] < pushes[:, 1]).all()
+    assert (pushes[:, 1] <= arrivals).all()
+    assert (np.diff(blocks, axis=1) >= 0).all()
+    assert min(pushes.min(), blocks.min()) == 0
+    assert arrivals.max() <= blocks[:, 2].max()
+    said = capsys.readouterr().out
+    for word in ("remote share", "halo hides", "hidden there", "uniform6"):
+        assert word in said
+    assert "| 0.5 |" in (tmp_path / "found.md").read_text()
+    assert (tmp_path / "found.png").stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("share", [0.05, 0.4, 0.95])
+def test_what_moves_alone_moves_as_much(stage, engine, share):
+    """And nothing else: neither sums nor outputs of the whole way are there, but all its bytes."""
+    graph = subjects.read("rmat:6:4")
+    subject = device_overlap.Subject(stage, graph, share, RowFormat(FLOAT, 8))
+    own = subject.plans[0].destinations
+    remote = graph.indices[: graph.indptr[own]]
+    remote = remote[remote >= own]
+    for name, rows in (("halo", len(np.unique(remote))), ("get", len(remote))):
+        for way in (subject.way(name), subject.moving(name)):
+            engine.module.shim_counts()
+            way.call()
+            assert engine.module.shim_counts()["crossed"] == rows * 32, name
+    assert subject.moving("halo").plans[0].destinations == 0
+    alone = subject.moving("get").plans[0]
+    assert alone.local_edges == 0
+    assert (alone.segments["chunk"] == 1).all()
+    assert alone.destinations == len(np.unique(alone.segments["destination"]))
+
+
+def test_ways_that_sum_something_else_are_an_error(stage, monkeypatch):
+    def wrong(self, name, plans=None, made=device_overlap.Subject.way):
+        way = made(self, name, plans)
+        way.rows[0].local[:] += 1
+        return way
+
+    monkeypatch.setattr(device_overlap.Subject, "way", wrong)
+    graph = subjects.read("uniform:5:4")
+    with pytest.raises(AssertionError, match=r"halo: \d+ sums differ"):
+        device_overlap.measure(stage, graph, 0.3, RowFormat(FLOAT, 4), ["halo"], 1)
+
+
+def test_shares():
+    assert device_overlap.shares_of("0.1, 0.25") == [0.1, 0.25]
+    assert device_overlap.shares_of(None) == list(device_overlap.SHARES)
+    for text in ("0", "1", "0.1,x", "-0.5", "0.1,,0.2"):
+        with pytest.raises(InputError, match="--shares"):
+            device_overlap.shares_of(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--device", "cuda", "--threads", "2"], "--threads has no meaning with --device cuda"),
+        (["--device", "cuda", "--backend", "shm"], "--backend has no meaning with --device cuda"),
+        (
+            ["--device", "cuda", "--ways", "halo,post"],
+            "--ways: 'post'; expected halo, get, bulk, direct, managed",
+        ),
+        (["--device", "cuda", "--shares", "2"], "--shares: '2'; expected numbers between 0 and 1"),
+        (["--device", "cuda", "uniform:x"], "uniform:x: no such graph"),
+        (["--shares", "0.1"], "--shares has a meaning with --device cuda only"),
+        (["--plot", "a.png"], "--plot has a meaning with --device cuda only"),
+    ],
+)
+def test_what_will_not_do_is_refused_in_one_line(arguments, said):
+    command = [sys.executable, "-m", "mgg_hpc", "bench", "overlap", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"mgg: error: {said}")
+    assert len(done.stderr.splitlines()) == 1
