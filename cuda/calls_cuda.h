@@ -101,7 +101,7 @@ static_assert(sizeof(Paused) == 32, "Paused is shared with Python");
 struct HaloStamps {
   enum Event { began, pushed, claimed, ended, events };
   uint64_t* blocks;    // [blocks, events]
-  uint64_t* pushes;    // [pushes, 2]: began, signalled
+  uint64_t* pushes;    // [pushes, 2]: began, packed
   uint64_t* arrivals;  // [arrivals]: when the first worker saw them; the largest number before
 };
 

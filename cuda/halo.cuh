@@ -89,6 +89,7 @@ struct HaloExchange {
       device::sync_block();
       if (device::thread() == 0) {
         device::add(&halo.state->rows_pushed, push.rows);
+        if (halo.stamps.pushes) halo.stamps.pushes[2 * at + 1] = device::clock();
         if (near)
           device::store_signal(halo.signals[push.pe] + push.signal, call);
         else if constexpr (FAR) {
@@ -96,7 +97,6 @@ struct HaloExchange {
                                  push.rows * halo.row_bytes, halo.signal + push.signal, call, push.pe);
           asked = true;
         }
-        if (halo.stamps.pushes) halo.stamps.pushes[2 * at + 1] = device::clock();
       }
     }
     if constexpr (FAR) {

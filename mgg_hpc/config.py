@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -58,7 +59,10 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[plan]"""
 
-    transfer: Literal["auto", "direct", "get", "halo"] = "auto"
+    transfer: (
+        Literal["auto", "direct", "get", "halo"]
+        | Annotated[list[Literal["direct", "get", "halo"]], msgspec.Meta(min_length=1)]
+    ) = "auto"
     ps: Choice = "auto"
     dist: Count | Literal["auto"] = "auto"
     wpb: Choice = "auto"
@@ -108,17 +112,18 @@ def from_tree(tree: dict[str, Any], where: str) -> Settings:
     try:
         settings = msgspec.convert(tree, Settings)
     except msgspec.ValidationError as error:
-        key = str(error).partition(" - at `$.")[2].rstrip("`")
+        key = str(error).partition(" - at `$.")[2].rstrip("`").partition("[")[0]
         section, _, name = key.partition(".")
         value = tree[section][name]
-        near = difflib.get_close_matches(str(value), _words(_hint(key)), 1)
+        near = difflib.get_close_matches(str(value), _words(_hint(key)), 1) if isinstance(value, str) else []
         ask = f"; did you mean {near[0]!r}?" if near else ""
         raise InputError(f"{where}: {key} is {value!r}; it must be {_expected(_hint(key))}{ask}") from error
     return settings
 
 
-def with_transfer(settings: Settings, transfer: Any) -> Settings:
-    """The same job with plan.transfer as it was chosen."""
+def with_transfer(settings: Settings, transfers: Sequence[Any]) -> Settings:
+    """The same job with plan.transfer as it was chosen, for each layer."""
+    transfer = transfers[0] if len(set(transfers)) == 1 else list(transfers)
     return msgspec.structs.replace(settings, plan=msgspec.structs.replace(settings.plan, transfer=transfer))
 
 
@@ -142,7 +147,9 @@ def _expected(hint: Any) -> str:
         kind, meta = get_args(hint)
         limits = {"at least": meta.ge, "more than": meta.gt, "at most": meta.le, "less than": meta.lt}
         shown = [f"{word} {limit}" for word, limit in limits.items() if limit is not None]
-        return f"{_expected(kind)}, {' and '.join(shown)}"
+        return ", ".join([_expected(kind), *([" and ".join(shown)] if shown else [])])
+    if get_origin(hint) is list:
+        return f"a list of {_expected(get_args(hint)[0])}, one for each layer"
     if get_args(hint):
         return " or ".join(_expected(part) for part in get_args(hint))
     return {int: "a whole number", float: "a number", str: "a text in quotes"}.get(hint, str(hint))

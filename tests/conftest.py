@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from once import made_once
 
 SEED = "MGG_TEST_SEED"
 
@@ -62,6 +63,4 @@ def shim(require, tmp_path_factory) -> Any:
 
     compiler = shutil.which("g++")
     require(compiler is not None, "no g++ (package g++)")
-    made = Build(compiler, tmp_path_factory.mktemp("shim"))
-    made.whole()
-    return made
+    return Build(compiler, made_once(tmp_path_factory, "shim", lambda at: Build(compiler, at).whole()))

@@ -172,6 +172,12 @@ def test_unknown_names_give_the_nearest_known_one(write, text, message):
             "plan.dist = 2147483648",
             "plan.dist is 2147483648; it must be a whole number, at least 0 and at most",
         ),
+        (
+            'plan.transfer = ["halo", "post"]',
+            'plan.transfer is [\'halo\', \'post\']; it must be "auto" or "direct" or "get" or "halo" or '
+            'a list of "direct" or "get" or "halo", one for each layer',
+        ),
+        ("plan.transfer = []", "plan.transfer is []; it must be"),
         ("graph.file = 3", "graph.file is 3; it must be a text in quotes"),
         ("run.threads = -2", "run.threads is -2; it must be a whole number, at least 0 and at most 1024"),
         ('run.backend = "cdua"', 'run.backend is \'cdua\'; it must be "auto" or "serial" or "shm"'),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import functional
 from .features import SparseFeatures
-from .graph import GraphHandle
+from .graph import Adjacency, GraphHandle
 
 
 class GCNConv(torch.nn.Module):
@@ -23,9 +23,20 @@ class GCNConv(torch.nn.Module):
         self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
         self.bias = torch.nn.Parameter(torch.zeros(out_channels)) if bias else None
 
-    def forward(self, x: Tensor | SparseFeatures, graph: GraphHandle, *, relu: bool = False) -> Tensor:
-        """x: this rank's rows [n, in_channels]; returns [n, out_channels], through ReLU in the same kernel if asked."""
-        return functional.graph_convolution(x, self.lin.weight, self.bias, graph, graph.gcn, relu=relu)
+    def forward(
+        self,
+        x: Tensor | SparseFeatures,
+        graph: GraphHandle,
+        adjacency: Adjacency | None = None,
+        *,
+        relu: bool = False,
+    ) -> Tensor:
+        """x: this rank's rows [n, in_channels]; returns [n, out_channels], through ReLU in the same kernel if asked.
+
+        adjacency: one of the graph's. [default: graph.gcn]
+        """
+        chosen = adjacency or graph.gcn
+        return functional.graph_convolution(x, self.lin.weight, self.bias, graph, chosen, relu=relu)
 
     def extra_repr(self) -> str:
         """What print shows."""

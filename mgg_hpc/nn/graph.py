@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +32,28 @@ class Adjacency:
     backward_weight: NDArray[Any] | None = None
 
 
-def symmetric_bytes(gcn: Adjacency, counts: NDArray[np.int64], format: RowFormat, ranks: int) -> int:
+def plans_of(layers: Iterable[Adjacency]) -> list[Plan]:
+    """Their plans, each once."""
+    return list({id(plan): plan for each in layers for plan in (each.forward, each.backward)}.values())
+
+
+def read_by_peers(layers: Iterable[Adjacency]) -> bool:
+    """Whether peers read the rows of any of these layers. (Those that are pushed in waves nobody else does.)"""
+    return any(each.forward.transfer != "halo" for each in layers)
+
+
+def symmetric_bytes(
+    layers: Sequence[Adjacency], counts: NDArray[np.int64], format: RowFormat, ranks: int
+) -> int:
     """Bytes of symmetric memory that a handle of this widest format takes on each rank.
 
-    Two buffers of rows that peers read; or with halos, for each plan, two stagings and the signals.
+    Two buffers of rows that peers read; and with halos, for each plan, two stagings and the signals.
     """
-    plans = {id(plan): plan for plan in (gcn.forward, gcn.backward)}.values()
-    lists = [plan.lists for plan in plans if plan.lists is not None]
-    if not lists:
-        return 2 * int(counts.max(initial=0)) * format.row_bytes
-    return sum(2 * each.capacity * format.row_bytes + signal_bytes(each.waves, ranks) for each in lists)
+    lists = [plan.lists for plan in plans_of(layers) if plan.lists is not None]
+    buffers = 2 * int(counts.max(initial=0)) * format.row_bytes if read_by_peers(layers) else 0
+    return buffers + sum(
+        2 * each.capacity * format.row_bytes + signal_bytes(each.waves, ranks) for each in lists
+    )
 
 
 def signal_bytes(waves: int, ranks: int) -> int:
@@ -51,7 +64,8 @@ def signal_bytes(waves: int, ranks: int) -> int:
 class GraphHandle:
     """One rank's rows of a graph, its adjacency, and two symmetric buffers used in turn (one barrier a layer).
 
-    counts: int64 [P], rows of each rank. ids: int64 [n], the original ids of this rank's nodes.
+    counts: int64 [P], rows of each rank. ids: int64 [n], the original ids of this rank's nodes. layers: the adjacency
+    of each layer, or one for all; they differ in their transfers only.
     widest: the largest width that will be exchanged. heap_bytes: this rank's symmetric memory.
     """
 
@@ -60,22 +74,32 @@ class GraphHandle:
         backend: Backend,
         counts: NDArray[np.int64],
         ids: NDArray[np.int64],
-        gcn: Adjacency,
+        layers: Adjacency | Sequence[Adjacency],
         *,
         dtype: torch.dtype = torch.float32,
         widest: int = 1,
     ) -> None:
-        self.backend, self.counts, self.ids, self.gcn, self.dtype = backend, counts, ids, gcn, dtype
+        self._layers = [layers] if isinstance(layers, Adjacency) else list(layers)
+        self.backend, self.counts, self.ids, self.dtype = backend, counts, ids, dtype
         format = row_format(widest, dtype)
-        # Rows that are pushed in waves are read by nobody else.
-        self._read_by_peers = gcn.forward.transfer != "halo"
-        backend.reserve(symmetric_bytes(gcn, counts, format, backend.size))
+        # If peers read any layer's rows, every layer publishes: buffers are used in turn by all of them.
+        self._read_by_peers = read_by_peers(self._layers)
+        self.heap_bytes = symmetric_bytes(self._layers, counts, format, backend.size)
+        backend.reserve(self.heap_bytes)
         self._buffers = [backend.rows(counts, format, symmetric=self._read_by_peers) for _ in range(2)]
-        for plan in (gcn.forward, gcn.backward):
+        for plan in plans_of(self._layers):
             backend.prepare(plan, format)
-        self.heap_bytes = symmetric_bytes(gcn, counts, format, backend.size)
         self._turn = 0
         self.workspace = Workspace(backend)
+
+    @property
+    def gcn(self) -> Adjacency:
+        """The first layer's adjacency."""
+        return self._layers[0]
+
+    def layer(self, number: int) -> Adjacency:
+        """The adjacency of a layer."""
+        return self._layers[number % len(self._layers)]
 
     @property
     def rows(self) -> int:

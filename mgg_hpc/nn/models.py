@@ -68,5 +68,6 @@ class GCN(torch.nn.Module):
         last = len(self.convs) - 1
         outputs: list[Tensor] = []
         for i, (dropout, conv) in enumerate(zip(self.dropouts, self.convs, strict=True)):
-            outputs.append(conv(dropout(outputs[-1] if outputs else x, graph), graph, relu=i < last))
+            dropped = dropout(outputs[-1] if outputs else x, graph)
+            outputs.append(conv(dropped, graph, graph.layer(i), relu=i < last))
         return outputs

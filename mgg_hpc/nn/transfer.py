@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,37 +18,55 @@ from ..runtime.backends.base import Backend
 from .graph import Adjacency, signal_bytes, symmetric_bytes
 
 
+@dataclass(frozen=True)
+class Choice:
+    """transfers: one for each layer. why: in words."""
+
+    transfers: tuple[str, ...]
+    why: str
+
+    def __str__(self) -> str:
+        """The one of all layers, or one after another."""
+        return ", ".join(dict.fromkeys(self.transfers) if len(set(self.transfers)) == 1 else self.transfers)
+
+
 def choose_transfer(
     comm: Any,
-    asked: str,
+    asked: str | Sequence[str],
     backend: Backend,
     gcn: Adjacency,
     counts: NDArray[np.int64],
     formats: Sequence[RowFormat],
-) -> tuple[str, str]:
-    """(transfer, why) for rows of these formats, one for each aggregation of an epoch's forward. Collective.
+) -> Choice:
+    """How the rows of each layer are reached; formats: of each layer's aggregation in an epoch's forward. Collective.
 
-    "auto" measures what a row costs by each transfer, and compares what the slowest rank would spend. Raises
-    InputError where ``direct`` is asked for and some peer's memory is out of reach.
+    asked: of all layers, or of each. "auto" measures what a row costs by each transfer, and compares what the slowest
+    rank would spend. Raises InputError where ``direct`` is asked for and some peer's memory is out of reach, or where
+    there are more or fewer than layers.
     """
-    if asked == "direct" and not backend.reaches_peers:
-        with mpi.agree(comm):
-            raise InputError(
-                'plan.transfer is "direct", but ranks on other nodes are out of reach of pointers; '
-                'use "halo", "get" or "auto"'
-            )
     if asked != "auto":
-        return asked, "asked for"
+        each = (asked,) * len(formats) if isinstance(asked, str) else tuple(asked)
+        with mpi.agree(comm):
+            if len(each) != len(formats):
+                raise InputError(
+                    f"plan.transfer names {len(each)} transfers, and the model has {len(formats)} layers"
+                )
+            if "direct" in each and not backend.reaches_peers:
+                raise InputError(
+                    'plan.transfer is "direct", but ranks on other nodes are out of reach of pointers; '
+                    'use "halo", "get" or "auto"'
+                )
+        return Choice(each, "asked for")
     plans = list({id(plan): plan for plan in (gcn.forward, gcn.backward)}.values())
     if comm.size == 1 or not any(comm.allgather(sum(plan.remote_edges for plan in plans))):
-        return ("direct" if backend.reaches_peers else "halo"), "no row is remote"
+        needs_least = "direct" if backend.reaches_peers else "halo"
+        return Choice((needs_least,) * len(formats), "no row is remote")
     widest = max(formats, key=lambda format: format.row_bytes)
     halo = sum(max(comm.allgather(len(plan.halo))) for plan in plans)
     backend.reserve(
-        max(
-            symmetric_bytes(gcn, counts, widest, comm.size),
-            2 * halo * widest.row_bytes + len(plans) * signal_bytes(waves.MOST_WAVES, comm.size),
-        )
+        symmetric_bytes([gcn], counts, widest, comm.size)
+        + 2 * halo * widest.row_bytes
+        + len(plans) * signal_bytes(waves.MOST_WAVES, comm.size)
         + probe.symmetric_bytes(comm.size)
     )
     costs = probe.measure(comm, backend)
@@ -56,16 +74,28 @@ def choose_transfer(
     uses = {id(plan): waves.uses(plan) for plan in plans}
     cache = cores.cache_bytes() // 4  # beside this rank's own rows, as many again, and indices and sums
     mine = [model.seconds(costs, uses[id(plan)], cache, sizes) for plan in (gcn.forward, gcn.backward)]
-    every = comm.allgather({name: sum(each[name] for each in mine) for name in costs})
-    estimates = {name: max(each[name] for each in every) for name in costs}
-    chosen = model.choose(estimates)
-    shown = ", ".join(f"{name} {estimates[name] * 1e3:.1f}" for name in model.TRANSFERS if name in estimates)
-    return chosen, f"ms an epoch for remote rows: {shown}"
+    every = comm.allgather({name: np.sum([each[name] for each in mine], axis=0) for name in costs})
+    estimates = {name: np.max([each[name] for each in every], axis=0).tolist() for name in costs}
+    chosen = tuple(model.choose_each(estimates))
+    shown = ", ".join(
+        f"{name} {' + '.join(f'{seconds * 1e3:.1f}' for seconds in estimates[name])}"
+        for name in model.TRANSFERS
+        if name in estimates
+    )
+    return Choice(chosen, f"remote rows, ms an epoch by layer: {shown}")
 
 
-def routed(comm: Any, gcn: Adjacency, transfer: str) -> Adjacency:
-    """The same matrix, its remote rows reached by ``transfer``: "direct", "get" or "halo". Collective."""
-    forward, forward_weight = _routed(comm, gcn.forward, gcn.forward_weight, transfer)
+def routed(comm: Any, gcn: Adjacency, transfers: Sequence[str], waves: int | None = None) -> list[Adjacency]:
+    """The same matrix for each layer, its remote rows reached by "direct", "get" or "halo". Collective.
+
+    Layers of one transfer share plans. waves: of a halo (`Backend.halo_waves`).
+    """
+    made = {transfer: _routed(comm, gcn, transfer, waves) for transfer in dict.fromkeys(transfers)}
+    return [made[transfer] for transfer in transfers]
+
+
+def _routed(comm: Any, gcn: Adjacency, transfer: str, waves: int | None) -> Adjacency:
+    forward, forward_weight = _plan(comm, gcn.forward, gcn.forward_weight, transfer, waves)
     if gcn.backward is gcn.forward:
         return replace(
             gcn,
@@ -74,14 +104,14 @@ def routed(comm: Any, gcn: Adjacency, transfer: str) -> Adjacency:
             forward_weight=forward_weight,
             backward_weight=forward_weight,
         )
-    backward, backward_weight = _routed(comm, gcn.backward, gcn.backward_weight, transfer)
+    backward, backward_weight = _plan(comm, gcn.backward, gcn.backward_weight, transfer, waves)
     return Adjacency(forward, backward, gcn.scale, forward_weight, backward_weight)
 
 
-def _routed(
-    comm: Any, plan: Plan, weight: NDArray[Any] | None, transfer: str
+def _plan(
+    comm: Any, plan: Plan, weight: NDArray[Any] | None, transfer: str, waves: int | None
 ) -> tuple[Plan, NDArray[Any] | None]:
     if transfer != "halo":
         return replace(plan, transfer=transfer), weight
-    made, order = exchange.halo_in_waves(comm, plan)
+    made, order = exchange.halo_in_waves(comm, plan, waves)
     return made, None if weight is None else weight[order]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TRANSFERS = ("direct", "get", "halo")
+WORTH = 0.1  # of the time for remote rows: what a choice for each layer must save
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ def cold_reads(uses: NDArray[np.integer], held: int) -> int:
 
 def seconds(
     costs: Mapping[str, RowCost], uses: NDArray[np.integer], cache_bytes: int, row_bytes: Sequence[int]
-) -> dict[str, float]:
-    """Seconds for each transfer in ``costs`` to bring the rows of one aggregation of each of these sizes.
+) -> dict[str, list[float]]:
+    """Seconds for each transfer in ``costs`` to bring the rows of an aggregation, for each of these sizes.
 
     get moves a row for each remote edge; direct too, but costs are those of rows that no cache holds, and graphs
     have rows that many edges take. A halo moves each distinct remote row once. uses: [H], edges of each of those.
@@ -50,9 +51,25 @@ def seconds(
             return cold_reads(uses, cache_bytes // size)
         return total if name == "get" else len(uses)
 
-    return {name: sum(cost.of(moved(name, size), size) for size in row_bytes) for name, cost in costs.items()}
+    return {name: [cost.of(moved(name, size), size) for size in row_bytes] for name, cost in costs.items()}
 
 
 def choose(estimates: Mapping[str, float]) -> str:
     """The cheapest; between equals the one that needs least: direct, then get."""
     return min(TRANSFERS, key=lambda name: estimates.get(name, float("inf")))
+
+
+def choose_each(estimates: Mapping[str, Sequence[float]]) -> list[str]:
+    """The transfer of each layer, from the seconds that each layer takes by each transfer.
+
+    One for all, unless a choice for each saves more than a tenth: two ways take two kinds of memory, and costs are
+    measured in milliseconds.
+    """
+    whole = {name: sum(seconds) for name, seconds in estimates.items()}
+    one = choose(whole)
+    each = [
+        choose({name: seconds[layer] for name, seconds in estimates.items()})
+        for layer in range(len(estimates[one]))
+    ]
+    least = sum(estimates[name][layer] for layer, name in enumerate(each))
+    return each if least < (1 - WORTH) * whole[one] else [one] * len(each)

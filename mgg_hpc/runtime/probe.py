@@ -14,7 +14,6 @@ from ..plan.model import TRANSFERS, RowCost
 from ..plan.workload import Plan
 from . import exchange
 from .backends.base import Backend
-from .backends.host import padded
 
 ROWS = 16384  # of each rank: more than a core's caches and its page table's hold
 EDGES = 4096  # to sum from elsewhere, of each rank; gets over a slow network take some 20 us each
@@ -40,7 +39,7 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     counts = np.full(comm.size, ROWS, dtype=np.int64)
     rows = backend.rows(counts, format, symmetric=True)
     near, far = _plan(comm, 0), _plan(comm, 1)
-    waves, _ = exchange.halo_in_waves(comm, far)
+    waves, _ = exchange.halo_in_waves(comm, far, backend.halo_waves)
     plans = {"direct": far, "get": replace(far, transfer="get"), "halo": waves}
     if not all(comm.allgather(bool(rows.addresses.all()))):
         del plans["direct"]
@@ -76,11 +75,12 @@ def _plan(comm: Any, step: int) -> Plan:
 
 def _time(comm: Any, backend: Backend, plan: Plan, rows: Any) -> float:
     """Seconds of the slowest rank, each at its fastest of some turns: what else a machine does only adds."""
-    out = padded(plan.destinations, rows.format)
+    out = backend.padded(plan.destinations, rows.format)
     taken = []
     for _ in range(TURNS):
         backend.publish(rows)
         began = time.perf_counter()
         backend.aggregate(plan, "copy", "sum", rows, out)
+        backend.finish()
         taken.append(time.perf_counter() - began)
     return float(max(comm.allgather(min(taken))))

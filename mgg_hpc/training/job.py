@@ -16,7 +16,7 @@ from ..nn.features import SparseFeatures
 from ..nn.graph import Adjacency, GraphHandle
 from ..nn.models import GCN
 from ..nn.random import Draws
-from ..nn.transfer import choose_transfer, routed
+from ..nn.transfer import Choice, choose_transfer, routed
 from ..nn.workspace import row_format
 from ..runtime import backends, mpi
 from ..runtime.backends.base import Backend, Geometry, Options
@@ -32,8 +32,8 @@ class Job:
     part: Part
     backend: Backend
     backend_reason: str
-    transfer_reason: str
-    adjacency: Adjacency
+    transfer: Choice
+    layers: list[Adjacency]
     model: GCN
     x: torch.Tensor | SparseFeatures
     labels: Labels
@@ -52,7 +52,7 @@ class Job:
             self.backend,
             counts,
             self.part.slice.ids,
-            self.adjacency,
+            self.layers,
             dtype=self.dtype,
             widest=self.model.widest(sparse),
         )
@@ -97,8 +97,6 @@ def build(settings: Settings, comm: Any) -> Job:
     model.reset_parameters()  # again, in the job's dtype: float64 keeps all digits
     formats = [row_format(width, dtype) for width in model.exchanged(isinstance(x, SparseFeatures))]
     counts = part.bounds[1:] - part.bounds[:-1]
-    transfer, why_transfer = choose_transfer(
-        comm, settings.plan.transfer, backend, adjacency, counts, formats
-    )
-    adjacency = routed(comm, adjacency, transfer)
-    return Job(settings, comm, part, backend, why, why_transfer, adjacency, model, x, known, dtype)
+    chosen_transfer = choose_transfer(comm, settings.plan.transfer, backend, adjacency, counts, formats)
+    layers = routed(comm, adjacency, chosen_transfer.transfers, backend.halo_waves)
+    return Job(settings, comm, part, backend, why, chosen_transfer, layers, model, x, known, dtype)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..nn.features import SparseFeatures
-from ..nn.graph import symmetric_bytes
+from ..nn.graph import plans_of, read_by_peers, symmetric_bytes
 from ..nn.workspace import row_format
 from ..runtime import cores, mpi
 from .job import Job
@@ -74,16 +74,16 @@ class Estimate:
 def estimate(job: Job) -> Estimate:
     """What training will take on this rank, beside Python and its libraries."""
     rows, widths = len(job.part.slice.ids), [conv.out_channels for conv in job.model.convolutions]
-    plans = {id(plan): plan for plan in (job.adjacency.forward, job.adjacency.backward)}.values()
+    plans = plans_of(job.layers)
     widest = job.model.widest(isinstance(job.x, SparseFeatures))
     counts = job.part.bounds[1:] - job.part.bounds[:-1]
     dropped = 0 if isinstance(job.x, SparseFeatures) else job.x.shape[1]
     # Forward: a layer's output and its dropped copy; backward: its gradient and the aggregated gradient.
     per_row = sum(4 * row_format(width, job.dtype).row_bytes for width in widths)
     # What is pushed in waves is written to private rows first.
-    private = 2 * row_format(widest, job.dtype).row_bytes if job.adjacency.forward.lists else 0
+    private = 0 if read_by_peers(job.layers) else 2 * row_format(widest, job.dtype).row_bytes
     # What goes over a network is packed first.
-    lists, packed = job.adjacency.forward.lists, 0
+    lists, packed = next((plan.lists for plan in plans if plan.lists), None), 0
     if lists and not job.backend.reaches_peers:
         packed = len(lists.send_rows) * row_format(widest, job.dtype).row_bytes
     parameters = sum(parameter.nbytes for parameter in job.model.parameters())
@@ -91,7 +91,7 @@ def estimate(job: Job) -> Estimate:
         input=job.part.nbytes + job.x.nbytes,
         # The schedule has segments of its own.
         plan=sum(plan.nbytes + plan.segments.nbytes for plan in plans),
-        heap=symmetric_bytes(job.adjacency, counts, row_format(widest, job.dtype), job.comm.size),
+        heap=symmetric_bytes(job.layers, counts, row_format(widest, job.dtype), job.comm.size),
         activations=rows * (per_row + private + row_format(dropped, job.dtype).row_bytes) + packed,
         model=6 * parameters,
     )

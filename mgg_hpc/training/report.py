@@ -53,8 +53,7 @@ def print_start(job: Job) -> None:
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
         f"{part.features:,} features, {part.classes} classes",
         f"{counted(ranks, 'rank')}, {threads}; ps {geometry.ps}, dist {distance(geometry)}, wpb {geometry.wpb}",
-        f"backend {job.backend.name} ({job.backend_reason}); "
-        f"transfer {job.adjacency.forward.transfer} ({job.transfer_reason})",
+        f"backend {job.backend.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
     ]
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(
@@ -69,7 +68,7 @@ def print_start(job: Job) -> None:
 
 def print_plan(job: Job) -> None:
     """Rows, edges, halo and memory of every rank. Collective; rank 0 prints."""
-    plan, need = job.adjacency.forward, memory.estimate(job)
+    plan, need = job.layers[0].forward, memory.estimate(job)
     work = (plan.destinations, plan.local_edges, plan.remote_edges, len(plan.halo), len(plan.segments))
     every = job.comm.gather((work, need), root=0)
     if every is None:

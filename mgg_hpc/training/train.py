@@ -154,7 +154,7 @@ def summarise(job: Job, graph: GraphHandle, history: History, peak: memory.Peak)
         "model": job.settings.model.name,
         "ranks": comm.size,
         "backend": job.backend.name,
-        "transfer": job.adjacency.forward.transfer,
+        "transfer": str(job.transfer),
         "plan": {"ps": geometry.ps, "dist": report.distance(geometry), "wpb": geometry.wpb},
         "epochs": len(history.epoch_ms),
         "best_epoch": history.best_epoch,
@@ -195,7 +195,7 @@ def process_train(path: Path, overrides: tuple[str, ...], dry_run: bool, shown: 
         if root:
             folder = run_folder.create(Path(settings.run.folder))
             # What "auto" took depends on what was measured: whoever goes on with this run takes the same.
-            taken = config.with_transfer(settings, job.adjacency.forward.transfer)
+            taken = config.with_transfer(settings, job.transfer.transfers)
             run_folder.write_whole(folder / run_folder.JOB, config.dumps(taken).encode())
     peak = memory.Peak()
     graph = job.graph()

@@ -47,6 +47,9 @@ class HostMemory:
     def stream(self):
         return 0
 
+    def finish(self):
+        """Launches are done when they return, unless they are held."""
+
 
 @functools.cache
 def _loaded(library: Path) -> Any:

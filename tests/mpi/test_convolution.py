@@ -123,7 +123,7 @@ def test_values_and_gradients_are_those_of_dense_matrices(
     case, weight = drawn(rng, comm, name, directed, weighted)
     mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
     part = part_of(case, weight, comm.rank, directed, None)
-    adjacency = routed(comm, gcn_adjacency(comm, part, torch.float64, GEOMETRY.ps), transfer)
+    [adjacency] = routed(comm, gcn_adjacency(comm, part, torch.float64, GEOMETRY.ps), [transfer])
     graph = GraphHandle(
         backend, np.diff(case.bounds), part.slice.ids, adjacency, dtype=torch.float64, widest=9
     )

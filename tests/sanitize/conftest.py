@@ -9,8 +9,26 @@ from pathlib import Path
 
 import pytest
 import sanitizers
+from once import made_once
 
 ROOT = Path(__file__).parents[2]
+
+
+def compile_host(folder: Path, compiler: str, tools: dict[str, str]) -> None:
+    """_host with both sanitizers."""
+    make = f"-DCMAKE_MAKE_PROGRAM={tools['ninja']}"
+    options = [
+        "-DMGG_SANITIZE=address;undefined",
+        "-DMGG_ISAS=baseline",
+        "-DMGG_CUDA=OFF",
+        f"-DCMAKE_CXX_COMPILER={compiler}",
+    ]
+    for command in (
+        [tools["cmake"], "-G", "Ninja", make, f"-DPython_EXECUTABLE={sys.executable}", *options, "-S", ROOT],
+        [tools["ninja"], "_host"],
+    ):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 @pytest.fixture(scope="session")
@@ -24,20 +42,8 @@ def sanitized(require, tmp_path_factory) -> dict[str, str]:
     require(compiler is not None, "no g++ (package g++)")
     tools = {name: shutil.which(name, path=Path(sys.executable).parent) for name in ("cmake", "ninja")}
     require(None not in tools.values(), f"no cmake or ninja beside {sys.executable}")
-    build, package = tmp_path_factory.mktemp("build"), tmp_path_factory.mktemp("tree") / "mgg_hpc"
-    make = f"-DCMAKE_MAKE_PROGRAM={tools['ninja']}"
-    options = [
-        "-DMGG_SANITIZE=address;undefined",
-        "-DMGG_ISAS=baseline",
-        "-DMGG_CUDA=OFF",
-        f"-DCMAKE_CXX_COMPILER={compiler}",
-    ]
-    for command in (
-        [tools["cmake"], "-G", "Ninja", make, f"-DPython_EXECUTABLE={sys.executable}", *options, "-S", ROOT],
-        [tools["ninja"], "_host"],
-    ):
-        done = subprocess.run(command, cwd=build, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    build = made_once(tmp_path_factory, "build", lambda folder: compile_host(folder, compiler, tools))
+    package = tmp_path_factory.mktemp("tree") / "mgg_hpc"
     package.mkdir()
     for path in (ROOT / "mgg_hpc").iterdir():
         if path.suffix != ".so" and path.name != "__pycache__":

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import nanobind
@@ -27,6 +27,7 @@ class Build:
     folder: Path
     flags: tuple[str, ...] = ()
     bulk: bool = True  # as from sm_90 on, or as before
+    domain: str = "shim"
     sources: dict[str, tuple[Path, tuple[str, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class Build:
             "-fvisibility=hidden",
             "-DMGG_SHIM",
             f"-DMGG_SHIM_BULK={self.bulk:d}",
-            f"-DNB_DOMAIN=shim{self.bulk:d}",  # types of modules that are loaded side by side are not the same
+            f"-DNB_DOMAIN={self.domain}",  # types of modules that are loaded side by side are not the same
             "-Wall",
         ]
         command += ["-Wno-unknown-pragmas", *self.flags, *more, *(f"-I{path}" for path in include)]
@@ -91,6 +92,14 @@ class Build:
         with ThreadPoolExecutor(2) as pool:
             objects = list(pool.map(self.compile, self.sources))
         return self.link(objects, self.folder)
+
+    def before(self, folder: Path) -> Path:
+        """After `whole`: what differs before sm_90 compiled anew, and linked with the rest."""
+        older = replace(self, folder=folder, bulk=False)
+        names = [name for name in self.sources if name.startswith(("get", "aggregate"))]
+        with ThreadPoolExecutor(2) as pool:
+            made = dict(zip(names, pool.map(older.compile, names), strict=True))
+        return older.link([made.get(name, self.folder / f"{name}.o") for name in self.sources], folder)
 
     def altered(self, file: str, old: str, new: str, objects: tuple[str, ...], folder: Path) -> Path:
         """After `whole`: the same with one text of a source replaced by another, in these objects."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gpu.engine import Engine
+from once import made_once
 
 from .build import Build
 
@@ -17,6 +18,8 @@ def engine(shim) -> Engine:
 @pytest.fixture(scope="session")
 def shim_before(shim, tmp_path_factory) -> Build:
     """The kernels as they are before sm_90: without bulk copies."""
-    made = Build(shim.compiler, tmp_path_factory.mktemp("before"), bulk=False)
-    made.whole()
-    return made
+
+    def build(folder):
+        return Build(shim.compiler, folder, bulk=False, domain="before")
+
+    return build(made_once(tmp_path_factory, "before", lambda folder: build(folder).whole()))

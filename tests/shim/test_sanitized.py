@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import sanitizers
+from once import made_once
 
 from .build import Build
 
@@ -47,14 +48,16 @@ print("passed")
 """
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["sm_90", "before"])
-def sanitized(request, require, tmp_path_factory) -> Build:
-    """Everything, built with the sanitizers; the sums with bulk copies and without."""
+@pytest.fixture(scope="module")
+def sanitized(require, tmp_path_factory) -> Build:
+    """Everything, built with the sanitizers."""
     compiler = shutil.which("g++")
     require(compiler is not None, "no g++ (package g++)")
-    made = Build(compiler, tmp_path_factory.mktemp("sanitized"), sanitizers.FLAGS, request.param)
-    made.whole()
-    return made
+
+    def build(folder):
+        return Build(compiler, folder, sanitizers.FLAGS)
+
+    return build(made_once(tmp_path_factory, "sanitized", lambda folder: build(folder).whole()))
 
 
 MOST_SAID = 16 << 20  # bytes: a report about the reporting of a fault may never end
@@ -81,12 +84,13 @@ def run(build, library, seed, turns) -> Done:
         return Done(done.returncode, out.read(), err.read())
 
 
-def test_the_table_of_cases(rng, sanitized):
-    done = run(sanitized, sanitized.folder / "_cuda.so", list(rng.bytes(4)), 2)
+@pytest.mark.parametrize("bulk", [True, False], ids=["sm_90", "before"])
+def test_the_table_of_cases(rng, sanitized, tmp_path, bulk):
+    library = sanitized.folder / "_cuda.so" if bulk else sanitized.before(tmp_path)
+    done = run(sanitized, library, list(rng.bytes(4)), 1)
     assert done.stdout.strip() == "passed", done.stderr[-6000:]
 
 
-@pytest.mark.parametrize("sanitized", [True], indirect=True, ids=["sm_90"])
 @pytest.mark.parametrize(
     ("file", "objects", "old", "new", "report"),
     [

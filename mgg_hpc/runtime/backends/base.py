@@ -138,6 +138,10 @@ class Backend(Protocol):
     def reaches_peers(self) -> bool:
         """Whether every rank reads every other's symmetric rows through pointers. The same on all ranks."""
 
+    @property
+    def halo_waves(self) -> int | None:
+        """Of how many waves a plan's halo is; None: by its size."""
+
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """Storage for ``counts[p]`` rows on each PE p; symmetric rows can be read by every PE, others only here.
 
@@ -152,6 +156,12 @@ class Backend(Protocol):
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """Make what aggregations over ``plan`` keep, for rows up to this format. Collective; before `aggregate`."""
+
+    def padded(self, count: int, format: RowFormat) -> Any:
+        """Private rows [count, dim] laid out as kernels store them."""
+
+    def finish(self) -> None:
+        """Wait for what this rank has launched."""
 
     def publish(self, rows: Rows) -> None:
         """This rank's written rows become readable by its peers, and theirs here: the layer's one barrier.

@@ -70,6 +70,7 @@ class DeviceBackend:
 
     name = "cuda"
     reaches_peers = True
+    halo_waves: int | None = 1  # which kernels cut into chunks
     has_gets = False  # whether NVSHMEM runs, and fetches what no pointer reaches
     share = 1.0  # of the blocks that the GPU holds at once; less where other ranks run kernels on it
 
@@ -124,6 +125,10 @@ class DeviceBackend:
         counts = np.zeros(self.size, dtype=np.int64)
         counts[self.rank] = count
         return self.rows(counts, format, symmetric=False).local
+
+    def finish(self) -> None:
+        """See Backend.finish: what the current stream has."""
+        self.memory.finish()
 
     def publish(self, rows: Rows) -> None:
         """See Backend.publish; the ranks of a World take turns."""

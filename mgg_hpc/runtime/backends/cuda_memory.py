@@ -26,6 +26,9 @@ class Memory(Protocol):
     def stream(self) -> int:
         """The stream that launches go to."""
 
+    def finish(self) -> None:
+        """Waits for what that stream has."""
+
 
 class TorchMemory:
     """Tensors on the current GPU, and torch's current stream."""
@@ -58,6 +61,10 @@ class TorchMemory:
     def stream(self) -> int:
         """See Memory."""
         return int(self._torch.cuda.current_stream().cuda_stream)
+
+    def finish(self) -> None:
+        """See Memory."""
+        self._torch.cuda.current_stream().synchronize()
 
 
 class PinnedMemory(TorchMemory):

@@ -71,6 +71,7 @@ class HostBackend:
 
     name = "host"
     reaches_peers = True
+    halo_waves: int | None = None
 
     def __init__(self, rank: int, size: int, options: Options) -> None:
         self.rank, self.size = rank, size
@@ -78,6 +79,13 @@ class HostBackend:
         self._host = load()
         self._schedules: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
+
+    def padded(self, count: int, format: RowFormat) -> NDArray[Any]:
+        """See Backend.padded."""
+        return padded(count, format)
+
+    def finish(self) -> None:
+        """See Backend.finish; calls return when they are done."""
 
     def reserve(self, nbytes: int) -> None:
         """See Backend.reserve; nothing to do where memory is found as it is asked for."""

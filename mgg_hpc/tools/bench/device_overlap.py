@@ -214,8 +214,8 @@ def hidden(ms: dict[str, Any], name: str) -> float:
 def timeline(stage: Stage, graph: Graph, share: float, format: RowFormat) -> dict[str, Any]:
     """One call of the halo with time stamps, in microseconds since the first.
 
-    pushes: [began, signalled] of each chunk; arrivals: when the first worker saw it; blocks: of the PE that sums,
-    [began, has taken the last work, ended].
+    pushes: [began, packed] of each chunk, which is signalled then; arrivals: when the first worker saw it; blocks:
+    of the PE that sums, [began, has taken the last work, ended].
     """
     way = Subject(stage, graph, share, format).way("halo")
     way.call()

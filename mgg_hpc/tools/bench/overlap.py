@@ -79,8 +79,8 @@ def process_overlap(
         "halo_rows": comm.allgather(len(subject.plan.halo)),
         "row_bytes": subject.format.row_bytes,
         "waves": subject.waves.lists.waves,
-        "transfer": subject.transfer,
-        "transfer_reason": subject.reason,
+        "transfer": str(subject.choice),
+        "transfer_reason": subject.choice.why,
         "ms": {way: spread([1e3 * t for t in taken]) for way, taken in times.items()},
         "processor_ms": {way: 1e3 * seconds for way, seconds in processor.items()},
         "samples_ms": {way: [1e3 * t for t in taken] for way, taken in times.items()},
@@ -120,15 +120,13 @@ class Subject:
         halo = Adjacency(self.waves, self.waves, None)
         rows = 2 * int(self.counts.max(initial=0)) * self.format.row_bytes
         self.backend.reserve(
-            2 * symmetric_bytes(halo, self.counts, self.format, comm.size)
+            2 * symmetric_bytes([halo], self.counts, self.format, comm.size)
             + rows
             + probe.symmetric_bytes(comm.size)
             + (1 << 20)
         )
         gcn = Adjacency(self.plan, self.plan, None)
-        self.transfer, self.reason = transfer.choose_transfer(
-            comm, "auto", self.backend, gcn, self.counts, [self.format]
-        )
+        self.choice = transfer.choose_transfer(comm, "auto", self.backend, gcn, self.counts, [self.format])
         self.backend.prepare(self.waves, self.format)
         self.shared = self.backend.rows(self.counts, self.format, symmetric=True)
         self.own = self.backend.rows(self.counts, self.format, symmetric=False)
