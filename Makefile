@@ -57,11 +57,15 @@ test: setup cuda lint test-unit test-mpi test-shmem ## the whole test suite
 
 test-fast: setup ## what to run after every edit: no slow tests, MPI with 2 ranks
 	@$(BIN)/ruff check -q
-	$(PYTEST) -m "not mpi and not slow"
+	$(PYTEST) -m "not mpi and not slow" -n $(WORKERS) --dist worksteal
 	@$(MAKE) --no-print-directory test-mpi MPI_RANKS=2
 
+# Tests that take long, measure no time and leave the machine's other processes alone: side by side.
+WORKERS ?= 2
+SIDE_BY_SIDE := tests/shim tests/gpu tests/protocol tests/sanitize tests/runtime/test_aggregate.py
 test-unit: setup
-	$(PYTEST) -m "not mpi"
+	$(PYTEST) -m "not mpi" $(addprefix --ignore=,$(SIDE_BY_SIDE))
+	$(PYTEST) -m "not mpi" -n $(WORKERS) --dist worksteal $(SIDE_BY_SIDE)
 
 # -m mpi4py and -x: a rank that fails ends the others, which would wait for it.
 MPI_RANKS ?= 1 2 4

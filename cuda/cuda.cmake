@@ -17,9 +17,14 @@ if(NOT MGG_NVSHMEM OR NOT MGG_NVSHMEM_HOST OR NOT MGG_NVSHMEM_DEVICE)
   string(APPEND missing " NVSHMEM (pip install nvidia-nvshmem-cu13 before the build, or NVSHMEM_HOME)")
 endif()
 
-# A100, H100 and H200, B200; other architectures by -DCMAKE_CUDA_ARCHITECTURES.
+# A100, H100 and H200, B200; other architectures by -DCMAKE_CUDA_ARCHITECTURES. sm_100 has what was compiled for
+# compute_90: kernels use nothing newer, and half of what nvcc takes is spent before an architecture matters.
+set(codes "")
 if(NOT CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real)
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  set(codes -gencode "arch=compute_80,code=sm_80" -gencode "arch=compute_90,code=[sm_90,sm_100]")
+  list(JOIN codes " " flags)
+  string(APPEND CMAKE_CUDA_FLAGS " ${flags}")
 endif()
 # The wheels keep libraries in lib, where nvcc looks in lib64.
 if(MGG_NVCC)
@@ -31,7 +36,6 @@ if(MGG_NVCC)
 endif()
 # An nvcc that is too old for an architecture, or for this compiler, must not end the build of everything else.
 if(NOT missing)
-  set(codes "")
   foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
     if(architecture MATCHES "^([0-9]+)")
       list(APPEND codes -gencode "arch=compute_${CMAKE_MATCH_1},code=sm_${CMAKE_MATCH_1}")
@@ -44,7 +48,7 @@ if(NOT missing)
                   OUTPUT_VARIABLE nvcc_said ERROR_VARIABLE nvcc_said)
   if(nvcc_failed)
     string(REGEX MATCH "[^\n]*(fatal|error)[^\n]*" nvcc_said "${nvcc_said}")
-    string(APPEND missing " an nvcc that compiles for ${CMAKE_CUDA_ARCHITECTURES} (${MGG_NVCC} does not: ${nvcc_said})")
+    string(APPEND missing " an nvcc that compiles with ${codes} (${MGG_NVCC} does not: ${nvcc_said})")
   endif()
 endif()
 if(missing)
