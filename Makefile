@@ -57,7 +57,7 @@ test: setup cuda lint test-unit test-mpi test-shmem ## the whole test suite
 
 test-fast: setup ## what to run after every edit: no slow tests, MPI with 2 ranks
 	@$(BIN)/ruff check -q
-	$(PYTEST) -m "not mpi and not slow" -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m "not mpi and not slow"
 	@$(MAKE) --no-print-directory test-mpi MPI_RANKS=2
 
 # Tests that take long, measure no time and leave the machine's other processes alone: side by side.

@@ -154,19 +154,32 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
     worker.sync();
   }
   template <bool SHARED>
+  MGG_DEVICE static device::Pack load_arrived(const char* from) {
+    if constexpr (SHARED) return device::load_pack(from);
+    return device::load_pack_fresh(from);
+  }
+  // Several rows are under way to registers; beyond `count` the last one is read again, and not added.
+  template <bool SHARED>
   MGG_DEVICE void add_stage(int64_t edge, int count, int stage, Sums& sums) const {
-    for (int row = 0; row < count; ++row) {
-      const float weight = this->weight_at(edge + row);
+    for (int first = 0; first < count; first += unroll) {
+      device::Pack packs[unroll][PACKS];
 #pragma unroll
-      for (int p = 0; p < PACKS; ++p) {
-        if (!has(p)) continue;
-        if constexpr (SHARED)
-          sums.sum.template combine<R>(p, device::load_pack(slot(stage, row) + 16 * p * LANES), weight);
-        else
-          sums.sum.template combine<R>(
-              p, device::load_pack_fresh(far_slot(stage, row) + 16 * (worker.lane + p * LANES)), weight);
+      for (int u = 0; u < unroll; ++u) {
+        const int row = first + u < count ? first + u : count - 1;
+        const char* mine = SHARED ? slot(stage, row) : far_slot(stage, row) + 16 * worker.lane;
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+          if (has(p)) packs[u][p] = load_arrived<SHARED>(mine + 16 * p * LANES);
       }
-      sums.took_one();
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) {
+        if (first + u >= count) break;
+        const float weight = this->weight_at(edge + first + u);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+          if (has(p)) sums.sum.template combine<R>(p, packs[u][p], weight);
+        sums.took_one();
+      }
     }
   }
 

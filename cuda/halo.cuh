@@ -132,6 +132,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   const S* staged;       // row 0 of this call's staging
   int32_t here = 0;      // arrivals that are there, without a gap
   int32_t put_off = 0;   // tasks
+  int32_t gone_over = -1;  // what was there when it last began to go over them
   int32_t round = 0;     // of those put off, what is still to be looked at
   uint32_t ready = 0;    // and what can go on, from `round` on, a bit each
   int64_t next = 0, last = 0;  // work that it has claimed
@@ -247,7 +248,9 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   // Before this worker goes over all that it has put off, from the last to the first: the last has been looked at when
   // it takes another's place.
   MGG_DEVICE void begin_round() {
-    if (!look() && here < halo.arrival_count) device::rest();
+    // Nothing can go on that could not before, until more arrives.
+    while (!look() && here == gone_over) device::rest();
+    gone_over = here;
     round = (put_off + LANES - 1) / LANES * LANES, ready = 0;
   }
   // The next task of the round; `fresh` where there is none.

@@ -85,10 +85,10 @@ template <class Call>
 void launch(void (*kernel)(Call), const Call& call, const Launch& launch) {
   run(launch, [=] { kernel(call); });
 }
-Occupancy occupancy_of(int threads, int64_t shared_bytes);
+Occupancy occupancy_of(const void* kernel, int threads, int64_t shared_bytes);
 template <class Call>
-Occupancy occupancy(void (*)(Call), int threads, int64_t shared_bytes) {
-  return occupancy_of(threads, shared_bytes);
+Occupancy occupancy(void (*kernel)(Call), int threads, int64_t shared_bytes) {
+  return occupancy_of(reinterpret_cast<const void*>(kernel), threads, shared_bytes);
 }
 
 #else

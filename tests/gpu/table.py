@@ -275,9 +275,21 @@ def compare(engine, case, entry, rng, transfer, reach, geometry, study=None):
         sets.append(other.more_rows(x))
     found = other.calls(rng, sets[:-1], reduce, weight, finish)
     found += other.calls(rng, sets[-1:], reduce, weight, finish)
+    if transfer == "halo":  # each distinct remote row once, as the kernels have counted
+        pushed = [b.halo(p).rows_pushed() for b, p in zip(other.backends, other.plans, strict=True)]
+        assert sum(pushed) == CALLS * distinct_remote_rows(case), f"{pushed} rows were pushed"
     for call, (each, right) in enumerate(zip(found, wanted, strict=True)):
         assert each.tobytes() == right.tobytes(), f"{transfer} differs from direct in call {call + 1}"
     return 0.0
+
+
+def distinct_remote_rows(case: cases.Case) -> int:
+    """Of all ranks together."""
+    found = 0
+    for rank in range(len(case.bounds) - 1):
+        sources = np.unique(case.part(rank)[1])
+        found += int(((sources < case.bounds[rank]) | (sources >= case.bounds[rank + 1])).sum())
+    return found
 
 
 def gets(engine, case, entry, rng):

@@ -70,7 +70,7 @@ def test_anything_else_is_refused(configure):
 
 
 def test_three_architectures_take_less_than_three_minutes_and_four_gigabytes(require, capsys):
-    """As the last whole `make cuda` found, pip included; memory is twice that of the largest process, of two at once."""
+    """As the last `make cuda` found. Memory is twice that of the largest process: two run at once."""
     venv = ROOT / ".venv"
     require((venv / ".cuda").exists(), "the GPU kernels are not built (make cuda)")
     seconds, largest = (float(word) for word in (venv / ".cuda").read_text().split())

@@ -51,14 +51,14 @@ def test_a_whole_run(stage, tmp_path, capsys):
         "uniform:6:4",
         width=33,
         shares=[0.1, 0.5],
-        ways=device_overlap.WAYS,
+        ways=list(device_overlap.STUDIES),
         options=options(tmp_path),
         stage=stage,
     )
     found = json.loads((tmp_path / "found.json").read_text())
     assert [case["share"] for case in found["cases"]] == [0.1, 0.5]
     for case in found["cases"]:
-        assert set(case["ms"]) == {"sum", "halo moves", "get moves", *device_overlap.WAYS}
+        assert set(case["ms"]) == {"sum", "halo moves", "get moves", *device_overlap.STUDIES}
         median = {name: spread["median"] for name, spread in case["ms"].items()}
         for name, share in case["hidden_share"].items():
             summed, moved = median["sum"], median[f"{name} moves"]
@@ -125,7 +125,7 @@ def test_shares():
         (["--device", "cuda", "--backend", "shm"], "--backend has no meaning with --device cuda"),
         (
             ["--device", "cuda", "--ways", "halo,post"],
-            "--ways: 'post'; expected halo, get, bulk, direct, managed",
+            "--ways: 'post'; expected halo, get, bulk, direct, managed, ring,",
         ),
         (["--device", "cuda", "--shares", "2"], "--shares: '2'; expected numbers between 0 and 1"),
         (["--device", "cuda", "uniform:x"], "uniform:x: no such graph"),

@@ -9,7 +9,9 @@ nothing else to do. With T of both in one kernel,
 
 is 0 where one waits for the other, and 1 where the shorter one costs nothing. Beside the pipelined transfers stand
 those that MGG is compared with: `bulk` (all rows arrive, then sums), `direct` (loads through pointers), and `managed`:
-pages move to the GPU as they are touched, and back to the host between turns.
+pages move to the GPU as they are touched, and back to the host between turns. If asked for, too: `ring` (whole
+partitions, passed on), and gets without neighbour partitions (`get-whole`), asked for when they are needed
+(`get-late`), by single threads (`get-thread`) or by whole blocks (`get-block`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 
 from ...data.graph import Graph
 from ...errors import InputError
-from ...plan import waves, workload
+from ...plan import crossing, waves, workload
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 from ...runtime.backends import cuda
@@ -36,6 +38,19 @@ from . import contest, document, subjects
 from .device_stage import Stage
 from .document import Options, Sheet, cell
 
+# MGG's schedules, and those that it is compared with.
+STUDIES = {
+    "halo": cuda.Study(),
+    "get": cuda.Study(),
+    "bulk": cuda.Study(bulk=True),
+    "direct": cuda.Study(),
+    "managed": cuda.Study(),
+    "ring": cuda.Study(),
+    "get-whole": cuda.Study(partition=False),
+    "get-late": cuda.Study(interleave=False),
+    "get-thread": cuda.Study(level="thread"),
+    "get-block": cuda.Study(level="block"),
+}
 WAYS = ("halo", "get", "bulk", "direct", "managed")
 HIDES = ("halo", "get")  # what has parts
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
@@ -91,7 +106,7 @@ class Way:
                 self.plans[rank], "copy", "sum", self.rows[rank], out
             )
 
-        active = [rank for rank, plan in enumerate(self.plans) if rank == 0 or plan.lists is not None]
+        active = [rank for rank, plan in enumerate(self.plans) if rank == 0 or crossing.extent(plan)]
         self.stage.together(self.world, [of(rank) for rank in active])
 
     def turn(self) -> None:
@@ -109,6 +124,9 @@ class Subject:
         self.plans = cut(graph, share, self.geometry.ps)
         sums, owner = (plan for plan, _ in waves.of_all_ranks(self.plans, 1))
         self.halos = [sums, moving_only(owner, edges=False)]
+        bounds = np.array([0, self.plans[0].destinations, graph.nodes])
+        sums, owner = (crossing.ring(plan, bounds) for plan in self.plans)
+        self.rings = [sums, moving_only(owner, edges=False)]
         self.counts = np.array([self.plans[0].destinations, graph.nodes - self.plans[0].destinations])
         self.whole = workload.rectangular(
             0,
@@ -133,22 +151,23 @@ class Subject:
     def way(self, name: str, plans: Sequence[Plan] | None = None) -> Way:
         """One of WAYS, whole or over a part of its plan."""
         stage, world = self.stage, World(2)
-        study = cuda.Study(bulk=name == "bulk")
         memory = stage.slow["managed" if name == "managed" else "pinned"]
         backends = [
             cuda.DeviceBackend(
-                rank, world, BackendOptions(self.geometry), stage.module, stage.memory, study, table
+                rank, world, BackendOptions(self.geometry), stage.module, stage.memory, STUDIES[name], table
             )
             for rank, table in enumerate((stage.memory, memory))
         ]
-        pushed = name in ("halo", "bulk")
+        pushed = name in ("halo", "bulk", "ring")
         if pushed:
             backends[0].share, backends[1].share = 1 - OWNER_SHARE, OWNER_SHARE
         rows = [each.rows(self.counts, self.format, symmetric=True) for each in backends]
         for rank, part in enumerate((slice(0, self.counts[0]), slice(self.counts[0], None))):
             rows[rank].local[:] = self.uploaded[part]
-        if plans is None:
-            transfer = "get" if name == "get" else "direct"
+        if plans is None and name == "ring":
+            plans = self.rings
+        elif plans is None:
+            transfer = "get" if name.startswith("get") else "direct"
             plans = self.halos if pushed else [replace(plan, transfer=transfer) for plan in self.plans]
         between: Callable[[], None] = lambda: None  # noqa: E731
         if isinstance(memory, ManagedMemory):
@@ -271,8 +290,8 @@ def run_overlap(
     if threads or backend != "auto":
         raise InputError(f"--{'threads' if threads else 'backend'} has no meaning with --device cuda")
     chosen = [word.strip() for word in (ways or ",".join(WAYS)).split(",")]
-    if unknown := [word for word in chosen if word not in WAYS]:
-        raise InputError(f"--ways: {unknown[0]!r}; expected {', '.join(WAYS)}")
+    if unknown := [word for word in chosen if word not in STUDIES]:
+        raise InputError(f"--ways: {unknown[0]!r}; expected {', '.join(STUDIES)}")
     options = Options("none", None, 0, turns, "", json, table, plot)
     name, far = graph or GRAPH, shares_of(shares)
     options.check()

@@ -16,6 +16,11 @@ WAY_COLOURS = {
     "bulk": "#2f6690",
     "direct": "#5b8e7d",
     "managed": "#9a9a9a",
+    "ring": "#7d6b91",
+    "get-whole": "#f2cc8f",
+    "get-late": "#c98a2b",
+    "get-thread": "#d9b38c",
+    "get-block": "#a8701c",
 }
 SENT, WAITED, SUMMING = "#8fb3cc", "#eadfce", "#c8432b"
 
