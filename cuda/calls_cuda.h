@@ -91,7 +91,7 @@ struct Paused {
   int64_t number;  // of the work
   int64_t at;      // its next segment
   int32_t left;    // terms until the block of its sum ends
-  int32_t chunk;   // the next segment's
+  int32_t chunk;   // the last segment's
   int32_t slot;    // where its columns are
   int32_t padding;
 };
@@ -102,7 +102,7 @@ struct HaloStamps {
   enum Event { began, pushed, claimed, ended, events };
   uint64_t* blocks;    // [blocks, events]
   uint64_t* pushes;    // [pushes, 2]: began, packed
-  uint64_t* arrivals;  // [arrivals]: when the first worker saw them; the largest number before
+  uint64_t* arrivals;  // [arrivals]: when the first worker saw them; UINT64_MAX before the call
 };
 
 // What crosses in one call, and when. Chunk 0 of the plan is this PE's rows; chunk 1 + a is arrival a, in staging.

@@ -20,7 +20,7 @@ class DeviceExchange {
         signals_(gpu::uploaded(signals)),
         state_(gpu::uploaded(std::vector<HaloState>(1))) {
     if (stagings.size() != signals.size()) throw std::invalid_argument("halo: a staging and a signal for each PE");
-    for (const uint64_t each : stagings) far_ |= each == 0;
+    for (const uint64_t each : signals) far_ |= each == 0;  // a staging of no rows has no address either
   }
 
   bool far() const { return far_; }  // whether some PEs are reached by the transport only

@@ -83,7 +83,7 @@ class DevicePlan {
     Sources made;
     for (const Chunk& chunk : chunks_) {
       if (chunk.pe < 0 || chunk.pe >= pes) throw std::invalid_argument("plan: names a PE that is not there");
-      if (chunk.kind == Chunk::halo)
+      if (chunk.kind == Chunk::halo && chunk.segments > 0)
         throw std::invalid_argument("plan: its remote rows arrive in waves (halo), and are read on their owners here");
       const uint64_t base = addresses[chunk.pe];
       links.push_back(chunk.pe == rank_ ? local_link : base ? near_link : far_link);

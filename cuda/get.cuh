@@ -106,7 +106,8 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
     const int64_t edge = segment.first_edge + ahead.edge;
     ahead.edge += count;
     // The columns of the task that is asked for, which may be another pass than the one that is summed.
-    const int64_t pass = ahead.number - this->task_of(ahead.number) * this->passes, offset = pass * slot_bytes;
+    const auto pass = static_cast<int32_t>(ahead.number - this->task_of(ahead.number) * this->passes);
+    const int64_t offset = int64_t(pass) * slot_bytes;
     const int bytes = this->bytes_of(pass);
     if (!FAR || call.link[segment.chunk] == near_link)
       ask_near(segment, edge, count, stage, offset, bytes);
@@ -114,7 +115,7 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
       ask_far(segment, edge, count, stage, offset, bytes);
   }
   MGG_DEVICE const char* row_at(const char* rows, int64_t edge) const {
-    return rows + device::load_constant(call.indices + edge) * this->row_packs * 16;
+    return rows + int64_t(device::load_constant(call.indices + edge)) * this->row_packs * 16;
   }
   MGG_DEVICE void ask_near(const Segment& segment, int64_t edge, int count, int stage, int64_t offset,
                             int bytes) const {
@@ -162,10 +163,12 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
   template <bool SHARED>
   MGG_DEVICE void add_stage(int64_t edge, int count, int stage, Sums& sums) const {
     for (int first = 0; first < count; first += unroll) {
+      float weight[unroll];
       device::Pack packs[unroll][PACKS];
 #pragma unroll
       for (int u = 0; u < unroll; ++u) {
         const int row = first + u < count ? first + u : count - 1;
+        weight[u] = call.weight ? device::load_constant(call.weight + edge + row) : 1.0f;
         const char* mine = SHARED ? slot(stage, row) : far_slot(stage, row) + 16 * worker.lane;
 #pragma unroll
         for (int p = 0; p < PACKS; ++p)
@@ -174,10 +177,9 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
 #pragma unroll
       for (int u = 0; u < unroll; ++u) {
         if (first + u >= count) break;
-        const float weight = this->weight_at(edge + first + u);
 #pragma unroll
         for (int p = 0; p < PACKS; ++p)
-          if (has(p)) sums.sum.template combine<R>(p, packs[u][p], weight);
+          if (has(p)) sums.sum.template combine<R>(p, packs[u][p], weight[u]);
         sums.took_one();
       }
     }

@@ -84,7 +84,7 @@ struct HaloExchange {
       }
       device::sync_block();
       const int64_t place = staging_offset() + push.place * halo.row_bytes;
-      const bool near = !FAR || halo.stagings[push.pe];
+      const bool near = !FAR || halo.signals[push.pe];
       pack<LANES>(push, near ? halo.stagings[push.pe] + place : halo.outbox + push.box * halo.row_bytes);
       device::sync_block();
       if (device::thread() == 0) {
@@ -215,14 +215,15 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
     load(was.slot, 1, sums.total);
     sums.left = was.left;
   }
-  MGG_DEVICE void keep(int32_t place, int64_t number, int64_t at, const Sums& sums) const {
+  // It goes on when all of its rows are there: each time costs storing and loading two sums.
+  MGG_DEVICE void keep(int32_t place, const Block& task, int64_t number, int64_t at, const Sums& sums) const {
     const int32_t slot = paused[place].slot;
     store(slot, 0, sums.sum);
     store(slot, 1, sums.total);
     worker.sync();  // all have read what is written now
     if (worker.lane == 0) {
       paused[place].number = number, paused[place].at = at;
-      paused[place].left = sums.left, paused[place].chunk = call.segments[at].chunk;
+      paused[place].left = sums.left, paused[place].chunk = call.segments[task.last - 1].chunk;
     }
     worker.sync();
   }
@@ -284,7 +285,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
         if (more && next == last) {
           more = claim();
           if (!more) stamp(HaloStamps::claimed);
-          look();
+          look();  // here, where no sums take registers
         }
         if (!more && !put_off) return;
         if (!more || put_off == halo.slots) {
@@ -301,7 +302,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
         Base::complete(task, sums.result());
         if (place != fresh) remove(place);
       } else {
-        keep(place == fresh ? put_off++ : place, was.number, at, sums);
+        keep(place == fresh ? put_off++ : place, task, was.number, at, sums);
       }
     }
   }
@@ -311,9 +312,18 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   }
 };
 
+// Registers of a thread, at most: as few as are possible without spills, for as many blocks as possible at once.
+template <class S, int PACKS, bool FAR>
+constexpr int halo_registers() {
+  constexpr int three_blocks = 80, two_blocks = 128, any = 255;  // blocks of 256 threads
+  constexpr bool float32 = sizeof(S) == 4, sm_90 = device::bulk_copies;
+  if (!sm_90 || (PACKS > 1 && !float32)) return any;
+  return float32 && PACKS == 1 && !FAR ? three_blocks : two_blocks;
+}
+
 // All blocks are resident, on this PE and on those that it exchanges rows with: they wait for each other.
 template <class S, class R, int LANES, int PACKS, bool FAR>
-MGG_KERNEL void aggregate_halo(DeviceHaloCall<S> call) {
+MGG_KERNEL_OF((halo_registers<S, PACKS, FAR>())) void aggregate_halo(DeviceHaloCall<S> call) {
   const HaloExchange<FAR> exchange(call.halo);
   HaloWorker<S, R, LANES, PACKS, FAR> worker(call.sum, exchange);
   worker.stamp(HaloStamps::began);

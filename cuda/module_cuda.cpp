@@ -214,6 +214,7 @@ nb::dict limits() {
   said["compute_capability"] = found.compute_capability;
   said["shared_per_block"] = found.shared_per_block;
   said["shared_per_multiprocessor"] = found.shared_per_multiprocessor;
+  said["shared_reserved"] = found.shared_reserved;
   said["l2_bytes"] = found.l2_bytes;
   said["memory_bytes"] = found.memory_bytes;
   said["driver"] = found.driver;
@@ -303,6 +304,10 @@ NB_MODULE(_cuda, module) {
   MGG_OCCUPANCY("bfloat16", mgg::BFloat16);
 #undef MGG_OCCUPANCY
 
+  nb::class_<mgg::gpu::Managed>(module, "Managed")
+      .def(nb::init<size_t>(), "nbytes"_a)
+      .def_prop_ro("address", [](const mgg::gpu::Managed& self) { return reinterpret_cast<uint64_t>(self.data()); })
+      .def("to_host", &mgg::gpu::Managed::to_host, "nbytes"_a);
   nb::class_<Geometry>(module, "Geometry")
       .def("__init__", [](Geometry* self, int lanes, int packs, int blocks, int threads, int64_t shared,
                           uint64_t stream) {

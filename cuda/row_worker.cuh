@@ -15,12 +15,12 @@ template <class S, class R, int LANES, int PACKS>
 struct RowWorker {
   const DeviceAggregation<S>& call;
   Worker<LANES> worker;
-  int64_t row_packs, passes;
-  int64_t pass = 0, first_pack = 0;  // this lane's first pack of the row
+  int32_t row_packs, passes;
+  int32_t pass = 0, first_pack = 0;  // this lane's first pack of the row
 
   MGG_DEVICE explicit RowWorker(const DeviceAggregation<S>& call)
       : call(call),
-        row_packs(call.stride * static_cast<int64_t>(sizeof(S)) / 16),
+        row_packs(static_cast<int32_t>(call.stride * static_cast<int64_t>(sizeof(S)) / 16)),
         passes((row_packs + LANES * PACKS - 1) / (LANES * PACKS)) {}
 
   // Work is numbered by task, then pass: a pass covers as many columns as a worker holds at once.
@@ -30,7 +30,7 @@ struct RowWorker {
   }
   MGG_DEVICE const Block& take(int64_t number) {
     const int64_t at = task_of(number);
-    pass = number - at * passes;
+    pass = static_cast<int32_t>(number - at * passes);
     first_pack = pass * LANES * PACKS + worker.lane;
     return call.tasks[at];
   }
@@ -45,9 +45,9 @@ struct RowWorker {
   }
   MGG_DEVICE float weight_at(int64_t edge) const { return call.weight ? call.weight[edge] : 1.0f; }
   // Bytes of a row that a pass covers.
-  MGG_DEVICE int bytes_of(int64_t pass) const {
-    const int64_t left = row_packs - pass * LANES * PACKS;
-    return 16 * (left < LANES * PACKS ? static_cast<int>(left) : LANES * PACKS);
+  MGG_DEVICE int bytes_of(int32_t pass) const {
+    const int32_t left = row_packs - pass * LANES * PACKS;
+    return 16 * (left < LANES * PACKS ? left : LANES * PACKS);
   }
 
   template <bool FRESH>
@@ -73,7 +73,7 @@ struct RowWorker {
     for (int u = 0; u < unroll; ++u)
 #pragma unroll
       for (int p = 0; p < PACKS; ++p)
-        if (has(p)) packs[u][p] = load<FRESH>(columns + row[u] * row_packs * 16 + 16 * p * LANES);
+        if (has(p)) packs[u][p] = load<FRESH>(columns + int64_t(row[u]) * row_packs * 16 + 16 * p * LANES);
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
       if (!ALL && u >= count) return;

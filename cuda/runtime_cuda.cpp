@@ -34,6 +34,7 @@ Limits limits() {
   limits.compute_capability = 10 * found.major + found.minor;
   limits.shared_per_block = static_cast<int64_t>(found.sharedMemPerBlockOptin);
   limits.shared_per_multiprocessor = static_cast<int64_t>(found.sharedMemPerMultiprocessor);
+  limits.shared_reserved = static_cast<int64_t>(found.reservedSharedMemPerBlock);
   limits.l2_bytes = found.l2CacheSize;
   limits.memory_bytes = static_cast<int64_t>(found.totalGlobalMem);
   limits.driver = driver, limits.runtime = runtime;
@@ -55,6 +56,24 @@ void Memory::upload(const void* from, size_t bytes) {
 void Memory::download(void* to, size_t bytes) const {
   check(cudaDeviceSynchronize(), "a kernel");
   if (bytes) check(cudaMemcpy(to, data_, bytes, cudaMemcpyDeviceToHost), "copy from the GPU");
+}
+
+Managed::Managed(size_t bytes) {
+  check(cudaMallocManaged(&data_, bytes ? bytes : 1), "managed memory");
+  check(cudaMemset(data_, 0, bytes), "managed memory");
+}
+Managed::~Managed() { cudaFree(data_); }
+void Managed::to_host(size_t bytes) const {
+  check(cudaDeviceSynchronize(), "a kernel");
+  if (!bytes) return;
+#if CUDART_VERSION >= 13000
+  cudaMemLocation host{};
+  host.type = cudaMemLocationTypeHost;
+  check(cudaMemPrefetchAsync(data_, bytes, host, 0, nullptr), "managed memory to the host");
+#else
+  check(cudaMemPrefetchAsync(data_, bytes, cudaCpuDeviceId, nullptr), "managed memory to the host");
+#endif
+  check(cudaStreamSynchronize(nullptr), "managed memory to the host");
 }
 
 }  // namespace gpu

@@ -24,7 +24,8 @@ struct Limits {
   std::string name;
   int multiprocessors, threads_per_block, threads_per_multiprocessor, blocks_per_multiprocessor;
   int registers_per_multiprocessor, compute_capability;
-  int64_t shared_per_block, shared_per_multiprocessor, l2_bytes, memory_bytes;
+  int64_t shared_per_block, shared_per_multiprocessor, shared_reserved;  // the last one for each block, by CUDA
+  int64_t l2_bytes, memory_bytes;
   int driver, runtime;  // versions: 13000 is 13.0
 };
 Limits limits();
@@ -54,6 +55,20 @@ class Memory {
   size_t bytes_ = 0;
 };
 
+// Memory whose pages move to the processor that touches them.
+class Managed {
+ public:
+  explicit Managed(size_t bytes);
+  ~Managed();
+  Managed(const Managed&) = delete;
+  void* data() const { return data_; }
+  // Moves its first `bytes` to the host, and waits.
+  void to_host(size_t bytes) const;
+
+ private:
+  void* data_ = nullptr;
+};
+
 template <class Items>
 Memory uploaded(const Items& items) {
   Memory memory(items.size() * sizeof(items[0]));
@@ -79,16 +94,15 @@ struct Occupancy {
 
 #if defined(MGG_SHIM)
 
-void run(const Launch& launch, const std::function<void()>& kernel);
-
-template <class Call>
-void launch(void (*kernel)(Call), const Call& call, const Launch& launch) {
-  run(launch, [=] { kernel(call); });
-}
+void run(const Launch& launch, const std::function<void()>& kernel, const Occupancy& occupancy);
 Occupancy occupancy_of(const void* kernel, int threads, int64_t shared_bytes);
 template <class Call>
 Occupancy occupancy(void (*kernel)(Call), int threads, int64_t shared_bytes) {
   return occupancy_of(reinterpret_cast<const void*>(kernel), threads, shared_bytes);
+}
+template <class Call>
+void launch(void (*kernel)(Call), const Call& call, const Launch& launch) {
+  run(launch, [=] { kernel(call); }, occupancy(kernel, launch.threads, launch.shared_bytes));
 }
 
 #else

@@ -6,6 +6,17 @@ NumPy arrays. Launches are asynchronous, on the stream of their Geometry. A fail
 
 from typing import Any
 
+class Managed:
+    """Memory whose pages move to the processor that touches them; zeros."""
+
+    def __init__(self, nbytes: int) -> None: ...
+    @property
+    def address(self) -> int:
+        """Of its first byte, on host and GPU."""
+
+    def to_host(self, nbytes: int) -> None:
+        """Moves its first bytes to the host, and waits."""
+
 class Geometry:
     """Which kernel (lanes of a worker, packs of 16 bytes that a lane holds), and its grid."""
 
@@ -76,6 +87,12 @@ class Exchange:
     def far(self) -> bool:
         """Whether some PEs are reached by the transport only."""
 
+    def ready_float32(self, halo: Halo, geometry: Geometry) -> None:
+        """Makes room for what a call puts off."""
+
+    ready_float16 = ready_float32
+    ready_bfloat16 = ready_float32
+
     def calls(self) -> int:
         """That have ended; waits for them."""
 
@@ -122,6 +139,12 @@ class Plan:
     @property
     def slots(self) -> int:
         """Parts of hubs."""
+
+    def ready_float32(self, rows: Rows, read: bool, geometry: Geometry) -> None:
+        """Allocates what a call over these rows takes. read: through pointers or by gets, and not pushed."""
+
+    ready_float16 = ready_float32
+    ready_bfloat16 = ready_float32
 
     def aggregate_float32(self, rows: Rows, sum: Sum, geometry: Geometry) -> None:
         """Backend.aggregate, rows read through pointers."""

@@ -17,7 +17,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     folder = base / name
     with filelock.FileLock(base / f"{name}.lock"):
         if not (folder / "made").exists():
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
             make(folder)
             (folder / "made").touch()
     return folder

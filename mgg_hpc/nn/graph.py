@@ -98,8 +98,8 @@ class GraphHandle:
         return self._layers[0]
 
     def layer(self, number: int) -> Adjacency:
-        """The adjacency of a layer."""
-        return self._layers[number % len(self._layers)]
+        """The adjacency of a layer. Raises IndexError where the graph has others, and not this one's."""
+        return self._layers[number] if len(self._layers) > 1 else self._layers[0]
 
     @property
     def rows(self) -> int:

@@ -48,16 +48,24 @@ class GCN(torch.nn.Module):
         """The width of the rows that each layer exchanges in training's forward. sparse: whether the input is."""
         return [self._width(i, sparse, i > 0) for i in range(len(self.convs))]
 
+    def exchanges_back(self, sparse: bool) -> list[bool]:
+        """Whether each layer exchanges in training's backward too: rows of the same width."""
+        return [i > 0 or self._transforms_first(i, sparse, False) for i in range(len(self.convs))]
+
     def widest(self, sparse: bool) -> int:
         """The largest width that any layer exchanges, in training or evaluation."""
         return max(self._width(i, sparse, wants) for i in range(len(self.convs)) for wants in (i > 0, True))
 
     def _width(self, layer: int, sparse: bool, wants_input_gradient: bool) -> int:
         conv = self.convolutions[layer]
-        first = (sparse and layer == 0) or transform_first(
+        first = self._transforms_first(layer, sparse, wants_input_gradient)
+        return conv.out_channels if first else conv.in_channels
+
+    def _transforms_first(self, layer: int, sparse: bool, wants_input_gradient: bool) -> bool:
+        conv = self.convolutions[layer]
+        return (sparse and layer == 0) or transform_first(
             conv.in_channels, conv.out_channels, wants_input_gradient
         )
-        return conv.out_channels if first else conv.in_channels
 
     def forward(self, x: Tensor | SparseFeatures, graph: GraphHandle) -> Tensor:
         """x: this rank's input rows [n, in]; returns logits [n, out]. Collective."""

@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..plan import model, waves
 from ..plan.layout import RowFormat
 from ..plan.workload import Plan
-from ..runtime import cores, exchange, mpi, probe
+from ..runtime import exchange, mpi, probe
 from ..runtime.backends.base import Backend
 from .graph import Adjacency, signal_bytes, symmetric_bytes
 
@@ -37,12 +37,14 @@ def choose_transfer(
     gcn: Adjacency,
     counts: NDArray[np.int64],
     formats: Sequence[RowFormat],
+    backward: Sequence[bool],
 ) -> Choice:
-    """How the rows of each layer are reached; formats: of each layer's aggregation in an epoch's forward. Collective.
+    """How the rows of each layer are reached. Collective.
 
-    asked: of all layers, or of each. "auto" measures what a row costs by each transfer, and compares what the slowest
-    rank would spend. Raises InputError where ``direct`` is asked for and some peer's memory is out of reach, or where
-    there are more or fewer than layers.
+    formats: of each layer's rows in an epoch's forward. backward: whether its backward exchanges as many. asked: of
+    all layers, or of each; "auto" measures what a row costs by each transfer, and compares what the slowest rank would
+    spend. Raises InputError where ``direct`` is asked for and some peer's memory is out of reach, or where there are
+    more or fewer than layers.
     """
     if asked != "auto":
         each = (asked,) * len(formats) if isinstance(asked, str) else tuple(asked)
@@ -67,13 +69,16 @@ def choose_transfer(
         symmetric_bytes([gcn], counts, widest, comm.size)
         + 2 * halo * widest.row_bytes
         + len(plans) * signal_bytes(waves.MOST_WAVES, comm.size)
-        + probe.symmetric_bytes(comm.size)
+        + probe.symmetric_bytes(backend.probe_rows, comm.size)
     )
     costs = probe.measure(comm, backend)
     sizes = [format.row_bytes for format in formats]
     uses = {id(plan): waves.uses(plan) for plan in plans}
-    cache = cores.cache_bytes() // 4  # beside this rank's own rows, as many again, and indices and sums
-    mine = [model.seconds(costs, uses[id(plan)], cache, sizes) for plan in (gcn.forward, gcn.backward)]
+    directions = (
+        (gcn.forward, sizes),
+        (gcn.backward, [size * back for size, back in zip(sizes, backward, strict=True)]),
+    )
+    mine = [model.seconds(costs, uses[id(plan)], backend.cache_bytes, of) for plan, of in directions]
     every = comm.allgather({name: np.sum([each[name] for each in mine], axis=0) for name in costs})
     estimates = {name: np.max([each[name] for each in every], axis=0).tolist() for name in costs}
     chosen = tuple(model.choose_each(estimates))

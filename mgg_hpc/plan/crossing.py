@@ -72,6 +72,13 @@ def extent(plan: Plan) -> tuple[int, int] | None:
     return None if plan.lists is None else (plan.lists.capacity, plan.lists.most_sent)
 
 
+def crosses(plan: Plan) -> bool:
+    """Whether this rank sends or receives any rows."""
+    if isinstance(plan, RingPlan):
+        return len(plan.bounds) > 2
+    return plan.lists is not None and bool(plan.lists.send_counts.any() or plan.lists.receive_counts.any())
+
+
 def rows_a_chunk(row_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> int:
     """Rows of a chunk, at least one."""
     return max(1, chunk_bytes // row_bytes)

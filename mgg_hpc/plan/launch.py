@@ -28,7 +28,10 @@ MOST_BLOCKS = 2**31 - 1  # of a grid
 
 @dataclass(frozen=True)
 class Limits:
-    """What a GPU holds, as its runtime says: bytes of shared memory, threads, blocks."""
+    """What a GPU holds, as its runtime says: bytes of shared memory, threads, blocks.
+
+    shared_reserved: bytes that CUDA takes of each block.
+    """
 
     name: str
     multiprocessors: int
@@ -37,6 +40,7 @@ class Limits:
     blocks_per_multiprocessor: int
     shared_per_block: int
     shared_per_multiprocessor: int
+    shared_reserved: int
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ def get(
 def fitting_ps(format: RowFormat, *, most: int, dist: int, wpb: int, limits: Limits) -> int:
     """The default of ps for rows up to this wide: `get` has room for two blocks a multiprocessor, or for one row."""
     lanes, packs = shape(format)
-    room, slot = limits.shared_per_multiprocessor // 2 - 16, lanes * packs * PACK
+    room, slot = limits.shared_per_multiprocessor // 2 - limits.shared_reserved - 16, lanes * packs * PACK
     return int(min(most, max(1, (room // (wpb * LANES // lanes * dist) - 8) // slot)))
 
 
@@ -190,8 +194,7 @@ def _launch(
     warps = max(1, -(-workers * lanes // LANES))
     blocks = min(-(-warps * LANES // threads), MOST_BLOCKS)
     resident = min(limits.blocks_per_multiprocessor, limits.threads_per_multiprocessor // threads)
-    if shared:
-        resident = min(resident, limits.shared_per_multiprocessor // shared)
+    resident = min(resident, limits.shared_per_multiprocessor // (shared + limits.shared_reserved))
     return Launch(
         lanes,
         packs,

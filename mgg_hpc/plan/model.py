@@ -39,7 +39,7 @@ def cold_reads(uses: NDArray[np.integer], held: int) -> int:
 def seconds(
     costs: Mapping[str, RowCost], uses: NDArray[np.integer], cache_bytes: int, row_bytes: Sequence[int]
 ) -> dict[str, list[float]]:
-    """Seconds for each transfer in ``costs`` to bring the rows of an aggregation, for each of these sizes.
+    """Seconds for each transfer in ``costs`` to bring the rows of an aggregation, for each of these sizes (0: none).
 
     get moves a row for each remote edge; direct too, but costs are those of rows that no cache holds, and graphs
     have rows that many edges take. A halo moves each distinct remote row once. uses: [H], edges of each of those.
@@ -51,7 +51,10 @@ def seconds(
             return cold_reads(uses, cache_bytes // size)
         return total if name == "get" else len(uses)
 
-    return {name: [cost.of(moved(name, size), size) for size in row_bytes] for name, cost in costs.items()}
+    return {
+        name: [cost.of(moved(name, size), size) if size else 0.0 for size in row_bytes]
+        for name, cost in costs.items()
+    }
 
 
 def choose(estimates: Mapping[str, float]) -> str:

@@ -15,15 +15,14 @@ from ..plan.workload import Plan
 from . import exchange
 from .backends.base import Backend
 
-ROWS = 16384  # of each rank: more than a core's caches and its page table's hold
-EDGES = 4096  # to sum from elsewhere, of each rank; gets over a slow network take some 20 us each
+ROWS_AN_EDGE = 4  # of each rank; gets over a slow network take some 20 us an edge
 WIDTHS = (16, 128)  # of float32
 TURNS = 7
 
 
-def symmetric_bytes(ranks: int) -> int:
+def symmetric_bytes(rows: int, ranks: int) -> int:
     """What a probe takes of each rank's symmetric memory: rows that peers read, two stagings, and signals."""
-    return (ROWS + 2 * EDGES) * 4 * max(WIDTHS) + 16 * 8 * ranks
+    return (rows + 2 * (rows // ROWS_AN_EDGE)) * 4 * max(WIDTHS) + 16 * 8 * ranks
 
 
 def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
@@ -36,9 +35,9 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     difference counts.
     """
     format = RowFormat(np.dtype(np.float32), max(WIDTHS))
-    counts = np.full(comm.size, ROWS, dtype=np.int64)
+    counts = np.full(comm.size, backend.probe_rows, dtype=np.int64)
     rows = backend.rows(counts, format, symmetric=True)
-    near, far = _plan(comm, 0), _plan(comm, 1)
+    near, far = (_plan(comm, step, backend.probe_rows) for step in (0, 1))
     waves, _ = exchange.halo_in_waves(comm, far, backend.halo_waves)
     plans = {"direct": far, "get": replace(far, transfer="get"), "halo": waves}
     if not all(comm.allgather(bool(rows.addresses.all()))):
@@ -62,15 +61,15 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     return costs
 
 
-def _plan(comm: Any, step: int) -> Plan:
-    """EDGES destinations with an edge from a row of this rank, and one from the rank ``step`` further on."""
-    random = np.random.default_rng(comm.rank)
+def _plan(comm: Any, step: int, rows: int) -> Plan:
+    """Destinations with an edge from a row of this rank, and one from the rank ``step`` further on."""
+    random, edges = np.random.default_rng(comm.rank), rows // ROWS_AN_EDGE
     owners = np.array([comm.rank, (comm.rank + step) % comm.size])
-    sources = (owners * ROWS + random.integers(0, ROWS, (EDGES, 2))).reshape(-1)
-    bounds = np.arange(comm.size + 1, dtype=np.int64) * ROWS
-    degree = np.zeros(ROWS, dtype=np.int64)
-    degree[:EDGES] = 2
-    return workload.build(comm.rank, bounds, workload.prefix_sum(degree), sources, EDGES)
+    sources = (owners * rows + random.integers(0, rows, (edges, 2))).reshape(-1)
+    bounds = np.arange(comm.size + 1, dtype=np.int64) * rows
+    degree = np.zeros(rows, dtype=np.int64)
+    degree[:edges] = 2
+    return workload.build(comm.rank, bounds, workload.prefix_sum(degree), sources, edges)
 
 
 def _time(comm: Any, backend: Backend, plan: Plan, rows: Any) -> float:

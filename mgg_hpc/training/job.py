@@ -95,8 +95,11 @@ def build(settings: Settings, comm: Any) -> Job:
         part.features, chosen.hidden, part.classes, chosen.layers, chosen.dropout, Draws(settings.train.seed)
     ).to(dtype)
     model.reset_parameters()  # again, in the job's dtype: float64 keeps all digits
-    formats = [row_format(width, dtype) for width in model.exchanged(isinstance(x, SparseFeatures))]
+    sparse = isinstance(x, SparseFeatures)
+    formats = [row_format(width, dtype) for width in model.exchanged(sparse)]
     counts = part.bounds[1:] - part.bounds[:-1]
-    chosen_transfer = choose_transfer(comm, settings.plan.transfer, backend, adjacency, counts, formats)
+    chosen_transfer = choose_transfer(
+        comm, settings.plan.transfer, backend, adjacency, counts, formats, model.exchanges_back(sparse)
+    )
     layers = routed(comm, adjacency, chosen_transfer.transfers, backend.halo_waves)
     return Job(settings, comm, part, backend, why, chosen_transfer, layers, model, x, known, dtype)

@@ -83,9 +83,10 @@ def estimate(job: Job) -> Estimate:
     # What is pushed in waves is written to private rows first.
     private = 0 if read_by_peers(job.layers) else 2 * row_format(widest, job.dtype).row_bytes
     # What goes over a network is packed first.
-    lists, packed = next((plan.lists for plan in plans if plan.lists), None), 0
-    if lists and not job.backend.reaches_peers:
-        packed = len(lists.send_rows) * row_format(widest, job.dtype).row_bytes
+    packed = 0
+    if not job.backend.reaches_peers:
+        sent = sum(len(plan.lists.send_rows) for plan in plans if plan.lists is not None)
+        packed = sent * row_format(widest, job.dtype).row_bytes
     parameters = sum(parameter.nbytes for parameter in job.model.parameters())
     return Estimate(
         input=job.part.nbytes + job.x.nbytes,

@@ -17,7 +17,7 @@ from memory import heap_zeros
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends import cuda, cuda_module
 from mgg_hpc.runtime.backends.base import Geometry, Options
-from mgg_hpc.runtime.backends.cuda_memory import TorchMemory
+from mgg_hpc.runtime.backends.cuda_memory import TorchMemory, nothing_freed
 from mgg_hpc.runtime.backends.world import World
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
@@ -117,9 +117,10 @@ class Engine:
     def together(self, world: World) -> Iterator[Callable[[int], contextlib.AbstractContextManager]]:
         """What is launched inside runs at once, as soon as all of it is launched: a rank's within the given context."""
         if self.device != "shim":
-            yield self._stream
             import torch
 
+            with nothing_freed():
+                yield self._stream
             torch.cuda.synchronize()
             return
         seed = self._seed

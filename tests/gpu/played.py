@@ -98,9 +98,9 @@ class Played:
                 backend.ready(plan, rows[rank], reduce)
         self.engine.seed(int(rng.integers(1 << 60)))
         with self.engine.together(self.world) as of:
-            for rank, (backend, plan) in enumerate(zip(self.backends, self.plans, strict=True)):
-                edge, finish = kept[rank]
-                for rows, into in zip(sets, outputs, strict=True):
+            for rows, into in zip(sets, outputs, strict=True):  # no rank is launched ahead of the others
+                for rank, (backend, plan) in enumerate(zip(self.backends, self.plans, strict=True)):
+                    edge, finish = kept[rank]
                     out = into[rank][: plan.destinations]
                     with of(rank):
                         backend.aggregate(plan, op, reduce, rows[rank], out, edge=edge, epilogue=finish)

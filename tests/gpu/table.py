@@ -94,10 +94,12 @@ def sums(engine, case, entry, rng, *, weighted=False):
 
 
 def same_bits(engine, case, entry, rng):
-    """Whatever the order of execution, and however often."""
-    world = Played(engine, case, random_rows(case, entry, rng))
-    found = {world.aggregate(rng).tobytes() for _ in range(4)}
-    assert len(found) == 1, f"{len(found)} different results of 4"
+    """Whatever the transfer and the order of execution, and however often."""
+    found, runs = set(), {"cuda": 100}.get(engine.device, 2)
+    for transfer in ("direct", "get", "halo"):
+        world = Played(engine, case, random_rows(case, entry, np.random.default_rng(1)), transfer=transfer)
+        found |= {world.aggregate(rng).tobytes() for _ in range(runs)}
+    assert len(found) == 1, f"{len(found)} different results of {3 * runs}"
     return 0.0
 
 

@@ -1,8 +1,9 @@
 /* The signals of cuda/halo.cuh between PEs, as a model that Spin checks in every order.
  *
- * PES, CALLS: how many. UPWARDS: only PEs of higher number are sent rows; else all are. FAR: rows go by puts with
- * a signal, from an outbox, and not by stores through pointers. Memory is weak: what a PE stores, or puts, lands at some later time and in any order,
- * unless something orders it; what it loads may be loaded earlier than where it stands.
+ * PES, CALLS: how many. UPWARDS: only PEs of higher number are sent rows; else all are. FAR: rows go by puts with a
+ * signal, from an outbox, and not by stores through pointers; NODES: between nodes of two PEs only. Memory is weak: what
+ * a PE stores, or puts, lands at some later time and in any order, unless something orders it; what it loads may be loaded
+ * earlier than where it stands.
  *
  * Each WITHOUT_... takes one element away; each must be caught.
  */
@@ -14,6 +15,14 @@
 #define SENDS(p, q) ((p) < (q))
 #else
 #define SENDS(p, q) 1
+#endif
+
+#if defined(FAR)
+#define IS_FAR(p, q) true
+#elif defined(NODES)
+#define IS_FAR(p, q) ((p) / 2 != (q) / 2)
+#else
+#define IS_FAR(p, q) false
 #endif
 
 #define PAIR(p, q) ((p) * PES + (q))
@@ -37,11 +46,7 @@ byte outbox[PES * PES];
 byte left[PES];  /* blocks of this call that have ended */
 byte calls[PES]; /* that have ended */
 
-#ifdef FAR
-#define ROWS(at) outbox[at]
-#else
-#define ROWS(at) under_way[at]
-#endif
+#define AT_IS_FAR(at) IS_FAR((at) / PES, (at) % PES)
 
 /* What is under way from one PE to another lands. */
 proctype network(byte at) {
@@ -49,11 +54,13 @@ end:
   do
   :: atomic {
        under_way[at] != 0 ->
-       staging[place[at] * PES * PES + at] = ROWS(at);
-#ifdef FAR
-       assert(arrived[at] < under_way[at]); /* signals only grow */
-       arrived[at] = under_way[at];
-#endif
+       if
+       :: AT_IS_FAR(at) ->
+          staging[place[at] * PES * PES + at] = outbox[at];
+          assert(arrived[at] < under_way[at]); /* signals only grow */
+          arrived[at] = under_way[at]
+       :: else -> staging[place[at] * PES * PES + at] = under_way[at]
+       fi;
        under_way[at] = 0
      }
   od
@@ -70,38 +77,50 @@ inline push_all() {
   do
   :: atomic { peer < PES && (peer == me || !SENDS(me, peer) || DROPPED) -> peer++ }
   :: peer < PES && peer != me && SENDS(me, peer) && !DROPPED ->
+#ifdef WITHOUT_FENCE_AFTER_CREDIT
+     /* Nothing keeps the first stores from being done before the credit is seen. */
+     atomic {
+       under_way[PAIR(me, peer)] = call;
+       place[PAIR(me, peer)] = STAGING(call)
+     };
+#endif
      atomic {
 #ifndef WITHOUT_CREDIT_WAIT
        (call <= 2 || credit[PAIR(me, peer)] >= call - 2);
 #endif
-#ifdef FAR
-       outbox[PAIR(me, peer)] = call
+       if
+       :: IS_FAR(me, peer) -> outbox[PAIR(me, peer)] = call
+       :: else ->
+#ifndef WITHOUT_FENCE_AFTER_CREDIT
+          assert(LANDED(me, peer));
+#endif
+          under_way[PAIR(me, peer)] = call;
+          place[PAIR(me, peer)] = STAGING(call)
+       fi
      };
-     atomic {
-       LANDED(me, peer); /* a queue of one put will do */
-       under_way[PAIR(me, peer)] = call;
-       place[PAIR(me, peer)] = STAGING(call);
-       peer++
-     }
-#else
-       assert(LANDED(me, peer));
-       under_way[PAIR(me, peer)] = call;
-       place[PAIR(me, peer)] = STAGING(call)
-     };
-     atomic {
+     if
+     :: IS_FAR(me, peer) ->
+        atomic {
+          LANDED(me, peer); /* a queue of one put will do */
+          under_way[PAIR(me, peer)] = call;
+          place[PAIR(me, peer)] = STAGING(call);
+          peer++
+        }
+     :: else ->
+        atomic {
 #ifndef WITHOUT_RELEASE
-       LANDED(me, peer); /* the block's barrier, and the release of the signal */
+          LANDED(me, peer); /* the block's barrier, and the release of the signal */
 #endif
-       arrived[PAIR(me, peer)] = call;
-       peer++
-     }
-#endif
+          arrived[PAIR(me, peer)] = call;
+          peer++
+        }
+     fi
   :: peer == PES -> break
   od;
   peer = 0;
-#if defined(FAR) && !defined(WITHOUT_QUIET)
+#ifndef WITHOUT_QUIET
   do /* quiet_puts */
-  :: atomic { peer < PES && LANDED(me, peer) -> peer++ }
+  :: atomic { peer < PES && (LANDED(me, peer) || !IS_FAR(me, peer)) -> peer++ }
   :: peer == PES -> break
   od;
   peer = 0;

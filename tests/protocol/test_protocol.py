@@ -25,6 +25,8 @@ WORLDS = {
     "4 PEs": "-DPES=4 -DCALLS=4 -DBLOCKS=1",
     "4 PEs, one way": "-DPES=4 -DCALLS=4 -DBLOCKS=1 -DUPWARDS",
     "4 PEs, one way, puts": "-DPES=4 -DCALLS=3 -DBLOCKS=1 -DUPWARDS -DFAR",
+    "3 PEs, nodes of two": "-DPES=3 -DCALLS=4 -DBLOCKS=1 -DNODES",
+    "4 PEs, nodes of two, one way": "-DPES=4 -DCALLS=3 -DBLOCKS=1 -DUPWARDS -DNODES",
 }
 # What is taken away, and the world in which it must be missed: credits matter where one PE can run ahead.
 ELEMENTS = {
@@ -37,6 +39,7 @@ ELEMENTS = {
     "CREDIT": "2 PEs, one way",
     "CREDIT_WAIT": "2 PEs, one way",
     "ORDER_OF_THE_CREDIT": "2 PEs, one way",
+    "FENCE_AFTER_CREDIT": "2 PEs, one way",
     "THE_LAST_BLOCK": "2 PEs, one way",
     "QUIET": "2 PEs, puts",
 }
@@ -58,7 +61,7 @@ def check(require, tmp_path):
 
         shutil.copy(MODEL, tmp_path)
         done("spin", "-a", *options.split(), MODEL.name)
-        done("gcc", "-O2", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=8000", "-o", "pan", "pan.c")
+        done("gcc", "-O2", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=6000", "-o", "pan", "pan.c")
         said = done("./pan", "-m200000", seconds=SECONDS)
         # Not exhaustive where the depth or the memory that it was given did not do.
         assert "max search depth too small" not in said and "out of memory" not in said, said

@@ -1,6 +1,8 @@
 // The host plays the GPU: what runtime_cuda.cpp does, over the shim.
 #include "runtime_shim.h"
 
+#include <dlfcn.h>
+
 #include <cstdlib>
 
 namespace mgg {
@@ -9,6 +11,7 @@ namespace {
 
 shim::Settings settings_;
 std::vector<shim::Launch> held_;
+std::map<int, double> taken_;  // of the blocks that fit at once, what the kernels of a PE take that wait for others
 bool waits_ = false;  // whether one of them waits for others, which may still have to be launched
 
 }  // namespace
@@ -17,8 +20,12 @@ int device_count(std::string&) { return 1; }
 
 // Of one H200 what kernels and launches depend on, but few multiprocessors: fibers are slow.
 Limits limits() {
-  return {"shim", 2, 1024, 2048, 32, 65536, 90, 232448, 233472, 60 << 20, int64_t(1) << 30, 0, 0};
+  return {"shim", 4, 1024, 2048, 32, 65536, 90, 232448, 233472, 1024, 60 << 20, int64_t(1) << 30, 0, 0};
 }
+
+Managed::Managed(size_t bytes) : data_(std::calloc(1, bytes + 1)) {}
+Managed::~Managed() { std::free(data_); }
+void Managed::to_host(size_t) const {}
 
 // NaN until it is written; of just its size, so that the address sanitizer sees its ends.
 Memory::Memory(size_t bytes) : bytes_(bytes) {
@@ -37,7 +44,16 @@ void Memory::download(void* to, size_t bytes) const {
 }
 
 // A few blocks at once, so that those of a large grid begin one after another.
-void run(const Launch& launch, const std::function<void()>& kernel) {
+void run(const Launch& launch, const std::function<void()>& kernel, const Occupancy& occupancy) {
+  const double most = occupancy.blocks_per_multiprocessor * limits().multiprocessors;
+  if (launch.together != Blocks::in_turn) {
+    double& part = taken_[settings_.pe];
+    part = std::max(part, launch.blocks / most);
+    double all = 0;
+    for (const auto& [pe, each] : taken_) all += each;
+    if (!settings_.hold) taken_.clear();
+    if (all > 1) throw std::runtime_error("shim: blocks that wait for each other do not fit at once");
+  }
   const int resident = launch.together == Blocks::in_turn ? settings_.resident : launch.blocks;
   shim::Launch asked{settings_.pe, launch.blocks, launch.threads, static_cast<int>(launch.shared_bytes), resident,
                      kernel};
@@ -47,13 +63,16 @@ void run(const Launch& launch, const std::function<void()>& kernel) {
     shim::run({asked}, settings_.seed++);
 }
 
-// Kernels differ in their registers: which has how many is drawn by where it lies.
+// Kernels differ in their registers: which has how many is drawn by where it lies in the module.
 Occupancy occupancy_of(const void* kernel, int threads, int64_t shared_bytes) {
-  const int registers = 64 + 16 * static_cast<int>(reinterpret_cast<uintptr_t>(kernel) / 16 % 5);
+  Dl_info module;
+  dladdr(kernel, &module);
+  const auto offset = static_cast<const char*>(kernel) - static_cast<const char*>(module.dli_fbase);
+  const int registers = 80 + 16 * static_cast<int>(offset / 16 % 4);
   const Limits limits = gpu::limits();
   const int most = limits.registers_per_multiprocessor / registers;  // threads at once
   int64_t blocks = std::min(limits.blocks_per_multiprocessor, most / threads);
-  if (shared_bytes) blocks = std::min(blocks, limits.shared_per_multiprocessor / shared_bytes);
+  blocks = std::min(blocks, limits.shared_per_multiprocessor / (shared_bytes + limits.shared_reserved));
   return {registers, 0, std::min(most, limits.threads_per_block), static_cast<int>(blocks)};
 }
 
@@ -64,10 +83,12 @@ shim::Settings& shim::settings() { return gpu::settings_; }
 void shim::drop() {
   gpu::held_.clear();
   gpu::settings_.hold = gpu::waits_ = false;
+  gpu::taken_.clear();
 }
 void shim::release() {
   const std::vector<Launch> held = std::exchange(gpu::held_, {});
   gpu::settings_.hold = gpu::waits_ = false;
+  gpu::taken_.clear();
   run(held, gpu::settings_.seed++);
 }
 

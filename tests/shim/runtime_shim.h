@@ -1,6 +1,7 @@
 // What tests set of the shim as a runtime.
 #pragma once
 #include <algorithm>
+#include <map>
 #include <new>
 
 #include "runtime_cuda.h"

@@ -15,6 +15,7 @@
 #include <vector>
 
 #define MGG_KERNEL inline
+#define MGG_KERNEL_OF(registers) inline
 #define MGG_DEVICE inline
 
 namespace mgg {

@@ -50,19 +50,29 @@ def test_a_whole_run(stage, tmp_path, capsys):
     device_overlap.process_device_overlap(
         "uniform:6:4",
         width=33,
-        shares=[0.1, 0.5],
+        shares=[0.0, 0.1, 0.5],
         ways=list(device_overlap.STUDIES),
         options=options(tmp_path),
         stage=stage,
     )
     found = json.loads((tmp_path / "found.json").read_text())
-    assert [case["share"] for case in found["cases"]] == [0.1, 0.5]
-    for case in found["cases"]:
-        assert set(case["ms"]) == {"sum", "halo moves", "get moves", *device_overlap.STUDIES}
+    cases = {case["share"]: case for case in found["cases"]}
+    assert {*cases} >= {0.0, 0.1, 0.5}  # and perhaps where a transfer takes as long as the sums
+    for share, case in cases.items():
+        parts = {f"{name} {part}" for name in device_overlap.HIDES for part in ("moves", "near")}
+        assert set(case["ms"]) == {"sum", *device_overlap.STUDIES} | (parts if share else set())
         median = {name: spread["median"] for name, spread in case["ms"].items()}
-        for name, share in case["hidden_share"].items():
+        assert set(case["hidden_share"]) == (set(device_overlap.HIDES) if share else set())
+        for name, hidden in case["hidden_share"].items():
             summed, moved = median["sum"], median[f"{name} moves"]
-            assert share == pytest.approx((summed + moved - median[name]) / min(summed, moved))
+            assert hidden == pytest.approx((summed + moved - median[name]) / min(summed, moved))
+            assert case["balance"][name] == pytest.approx(moved / summed)
+        for name, ratio in case["over_direct"].items():
+            assert ratio == pytest.approx(median[name] / median["direct"])
+    for name, kept in found["balance"].items():
+        nearest = min(abs(np.log(case["balance"][name])) for case in cases.values() if case["balance"])
+        assert abs(np.log(kept["ratio"])) == pytest.approx(nearest)
+        assert kept["hidden"] == cases[kept["share"]]["hidden_share"][name]
     taken = found["timeline"]
     pushes, arrivals, blocks = (np.array(taken[name]) for name in ("pushes", "arrivals", "blocks"))
     assert len(pushes) == len(arrivals) >= 1
@@ -72,7 +82,7 @@ def test_a_whole_run(stage, tmp_path, capsys):
     assert min(pushes.min(), blocks.min()) == 0
     assert arrivals.max() <= blocks[:, 2].max()
     said = capsys.readouterr().out
-    for word in ("remote share", "halo hides", "hidden there", "uniform6"):
+    for word in ("remote share", "halo", "hides", "is hidden", "uniform6"):
         assert word in said
     assert "| 0.5 |" in (tmp_path / "found.md").read_text()
     assert (tmp_path / "found.png").stat().st_size > 20_000
@@ -99,8 +109,8 @@ def test_what_moves_alone_moves_as_much(stage, engine, share):
 
 
 def test_ways_that_sum_something_else_are_an_error(stage, monkeypatch):
-    def wrong(self, name, plans=None, made=device_overlap.Subject.way):
-        way = made(self, name, plans)
+    def wrong(self, name, *rest, made=device_overlap.Subject.way, **more):
+        way = made(self, name, *rest, **more)
         way.rows[0].local[:] += 1
         return way
 
@@ -110,10 +120,34 @@ def test_ways_that_sum_something_else_are_an_error(stage, monkeypatch):
         device_overlap.measure(stage, graph, 0.3, RowFormat(FLOAT, 4), ["halo"], 1)
 
 
+def test_ways_that_sum_nothing_are_an_error(stage, monkeypatch):
+    """Whatever another way has left in the outputs."""
+    monkeypatch.setattr(device_overlap.Way, "call", lambda self: None)
+    graph = subjects.read("uniform:5:4")
+    with pytest.raises(AssertionError, match=r"direct: \d+ sums differ"):
+        device_overlap.measure(stage, graph, 0.3, RowFormat(FLOAT, 4), ["direct"], 1)
+
+
+def test_where_a_transfer_should_take_as_long_as_the_sums():
+    cases = [
+        {"share": share, "balance": {"halo": 10 * share} if share else {}} for share in (0.0, 0.01, 0.05, 0.2)
+    ]
+    assert device_overlap.balanced(cases, "halo") == pytest.approx(0.1)
+    assert device_overlap.balanced(cases[:3], "halo") is None
+    assert device_overlap.balanced(cases, "get") is None
+
+
+def test_a_picture_without_anything_hidden(stage, tmp_path):
+    device_overlap.process_device_overlap(
+        "uniform:5:4", width=4, shares=[0.2], ways=["bulk"], options=options(tmp_path, 1), stage=stage
+    )
+    assert (tmp_path / "found.png").stat().st_size > 10_000
+
+
 def test_shares():
-    assert device_overlap.shares_of("0.1, 0.25") == [0.1, 0.25]
+    assert device_overlap.shares_of("0.25, 0.1, 0") == [0.0, 0.1, 0.25]
     assert device_overlap.shares_of(None) == list(device_overlap.SHARES)
-    for text in ("0", "1", "0.1,x", "-0.5", "0.1,,0.2"):
+    for text in ("1", "0.1,x", "-0.5", "0.1,,0.2"):
         with pytest.raises(InputError, match="--shares"):
             device_overlap.shares_of(text)
 
@@ -127,7 +161,7 @@ def test_shares():
             ["--device", "cuda", "--ways", "halo,post"],
             "--ways: 'post'; expected halo, get, bulk, direct, managed, ring,",
         ),
-        (["--device", "cuda", "--shares", "2"], "--shares: '2'; expected numbers between 0 and 1"),
+        (["--device", "cuda", "--shares", "2"], "--shares: '2'; expected numbers from 0 to less than 1"),
         (["--device", "cuda", "uniform:x"], "uniform:x: no such graph"),
         (["--shares", "0.1"], "--shares has a meaning with --device cuda only"),
         (["--plot", "a.png"], "--plot has a meaning with --device cuda only"),

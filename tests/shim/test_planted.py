@@ -115,8 +115,8 @@ FAULTS = {
     ),
     "the columns of another pass": Fault(
         GET,
-        "const int64_t pass = ahead.number - this->task_of(ahead.number) * this->passes, offset",
-        "const int64_t pass = this->pass, offset",
+        "const auto pass = static_cast<int32_t>(ahead.number - this->task_of(ahead.number) * this->passes);",
+        "const auto pass = this->pass;",
         "get",
         width=513,
     ),

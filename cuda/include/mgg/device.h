@@ -7,6 +7,7 @@
 #include "shim.h"
 #else
 #define MGG_KERNEL __global__
+#define MGG_KERNEL_OF(registers) __global__ __maxnreg__(registers)  // at most so many, of each thread
 #define MGG_DEVICE __device__ __forceinline__
 
 namespace mgg {

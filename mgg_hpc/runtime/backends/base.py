@@ -142,6 +142,14 @@ class Backend(Protocol):
     def halo_waves(self) -> int | None:
         """Of how many waves a plan's halo is; None: by its size."""
 
+    @property
+    def cache_bytes(self) -> int:
+        """Of the cache that keeps remote rows which are read through pointers."""
+
+    @property
+    def probe_rows(self) -> int:
+        """Rows of each rank that a measurement of costs takes (`runtime.probe`)."""
+
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """Storage for ``counts[p]`` rows on each PE p; symmetric rows can be read by every PE, others only here.
 

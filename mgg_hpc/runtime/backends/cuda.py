@@ -71,6 +71,8 @@ class DeviceBackend:
     name = "cuda"
     reaches_peers = True
     halo_waves: int | None = 1  # which kernels cut into chunks
+    cache_bytes = 0  # other GPUs' rows are not kept in this one's cache
+    probe_rows = 1 << 18  # launches take longer than moving a few thousand rows
     has_gets = False  # whether NVSHMEM runs, and fetches what no pointer reaches
     share = 1.0  # of the blocks that the GPU holds at once; less where other ranks run kernels on it
 
@@ -126,6 +128,9 @@ class DeviceBackend:
         counts[self.rank] = count
         return self.rows(counts, format, symmetric=False).local
 
+    def reserve(self, nbytes: int) -> None:
+        """See Backend.reserve; memory is found as it is asked for."""
+
     def finish(self) -> None:
         """See Backend.finish: what the current stream has."""
         self.memory.finish()
@@ -152,7 +157,7 @@ class DeviceBackend:
         which waits for the others.
         """
         kind, made = name_of(src.format), self.launch(plan, src.format, reduce)
-        pushed, geometry = bool(crossing.extent(plan)), self.geometry_of(made)
+        pushed, geometry = crossing.crosses(plan), self.geometry_of(made)
         getattr(self.native_plan(plan), f"ready_{kind}")(self._rows(src), not pushed, geometry)
         if pushed:
             self.halo(plan).ready(self, plan, kind, src.format, made)
@@ -179,7 +184,11 @@ class DeviceBackend:
         """
         local = int(plan.chunks[0]["segments"])  # the owned rows come first
         remote = len(plan.segments) - local
-        transfer = "halo" if crossing.extent(plan) else plan.transfer if remote else "none"
+        transfer = "none"
+        if crossing.crosses(plan):
+            transfer = "halo"
+        elif remote:
+            transfer = plan.transfer
         made = self._fitting(transfer, reduce, self._asked(transfer, local, remote, format), format)
         if transfer == "halo" or plan in self._stages:  # who waits for others, or has a ring in memory
             blocks = self._at_once(made)
@@ -246,7 +255,7 @@ class DeviceBackend:
         )
         native, made = self.native_plan(plan), self.launch(plan, src.format, reduce)
         self._count(plan, src.format)
-        if crossing.extent(plan):
+        if crossing.crosses(plan):
             self.halo(plan).aggregate(self, plan, kind, src, total, made)
         elif plan.transfer == "get" and plan.remote_edges:
             getattr(native, f"get_{kind}")(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .cuda import DeviceBackend
 
 PUSHING = 4  # one in so many blocks pushes before it sums
+CLAIMS, MOST_CLAIMED = 16, 16  # a worker takes work at least so often, and at most so much at once
 
 
 class Halo:
@@ -114,9 +115,8 @@ class Halo:
         idle = launch.blocks - -(-launch.warps * LANES // launch.threads)
         pushers = min(self.pushes(backend, plan, format.row_bytes), max(1, launch.blocks // PUSHING, idle))
         alone = backend.share == 1
-        return backend.native.Halo(
-            pushers, backend.geometry.dist, slots, backend.study.bulk, alone, *self.stamps
-        )
+        claim = int(np.clip(work // (CLAIMS * workers), 1, MOST_CLAIMED))
+        return backend.native.Halo(pushers, claim, slots, backend.study.bulk, alone, *self.stamps)
 
     def rows_pushed(self) -> int:
         """By this rank, in all calls, as its kernels have counted; waits for them."""

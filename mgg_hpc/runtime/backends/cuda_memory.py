@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+@contextlib.contextmanager
+def nothing_freed() -> Iterator[None]:
+    """Keeps Python from collecting garbage meanwhile.
+
+    Freeing device memory waits for the kernels that run; of ranks that share a GPU they wait for those still to be
+    launched.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class Memory(Protocol):
@@ -76,25 +95,33 @@ class PinnedMemory(TorchMemory):
 
 
 class ManagedMemory(TorchMemory):
-    """Tensors whose pages move to the processor that touches them (CUDA's unified memory), by CuPy."""
+    """Tensors whose pages move to the processor that touches them (CUDA's unified memory). module: the native one."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: Any) -> None:
         super().__init__()
-        import cupy
-
-        self._cupy = cupy
+        self._module = module
+        self._blocks: dict[int, Any] = {}
 
     def zeros(self, nbytes: int) -> Any:
         """See Memory."""
-        block = self._cupy.cuda.malloc_managed(max(1, nbytes))
-        array = self._cupy.ndarray((nbytes,), self._cupy.uint8, memptr=block)
-        array.fill(0)
-        self._cupy.cuda.Device().synchronize()  # it has a stream of its own
-        return self._torch.as_tensor(array, device="cuda")
+        block = self._module.Managed(nbytes)
+        made = self._torch.as_tensor(_Array(block, nbytes), device="cuda")
+        self._blocks[made.data_ptr()] = block
+        return made
 
     def to_host(self, array: Any) -> None:
-        """Moves the pages to the host, and waits."""
-        runtime, host = self._cupy.cuda.runtime, -1
-        self._torch.cuda.synchronize()
-        runtime.memPrefetchAsync(array.data_ptr(), array.nbytes, host, 0)
-        self._cupy.cuda.Device().synchronize()
+        """Moves the pages of a whole array to the host, and waits."""
+        self._blocks[array.data_ptr()].to_host(array.numel() * array.element_size())
+
+
+class _Array:
+    """Bytes of the GPU's memory as other libraries take them."""
+
+    def __init__(self, block: Any, nbytes: int) -> None:
+        self.block = block
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (block.address, False),
+            "version": 3,
+        }

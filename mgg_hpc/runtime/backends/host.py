@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...plan.layout import CHUNK, SEGMENT, RowFormat
 from ...plan.workload import Plan
+from .. import cores
 from .base import Draw, Epilogue, Options, Rows, check_operation
 
 
@@ -72,6 +73,7 @@ class HostBackend:
     name = "host"
     reaches_peers = True
     halo_waves: int | None = None
+    probe_rows = 16384  # more than a core's caches and its page table's hold
 
     def __init__(self, rank: int, size: int, options: Options) -> None:
         self.rank, self.size = rank, size
@@ -79,6 +81,11 @@ class HostBackend:
         self._host = load()
         self._schedules: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
+
+    @property
+    def cache_bytes(self) -> int:
+        """See Backend.cache_bytes: beside this rank's own rows, as many again, and indices and sums."""
+        return cores.cache_bytes() // 4
 
     def padded(self, count: int, format: RowFormat) -> NDArray[Any]:
         """See Backend.padded."""

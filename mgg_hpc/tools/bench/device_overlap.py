@@ -2,8 +2,9 @@
 
 One process plays two PEs. The first sums; the second owns a share of the rows, which lie in page-locked memory of the
 host: the link to the host plays a slow one between GPUs. What the parts of a way take is measured without the other:
-sums by the direct kernel over rows that all lie on the GPU, and the transfer by the way's own kernel over a plan with
-nothing else to do. With T of both in one kernel,
+sums by the direct kernel over rows that all lie on the GPU (`sum`), and the transfer by the way's own kernel over a
+plan with nothing else to do (`moves`; `get` fetches nothing without edges, so that it sums its remote rows there too).
+`near` is the whole way with all rows on the GPU. With T of both in one kernel,
 
     hidden share = (T_sum + T_transfer - T) / min(T_sum, T_transfer)
 
@@ -16,6 +17,7 @@ partitions, passed on), and gets without neighbour partitions (`get-whole`), ask
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,7 +55,7 @@ STUDIES = {
 }
 WAYS = ("halo", "get", "bulk", "direct", "managed")
 HIDES = ("halo", "get")  # what has parts
-SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 GRAPH, WIDTH = "uniform:20:16", 128
 OWNER_SHARE = 0.125  # of the GPU's blocks, for the PE that only packs and pushes
 NOT_SEEN = np.iinfo(np.uint64).max
@@ -61,7 +63,7 @@ NOT_SEEN = np.iinfo(np.uint64).max
 
 def cut(graph: Graph, share: float, ps: int) -> list[Plan]:
     """Both PEs' plans: the first has all destinations, its own rows; the second the last ``share`` of the rows."""
-    own = graph.nodes - max(1, min(graph.nodes - 1, round(share * graph.nodes)))
+    own = graph.nodes - min(graph.nodes - 1, round(share * graph.nodes))
     bounds = np.array([0, own, graph.nodes], dtype=np.int64)
     edges = graph.indices[: graph.indptr[own]]
     nothing = np.zeros(graph.nodes - own + 1, dtype=np.int64)
@@ -81,7 +83,10 @@ def moving_only(plan: Plan, *, edges: bool) -> Plan:
     chunks["first_segment"] = np.maximum(chunks["first_segment"], first) - first if edges else 0
     chunks["segments"][: 1 if edges else len(chunks)] = 0
     left, segments["destination"] = np.unique(segments["destination"], return_inverse=True)
-    return replace(plan, chunks=chunks, segments=segments, destinations=len(left))
+    local = int(plan.local_edges)
+    indices = plan.indices[local:] if edges else plan.indices[:0]
+    segments["first_edge"] -= local
+    return replace(plan, chunks=chunks, segments=segments, indices=indices, destinations=len(left))
 
 
 @dataclass
@@ -106,7 +111,7 @@ class Way:
                 self.plans[rank], "copy", "sum", self.rows[rank], out
             )
 
-        active = [rank for rank, plan in enumerate(self.plans) if rank == 0 or crossing.extent(plan)]
+        active = [rank for rank, plan in enumerate(self.plans) if rank == 0 or crossing.crosses(plan)]
         self.stage.together(self.world, [of(rank) for rank in active])
 
     def turn(self) -> None:
@@ -148,10 +153,10 @@ class Subject:
         rows.local[:] = self.uploaded
         return Way(self.stage, [self.whole], [rows], [self.alone], self.out, World(1))
 
-    def way(self, name: str, plans: Sequence[Plan] | None = None) -> Way:
-        """One of WAYS, whole or over a part of its plan."""
+    def way(self, name: str, plans: Sequence[Plan] | None = None, *, near: bool = False) -> Way:
+        """One of STUDIES, whole or over a part of its plan. near: all rows lie on the GPU."""
         stage, world = self.stage, World(2)
-        memory = stage.slow["managed" if name == "managed" else "pinned"]
+        memory = stage.memory if near else stage.slow["managed" if name == "managed" else "pinned"]
         backends = [
             cuda.DeviceBackend(
                 rank, world, BackendOptions(self.geometry), stage.module, stage.memory, STUDIES[name], table
@@ -188,8 +193,11 @@ class Subject:
             return self.way(name, [replace(moving_only(p, edges=True), transfer="get") for p in self.plans])
         return self.way(name, [moving_only(plan, edges=False) for plan in self.halos])
 
-    def right(self, way: Way) -> int:
-        """How many of its last sums are not those of rows on the GPU, bit by bit."""
+    def wrong(self, way: Way) -> int:
+        """How many of its sums are not those of rows on the GPU, bit by bit."""
+        self.out[:] = float("nan")
+        way.between()
+        way.call()
         found = way.stage.tensor(self.out).clone()
         self.sums().call()
         return int((found != way.stage.tensor(self.out)).sum())
@@ -200,18 +208,20 @@ def measure(
 ) -> dict[str, Any]:
     """One row of the result. Raises AssertionError where ways differ in their sums."""
     subject = Subject(stage, graph, share, format)
-    runs = {"sum": subject.sums()}
-    runs |= {f"{name} moves": subject.moving(name) for name in HIDES if name in ways}
-    runs |= {name: subject.way(name) for name in ways}
-    for name, run in runs.items():
-        run.between()
+    plan, row = subject.plans[0], format.dim * format.dtype.itemsize
+    hides = [name for name in HIDES if name in ways and plan.remote_edges]
+    whole = {name: subject.way(name) for name in ways}
+    runs = {"sum": subject.sums()} | whole
+    runs |= {f"{name} moves": subject.moving(name) for name in hides}
+    runs |= {f"{name} near": subject.way(name, near=True) for name in hides}
+    for run in runs.values():
         stage.clock.ms([run.call])
-        if name in ways and (wrong := subject.right(run)):
-            raise AssertionError(f"{name}: {wrong} sums differ from those of rows on the GPU")
     for _ in range(turns):  # A B C, A B C, ...
         for run in runs.values():
             run.turn()
-    plan, row = subject.plans[0], format.dim * format.dtype.itemsize
+    for name, run in whole.items():
+        if count := subject.wrong(run):
+            raise AssertionError(f"{name}: {count} sums differ from those of rows on the GPU")
     spreads = {name: contest.spread(run.ms) for name, run in runs.items()}
     return {
         "share": share,
@@ -220,7 +230,13 @@ def measure(
         "halo_rows": len(plan.halo),
         "bytes": {name: row * (len(plan.halo) if name != "get" else plan.remote_edges) for name in HIDES},
         "ms": spreads,
-        "hidden_share": {name: hidden(spreads, name) for name in HIDES if name in ways},
+        "balance": {name: spreads[f"{name} moves"]["median"] / spreads["sum"]["median"] for name in hides},
+        "hidden_share": {name: hidden(spreads, name) for name in hides},
+        "over_direct": {
+            name: spreads[name]["median"] / spreads["direct"]["median"]
+            for name in HIDES
+            if name in ways and "direct" in ways
+        },
     }
 
 
@@ -267,10 +283,10 @@ def shares_of(text: str | None) -> list[float]:
     try:
         found = [float(word) for word in text.split(",")] if text else list(SHARES)
     except ValueError:
-        found = [0.0]
-    if not all(0 < each < 1 for each in found):
-        raise InputError(f"--shares: {text!r}; expected numbers between 0 and 1, as 0.05,0.1")
-    return found
+        found = [-1.0]
+    if not all(0 <= each < 1 for each in found):
+        raise InputError(f"--shares: {text!r}; expected numbers from 0 to less than 1, as 0,0.05,0.1")
+    return sorted(set(found))
 
 
 def run_overlap(
@@ -317,50 +333,63 @@ def process_device_overlap(
     found["device"] = stage.module.limits()
     found["copy_gb_per_s"] = stage.copy_gb_per_s()
     found |= {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges, "width": width}
-    missing = [each for each in ways if each == "managed" and each not in stage.slow]
-    found["notes"].append(
-        f"{graph.name}: {graph.nodes:,} nodes, {graph.edges:,} edges; remote rows in pinned host memory"
-    )
-    found["notes"] += [f"{each} is left out: it needs CuPy" for each in missing]
-    taken = [each for each in ways if each not in missing]
-    found["cases"] = [measure(stage, graph, share, format, taken, options.turns) for share in shares]
-    if "halo" in taken:
-        balance = min(found["cases"], key=lambda case: abs(np.log(_ratio(case))))
-        found["balance"] = {"share": balance["share"], "hidden_share": balance["hidden_share"]}
-        said = ", ".join(f"{name} {value:.2f}" for name, value in balance["hidden_share"].items())
-        found["notes"].append(
-            f"sums and transfer take about as long at a remote share of {balance['share']:g}; hidden there: {said}"
-        )
-        found["timeline"] = timeline(stage, graph, balance["share"], format)
+    found["cases"] = [measure(stage, graph, share, format, ways, options.turns) for share in shares]
+    for way in HIDES:
+        if (share := balanced(found["cases"], way)) is not None:
+            found["cases"].append(measure(stage, graph, share, format, ways, options.turns))
+    found["cases"].sort(key=lambda case: case["share"])
+    found["balance"] = {}
+    for way in HIDES:
+        at = [case for case in found["cases"] if way in case["balance"]]
+        if at:
+            case = min(at, key=lambda case: abs(np.log(case["balance"][way])))
+            kept = {
+                "share": case["share"],
+                "ratio": case["balance"][way],
+                "hidden": case["hidden_share"][way],
+            }
+            found["balance"][way] = kept
+            found["notes"].append(
+                f"{way}: at a remote share of {kept['share']:.3g} the transfer takes {kept['ratio']:.2f} times the "
+                f"sums' time, and {kept['hidden']:.2f} of the shorter one is hidden"
+            )
+    if "halo" in found["balance"]:
+        found["timeline"] = timeline(stage, graph, found["balance"]["halo"]["share"], format)
     document.finish(found, sheets(found), options)
 
 
-def _ratio(case: dict[str, Any]) -> float:
-    return float(case["ms"]["halo moves"]["median"] / case["ms"]["sum"]["median"])
+def balanced(cases: Sequence[dict[str, Any]], name: str) -> float | None:
+    """The share, between those measured, at which a transfer should take as long as the sums; None: at none of them."""
+    known = sorted((case["share"], case["balance"][name]) for case in cases if name in case["balance"])
+    for (low, below), (high, above) in itertools.pairwise(known):
+        if below < 1 < above:
+            part = np.log(1 / below) / np.log(above / below)
+            return float(np.exp(np.log(low) + part * np.log(high / low)))
+    return None
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
     """Times, and what is hidden."""
     cases = found["cases"]
-    names = list(cases[0]["ms"])
-    times = [[f"{case['share']:g}", *(cell(case["ms"][name], 3) for name in names)] for case in cases]
-    says = []
+    names = list(dict.fromkeys(name for case in reversed(cases) for name in case["ms"]))
+    hides = [name for name in HIDES if name in names]
+    times, says = [], []
     for case in cases:
-        rate = {
-            name: case["bytes"][name] / case["ms"][f"{name} moves"]["median"] / 1e6
-            for name in case["hidden_share"]
-        }
-        says.append(
-            [
-                f"{case['share']:g}",
-                f"{case['halo_rows']:,}",
-                f"{case['remote_edges']:,}",
-                *(f"{rate[name]:.1f}" for name in case["hidden_share"]),
-                *(f"{value:.2f}" for value in case["hidden_share"].values()),
-            ]
-        )
-    hides = list(cases[0]["hidden_share"])
-    columns = [f"{name}, GB/s" for name in hides] + [f"{name} hides" for name in hides]
+        ms, share = case["ms"], f"{case['share']:.3g}"
+        times.append([share, *(cell(ms[name], 3) if name in ms else "-" for name in names)])
+        counts = [f"{case['halo_rows']:,}", f"{case['remote_edges']:,}"]
+        there = [name for name in hides if name in case["hidden_share"]]
+        rates = {name: case["bytes"][name] / ms[f"{name} moves"]["median"] / 1e6 for name in there}
+        for values, places in (
+            (rates, 1),
+            (case["balance"], 2),
+            (case["hidden_share"], 2),
+            (case["over_direct"], 2),
+        ):
+            counts += [f"{values[name]:.{places}f}" if name in values else "-" for name in hides]
+        says.append([share, *counts])
+    kinds = ("{}, GB/s", "{} moves / sum", "{} hides", "{} / direct")
+    columns = [kind.format(name) for kind in kinds for name in hides]
     title = f"{found['graph']}, float32 x {found['width']}: ms, median (min .. max)"
     return [
         Sheet(title, ["remote share", *names], times),

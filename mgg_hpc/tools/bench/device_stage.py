@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from ...data.graph import Graph
 from ...plan.layout import RowFormat
 from ...runtime.backends import cuda, cuda_module
 from ...runtime.backends.base import Options
-from ...runtime.backends.cuda_memory import ManagedMemory, PinnedMemory, TorchMemory
+from ...runtime.backends.cuda_memory import ManagedMemory, PinnedMemory, TorchMemory, nothing_freed
 from ...runtime.backends.world import World
 
 COPY_BYTES, COPY_TURNS = 1 << 30, 5
@@ -70,10 +69,11 @@ def on_streams(world: World, calls: Sequence[Call]) -> None:
 
     current = torch.cuda.current_stream()
     streams = [torch.cuda.Stream() for _ in calls]
-    for stream, call in zip(streams, calls, strict=True):
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            call()
+    with nothing_freed():
+        for stream, call in zip(streams, calls, strict=True):
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                call()
     for stream in streams:
         current.wait_stream(stream)
 
@@ -94,9 +94,7 @@ class Stage:
         """The current GPU. Raises InputError where there is none, or the module is not built."""
         module = cuda_module.load()
         cuda_module.need_device(module)
-        slow: dict[str, cuda.Memory] = {"pinned": PinnedMemory()}
-        with contextlib.suppress(ImportError):
-            slow["managed"] = ManagedMemory()
+        slow: dict[str, cuda.Memory] = {"pinned": PinnedMemory(), "managed": ManagedMemory(module)}
         return cls(module, TorchMemory(), EventClock(), slow=slow)
 
     def tensor(self, array: Any) -> Any:

@@ -122,11 +122,13 @@ class Subject:
         self.backend.reserve(
             2 * symmetric_bytes([halo], self.counts, self.format, comm.size)
             + rows
-            + probe.symmetric_bytes(comm.size)
+            + probe.symmetric_bytes(self.backend.probe_rows, comm.size)
             + (1 << 20)
         )
         gcn = Adjacency(self.plan, self.plan, None)
-        self.choice = transfer.choose_transfer(comm, "auto", self.backend, gcn, self.counts, [self.format])
+        self.choice = transfer.choose_transfer(
+            comm, "auto", self.backend, gcn, self.counts, [self.format], [True]
+        )
         self.backend.prepare(self.waves, self.format)
         self.shared = self.backend.rows(self.counts, self.format, symmetric=True)
         self.own = self.backend.rows(self.counts, self.format, symmetric=False)

@@ -46,10 +46,11 @@ def overlap(found: dict[str, Any], path: Path) -> None:
 
 
 def _times(axes: Any, found: dict[str, Any]) -> None:
-    cases = found["cases"]
-    shares = [case["share"] for case in cases]
+    measured = {name for case in found["cases"] for name in case["ms"]}
 
     def line(name: str, **style: Any) -> None:
+        cases = [case for case in found["cases"] if name in case["ms"]]
+        shares = [case["share"] for case in cases]
         values = [case["ms"][name] for case in cases]
         axes.plot(shares, [each["median"] for each in values], **style)
         axes.fill_between(
@@ -62,10 +63,10 @@ def _times(axes: Any, found: dict[str, Any]) -> None:
         )
 
     for name, colour in WAY_COLOURS.items():
-        if name in cases[0]["ms"]:
+        if name in measured:
             line(name, color=colour, marker="o", markersize=3.5, label=name)
     line("sum", color=INK, linestyle="--", linewidth=1, label="sums alone")
-    if "halo moves" in cases[0]["ms"]:
+    if "halo moves" in measured:
         line("halo moves", color=INK, linestyle=":", linewidth=1.2, label="halo's transfer alone")
     axes.set_yscale("log")
     axes.set_xlabel("share of the rows that is remote")
@@ -76,23 +77,22 @@ def _times(axes: Any, found: dict[str, Any]) -> None:
 
 
 def _hidden(axes: Any, found: dict[str, Any]) -> None:
-    cases = found["cases"]
-    for name in cases[0]["hidden_share"]:
-        values = [case["hidden_share"][name] for case in cases]
-        shares = [case["share"] for case in cases]
-        axes.plot(shares, values, color=WAY_COLOURS[name], marker="o", markersize=3.5, label=name)
+    every = []
+    for name, colour in WAY_COLOURS.items():
+        known = [
+            (case["share"], case["hidden_share"][name])
+            for case in found["cases"]
+            if name in case["hidden_share"]
+        ]
+        if not known:
+            continue
+        axes.plot(*zip(*known, strict=True), color=colour, marker="o", markersize=3.5, label=name)
+        at = found["balance"][name]["share"]
+        axes.axvline(at, color=colour, linewidth=0.9, linestyle="--")
+        every += [hidden for _, hidden in known]
     axes.axhline(0.9, color=INK, linewidth=0.8, linestyle=":")
-    if "balance" in found:
-        axes.axvline(found["balance"]["share"], color=INK, linewidth=0.8, linestyle="--")
-        axes.annotate(
-            "sums and transfer\ntake as long",
-            (found["balance"]["share"], 0.04),
-            xytext=(5, 0),
-            textcoords="offset points",
-            fontsize=7.5,
-        )
-    values = [value for case in cases for value in case["hidden_share"].values()]
-    axes.set_ylim(max(-0.25, min(0, *values)) - 0.02, max(1.05, *values))
+    axes.plot([], [], color=INK, linewidth=0.9, linestyle="--", label="transfer takes as long as sums")
+    axes.set_ylim(max(-0.25, min([0, *every])) - 0.02, max([1.05, *every]))
     axes.set_xlabel("share of the rows that is remote")
     axes.set_ylabel("hidden share")
     axes.grid(True, color=FAINT)
