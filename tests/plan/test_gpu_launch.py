@@ -11,8 +11,8 @@ from mgg_hpc.plan import launch
 from mgg_hpc.plan.launch import Limits
 from mgg_hpc.plan.layout import RowFormat
 
-A100 = Limits("A100", 108, 1024, 2048, 32, 166_912, 167_936)
-SMALL = Limits("small", 4, 512, 1024, 16, 20_000, 40_000)
+A100 = Limits("A100", 108, 1024, 2048, 32, 166_912, 167_936, 1024)
+SMALL = Limits("small", 4, 512, 1024, 16, 20_000, 40_000, 1000)
 FLOAT = np.dtype(np.float32)
 
 
@@ -82,3 +82,21 @@ def test_what_the_device_cannot_hold_is_refused_with_both_numbers(dim, settings,
     asked = {"ps": 4, "dist": 2, "wpb": 2} | settings
     with pytest.raises(InputError, match=f"^{message}$"):
         launch.direct(100, 100, RowFormat(FLOAT, dim), **asked, limits=SMALL)
+
+
+@pytest.mark.parametrize("limits", [A100, SMALL], ids=lambda limits: limits.name)
+@pytest.mark.parametrize("dim", [1, 17, 33, 100, 128, 600])
+@pytest.mark.parametrize("wpb", [1, 4, 8])
+def test_the_default_of_ps_leaves_room_for_two_blocks(limits, dim, wpb):
+    """With what CUDA takes of each block; and one row more would not fit, or would be more than is useful."""
+    format, dist, most = RowFormat(FLOAT, dim), 2, 16
+    ps = launch.fitting_ps(format, most=most, dist=dist, wpb=wpb, limits=limits)
+    lanes, packs = launch.shape(format)
+
+    def both(rows):
+        taken = launch.stage_bytes(wpb * 32, lanes, packs, rows, dist) + limits.shared_reserved
+        return 2 * taken <= limits.shared_per_multiprocessor
+
+    assert 1 <= ps <= most
+    assert both(ps) or ps == 1
+    assert ps == most or not both(ps + 1)
