@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -127,7 +128,7 @@ def bench_epoch(graphs: tuple[str, ...], **options: Any) -> None:
     show_default=True,
     help="cuda: two PEs on one GPU, the second's rows in the host's memory.",
 )
-@click.option("--shares", help="Of rows that are far away, with --device cuda. [default: 0.02 to 0.5]")
+@click.option("--shares", help="Of rows that are far away, with --device cuda. [default: 0 to 0.5]")
 @click.option("--json", type=Output, help="Write the figures as JSON to this file.")
 @click.option("--table", type=Output, help="Write them as Markdown to this file.")
 @click.option("--plot", type=Output, help="Draw them into this file (.png, .svg), with --device cuda.")
@@ -144,3 +145,13 @@ def bench_overlap(device: str, **options: Any) -> int:
     from .tools.bench.overlap import process_overlap
 
     return process_overlap(**options)
+
+
+@bench.command("draw", epilog=example("mgg bench draw overlap.json overlap.svg"))
+@click.argument("document", type=Existing)
+@click.argument("picture", type=Output)
+def bench_draw(document: Path, picture: Path) -> None:
+    """Draw what a benchmark wrote with --json into a picture (.png, .svg): where it ran there may be no matplotlib."""
+    from .tools.bench.plots import draw_again
+
+    draw_again(document, picture)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gpu.engine import HostMemory
 
+from mgg_hpc.__main__ import main
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.tools.bench import device_overlap, device_stage, subjects
@@ -85,6 +86,8 @@ def test_a_whole_run(stage, tmp_path, capsys):
     for word in ("remote share", "halo", "hides", "is hidden", "uniform6"):
         assert word in said
     assert "| 0.5 |" in (tmp_path / "found.md").read_text()
+    assert main(["bench", "draw", str(tmp_path / "found.json"), str(tmp_path / "again.png")]) == 0
+    assert (tmp_path / "again.png").read_bytes() == (tmp_path / "found.png").read_bytes()
     assert (tmp_path / "found.png").stat().st_size > 20_000
 
 
@@ -126,6 +129,17 @@ def test_ways_that_sum_nothing_are_an_error(stage, monkeypatch):
     graph = subjects.read("uniform:5:4")
     with pytest.raises(AssertionError, match=r"direct: \d+ sums differ"):
         device_overlap.measure(stage, graph, 0.3, RowFormat(FLOAT, 4), ["direct"], 1)
+
+
+def test_ways_that_split_hubs_or_do_not_are_compared_with_their_like(stage):
+    """The largest destination has more edges than a worker takes."""
+    graph = subjects.read("rmat:8:32")
+    subject = device_overlap.Subject(stage, graph, 0.6, RowFormat(FLOAT, 64))
+    geometry, own = subject.geometry, subject.plans[0].destinations
+    assert np.diff(graph.indptr[: own + 1]).max() > 2 * geometry.ps * geometry.dist
+    ways = ["halo", "get", "get-whole", "get-plain", "ring"]
+    found = device_overlap.measure(stage, graph, 0.6, RowFormat(FLOAT, 64), ways, 1)
+    assert set(ways) <= set(found["ms"])
 
 
 def test_where_a_transfer_should_take_as_long_as_the_sums():

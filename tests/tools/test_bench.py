@@ -14,7 +14,8 @@ import pytest
 from jobs import MGG, blocks, clean_environment
 
 from mgg_hpc.data import store
-from mgg_hpc.tools.bench import contest, document, subjects
+from mgg_hpc.errors import InputError
+from mgg_hpc.tools.bench import contest, document, plots, subjects
 
 FAKE = """
 import os, signal, sys
@@ -292,3 +293,19 @@ def test_turns_alternate():
 def test_geometric_mean():
     assert document.geometric_mean([1, 4, 16]) == pytest.approx(4)
     assert np.isnan(document.geometric_mean([float("nan")]))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nothing", "not what a benchmark wrote with --json"),
+        ('{"format": "mgg-bench"}', "not what a benchmark wrote with --json"),
+        ('{"format": "mgg-bench", "benchmark": "overlap"}', "there is no picture of 'overlap'"),
+        ("[]", "not what a benchmark wrote with --json"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path, text, said):
+    path = tmp_path / "found.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        plots.draw_again(path, tmp_path / "found.png")

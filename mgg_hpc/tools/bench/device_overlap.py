@@ -12,7 +12,8 @@ is 0 where one waits for the other, and 1 where the shorter one costs nothing. B
 those that MGG is compared with: `bulk` (all rows arrive, then sums), `direct` (loads through pointers), and `managed`:
 pages move to the GPU as they are touched, and back to the host between turns. If asked for, too: `ring` (whole
 partitions, passed on), and gets without neighbour partitions (`get-whole`), asked for when they are needed
-(`get-late`), by single threads (`get-thread`) or by whole blocks (`get-block`).
+(`get-late`), by single threads (`get-thread`) or by whole blocks (`get-block`), or one row an edge without anything of
+MGG (`get-plain`).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from ...plan import crossing, waves, workload
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 from ...runtime.backends import cuda
+from ...runtime.backends.base import Geometry, Rows
 from ...runtime.backends.base import Options as BackendOptions
-from ...runtime.backends.base import Rows
 from ...runtime.backends.cuda_memory import ManagedMemory
 from ...runtime.backends.world import World
 from . import contest, document, subjects
@@ -52,6 +53,7 @@ STUDIES = {
     "get-late": cuda.Study(interleave=False),
     "get-thread": cuda.Study(level="thread"),
     "get-block": cuda.Study(level="block"),
+    "get-plain": cuda.Study(partition=False, interleave=False),  # and a row at a time
 }
 WAYS = ("halo", "get", "bulk", "direct", "managed")
 HIDES = ("halo", "get")  # what has parts
@@ -93,6 +95,7 @@ def moving_only(plan: Plan, *, edges: bool) -> Plan:
 class Way:
     """Two PEs that sum in one way, or do a part of it."""
 
+    name: str
     stage: Stage
     plans: Sequence[Plan]
     rows: list[Rows]
@@ -143,24 +146,29 @@ class Subject:
         random = np.random.default_rng(0)
         self.x = random.standard_normal((graph.nodes, format.dim), dtype=np.float32).astype(format.dtype)
         self.uploaded = stage.memory.uploaded(self.x)
-        world = World(1)
-        self.alone = cuda.DeviceBackend(0, world, BackendOptions(self.geometry), stage.module, stage.memory)
-        self.out = self.alone.padded(self.plans[0].destinations, format)
+        backend = cuda.DeviceBackend(0, World(1), BackendOptions(self.geometry), stage.module, stage.memory)
+        self.out = backend.padded(self.plans[0].destinations, format)
 
-    def sums(self) -> Way:
-        """All rows on the GPU: what sums take by themselves."""
-        rows = self.alone.rows(np.array([len(self.x)]), self.format, symmetric=False)
+    def geometry_of(self, name: str) -> Geometry:
+        """A way's."""
+        return replace(self.geometry, ps=1, dist=1) if name == "get-plain" else self.geometry
+
+    def sums(self, name: str = "direct") -> Way:
+        """All rows on the GPU: what sums take by themselves. The same bits as those of a way of this name."""
+        study, options = cuda.Study(partition=STUDIES[name].partition), BackendOptions(self.geometry_of(name))
+        stage, world = self.stage, World(1)
+        backend = cuda.DeviceBackend(0, world, options, stage.module, stage.memory, study)
+        rows = backend.rows(np.array([len(self.x)]), self.format, symmetric=False)
         rows.local[:] = self.uploaded
-        return Way(self.stage, [self.whole], [rows], [self.alone], self.out, World(1))
+        return Way(name, stage, [self.whole], [rows], [backend], self.out, world)
 
     def way(self, name: str, plans: Sequence[Plan] | None = None, *, near: bool = False) -> Way:
         """One of STUDIES, whole or over a part of its plan. near: all rows lie on the GPU."""
         stage, world = self.stage, World(2)
         memory = stage.memory if near else stage.slow["managed" if name == "managed" else "pinned"]
+        options = BackendOptions(self.geometry_of(name))
         backends = [
-            cuda.DeviceBackend(
-                rank, world, BackendOptions(self.geometry), stage.module, stage.memory, STUDIES[name], table
-            )
+            cuda.DeviceBackend(rank, world, options, stage.module, stage.memory, STUDIES[name], table)
             for rank, table in enumerate((stage.memory, memory))
         ]
         pushed = name in ("halo", "bulk", "ring")
@@ -185,7 +193,7 @@ class Subject:
             backend.prepare(plan, self.format)
         for backend, plan, of in zip(backends, plans, rows, strict=True):
             backend.ready(plan, of)
-        return Way(stage, plans, rows, backends, self.out, world, between)
+        return Way(name, stage, plans, rows, backends, self.out, world, between)
 
     def moving(self, name: str) -> Way:
         """What fetching takes by itself: nothing is summed, or for `get` remote rows only."""
@@ -199,7 +207,7 @@ class Subject:
         way.between()
         way.call()
         found = way.stage.tensor(self.out).clone()
-        self.sums().call()
+        self.sums(way.name).call()
         return int((found != way.stage.tensor(self.out)).sum())
 
 

@@ -21,6 +21,7 @@ WAY_COLOURS = {
     "get-late": "#c98a2b",
     "get-thread": "#d9b38c",
     "get-block": "#a8701c",
+    "get-plain": "#6b4a12",
 }
 SENT, WAITED, SUMMING = "#8fb3cc", "#eadfce", "#c8432b"
 

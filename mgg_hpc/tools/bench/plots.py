@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,26 @@ def draw(found: dict[str, Any], path: Path) -> None:
     from .overlap_plot import overlap
 
     {"aggregate": aggregate, "epoch": epoch, "device-overlap": overlap}[found["benchmark"]](found, path)
+
+
+def draw_again(document: Path, picture: Path) -> None:
+    """The picture of a benchmark's JSON. Raises InputError for a file that is none, or that has no picture."""
+    try:
+        found = json.loads(document.read_text())
+        known = found["format"] == "mgg-bench" and found["benchmark"] in (
+            "aggregate",
+            "epoch",
+            "device-overlap",
+        )
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{document}: not what a benchmark wrote with --json ({error})") from error
+    if not known:
+        raise InputError(
+            f"{document}: there is no picture of {found.get('benchmark')!r} of {found['format']!r}"
+        )
+    if not picture.absolute().parent.is_dir():
+        raise InputError(f"{picture}: there is no folder {picture.parent}")
+    draw(found, picture)
 
 
 def caption(figure: Any, found: dict[str, Any]) -> None:
