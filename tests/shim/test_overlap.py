@@ -13,7 +13,7 @@ from gpu.engine import HostMemory
 from mgg_hpc.__main__ import main
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.tools.bench import device_overlap, device_stage, subjects
+from mgg_hpc.tools.bench import device_overlap, device_stage, device_ways, subjects
 from mgg_hpc.tools.bench.document import Options
 
 FLOAT = np.dtype(np.float32)
@@ -125,7 +125,7 @@ def test_ways_that_sum_something_else_are_an_error(stage, monkeypatch):
 
 def test_ways_that_sum_nothing_are_an_error(stage, monkeypatch):
     """Whatever another way has left in the outputs."""
-    monkeypatch.setattr(device_overlap.Way, "call", lambda self: None)
+    monkeypatch.setattr(device_ways.Way, "call", lambda self: None)
     graph = subjects.read("uniform:5:4")
     with pytest.raises(AssertionError, match=r"direct: \d+ sums differ"):
         device_overlap.measure(stage, graph, 0.3, RowFormat(FLOAT, 4), ["direct"], 1)

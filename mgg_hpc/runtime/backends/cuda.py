@@ -21,6 +21,7 @@ from ...plan.workload import Plan
 from .base import Epilogue, Geometry, Options, Rows, check_operation
 from .cuda_halo import Halo
 from .cuda_memory import Memory
+from .cuda_module import limits_of
 from .world import World
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -30,12 +31,6 @@ THREADS = 256  # of a block, of kernels that have no wpb
 PUT_OFF_BYTES = 256 << 20  # for sums that wait for more rows; with fewer, workers wait themselves
 MOST_TABLES = 64  # of gathers
 DEFAULT_CHANNEL = 1  # NVSHMEMX_QP_DEFAULT
-
-
-def limits_of(module: Any) -> Limits:
-    """What the current GPU holds."""
-    found = module.limits()
-    return Limits(**{name: found[name] for name in Limits.__dataclass_fields__})
 
 
 def default_geometry(widest: RowFormat, limits: Limits) -> Geometry:

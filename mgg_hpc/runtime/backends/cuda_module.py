@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...plan import launch
+from ...plan.launch import Limits
 from ...plan.layout import ARRIVAL, CHUNK, PUSH, SEGMENT
 
 
@@ -48,3 +49,9 @@ def need_device(module: Any) -> int:
     if not count:
         raise InputError(f"no CUDA device ({why or 'none is visible'})")
     return count
+
+
+def limits_of(module: Any) -> Limits:
+    """What the current GPU holds."""
+    found = module.limits()
+    return Limits(**{name: found[name] for name in Limits.__dataclass_fields__})
