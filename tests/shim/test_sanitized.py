@@ -92,7 +92,7 @@ def test_the_table_of_cases(rng, sanitized, tmp_path, bulk):
 
 
 @pytest.mark.parametrize(
-    ("file", "objects", "old", "new", "report"),
+    ("file", "objects", "old", "new", "report", "where"),
     [
         (
             "sddmm.cuh",
@@ -100,6 +100,7 @@ def test_the_table_of_cases(rng, sanitized, tmp_path, bulk):
             "const int64_t at = edge + u < end ? edge + u : end - 1;",
             "const int64_t at = edge + u;",
             "AddressSanitizer: heap-buffer-overflow",
+            "in void mgg::sddmm_direct<",  # not each of its addresses has a line
         ),
         (
             "worker.cuh",
@@ -107,13 +108,14 @@ def test_the_table_of_cases(rng, sanitized, tmp_path, bulk):
             "all << (in_warp - lane);",
             "all << (in_warp - lane + 32);",
             "runtime error: shift exponent",
+            "worker.cuh",
         ),
     ],
     ids=["address", "undefined behaviour"],
 )
-def test_a_planted_fault_is_reported(rng, sanitized, tmp_path, file, objects, old, new, report):
+def test_a_planted_fault_is_reported(rng, sanitized, tmp_path, file, objects, old, new, report, where):
     library = sanitized.altered(file, old, new, objects, tmp_path)
     done = run(sanitized, library, list(rng.bytes(4)), 1)
     assert done.returncode != 0 and "passed" not in done.stdout
     assert report in done.stderr, done.stderr[-4000:]
-    assert file in done.stderr
+    assert where in done.stderr
