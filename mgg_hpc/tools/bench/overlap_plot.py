@@ -92,7 +92,7 @@ def _hidden(axes: Any, found: dict[str, Any]) -> None:
         axes.axvline(at, color=colour, linewidth=0.9, linestyle="--")
         every += [hidden for _, hidden in known]
     axes.axhline(0.9, color=INK, linewidth=0.8, linestyle=":")
-    axes.plot([], [], color=INK, linewidth=0.9, linestyle="--", label="where the transfer takes most nearly as long as the sums")
+    axes.plot([], [], color=INK, linewidth=0.9, linestyle="--", label="balance point, or nearest to it")
     axes.set_ylim(max(-0.25, min([0, *every])) - 0.02, max([1.05, *every]))
     axes.set_xlabel("share of the rows that is remote")
     axes.set_ylabel("hidden share")
