@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..data import symmetry
 from ..data.graph import SparseRows
@@ -92,20 +93,20 @@ def load_part(path: Path, comm: Any) -> Part:
     return part
 
 
-def gcn_adjacency(comm: Any, part: Part, dtype: torch.dtype, ps: int) -> Adjacency:
+def gcn_adjacency(comm: Any, part: Part, dtype: torch.dtype, ps: int, device: str = "cpu") -> Adjacency:
     """The normalised adjacency of Kipf and Welling for this rank, with the plans of both directions. Collective.
 
-    Takes the edges out of ``part``.
+    device: the backend's. Takes the edges out of ``part``.
     """
     first = int(part.bounds[comm.rank])
     indptr, indices, weight = adjacency.with_self_loops(first, *part.take_edges())
     degree = adjacency.in_degree(indptr, weight)
-    scale = torch.from_numpy(adjacency.inverse_square_root(degree)).to(dtype)
-    forward, forward_weight = _planned(comm, part, indptr, indices, weight, dtype, ps)
+    scale = torch.from_numpy(adjacency.inverse_square_root(degree)).to(device, dtype)
+    forward, forward_weight = _planned(comm, part, indptr, indices, weight, ps, (device, dtype))
     if not part.directed:
         return Adjacency(forward, forward, scale, forward_weight, forward_weight)
     indptr, indices, weight = exchange.transpose(comm, part.bounds, indptr, indices, weight)
-    backward, backward_weight = _planned(comm, part, indptr, indices, weight, dtype, ps)
+    backward, backward_weight = _planned(comm, part, indptr, indices, weight, ps, (device, dtype))
     return Adjacency(forward, backward, scale, forward_weight, backward_weight)
 
 
@@ -115,14 +116,14 @@ def _planned(
     indptr: NDArray[np.int64],
     indices: NDArray[np.integer],
     weight: NDArray[np.float32] | None,
-    dtype: torch.dtype,
     ps: int,
-) -> tuple[Plan, NDArray[Any] | None]:
-    """A plan, and the edge weights in its order, of the rows' dtype."""
+    kind: tuple[str, torch.dtype],
+) -> tuple[Plan, Tensor | None]:
+    """A plan, and the edge weights in its order. kind: their device and dtype, which are the rows'."""
     plan = workload.build(comm.rank, part.bounds, indptr, indices, ps, keep_edges=weight is not None)
     if weight is None or plan.edge is None:
         return plan, None
-    return replace(plan, edge=None), torch.from_numpy(weight[plan.edge]).to(dtype).numpy()
+    return replace(plan, edge=None), torch.from_numpy(weight[plan.edge]).to(*kind)
 
 
 def input_features(
@@ -136,11 +137,11 @@ def input_features(
     if x is None:
         raise InputError(f"{part.path}: has no node features (/node/x); import the graph with features")
     if isinstance(x, SparseRows):
-        values = torch.from_numpy(x.data).to(dtype).numpy()
+        values = torch.from_numpy(x.data).to(dtype)
         if normalize == "row":
-            values /= _row_sums(values, x.indptr)
-        return SparseFeatures(backend, x.indptr, x.indices, values, x.shape[1])
-    dense = torch.from_numpy(x).to(dtype)
+            values /= torch.from_numpy(_row_sums(values.numpy(), x.indptr))
+        return SparseFeatures(backend, x.indptr, x.indices, values.to(backend.device), x.shape[1])
+    dense = torch.from_numpy(x).to(backend.device, dtype)
     if normalize == "row":
         total = dense.sum(1, keepdim=True)
         dense.div_(torch.where(total == 0, torch.ones_like(total), total))

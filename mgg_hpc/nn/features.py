@@ -17,7 +17,7 @@ from torch import Tensor
 from ..plan import workload
 from ..plan.workload import Plan
 from ..runtime.backends.base import Backend, Draw, Epilogue, Rows
-from .workspace import Workspace, row_format
+from .workspace import Workspace, as_array, as_tensor, row_format
 
 
 class _Pattern:
@@ -38,14 +38,22 @@ class _Pattern:
         self._rows: dict[tuple[int, int], Rows] = {}
 
     @cached_property
-    def transposed(self) -> tuple[Plan, NDArray[np.int64]]:
+    def places(self) -> tuple[Any, Any]:
+        """indptr and indices as the backend takes them."""
+        device = self.backend.device
+        offsets, columns = (torch.from_numpy(array).to(device) for array in (self.indptr, self.indices))
+        return as_array(offsets), as_array(columns)
+
+    @cached_property
+    def transposed(self) -> tuple[Plan, Tensor]:
         """The plan of the transposed matrix, and for each of its values the place in the original."""
         rows, columns = self.shape
         order = np.argsort(self.indices, kind="stable")
         indptr = workload.prefix_sum(np.bincount(self.indices, minlength=columns))
         row_of = np.repeat(np.arange(rows, dtype=np.int32), np.diff(self.indptr))
         ps = self.backend.geometry.ps
-        return workload.rectangular(self.backend.rank, indptr, row_of[order], rows, ps), order
+        plan = workload.rectangular(self.backend.rank, indptr, row_of[order], rows, ps)
+        return plan, torch.from_numpy(order).to(self.backend.device)
 
     @property
     def nbytes(self) -> int:
@@ -61,14 +69,14 @@ class _Pattern:
             counts[self.backend.rank] = count
             self._rows[count, dim] = self.backend.rows(counts, row_format(dim, self.dtype), symmetric=False)
         rows = self._rows[count, dim]
-        torch.from_numpy(rows.local).copy_(matrix)
+        as_tensor(rows.local).copy_(matrix)
         return rows
 
 
 class SparseFeatures:
     """A CSR matrix [n, F] of this rank's input features.
 
-    indptr int64 [n + 1], indices int32 [nnz] (columns), values [nnz] of the model's dtype.
+    indptr int64 [n + 1], indices int32 [nnz] (columns), values [nnz] of the model's dtype, on the backend's device.
     """
 
     def __init__(
@@ -76,11 +84,10 @@ class SparseFeatures:
         backend: Backend,
         indptr: NDArray[np.int64],
         indices: NDArray[np.int32],
-        values: NDArray[Any],
+        values: Tensor,
         columns: int,
     ) -> None:
-        self.values = values
-        self.dtype = torch.from_numpy(values[:0]).dtype
+        self.values, self.dtype = values, values.dtype
         self._pattern = _Pattern(backend, indptr, indices, columns, self.dtype)
         self.shape = self._pattern.shape
 
@@ -89,26 +96,26 @@ class SparseFeatures:
         """Bytes of the matrix, its plans, and the copies that training makes of its values."""
         return self._pattern.nbytes + 3 * self.values.nbytes
 
-    def with_values(self, values: NDArray[Any]) -> SparseFeatures:
+    def with_values(self, values: Tensor) -> SparseFeatures:
         """The same pattern with other values; plans and storage are shared."""
         other = object.__new__(SparseFeatures)
         other.__dict__.update(self.__dict__)
         other.values = values
         return other
 
-    def dropped(self, ids: NDArray[np.int64], draw: Draw) -> SparseFeatures:
+    def dropped(self, ids: Any, draw: Draw) -> SparseFeatures:
         """Dropout on the stored values; the zeros between them stay zeros. ids: int64 [n], original node ids."""
-        pattern, out = self._pattern, np.empty_like(self.values)
-        pattern.backend.dropout_csr(pattern.indptr, pattern.indices, self.values, out, ids, draw)
+        pattern, out = self._pattern, torch.empty_like(self.values)
+        pattern.backend.dropout_csr(*pattern.places, as_array(self.values), as_array(out), ids, draw)
         return self.with_values(out)
 
     def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
         """out [n, O] = scale * (X @ weight^T) for weight [O, F]; ``out`` is padded."""
         pattern = self._pattern
         source = pattern.filled(weight.detach().t())
-        epilogue = Epilogue(scale=None if scale is None else scale.numpy())
+        epilogue, edge = Epilogue(scale=as_array(scale)), as_array(self.values)
         pattern.backend.aggregate(
-            pattern.plan, "mul", "sum", source, out.numpy(), edge=self.values, epilogue=epilogue
+            pattern.plan, "mul", "sum", source, as_array(out), edge=edge, epilogue=epilogue
         )
 
     def gradient(self, rows: Tensor) -> Tensor:
@@ -117,5 +124,6 @@ class SparseFeatures:
         plan, order = pattern.transposed
         out = pattern.workspace.rows(self.shape[1], rows.shape[1], self.dtype)
         source = pattern.filled(rows.detach())
-        pattern.backend.aggregate(plan, "mul", "sum", source, out.numpy(), edge=self.values[order])
+        edge = as_array(self.values[order])
+        pattern.backend.aggregate(plan, "mul", "sum", source, as_array(out), edge=edge)
         return out.t()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from ..plan.layout import RowFormat
 from ..plan.workload import Plan
 from ..runtime.backends.base import Backend, Epilogue, Rows
-from .workspace import Workspace, row_format
+from .workspace import Workspace, as_array, as_tensor, row_format
 
 
 @dataclass(frozen=True)
@@ -22,14 +21,14 @@ class Adjacency:
     """A matrix to aggregate with: out = scale * (A' (scale * x)), A' with these plans and edge weights.
 
     forward sums over in-edges, backward over out-edges: for a symmetric graph they are the same object.
-    scale: [n] or None. weights: in each plan's order, or None for ones.
+    scale: [n] or None. weights: in each plan's order, or None for ones. On the backend's device.
     """
 
     forward: Plan
     backward: Plan
     scale: Tensor | None
-    forward_weight: NDArray[Any] | None = None
-    backward_weight: NDArray[Any] | None = None
+    forward_weight: Tensor | None = None
+    backward_weight: Tensor | None = None
 
 
 def plans_of(layers: Iterable[Adjacency]) -> list[Plan]:
@@ -64,7 +63,8 @@ def signal_bytes(waves: int, ranks: int) -> int:
 class GraphHandle:
     """One rank's rows of a graph, its adjacency, and two symmetric buffers used in turn (one barrier a layer).
 
-    counts: int64 [P], rows of each rank. ids: int64 [n], the original ids of this rank's nodes. layers: the adjacency
+    counts: int64 [P], rows of each rank. ids: int64 [n], the original ids of this rank's nodes; kept as the backend
+    takes them. layers: the adjacency
     of each layer, or one for all; they differ in their transfers only.
     widest: the largest width that will be exchanged. heap_bytes: this rank's symmetric memory.
     """
@@ -80,7 +80,8 @@ class GraphHandle:
         widest: int = 1,
     ) -> None:
         self._layers = [layers] if isinstance(layers, Adjacency) else list(layers)
-        self.backend, self.counts, self.ids, self.dtype = backend, counts, ids, dtype
+        self.backend, self.counts, self.dtype = backend, counts, dtype
+        self.ids = as_array(torch.from_numpy(ids).to(backend.device))
         format = row_format(widest, dtype)
         # If peers read any layer's rows, every layer publishes: buffers are used in turn by all of them.
         self._read_by_peers = read_by_peers(self._layers)
@@ -114,7 +115,7 @@ class GraphHandle:
         """
         self._turn = 1 - self._turn
         rows = self._buffers[self._turn].shaped(dim)
-        return rows, torch.from_numpy(rows.local)
+        return rows, as_tensor(rows.local)
 
     def aggregate(
         self,
@@ -131,11 +132,7 @@ class GraphHandle:
         plan = adjacency.backward if backward else adjacency.forward
         weight = adjacency.backward_weight if backward else adjacency.forward_weight
         out = self.workspace.rows(plan.destinations, rows.format.dim, self.dtype)
-        epilogue = Epilogue(
-            scale=None if adjacency.scale is None else adjacency.scale.numpy(),
-            bias=None if bias is None else bias.detach().numpy(),
-            relu=relu,
-        )
-        op = "copy" if weight is None else "mul"
-        self.backend.aggregate(plan, op, "sum", rows, out.numpy(), edge=weight, epilogue=epilogue)
+        epilogue = Epilogue(scale=as_array(adjacency.scale), bias=as_array(bias), relu=relu)
+        op, edge = "copy" if weight is None else "mul", as_array(weight)
+        self.backend.aggregate(plan, op, "sum", rows, as_array(out), edge=edge, epilogue=epilogue)
         return out

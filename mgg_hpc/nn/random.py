@@ -16,6 +16,7 @@ from ..runtime.backends.base import Draw
 from ..runtime.backends.host import uniform
 from .features import SparseFeatures
 from .graph import GraphHandle
+from .workspace import as_array
 
 INITIAL_WEIGHTS = 0x8000  # streams from here on are initial parameters; below, dropout by layer
 
@@ -53,7 +54,7 @@ class _Dropout(torch.autograd.Function):
 def _drop(x: Tensor, graph: GraphHandle, draw: Draw) -> Tensor:
     x = x if x.stride(1) == 1 else x.contiguous()
     out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
-    graph.backend.dropout(x.detach().numpy(), out.numpy(), graph.ids, draw)
+    graph.backend.dropout(as_array(x), as_array(out), graph.ids, draw)
     return out
 
 

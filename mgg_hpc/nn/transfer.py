@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..errors import InputError
 from ..plan import model, waves
@@ -114,9 +116,9 @@ def _routed(comm: Any, gcn: Adjacency, transfer: str, waves: int | None) -> Adja
 
 
 def _plan(
-    comm: Any, plan: Plan, weight: NDArray[Any] | None, transfer: str, waves: int | None
-) -> tuple[Plan, NDArray[Any] | None]:
+    comm: Any, plan: Plan, weight: Tensor | None, transfer: str, waves: int | None
+) -> tuple[Plan, Tensor | None]:
     if transfer != "halo":
         return replace(plan, transfer=transfer), weight
     made, order = exchange.halo_in_waves(comm, plan, waves)
-    return made, None if weight is None else weight[order]
+    return made, None if weight is None else weight[torch.from_numpy(order).to(weight.device)]

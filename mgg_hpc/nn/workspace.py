@@ -1,7 +1,8 @@
-"""Storage for rows that come and go every epoch: kept when a tensor is done with it, and used again.
+"""Arrays of a backend's memory as torch sees them; and storage for rows that come and go every epoch.
 
-Activations are large and live for a part of an epoch. Freshly allocated, they cost a page fault for every 4 KiB, and
-what the allocator keeps between epochs lies in pieces; here each size is allocated as often as it is live at once.
+Activations are large and live for a part of an epoch. Freshly allocated on a host, they cost a page fault for every
+4 KiB, and what the allocator keeps between epochs lies in pieces; here each size is allocated as often as it is live at
+once. On a GPU torch's allocator does the same.
 """
 
 from __future__ import annotations
@@ -24,6 +25,18 @@ def row_format(dim: int, dtype: torch.dtype) -> RowFormat:
     return RowFormat(np.dtype(str(dtype).removeprefix("torch.")), dim)
 
 
+def as_tensor(array: Any) -> Tensor:
+    """An array of a backend's memory, over the same memory."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(array)
+
+
+def as_array(tensor: Tensor | None) -> Any:
+    """What a backend takes for a tensor of its device, over the same memory: NumPy's on a host. None stays None."""
+    if tensor is None:
+        return None
+    return tensor.detach() if tensor.is_cuda else tensor.detach().numpy()
+
+
 class Workspace:
     """Hands out rows as ordinary tensors; a buffer returns when the last tensor over it is gone."""
 
@@ -34,6 +47,8 @@ class Workspace:
     def rows(self, count: int, dim: int, dtype: torch.dtype) -> Tensor:
         """Uninitialised rows [count, dim], padded as kernels store them."""
         format = row_format(dim, dtype)
+        if self._backend.device != "cpu":
+            return torch.empty(count, format.stride, dtype=dtype, device=self._backend.device)[:, :dim]
         size = count * format.row_bytes
         free = self._free[size]
         buffer = free.pop() if free else self._allocate(count, format)

@@ -135,6 +135,10 @@ class Backend(Protocol):
     threads: int
 
     @property
+    def device(self) -> str:
+        """Where the arrays lie that calls take, as torch names it: "cpu" for NumPy's, else they are tensors."""
+
+    @property
     def reaches_peers(self) -> bool:
         """Whether every rank reads every other's symmetric rows through pointers. The same on all ranks."""
 
@@ -198,19 +202,22 @@ class Backend(Protocol):
         "halo".
         """
 
-    def dropout(self, x: Any, out: Any, ids: NDArray[np.int64], draw: Draw) -> None:
-        """out[i, c] = x[i, c] / (1 - p) where the draw of (ids[i], c) keeps it, else 0; x, out [n, F] of one dtype."""
+    def dropout(self, x: Any, out: Any, ids: Any, draw: Draw) -> None:
+        """out[i, c] = x[i, c] / (1 - p) where the draw of (ids[i], c) keeps it, else 0; x, out [n, F] of one dtype.
+
+        ids: int64 [n].
+        """
 
     def dropout_csr(
         self,
-        indptr: NDArray[np.int64],
-        indices: NDArray[np.int32],
+        indptr: Any,
+        indices: Any,
         values: Any,
         out: Any,
         ids: Any,
         draw: Draw,
     ) -> None:
-        """The same for the stored values [nnz] of CSR rows, in columns ``indices``."""
+        """The same for the stored values [nnz] of CSR rows: indptr int64 [n + 1], columns ``indices`` int32 [nnz]."""
 
     def close(self) -> None:
         """Give back all symmetric storage. Collective."""

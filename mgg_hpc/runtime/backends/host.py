@@ -71,6 +71,7 @@ class HostBackend:
     """
 
     name = "host"
+    device = "cpu"
     reaches_peers = True
     halo_waves: int | None = None
     probe_rows = 16384  # more than a core's caches and its page table's hold
