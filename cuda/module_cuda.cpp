@@ -10,6 +10,8 @@
 #include "bindings.h"
 #include "device_halo.h"
 #include "kernels_cuda.h"
+#include "mgg/semantics.h"
+#include "module_nvshmem.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -195,6 +197,22 @@ class Gathers {
   mgg::gpu::Memory bounds_, tables_;
 };
 
+template <class S>
+void dropout(uint64_t x, int64_t x_stride, uint64_t out, int64_t out_stride, uint64_t ids, int64_t rows,
+             int64_t columns, const mgg::Drawn& drawn, const Geometry& geometry) {
+  if (rows == 0 || columns == 0) return;
+  const uint64_t starts = x | out | static_cast<uint64_t>(x_stride | out_stride) * sizeof(S);
+  mgg::dropout({at<S>(x), at<S>(out), x_stride, out_stride, at<int64_t>(ids), rows, columns, drawn, starts % 16 == 0},
+               geometry.shape, geometry.launch());
+}
+void dropout_csr(uint64_t indptr, uint64_t indices, uint64_t values, uint64_t out, uint64_t ids, int64_t rows,
+                 const mgg::Drawn& drawn, const Geometry& geometry) {
+  if (rows == 0) return;
+  mgg::dropout({at<int64_t>(indptr), at<int32_t>(indices), at<float>(values), at<float>(out), at<int64_t>(ids), rows,
+                drawn},
+               geometry.launch());
+}
+
 void gather_floor(uint64_t indices, int64_t edges, uint64_t rows, int64_t row_bytes, uint64_t seen,
                   const Geometry& geometry) {
   if (edges == 0) return;
@@ -356,7 +374,21 @@ NB_MODULE(_cuda, module) {
       .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,
            "mine"_a, "row_bytes"_a)
       .def("rows", &Gathers::rows, "ids"_a, "count"_a, "out"_a, "geometry"_a);
+  nb::class_<mgg::Drawn>(module, "Drawn")
+      .def("__init__", [](mgg::Drawn* self, double p, uint64_t seed, uint32_t epoch, uint32_t stream) {
+        new (self) mgg::Drawn{seed, epoch, stream, mgg::dropout_threshold(p), static_cast<float>(1 / (1 - p))};
+      }, "p"_a, "seed"_a, "epoch"_a, "stream"_a);
+#define MGG_DROPOUT(name, S)                                                                                 \
+  module.def("dropout_" name, dropout<S>, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "ids"_a, "rows"_a, \
+             "columns"_a, "drawn"_a, "geometry"_a)
+  MGG_DROPOUT("float32", float);
+  MGG_DROPOUT("float16", mgg::Float16);
+  MGG_DROPOUT("bfloat16", mgg::BFloat16);
+#undef MGG_DROPOUT
+  module.def("dropout_csr", dropout_csr, "indptr"_a, "indices"_a, "values"_a, "out"_a, "ids"_a, "rows"_a, "drawn"_a,
+             "geometry"_a);
   module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "geometry"_a);
+  bind_nvshmem(module);
 #if defined(MGG_SHIM)
   bind_shim(module);
 #endif

@@ -189,6 +189,32 @@ class Gathers:
     def rows(self, ids: int, count: int, out: int, geometry: Geometry) -> None:
         """EdgeKernels.gather."""
 
+class Drawn:
+    """What dropout draws (base.Draw)."""
+
+    def __init__(self, p: float, seed: int, epoch: int, stream: int) -> None: ...
+
+def dropout_float32(
+    x: int,
+    x_stride: int,
+    out: int,
+    out_stride: int,
+    ids: int,
+    rows: int,
+    columns: int,
+    drawn: Drawn,
+    geometry: Geometry,
+) -> None:
+    """Backend.dropout. Strides: values from row to row."""
+
+dropout_float16 = dropout_float32
+dropout_bfloat16 = dropout_float32
+
+def dropout_csr(
+    indptr: int, indices: int, values: int, out: int, ids: int, rows: int, drawn: Drawn, geometry: Geometry
+) -> None:
+    """Backend.dropout_csr, of float32."""
+
 def struct_sizes() -> list[int]:
     """Bytes of the structs shared with Python: Chunk, Segment, Push, Arrival."""
 
@@ -220,3 +246,27 @@ occupancy_bfloat16 = occupancy_float32
 
 def gather_floor(indices: int, edges: int, rows: int, row_bytes: int, seen: int, geometry: Geometry) -> None:
     """Read the rows of int32 ``indices`` [edges] in their order. seen: uint32 of each thread, or 0 to store nothing."""
+
+def nvshmem_unique_id() -> bytes:
+    """What one PE makes, and all start a job with."""
+
+def nvshmem_start(unique_id: bytes, rank: int, size: int) -> int:
+    """This process becomes one of ``size`` PEs, on its current GPU. Collective. nvshmemx_init_status_t, 2 or more.
+
+    There must be a GPU: NVSHMEM does not ask.
+    """
+
+def nvshmem_allocate(nbytes: int) -> int:
+    """Zeros on the symmetric heap, as many on every PE; their address here. Collective."""
+
+def nvshmem_release(address: int) -> None:
+    """Gives them back. Collective."""
+
+def nvshmem_pointer(address: int, pe: int) -> int:
+    """Where this process sees the same place of another PE; 0 where no pointer reaches it."""
+
+def nvshmem_barrier(stream: int) -> None:
+    """On a stream: ends once all PEs have got there; then what they wrote before can be read."""
+
+def nvshmem_finish() -> None:
+    """Ends the job. Collective."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib.util
 import subprocess
@@ -18,6 +19,7 @@ from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends import cuda, cuda_module
 from mgg_hpc.runtime.backends.base import Geometry, Options
 from mgg_hpc.runtime.backends.cuda_memory import TorchMemory, nothing_freed
+from mgg_hpc.runtime.backends.cuda_nvshmem import Job
 from mgg_hpc.runtime.backends.world import World
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
@@ -33,6 +35,9 @@ class HostMemory:
 
     def uploaded(self, array):
         return array.copy()
+
+    def view(self, address, nbytes):
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def address(self, array):
         return array.ctypes.data
@@ -65,6 +70,7 @@ class Engine:
 
     def __init__(self, device: str, module: Any, memory: Any) -> None:
         self.device, self.module, self.memory = device, module, memory
+        self.repeats = 100 if device == "cuda" else 2  # of what must give the same bits each time
         self._seed = 0
         self._streams: list[Any] = []
 
@@ -74,9 +80,9 @@ class Engine:
         return cls("shim", cuda_module.checked(_loaded(library)), HostMemory())
 
     @classmethod
-    def gpu(cls) -> Engine:
-        """The current GPU. Raises InputError where there is none."""
-        module = cuda_module.load()
+    def gpu(cls, library: Path | None = None) -> Engine:
+        """The current GPU, through the package's _cuda or another. Raises InputError where there is none."""
+        module = cuda_module.load() if library is None else cuda_module.checked(_loaded(library))
         cuda_module.need_device(module)
         return cls("cuda", module, TorchMemory())
 
@@ -111,6 +117,14 @@ class Engine:
                 backend.has_gets = far
                 backend.channels = list(range(CHANNELS))
             made.append(backend)
+        return made
+
+    def backend(self, job: Job, geometry: Geometry) -> cuda.DeviceBackend:
+        """This process's, one of a job's that share a GPU."""
+        made = cuda.DeviceBackend(job.rank, job, Options(geometry), self.module, self.memory)
+        made.share = 1 / job.size
+        if self.device == "shim":
+            made.channels = list(range(CHANNELS))
         return made
 
     @contextlib.contextmanager

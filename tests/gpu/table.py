@@ -40,8 +40,11 @@ class Entry:
         return f"{self.operation}-{self.dtype}-{self.width}-{self.case}"
 
 
-def entries(*, whole: bool) -> Iterator[Entry]:
-    """All of them; or, where not whole, sums at every width and the others at a few."""
+def entries(*, whole: bool, small: bool = False) -> Iterator[Entry]:
+    """All of them; where not whole, sums at every width and the others at a few; where small, each over two graphs."""
+    if small:
+        yield from (Entry(name, "float32", 33, case) for name in OPERATIONS for case in ("ordinary", "hub"))
+        return
     for operation in OPERATIONS:
         types = ("float32",) if operation == "softmax" else DTYPES
         widths = cases.WIDTHS if whole or operation in ("sum", "weighted") else FEW_WIDTHS
@@ -95,7 +98,7 @@ def sums(engine, case, entry, rng, *, weighted=False):
 
 def same_bits(engine, case, entry, rng):
     """Whatever the transfer and the order of execution, and however often."""
-    found, runs = set(), {"cuda": 100}.get(engine.device, 2)
+    found, runs = set(), engine.repeats
     for transfer in ("direct", "get", "halo"):
         world = Played(engine, case, random_rows(case, entry, np.random.default_rng(1)), transfer=transfer)
         found |= {world.aggregate(rng).tobytes() for _ in range(runs)}

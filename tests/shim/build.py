@@ -36,10 +36,18 @@ class Build:
             "nanobind": (binding / "nb_combined.cpp", ("-w",)),
             **{
                 name: (HERE / f"{name}.cpp", ())
-                for name in ("shim", "shim_memory", "runtime_shim", "module_shim", "exercises")
+                for name in (
+                    "shim",
+                    "shim_memory",
+                    "runtime_shim",
+                    "nvshmem_shim",
+                    "module_shim",
+                    "exercises",
+                )
             },
             "module_cuda": (CUDA / "module_cuda.cpp", ()),
-            "rows": (CUDA / "rows.cu", ()),
+            "module_nvshmem": (CUDA / "module_nvshmem.cpp", ()),
+            **{name: (CUDA / f"{name}.cu", ()) for name in ("dropout", "rows")},
             **{
                 f"{source}_{name}": (CUDA / f"{source}.cu", (f"-DMGG_ROWS={of}",))
                 for source in ("halo", "get", "aggregate")

@@ -1,6 +1,8 @@
 // Fibers, and who goes on.
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "shim_run.h"
@@ -15,6 +17,7 @@ namespace shim {
 thread_local Run* running = nullptr;
 thread_local Fiber* current = nullptr;
 Counts counts;
+std::atomic<uint64_t>* shared_events = nullptr;
 
 namespace {
 
@@ -24,6 +27,9 @@ thread_local size_t home_bytes = 0;
 #endif
 
 }  // namespace
+
+uint64_t events() { return shared_events ? shared_events->load() : running->events; }
+void count_event() { shared_events ? void(++*shared_events) : void(++running->events); }
 
 // Away from the fiber that runs, to the scheduler; back once that has drawn it again.
 void leave() {
@@ -195,6 +201,14 @@ void draw_and_enter() {
   if (next->state == Fiber::ended && running->failure.empty()) end_fiber(*next);
 }
 
+// Where nobody here can go on: whether other processes may still set signals that some wait for.
+bool others_may_come(std::chrono::steady_clock::time_point idle_since) {
+  constexpr auto patience = std::chrono::seconds(60);
+  if (!shared_events || running->parked.empty()) return false;
+  std::this_thread::sleep_for(std::chrono::microseconds(50));
+  return std::chrono::steady_clock::now() - idle_since < patience;
+}
+
 void find_stuck() {
   if (!running->parked.empty()) {
     const Parked& first = running->parked.front();
@@ -285,10 +299,15 @@ void run(const std::vector<Launch>& launches, uint64_t seed) {
     const auto end = launches.begin() + static_cast<std::ptrdiff_t>(grid);
     if (std::none_of(launches.begin(), end, same)) begin_grid(static_cast<int>(grid));
   }
+  auto idle_since = std::chrono::steady_clock::now();
   while (here.failure.empty()) {
     if (here.ready.empty() && here.landings.empty()) unpark();
-    if (here.ready.empty() && here.landings.empty()) break;
+    if (here.ready.empty() && here.landings.empty()) {
+      if (others_may_come(idle_since)) continue;
+      break;
+    }
     draw_and_enter();
+    if (shared_events && here.ready.empty()) idle_since = std::chrono::steady_clock::now();
   }
   if (here.failure.empty()) find_stuck();
   running = outer;

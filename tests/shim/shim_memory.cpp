@@ -49,7 +49,7 @@ void raise(uint64_t* signal, uint64_t value) {
     return;
   }
   *signal = value;
-  ++running->events;
+  count_event();
   unpark();
 }
 
@@ -215,7 +215,7 @@ void quiet_puts() {
 
 uint64_t peek_signal(const uint64_t* signal) {
   yield();
-  if (!std::exchange(current->looked, true)) current->seen = running->events;
+  if (!std::exchange(current->looked, true)) current->seen = events();
   return *signal;
 }
 
@@ -228,8 +228,8 @@ void store_signal(uint64_t* signal, uint64_t value) {
 // A GPU would look again soon; here nothing can have changed before some signal has, which other lanes may have seen.
 void rest() {
   const Fiber* self = current;
-  const uint64_t seen = std::exchange(current->looked, false) ? current->seen : running->events;
-  wait_until([=] { return running->events != seen || others_wait(*self); }, "waits for a signal that never comes");
+  const uint64_t seen = std::exchange(current->looked, false) ? current->seen : events();
+  wait_until([=] { return events() != seen || others_wait(*self); }, "waits for a signal that never comes");
 }
 
 uint64_t clock() { return running->steps; }

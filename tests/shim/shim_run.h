@@ -2,6 +2,7 @@
 #pragma once
 #include <ucontext.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -98,15 +99,21 @@ struct Run {
   ucontext_t home;
   std::string failure;
   std::vector<Parked> parked;
-  uint64_t events = 0;  // signals that were set
+  uint64_t events = 0;  // signals that were set, where this process plays all PEs
   uint64_t steps = 0;
 };
 
 extern thread_local Run* running;
 extern thread_local Fiber* current;
 extern Counts counts;
+// Signals that were set, where PEs are processes; else null.
+extern std::atomic<uint64_t>* shared_events;
 
 // ---- shim.cpp
+
+// Signals that were set so far; and one more.
+uint64_t events();
+void count_event();
 
 // Away from the fiber that runs, to the scheduler; back once that has drawn it again.
 void leave();

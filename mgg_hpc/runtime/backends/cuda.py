@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...plan import crossing, launch
 from ...plan.launch import Launch, Limits
-from ...plan.layout import ROW_ALIGNMENT, RowFormat
+from ...plan.layout import RowFormat
 from ...plan.workload import Plan
-from .base import Epilogue, Geometry, Options, Rows, check_operation
+from . import cuda_dropout
+from .base import Draw, Epilogue, Geometry, Options, Rows, check_operation
+from .cuda_arrays import flat, name_of, padded_rows
 from .cuda_halo import Halo
 from .cuda_memory import Memory
 from .cuda_module import limits_of
-from .world import World
+from .world import Peers
 
-DTYPES = ("float32", "float16", "bfloat16")
 # Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
 DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
 THREADS = 256  # of a block, of kernels that have no wpb
@@ -57,10 +58,10 @@ class Study:
 
 
 class DeviceBackend:
-    """One rank of a World that this process plays on one GPU. See Backend and EdgeKernels for what calls do.
+    """One rank on one GPU, among others on other GPUs, or on this one. See Backend and EdgeKernels for what calls do.
 
-    Rows of other ranks are read through their pointers, as if they were on other GPUs. Launches go to the memory's
-    current stream and are not waited for; calls over one plan share scratch memory, and so belong on one stream.
+    Launches go to the memory's current stream and are not waited for; calls over one plan share scratch memory, and so
+    belong on one stream.
     """
 
     name = "cuda"
@@ -68,23 +69,24 @@ class DeviceBackend:
     halo_waves: int | None = 1  # which kernels cut into chunks
     cache_bytes = 0  # other GPUs' rows are not kept in this one's cache
     probe_rows = 1 << 18  # launches take longer than moving a few thousand rows
-    has_gets = False  # whether NVSHMEM runs, and fetches what no pointer reaches
     share = 1.0  # of the blocks that the GPU holds at once; less where other ranks run kernels on it
 
     def __init__(
         self,
         rank: int,
-        world: World,
+        world: Peers,
         options: Options,
         module: Any,
         memory: Memory,
         study: Study | None = None,
         table_memory: Memory | None = None,
     ) -> None:
-        """table_memory: where rows lie that peers read, if elsewhere."""
+        """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
         self.rank, self.size, self.geometry, self.meter = rank, world.size, options.geometry, options.meter
         self.memory, self.study = memory, study or Study()
-        self._table_memory = table_memory or memory
+        self._symmetric_memory = world.memory or memory
+        self._table_memory = table_memory or self._symmetric_memory
+        self.has_gets = world.gets
         self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
         self.chunk_bytes = crossing.CHUNK_BYTES
         self.native, self._world, self._made = module, world, 0
@@ -96,13 +98,19 @@ class DeviceBackend:
         self._stages: WeakKeyDictionary[Plan, Rows] = WeakKeyDictionary()
         self._channel_table: Any = None
 
+    @property
+    def device(self) -> str:
+        """See Backend.device."""
+        return str(getattr(self.memory.zeros(0), "device", "cpu"))
+
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows."""
         return self._allocated(counts, format, symmetric, self._table_memory if symmetric else self.memory)
 
     def symmetric(self, count: int, format: RowFormat) -> Rows:
         """As many rows on every rank, for this backend's own use."""
-        return self._allocated(np.full(self.size, count, dtype=np.int64), format, True, self.memory)
+        counts = np.full(self.size, count, dtype=np.int64)
+        return self._allocated(counts, format, True, self._symmetric_memory)
 
     def _allocated(
         self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool, memory: Memory
@@ -131,7 +139,8 @@ class DeviceBackend:
         self.memory.finish()
 
     def publish(self, rows: Rows) -> None:
-        """See Backend.publish; the ranks of a World take turns."""
+        """See Backend.publish; on the current stream."""
+        self._world.barrier(self.memory.stream())
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """See Backend.prepare: stagings and signals of a halo, and the ring of gets that no pointer serves."""
@@ -144,6 +153,7 @@ class DeviceBackend:
             self._stages[plan] = self.symmetric(
                 nbytes // launch.PACK, RowFormat(np.dtype(np.uint8), launch.PACK)
             )
+        self._world.barrier(self.memory.stream())  # no peer writes before this rank's memory is zeroed
 
     def ready(self, plan: Plan, src: Rows, reduce: str = "sum") -> None:
         """Allocate all that `aggregate` of these rows takes, or any of the same format over a halo.
@@ -242,10 +252,10 @@ class DeviceBackend:
         epilogue, kind = epilogue or Epilogue(), name_of(src.format)
         total = self.native.Sum(
             reduce,
-            self._flat("edge", edge, plan.edges),
-            self._table("out", out, plan.destinations, src.format),
-            self._flat("scale", epilogue.scale, plan.destinations),
-            self._flat("bias", epilogue.bias, src.format.dim),
+            flat(self.memory, "edge", edge, plan.edges),
+            padded_rows(self.memory, "out", out, plan.destinations, src.format),
+            flat(self.memory, "scale", epilogue.scale, plan.destinations),
+            flat(self.memory, "bias", epilogue.bias, src.format.dim),
             epilogue.relu,
         )
         native, made = self.native_plan(plan), self.launch(plan, src.format, reduce)
@@ -303,21 +313,23 @@ class DeviceBackend:
         made, (lanes, _) = self.native_plan(plan), launch.shape(src.format)
         getattr(made, f"sddmm_{name_of(src.format)}")(
             self._rows(src),
-            self._table("dst", dst, plan.destinations, src.format),
-            self._flat("out_edge", out_edge, plan.edges),
-            self._spread(lanes, made.tasks),
+            padded_rows(self.memory, "dst", dst, plan.destinations, src.format),
+            flat(self.memory, "out_edge", out_edge, plan.edges),
+            self.spread(lanes, made.tasks),
         )
 
     def edge_softmax(self, plan: Plan, scores: Any, out: Any) -> None:
         """See EdgeKernels.edge_softmax."""
         made = self.native_plan(plan)
-        scores_at, out_at = (self._flat(*named, plan.edges) for named in (("scores", scores), ("out", out)))
-        made.edge_softmax(scores_at, out_at, self._spread(8, made.tasks))
+        scores_at, out_at = (
+            flat(self.memory, *named, plan.edges) for named in (("scores", scores), ("out", out))
+        )
+        made.edge_softmax(scores_at, out_at, self.spread(8, made.tasks))
 
     def gather(self, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
         """See EdgeKernels.gather."""
         count = self.memory.kind(ids)[1][0] if len(self.memory.kind(ids)[1]) else 0
-        ids_at = self._flat("ids", ids, count, "int64")
+        ids_at = flat(self.memory, "ids", ids, count, "int64")
         unreached = np.flatnonzero((table.addresses == 0) & (table.counts > 0))
         if len(unreached) and not self.has_gets:
             raise ValueError(
@@ -329,8 +341,8 @@ class DeviceBackend:
                 f"gather: ids of {int(ids.min())} .. {int(ids.max())}, of {int(bounds[-1])} rows"
             )
         lanes, _ = launch.shape(table.format)
-        at = self._table("out", out, count, table.format)
-        self._gathers_of(table, bounds).rows(ids_at, count, at, self._spread(lanes, count))
+        at = padded_rows(self.memory, "out", out, count, table.format)
+        self._gathers_of(table, bounds).rows(ids_at, count, at, self.spread(lanes, count))
 
     def _gathers_of(self, table: Rows, bounds: NDArray[np.int64]) -> Any:
         """The tables of a gather in device memory, kept from call to call."""
@@ -341,6 +353,14 @@ class DeviceBackend:
                 self._gathers.clear()
             self._gathers[key] = self.native.Gathers(bounds, table.addresses, mine, row_bytes)
         return self._gathers[key]
+
+    def dropout(self, x: Any, out: Any, ids: Any, draw: Draw) -> None:
+        """See Backend.dropout."""
+        cuda_dropout.rows(self, x, out, ids, draw)
+
+    def dropout_csr(self, indptr: Any, indices: Any, values: Any, out: Any, ids: Any, draw: Draw) -> None:
+        """See Backend.dropout_csr; values are float32."""
+        cuda_dropout.values(self, (indptr, indices, values, out, ids), draw)
 
     def native_plan(self, plan: Plan) -> Any:
         """The plan on the GPU, made once."""
@@ -362,37 +382,7 @@ class DeviceBackend:
         sizes = (launch.lanes, launch.packs, launch.blocks, launch.threads, launch.shared_bytes)
         return self.native.Geometry(*sizes, self.memory.stream())
 
-    def _spread(self, lanes: int, workers: int) -> Any:
+    def spread(self, lanes: int, workers: int) -> Any:
         """Blocks for as many workers of ``lanes`` lanes as there is work for."""
         blocks = min(max(1, -(-workers * lanes // THREADS)), launch.MOST_BLOCKS)
         return self.native.Geometry(lanes, 1, blocks, THREADS, 0, self.memory.stream())
-
-    def _flat(self, name: str, array: Any, count: int, dtype: str = "float32") -> int:
-        """The address of contiguous values [count], or 0 for None. Raises ValueError for anything else."""
-        if array is None:
-            return 0
-        kind, shape, strides = self.memory.kind(array)
-        if kind != dtype or shape != (count,) or (count > 1 and strides != (1,)):
-            raise ValueError(f"{name}: {kind} {list(shape)}; expected contiguous {dtype} [{count}]")
-        return self.memory.address(array)
-
-    def _table(self, name: str, array: Any, count: int, format: RowFormat) -> int:
-        """The address of padded rows. Raises ValueError for anything else."""
-        kind, shape, strides = self.memory.kind(array)
-        if kind != format.dtype.name or shape != (count, format.dim):
-            raise ValueError(f"{name}: {kind} {list(shape)}; expected {format.dtype} [{count}, {format.dim}]")
-        address = self.memory.address(array)
-        inside = format.dim == 1 or strides[1] == 1
-        if count and not (strides[0] == format.stride and inside and address % ROW_ALIGNMENT == 0):
-            raise ValueError(
-                f"{name}: rows {strides[0]} values apart, at address {address:#x}; expected {format.stride} apart, "
-                f"from a multiple of {ROW_ALIGNMENT} bytes on"
-            )
-        return address
-
-
-def name_of(format: RowFormat) -> str:
-    """The name of the rows' type in the module. Raises ValueError for one that kernels do not take."""
-    if format.dtype.name not in DTYPES:
-        raise ValueError(f"GPU kernels take rows of {', '.join(DTYPES)}, and these are {format.dtype}")
-    return format.dtype.name

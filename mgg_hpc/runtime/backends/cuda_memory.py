@@ -36,6 +36,9 @@ class Memory(Protocol):
     def uploaded(self, array: NDArray[Any]) -> Any:
         """A copy of a NumPy array."""
 
+    def view(self, address: int, nbytes: int) -> Any:
+        """uint8 [nbytes] of memory that somebody else keeps."""
+
     def address(self, array: Any) -> int:
         """Of the first item."""
 
@@ -66,6 +69,10 @@ class TorchMemory:
         if array.dtype.name == "bfloat16":
             return self._torch.from_numpy(array.view(np.uint16)).cuda().view(self._torch.bfloat16)
         return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
+
+    def view(self, address: int, nbytes: int) -> Any:
+        """See Memory."""
+        return self._torch.as_tensor(_Array(address, nbytes), device="cuda")
 
     def address(self, array: Any) -> int:
         """See Memory."""
@@ -105,7 +112,7 @@ class ManagedMemory(TorchMemory):
     def zeros(self, nbytes: int) -> Any:
         """See Memory."""
         block = self._module.Managed(nbytes)
-        made = self._torch.as_tensor(_Array(block, nbytes), device="cuda")
+        made = self.view(block.address, nbytes)
         self._blocks[made.data_ptr()] = block
         return made
 
@@ -117,11 +124,10 @@ class ManagedMemory(TorchMemory):
 class _Array:
     """Bytes of the GPU's memory as other libraries take them."""
 
-    def __init__(self, block: Any, nbytes: int) -> None:
-        self.block = block
+    def __init__(self, address: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {
             "shape": (nbytes,),
             "typestr": "|u1",
-            "data": (block.address, False),
+            "data": (address, False),
             "version": 3,
         }

@@ -1,9 +1,10 @@
-"""Ranks that one process plays."""
+"""The ranks of a device's backend: their symmetric memory, and ranks that one process plays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,24 @@ from numpy.typing import NDArray
 def everybody(rank: int, peer: int) -> bool:
     """All ranks reach each other's memory."""
     return True
+
+
+class Peers(Protocol):
+    """All ranks, as one of them sees them.
+
+    memory: where symmetric memory is allocated, if elsewhere than the backend's own. gets: whether a transport fetches
+    what no pointer reaches.
+    """
+
+    size: int
+    memory: Any
+    gets: bool
+
+    def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
+        """This rank's ``number``-th allocation is at this address. Where this rank finds all of them, [P]; or 0."""
+
+    def barrier(self, stream: int) -> None:
+        """On a stream: ends once all ranks have got there."""
 
 
 @dataclass
@@ -32,6 +51,11 @@ class World:
     size: int
     reaches: Callable[[int, int], bool] = everybody
     allocations: list[Allocation] = field(default_factory=list)
+    memory: Any = None
+    gets: bool = False
+
+    def barrier(self, stream: int) -> None:
+        """See Peers: ranks that take turns have nothing to wait for."""
 
     def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
         """This rank's ``number``-th allocation is at this address. Where all of them are, as it sees them, [P].

@@ -1,0 +1,102 @@
+"""The PEs of a job, each a process with a GPU, and memory on NVSHMEM's symmetric heap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from .cuda_memory import Memory
+from .world import everybody
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+SHARED_GPU = {3: "kernels take turns", 4: "kernels run side by side (MPS)"}  # nvshmemx_init_status_t
+
+
+class Job:
+    """All ranks of a communicator as PEs of the same numbers. Making it is collective, and starts NVSHMEM.
+
+    memory: arrays on this rank's GPU. reaches(rank, peer): whether kernels of ``rank`` may use pointers to memory of
+    ``peer`` where there are any. Only one job can run in a process at a time. Raises InputError, the same on all
+    ranks, where NVSHMEM does not start.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        module: Any,
+        memory: Memory,
+        reaches: Callable[[int, int], bool] = everybody,
+    ) -> None:
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self._module, self._reaches = module, reaches
+        self._held: list[int] = []
+        problem, status = "", 0
+        try:
+            made = module.nvshmem_unique_id() if self.rank == 0 else None
+        except RuntimeError as error:
+            made, problem = None, str(error)
+        unique_id = comm.bcast(made)
+        if unique_id is not None:
+            try:
+                status = module.nvshmem_start(unique_id, self.rank, self.size)
+            except RuntimeError as error:
+                problem = str(error)
+        problems = {rank: each for rank, each in enumerate(comm.allgather(problem)) if each}
+        if problems:
+            rank, first = next(iter(problems.items()))
+            raise InputError(f"rank {rank} of {self.size}: {first}")
+        self.shared_gpu = SHARED_GPU.get(status, "")
+        self.memory = SymmetricMemory(module, memory, self._held)
+        probe = memory.address(self.memory.zeros(1))
+        reached = self._seen(probe).all()
+        self.gets = not all(comm.allgather(bool(reached)))
+
+    def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
+        """Where this rank's kernels find all PEs' memory at this symmetric address, [P]; 0 where no pointer leads."""
+        return self._seen(address)
+
+    def _seen(self, address: int) -> NDArray[np.uint64]:
+        seen = [
+            self._module.nvshmem_pointer(address, pe) if self._reaches(self.rank, pe) else 0
+            for pe in range(self.size)
+        ]
+        return np.array(seen, dtype=np.uint64)
+
+    def barrier(self, stream: int) -> None:
+        """On a stream: ends once all PEs have got there, and what they wrote before can be read. Collective."""
+        self._module.nvshmem_barrier(stream)
+
+    def release(self) -> None:
+        """Give back all symmetric memory, which nothing may use any more. Collective."""
+        while self._held:
+            self._module.nvshmem_release(self._held.pop())
+
+    def finish(self) -> None:
+        """Give everything back, and end NVSHMEM. Collective."""
+        self.release()
+        self._module.nvshmem_finish()
+
+
+class SymmetricMemory:
+    """Bytes on the symmetric heap, seen as arrays of another Memory: allocating is collective.
+
+    held: where addresses are kept until all are given back.
+    """
+
+    def __init__(self, module: Any, of: Memory, held: list[int]) -> None:
+        self._module, self._of, self._held = module, of, held
+
+    def zeros(self, nbytes: int) -> Any:
+        """See Memory; as many bytes on every rank. Raises RuntimeError where the heap has no room."""
+        self._held.append(self._module.nvshmem_allocate(nbytes))
+        return self._of.view(self._held[-1], nbytes)
+
+    def address(self, array: Any) -> int:
+        """See Memory."""
+        return self._of.address(array)

@@ -1,0 +1,98 @@
+"""Faults that sanitizers must report, planted into our own kernels: one for each tool."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A text of a source in cuda/, which is there once, and what stands in its place."""
+
+    file: str
+    old: str
+    new: str
+
+    def applied(self, text: str) -> str:
+        """The source with the fault. Raises ValueError where the source has changed."""
+        if text.count(self.old) != 1:
+            raise ValueError(
+                f"{self.file}: {self.old!r} is there {text.count(self.old)} times; expected once"
+            )
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong, the operation of the table that runs into it, and the object of tests/shim/build.py."""
+
+    what: str
+    operation: str
+    shim_object: str
+    edits: tuple[Edit, ...]
+
+
+FAULTS = {
+    "memcheck": Fault(
+        "edges beyond the last are read",
+        "sddmm",
+        "aggregate_float32",
+        (Edit("sddmm.cuh", "edge + u < end ? edge + u : end - 1;", "edge + u;"),),
+    ),
+    "racecheck": Fault(
+        "a row is copied to shared memory by one lane, and read by the others without waiting",
+        "sum",
+        "aggregate_float32",
+        (
+            Edit(
+                "aggregate.cuh",
+                "    device::expect_bulk(barrier(row), bytes);\n"
+                "    device::copy_bulk(slot(row, 0), pack_of(from, 0), bytes, barrier(row));\n",
+                "    for (int at = 0; at < bytes; at += 16)\n"
+                "      *reinterpret_cast<device::Pack*>(slot(row, 0) + at) =\n"
+                "          device::load_pack(pack_of(from, 0) + at);\n",
+            ),
+            Edit("aggregate.cuh", "      await(row);\n", ""),
+        ),
+    ),
+    "initcheck": Fault(
+        "the sum of a hub's part is not stored before all parts are added",
+        "sum",
+        "aggregate_float32",
+        (
+            Edit(
+                "row_worker.cuh",
+                "    store_partial(task.slot, sum);\n    worker.sync();\n",
+                "    worker.sync();\n",
+            ),
+        ),
+    ),
+    "synccheck": Fault(
+        "a lane synchronises with lanes that do not count on it",
+        "softmax",
+        "rows",
+        (
+            Edit(
+                "softmax.cuh",
+                "      device::sync_lanes(worker.mask);  // what lane 0 may see now",
+                "      device::sync_lanes(worker.mask & ~(1u << 31));  // what lane 0 may see now",
+            ),
+        ),
+    ),
+}
+
+
+def plant(folder: Path) -> None:
+    """A copy of the native sources with all faults, for CMake. Raises ValueError where a source has changed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "CMakeLists.txt", folder)
+    shutil.copytree(ROOT / "cuda", folder / "cuda")
+    for fault in FAULTS.values():
+        for edit in fault.edits:
+            path = folder / "cuda" / edit.file
+            path.write_text(edit.applied(path.read_text()))

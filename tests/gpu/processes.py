@@ -1,0 +1,240 @@
+"""Several PEs as processes of an MPI job, on one GPU or over the shim: sums against the float64 reference, and every
+transfer's bits against the first's, in calls that follow each other as layers do.
+
+    mpiexec -n 2 python tests/gpu/processes.py --json result.json
+    mpiexec -n 2 python tests/gpu/processes.py --unreached          NVSHMEM's gets and puts in place of pointers
+
+Exit codes are those of run.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parents[2]))
+
+import cases
+import ml_dtypes
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from world import plans_of
+
+from gpu import result, table
+from gpu.engine import Engine
+from gpu.played import MARGIN
+from gpu.result import Line
+from mgg_hpc import reference
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime.backends.base import Epilogue, Geometry
+from mgg_hpc.runtime.backends.cuda_nvshmem import Job
+from mgg_hpc.runtime.backends.world import everybody
+
+CALLS = 5  # the third of a halo waits for a credit; two sets of rows are used in turn
+WIDTHS = {"float32": (1, 33, 129), "float16": (31,), "bfloat16": (130,)}
+
+
+def only_self(rank: int, peer: int) -> bool:
+    return rank == peer
+
+
+@dataclass
+class Drawn:
+    """What all PEs draw alike: a graph, rows [calls, N, F], and what is done with them."""
+
+    case: cases.Case
+    x: list[np.ndarray]
+    reduce: str
+    weight: np.ndarray | None
+    scale: np.ndarray | None
+    geometry: Geometry
+    chunk_bytes: int
+
+    @classmethod
+    def of(cls, entry: table.Entry, rng: np.random.Generator, ranks: int) -> Drawn:
+        """Whole numbers where the reduction is exact then, or rounded once."""
+        case = cases.CASES[entry.case](rng, ranks)
+        reduce = str(rng.choice(["sum", "sum", "mean", "max"]))
+        rows = table.random_rows if reduce == "sum" else table.whole_rows
+        weight = rng.standard_normal(len(case.indices)).astype(np.float32)
+        scale = (2.0 ** rng.integers(-2, 3, case.nodes)).astype(np.float32)
+        return cls(
+            case,
+            [rows(case, entry, rng) for _ in range(CALLS)],
+            reduce,
+            weight if reduce == "sum" and rng.random() < 0.5 else None,
+            scale if rng.random() < 0.5 else None,
+            Geometry(*(int(each) for each in rng.integers(1, 5, 3)), far_ps=int(rng.integers(1, 4))),
+            int(rng.choice([1, 300, 2000, 1 << 17])),
+        )
+
+    def part(self, rank: int) -> slice:
+        """A PE's rows."""
+        return slice(int(self.case.bounds[rank]), int(self.case.bounds[rank + 1]))
+
+    def worst(self, call: int, rank: int, found: np.ndarray) -> float:
+        """The worst error of a PE's outputs as a share of its bound. Raises AssertionError beyond it."""
+        case, x = self.case, self.x[call]
+        arguments = (*reference.edge_list(case.indptr, case.indices), case.nodes, x, self.weight)
+        wanted = reference.aggregate(*arguments, self.reduce)
+        bound = np.zeros_like(wanted)
+        if self.reduce == "sum":
+            bound = reference.error_bound(*arguments)
+        elif self.reduce == "mean":
+            half = float(ml_dtypes.finfo(x.dtype).eps) if x.dtype.itemsize == 2 else 0.0
+            bound = np.abs(wanted) * (float(np.finfo(np.float32).eps) + half)
+        scale = np.ones(case.nodes) if self.scale is None else self.scale  # powers of two: exact
+        part = self.part(rank)
+        return table.within(found, (wanted * scale[:, None])[part], (bound * scale[:, None])[part])
+
+
+@dataclass
+class Processes:
+    """All PEs, from one of them. transfers: those that can be, and must give the same bits."""
+
+    engine: Engine
+    job: Job
+    comm: Any
+    transfers: tuple[str, ...]
+
+    def aggregate(
+        self, drawn: Drawn, transfer: str, rng: np.random.Generator
+    ) -> tuple[list[np.ndarray], list[str]]:
+        """This PE's outputs of all calls, and what is wrong beside their values. Collective."""
+        engine, case, rank = self.engine, drawn.case, self.job.rank
+        format, part = RowFormat(drawn.x[0].dtype, drawn.x[0].shape[1]), drawn.part(rank)
+        plan = plans_of(case, drawn.geometry.ps, transfer, 1)[rank]
+        backend = engine.backend(self.job, drawn.geometry)
+        backend.chunk_bytes = drawn.chunk_bytes
+        sets = [backend.rows(np.diff(case.bounds), format, symmetric=True) for _ in range(2)]
+        backend.prepare(plan, format)
+        edge = None if drawn.weight is None else engine.array(drawn.weight[case.edges(rank)][plan.edge])
+        epilogue = None if drawn.scale is None else Epilogue(engine.array(drawn.scale[part]))
+        op, outputs = "copy" if edge is None else "mul", []
+        for call, x in enumerate(drawn.x):
+            rows, beyond = sets[call % 2], engine.nan_rows(backend, plan.destinations + MARGIN, format)
+            out = beyond[: plan.destinations]
+            engine.fill(rows.local, x[part])
+            engine.seed(int(rng.integers(1 << 60)) + rank, rank)
+            backend.publish(rows)
+            backend.aggregate(plan, op, drawn.reduce, rows, out, edge=edge, epilogue=epilogue)
+            outputs.append(beyond)
+        backend.finish()
+        found = [engine.numpy(beyond) for beyond in outputs]
+        behind = np.concatenate([beyond[plan.destinations :] for beyond in found]).astype(np.float32)
+        problems = [] if np.isnan(behind).all() else [f"{transfer} wrote behind its rows"]
+        if transfer == "halo":
+            needed = CALLS * sum(self.comm.allgather(len(plan.halo)))
+            pushed = sum(self.comm.allgather(backend.halo(plan).rows_pushed()))
+            problems += [f"{pushed} rows were pushed, and {needed} are needed"] * (pushed != needed)
+        return [beyond[: plan.destinations] for beyond in found], problems
+
+    def gather(self, drawn: Drawn, rng: np.random.Generator) -> list[str]:
+        """Rows by number from all PEs. Collective."""
+        engine, bounds, x, rank = self.engine, drawn.case.bounds, drawn.x[0], self.job.rank
+        format, backend = RowFormat(x.dtype, x.shape[1]), engine.backend(self.job, drawn.geometry)
+        rows = backend.rows(np.diff(bounds), format, symmetric=True)
+        ids = rng.integers(0, len(x), (self.job.size, 2 * len(x) if len(x) else 0))[rank]
+        out = backend.symmetric(len(ids), format).local
+        engine.fill(rows.local, x[drawn.part(rank)])
+        engine.seed(int(rng.integers(1 << 60)) + rank, rank)
+        backend.publish(rows)
+        backend.gather(rows, bounds, engine.array(ids), out)
+        backend.finish()
+        return [] if (engine.numpy(out) == x[ids]).all() else ["gathered other rows"]
+
+    def check(self, entry: table.Entry, rng: np.random.Generator) -> tuple[float, str]:
+        """The worst error of any PE, and what any of them found wrong. Collective."""
+        drawn, worst = Drawn.of(entry, rng, self.job.size), 0.0
+        outputs, problems = {}, []
+        for transfer in self.transfers:
+            outputs[transfer], wrong = self.aggregate(drawn, transfer, rng)
+            problems += wrong
+        problems += self.gather(drawn, rng)
+        self.job.barrier(self.engine.memory.stream())
+        self.engine.memory.finish()
+        self.job.release()
+        first = self.transfers[0]
+        for call in range(CALLS):
+            try:
+                worst = max(worst, drawn.worst(call, self.job.rank, outputs[first][call]))
+            except AssertionError as error:
+                problems.append(f"{first}, call {call + 1}: {error}")
+            right = outputs[first][call].tobytes()
+            problems += [
+                f"{transfer} differs from {first} in call {call + 1}"
+                for transfer in self.transfers
+                if outputs[transfer][call].tobytes() != right
+            ]
+        every = self.comm.allgather((worst, problems))
+        said = [f"PE {pe}: {wrong[0]}" for pe, (_, wrong) in enumerate(every) if wrong]
+        return max(each for each, _ in every), "; ".join(said)
+
+
+def entries(few: bool) -> Iterator[table.Entry]:
+    """Every case at a few types and widths, or at one."""
+    for dtype, widths in WIDTHS.items():
+        for width in widths[:1] if few else widths:
+            for case in cases.CASES:
+                yield table.Entry("processes", dtype, width, case)
+
+
+def run(all_pes: Processes, few: bool, seed: int) -> list[Line]:
+    """Every case, a line for each type. Collective."""
+    lines: dict[str, Line] = {}
+    console = Console(stderr=True)
+    quiet = all_pes.job.rank > 0 or not sys.stderr.isatty()
+    every = list(enumerate(entries(few)))
+    for number, entry in track(every, "cases", console=console, disable=quiet, transient=True):
+        line = lines.setdefault(entry.dtype, Line(", ".join([*all_pes.transfers, "gather"]), entry.dtype))
+        began = time.perf_counter()
+        worst, problem = all_pes.check(entry, np.random.default_rng([seed, number]))
+        line.add(entry, None if problem else worst, problem)
+        line.seconds += time.perf_counter() - began
+    return list(lines.values())
+
+
+def main(words: list[str]) -> int:
+    """See above."""
+    parser = result.parser(__doc__)
+    parser.add_argument("--unreached", action="store_true", help="as if no pointer led to another PE")
+    arguments = parser.parse_args(words)
+    comm = mpi.world()
+    rank, size, began = comm.Get_rank(), comm.Get_size(), time.perf_counter()
+    with result.engine_of(arguments) as engine:
+        job = Job(comm, engine.module, engine.memory, only_self if arguments.unreached else everybody)
+        transfers = ("get", "halo") if arguments.unreached else ("direct", "get", "halo")
+        lines = run(Processes(engine, job, comm, transfers), arguments.few, arguments.seed)
+        job.finish()
+        about = engine.about()
+    if rank == 0:
+        how = "by NVSHMEM's calls" if arguments.unreached else "by pointers"
+        result.show(f"{about['name']}: {size} processes, {how}, seed {arguments.seed}", lines)
+        kept = {"processes": size, "unreached": arguments.unreached, "shared_gpu": job.shared_gpu}
+        result.write(
+            arguments.json,
+            about,
+            lines,
+            time.perf_counter() - began,
+            few=arguments.few,
+            seed=arguments.seed,
+            **kept,
+        )
+    return int(result.failed(lines))
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv[1:])
+    except InputError as error:
+        print(f"gpu-test: {error}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
