@@ -164,6 +164,36 @@ struct DeviceSoftmax {
   float* partials;  // slots x 2: the same of each part
 };
 
+// What dropout draws, what it keeps, and by how much that grows (semantics.h).
+struct Drawn {
+  uint64_t seed;
+  uint32_t epoch, stream, threshold;
+  float scale;
+};
+
+// out[i, c] = x[i, c] * scale where the draw of (node[i], c) keeps it, else 0. May work in place.
+template <class S>
+struct DeviceDropout {
+  const S* x;
+  S* out;
+  int64_t x_stride, out_stride;  // values between rows
+  const int64_t* node;           // a row each
+  int64_t rows, columns;
+  Drawn drawn;
+  bool packs;  // whether all rows begin on multiples of 16 bytes
+};
+
+// The same for the stored values of CSR rows.
+struct DeviceDropoutCsr {
+  const int64_t* indptr;
+  const int32_t* index;
+  const float* value;
+  float* out;
+  const int64_t* node;
+  int64_t rows;
+  Drawn drawn;
+};
+
 // Rows of PE p are numbered bounds[p] .. bounds[p + 1] - 1.
 struct DeviceGather {
   const int64_t* ids;

@@ -31,7 +31,8 @@ struct Kernel {
   gpu::Occupancy direct_occupancy(S type, const Kernel& kernel, int threads, int64_t shared_bytes);    \
   gpu::Occupancy get_occupancy(S type, const Kernel& kernel, int threads, int64_t shared_bytes);       \
   gpu::Occupancy halo_occupancy(S type, const Kernel& kernel, int threads, int64_t shared_bytes);      \
-  void sddmm(const DeviceSddmm<S>& call, const Shape& shape, const gpu::Launch& launch);
+  void sddmm(const DeviceSddmm<S>& call, const Shape& shape, const gpu::Launch& launch);               \
+  void dropout(const DeviceDropout<S>& call, const Shape& shape, const gpu::Launch& launch);
 MGG_DECLARE(float)
 MGG_DECLARE(Float16)
 MGG_DECLARE(BFloat16)
@@ -44,6 +45,7 @@ const char* compiler();
 void edge_softmax(const DeviceSoftmax& call, const gpu::Launch& launch);
 // gets: whether some PE's rows are not reachable by pointer.
 void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::Launch& launch);
+void dropout(const DeviceDropoutCsr& call, const gpu::Launch& launch);
 void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch& launch);
 
 }  // namespace mgg

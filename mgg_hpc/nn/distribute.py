@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data import symmetry
-from ..data.graph import SparseRows
+from ..data.graph import Graph, SparseRows
 from ..data.store import GraphSlice, open_graph
 from ..errors import InputError
 from ..plan import adjacency, workload
@@ -91,6 +91,35 @@ def load_part(path: Path, comm: Any) -> Part:
     if not part.directed:
         _check_symmetric(comm, part)
     return part
+
+
+def whole(graph: Graph) -> Part:
+    """A graph in memory as the part of a rank that is alone."""
+    rows = GraphSlice(
+        indptr=graph.indptr,
+        indices=graph.indices,
+        weight=graph.weight,
+        x=graph.x,
+        y=graph.y,
+        train=graph.train,
+        val=graph.val,
+        test=graph.test,
+        ids=np.arange(graph.nodes),
+    )
+    return Part(
+        path=Path(graph.name),
+        name=graph.name,
+        uuid="",
+        nodes=graph.nodes,
+        edges=graph.edges,
+        features=0 if graph.x is None else graph.x.shape[1],
+        classes=graph.classes,
+        directed=graph.directed,
+        multilabel=False,
+        bounds=np.array([0, graph.nodes]),
+        bounds_source="computed",
+        slice=rows,
+    )
 
 
 def gcn_adjacency(comm: Any, part: Part, dtype: torch.dtype, ps: int, device: str = "cpu") -> Adjacency:

@@ -72,7 +72,7 @@ def test_the_table_covers_every_kernel_of_three_architectures():
     table = resources.allowed()
     kernels = {kernel for _, kernel in table}
     assert set(table) == {(arch, kernel) for arch in ("sm_80", "sm_90", "sm_100") for kernel in kernels}
-    for name in ("aggregate_direct", "sddmm_direct", "softmax_", "gather_rows", "gather_floor"):
+    for name in ("aggregate_direct", "sddmm_direct", "softmax_", "gather_rows", "gather_floor", "dropout_"):
         assert any(kernel.startswith(name) for kernel in kernels)
 
 
