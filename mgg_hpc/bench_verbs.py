@@ -147,6 +147,36 @@ def bench_overlap(device: str, **options: Any) -> int:
     return process_overlap(**options)
 
 
+@bench.command(
+    "profile",
+    epilog=example(
+        "mgg bench profile --device cuda",
+        "mgg bench profile my.h5 --device cuda --widths 16,128 --transfers direct,get,halo --json profile.json",
+    ),
+)
+@click.argument("graph", required=False)
+@click.option(
+    "--device", type=click.Choice(["cuda"]), required=True, help="CPUs have other profilers (perf)."
+)
+@click.option("--widths", default="16,128", show_default=True, help="Of rows, separated by commas.")
+@click.option(
+    "--transfers",
+    default="local,direct,get,halo,floor",
+    show_default=True,
+    help="Which kernels; local: all rows on this GPU; floor: rows read and not summed.",
+)
+@click.option("--json", type=Output, help="Write the figures as JSON to this file.")
+@click.option("--table", type=Output, help="Write them as Markdown to this file.")
+def bench_profile(device: str, **options: Any) -> int:
+    """Ask the GPU's counters what kernels do, beside what they must.
+
+    Needs NVIDIA's Nsight Compute (ncu). GRAPH is as in `mgg bench aggregate`. [default: rmat:20:16]
+    """
+    from .tools.bench.device_profile import run_profile
+
+    return run_profile(**options)
+
+
 @bench.command("draw", epilog=example("mgg bench draw overlap.json overlap.svg"))
 @click.argument("document", type=Existing)
 @click.argument("picture", type=Output)

@@ -118,7 +118,8 @@ def preamble(found: dict[str, Any]) -> list[str]:
             f"copies {found['copy_gb_per_s']:,.0f} GB/s"
         )
         sets = ", each over all sets of rows" if found["benchmark"] == "aggregate" else ""
-        return [*lines, f"{found['turns']} turns each (A B A B){sets}", *found["notes"]]
+        turns_line = [f"{found['turns']} turns each (A B A B){sets}"] if found["turns"] else []
+        return [*lines, *turns_line, *found["notes"]]
     turns = f"{found['threads']} threads, {found['turns']} turns each (A B A B)"
     if "contestants" in found:
         policy = {"huge": "huge pages by madvise", "small": "4 KiB pages"}[found["pages"]]
