@@ -60,7 +60,12 @@ def bench_options(command: Any) -> Any:
 @click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
 @click.option(
     "--peers",
-    help='Which; or "none". [default: dgl,torch,pyg,mkl,scipy; on a GPU cusparse,torch,cupy]',
+    help='Which; or "none". [default: dgl,torch,pyg,mkl,scipy; on a GPU cusparse,torch,cupy,pyg,pyg-csr]',
+)
+@click.option(
+    "--transfers",
+    default="direct,get,halo",
+    help="Of whose kernels sums are timed, with --device cuda. [default: direct,get,halo]",
 )
 @click.option(
     "--device",

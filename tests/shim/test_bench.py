@@ -5,13 +5,19 @@ from __future__ import annotations
 import ctypes
 import json
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
+from scipy import sparse
 
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.tools.bench import cusparse, device, device_rivals, device_stage
+from mgg_hpc.runtime.backends import cuda
+from mgg_hpc.runtime.backends.cuda_halo import Halo
+from mgg_hpc.tools.bench import cusparse, device, device_alone, device_rivals, device_stage, summary
 from mgg_hpc.tools.bench.document import Options
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -63,7 +69,13 @@ def test_a_whole_run(stage, fake, tmp_path, capsys):
     ]
     for case in found["cases"]:
         # On a CPU torch sums no half rows; CuPy needs a GPU.
-        assert set(case["ms"]) == {"mgg", "cusparse"} | ({"torch"} if case["dtype"] == "float32" else set())
+        ours = {"mgg", "mgg-get", "mgg-halo"}
+        assert set(case["ms"]) == ours | {"cusparse"} | ({"torch"} if case["dtype"] == "float32" else set())
+        assert set(case["over_direct"]) == ours - {"mgg"}
+        for name, ratio in case["over_direct"].items():
+            low, high = (case["ms"][name][end] / case["ms"]["mgg"][end] for end in ("min", "max"))
+            assert ratio["min"] <= max(low, high)
+            assert ratio["max"] >= min(low, high)
         row = case["width"] * (4 if case["dtype"] == "float32" else 2)
         moved = case["edges"] * (row + 4) + case["nodes"] * (row + 8)
         assert case["compulsory"]["bytes"] == moved
@@ -78,8 +90,13 @@ def test_a_whole_run(stage, fake, tmp_path, capsys):
         for kind in ("float32", "bfloat16")
     }
     assert named == left
+    over = {case["over_floor"]["median"]: case for case in found["cases"]}
+    worst = found["summary"]["over_floor"]["worst"]
+    assert worst["times"] == max(over)
+    assert all(over[max(over)][key] == worst[key] for key in ("graph", "dtype", "width"))
+    assert found["speedup"] == {name: of["mean"] for name, of in found["summary"]["speedup"].items()}
     said = capsys.readouterr().out
-    for word in ("rmat6", "bfloat16 x 64", "gather floor", "over cusparse", "copies"):
+    for word in ("rmat6", "bfloat16 x 64", "gather floor", "over cusparse", "copies", "mgg-halo over mgg"):
         assert word in said
     assert "| uniform5 |" in (tmp_path / "found.table").read_text()
     assert (tmp_path / "found.png").stat().st_size > 10_000
@@ -105,6 +122,176 @@ def test_a_rival_with_other_sums_is_left_out_and_named(stage, monkeypatch):
     row, notes = device.measure(problem, ["torch"], 1, 1.0)
     assert not row["speedup"]
     assert notes == ["torch is left out of rmat5, float32: 96 of its 96 sums differ from ours"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [7, 130])
+def test_the_other_kernels_sum_the_same_where_nothing_is_remote(rng, stage, monkeypatch, dtype, width):
+    """Each by its own kernel; with hubs and weights; and what they sum is what SciPy does."""
+    ran = []
+
+    def recorded(owner, name):
+        made = getattr(owner, name)
+
+        def call(self, *given, **more):
+            ran.append(name)
+            return made(self, *given, **more)
+
+        monkeypatch.setattr(owner, name, call)
+
+    recorded(cuda.DeviceBackend, "_get")
+    recorded(Halo, "aggregate")
+    graph = device.subjects.read("rmat:6:64")
+    weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32)
+    problem = device_stage.problem_of(stage, graph, dtype, width, weight)
+    geometry = device_alone.geometry_of(stage, "get", problem.format)
+    assert np.diff(graph.indptr).max() > 2 * geometry.ps * geometry.dist
+    runs, expected = device.own_runs(problem, ["halo", "direct", "get"])
+    assert [one.name for one in runs] == ["mgg", "mgg-halo", "mgg-get"]
+    sets = len(problem.sources)
+    assert ran == ["aggregate"] * sets + ["_get"] * sets
+    matrix = sparse.csr_matrix((weight.astype(float), graph.indices, graph.indptr), (graph.nodes,) * 2)
+    apart = np.abs(matrix @ problem.x.astype(float) - expected)
+    assert (apart <= device.allowed(problem)).all()
+
+
+def test_other_kernels_that_sum_nothing_are_an_error(stage, monkeypatch):
+    monkeypatch.setattr(device_alone.AloneBackend, "aggregate", lambda *given, **more: None)
+    problem = device_stage.problem_of(stage, device.subjects.read("rmat:5:4"), "float32", 3, None)
+    for transfer in ("get", "halo"):
+        with pytest.raises(AssertionError, match=f"mgg-{transfer}: 96 sums differ from those of direct"):
+            device.measure(problem, [], 1, 1.0, ["direct", transfer])
+
+
+class EdgeIndex:
+    """PyG's, as far as it is used here: from destinations and sources, sorted by destination."""
+
+    def __init__(self, data, *, sparse_size, sort_order):
+        assert sort_order == "row"
+        assert data.is_contiguous()
+        assert (data[0].diff() >= 0).all()
+        self.data, self.size, self.filled = data, sparse_size, False
+
+    def fill_cache_(self, no_transpose=False):
+        assert no_transpose
+        self.filled = True
+
+    def to_sparse_csr(self, value):
+        return torch.sparse_coo_tensor(self.data, value, self.size)
+
+    def matmul(self, other, input_value):
+        assert self.filled
+        return self.to_sparse_csr(input_value).to_dense().to(other.dtype) @ other
+
+
+class SimpleConv:
+    """PyG's: messages of edges [2, E] go from the first row's nodes to the second's."""
+
+    def __init__(self, aggr):
+        assert aggr == "sum"
+
+    def __call__(self, x, edge_index, edge_weight=None):
+        assert edge_index.dtype == torch.int64
+        source, destination = edge_index
+        messages = x[source] if edge_weight is None else edge_weight[:, None] * x[source]
+        return torch.zeros_like(x).index_add_(0, destination, messages)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_pyg_both_ways(rng, stage, monkeypatch, weighted):
+    package, layers = ModuleType("torch_geometric"), ModuleType("torch_geometric.nn")
+    package.EdgeIndex, layers.SimpleConv = EdgeIndex, SimpleConv
+    monkeypatch.setitem(sys.modules, "torch_geometric", package)
+    monkeypatch.setitem(sys.modules, "torch_geometric.nn", layers)
+    graph = device.subjects.read("rmat:6:4")
+    weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
+    problem = device_stage.problem_of(stage, graph, "float32", 7, weight)
+    row, notes = device.measure(problem, ["pyg", "pyg-csr"], 1, 1.0)
+    assert set(row["speedup"]) == {"pyg", "pyg-csr"}, notes
+
+
+def test_rivals_that_are_not_there_or_take_too_much(stage, monkeypatch):
+    def hungry(problem):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40 GiB")
+
+    monkeypatch.setitem(sys.modules, "torch_geometric.nn", None)
+    monkeypatch.setitem(device_rivals.MAKERS, "pyg-csr", hungry)
+    problem = device_stage.problem_of(stage, device.subjects.read("rmat:5:4"), "float32", 3, None)
+    row, notes = device.measure(problem, ["pyg", "pyg-csr"], 1, 1.0)
+    assert set(row["ms"]) == {"mgg"}
+    assert notes[0].startswith("pyg is left out of rmat5, float32: import of torch_geometric")
+    assert notes[1] == "pyg-csr is left out of rmat5, float32: CUDA out of memory. Tried to allocate 40 GiB"
+
+
+def test_a_summary(rng):
+    """Of drawn times: worst cells, means, and what half rows gain."""
+
+    def spread(value):
+        return {"min": value / 2, "median": value, "max": value * 2}
+
+    cases = []
+    for graph in ("a", "b"):
+        for dtype in ("float32", "bfloat16"):
+            for width in (16, 64):
+                ours, over, get, rival = rng.uniform(0.5, 5, 4).tolist()
+                case = {"graph": graph, "order": "none", "weighted": False, "dtype": dtype, "width": width}
+                case |= {"ms": {"mgg": spread(ours)}, "over_floor": spread(over)}
+                case |= {"over_direct": {"mgg-get": spread(get)}, "speedup": {"torch": spread(rival)}}
+                if dtype == "bfloat16":
+                    case["speedup"] = {}
+                cases.append(case)
+    found = summary.summarise(cases)
+
+    def medians(of):
+        return np.array([of(case)["median"] for case in cases])
+
+    over, get = medians(lambda case: case["over_floor"]), medians(lambda case: case["over_direct"]["mgg-get"])
+    rivals = np.array([case["speedup"]["torch"]["median"] for case in cases if case["speedup"]])
+    for of, ratios, worst in (
+        (found["over_floor"], over, over.max()),
+        (found["over_direct"]["mgg-get"], get, get.max()),
+        (found["speedup"]["torch"], rivals, rivals.min()),
+    ):
+        assert of["mean"] == pytest.approx(np.prod(ratios) ** (1 / len(ratios)))
+        assert of["worst"]["times"] == worst
+    worst = cases[int(over.argmax())]
+    assert {key: worst[key] for key in summary.KEYS} == {
+        key: found["over_floor"]["worst"][key] for key in summary.KEYS
+    }
+    ms = {(case["graph"], case["dtype"], case["width"]): case["ms"]["mgg"]["median"] for case in cases}
+    assert {(cell["graph"], cell["width"]): cell["times"] for cell in found["half"]} == {
+        (graph, width): ms[graph, "float32", width] / ms[graph, "bfloat16", width]
+        for graph in "ab"
+        for width in (16, 64)
+    }
+    lines, halves = summary.sheets(found)
+    assert [row[0] for row in lines.rows] == [
+        "over the gather floor",
+        "mgg-get over mgg",
+        "times as fast as torch",
+    ]
+    assert halves.columns == ["graph", "rows", "x 16", "x 64"]
+    assert [row[:2] for row in halves.rows] == [["a", "bfloat16"], ["b", "bfloat16"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--transfers", "get"], "--transfers has a meaning with --device cuda only"),
+        (
+            ["--device", "cuda", "--transfers", "ring"],
+            "--transfers ring: 'ring' is not one of direct, get, halo",
+        ),
+        (
+            ["--device", "cuda", "--peers", "dgl"],
+            "--peers dgl: 'dgl' is not one of cusparse, torch, cupy, pyg, pyg-csr",
+        ),
+    ],
+)
+def test_what_will_not_do_is_refused_in_one_line(arguments, said):
+    command = [sys.executable, "-m", "mgg_hpc", "bench", "aggregate", "rmat:5", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"mgg: error: {said}\n")
 
 
 def test_a_failing_call_of_cusparse_is_named(stage, fake):

@@ -19,7 +19,7 @@ from scipy import sparse
 from ...data.graph import Graph
 from ...errors import InputError
 from ...plan import order
-from . import contest, document, peers, subjects
+from . import contest, document, peers, subjects, summary
 from .contest import Contestant, Run
 from .document import Options, Sheet, cell
 from .peers import Field
@@ -29,7 +29,7 @@ LARGEST_WIDTH = 2**16
 AHEAD = (4, 16, 64)  # edges; the floor's prefetch distances
 STREAM_BYTES = 1 << 30
 GRAPHS, GRAPHS_ON_GPU = ("rmat:18:16",), ("rmat:20:16", "uniform:20:16")
-PEERS, PEERS_ON_GPU = "dgl,torch,pyg,mkl,scipy", "cusparse,torch,cupy"
+PEERS, PEERS_ON_GPU = "dgl,torch,pyg,mkl,scipy", "cusparse,torch,cupy,pyg,pyg-csr"
 CPU_ONLY = frozenset(("orders", "threads", "pages", "peers_env"))
 STREAM_TURNS = 5
 
@@ -79,6 +79,7 @@ def process_aggregate(
     dtypes: str,
     orders: str,
     weighted: bool,
+    transfers: str,
     device: str,
     given: frozenset[str],
     **others: Any,
@@ -103,8 +104,13 @@ def process_aggregate(
             raise InputError(f"--{of_cpus[0].replace('_', '-')} has no meaning with --device cuda")
         rivals = [] if options.peers == "none" else words_of("peers", options.peers, gpu.RIVALS)
         widths_here = columns if "widths" in given else list(gpu.WIDTHS)
-        gpu.process_device(names, widths_here, kinds, rivals, weighted=weighted, options=options)
+        kernels = words_of("transfers", transfers, tuple(gpu.OURS))
+        gpu.process_device(
+            names, widths_here, kinds, rivals, weighted=weighted, options=options, transfers=kernels
+        )
         return
+    if "transfers" in given:
+        raise InputError("--transfers has a meaning with --device cuda only")
     methods = words_of("orders", orders, order.METHODS)
     chosen, python = peers.chosen(options.peers, "aggregate"), peers.interpreter(options.peers_env)
     threads, pages = options.threads, options.pages
@@ -123,7 +129,8 @@ def process_aggregate(
                     found["cases"].append(measured)
                     found["notes"] += [note for note in notes if note not in found["notes"]]
     compare_orders(found["cases"])
-    found["speedup"] = means(found["cases"], [peer.name for peer in field.peers])
+    found["summary"] = summary.summarise(found["cases"])
+    found["speedup"] = {name: of["mean"] for name, of in found["summary"]["speedup"].items()}
     document.finish(found, sheets(found), options)
 
 
@@ -144,12 +151,6 @@ def compare_orders(cases: list[dict[str, Any]]) -> None:
         if before and before is not case:
             ours = case["ms"]["mgg"]["median"]
             case["speedup_over_unordered"] = {name: ms["median"] / ours for name, ms in before["ms"].items()}
-
-
-def means(cases: list[dict[str, Any]], names: list[str]) -> dict[str, float]:
-    """For each peer the geometric mean, over the cases that it took part in, of how many times as fast we are."""
-    ratios = {name: [c["speedup"][name]["median"] for c in cases if name in c["speedup"]] for name in names}
-    return {name: document.geometric_mean(found) for name, found in ratios.items() if found}
 
 
 def stream(ours: Contestant) -> float:
@@ -256,8 +257,6 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
         if before := case.get("speedup_over_unordered"):
             ratios = [f"{before[name]:.2f}" if name in before else "-" for name in ("mgg", *others)]
             unordered.append([*_head(case), *ratios])
-    overall = [f"{found['speedup'][name]:.2f}" if name in found["speedup"] else "-" for name in others]
-    says.append(["geometric mean", "", "", *overall, "", ""])
     over = [f"over {name}" for name in others]
     bandwidth = f"bytes at {found['stream_gb_per_s']:.1f} GB/s"
     made = [
@@ -275,4 +274,4 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
     if unordered:
         title = "ours on ordered rows: times as fast as each on the rows as they were"
         made.append(Sheet(title, ["graph", "rows", "over mgg", *over], unordered))
-    return made
+    return made + summary.sheets(found["summary"])

@@ -16,7 +16,9 @@ import ml_dtypes
 import numpy as np
 from scipy import sparse
 
-from . import contest, device_rivals, document, subjects
+from ...plan.workload import Plan
+from . import contest, device_alone, device_rivals, device_stage, document, subjects, summary
+from .device_rivals import OURS, Contestant
 from .device_stage import Problem, Stage, problem_of
 from .document import Options, Sheet, cell
 
@@ -41,31 +43,59 @@ def first_line(error: Exception) -> str:
     return next((line for line in lines if any(map(str.isalnum, line))), type(error).__name__)
 
 
+def own_runs(problem: Problem, transfers: Sequence[str]) -> tuple[list[Contestant], np.ndarray]:
+    """Ours, direct first, and its sums. Raises AssertionError where another transfer's are not the same, bit by bit."""
+    clock, made = problem.stage.clock, []
+
+    def sums(one: Contestant) -> np.ndarray:
+        for out in problem.outputs:
+            out[:] = float("nan")  # what others left there is not theirs
+        clock.ms(one.calls)
+        return one.result()
+
+    for transfer in (each for each in transfers if each != "direct"):
+        one = device_rivals.ours(problem, transfer)
+        geometry = device_alone.geometry_of(problem.stage, transfer, problem.format)
+        same = sums(device_rivals.ours(problem, geometry=geometry))  # hubs are cut as the knobs say
+        if count := int(np.count_nonzero(sums(one).view(np.uint32) != same.view(np.uint32))):
+            raise AssertionError(f"{one.name}: {count} sums differ from those of direct")
+        made.append(one)
+    own = device_rivals.ours(problem)
+    return [own, *made], sums(own)
+
+
+def joined(
+    name: str, problem: Problem, expected: np.ndarray, limit: np.ndarray
+) -> tuple[Contestant | None, str]:
+    """A rival whose sums are ours within rounding, or why there is none."""
+    try:
+        for out in problem.outputs:
+            out[:] = float("nan")  # what we left there is not theirs
+        rival = device_rivals.MAKERS[name](problem)
+        problem.stage.clock.ms(rival.calls)
+        wrong = expected.size - int(np.count_nonzero(np.abs(rival.result() - expected) <= limit))
+    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+        return None, first_line(error)
+    return (None, f"{wrong} of its {expected.size} sums differ from ours") if wrong else (rival, "")
+
+
 def measure(
-    problem: Problem, rivals: Sequence[str], turns: int, copy: float
+    problem: Problem, rivals: Sequence[str], turns: int, copy: float, transfers: Sequence[str] = ("direct",)
 ) -> tuple[dict[str, Any], list[str]]:
     """One row of the result, and a note for each rival that could not take part."""
     clock, notes = problem.stage.clock, []
-    own, floor_runs, others = device_rivals.ours(problem), device_rivals.floors(problem), []
-    clock.ms(own.calls)
-    expected = own.result()
+    (own, *piped), expected = own_runs(problem, transfers)
+    floor_runs, others = device_rivals.floors(problem), []
     limit = allowed(problem) if rivals else expected
     for name in rivals:
-        try:
-            for out in problem.outputs:
-                out[:] = float("nan")  # what we left there is not theirs
-            rival = device_rivals.MAKERS[name](problem)
-            clock.ms(rival.calls)
-            wrong = expected.size - int(np.count_nonzero(np.abs(rival.result() - expected) <= limit))
-            failed = f"{wrong} of its {expected.size} sums differ from ours" if wrong else ""
-        except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
-            failed = first_line(error)
-        if failed:
+        rival, failed = joined(name, problem, expected, limit)
+        if rival is None:
             notes.append(f"{name} is left out of {problem.graph.name}, {problem.format.dtype}: {failed}")
+            device_stage.release()  # it may have taken all memory
         else:
             others.append(rival)
     for _ in range(turns):  # A B C, A B C, ...
-        for one in (own, *floor_runs, *others):
+        for one in (own, *piped, *floor_runs, *others):
             one.ms.append(clock.ms(one.calls))
     floor = min(floor_runs, key=lambda one: contest.spread(one.ms)["median"])
     median = contest.spread(own.ms)["median"]
@@ -79,12 +109,13 @@ def measure(
         "dtype": problem.format.dtype.name,
         "width": problem.format.dim,
         "sets": len(problem.sources),
-        "ms": {one.name: contest.spread(one.ms) for one in (own, *others)},
+        "ms": {one.name: contest.spread(one.ms) for one in (own, *piped, *others)},
         "floor": {"ms": contest.spread(floor.ms), "threads": int(floor.name.split()[1])},
         "compulsory": {"bytes": problem.moved_bytes, "ms": problem.moved_bytes / copy / 1e6},
         "gb_per_s": rate,
         "of_copy": rate / copy,
         "over_floor": contest.ratios(own.ms, floor.ms),
+        "over_direct": {one.name: contest.ratios(one.ms, own.ms) for one in piped},
         "speedup": {one.name: contest.ratios(one.ms, own.ms) for one in others},
     }
     return row, notes
@@ -98,6 +129,7 @@ def process_device(
     *,
     weighted: bool,
     options: Options,
+    transfers: Sequence[str] = tuple(OURS),
     stage: Stage | None = None,
 ) -> None:
     """Measure, print and write. Raises InputError where there is no GPU, or no GPU kernels."""
@@ -110,44 +142,49 @@ def process_device(
         graph = subjects.read(name)
         drawn = np.random.default_rng(0).uniform(0.1, 1, graph.edges).astype(np.float32)
         weight = (drawn if graph.weight is None else graph.weight) if weighted else None
+        plans: dict[int, Plan] = {}
         for dtype, width in itertools.product(dtypes, widths):
-            row, notes = measure(problem_of(stage, graph, dtype, width, weight), rivals, options.turns, copy)
+            problem = problem_of(stage, graph, dtype, width, weight, plans)
+            row, notes = measure(problem, rivals, options.turns, copy, transfers)
             found["cases"].append(row)
             found["notes"] += [note for note in notes if note not in found["notes"]]
-    found["speedup"] = {}
-    for name in rivals:
-        ratios = [case["speedup"][name]["median"] for case in found["cases"] if name in case["speedup"]]
-        if ratios:
-            found["speedup"][name] = document.geometric_mean(ratios)
+            del problem
+            device_stage.release()
+    found["summary"] = summary.summarise(found["cases"])
+    found["speedup"] = {name: of["mean"] for name, of in found["summary"]["speedup"].items()}
     document.finish(found, sheets(found, rivals), options)
 
 
 def sheets(found: dict[str, Any], rivals: Sequence[str]) -> list[Sheet]:
-    """Times, and what they say."""
-    times, says = [], []
+    """Times, and what they say: ours, then the rivals'."""
+    own = [name for name in OURS.values() if any(name in case["ms"] for case in found["cases"])]
+    times, says, theirs, faster = [], [], [], []
     for case in found["cases"]:
-        head = [
-            case["graph"] + (", weighted" if case["weighted"] else ""),
-            f"{case['dtype']} x {case['width']}",
-        ]
-        ms = [cell(case["ms"][name], 3) if name in case["ms"] else "-" for name in ("mgg", *rivals)]
-        times.append([*head, *ms, cell(case["floor"]["ms"], 3)])
-        ratios = [cell(case["speedup"][name], 2) if name in case["speedup"] else "-" for name in rivals]
+        graph = case["graph"] + (", weighted" if case["weighted"] else "")
+        head = [graph, f"{case['dtype']} x {case['width']}"]
+
+        def cells(values: dict[str, Any], names: Sequence[str], places: int) -> list[str]:
+            return [cell(values[name], places) if name in values else "-" for name in names]
+
+        times.append([*head, *cells(case["ms"], own, 3), cell(case["floor"]["ms"], 3)])
         rate = [f"{case['gb_per_s']:,.0f}", f"{case['of_copy']:.2f}", str(case["sets"])]
-        says.append([*head, cell(case["over_floor"], 2), *ratios, *rate])
-    overall = [f"{found['speedup'][name]:.2f}" if name in found["speedup"] else "-" for name in rivals]
-    says.append(["geometric mean", "", "", *overall, "", "", ""])
-    over = [f"over {name}" for name in rivals]
+        says.append([*head, cell(case["over_floor"], 2), *cells(case["over_direct"], own[1:], 2), *rate])
+        theirs.append([*head, *cells(case["ms"], rivals, 3)])
+        faster.append([*head, *cells(case["speedup"], rivals, 2)])
     copy = f"of {found['copy_gb_per_s']:,.0f} GB/s"
-    return [
+    over = [f"{name} over mgg" for name in own[1:]]
+    made = [
+        Sheet("ours: ms, median (min .. max)", ["graph", "rows", *own, "gather floor"], times),
         Sheet(
-            "ms, median (min .. max)",
-            ["graph", "rows", "mgg", *rivals, "gather floor"],
-            times,
-        ),
-        Sheet(
-            "ours over the floor; times as fast as a rival; bytes moved over time, and as a share of copying",
+            "ours over the floor; our other kernels over it; bytes moved over time, and as a share of copying",
             ["graph", "rows", "of the floor", *over, "GB/s", copy, "sets"],
             says,
         ),
     ]
+    if rivals:
+        columns = [f"over {name}" for name in rivals]
+        made += [
+            Sheet("rivals: ms, median (min .. max)", ["graph", "rows", *rivals], theirs),
+            Sheet("times as fast as a rival", ["graph", "rows", *columns], faster),
+        ]
+    return made + summary.sheets(found["summary"])

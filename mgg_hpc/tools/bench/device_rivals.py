@@ -1,4 +1,4 @@
-"""Who sums on a GPU: this package, the gather floor, and cuSPARSE three ways."""
+"""Who sums on a GPU: this package, the gather floor, cuSPARSE three ways, and PyG two ways."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ...plan import launch, workload
-from . import cusparse
+from ...plan import launch
+from ...runtime.backends.base import Geometry
+from . import cusparse, device_alone
 from .device_stage import Call, Problem, matrix
 
 FLOOR_THREADS = (128, 256, 512)  # of a block; the best counts
 FLOOR_EDGES = 8  # of a worker at once (cuda/gather.cuh)
+OURS = {"direct": "mgg", "get": "mgg-get", "halo": "mgg-halo"}
 
 
 @dataclass
@@ -32,18 +34,20 @@ class Contestant:
     ms: list[float] = field(default_factory=list)
 
 
-def ours(problem: Problem) -> Contestant:
-    """This package."""
-    graph, stage = problem.graph, problem.stage
-    bounds, geometry = np.array([0, graph.nodes]), problem.backend.geometry
-    plan = workload.build(0, bounds, graph.indptr, graph.indices, geometry.ps, keep_edges=True)
+def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None = None) -> Contestant:
+    """This package, by the kernel of a transfer; nothing is remote. geometry: other knobs than the default."""
+    stage = problem.stage
+    geometry = geometry or device_alone.geometry_of(stage, transfer, problem.format)
+    plan = device_alone.plan_of(problem.plan(geometry.ps), transfer)
     edge = None if problem.weight is None else stage.memory.uploaded(problem.weight[plan.edge])
     op = "copy" if edge is None else "mul"
+    backend = device_alone.backend_of(stage, transfer, geometry)
+    backend.prepare(plan, problem.format)
     calls = [
-        partial(problem.backend.aggregate, plan, op, "sum", rows, out, edge=edge)
+        partial(backend.aggregate, plan, op, "sum", rows, out, edge=edge)
         for rows, out in zip(problem.sources, problem.outputs, strict=True)
     ]
-    return Contestant("mgg", calls, lambda: numbers(problem.outputs[-1]))
+    return Contestant(OURS[transfer], calls, lambda: numbers(problem.outputs[-1]))
 
 
 def floors(problem: Problem) -> list[Contestant]:
@@ -71,6 +75,17 @@ def numbers(rows: Any) -> np.ndarray:
     return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float().cpu().numpy()
 
 
+def returning(name: str, problem: Problem, sums_of: Callable[[Any], Any]) -> Contestant:
+    """One whose calls make a new tensor of sums [n, dim] from rows [n, dim] without padding, as torch takes them."""
+    dense = [problem.stage.tensor(rows.local).contiguous() for rows in problem.sources]
+    held: list[Any] = [None]
+
+    def call(x: Any) -> None:
+        held[0] = sums_of(x)
+
+    return Contestant(name, [partial(call, x) for x in dense], lambda: numbers(held[0]))
+
+
 def torch_(problem: Problem) -> Contestant:
     """torch.sparse.mm on a CSR tensor: cuSPARSE by torch's own choice of algorithm."""
     import torch
@@ -81,13 +96,7 @@ def torch_(problem: Problem) -> Contestant:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that sparse tensors are in beta
         sparse_ = torch.sparse_csr_tensor(indptr, indices, values, shape, check_invariants=False)
-    dense = [stage.tensor(rows.local).contiguous() for rows in problem.sources]  # torch takes no padded rows
-    held: list[Any] = [None]
-
-    def call(x: Any) -> None:
-        held[0] = torch.sparse.mm(sparse_, x)
-
-    return Contestant("torch", [partial(call, x) for x in dense], lambda: numbers(held[0]))
+    return returning("torch", problem, lambda x: torch.sparse.mm(sparse_, x))
 
 
 def cupy_(problem: Problem) -> Contestant:
@@ -128,4 +137,42 @@ def cusparse_(problem: Problem) -> Contestant:
     return Contestant("cusparse", calls, lambda: numbers(problem.outputs[-1]), arrays)
 
 
-MAKERS: dict[str, Callable[[Problem], Contestant]] = {"cusparse": cusparse_, "torch": torch_, "cupy": cupy_}
+def edge_list(problem: Problem, dtype: type) -> Any:
+    """[2, E]: each edge's destination, and its source."""
+    graph, stage = problem.graph, problem.stage
+    destination = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
+    return stage.tensor(stage.memory.uploaded(np.stack([destination, graph.indices]).astype(dtype)))
+
+
+def pyg_(problem: Problem) -> Contestant:
+    """PyG's message passing over a list of edges: a message for each is gathered, and scattered to its destination."""
+    from torch_geometric.nn import SimpleConv
+
+    stage, convolution = problem.stage, SimpleConv(aggr="sum")
+    edges, weight = edge_list(problem, np.int64).flip(0), None
+    if problem.weight is not None:
+        weight = stage.tensor(stage.memory.uploaded(problem.weight.astype(problem.format.dtype)))
+    return returning("pyg", problem, lambda x: convolution(x, edges, weight))
+
+
+def pyg_csr_(problem: Problem) -> Contestant:
+    """PyG's EdgeIndex, sorted and with its CSR cached: a sparse product."""
+    from torch_geometric import EdgeIndex
+
+    size = (problem.graph.nodes, problem.graph.nodes)
+    edges = EdgeIndex(edge_list(problem, np.int32), sparse_size=size, sort_order="row")
+    edges.fill_cache_(no_transpose=True)
+    values = problem.stage.tensor(matrix(problem)[2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that sparse tensors are in beta, said once
+        edges.to_sparse_csr(values)
+    return returning("pyg-csr", problem, lambda x: edges.matmul(x, values))
+
+
+MAKERS: dict[str, Callable[[Problem], Contestant]] = {
+    "cusparse": cusparse_,
+    "torch": torch_,
+    "cupy": cupy_,
+    "pyg": pyg_,
+    "pyg-csr": pyg_csr_,
+}

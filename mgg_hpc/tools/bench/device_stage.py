@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...data.graph import Graph
+from ...plan import workload
 from ...plan.layout import RowFormat
+from ...plan.workload import Plan
 from ...runtime.backends import cuda, cuda_module
 from ...runtime.backends.base import Options
 from ...runtime.backends.cuda_memory import ManagedMemory, PinnedMemory, TorchMemory, nothing_freed
@@ -116,7 +118,10 @@ class Stage:
 
 @dataclass
 class Problem:
-    """A graph and rows: ``sets`` of sources and outputs, alike but in different memory. weight: float32 [E] or None."""
+    """A graph and rows: ``sets`` of sources and outputs, alike but in different memory. weight: float32 [E] or None.
+
+    plans: those made so far, by their ps.
+    """
 
     stage: Stage
     graph: Graph
@@ -126,6 +131,14 @@ class Problem:
     backend: cuda.DeviceBackend
     sources: list[Any] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
+    plans: dict[int, Plan] = field(default_factory=dict)
+
+    def plan(self, ps: int) -> Plan:
+        """Of one rank that owns all rows."""
+        if ps not in self.plans:
+            bounds, graph = np.array([0, self.graph.nodes]), self.graph
+            self.plans[ps] = workload.build(0, bounds, graph.indptr, graph.indices, ps, keep_edges=True)
+        return self.plans[ps]
 
     @property
     def moved_bytes(self) -> int:
@@ -135,12 +148,22 @@ class Problem:
         return graph.edges * each + graph.nodes * (row + 8)
 
 
-def problem_of(stage: Stage, graph: Graph, dtype: str, width: int, weight: np.ndarray | None) -> Problem:
-    """Rows of normally distributed values, in as many sets as it takes to be more than the second cache."""
+def problem_of(
+    stage: Stage,
+    graph: Graph,
+    dtype: str,
+    width: int,
+    weight: np.ndarray | None,
+    plans: dict[int, Plan] | None = None,
+) -> Problem:
+    """Rows of normally distributed values, in as many sets as it takes to be more than the second cache.
+
+    plans: of the same graph, for problems to share.
+    """
     format = RowFormat(np.dtype(dtype), width)
     x = np.random.default_rng(0).standard_normal((graph.nodes, width), dtype=np.float32).astype(format.dtype)
     backend = cuda.DeviceBackend(0, World(1), Options(cuda.DEFAULT_GEOMETRY), stage.module, stage.memory)
-    made = Problem(stage, graph, format, x, weight, backend)
+    made = Problem(stage, graph, format, x, weight, backend, plans={} if plans is None else plans)
     cache = int(stage.module.limits()["l2_bytes"])
     sets = -(-SETS_PER_CACHE * cache // max(1, graph.nodes * format.row_bytes))
     uploaded = stage.memory.uploaded(x)
@@ -150,6 +173,14 @@ def problem_of(stage: Stage, graph: Graph, dtype: str, width: int, weight: np.nd
         made.sources.append(rows)
         made.outputs.append(backend.padded(graph.nodes, format))
     return made
+
+
+def release() -> None:
+    """Give memory back to the GPU that torch has kept for later: others allocate beside it."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def matrix(problem: Problem) -> tuple[Any, Any, Any]:

@@ -10,6 +10,8 @@ from ...errors import InputError
 
 COLOURS = {
     "mgg": "#c8432b",
+    "mgg-get": "#dd8a78",
+    "mgg-halo": "#f0c4ba",
     "dgl": "#2f6690",
     "torch": "#e09f3e",
     "pyg": "#5b8e7d",
@@ -17,9 +19,11 @@ COLOURS = {
     "mkl": "#7d6b91",
     "scipy": "#9a9a9a",
     "cusparse": "#2f6690",
-    "cupy": "#5b8e7d",
+    "cupy": "#7d6b91",
 }
 INK, FAINT = "#222222", "#dddddd"
+MOST_LABELS = 5  # side by side; more are turned
+LONGEST_BAR = 1.5  # times the longest of the other contestants'
 LONGEST = 1.3  # times the largest median: where a whisker ends that one interrupted turn made
 
 
@@ -87,11 +91,16 @@ def _label(value: float) -> str:
 def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
     """Bars over the gather floor, a group for each width."""
     names = [name for name in COLOURS if any(name in case["ms"] for case in cases)]
-    bar = min(0.25, 0.8 / len(names))
-    tallest = max(
-        ms["median"] / case["floor"]["ms"]["median"] for case in cases for ms in case["ms"].values()
+    bar = min(0.25, 0.86 / len(names))
+    turned = 90 if len(names) > MOST_LABELS else 0
+    *_, second, tallest = [0.0] + sorted(
+        max(
+            case["ms"][name]["median"] / case["floor"]["ms"]["median"] for case in cases if name in case["ms"]
+        )
+        for name in names
     )
-    top = 1.3 * tallest  # a whisker that an interrupted turn made ends here, and does not flatten the rest
+    # A whisker that an interrupted turn made ends here, and so do bars far above all others': they flatten the rest.
+    top = 1.3 * min(tallest, LONGEST_BAR * second if second else tallest)
     for group, case in enumerate(cases):
         floor = case["floor"]["ms"]["median"]
         least = case["compulsory"]["ms"] / floor
@@ -104,16 +113,17 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
             axes.bar(at, middle / floor, bar * 0.92, color=COLOURS[name], zorder=2)
             end = min(high / floor, top)
             axes.vlines(at, low / floor, end, color=INK, linewidth=0.8, zorder=3)
-            above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": 6.5}
+            above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
             behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
-            axes.annotate(_label(middle), (at, end), bbox=behind, zorder=5, **above)
+            style = {"fontsize": 6.5, "rotation": turned}
+            axes.annotate(_label(middle), (at, end), bbox=behind, zorder=5, **above, **style)
     axes.axhline(1, color=INK, linewidth=1, linestyle="--", zorder=4)
     axes.set_xlim(-0.5, len(cases) - 0.5)
     axes.set_xticks(range(len(cases)), [str(case["width"]) for case in cases])
     axes.set_xlabel(f"width of a row ({cases[0]['dtype']})")
     axes.yaxis.grid(True, color=FAINT, zorder=0)
     axes.set_axisbelow(True)
-    axes.set_ylim(0, 1.06 * top)
+    axes.set_ylim(0, (1.12 if turned else 1.06) * top)
     first = cases[0]
     said = ", weighted" if first["weighted"] else ""
     said += "" if first["order"] == "none" else f", order {first['order']}"
