@@ -91,23 +91,38 @@ def bench_aggregate(context: click.Context, graphs: tuple[str, ...], **options: 
 
 @bench.command(
     "epoch",
-    epilog=example("mgg bench epoch", "mgg bench epoch rmat:15 --hidden 64 --peers dgl --plot epoch.png"),
+    epilog=example(
+        "mgg bench epoch",
+        "mgg bench epoch rmat:15 --hidden 64 --peers dgl --plot epoch.png",
+        "mgg bench epoch --device cuda --json epoch.json",
+    ),
 )
 @click.argument("graphs", nargs=-1)
 @click.option("--features", type=click.IntRange(1, 2**16), default=128, show_default=True)
 @click.option("--hidden", type=click.IntRange(1, 2**16), default=16, show_default=True)
 @click.option("--classes", type=click.IntRange(1, 2**16), default=32, show_default=True)
 @click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5, show_default=True)
-@click.option("--peers", default="dgl,pyg,pyg-csr", show_default=True, help='Which; or "none".')
+@click.option("--peers", help='Which; or "none". [default: dgl,pyg,pyg-csr; on a GPU pyg,pyg-csr]')
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda: one GPU, with neither threads, pages nor another environment; and each layer by itself.",
+)
 @bench_options
-def bench_epoch(graphs: tuple[str, ...], **options: Any) -> None:
+@click.pass_context
+def bench_epoch(context: click.Context, graphs: tuple[str, ...], **options: Any) -> None:
     """Train a two-layer GCN for an epoch: forward, loss, backward, Adam.
 
-    GRAPHS are as in `mgg bench aggregate`; features and labels are drawn. [default: rmat:17:12]
+    GRAPHS are as in `mgg bench aggregate`; features and labels are drawn. [default: rmat:17:12; on a GPU
+    rmat:20:16]
     """
     from .tools.bench.epoch import process_epoch
 
-    process_epoch(graphs or ("rmat:17:12",), **options)
+    said = click.core.ParameterSource.COMMANDLINE
+    given = frozenset(name for name in options if context.get_parameter_source(name) is said)
+    process_epoch(graphs, given=given, **options)
 
 
 @bench.command(

@@ -41,14 +41,14 @@ class Workspace:
     """Hands out rows as ordinary tensors; a buffer returns when the last tensor over it is gone."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        self._backend, self._device = backend, backend.device
         self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
 
     def rows(self, count: int, dim: int, dtype: torch.dtype) -> Tensor:
         """Uninitialised rows [count, dim], padded as kernels store them."""
         format = row_format(dim, dtype)
-        if self._backend.device != "cpu":
-            return torch.empty(count, format.stride, dtype=dtype, device=self._backend.device)[:, :dim]
+        if self._device != "cpu":
+            return torch.empty(count, format.stride, dtype=dtype, device=self._device)[:, :dim]
         size = count * format.row_bytes
         free = self._free[size]
         buffer = free.pop() if free else self._allocate(count, format)

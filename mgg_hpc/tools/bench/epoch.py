@@ -15,13 +15,18 @@ import numpy as np
 
 from ...data import store
 from ...data.graph import Graph
+from ...errors import InputError
 from . import contest, document, peers, subjects
+from .aggregate import words_of
 from .contest import Run
 from .document import Options, Sheet, cell
 from .peers import Field
 
 WARM_UP = 2  # epochs: the first allocates, and the optimiser makes its state
 LOSSES_APART = 0.1  # relative; initial weights and dropout are each contestant's own
+GRAPHS, GRAPHS_ON_GPU = ("rmat:17:12",), ("rmat:20:16",)
+PEERS, PEERS_ON_GPU = "dgl,pyg,pyg-csr", "pyg,pyg-csr"
+CPU_ONLY = frozenset(("threads", "pages", "peers_env"))
 
 
 @dataclass(frozen=True)
@@ -35,18 +40,37 @@ class Shape:
 
 
 def process_epoch(
-    names: tuple[str, ...], *, features: int, hidden: int, classes: int, dropout: float, **others: Any
+    names: tuple[str, ...],
+    *,
+    features: int,
+    hidden: int,
+    classes: int,
+    dropout: float,
+    device: str,
+    given: frozenset[str],
+    **others: Any,
 ) -> None:
-    """Measure, print and write; ``others`` are those of Options.
+    """Measure, print and write; ``others`` are those of Options, and ``given`` the options that the user named.
 
-    Raises InputError for a graph, peer or file that will not do.
+    Raises InputError for a graph, option, peer or file that will not do.
     """
+    on_gpu = device == "cuda"
+    others["peers"] = others["peers"] or (PEERS_ON_GPU if on_gpu else PEERS)
     shape, options = Shape(features, hidden, classes, dropout), Options(**others)
-    chosen, python = peers.chosen(options.peers, "epoch"), peers.interpreter(options.peers_env)
+    names = names or (GRAPHS_ON_GPU if on_gpu else GRAPHS)
     options.check()
     document.refuse_ranks()
     for name in names:
         subjects.check(name)
+    if on_gpu:
+        from . import device_epoch
+
+        if of_cpus := sorted(given & CPU_ONLY):
+            raise InputError(f"--{of_cpus[0].replace('_', '-')} has no meaning with --device cuda")
+        rivals = [] if options.peers == "none" else words_of("peers", options.peers, device_epoch.RIVALS)
+        device_epoch.process_device(names, shape, rivals, options)
+        return
+    chosen, python = peers.chosen(options.peers, "epoch"), peers.interpreter(options.peers_env)
     cases, notes = [], []
     found: dict[str, Any] = {}
     for name in names:
@@ -107,11 +131,7 @@ def measure(
             notes.append(f"{contestant.name} is left out of {graph.name}: {problem}")
     contest.take_turns(runs, turns)
     losses = {run.name: _loss(run, folder) for run in runs}
-    for name, loss in losses.items():
-        if not abs(loss - losses["mgg"]) <= LOSSES_APART * losses["mgg"]:
-            raise RuntimeError(
-                f"after the same epochs {name}'s loss is {loss:.4f} and ours {losses['mgg']:.4f}"
-            )
+    losses_agree(losses)
     held = {run.name: run.contestant.need("memory") for run in runs}
     row = {
         "graph": graph.name,
@@ -124,6 +144,15 @@ def measure(
         "huge_share": {name: document.shares(memory) for name, memory in held.items()},
     }
     return row, notes
+
+
+def losses_agree(losses: dict[str, float]) -> None:
+    """Raises RuntimeError where one is far from ours after the same epochs."""
+    for name, loss in losses.items():
+        if not abs(loss - losses["mgg"]) <= LOSSES_APART * losses["mgg"]:
+            raise RuntimeError(
+                f"after the same epochs {name}'s loss is {loss:.4f} and ours {losses['mgg']:.4f}"
+            )
 
 
 def _loss(run: Run, folder: Path) -> float:

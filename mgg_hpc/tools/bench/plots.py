@@ -43,8 +43,10 @@ def load() -> Any:
 def draw(found: dict[str, Any], path: Path) -> None:
     """The picture of a benchmark's document."""
     from .overlap_plot import overlap
+    from .sweep_plot import sweep
 
-    {"aggregate": aggregate, "epoch": epoch, "device-overlap": overlap}[found["benchmark"]](found, path)
+    drawn = {"aggregate": aggregate, "epoch": epoch, "device-overlap": overlap, "sweep": sweep}
+    drawn[found["benchmark"]](found, path)
 
 
 def draw_again(document: Path, picture: Path) -> None:
@@ -83,9 +85,15 @@ def caption(figure: Any, found: dict[str, Any]) -> None:
     )
 
 
-def _label(value: float) -> str:
+def label(value: float) -> str:
     """Three digits, or all that stand before the point."""
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _longest(cases: list[dict[str, Any]], name: str) -> float:
+    """The most times the floor that a contestant takes."""
+    there = [case for case in cases if name in case["ms"]]
+    return max(case["ms"][name]["median"] / case["floor"]["ms"]["median"] for case in there)
 
 
 def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
@@ -93,12 +101,7 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
     names = [name for name in COLOURS if any(name in case["ms"] for case in cases)]
     bar = min(0.25, 0.86 / len(names))
     turned = 90 if len(names) > MOST_LABELS else 0
-    *_, second, tallest = [0.0] + sorted(
-        max(
-            case["ms"][name]["median"] / case["floor"]["ms"]["median"] for case in cases if name in case["ms"]
-        )
-        for name in names
-    )
+    second, tallest = sorted([0.0, *(_longest(cases, name) for name in names)])[-2:]
     # A whisker that an interrupted turn made ends here, and so do bars far above all others': they flatten the rest.
     top = 1.3 * min(tallest, LONGEST_BAR * second if second else tallest)
     for group, case in enumerate(cases):
@@ -116,7 +119,7 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
             above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
             behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
             style = {"fontsize": 6.5, "rotation": turned}
-            axes.annotate(_label(middle), (at, end), bbox=behind, zorder=5, **above, **style)
+            axes.annotate(label(middle), (at, end), bbox=behind, zorder=5, **above, **style)
     axes.axhline(1, color=INK, linewidth=1, linestyle="--", zorder=4)
     axes.set_xlim(-0.5, len(cases) - 0.5)
     axes.set_xticks(range(len(cases)), [str(case["width"]) for case in cases])
@@ -158,7 +161,12 @@ def aggregate(found: dict[str, Any], path: Path) -> None:
 
 
 def epoch(found: dict[str, Any], path: Path) -> None:
-    """A row for each graph: ms an epoch, and peak memory."""
+    """A row for each graph: ms an epoch, and peak memory; on a GPU the times of layers too."""
+    if "device" in found:
+        from .epoch_plot import device_epoch
+
+        device_epoch(found, path)
+        return
     plt = load()
     cases, bars = found["cases"], max(len(case["ms"]) for case in found["cases"])
     figure, panels = plt.subplots(
@@ -186,7 +194,7 @@ def epoch(found: dict[str, Any], path: Path) -> None:
         ):
             for name, value, end in zip(names, values, ends, strict=True):
                 axes.annotate(
-                    f"{_label(value)} {unit}",
+                    f"{label(value)} {unit}",
                     (max(value, end), name),
                     xytext=(4, 0),
                     textcoords="offset points",
