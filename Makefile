@@ -88,20 +88,21 @@ test-shmem: setup
 	done
 
 # On a machine with a GPU and no network: neither .venv nor set-up. WHEELS is a folder with what PYTHON lacks.
+# What has passed is not run again; PARTS="table memcheck" runs these, and again.
 WHEELS ?=
+PARTS ?=
+empty :=
+comma := ,
 GPU_BUILD := build/gpu
 GPU_PYTHON := PYTHONPATH="$(GPU_BUILD)/site:.:$(PYTHONPATH)" $(PYTHON)
-gpu-test: ## the table of cases on this machine's GPU, by PYTHON (WHEELS=folder)
+GPU_PARTS := $(if $(PARTS),--again --parts $(subst $(empty) $(empty),$(comma),$(strip $(PARTS))))
+gpu-test: ## the proof on this machine's GPU, by PYTHON (WHEELS=folder, PARTS="table memcheck")
 	@$(PYTHON) tests/gpu/prepare.py $(GPU_BUILD) "$(WHEELS)"
 	@rm -f $(VENV)/.cuda  # its module was replaced by one for this GPU alone
-	@$(GPU_PYTHON) tests/gpu/run.py --json $(GPU_BUILD)/test.json
-	@$(GPU_PYTHON) tests/gpu/run.py --remote-share 0.5 --few --json $(GPU_BUILD)/test-half-remote.json
+	@$(GPU_PYTHON) tests/gpu/accept.py test --build $(GPU_BUILD) --results $(GPU_BUILD)/results $(GPU_PARTS)
 
-gpu-bench: ## on this machine's GPU: sums against cuSPARSE and the gather floor, and overlap; after gpu-test
-	@$(GPU_PYTHON) -m mgg_hpc bench aggregate --device cuda --json $(GPU_BUILD)/aggregate.json \
-	  --table $(GPU_BUILD)/aggregate.md
-	@$(GPU_PYTHON) -m mgg_hpc bench overlap --device cuda --json $(GPU_BUILD)/overlap.json \
-	  --table $(GPU_BUILD)/overlap.md
+gpu-bench: ## what that GPU reaches, and its picture; after gpu-test (PARTS="aggregate sweep")
+	@$(GPU_PYTHON) tests/gpu/accept.py bench --build $(GPU_BUILD) --results $(GPU_BUILD)/results $(GPU_PARTS)
 
 lint: setup ## style, imports and types
 	@$(BIN)/ruff check -q

@@ -64,3 +64,26 @@ def shim(require, tmp_path_factory) -> Any:
     compiler = shutil.which("g++")
     require(compiler is not None, "no g++ (package g++)")
     return Build(compiler, made_once(tmp_path_factory, "shim", lambda at: Build(compiler, at).whole()))
+
+
+@pytest.fixture(scope="session")
+def engine(shim) -> Any:
+    """A gpu.engine.Engine: the shim as what the table of cases runs on."""
+    from gpu.engine import Engine
+
+    return Engine.shim(shim.folder / "_cuda.so")
+
+
+@pytest.fixture(scope="session")
+def sanitized(require, tmp_path_factory) -> Any:
+    """As `shim`, with the address and the undefined-behaviour sanitizer; it loads where their libraries do first."""
+    import sanitizers
+    from shim.build import Build
+
+    compiler = shutil.which("g++")
+    require(compiler is not None, "no g++ (package g++)")
+
+    def build(folder: Path) -> Build:
+        return Build(compiler, folder, sanitizers.FLAGS)
+
+    return build(made_once(tmp_path_factory, "sanitized", lambda at: build(at).whole()))

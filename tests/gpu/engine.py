@@ -182,19 +182,23 @@ class Engine:
 
     def about(self) -> dict[str, Any]:
         """The device, its driver and versions."""
-        import platform
-        from importlib import metadata
+        return describe(self.device, self.module.limits())
 
-        from mgg_hpc import __version__
 
-        found = self.module.limits()
-        versions = {"mgg": __version__, "python": platform.python_version(), "numpy": np.__version__}
-        for name in ("torch", "nvidia-nvshmem-cu13", "cupy-cuda13x"):
-            try:
-                versions[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:
-                continue
-        return {"device": self.device, **found, "driver_version": _driver(), "versions": versions}
+def describe(device: str, limits: dict[str, Any]) -> dict[str, Any]:
+    """What stands in every result about where it was found."""
+    import platform
+    from importlib import metadata
+
+    from mgg_hpc import __version__
+
+    versions = {"mgg": __version__, "python": platform.python_version(), "numpy": np.__version__}
+    for name in ("torch", "nvidia-nvshmem-cu13", "cupy-cuda13x"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"device": device, **limits, "driver_version": _driver(), "versions": versions}
 
 
 def _driver() -> str | None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shim.build import Build
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,13 +91,29 @@ FAULTS = {
 }
 
 
+def texts(faults: Iterable[Fault]) -> dict[str, str]:
+    """The sources with these faults, by their names. Raises ValueError where one has changed."""
+    found: dict[str, str] = {}
+    for fault in faults:
+        for edit in fault.edits:
+            found[edit.file] = edit.applied(found.get(edit.file, (ROOT / "cuda" / edit.file).read_text()))
+    return found
+
+
 def plant(folder: Path) -> None:
     """A copy of the native sources with all faults, for CMake. Raises ValueError where a source has changed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "CMakeLists.txt", folder)
     shutil.copytree(ROOT / "cuda", folder / "cuda")
-    for fault in FAULTS.values():
-        for edit in fault.edits:
-            path = folder / "cuda" / edit.file
-            path.write_text(edit.applied(path.read_text()))
+    for name, text in texts(FAULTS.values()).items():
+        (folder / "cuda" / name).write_text(text)
+
+
+def plant_shim(plain: Build, sanitized: Build, folder: Path) -> None:
+    """TOOL/_cuda.so for each tool, of the shim: memcheck's with the address sanitizer."""
+    for tool, fault in FAULTS.items():
+        made = folder / tool
+        made.mkdir(parents=True, exist_ok=True)
+        build = sanitized if tool == "memcheck" else plain
+        build.rewritten(texts([fault]), (fault.shim_object,), made)

@@ -1,5 +1,5 @@
 """Builds the native modules for `make gpu-test` on a GPU machine that has no network: with what PYTHON has, and with
-wheels from a folder for what it has not.
+wheels from a folder for what it has not. Beside them one with the faults that sanitizers must report (faults.py).
 
     python tests/gpu/prepare.py BUILD_FOLDER [WHEELS_FOLDER]
 
@@ -13,9 +13,11 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(Path(__file__).parents[1]))
 # What the tests and the build import; and the wheel that has it, where its name is another.
 NEEDED = {
     "numpy": "numpy",
@@ -27,6 +29,9 @@ NEEDED = {
     "click": "click",
     "xxhash": "xxhash",
     "h5py": "h5py",
+    "mpi4py": "mpi4py",
+    "hypothesis": "hypothesis",
+    "sortedcontainers": "sortedcontainers",
     "nvidia.nvshmem": "nvidia-nvshmem-cu13",
 }
 
@@ -62,51 +67,105 @@ def fail(what: str) -> int:
     return 2
 
 
-def main(build: Path, wheels: Path | None) -> int:
-    """Exit code 0 when the modules are in the package's folder; 2 where something is missing, by name."""
+def pip(wheels: Path, *words: str) -> None:
+    """Install wheels of a folder; whether that worked is seen by what is there afterwards."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-index",
+        "--no-deps",
+        "--find-links",
+        str(wheels),
+    ]
+    subprocess.run([*command, *words], check=False)
+
+
+def mpi_library(build: Path) -> Path | None:
+    """That of an MPI wheel in the build's folder (pip's --target would leave libraries out)."""
+    return next(iter(sorted((build / "mpi").glob("**/lib/libmpi.so.12"))), None)
+
+
+def has_mpi(build: Path) -> bool:
+    """Whether mpi4py loads an MPI library, the machine's or the build's."""
+    environment = os.environ | {
+        "PYTHONPATH": f"{build / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    }
+    if library := mpi_library(build):
+        environment["MPI4PY_LIBMPI"] = str(library.resolve())
+    look = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"
+    return (
+        subprocess.run(
+            [sys.executable, "-c", look], env=environment, capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+
+
+def gather(build: Path, wheels: Path | None) -> str:
+    """Install what is missing. What is wrong afterwards, or nothing."""
     site = build / "site"
     site.mkdir(parents=True, exist_ok=True)
-    absent = missing(site)
-    if absent and wheels:
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-index",
-            "--no-deps",
-            "--find-links",
-            str(wheels),
-        ]
-        subprocess.run([*pip, "--target", str(site), *absent], check=False)
-        absent = missing(site)
-    if absent:
-        where = f"the folder {wheels} has no wheels of them" if wheels else "WHEELS=FOLDER names their wheels"
-        return fail(f"{sys.executable} has no {', '.join(absent)}; {where}")
+    if wheels and (absent := missing(site)):
+        pip(wheels, "--target", str(site), *absent)
+    if wheels and not missing(site) and not has_mpi(build):
+        pip(wheels, "--prefix", str(build / "mpi"), "--ignore-installed", "mpich")
+    absent = missing(site) or ([] if has_mpi(build) else ["mpich (or another MPI library)"])
+    if not absent:
+        return ""
+    where = f"the folder {wheels} has no wheels of them" if wheels else "WHEELS=FOLDER names their wheels"
+    return f"{sys.executable} has no {', '.join(absent)}; {where}"
+
+
+def compile(
+    source: Path, tree: Path, options: list[str], targets: list[str], environment: dict[str, str]
+) -> str:
+    """Configure and build. What was said where that failed, or nothing."""
+    for command in (
+        ["cmake", "-S", source, "-B", tree, "-G", "Ninja", *options],
+        ["cmake", "--build", tree, "--target", *targets],
+    ):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return done.stdout[-6000:] + done.stderr[-6000:]
+    return ""
+
+
+def main(build: Path, wheels: Path | None) -> int:
+    """Exit code 0 when the modules are in the package's folder; 2 where something is missing, by name."""
+    if wrong := gather(build, wheels):
+        return fail(wrong)
     of_gpu = architecture()
     if of_gpu is None:
         return fail("no GPU: nvidia-smi finds none (MGG_GPU_ARCHITECTURE=90-real builds all the same)")
-    tools = {name: shutil.which(name) for name in ("cmake", "ninja")}
-    if None in tools.values():
+    if not (shutil.which("cmake") and shutil.which("ninja")):
         return fail("no cmake or no ninja on PATH")
-    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    from gpu import faults
+
+    environment = os.environ | {
+        "PYTHONPATH": f"{build / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    }
     found = importlib.util.find_spec("nvidia.nvshmem")
     if found and found.submodule_search_locations:
         environment["NVSHMEM_HOME"] = next(iter(found.submodule_search_locations))
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DMGG_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={of_gpu}"]
     options += [f"-DPython_EXECUTABLE={sys.executable}"]
-    tree = build / "tree"
-    for command in (
-        [tools["cmake"], "-S", ROOT, "-B", tree, "-G", "Ninja", *options],
-        [tools["cmake"], "--build", tree, "--target", "_cuda", "_host"],
-    ):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(done.stdout[-6000:] + done.stderr[-6000:], file=sys.stderr)
-            return fail("the build failed")
-    for module in (*tree.glob("_cuda*.so"), *tree.glob("_host*.so")):
+    faulty = build / "faulty"
+    faults.plant(faulty / "source")
+    works = [
+        (ROOT, build / "tree", ["-DCMAKE_CUDA_FLAGS=-lineinfo", *options], ["_cuda", "_host"]),
+        (faulty / "source", faulty / "tree", options, ["_cuda"]),
+    ]
+    with ThreadPoolExecutor(len(works)) as pool:
+        failed = list(pool.map(lambda work: compile(*work, environment), works))
+    if said := "".join(failed):
+        print(said, file=sys.stderr)
+        return fail("the build failed")
+    for module in (*(build / "tree").glob("_cuda*.so"), *(build / "tree").glob("_host*.so")):
         shutil.copy(module, ROOT / "mgg_hpc")
+    shutil.copy(next((faulty / "tree").glob("_cuda*.so")), faulty / "_cuda.so")
     return 0
 
 

@@ -1,15 +1,21 @@
 """Several PEs as processes of an MPI job, on one GPU or over the shim: sums against the float64 reference, and every
 transfer's bits against the first's, in calls that follow each other as layers do.
 
-    mpiexec -n 2 python tests/gpu/processes.py --json result.json
-    mpiexec -n 2 python tests/gpu/processes.py --unreached          NVSHMEM's gets and puts in place of pointers
+    python tests/gpu/processes.py --ranks 2 --json result.json      or, by hand, mpiexec -n 2 without --ranks
+    python tests/gpu/processes.py --ranks 2 --unreached             NVSHMEM's gets and puts in place of pointers
+    python tests/gpu/processes.py --ranks 4 --mps                   kernels side by side, by a daemon of its own
 
-Exit codes are those of run.py.
+Exit codes are those of run.py; 3: no daemon of CUDA's Multi-Process Service can be started.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +39,7 @@ from gpu.result import Line
 from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime import exit_code, launch, mpi
 from mgg_hpc.runtime.backends.base import Epilogue, Geometry
 from mgg_hpc.runtime.backends.cuda_nvshmem import Job
 from mgg_hpc.runtime.backends.world import everybody
@@ -202,14 +208,13 @@ def run(all_pes: Processes, few: bool, seed: int) -> list[Line]:
     return list(lines.values())
 
 
-def main(words: list[str]) -> int:
-    """See above."""
-    parser = result.parser(__doc__)
-    parser.add_argument("--unreached", action="store_true", help="as if no pointer led to another PE")
-    arguments = parser.parse_args(words)
+def play(arguments: argparse.Namespace) -> int:
+    """As one of the ranks."""
     comm = mpi.world()
     rank, size, began = comm.Get_rank(), comm.Get_size(), time.perf_counter()
-    with result.engine_of(arguments) as engine:
+    with contextlib.ExitStack() as held:
+        with mpi.agree(comm):
+            engine = held.enter_context(result.engine_of(arguments))
         job = Job(comm, engine.module, engine.memory, only_self if arguments.unreached else everybody)
         transfers = ("get", "halo") if arguments.unreached else ("direct", "get", "halo")
         lines = run(Processes(engine, job, comm, transfers), arguments.few, arguments.seed)
@@ -217,24 +222,67 @@ def main(words: list[str]) -> int:
         about = engine.about()
     if rank == 0:
         how = "by NVSHMEM's calls" if arguments.unreached else "by pointers"
+        if job.shared_gpu:
+            how += f"; on one GPU, {job.shared_gpu}"
         result.show(f"{about['name']}: {size} processes, {how}, seed {arguments.seed}", lines)
         kept = {"processes": size, "unreached": arguments.unreached, "shared_gpu": job.shared_gpu}
-        result.write(
-            arguments.json,
-            about,
-            lines,
-            time.perf_counter() - began,
-            few=arguments.few,
-            seed=arguments.seed,
-            **kept,
+        kept |= {"few": arguments.few, "seed": arguments.seed}
+        result.write(arguments.json, about, lines, time.perf_counter() - began, **kept)
+    code = int(result.failed(lines))
+    exit_code.record(code)
+    return code
+
+
+@contextlib.contextmanager
+def mps(ranks: int) -> Iterator[dict[str, str]]:
+    """The variables of ranks that share a GPU through a daemon, which is started and ended. Raises OSError."""
+    control = "nvidia-cuda-mps-control"
+    with tempfile.TemporaryDirectory(prefix="mgg-mps-") as folder:
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        environment = os.environ | variables
+        started = subprocess.run(
+            [control, "-d"], env=environment, capture_output=True, text=True, check=False
         )
-    return int(result.failed(lines))
+        if started.returncode:
+            raise OSError((started.stdout + started.stderr).strip() or f"{control} failed")
+        try:
+            yield variables | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // ranks)}
+        finally:
+            subprocess.run(
+                [control], input="quit\n", env=environment, capture_output=True, text=True, check=False
+            )
+
+
+def begin(arguments: argparse.Namespace, words: list[str]) -> int:
+    """Start the ranks. NVSHMEM has neither NCCL nor multicast where they share a GPU, and no network is needed."""
+    shared = {"NVSHMEM_DISABLE_NCCL": "1", "NVSHMEM_DISABLE_NVLS": "1", "NVSHMEM_REMOTE_TRANSPORT": "none"}
+    with contextlib.ExitStack() as held:
+        if arguments.mps:
+            try:
+                shared |= held.enter_context(mps(arguments.ranks))
+            except OSError as error:
+                print(f"gpu-test: no daemon of CUDA's Multi-Process Service: {error}", file=sys.stderr)
+                return 3
+        os.environ.update(shared)
+        return launch.run([sys.executable, __file__, *words], arguments.ranks)
+
+
+def main(words: list[str]) -> int:
+    """See above."""
+    parser = result.parser(__doc__)
+    parser.add_argument("--unreached", action="store_true", help="as if no pointer led to another PE")
+    parser.add_argument("--ranks", type=int, default=0, help="start so many processes")
+    parser.add_argument("--mps", action="store_true", help="they share the GPU through a daemon of their own")
+    arguments = parser.parse_args(words)
+    if arguments.ranks and launch.RANKS not in os.environ:
+        return begin(arguments, words)
+    return play(arguments)
 
 
 if __name__ == "__main__":
     try:
         code = main(sys.argv[1:])
     except InputError as error:
-        print(f"gpu-test: {error}", file=sys.stderr)
         code = 2
+        exit_code.report(f"gpu-test: {error}", code)
     sys.exit(code)

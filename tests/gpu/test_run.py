@@ -28,14 +28,15 @@ def library(shim, monkeypatch):
 def test_the_tool_over_the_shim(library, tmp_path, capsys, share):
     result = tmp_path / "result.json"
     options = [] if share is None else ["--remote-share", share]
-    words = ["--device", "shim", "--library", str(library), "--few", "--json", str(result), *options]
+    words = ["--device", "shim", "--library", str(library), "--json", str(result), *options]
+    words += ["--small"] if share else ["--few", "--operations", "sum,get,halo,max,gather,softmax"]
     assert run.main(words) == 0
     found = json.loads(result.read_text())
     assert found["format"] == "mgg-gpu-test" and found["machine"]["device"] == "shim"
     assert found["remote_share"] == (share and float(share))
     assert {"name", "driver", "runtime", "versions"} <= found["machine"].keys()
     lines = {(line["operation"], line["dtype"]): line for line in found["lines"]}
-    assert len(lines) == 3 * len(table.OPERATIONS) - 2
+    assert len(lines) == (len(table.OPERATIONS) if share else 3 * 6 - 2)
     assert all(line["cases"] == line["passed"] > 0 and line["worst"] <= 1 for line in lines.values())
     assert lines["sum", "float32"]["worst"] > 0.01
     said = capsys.readouterr().out
@@ -50,13 +51,20 @@ def test_what_fails_is_named_and_counts(library, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setitem(table.OPERATIONS, "max", wrong)
     result = tmp_path / "result.json"
-    assert run.main(["--device", "shim", "--library", str(library), "--few", "--json", str(result)]) == 1
+    words = ["--device", "shim", "--library", str(library), "--few", "--operations", "max,softmax"]
+    assert run.main([*words, "--json", str(result)]) == 1
     line = next(line for line in json.loads(result.read_text())["lines"] if line["operation"] == "max")
     assert (line["cases"], line["passed"]) == (6, 2)
     assert line["failures"][0] == "max-float32-31-ordinary: 3 of 7 beyond their bound"
     said = capsys.readouterr().out
     assert "max-float32-31-ordinary: 3 of 7 beyond their bound" in said
     assert said.splitlines()[-1].endswith(" passed, 12 failed")
+
+
+def test_an_operation_is_one_of_the_table(capsys):
+    with pytest.raises(SystemExit):
+        run.main(["--operations", "sum,sums"])
+    assert "--operations: 'sums'; expected get, halo, sum, weighted, mean" in capsys.readouterr().err
 
 
 def test_a_share_is_a_share(capsys):

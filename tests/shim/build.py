@@ -114,10 +114,15 @@ class Build:
         path = HERE / file if (HERE / file).exists() else CUDA / file
         text = path.read_text()
         assert text.count(old) == 1, f"{file}: {old!r} is there {text.count(old)} times"
+        return self.rewritten({path.name: text.replace(old, new)}, objects, folder)
+
+    def rewritten(self, texts: dict[str, str], objects: tuple[str, ...], folder: Path) -> Path:
+        """After `whole`: the same with other texts of some sources, in these objects."""
         for source in (*HERE.glob("*.[ch]*"), *CUDA.glob("*.[ch]*")):  # they look beside themselves first
             if source.is_file():
                 shutil.copy(source, folder)
-        (folder / path.name).write_text(text.replace(old, new))
+        for name, text in texts.items():
+            (folder / name).write_text(text)
         made = {name: self.compile(name, folder) for name in objects}
         # The altered ones first: of an inline function that several objects hold, the first is linked.
         rest = [self.folder / f"{name}.o" for name in self.sources if name not in made]

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from gpu.engine import Engine
 from once import made_once
 
 from .build import Build
-
-
-@pytest.fixture(scope="session")
-def engine(shim) -> Engine:
-    """The shim as an engine of the table of cases."""
-    return Engine.shim(shim.folder / "_cuda.so")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,9 +12,6 @@ from pathlib import Path
 
 import pytest
 import sanitizers
-from once import made_once
-
-from .build import Build
 
 TESTS = Path(__file__).parents[1]
 
@@ -46,18 +42,6 @@ for name in ("ring", "fetch"):
     engine.module.shim_exercise(name, 3, int(rng.integers(1 << 60)))
 print("passed")
 """
-
-
-@pytest.fixture(scope="module")
-def sanitized(require, tmp_path_factory) -> Build:
-    """Everything, built with the sanitizers."""
-    compiler = shutil.which("g++")
-    require(compiler is not None, "no g++ (package g++)")
-
-    def build(folder):
-        return Build(compiler, folder, sanitizers.FLAGS)
-
-    return build(made_once(tmp_path_factory, "sanitized", lambda folder: build(folder).whole()))
 
 
 MOST_SAID = 16 << 20  # bytes: a report about the reporting of a fault may never end

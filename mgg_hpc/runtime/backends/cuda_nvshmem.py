@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from .. import mpi
 from .cuda_memory import Memory
 from .world import everybody
 
@@ -16,6 +18,15 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 SHARED_GPU = {3: "kernels take turns", 4: "kernels run side by side (MPS)"}  # nvshmemx_init_status_t
+
+
+@contextmanager
+def _as_input_error() -> Iterator[None]:
+    """What NVSHMEM says where it does not start is about the machine, and not about this program."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise InputError(str(error)) from error
 
 
 class Job:
@@ -36,21 +47,12 @@ class Job:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._module, self._reaches = module, reaches
         self._held: list[int] = []
-        problem, status = "", 0
-        try:
+        made, status = None, 0
+        with mpi.agree(comm), _as_input_error():
             made = module.nvshmem_unique_id() if self.rank == 0 else None
-        except RuntimeError as error:
-            made, problem = None, str(error)
         unique_id = comm.bcast(made)
-        if unique_id is not None:
-            try:
-                status = module.nvshmem_start(unique_id, self.rank, self.size)
-            except RuntimeError as error:
-                problem = str(error)
-        problems = {rank: each for rank, each in enumerate(comm.allgather(problem)) if each}
-        if problems:
-            rank, first = next(iter(problems.items()))
-            raise InputError(f"rank {rank} of {self.size}: {first}")
+        with mpi.agree(comm), _as_input_error():
+            status = module.nvshmem_start(unique_id, self.rank, self.size)
         self.shared_gpu = SHARED_GPU.get(status, "")
         self.memory = SymmetricMemory(module, memory, self._held)
         probe = memory.address(self.memory.zeros(1))
