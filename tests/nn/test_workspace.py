@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 
 from mgg_hpc.nn.workspace import Workspace
@@ -45,3 +47,8 @@ def test_no_rows_and_no_columns():
     workspace = Workspace(SerialBackend(0, World(1), Options(Geometry(8, 2, 2))))
     assert workspace.rows(0, 5, torch.float32).shape == (0, 5)
     assert workspace.rows(5, 0, torch.float64).shape == (5, 0)
+
+
+def test_rows_of_another_device_come_from_torch_and_are_padded_too():
+    rows = Workspace(SimpleNamespace(device="meta")).rows(10, 7, torch.float16)
+    assert (rows.device.type, rows.shape, rows.stride()) == ("meta", (10, 7), (8, 1))

@@ -119,8 +119,9 @@ def test_layers_and_their_gradients_are_those_of_the_peer(stage, pyg, rng):
             for mine, of_ours in zip(_parameters(net, number), (weight, bias), strict=True):
                 mine.data.copy_(of_ours)
             net.forward_and_backward(number)
-            found[net.name] = [x.grad, *(tensor.grad for tensor in _parameters(net, number))]
-            found[net.name].append(net.convolutions[number](x).detach())
+            out = net.convolutions[number](x)
+            gradients = [tensor.grad for tensor in (x, *_parameters(net, number))]
+            found[net.name] = [None if each is None else each.clone() for each in (*gradients, out.detach())]
         assert (found["mgg"][0] is None) == (number == 0)  # features need no gradient
         for name in ("pyg", "pyg-csr"):
             for one, other in zip(found[name], found["mgg"], strict=True):
