@@ -197,6 +197,56 @@ def bench_profile(device: str, **options: Any) -> int:
     return run_profile(**options)
 
 
+@bench.command(
+    "sweep",
+    epilog=example(
+        "mgg bench sweep --device cuda --json sweep.json --plot sweep.svg",
+        "mgg bench sweep my.h5 --device cuda --width 64 --transfer get --ps 1,2,4,8 --wpb 4,8,16",
+        "mgg bench sweep --device cuda --share 0.2 --transfer get,halo --seconds 300",
+    ),
+)
+@click.argument("graph", required=False)
+@click.option("--device", type=click.Choice(["cuda"]), required=True, help="CPUs have knobs of their own.")
+@click.option("--width", type=click.IntRange(1, 65536), default=128, show_default=True, help="Of rows.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Of rows.",
+)
+@click.option("--transfer", default="direct,get,halo", show_default=True, help="Which kernels.")
+@click.option(
+    "--share",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    show_default=True,
+    help="Of rows, in the host's memory.",
+)
+@click.option("--ps", help="Edges of a partition. [default: 1,2,4,8,16,32]")
+@click.option("--dist", help="Partitions of a warp. [default: 1,2,4,8,16]")
+@click.option("--wpb", help="Warps of a block. [default: 1,2,4,6,8,12,16]")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0),
+    default=120.0,
+    show_default=True,
+    help="Of measuring; every other value of each knob is measured all the same.",
+)
+@click.option("--turns", type=click.IntRange(1), default=5, show_default=True, help="Of each setting.")
+@click.option("--json", type=Output, help="Write the figures as JSON to this file.")
+@click.option("--table", type=Output, help="Write the best of them as Markdown to this file.")
+@click.option("--plot", type=Output, help="Draw them as heat maps into this file (.png, .svg).")
+def bench_sweep(device: str, **options: Any) -> int:
+    """Time our kernels at many settings of MGG's knobs: ps, dist and wpb.
+
+    GRAPH is as in `mgg bench aggregate`. [default: uniform:20:16]
+    """
+    from .tools.bench.device_sweep import run_sweep
+
+    return run_sweep(**options)
+
+
 @bench.command("draw", epilog=example("mgg bench draw overlap.json overlap.svg"))
 @click.argument("document", type=Existing)
 @click.argument("picture", type=Output)

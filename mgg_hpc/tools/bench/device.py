@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 from scipy import sparse
 
+from ...data.graph import Graph
 from ...plan.workload import Plan
 from . import contest, device_alone, device_rivals, device_stage, document, subjects, summary
 from .device_rivals import OURS, Contestant
@@ -26,15 +27,23 @@ RIVALS = tuple(device_rivals.MAKERS)
 WIDTHS = (16, 64, 128, 256, 602)
 
 
-def allowed(problem: Problem) -> np.ndarray:
-    """How far two right results may lie apart: twice eps sqrt(degree) sum |w x|, and three eps of a half type."""
-    graph, x = problem.graph, np.abs(problem.x.astype(np.float32))
-    values = np.ones(graph.edges, np.float32) if problem.weight is None else np.abs(problem.weight)
-    limit = sparse.csr_matrix((values, graph.indices, graph.indptr), (graph.nodes, graph.nodes)) @ x
-    half = problem.format.dtype.itemsize == 2
-    rounding = 3 * float(ml_dtypes.finfo(problem.format.dtype).eps) if half else 0.0
+def allowed(graph: Graph, x: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+    """How far two right sums of rows x may lie apart, float32 [N, dim].
+
+    Twice eps sqrt(degree) sum |w x|, and three eps of a half type.
+    """
+    rounding = 3 * float(ml_dtypes.finfo(x.dtype).eps) if x.dtype.itemsize == 2 else 0.0
+    limit = product(graph, np.abs(x.astype(np.float32)), None if weight is None else np.abs(weight))
     summing = np.finfo(np.float32).eps * np.sqrt(np.diff(graph.indptr))
     return np.asarray(limit * 2 * (summing + rounding).astype(np.float32)[:, None])
+
+
+def product(graph: Graph, x: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+    """Sums of the rows x, [N, dim] of their type, by SciPy."""
+    values = np.ones(graph.edges, np.float32) if weight is None else weight
+    return np.asarray(
+        sparse.csr_matrix((values, graph.indices, graph.indptr), (graph.nodes, graph.nodes)) @ x
+    )
 
 
 def first_line(error: Exception) -> str:
@@ -86,7 +95,7 @@ def measure(
     clock, notes = problem.stage.clock, []
     (own, *piped), expected = own_runs(problem, transfers)
     floor_runs, others = device_rivals.floors(problem), []
-    limit = allowed(problem) if rivals else expected
+    limit = allowed(problem.graph, problem.x, problem.weight) if rivals else expected
     for name in rivals:
         rival, failed = joined(name, problem, expected, limit)
         if rival is None:

@@ -22,6 +22,7 @@ COLOURS = {
     "cupy": "#7d6b91",
 }
 INK, FAINT = "#222222", "#dddddd"
+PICTURES = ("aggregate", "epoch", "device-overlap", "sweep")
 MOST_LABELS = 5  # side by side; more are turned
 LONGEST_BAR = 1.5  # times the longest of the other contestants'
 LONGEST = 1.3  # times the largest median: where a whisker ends that one interrupted turn made
@@ -53,11 +54,7 @@ def draw_again(document: Path, picture: Path) -> None:
     """The picture of a benchmark's JSON. Raises InputError for a file that is none, or that has no picture."""
     try:
         found = json.loads(document.read_text())
-        known = found["format"] == "mgg-bench" and found["benchmark"] in (
-            "aggregate",
-            "epoch",
-            "device-overlap",
-        )
+        known = found["format"] == "mgg-bench" and found["benchmark"] in PICTURES
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{document}: not what a benchmark wrote with --json ({error})") from error
     if not known:
@@ -69,17 +66,18 @@ def draw_again(document: Path, picture: Path) -> None:
     draw(found, picture)
 
 
-def caption(figure: Any, found: dict[str, Any]) -> None:
-    """What was measured, and where, below the panels."""
+def caption(figure: Any, found: dict[str, Any], *, ranges: bool = True) -> None:
+    """What was measured, and where, below the panels. ranges: whether these show extremes too."""
     if "device" in found:
         where = found["device"]["name"]
     else:
         pages = {"huge": "huge pages", "small": "4 KiB pages"}[found["pages"]]
         where = f"{found['machine']['cpu']}, {found['threads']} threads, {pages}"
+    extremes = ", and their min and max" if ranges else ""
     figure.text(
         0.01,
         0.01,
-        f"{where}, medians of {found['turns']} turns, and their min and max; {found['date'][:10]}",
+        f"{where}, medians of {found['turns']} turns{extremes}; {found['date'][:10]}",
         fontsize=7,
         color="#666666",
     )
