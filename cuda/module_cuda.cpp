@@ -356,6 +356,11 @@ NB_MODULE(_cuda, module) {
                                         indices.size(), destinations, part_edges, rank);
            },
            "chunks"_a, "segments"_a, "indices"_a, "destinations"_a, "part_edges"_a, "rank"_a);
+  plan.def_static("of_csr", [](Flat<const int64_t> indptr, uint64_t indices, int64_t columns, int64_t part_edges) {
+    if (indptr.size() == 0) throw std::invalid_argument("plan: no offsets");
+    return mgg::DevicePlan(indptr.data(), static_cast<int64_t>(indptr.size()) - 1, at<int32_t>(indices), columns,
+                           part_edges);
+  }, "indptr"_a, "indices"_a, "columns"_a, "part_edges"_a);
   plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
   plan.def_prop_ro("slots", &mgg::DevicePlan::slots);
   plan.def("edge_softmax", edge_softmax, "scores"_a, "out"_a, "geometry"_a);

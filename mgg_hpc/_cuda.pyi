@@ -132,6 +132,14 @@ class Plan:
     def __init__(
         self, chunks: Any, segments: Any, indices: Any, destinations: int, part_edges: int, rank: int
     ) -> None: ...
+    @staticmethod
+    def of_csr(indptr: Any, indices: int, columns: int, part_edges: int) -> Plan:
+        """Of a CSR over this rank's own rows. indptr: int64 [n + 1]. indices: the address of int32 in device memory.
+
+        They stay there as long as the plan, and are 0 .. columns - 1, which is not checked. Raises ValueError for
+        offsets that descend.
+        """
+
     @property
     def tasks(self) -> int:
         """What workers take: destinations, and parts of hubs."""

@@ -198,6 +198,43 @@ def bench_profile(device: str, **options: Any) -> int:
 
 
 @bench.command(
+    "huge",
+    epilog=example(
+        "mgg bench huge --device cuda --json huge.json",
+        "mgg bench huge --device cuda --rows 20000000 --edges 300000000 --distribution skewed",
+    ),
+)
+@click.option(
+    "--device", type=click.Choice(["cuda"]), required=True, help="One GPU; with the defaults, of 90 GB."
+)
+@click.option("--rows", type=click.IntRange(1, 2_000_000_000), default=111_059_956, show_default=True)
+@click.option("--edges", type=click.IntRange(1), default=1_615_685_872, show_default=True)
+@click.option("--features", type=click.IntRange(1, 65536), default=128, show_default=True, help="Of a row.")
+@click.option(
+    "--width", type=click.IntRange(1, 65536), default=16, show_default=True, help="After the transform."
+)
+@click.option(
+    "--distribution",
+    type=click.Choice(["uniform", "skewed"]),
+    default="uniform",
+    show_default=True,
+    help="Of edges over rows, at both ends; skewed: as rmat's.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help="Of each step.")
+@click.option("--json", type=Output, help="Write the figures as JSON to this file.")
+@click.option("--table", type=Output, help="Write them as Markdown to this file.")
+def bench_huge(device: str, **options: Any) -> int:
+    """Transform and sum a table as large as ogbn-papers100M's.
+
+    Features and edges are drawn on the GPU. A layer is a matrix product, and sums of its rows over the edges.
+    """
+    from .tools.bench.device_huge import run_huge
+
+    return run_huge(**options)
+
+
+@bench.command(
     "sweep",
     epilog=example(
         "mgg bench sweep --device cuda --json sweep.json --plot sweep.svg",
