@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import jobs
 import pytest
 
 from mgg_hpc.errors import InputError
@@ -103,3 +104,28 @@ def test_a_module_of_another_version_is_refused():
 
     with pytest.raises(InputError, match="of another version"):
         cuda_module.checked(Other)
+
+
+JOB = """
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime.backends import cuda_module
+from mgg_hpc.runtime.backends.cuda_nvshmem import Job
+comm = mpi.world()
+try:
+    job = Job(comm, cuda_module.load(), None)
+except InputError as error:
+    print(comm.Get_rank(), error)
+"""
+
+
+def test_nvshmem_starts_from_a_unique_id_and_finds_no_gpu(library, tmp_path):
+    """Two ranks meet by the id that one of them makes: as far as NVSHMEM goes without a GPU, which it must say."""
+    if cuda_module.load().devices()[0]:
+        pytest.skip("there is a GPU")
+    (tmp_path / "job.py").write_text(JOB)
+    start = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[1:], 2))"
+    command = [sys.executable, "-c", start, sys.executable, str(tmp_path / "job.py")]
+    done = subprocess.run(command, env=jobs.clean_environment(), capture_output=True, text=True, check=False)
+    said = "NVSHMEM: found its peers, but no GPU (status 1)"
+    assert sorted(done.stdout.splitlines()) == [f"0 {said}", f"1 {said}"], done.stderr
