@@ -78,6 +78,7 @@ def benches(shim: Path | None, seed: int) -> list[Part]:
         bench("overlap", 90),
         bench("epoch", 60),
         bench("sweep", 130),
+        bench("sweep-narrow", 130),
         bench("profile", 120),
         bench("huge", 60),
     ]

@@ -29,6 +29,7 @@ def accepted(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # it may build the sanitized modules first
 def test_all_of_it_over_the_shim(shim, sanitized, tmp_path, accepted, capsys):
     for name, build in (("plain", shim), ("sanitized", sanitized)):
         (tmp_path / name).symlink_to(build.folder)

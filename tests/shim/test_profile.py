@@ -18,6 +18,8 @@ from mgg_hpc.runtime.backends import cuda, cuda_module
 from mgg_hpc.tools.bench import device_launches, device_profile, ncu, subjects
 from mgg_hpc.tools.bench.document import Options
 
+from . import fake_ncu
+
 HERE = Path(__file__).parent
 
 # As `ncu --csv --page raw` writes it.
@@ -71,46 +73,12 @@ def test_a_report_without_launches_or_of_another_page():
         ncu.launches(details)
 
 
-FAKE = f"""#!{sys.executable}
-import json, subprocess, sys
-options = [word for word in sys.argv[1:] if word.startswith("--")]
-child = sys.argv[1 + len(options):]
-given = dict(word.split("=", 1) for word in options if "=" in word)
-assert given["--page"] == "raw" and given["--profile-from-start"] == "off" and "--csv" in options, options
-code = subprocess.run(child).returncode
-log = open(given["--log-file"], "w")
-print("==PROF== Connected to process 1", file=log)
-{{before}}
-if code:
-    print("==ERROR== The application returned an error code (%d).", file=log)
-    sys.exit(code)
-file = json.loads(child[-1])["file"]
-functions = [case["function"] for case in json.load(open(file))["cases"]]
-metrics = given["--metrics"].split(",")
-stalls = ["smsp__average_warps_issue_stalled_%s_per_issue_active.ratio" % name for name in ("wait", "drain")]
-columns = ["ID", "Kernel Name", *metrics, *stalls]
-print(",".join('"%s"' % name for name in columns), file=log)
-print(",".join('"%s"' % {{{{"gpu__time_duration.sum": "us"}}}}.get(name, "") for name in columns), file=log)
-for at, (function, grid) in enumerate(zip(functions, json.load(open(file + ".grids")))):
-    if function == "{{without}}":
-        continue
-    values = {{{{name: "%d,%03d.5" % (at + 1, position) for position, name in enumerate(metrics)}}}}
-    values["launch__grid_size"], values["launch__block_size"] = map(str, grid)
-    row = [str(at), "void mgg::%s<float, 4>(Call)" % function, *values.values(), "0.5", "2.5"]
-    print(",".join('"%s"' % cell for cell in row), file=log)
-"""
-
-
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
     """Puts an ncu on PATH that runs its program and reports made-up counters, but its true grids."""
 
     def made(before="", without=""):
-        path = tmp_path / "bin" / "ncu"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(FAKE.format(before=before, without=without))
-        path.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+        monkeypatch.setenv("PATH", f"{fake_ncu.made(tmp_path / 'bin', before, without)}:{os.environ['PATH']}")
 
     return made
 

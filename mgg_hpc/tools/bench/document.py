@@ -62,13 +62,21 @@ def begin(benchmark: str, threads: int, turns: int) -> dict[str, Any]:
         "format": "mgg-bench",
         "version": 1,
         "benchmark": benchmark,
-        "command": shlex.join(["mgg", *sys.argv[1:]]),
+        "command": command(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.describe(),
         "threads": threads,
         "turns": turns,
         "notes": [],
     }
+
+
+def command() -> str:
+    """As it was typed: `mgg`, or a program of the tests."""
+    program = Path(sys.argv[0])
+    if program.suffix != ".py" or program.name == "__main__.py":
+        return shlex.join(["mgg", *sys.argv[1:]])
+    return shlex.join(["python", os.path.relpath(program), *sys.argv[1:]])
 
 
 def refuse_ranks() -> None:

@@ -1,0 +1,216 @@
+"""What a GPU reaches, a benchmark at a time: `mgg bench ... --device cuda` with the options of `make gpu-bench`, or the
+same at tiny sizes over the shim, whose figures say nothing but that the programs work.
+
+    python tests/gpu/bench.py aggregate --json aggregate.json
+    python tests/gpu/bench.py sweep --device shim --library FOLDER/_cuda.so --json sweep.json
+
+A table is written beside the JSON. Exit code 0: measured; 2: there is no GPU, or something is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parents[2]))
+
+import numpy as np
+
+from gpu.engine import Engine, HostMemory
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.tools.bench import (
+    aggregate,
+    device_epoch,
+    device_huge,
+    device_launches,
+    device_memory,
+    device_overlap,
+    device_profile,
+    device_stage,
+    device_sweep,
+    document,
+    epoch,
+)
+from mgg_hpc.tools.bench import device as device_aggregate
+from mgg_hpc.tools.bench.device_stage import Stage
+
+TURNS = 9
+PAPERS = (
+    111_059_956,
+    1_615_685_872,
+    128,
+    16,
+)  # ogbn-papers100M's rows, edges and features; and the width of a layer
+LAUNCHER = Path(__file__).parents[1] / "shim" / "launch_child.py"
+
+
+def stage_of(engine: Engine, seed: int = 0) -> Stage:
+    """The shim as what benchmarks run on: several PEs at once, and slow memory that is the host's too."""
+    engine.seed(seed)
+
+    def together(world: Any, calls: Any) -> None:
+        with engine.together(world) as of:
+            for rank, call in enumerate(calls):
+                with of(rank):
+                    call()
+
+    slow = {"pinned": HostMemory(), "managed": HostMemory()}
+    return Stage(engine.module, engine.memory, device_stage.HostClock(), 1 << 16, together, slow)
+
+
+class NoMemory:
+    """A meter for what takes no memory of a GPU."""
+
+    def held(self) -> device_memory.Held:
+        return device_memory.Held(0, 0)
+
+    def peak(self, before: device_memory.Held, call: Callable[[], object]) -> dict[str, int]:
+        call()
+        return {"tensors": 0, "outside": 0}
+
+
+@dataclass
+class Bench:
+    """Where benchmarks run: a stage of the shim's, or None for the GPU."""
+
+    options: document.Options
+    library: Path | None
+    stage: Stage | None
+
+    def sized(self, large: Any, tiny: Any) -> Any:
+        """For a GPU, or for the shim."""
+        return large if self.stage is None else tiny
+
+    def aggregate(self) -> None:
+        """Float32 rows, all transfers, all rivals."""
+        self._aggregate(
+            ["float32"], device_aggregate.WIDTHS, device_aggregate.RIVALS, list(device_aggregate.OURS)
+        )
+
+    def half_rows(self) -> None:
+        """Half rows beside float32, against cuSPARSE."""
+        self._aggregate(["float32", "bfloat16", "float16"], (64, 128, 256), ("cusparse",), ["direct"])
+
+    def _aggregate(self, dtypes: list[str], widths: Any, rivals: Any, transfers: list[str]) -> None:
+        device_aggregate.process_device(
+            self.sized(aggregate.GRAPHS_ON_GPU, ("rmat:6:4", "uniform:5")),
+            self.sized(list(widths), list(widths)[:2]),
+            dtypes,
+            list(rivals),
+            weighted=False,
+            options=self.options,
+            transfers=transfers,
+            stage=self.stage,
+        )
+
+    def overlap(self) -> None:
+        """Sums and transfers, together and apart, at growing shares of remote rows."""
+        device_overlap.process_device_overlap(
+            self.sized(device_overlap.GRAPH, "uniform:6:4"),
+            width=self.sized(device_overlap.WIDTH, 33),
+            shares=self.sized(device_overlap.SHARES, (0.0, 0.2, 0.5)),
+            ways=device_overlap.WAYS,
+            options=self.options,
+            stage=self.stage,
+        )
+
+    def epoch(self) -> None:
+        """A GCN's epoch and its layers, against PyG's."""
+        device_epoch.process_device(
+            self.sized(epoch.GRAPHS_ON_GPU, ("rmat:6:4",)),
+            epoch.Shape(*self.sized((128, 16, 32), (12, 5, 7)), 0.5),
+            device_epoch.RIVALS,
+            self.options,
+            self.stage,
+            self.sized(None, NoMemory()),
+        )
+
+    def sweep(self) -> None:
+        """ps, dist and wpb of all transfers, at 128 columns."""
+        self._sweep(128)
+
+    def sweep_narrow(self) -> None:
+        """The same at 16."""
+        self._sweep(16)
+
+    def _sweep(self, width: int) -> None:
+        device_sweep.process_sweep(
+            self.sized(device_sweep.GRAPH, "rmat:6:8"),
+            RowFormat(np.dtype(np.float32), width),
+            device_sweep.TRANSFERS,
+            self.sized(device_sweep.KNOBS, {"ps": [2, 8], "dist": [1, 4], "wpb": [2, 8]}),
+            share=0.0,
+            seconds=self.sized(120.0, 2.0),
+            options=self.options,
+            stage=self.stage,
+        )
+
+    def profile(self) -> None:
+        """What the counters say of the hot kernels, beside the model."""
+        names = list(device_launches.FUNCTIONS)
+        if self.stage is None:
+            device_profile.process_profile(device_profile.GRAPH, [16, 128], names, self.options)
+            return
+        from shim import fake_ncu
+
+        with tempfile.TemporaryDirectory(prefix="mgg-ncu-") as folder:
+            os.environ["PATH"] = f"{fake_ncu.made(Path(folder) / 'bin')}{os.pathsep}{os.environ['PATH']}"
+            os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (LAUNCHER.parents[1], LAUNCHER.parents[2])))
+            child = (sys.executable, str(LAUNCHER), str(self.library))
+            device_profile.process_profile("rmat:7:8", [5, 64], names, self.options, child)
+
+    def huge(self) -> None:
+        """A table as large as papers100M's, and a layer over it."""
+        size = device_huge.Size(*self.sized(PAPERS, (300, 6000, 12, 5)), "uniform", 0)
+        device_huge.process_huge(size, self.options, self.stage)
+
+
+BENCHES = {
+    "aggregate": Bench.aggregate,
+    "half-rows": Bench.half_rows,
+    "overlap": Bench.overlap,
+    "epoch": Bench.epoch,
+    "sweep": Bench.sweep,
+    "sweep-narrow": Bench.sweep_narrow,
+    "profile": Bench.profile,
+    "huge": Bench.huge,
+}
+
+
+def main(words: list[str]) -> int:
+    """See above."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("bench", choices=tuple(BENCHES))
+    parser.add_argument("--device", choices=("cuda", "shim"), default="cuda")
+    parser.add_argument("--library", type=Path, help="a _cuda that was built for the shim")
+    parser.add_argument("--turns", type=int, help=f"of each contestant [default: {TURNS}, over the shim 2]")
+    parser.add_argument("--seed", type=int, default=0, help="of the shim's order of execution")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args(words)
+    shim = arguments.device == "shim"
+    if shim and not arguments.library:
+        parser.error("--device shim needs --library")
+    table = arguments.json and arguments.json.with_suffix(".md")
+    turns = arguments.turns or (2 if shim else TURNS)
+    options = document.Options("none", None, 0, turns, "", arguments.json, table, None)
+    try:
+        stage = stage_of(Engine.shim(arguments.library), arguments.seed) if shim else None
+        BENCHES[arguments.bench](Bench(options, arguments.library, stage))
+    except InputError as error:
+        print(f"gpu-bench: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
