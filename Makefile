@@ -32,7 +32,7 @@ endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came help setup cuda demo test test-fast test-unit test-mpi test-shmem gpu-test gpu-bench lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came help setup cuda demo test test-fast test-unit test-mpi test-shmem gpu-test gpu-bench gpu-results lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -101,8 +101,13 @@ gpu-test: ## the proof on this machine's GPU, by PYTHON (WHEELS=folder, PARTS="t
 	@rm -f $(VENV)/.cuda  # its module was replaced by one for this GPU alone
 	@$(GPU_PYTHON) tests/gpu/accept.py test --build $(GPU_BUILD) --results $(GPU_BUILD)/results $(GPU_PARTS)
 
-gpu-bench: ## what that GPU reaches, and its picture; after gpu-test (PARTS="aggregate sweep")
+gpu-bench: ## what that GPU reaches; after gpu-test (PARTS="aggregate sweep")
 	@$(GPU_PYTHON) tests/gpu/accept.py bench --build $(GPU_BUILD) --results $(GPU_BUILD)/results $(GPU_PARTS)
+
+# With matplotlib, which .venv has: a GPU machine may have none.
+GPU_RESULTS ?= $(GPU_BUILD)/results
+gpu-results: setup ## keep what gpu-test and gpu-bench found, and write docs/gpu-results.md (GPU_RESULTS=folder)
+	@$(BIN)/python tests/gpu/page.py $(GPU_RESULTS)
 
 lint: setup ## style, imports and types
 	@$(BIN)/ruff check -q

@@ -1,0 +1,284 @@
+"""Keeps what `make gpu-test` and `make gpu-bench` found, and writes docs/gpu-results.md from all that is kept.
+
+    python tests/gpu/page.py                           the page anew
+    python tests/gpu/page.py build/gpu/results         keep these results first, with pictures where there is matplotlib
+
+Results are kept as benchmarks/results/gpu/DATE-DEVICE. Those of the shim are refused: it is no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parents[2]))
+
+from mgg_hpc.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+KEPT, PAGE = ROOT / "benchmarks" / "results" / "gpu", ROOT / "docs" / "gpu-results.md"
+PICTURES = ("aggregate", "half-rows", "overlap", "epoch", "sweep", "sweep-narrow")
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+Found = dict[
+    str, Any
+]  # the documents of one run, by the names of their parts; "test" and "bench" say how parts ended
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure to reach. read: from a run's documents; None where it was not measured."""
+
+    what: str
+    reach: str
+    command: str
+    read: Callable[[Found], str | None]
+
+
+def _parts(found: Found, kind: str) -> dict[str, Any]:
+    return (
+        {part["part"]: part for part in found[kind]["parts"] if part["verdict"] != "not run"}
+        if kind in found
+        else {}
+    )
+
+
+def _cases(found: Found) -> str | None:
+    parts = [part for name, part in _parts(found, "test").items() if name not in (*SANITIZERS, "planted")]
+    if not parts:
+        return None
+    cases, passed = (sum(part[key] for part in parts) for key in ("cases", "passed"))
+    missing = [part["part"] for part in parts if part["verdict"] != "passed"]
+    return f"{passed:,} of {cases:,} pass" + (f"; not: {', '.join(missing)}" if missing else "")
+
+
+def _sanitizers(found: Found) -> str | None:
+    parts = _parts(found, "test")
+    ran = [name for name in SANITIZERS if name in parts]
+    if not ran:
+        return None
+    wrong = [f"{name}: {parts[name]['why']}" for name in ran if parts[name]["verdict"] != "passed"]
+    planted = parts.get("planted")
+    said = f"; planted {planted['passed']} of {planted['cases']}" if planted else ""
+    return ("; ".join(wrong) or f"0 reports of {', '.join(ran)}") + said
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    return f"{cell['times']:.2f} ({cell['graph']}, {cell['dtype']} x {cell['width']})"
+
+
+def _floor(found: Found) -> str | None:
+    if "aggregate" not in found:
+        return None
+    of = found["aggregate"]["summary"]["over_floor"]
+    return f"worst {_cell(of['worst'])}, geometric mean {of['mean']:.2f}"
+
+
+def _cusparse(found: Found) -> str | None:
+    of = found.get("aggregate", {}).get("summary", {}).get("speedup", {}).get("cusparse")
+    return of and f"{of['mean']:.2f}, least {_cell(of['worst'])}"
+
+
+def _half(found: Found) -> str | None:
+    halves = found.get("half-rows", {}).get("summary", {}).get("half", [])
+    cells = [cell for cell in halves if cell["dtype"] == "bfloat16" and cell["width"] >= 64]
+    return f"least {_cell(min(cells, key=lambda cell: cell['times']))}" if cells else None
+
+
+def _hidden(found: Found) -> str | None:
+    of = found.get("overlap", {}).get("balance", {}).get("halo")
+    return (
+        of and f"{of['hidden']:.2f}, at a share of {of['share']:.3g} (transfer over sums {of['ratio']:.2f})"
+    )
+
+
+def _near(found: Found) -> str | None:
+    cases = [case for case in found.get("overlap", {}).get("cases", []) if case["share"] == 0]
+    return (
+        ", ".join(f"{name} {times:.2f}" for name, times in cases[0]["over_direct"].items()) if cases else None
+    )
+
+
+def _epoch(found: Found) -> str | None:
+    said = []
+    for case in found.get("epoch", {}).get("cases", []):
+        rivals = [f"{of['median']:.2f} times {name}" for name, of in case["speedup"].items()]
+        said.append(
+            f"{case['graph']}: {case['ms']['mgg']['median']:.2f} ms" + "".join(f", {each}" for each in rivals)
+        )
+    return "; ".join(said) or None
+
+
+def _huge(found: Found) -> str | None:
+    cases = {case["name"]: case for case in found.get("huge", {}).get("cases", [])}
+    said = [
+        f"{name} {cases[name]['ms']['median']:.1f} ms, {cases[name]['of_copy']:.2f} of the copy bandwidth"
+        for name in ("sums", "both")
+        if name in cases
+    ]
+    return "; ".join(said) or None
+
+
+FIGURES = (
+    Figure("cases on the GPU, one process and several", "all pass", "make gpu-test", _cases),
+    Figure("sanitizers; planted faults", "0 reports; 4 of 4 reported", "make gpu-test", _sanitizers),
+    Figure("our time over the gather floor", "1.2 in every cell", "make gpu-bench PARTS=aggregate", _floor),
+    Figure(
+        "times as fast as cuSPARSE CSR_ALG2, float32",
+        "1.5, or the floor",
+        "make gpu-bench PARTS=aggregate",
+        _cusparse,
+    ),
+    Figure(
+        "bfloat16 rows over float32, widths of 64 and more", "1.6", "make gpu-bench PARTS=half-rows", _half
+    ),
+    Figure(
+        "hidden share where transfer and sums take as long", "0.9", "make gpu-bench PARTS=overlap", _hidden
+    ),
+    Figure("pipelines over direct where nothing is remote", "1.05", "make gpu-bench PARTS=overlap", _near),
+    Figure("a GCN's epoch, and times as fast as PyG's", "2", "make gpu-bench PARTS=epoch", _epoch),
+    Figure(
+        "a layer over 111 million rows and 1.6 billion edges",
+        "runs, beside its floor",
+        "make gpu-bench PARTS=huge",
+        _huge,
+    ),
+)
+
+
+def read(folder: Path) -> Found:
+    """The documents of a run. Raises InputError for a file that is none."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            document = json.loads(path.read_text())
+            if not str(document["format"]).startswith("mgg-"):
+                raise ValueError(f"its format is {document['format']!r}")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: not a result of gpu-test or gpu-bench ({error})") from error
+        found[path.stem] = document
+    return found
+
+
+def device_of(found: Found) -> dict[str, Any]:
+    """The GPU that a run was on. Raises InputError where there is none, or the shim stood in for it."""
+    devices = [document.get("device") or document.get("machine") or {} for document in found.values()]
+    names = {device.get("name", "nothing") for device in devices}
+    if not names or "shim" in names:
+        raise InputError("results of the shim, or none: the page is for those of a GPU")
+    if len(names) > 1:
+        raise InputError(f"results of several GPUs: {', '.join(sorted(names))}")
+    return devices[0]
+
+
+def keep(results: Path, kept: Path) -> Path:
+    """Copies a run's documents and tables, and draws its pictures. Returns their folder. Raises InputError."""
+    found = read(results)
+    name = re.sub(r"[^a-z0-9]+", "-", device_of(found)["name"].lower()).strip("-")
+    newest = max(document["date"] for document in found.values())
+    folder = kept / f"{newest[:10]}-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted((*results.glob("*.json"), *results.glob("*.md"))):
+        shutil.copy(path, folder)
+    for part in PICTURES:
+        if part in found:
+            _draw(folder / f"{part}.json", folder / f"{part}.svg")
+    return folder
+
+
+def _draw(document: Path, picture: Path) -> None:
+    from mgg_hpc.tools.bench.plots import draw_again
+
+    try:
+        draw_again(document, picture)
+    except InputError as error:  # no matplotlib: the next time that the page is written where there is one
+        print(f"gpu-results: {picture.name} is not drawn: {error}", file=sys.stderr)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of Markdown."""
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return [*lines, *(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)]
+
+
+def section(folder: Path, page: Path) -> list[str]:
+    """One run on the page."""
+    found = read(folder)
+    device = device_of(found)
+    dates = sorted(document["date"] for document in found.values())
+    driver, runtime = (f"{device[key] // 1000}.{device[key] % 1000 // 10}" for key in ("driver", "runtime"))
+    lines = [f"## {device['name']}, {dates[-1][:10]}", ""]
+    size = f"{device['multiprocessors']} multiprocessors, {device['memory_bytes'] / 2**30:.0f} GiB"
+    lines += [f"{size}, driver for CUDA {driver}, runtime {runtime}.", ""]
+    rows = [
+        (each.what, each.reach, each.read(found) or "not measured", f"`{each.command}`") for each in FIGURES
+    ]
+    lines += table(("what", "to reach", "reached", "command"), rows)
+    for kind in ("test", "bench"):
+        if kind not in found:
+            continue
+        ends = [
+            (
+                part["part"],
+                part["verdict"],
+                f"{part['passed']:,} / {part['cases']:,}" if part["cases"] else "",
+                f"{part['seconds']:.0f}",
+                part["why"],
+            )
+            for part in found[kind]["parts"]
+        ]
+        lines += ["", f"`make gpu-{kind}`, {found[kind]['date'][:10]}:", ""]
+        lines += table(("part", "verdict", "cases", "s", "why"), ends)
+    where = Path("..") / folder.relative_to(page.parent.parent)
+    tables = [f"[{path.stem}]({where / path.name})" for path in sorted(folder.glob("*.md"))]
+    if tables:
+        lines += ["", f"All figures: {', '.join(tables)}."]
+    for path in sorted(folder.glob("*.svg")):
+        lines += ["", f"![{path.stem}]({where / path.name})"]
+    return [*lines, ""]
+
+
+def text(kept: Path, page: Path) -> str:
+    """The whole page, the newest run first."""
+    lines = [
+        "# Results on GPUs",
+        "",
+        "Written by `python tests/gpu/page.py` from what `make gpu-test` and `make gpu-bench` found; nothing here is",
+        "an estimate. [How to run them, and how to read this](gpu-acceptance.md); [what was tried](gpu-tuning.md).",
+        "",
+    ]
+    runs = sorted((path for path in kept.glob("*") if path.is_dir()), reverse=True) if kept.is_dir() else []
+    if not runs:
+        lines += ["None yet: no GPU was at hand.", ""]
+        rows = [(each.what, each.reach, "not yet", f"`{each.command}`") for each in FIGURES]
+        lines += table(("what", "to reach", "reached", "command"), rows)
+    for run in runs:
+        lines += section(run, page)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main(words: list[str], kept: Path = KEPT, page: Path = PAGE) -> int:
+    """See above."""
+    if len(words) > 1 or words[:1] in (["-h"], ["--help"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        if words:
+            print(f"kept in {keep(Path(words[0]), kept)}")
+        written = text(kept, page)
+    except InputError as error:
+        print(f"gpu-results: {error}", file=sys.stderr)
+        return 2
+    page.write_text(written)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
