@@ -15,7 +15,7 @@ import numpy as np
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Epilogue, Geometry
+from mgg_hpc.runtime.backends.base import Draw, Epilogue, Geometry
 from mgg_hpc.runtime.backends.cuda import DEFAULT_GEOMETRY
 
 from .engine import Engine
@@ -48,12 +48,12 @@ def entries(*, whole: bool, small: bool = False) -> Iterator[Entry]:
     for operation in OPERATIONS:
         types = ("float32",) if operation == "softmax" else DTYPES
         widths = cases.WIDTHS if whole or operation in ("sum", "weighted") else FEW_WIDTHS
-        widths = {"softmax": (1,), "large": (64, 513)}.get(operation, widths)
+        widths = {"softmax": (1,), "large": (64, 513), "dropout": FEW_WIDTHS}.get(operation, widths)
         for dtype in types:
             if operation in ("get", "halo"):  # each takes many calls
                 widths = FEW_WIDTHS[1:2] if not whole else FEW_WIDTHS if dtype != "float32" else cases.WIDTHS
             for width in widths:
-                for case in ("ordinary",) if operation == "large" else cases.CASES:
+                for case in ("ordinary",) if operation in ("large", "dropout") else cases.CASES:
                     yield Entry(operation, dtype, width, case)
 
 
@@ -204,6 +204,22 @@ def gathers(engine, case, entry, rng):
     return 0.0
 
 
+def dropouts(engine, case, entry, rng):
+    """Of whole numbers, at a probability of one half: exact. Draws depend on the nodes' original ids, not on ranks."""
+    x, ids = whole_rows(case, entry, rng), rng.integers(0, 2**40, case.nodes)
+    draw = Draw(0.5, int(rng.integers(2**62)), *(int(each) for each in rng.integers(1, 1000, 2)))
+    world = Played(engine, case, x)
+    for backend, _, rows, part, _ in world.each(rng):
+        beyond = engine.nan_rows(backend, part.stop - part.start + MARGIN, world.format)
+        out = beyond[: part.stop - part.start]
+        backend.dropout(rows.local, out, engine.array(ids[part]), draw)
+        found = engine.numpy(beyond)
+        assert np.isnan(found[len(out) :].astype(np.float32)).all(), "wrote behind its rows"
+        wanted = reference.dropout(x[part], ids[part], draw.p, draw.seed, draw.epoch, draw.stream)
+        assert (found[: len(out)] == wanted).all(), "keeps other values than the reference"
+    return 0.0
+
+
 def weighted_sums(engine, case, entry, rng):
     """The same with a weight on each edge."""
     return sums(engine, case, entry, rng, weighted=True)
@@ -320,5 +336,6 @@ OPERATIONS: dict[str, Callable[..., float]] = {
     "sddmm": dots,
     "softmax": softmaxes,
     "gather": gathers,
+    "dropout": dropouts,
     "large": large,
 }
