@@ -1,4 +1,5 @@
-// The kernels that do not ask what rows hold.
+// The kernels that are compiled quickly, all types of rows in one.
+#include "dropout.cuh"
 #include "gather.cuh"
 #include "kernels_cuda.h"
 #include "softmax.cuh"
@@ -30,6 +31,14 @@ void gather_with(const DeviceGather& call, const Shape& shape, const gpu::Launch
   gpu::launch(gather_rows<32, GETS>, call, launch);
 }
 
+template <class S>
+void dropout_of(const DeviceDropout<S>& call, const Shape& shape, const gpu::Launch& launch) {
+  if (shape.lanes == 4) return gpu::launch(dropout_rows<S, 4>, call, launch);
+  if (shape.lanes == 8) return gpu::launch(dropout_rows<S, 8>, call, launch);
+  if (shape.lanes == 16) return gpu::launch(dropout_rows<S, 16>, call, launch);
+  gpu::launch(dropout_rows<S, 32>, call, launch);
+}
+
 }  // namespace
 
 void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::Launch& launch) {
@@ -42,5 +51,16 @@ void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch
   if (shape.lanes == 16) return gpu::launch(gather_floor<16>, call, launch);
   gpu::launch(gather_floor<32>, call, launch);
 }
+
+#define MGG_DROPOUT(S)                                                                                \
+  void dropout(const DeviceDropout<S>& call, const Shape& shape, const gpu::Launch& launch) {         \
+    dropout_of(call, shape, launch);                                                                  \
+  }
+MGG_DROPOUT(float)
+MGG_DROPOUT(Float16)
+MGG_DROPOUT(BFloat16)
+#undef MGG_DROPOUT
+
+void dropout(const DeviceDropoutCsr& call, const gpu::Launch& launch) { gpu::launch(dropout_csr, call, launch); }
 
 }  // namespace mgg

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 
 STATUS = "MGG_STATUS"  # the file in which the first rank records the job's exit code
+
+_FIRST_SECONDS = 10.0  # that other ranks wait for the first to say why all of them end
 
 # What process managers call a process's rank: Open MPI, PMIx, PMI (MPICH, Slurm), Slurm's own.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -31,6 +34,15 @@ def report(message: str, code: int) -> None:
     elif is_first():
         write(line)
         record(code)
+    else:
+        _await_first()
+
+
+def _await_first() -> None:
+    """Launchers end all ranks when one of them has ended with a code; the first may still have to speak."""
+    name, until = os.environ.get(STATUS), time.monotonic() + _FIRST_SECONDS
+    while name and not Path(name).exists() and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def record(code: int) -> None:

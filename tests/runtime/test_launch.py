@@ -194,6 +194,25 @@ def test_wrong_input_before_mpi_starts_is_one_line(tmp_path, mpi_environment, no
     assert ended.stderr == "mgg: error: Missing argument 'JOB'. (see 'mgg train --help')\n"
 
 
+SLOW_FIRST = """
+import os, sys, time
+if "0" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK")):
+    time.sleep(1.0)
+from mgg_hpc.runtime import exit_code
+exit_code.report("mgg: error: all of them are wrong", 2)
+sys.exit(2)
+"""
+
+
+def test_the_first_rank_speaks_however_late_it_comes(tmp_path, mpi_environment, nothing_left):
+    """Its launcher would end it when another one has ended."""
+    (tmp_path / "rank.py").write_text(SLOW_FIRST)
+    program = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[1:], 3))"
+    command = [sys.executable, "-c", program, sys.executable, tmp_path / "rank.py"]
+    ended = subprocess.run(command, env=mpi_environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "mgg: error: all of them are wrong\n")
+
+
 def test_other_failures_return_1(run):
     code, _, err = run("return 1")
     assert code == 1

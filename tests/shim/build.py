@@ -47,7 +47,7 @@ class Build:
             },
             "module_cuda": (CUDA / "module_cuda.cpp", ()),
             "module_nvshmem": (CUDA / "module_nvshmem.cpp", ()),
-            **{name: (CUDA / f"{name}.cu", ()) for name in ("dropout", "rows")},
+            "rows": (CUDA / "rows.cu", ()),
             **{
                 f"{source}_{name}": (CUDA / f"{source}.cu", (f"-DMGG_ROWS={of}",))
                 for source in ("halo", "get", "aggregate")

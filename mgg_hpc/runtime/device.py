@@ -1,0 +1,124 @@
+"""Which GPU a rank drives: one of its own, as the launcher shows them; and the cores that lie near it.
+
+Slurm may show each rank the GPU that is its own, or all of the node's to each; mpirun shows all. So ranks of a node
+tell each other which GPUs they see, by their place on the bus, and each takes one that no other takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from . import cores, mpi
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_BUS = Path("/sys/bus/pci/devices")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A rank's GPU. device: its number among those that this process sees. place: on the bus. ranks: that drive it."""
+
+    device: int
+    place: str
+    ranks: int
+
+
+def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> Seat:
+    """Take a GPU, make it this process's current one, and keep this process on the cores near it. Collective.
+
+    share: whether several ranks may drive one GPU. Raises InputError, the same on all ranks, where there are too few.
+    """
+    here = mpi.node(comm)
+    with mpi.agree(comm):
+        count, why = module.devices()
+        places = module.device_places() if count else []
+    seen = here.allgather((places, os.environ.get(VISIBLE), why))
+    with mpi.agree(comm):
+        for rank, (found, shown, reason) in enumerate(seen):
+            if not found:
+                raise InputError(_nothing(here.Get_size(), rank, shown, reason))
+        taken = assign([found for found, _, _ in seen], share)
+        mine = taken[here.Get_rank()]
+        module.use_device(mine)
+    ranks = [found[at] for (found, _, _), at in zip(seen, taken, strict=True)]
+    place = places[mine]
+    _stay_near(here, place)
+    return Seat(mine, place, ranks.count(place))
+
+
+def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
+    """For each rank of a node the number of its GPU in its own list of what it sees.
+
+    No two ranks take one GPU while each can have its own (a maximum matching); with ``share``, who is left over goes
+    to the GPU with the fewest ranks. Raises InputError where there are too few, and names both numbers.
+    """
+    owner: dict[str, int] = {}
+
+    def seat(rank: int, tried: set[str]) -> bool:
+        for place in seen[rank]:
+            if place in tried:
+                continue
+            tried.add(place)
+            if place not in owner or seat(owner[place], tried):
+                owner[place] = rank
+                return True
+        return False
+
+    standing = [rank for rank in range(len(seen)) if not seat(rank, set())]
+    every = sorted({place for places in seen for place in places})
+    if standing and not share:
+        if len(every) >= len(seen):  # enough, but not for all to see
+            rank = standing[0]
+            raise InputError(
+                f"ranks of this node see the same GPUs: rank {rank} of it sees {', '.join(seen[rank])}, which others "
+                f"take; show each rank its own, or all {len(every)} to every rank ({VISIBLE}, srun --gpus-per-task=1)"
+            )
+        raise InputError(
+            f"{len(seen)} ranks on this node, but {len(every)} GPU{'s' * (len(every) != 1)}: start at most "
+            f"{len(every)} ranks a node, or have ranks share a GPU (--share-gpu; for tests, since kernels take turns)"
+        )
+    taken = {rank: place for place, rank in owner.items()}
+    load = dict.fromkeys(every, 0) | dict.fromkeys(owner, 1)
+    for rank in standing:
+        place = min(seen[rank], key=lambda place: load[place])
+        taken[rank] = place
+        load[place] += 1
+    return [list(places).index(taken[rank]) for rank, places in enumerate(seen)]
+
+
+def _nothing(ranks: int, rank: int, shown: str | None, why: str) -> str:
+    said = f"no CUDA device ({why or 'none is visible'})"
+    if shown is not None:
+        said += f"; {VISIBLE} is {shown!r} there"
+    return said if ranks == 1 else f"rank {rank} of this node's {ranks} sees {said}"
+
+
+def near_cores(place: str) -> frozenset[int]:
+    """The cores on the side of the machine where a GPU is; none where the kernel does not say."""
+    try:
+        text = (_BUS / place.lower() / "local_cpulist").read_text()
+    except OSError:
+        return frozenset()
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            found |= set(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def _stay_near(here: MPI.Intracomm, place: str) -> None:
+    """Bind to the near cores, if no launcher has bound this node's ranks apart. Collective on the node."""
+    mine = cores.affinity()
+    bound = len(set(here.allgather(mine))) > 1
+    near = near_cores(place) & mine
+    if near and not bound:
+        os.sched_setaffinity(0, near)

@@ -1,0 +1,73 @@
+"""A job that waits for ever ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import jobs
+import pytest
+
+from mgg_hpc.runtime import watchdog
+from mgg_hpc.runtime.watchdog import Watchdog
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(watchdog, "_OTHERS_SECONDS", 0.05)
+
+
+def test_no_progress_ends_the_job_and_says_where_it_was(quick, capsys):
+    ended = threading.Event()
+    with Watchdog(3, 0.2, ended.set) as watched:
+        watched.step("epoch 7: backward")
+        assert ended.wait(5)
+    said = "mgg: error: rank 3 has made no progress for 0.2 s; its last step: epoch 7: backward\n"
+    assert capsys.readouterr().err == said
+
+
+def test_who_makes_steps_is_left_alone(quick, capsys):
+    ended = threading.Event()
+    with Watchdog(0, 0.4, ended.set) as watched:
+        for number in range(8):
+            watched.step(f"step {number}")
+            time.sleep(0.1)
+    assert not ended.wait(0.6)
+    assert capsys.readouterr().err == ""
+
+
+def test_zero_never_ends_anything(quick):
+    before = threading.active_count()
+    with Watchdog(0, 0.0, lambda: pytest.fail("ended")):
+        assert threading.active_count() == before
+        time.sleep(0.1)
+
+
+JOB = """
+    import time
+    from mgg_hpc.runtime import mpi
+    from mgg_hpc.runtime.watchdog import Watchdog
+    comm = mpi.world()
+    with Watchdog(comm.rank, 1.0) as watched:
+        for epoch in range(1, 4):
+            watched.step(f"epoch {epoch}")
+            if epoch == 2 and comm.rank == 1:
+                watched.step("asleep")
+                time.sleep(60)
+            comm.Barrier()
+"""
+
+
+def test_all_ranks_say_where_they_are_when_one_does_not_come(tmp_path):
+    (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
+    start = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[1:], 2))"
+    command = [sys.executable, "-c", start, sys.executable, str(tmp_path / "job.py")]
+    began = time.monotonic()
+    done = subprocess.run(command, env=jobs.clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and time.monotonic() - began < 20
+    said = "has made no progress for 1 s; its last step:"
+    assert f"mgg: error: rank 0 {said} epoch 2" in done.stderr
+    assert f"mgg: error: rank 1 {said} asleep" in done.stderr
