@@ -70,8 +70,11 @@ def test_anything_else_is_refused(configure):
     assert done.returncode != 0 and "MGG_CUDA=YES: expected AUTO, ON or OFF" in done.stderr
 
 
-def test_three_architectures_take_less_than_three_minutes_and_four_gigabytes(require, capsys):
-    """As the last `make cuda` found. Memory is twice that of the largest process: two run at once."""
+def test_three_architectures_take_minutes_and_less_than_four_gigabytes(require, capsys):
+    """As the last `make cuda` found: three minutes on two quiet cores, to which neighbours may add a third.
+
+    Memory is twice that of the largest process: two run at once.
+    """
     venv = ROOT / ".venv"
     require((venv / ".cuda").exists(), "the GPU kernels are not built (make cuda)")
     log = (venv / ".cuda.log").read_text(errors="replace")
@@ -81,7 +84,7 @@ def test_three_architectures_take_less_than_three_minutes_and_four_gigabytes(req
     seconds, largest = (float(word) for word in (venv / ".cuda").read_text().split())
     with capsys.disabled():
         print(f"\n_cuda: {seconds:.0f} s on two cores, {largest / 1e9:.2f} GB in the largest process")
-    assert seconds < 180 and 2 * largest < 4e9
+    assert seconds < 240 and 2 * largest < 4e9
 
 
 def test_nvcc_has_nothing_to_warn_of(require):
