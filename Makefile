@@ -94,12 +94,12 @@ PARTS ?=
 empty :=
 comma := ,
 GPU_BUILD := build/gpu
-GPU_PYTHON := PYTHONPATH="$(GPU_BUILD)/site:.:$(PYTHONPATH)" $(PYTHON)
+GPU_PYTHON := MGG_DATA="$(MGG_DATA)" PYTHONPATH="$(abspath $(GPU_BUILD))/site:$(CURDIR):$(PYTHONPATH)" $(PYTHON)
 GPU_PARTS := $(if $(PARTS),--again --parts $(subst $(empty) $(empty),$(comma),$(strip $(PARTS))))
 gpu-test: ## the proof on this machine's GPU, by PYTHON (WHEELS=folder, PARTS="table memcheck")
-	@$(PYTHON) tests/gpu/prepare.py $(GPU_BUILD) "$(WHEELS)"
-	@rm -f $(VENV)/.cuda  # its module was replaced by one for this GPU alone
-	@$(GPU_PYTHON) tests/gpu/accept.py test --build $(GPU_BUILD) --results $(GPU_BUILD)/results $(GPU_PARTS)
+	@rm -f $(VENV)/.cuda  # its module is replaced by one for this GPU alone
+	@began=$$(date +%s); $(PYTHON) tests/gpu/prepare.py $(GPU_BUILD) "$(WHEELS)" && \
+	$(GPU_PYTHON) tests/gpu/accept.py test --build $(GPU_BUILD) --results $(GPU_BUILD)/results --began $$began $(GPU_PARTS)
 
 gpu-bench: ## what that GPU reaches; after gpu-test (PARTS="aggregate sweep")
 	@$(GPU_PYTHON) tests/gpu/accept.py bench --build $(GPU_BUILD) --results $(GPU_BUILD)/results $(GPU_PARTS)

@@ -308,6 +308,8 @@ NB_MODULE(_cuda, module) {
     const int count = mgg::gpu::device_count(why);
     return nb::make_tuple(count, why);
   }, "How many GPUs this process sees, and what the CUDA runtime says where there is none.");
+  module.def("device_places", mgg::gpu::device_places, "Where each of them is on the bus.");
+  module.def("use_device", mgg::gpu::use_device, "device"_a);
   module.def("compiler", [] { return std::string(mgg::compiler()); });
   module.def("limits", limits, "What the current GPU holds.");
   module.def("ring_bytes", [](int threads, int packs) { return mgg::ring_bytes(threads, packs); }, "threads"_a,

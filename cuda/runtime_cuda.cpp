@@ -16,6 +16,22 @@ int device_count(std::string& why) {
   return 0;
 }
 
+std::vector<std::string> device_places() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "GPUs");
+  std::vector<std::string> places;
+  for (int device = 0; device < count; ++device) {
+    char place[32];
+    check(cudaDeviceGetPCIBusId(place, sizeof place, device), "the place of a GPU");
+    places.emplace_back(place);
+  }
+  return places;
+}
+void use_device(int device) { check(cudaSetDevice(device), "choosing a GPU"); }
+void make_context() {
+  if (cudaFree(nullptr) != cudaSuccess) cudaGetLastError();
+}
+
 Limits limits() {
   int device = 0;
   check(cudaGetDevice(&device), "the current GPU");

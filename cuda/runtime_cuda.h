@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #if defined(MGG_SHIM)
 #include "shim.h"
@@ -18,6 +19,13 @@ namespace gpu {
 
 // GPUs that this process sees. 0 where there is no GPU or no driver; `why` says which.
 int device_count(std::string& why);
+
+// Where each of them is on the bus: "0000:3b:00.0".
+std::vector<std::string> device_places();
+// Makes one the current GPU of this process.
+void use_device(int device);
+// Its context, without which other libraries find no GPU; nothing where there is none.
+void make_context();
 
 // What the current GPU holds; sizes in bytes.
 struct Limits {

@@ -1,10 +1,10 @@
 #include "runtime_nvshmem.h"
 
-#include <cuda_runtime.h>
 #include <nvshmem_host.h>
 
 #include <cstring>
-#include <stdexcept>
+
+#include "runtime_cuda.h"
 
 namespace mgg {
 namespace nvshmem {
@@ -25,6 +25,7 @@ std::string unique_id() {
 // As nvshmemx_init_attr, which would end the process where this throws. (nvshmemx_hostlib_init_attr would leave the
 // kernels of this module without NVSHMEM's state.)
 int start(const std::string& id, int rank, int size) {
+  gpu::make_context();
   nvshmemx_uniqueid_t given = NVSHMEMX_UNIQUEID_INITIALIZER;
   if (id.size() != sizeof given) throw std::runtime_error("NVSHMEM: not a unique id");
   std::memcpy(&given, id.data(), sizeof given);

@@ -9,7 +9,7 @@ namespace nvshmem {
 
 // What one PE makes, and all start with.
 std::string unique_id();
-// This process becomes one of `size` PEs, on its current GPU, which there must be (NVSHMEM does not ask). Collective.
+// This process becomes one of `size` PEs, on its current GPU, if there is one (NVSHMEM does not ask). Collective.
 // Returns NVSHMEM's own word for how PEs meet GPUs (nvshmemx_init_status_t). Throws std::runtime_error where it fails.
 int start(const std::string& id, int rank, int size);
 // Zeros, at an address of each PE's own that stands for the same place on all of them. Collective, and of one size.

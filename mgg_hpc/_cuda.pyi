@@ -232,6 +232,12 @@ def compiler() -> str:
 def devices() -> tuple[int, str]:
     """How many GPUs this process sees; and, where there is none, why."""
 
+def device_places() -> list[str]:
+    """Where each of them is on the bus: "0000:3b:00.0"."""
+
+def use_device(device: int) -> None:
+    """Makes one of them this process's current GPU."""
+
 def limits() -> dict[str, Any]:
     """What the current GPU holds, and versions of driver and runtime. Sizes in bytes."""
 
@@ -261,7 +267,7 @@ def nvshmem_unique_id() -> bytes:
 def nvshmem_start(unique_id: bytes, rank: int, size: int) -> int:
     """This process becomes one of ``size`` PEs, on its current GPU. Collective. nvshmemx_init_status_t, 2 or more.
 
-    There must be a GPU: NVSHMEM does not ask.
+    Raises RuntimeError where NVSHMEM does not start, or finds its peers but no GPU.
     """
 
 def nvshmem_allocate(nbytes: int) -> int:

@@ -13,6 +13,7 @@ machine lacks; 1: some failed; 2: nothing can run; 3: some were left for the nex
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gpu import prepare
@@ -37,11 +39,16 @@ from gpu.parts import Part, parts_of
 from mgg_hpc.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-SECONDS = {"test": 500.0, "bench": 1500.0}  # of all parts together
+SECONDS = {"test": 520.0, "bench": 1500.0}  # of all parts together, and of building before
+HANGS = 3.0  # times as long as expected: what is ended then has not been too slow, but hung
+GRACE = 15.0  # seconds between asking a part to end and ending it
 LEFT_OUT = 3  # a part's exit code where the machine lacks what it needs
 # What decides how a part ends.
-KERNELS = ("cuda", "mgg_hpc/plan", "mgg_hpc/runtime", "mgg_hpc/reference.py", "tests/gpu", "tests/cases.py")
-SOURCES = {"test": KERNELS, "bench": (*KERNELS, "mgg_hpc/tools/bench", "mgg_hpc/nn")}
+KERNELS = ("CMakeLists.txt", "cuda", "mgg_hpc/plan", "mgg_hpc/runtime", "mgg_hpc/reference.py", "tests/gpu")
+KERNELS += ("tests/cases.py", "tests/memory.py", "tests/world.py")
+SOURCES = {"test": KERNELS, "bench": (*KERNELS, "mgg_hpc/tools/bench", "mgg_hpc/nn", "mgg_hpc/data")}
+# What was never run comes first, and what has failed last: it may hang again.
+ORDER = {"not run": 0, "left out": 1, "passed": 2, "failed": 3}
 MARKS = {"passed": "green", "failed": "red", "left out": "yellow", "not run": "yellow"}
 
 
@@ -58,17 +65,14 @@ class Ending:
     date: str = ""
 
 
-def fingerprint(kind: str, device: str) -> str:
-    """Of all sources that decide, and of the GPUs: what was found for others does not count."""
-    seen = hashlib.sha256(device.encode())
-    if device == "cuda":
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-        seen.update(listed.encode())
+def fingerprint(kind: str, about: dict[str, Any]) -> str:
+    """Of all sources that decide, of the GPU, its driver and libraries: what was found for others does not count."""
+    seen = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
     for name in SOURCES[kind]:
         path = ROOT / name
         files = [path] if path.is_file() else sorted(path.rglob("*"))
         for file in files:
-            if file.suffix in (".py", ".cu", ".cuh", ".h", ".cpp", ".cmake"):
+            if file.suffix in (".py", ".cu", ".cuh", ".h", ".cpp", ".cmake", ".txt"):
                 seen.update(file.read_bytes())
     return seen.hexdigest()
 
@@ -90,50 +94,51 @@ def last_line(log: Path) -> str:
     return next((line for line in reversed(lines) if any(map(str.isalnum, line))), "nothing was said")
 
 
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a part with all that it has started. Asked first: those who have started ranks or daemons end them."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=GRACE)
+    with contextlib.suppress(ProcessLookupError):  # and what it left behind
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def run(part: Part, results: Path, environment: dict[str, str], seconds: float) -> Ending:
     """One part, ended with all of its processes where it takes longer than it may."""
     log, found = results / f"{part.name}.log", results / f"{part.name}.json"
     found.unlink(missing_ok=True)
-    began, ending = (
-        time.perf_counter(),
-        Ending(part.name, "passed", date=datetime.now(UTC).isoformat("T", "seconds")),
-    )
-    words = [sys.executable, *part.words, "--json", str(found)]
+    began, now = time.perf_counter(), datetime.now(UTC).isoformat("T", "seconds")
     with log.open("w") as said:
+        words = [sys.executable, *part.words, "--json", str(found)]
         process = subprocess.Popen(
             words, stdout=said, stderr=subprocess.STDOUT, env=environment, cwd=ROOT, start_new_session=True
         )
         try:
-            code = process.wait(timeout=min(part.limit, seconds))
+            code: int | None = process.wait(timeout=min(part.limit, seconds))
         except subprocess.TimeoutExpired:
-            # Asked first: those who have started ranks or daemons end them.
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
             code = None
-    ending.seconds = time.perf_counter() - began
-    if found.exists():
+        finally:
+            end(process)
+    took = time.perf_counter() - began
+    try:
         lines = json.loads(found.read_text()).get("lines", [])
-        ending.cases, ending.passed = (sum(line[key] for line in lines) for key in ("cases", "passed"))
-        failures = [failure for line in lines for failure in line["failures"]]
-    else:
-        failures = []
-    if code is None and seconds < part.limit:
-        ending.verdict, ending.why = (
-            "not run",
-            f"ended after {ending.seconds:.0f} s, when there was no time left",
-        )
+    except (OSError, ValueError):
+        lines = []
+    cases, passed = (sum(line[key] for line in lines) for key in ("cases", "passed"))
+    failures = [failure for line in lines for failure in line["failures"]]
+    verdict, why = "passed", ""
+    if code is None and took < min(part.limit, HANGS * part.expected):
+        verdict, why = "not run", f"ended after {took:.0f} s, when there was no time left"
     elif code is None:
-        ending.verdict, ending.why = "failed", f"did not end within {part.limit:.0f} s"
+        verdict, why = "failed", f"did not end within {took:.0f} s; it said last: {last_line(log)}"
     elif code == LEFT_OUT:
-        ending.verdict, ending.why = "left out", last_line(log).removeprefix("gpu-test: ")
+        verdict, why = "left out", last_line(log).removeprefix("gpu-test: ").removeprefix("gpu-bench: ")
     elif code or not found.exists():
-        ending.verdict = "failed"
-        ending.why = failures[0] if failures else f"{last_line(log)} (exit code {code})"
-    return ending
+        verdict, why = "failed", failures[0] if failures else f"{last_line(log)} (exit code {code})"
+    return Ending(part.name, verdict, why, took, cases, passed, now)
 
 
 def show(kind: str, about: dict[str, Any], endings: list[Ending]) -> None:
@@ -148,7 +153,9 @@ def show(kind: str, about: dict[str, Any], endings: list[Ending]) -> None:
     for each in endings:
         cases = f"{each.passed:,} / {each.cases:,}" if each.cases else "-"
         verdict = f"[{MARKS[each.verdict]}]{each.verdict}[/]"
-        table.add_row(each.part, verdict, cases, f"{each.seconds:.0f}" if each.seconds else "-", each.why)
+        table.add_row(
+            each.part, verdict, cases, f"{each.seconds:.0f}" if each.seconds else "-", escape(each.why)
+        )
     console.print(table)
 
 
@@ -169,11 +176,17 @@ def options_of(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, help="of all parts together; others are left for the next run"
     )
+    parser.add_argument("--began", type=float, help="when that time began, in seconds since the epoch")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(words)
     if arguments.device == "shim" and arguments.shim is None:
         parser.error("--device shim needs --shim FOLDER (python tests/gpu/shim_modules.py FOLDER makes it)")
     return arguments
+
+
+def interrupted(number: int, frame: object) -> None:
+    """Ends what runs, as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 def main(words: list[str]) -> int:
@@ -195,13 +208,16 @@ def main(words: list[str]) -> int:
     else:
         names = [part.name for part in parts]
     arguments.results.mkdir(parents=True, exist_ok=True)
-    mark = fingerprint(arguments.kind, arguments.device)
+    mark = fingerprint(arguments.kind, about)
     known, endings = earlier(arguments.results, arguments.kind, mark), {}
-    until = time.perf_counter() + (arguments.seconds or SECONDS[arguments.kind])
+    spent = max(0.0, time.time() - arguments.began) if arguments.began else 0.0
+    until = time.perf_counter() + (arguments.seconds or SECONDS[arguments.kind]) - spent
     environment = dict(os.environ)
     if library := prepare.mpi_library(arguments.build):
         environment["MPI4PY_LIBMPI"] = str(library.resolve())
-    for part in parts:
+    for part in sorted(
+        parts, key=lambda part: ORDER[known[part.name].verdict if part.name in known else "not run"]
+    ):
         before = known.get(part.name)
         if part.name not in names or (before and before.verdict == "passed" and not arguments.again):
             endings[part.name] = before or Ending(part.name, "not run", "was not asked for")
@@ -227,7 +243,7 @@ def main(words: list[str]) -> int:
         written = arguments.results / f"{arguments.kind}.json"
         written.with_suffix(".part").write_text(json.dumps(found, indent=2) + "\n")
         written.with_suffix(".part").rename(written)
-    show(arguments.kind, about, list(endings.values()))
+    show(arguments.kind, about, [endings[part.name] for part in parts])
     verdicts = {each.verdict for name, each in endings.items() if name in names}
     if "failed" in verdicts:
         return 1
@@ -238,4 +254,9 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

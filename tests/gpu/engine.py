@@ -119,10 +119,10 @@ class Engine:
             made.append(backend)
         return made
 
-    def backend(self, job: Job, geometry: Geometry) -> cuda.DeviceBackend:
-        """This process's, one of a job's that share a GPU."""
+    def backend(self, job: Job, geometry: Geometry, share: float) -> cuda.DeviceBackend:
+        """This process's, one of a job's. share: of the GPU's blocks."""
         made = cuda.DeviceBackend(job.rank, job, Options(geometry), self.module, self.memory)
-        made.share = 1 / job.size
+        made.share = share
         if self.device == "shim":
             made.channels = list(range(CHANNELS))
         return made

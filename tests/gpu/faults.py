@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +32,16 @@ class Edit:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong, the operation of the table that runs into it, and the object of tests/shim/build.py."""
+    """What is wrong, the operation of the table that runs into it, and the object of tests/shim/build.py.
+
+    kernel, report: which kernel the tool must name, and of what kind its report must be.
+    """
 
     what: str
     operation: str
     shim_object: str
+    kernel: str
+    report: str
     edits: tuple[Edit, ...]
 
 
@@ -46,12 +50,16 @@ FAULTS = {
         "edges beyond the last are read",
         "sddmm",
         "aggregate_float32",
+        "sddmm",
+        "Invalid __global__ read",
         (Edit("sddmm.cuh", "edge + u < end ? edge + u : end - 1;", "edge + u;"),),
     ),
     "racecheck": Fault(
         "a row is copied to shared memory by one lane, and read by the others without waiting",
         "sum",
         "aggregate_float32",
+        "aggregate_direct",
+        "Race reported|hazard",
         (
             Edit(
                 "aggregate.cuh",
@@ -62,12 +70,15 @@ FAULTS = {
                 "          device::load_pack(pack_of(from, 0) + at);\n",
             ),
             Edit("aggregate.cuh", "      await(row);\n", ""),
+            Edit("aggregate.cuh", "      have_read();\n", ""),
         ),
     ),
     "initcheck": Fault(
         "the sum of a hub's part is not stored before all parts are added",
         "sum",
         "aggregate_float32",
+        "aggregate_direct",
+        "Uninitialized __global__ memory read",
         (
             Edit(
                 "row_worker.cuh",
@@ -80,11 +91,13 @@ FAULTS = {
         "a lane synchronises with lanes that do not count on it",
         "softmax",
         "rows",
+        "softmax",
+        "Barrier error",
         (
             Edit(
                 "softmax.cuh",
-                "      device::sync_lanes(worker.mask);  // what lane 0 may see now",
-                "      device::sync_lanes(worker.mask & ~(1u << 31));  // what lane 0 may see now",
+                "device::sync_lanes(worker.mask);  // what lane 0 may see now",
+                "device::sync_lanes(worker.mask & ~(1u << (device::thread() % 32 | 7)));  // what lane 0 may see now",
             ),
         ),
     ),
@@ -102,12 +115,20 @@ def texts(faults: Iterable[Fault]) -> dict[str, str]:
 
 def plant(folder: Path) -> None:
     """A copy of the native sources with all faults, for CMake. Raises ValueError where a source has changed."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    shutil.copy(ROOT / "CMakeLists.txt", folder)
-    shutil.copytree(ROOT / "cuda", folder / "cuda")
-    for name, text in texts(FAULTS.values()).items():
-        (folder / "cuda" / name).write_text(text)
+    faulty = texts(FAULTS.values())
+    wanted = {path.relative_to(ROOT): path for path in (ROOT / "CMakeLists.txt", *(ROOT / "cuda").rglob("*"))}
+    for name, path in wanted.items():
+        if path.is_dir():
+            continue
+        text = faulty.get(path.name, path.read_text())
+        copy = folder / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        # What has not changed keeps its time, and is not compiled again.
+        if not copy.exists() or copy.read_text() != text:
+            copy.write_text(text)
+    for path in (folder / "cuda").rglob("*"):
+        if path.relative_to(folder) not in wanted:
+            path.unlink()
 
 
 def plant_shim(plain: Build, sanitized: Build, folder: Path) -> None:

@@ -3,7 +3,7 @@
     python tests/gpu/page.py                           the page anew
     python tests/gpu/page.py build/gpu/results         keep these results first, with pictures where there is matplotlib
 
-Results are kept as benchmarks/results/gpu/DATE-DEVICE. Those of the shim are refused: it is no GPU.
+Results are kept as benchmarks/results/gpu/DATETTIME-DEVICE. Those of the shim are refused: it is no GPU.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Found = dict[
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure to reach. read: from a run's documents; None where it was not measured."""
+    """A figure to reach. read: from a run's documents, and whether it is reached; None where it was not measured."""
 
     what: str
     reach: str
     command: str
-    read: Callable[[Found], str | None]
+    read: Callable[[Found], tuple[str, bool] | None]
 
 
 def _parts(found: Found, kind: str) -> dict[str, Any]:
@@ -50,80 +50,93 @@ def _parts(found: Found, kind: str) -> dict[str, Any]:
     )
 
 
-def _cases(found: Found) -> str | None:
+def _cases(found: Found) -> tuple[str, bool] | None:
     parts = [part for name, part in _parts(found, "test").items() if name not in (*SANITIZERS, "planted")]
     if not parts:
         return None
     cases, passed = (sum(part[key] for part in parts) for key in ("cases", "passed"))
     missing = [part["part"] for part in parts if part["verdict"] != "passed"]
-    return f"{passed:,} of {cases:,} pass" + (f"; not: {', '.join(missing)}" if missing else "")
+    failed = any(part["verdict"] == "failed" for part in parts)
+    return f"{passed:,} of {cases:,} pass" + (f"; not: {', '.join(missing)}" if missing else ""), not failed
 
 
-def _sanitizers(found: Found) -> str | None:
+def _sanitizers(found: Found) -> tuple[str, bool] | None:
     parts = _parts(found, "test")
     ran = [name for name in SANITIZERS if name in parts]
     if not ran:
         return None
     wrong = [f"{name}: {parts[name]['why']}" for name in ran if parts[name]["verdict"] != "passed"]
-    planted = parts.get("planted")
-    said = f"; planted {planted['passed']} of {planted['cases']}" if planted else ""
-    return ("; ".join(wrong) or f"0 reports of {', '.join(ran)}") + said
+    planted = parts.get("planted", {"passed": 0, "cases": len(SANITIZERS)})
+    said = "; ".join(wrong) or f"0 reports of {', '.join(ran)}"
+    reached = not wrong and len(ran) == planted["passed"] == len(SANITIZERS)
+    return f"{said}; planted {planted['passed']} of {planted['cases']}", reached
 
 
 def _cell(cell: dict[str, Any]) -> str:
     return f"{cell['times']:.2f} ({cell['graph']}, {cell['dtype']} x {cell['width']})"
 
 
-def _floor(found: Found) -> str | None:
+def _floor(found: Found) -> tuple[str, bool] | None:
     if "aggregate" not in found:
         return None
     of = found["aggregate"]["summary"]["over_floor"]
-    return f"worst {_cell(of['worst'])}, geometric mean {of['mean']:.2f}"
+    return f"worst {_cell(of['worst'])}, geometric mean {of['mean']:.2f}", of["worst"]["times"] <= 1.2
 
 
-def _cusparse(found: Found) -> str | None:
+def _cusparse(found: Found) -> tuple[str, bool] | None:
     of = found.get("aggregate", {}).get("summary", {}).get("speedup", {}).get("cusparse")
-    return of and f"{of['mean']:.2f}, least {_cell(of['worst'])}"
+    floor = _floor(found)
+    return of and (
+        f"{of['mean']:.2f}, least {_cell(of['worst'])}",
+        of["mean"] >= 1.5 or bool(floor and floor[1]),
+    )
 
 
-def _half(found: Found) -> str | None:
+def _half(found: Found) -> tuple[str, bool] | None:
     halves = found.get("half-rows", {}).get("summary", {}).get("half", [])
     cells = [cell for cell in halves if cell["dtype"] == "bfloat16" and cell["width"] >= 64]
-    return f"least {_cell(min(cells, key=lambda cell: cell['times']))}" if cells else None
+    if not cells:
+        return None
+    least = min(cells, key=lambda cell: cell["times"])
+    return f"least {_cell(least)}", least["times"] >= 1.6
 
 
-def _hidden(found: Found) -> str | None:
+def _hidden(found: Found) -> tuple[str, bool] | None:
     of = found.get("overlap", {}).get("balance", {}).get("halo")
-    return (
-        of and f"{of['hidden']:.2f}, at a share of {of['share']:.3g} (transfer over sums {of['ratio']:.2f})"
-    )
+    if not of:
+        return None
+    where = f"at a share of {of['share']:.3g} (transfer over sums {of['ratio']:.2f})"
+    return f"{of['hidden']:.2f}, {where}", of["hidden"] >= 0.9
 
 
-def _near(found: Found) -> str | None:
+def _near(found: Found) -> tuple[str, bool] | None:
     cases = [case for case in found.get("overlap", {}).get("cases", []) if case["share"] == 0]
-    return (
-        ", ".join(f"{name} {times:.2f}" for name, times in cases[0]["over_direct"].items()) if cases else None
-    )
+    if not cases:
+        return None
+    times = cases[0]["over_direct"]
+    return ", ".join(f"{name} {each:.2f}" for name, each in times.items()), max(times.values()) <= 1.05
 
 
-def _epoch(found: Found) -> str | None:
+def _epoch(found: Found) -> tuple[str, bool] | None:
+    cases = found.get("epoch", {}).get("cases", [])
+    if not cases:
+        return None
     said = []
-    for case in found.get("epoch", {}).get("cases", []):
+    for case in cases:
         rivals = [f"{of['median']:.2f} times {name}" for name, of in case["speedup"].items()]
-        said.append(
-            f"{case['graph']}: {case['ms']['mgg']['median']:.2f} ms" + "".join(f", {each}" for each in rivals)
-        )
-    return "; ".join(said) or None
+        said.append(", ".join([f"{case['graph']}: {case['ms']['mgg']['median']:.2f} ms", *rivals]))
+    least = [min((of["median"] for of in case["speedup"].values()), default=0.0) for case in cases]
+    return "; ".join(said), min(least) >= 2
 
 
-def _huge(found: Found) -> str | None:
+def _huge(found: Found) -> tuple[str, bool] | None:
     cases = {case["name"]: case for case in found.get("huge", {}).get("cases", [])}
     said = [
         f"{name} {cases[name]['ms']['median']:.1f} ms, {cases[name]['of_copy']:.2f} of the copy bandwidth"
         for name in ("sums", "both")
         if name in cases
     ]
-    return "; ".join(said) or None
+    return ("; ".join(said), True) if said else None
 
 
 FIGURES = (
@@ -183,8 +196,9 @@ def keep(results: Path, kept: Path) -> Path:
     found = read(results)
     name = re.sub(r"[^a-z0-9]+", "-", device_of(found)["name"].lower()).strip("-")
     newest = max(document["date"] for document in found.values())
-    folder = kept / f"{newest[:10]}-{name}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = kept / f"{newest[:16].replace(':', '')}-{name}"
+    shutil.rmtree(folder, ignore_errors=True)  # the same results again
+    folder.mkdir(parents=True)
     for path in sorted((*results.glob("*.json"), *results.glob("*.md"))):
         shutil.copy(path, folder)
     for part in PICTURES:
@@ -208,6 +222,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [*lines, *(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)]
 
 
+def figure(of: Figure, found: Found) -> tuple[str, ...]:
+    """Its row in the table."""
+    read = of.read(found)
+    said, verdict = ("not measured", "") if read is None else (read[0], "yes" if read[1] else "**no**")
+    return of.what, of.reach, said, verdict, f"`{of.command}`"
+
+
 def section(folder: Path, page: Path) -> list[str]:
     """One run on the page."""
     found = read(folder)
@@ -217,10 +238,7 @@ def section(folder: Path, page: Path) -> list[str]:
     lines = [f"## {device['name']}, {dates[-1][:10]}", ""]
     size = f"{device['multiprocessors']} multiprocessors, {device['memory_bytes'] / 2**30:.0f} GiB"
     lines += [f"{size}, driver for CUDA {driver}, runtime {runtime}.", ""]
-    rows = [
-        (each.what, each.reach, each.read(found) or "not measured", f"`{each.command}`") for each in FIGURES
-    ]
-    lines += table(("what", "to reach", "reached", "command"), rows)
+    lines += table(("what", "to reach", "reached", "", "command"), [figure(each, found) for each in FIGURES])
     for kind in ("test", "bench"):
         if kind not in found:
             continue

@@ -45,7 +45,7 @@ def tests(shim: Path | None, build: Path, seed: int) -> list[Part]:
         )
 
     def sanitizer(tool: str) -> Part:
-        return Part(tool, program("sanitize", tool, *(sanitized if tool == "memcheck" else plain)), 40, 250)
+        return Part(tool, program("sanitize", tool, *(sanitized if tool == "memcheck" else plain)), 60, 250)
 
     return [
         Part("table", program("run", *size, *plain), 40, 300),

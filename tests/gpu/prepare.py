@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -135,6 +136,7 @@ def compile(
 
 def main(build: Path, wheels: Path | None) -> int:
     """Exit code 0 when the modules are in the package's folder; 2 where something is missing, by name."""
+    build = build.resolve()  # CMake and its programs run elsewhere
     if wrong := gather(build, wheels):
         return fail(wrong)
     of_gpu = architecture()
@@ -163,9 +165,10 @@ def main(build: Path, wheels: Path | None) -> int:
     if said := "".join(failed):
         print(said, file=sys.stderr)
         return fail("the build failed")
-    for module in (*(build / "tree").glob("_cuda*.so"), *(build / "tree").glob("_host*.so")):
-        shutil.copy(module, ROOT / "mgg_hpc")
-    shutil.copy(next((faulty / "tree").glob("_cuda*.so")), faulty / "_cuda.so")
+    ending = sysconfig.get_config_var("EXT_SUFFIX")  # another Python may have built here before
+    for name in ("_cuda", "_host"):
+        shutil.copy(build / "tree" / f"{name}{ending}", ROOT / "mgg_hpc")
+    shutil.copy(faulty / "tree" / f"_cuda{ending}", faulty / "_cuda.so")
     return 0
 
 

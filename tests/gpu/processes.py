@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,9 +40,9 @@ from gpu.result import Line
 from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime import exit_code, launch, mpi
+from mgg_hpc.runtime import device, exit_code, launch, mpi
 from mgg_hpc.runtime.backends.base import Epilogue, Geometry
-from mgg_hpc.runtime.backends.cuda_nvshmem import Job
+from mgg_hpc.runtime.backends.cuda_nvshmem import SIDE_BY_SIDE, Job
 from mgg_hpc.runtime.backends.world import everybody
 
 CALLS = 5  # the third of a halo waits for a credit; two sets of rows are used in turn
@@ -61,6 +62,8 @@ class Drawn:
     reduce: str
     weight: np.ndarray | None
     scale: np.ndarray | None
+    bias: np.ndarray | None
+    relu: bool
     geometry: Geometry
     chunk_bytes: int
 
@@ -78,6 +81,8 @@ class Drawn:
             reduce,
             weight if reduce == "sum" and rng.random() < 0.5 else None,
             scale if rng.random() < 0.5 else None,
+            rng.integers(-3, 4, entry.width).astype(np.float32) if reduce == "max" else None,  # exact then
+            bool(rng.random() < 0.5),
             Geometry(*(int(each) for each in rng.integers(1, 5, 3)), far_ps=int(rng.integers(1, 4))),
             int(rng.choice([1, 300, 2000, 1 << 17])),
         )
@@ -98,8 +103,9 @@ class Drawn:
             half = float(ml_dtypes.finfo(x.dtype).eps) if x.dtype.itemsize == 2 else 0.0
             bound = np.abs(wanted) * (float(np.finfo(np.float32).eps) + half)
         scale = np.ones(case.nodes) if self.scale is None else self.scale  # powers of two: exact
-        part = self.part(rank)
-        return table.within(found, (wanted * scale[:, None])[part], (bound * scale[:, None])[part])
+        wanted, bound, part = wanted * scale[:, None], bound * scale[:, None], self.part(rank)
+        wanted = wanted if self.bias is None else wanted + self.bias
+        return table.within(found, (np.maximum(wanted, 0) if self.relu else wanted)[part], bound[part])
 
 
 @dataclass
@@ -110,6 +116,7 @@ class Processes:
     job: Job
     comm: Any
     transfers: tuple[str, ...]
+    share: float  # of the GPU's blocks, of each
 
     def aggregate(
         self, drawn: Drawn, transfer: str, rng: np.random.Generator
@@ -118,12 +125,13 @@ class Processes:
         engine, case, rank = self.engine, drawn.case, self.job.rank
         format, part = RowFormat(drawn.x[0].dtype, drawn.x[0].shape[1]), drawn.part(rank)
         plan = plans_of(case, drawn.geometry.ps, transfer, 1)[rank]
-        backend = engine.backend(self.job, drawn.geometry)
+        backend = engine.backend(self.job, drawn.geometry, self.share)
         backend.chunk_bytes = drawn.chunk_bytes
         sets = [backend.rows(np.diff(case.bounds), format, symmetric=True) for _ in range(2)]
         backend.prepare(plan, format)
         edge = None if drawn.weight is None else engine.array(drawn.weight[case.edges(rank)][plan.edge])
-        epilogue = None if drawn.scale is None else Epilogue(engine.array(drawn.scale[part]))
+        scale = None if drawn.scale is None else engine.array(drawn.scale[part])
+        epilogue = Epilogue(scale, engine.array(drawn.bias), drawn.relu)
         op, outputs = "copy" if edge is None else "mul", []
         for call, x in enumerate(drawn.x):
             rows, beyond = sets[call % 2], engine.nan_rows(backend, plan.destinations + MARGIN, format)
@@ -146,7 +154,7 @@ class Processes:
     def gather(self, drawn: Drawn, rng: np.random.Generator) -> list[str]:
         """Rows by number from all PEs. Collective."""
         engine, bounds, x, rank = self.engine, drawn.case.bounds, drawn.x[0], self.job.rank
-        format, backend = RowFormat(x.dtype, x.shape[1]), engine.backend(self.job, drawn.geometry)
+        format, backend = RowFormat(x.dtype, x.shape[1]), engine.backend(self.job, drawn.geometry, self.share)
         rows = backend.rows(np.diff(bounds), format, symmetric=True)
         ids = rng.integers(0, len(x), (self.job.size, 2 * len(x) if len(x) else 0))[rank]
         out = backend.symmetric(len(ids), format).local
@@ -157,6 +165,32 @@ class Processes:
         backend.finish()
         return [] if (engine.numpy(out) == x[ids]).all() else ["gathered other rows"]
 
+    def dots(self, drawn: Drawn, rng: np.random.Generator) -> list[str]:
+        """SDDMM over peers' rows, through pointers. Collective."""
+        engine, case, x, rank = self.engine, drawn.case, drawn.x[0], self.job.rank
+        format, backend = RowFormat(x.dtype, x.shape[1]), engine.backend(self.job, drawn.geometry, self.share)
+        rows, part = backend.rows(np.diff(case.bounds), format, symmetric=True), drawn.part(rank)
+        plan, y = plans_of(case, drawn.geometry.ps, "direct", 1)[rank], drawn.x[1]
+        mine, out = (
+            backend.padded(plan.destinations, format),
+            engine.array(np.full(plan.edges, np.nan, np.float32)),
+        )
+        engine.fill(rows.local, x[part])
+        engine.fill(mine, y[part])
+        engine.seed(int(rng.integers(1 << 60)) + rank, rank)
+        backend.publish(rows)
+        backend.sddmm(plan, rows, mine, out)
+        backend.finish()
+        source, destination = (
+            ids[case.edges(rank)][plan.edge] for ids in reference.edge_list(case.indptr, case.indices)
+        )
+        wanted, bound = (each(source, destination, x, y) for each in (reference.sddmm, reference.sddmm_bound))
+        try:
+            table.within(engine.numpy(out), wanted, bound)
+        except AssertionError as error:
+            return [f"sddmm: {error}"]
+        return []
+
     def check(self, entry: table.Entry, rng: np.random.Generator) -> tuple[float, str]:
         """The worst error of any PE, and what any of them found wrong. Collective."""
         drawn, worst = Drawn.of(entry, rng, self.job.size), 0.0
@@ -165,8 +199,8 @@ class Processes:
             outputs[transfer], wrong = self.aggregate(drawn, transfer, rng)
             problems += wrong
         problems += self.gather(drawn, rng)
-        self.job.barrier(self.engine.memory.stream())
-        self.engine.memory.finish()
+        if "direct" in self.transfers:
+            problems += self.dots(drawn, rng)
         self.job.release()
         first = self.transfers[0]
         for call in range(CALLS):
@@ -193,19 +227,22 @@ def entries(few: bool) -> Iterator[table.Entry]:
                 yield table.Entry("processes", dtype, width, case)
 
 
-def run(all_pes: Processes, few: bool, seed: int) -> list[Line]:
-    """Every case, a line for each type. Collective."""
+def run(all_pes: Processes, few: bool, seed: int) -> Iterator[list[Line]]:
+    """Every case, a line for each type; those so far after each. Collective."""
     lines: dict[str, Line] = {}
     console = Console(stderr=True)
     quiet = all_pes.job.rank > 0 or not sys.stderr.isatty()
     every = list(enumerate(entries(few)))
+    others = ["gather", "sddmm"] if "direct" in all_pes.transfers else ["gather"]
     for number, entry in track(every, "cases", console=console, disable=quiet, transient=True):
-        line = lines.setdefault(entry.dtype, Line(", ".join([*all_pes.transfers, "gather"]), entry.dtype))
+        line = lines.setdefault(entry.dtype, Line(", ".join([*all_pes.transfers, *others]), entry.dtype))
+        if quiet and all_pes.job.rank == 0:
+            print(entry, flush=True)  # the last one is known where nothing else is
         began = time.perf_counter()
         worst, problem = all_pes.check(entry, np.random.default_rng([seed, number]))
         line.add(entry, None if problem else worst, problem)
         line.seconds += time.perf_counter() - began
-    return list(lines.values())
+        yield list(lines.values())
 
 
 def play(arguments: argparse.Namespace) -> int:
@@ -215,46 +252,89 @@ def play(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as held:
         with mpi.agree(comm):
             engine = held.enter_context(result.engine_of(arguments))
+        seat = device.take(comm, engine.module, share=True)
         job = Job(comm, engine.module, engine.memory, only_self if arguments.unreached else everybody)
-        transfers = ("get", "halo") if arguments.unreached else ("direct", "get", "halo")
-        lines = run(Processes(engine, job, comm, transfers), arguments.few, arguments.seed)
-        job.finish()
         about = engine.about()
+        kept = {"processes": size, "unreached": arguments.unreached, "shared_gpu": job.shared_gpu}
+        kept |= {"few": arguments.few, "seed": arguments.seed}
+        transfers = ("get", "halo") if arguments.unreached else ("direct", "get", "halo")
+        # Where kernels run side by side, each process sees only its part of the GPU.
+        share = 1.0 if job.shared_gpu == SIDE_BY_SIDE else 1 / seat.ranks
+        lines: list[Line] = []
+        for lines in run(Processes(engine, job, comm, transfers, share), arguments.few, arguments.seed):
+            if rank == 0:  # what was found is there, should the rest hang
+                result.write(arguments.json, about, lines, time.perf_counter() - began, **kept)
+        job.finish()
     if rank == 0:
         how = "by NVSHMEM's calls" if arguments.unreached else "by pointers"
         if job.shared_gpu:
             how += f"; on one GPU, {job.shared_gpu}"
         result.show(f"{about['name']}: {size} processes, {how}, seed {arguments.seed}", lines)
-        kept = {"processes": size, "unreached": arguments.unreached, "shared_gpu": job.shared_gpu}
-        kept |= {"few": arguments.few, "seed": arguments.seed}
-        result.write(arguments.json, about, lines, time.perf_counter() - began, **kept)
     code = int(result.failed(lines))
     exit_code.record(code)
     return code
 
 
+CONTROL = "nvidia-cuda-mps-control"
+PROBE = """
+from mgg_hpc.runtime.backends import cuda_module
+module = cuda_module.load()
+cuda_module.need_device(module)
+print(module.limits()["name"])
+"""
+
+
+def asked(*words: str, environment: dict[str, str], says: str = "", seconds: float = 60.0) -> str:
+    """What a program writes; to a file, since a daemon keeps what it was started with. Raises OSError."""
+    with tempfile.TemporaryFile("w+") as out:
+        try:
+            done = subprocess.run(
+                words,
+                env=environment,
+                input=says,
+                stdout=out,
+                stderr=out,
+                text=True,
+                check=False,
+                timeout=seconds,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise OSError(f"{words[0]} took more than {seconds:.0f} s") from error
+        out.seek(0)
+        said = out.read().strip()
+    if done.returncode:
+        raise OSError((said.splitlines() or [f"{words[0]} failed"])[-1])
+    return said
+
+
 @contextlib.contextmanager
 def mps(ranks: int) -> Iterator[dict[str, str]]:
     """The variables of ranks that share a GPU through a daemon, which is started and ended. Raises OSError."""
-    control = "nvidia-cuda-mps-control"
     with tempfile.TemporaryDirectory(prefix="mgg-mps-") as folder:
         variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         environment = os.environ | variables
-        started = subprocess.run(
-            [control, "-d"], env=environment, capture_output=True, text=True, check=False
-        )
-        if started.returncode:
-            raise OSError((started.stdout + started.stderr).strip() or f"{control} failed")
+        asked(CONTROL, "-d", environment=environment)
         try:
+            asked(
+                sys.executable, "-c", PROBE, environment=environment
+            )  # its server starts with the first client
             yield variables | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // ranks)}
         finally:
-            subprocess.run(
-                [control], input="quit\n", env=environment, capture_output=True, text=True, check=False
-            )
+            with contextlib.suppress(OSError):
+                asked(CONTROL, environment=environment, says="quit -t 5\n", seconds=15)
+            for file in Path(folder).glob("*.pid"):  # who does not end by being asked
+                with contextlib.suppress(OSError, ValueError):
+                    os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+def interrupted(number: int, frame: object) -> None:
+    """Lets go of what was started, as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 def begin(arguments: argparse.Namespace, words: list[str]) -> int:
     """Start the ranks. NVSHMEM has neither NCCL nor multicast where they share a GPU, and no network is needed."""
+    signal.signal(signal.SIGTERM, interrupted)
     shared = {"NVSHMEM_DISABLE_NCCL": "1", "NVSHMEM_DISABLE_NVLS": "1", "NVSHMEM_REMOTE_TRANSPORT": "none"}
     with contextlib.ExitStack() as held:
         if arguments.mps:

@@ -94,6 +94,7 @@ def check(engine: Engine, problem: Problem) -> float:
 def run(engine: Engine, seconds: float, seed: int) -> Line:
     """As many problems as there is time for."""
     line, began = Line("random graphs", "all"), time.perf_counter()
+    gone: list[str] = []  # what the GPU did not survive
 
     @settings(
         max_examples=BATCH,
@@ -105,14 +106,22 @@ def run(engine: Engine, seconds: float, seed: int) -> Line:
     )
     @given(problems(engine.device))
     def batch(problem: Problem) -> None:
-        line.add(problem, check(engine, problem))
+        if gone:
+            return
+        try:
+            line.add(problem, check(engine, problem))
+        except (AssertionError, RuntimeError, ValueError):
+            print(f"fails: {problem}", file=sys.stderr, flush=True)
+            if not engine.answers():  # what follows would fail whatever it is
+                gone.append(str(problem))
+            raise
 
     number = 0
     while time.perf_counter() - began < seconds:
         try:
             hypothesis.seed(seed + number)(batch)()
-        except (AssertionError, RuntimeError, ValueError) as error:
-            told = [note for note in getattr(error, "__notes__", []) if "Problem(" in note]
+        except (AssertionError, RuntimeError, ValueError, hypothesis.errors.Flaky) as error:
+            told = gone or [note for note in getattr(error, "__notes__", []) if "Problem(" in note]
             line.add(" ".join((told or ["a problem"])[0].split()), None, str(error))
             break
         number += 1

@@ -103,7 +103,9 @@ def write(path: Path | None, about: dict, lines: list[Line], seconds: float, **m
         "seconds": seconds,
         "lines": [asdict(line) for line in lines],
     }
-    path.write_text(json.dumps(found, indent=2) + "\n")
+    written = path.with_suffix(".part")
+    written.write_text(json.dumps(found, indent=2) + "\n")
+    written.rename(path)
 
 
 def failed(lines: list[Line]) -> bool:

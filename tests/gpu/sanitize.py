@@ -14,17 +14,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
-from gpu import result
+from gpu import result, table
 from gpu.engine import Engine, describe
 from gpu.faults import FAULTS
 from gpu.result import Line
@@ -32,29 +34,27 @@ from mgg_hpc.errors import InputError
 
 RUN = Path(__file__).parent / "run.py"
 TOOLS = tuple(FAULTS)
-SECONDS = 240  # of one tool
-# What each tool ends its report with: how many errors; racecheck's has hazards, of which these are more than hints.
-SUMMARY = {tool: re.compile(r"ERROR SUMMARY: (\d+) error") for tool in TOOLS}
-SUMMARY["racecheck"] = re.compile(r"RACECHECK SUMMARY: (\d+) hazard")
-ENTRY = re.compile(
-    r"^=+\s+((?:Error|Warning|Invalid|Uninitialized|Barrier|Potential|Race)\b.*)", re.MULTILINE
-)
-MOST_PRINTED = 20
+# Kernels that wait for each other: what a tool slows down, or runs one after another, may never end.
+WAITING = "halo"
+SECONDS, WAITING_SECONDS, PLANTED_SECONDS = 150.0, 80.0, 55.0  # of one run of a tool
+# What each tool ends its report with: how many errors; racecheck's has hazards.
+SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
+OURS = re.compile(r"\bmgg::")
+MOST_PRINTED = 500
 
 
 @dataclass(frozen=True)
 class Report:
-    """How many reports a tool made, the first of them, and whether the program itself did what it should."""
+    """What a tool reported of our kernels, and whether the program itself did what it should."""
 
-    count: int
-    first: str
+    entries: tuple[str, ...]
     passed: bool
 
 
 def command(tool: str, log: Path) -> list[str]:
-    """The tool on kernels of ours only. Raises InputError where there is no Compute Sanitizer.
+    """The tool and its options. Raises InputError where there is no Compute Sanitizer.
 
-    What other kernels write initcheck does not see then; but all memory is zeroed or copied to before, which it sees.
+    All kernels are looked at by initcheck, since it must know what those of torch have written, and ours by the others.
     API errors are left to our own checks: libraries make some on purpose, to find out what there is.
     """
     found = shutil.which("compute-sanitizer")
@@ -62,98 +62,125 @@ def command(tool: str, log: Path) -> list[str]:
         raise InputError("no compute-sanitizer on PATH; it comes with the CUDA toolkit")
     options = {
         "tool": tool,
-        "kernel-name": "kernel_substring=mgg",
         "log-file": str(log),
         "print-limit": str(MOST_PRINTED),
         "check-exit-code": "no",
+        "target-processes": "application-only",
     }
+    if tool == "initcheck":
+        options["check-api-memory-access"] = "no"
+    else:
+        options["kernel-name"] = "kernel_substring=mgg"
     if tool == "memcheck":
         options |= {"report-api-errors": "no", "padding": "512"}
     return [found, *(f"--{name}={value}" for name, value in options.items())]
+
+
+def entries(report: str) -> tuple[str, ...]:
+    """What a tool's log says, an entry for each of its reports: a line, and those that are further in."""
+    found: list[list[str]] = []
+    for line in report.splitlines():
+        text = line.lstrip("=")
+        if line.startswith("=========") and text.strip():
+            if text.startswith("     ") and found:
+                found[-1].append(text.strip())
+            else:
+                found.append([text.strip()])
+    return tuple("\n".join(each) for each in found if not SUMMARY.search(each[0]))
+
+
+def run(words: list[str], environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """A program, ended with all that it has started where it takes longer. Raises InputError then."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(words, env=environment, stdout=out, stderr=err, start_new_session=True)
+        try:
+            code = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            raise InputError(f"took more than {seconds:.0f} s") from error
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        out.seek(0), err.seek(0)
+        return subprocess.CompletedProcess(words, code, out.read(), err.read())
 
 
 def on_gpu(tool: str, words: list[str], seconds: float) -> Report:
     """Raises InputError where the tool is not there, takes too long, or does not say how many errors it found."""
     with tempfile.TemporaryDirectory(prefix="mgg-sanitize-") as folder:
         log = Path(folder) / "report"
-        # Each tensor an allocation of its own, whose ends the tool knows.
-        environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-        try:
-            done = subprocess.run(
-                [*command(tool, log), sys.executable, str(RUN), *words],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=seconds,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise InputError(f"{tool}: took more than {seconds:.0f} s") from error
+        # Each tensor an allocation of its own, whose ends the tool knows; and all kernels loaded before the first runs.
+        environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_MODULE_LOADING": "EAGER"}
+        done = run([*command(tool, log), sys.executable, str(RUN), *words], environment, seconds)
         report = log.read_text(errors="replace") if log.exists() else ""
-    summary = SUMMARY[tool].search(report)
-    if summary is None:
+    if SUMMARY.search(report) is None:
         said = (report + done.stdout + done.stderr).strip().splitlines() or ["nothing"]
-        raise InputError(f"{tool}: ended without a summary; the last that was said: {said[-1].strip()}")
-    first = ENTRY.search(report)
-    return Report(int(summary[1]), first[1].strip() if first else "", done.returncode == 0)
+        raise InputError(f"ended without a summary; the last that was said: {said[-1].strip()}")
+    found = tuple(entry for entry in entries(report) if OURS.search(entry))
+    if any(int(count) for count in SUMMARY.findall(report)) and not found and tool != "initcheck":
+        found = entries(report) or ("errors that it does not describe",)
+    return Report(found, done.returncode == 0)
 
 
 def on_shim(tool: str, words: list[str], seconds: float) -> Report:
     """The shim's failures; of memcheck the address sanitizer's, with which the library was built."""
-    environment = dict(os.environ)
+    environment = os.environ | {"COLUMNS": "200"}
     if tool == "memcheck":
         import sanitizers
 
-        environment = sanitizers.environment("g++")
-    done = subprocess.run(
-        [sys.executable, str(RUN), "--device", "shim", *words],
-        env=environment | {"COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        timeout=seconds,
-    )
+        environment |= sanitizers.environment("g++")
+    done = run([sys.executable, str(RUN), "--device", "shim", *words], environment, seconds)
     if tool == "memcheck":
         found = re.findall(r"(?:ERROR: AddressSanitizer|runtime error): ?(.*)", done.stderr)
     else:
         found = re.findall(r"^[a-z ]+-\w+-\d+-\w+: (.*)", done.stdout, re.MULTILINE)
     if done.returncode not in (0, 1) and not found:
-        raise InputError(f"{tool}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
-    return Report(len(found), found[0] if found else "", done.returncode == 0)
+        raise InputError((done.stderr.strip().splitlines() or ["no reason given"])[-1])
+    return Report(tuple(found), done.returncode == 0)
 
 
-def examine(device: str, tool: str, words: list[str]) -> Report:
+def examine(device: str, tool: str, words: list[str], seconds: float) -> Report:
     """Run the table under a tool. Raises InputError where that did not run."""
-    return (on_gpu if device == "cuda" else on_shim)(tool, [*words, "--small"], SECONDS)
+    return (on_gpu if device == "cuda" else on_shim)(tool, [*words, "--small"], seconds)
+
+
+def looked(line: Line, name: str, look: Callable[[], str]) -> Line:
+    """Add a case to the line: what ``look`` finds wrong, or nothing."""
+    began = time.perf_counter()
+    try:
+        wrong = look()
+    except InputError as error:
+        wrong = str(error)
+    line.add(name, None if wrong else 0.0, wrong)
+    line.seconds += time.perf_counter() - began
+    return line
 
 
 def clean(device: str, tool: str, library: list[str]) -> Line:
-    """No reports, and all cases pass."""
-    line, began = Line(tool, "float32"), time.perf_counter()
-    try:
-        report = examine(device, tool, library)
-        if report.count:
-            line.add(f"{report.count} reports", None, report.first)
-        else:
-            line.add(tool, 0.0 if report.passed else None, "no reports, but some cases failed")
-    except InputError as error:
-        line.add(tool, None, str(error))
-    line.seconds = time.perf_counter() - began
-    return line
+    """No reports, and all cases pass: those that wait for each other after all others, and by themselves."""
+
+    def look(operations: list[str], seconds: float) -> str:
+        report = examine(device, tool, [*library, "--operations", ",".join(operations)], seconds)
+        if report.entries:
+            return f"{len(report.entries)} reports: {report.entries[0]}"
+        return "" if report.passed else "no reports, but some cases failed"
+
+    others = [name for name in table.OPERATIONS if name not in (WAITING, "same bits")]
+    line = looked(Line(tool, "float32"), tool, lambda: look(others, SECONDS))
+    return looked(line, f"{tool}, {WAITING}", lambda: look([WAITING], WAITING_SECONDS))
 
 
 def planted(device: str, tool: str, library: list[str]) -> Line:
-    """At least one report."""
+    """A report of the right kind that names the kernel. (The shim's checks name neither.)"""
     fault = FAULTS[tool]
-    line, began = Line(f"planted: {tool}", "float32"), time.perf_counter()
-    try:
-        report = examine(device, tool, [*library, "--operations", fault.operation])
-        line.add(fault.what, 0.0 if report.count else None, "was not reported")
-    except InputError as error:
-        line.add(fault.what, None, str(error))
-    line.seconds = time.perf_counter() - began
-    return line
+
+    def look() -> str:
+        found = examine(device, tool, [*library, "--operations", fault.operation], PLANTED_SECONDS).entries
+        if device == "cuda":
+            found = tuple(each for each in found if re.search(fault.report, each) and fault.kernel in each)
+        return "" if found else "was not reported"
+
+    return looked(Line(f"planted: {tool}", "float32"), fault.what, look)
 
 
 def main(words: list[str]) -> int:
@@ -176,8 +203,8 @@ def main(words: list[str]) -> int:
         module = arguments.libraries / tool / "_cuda.so" if arguments.libraries else arguments.library
         library = ["--library", str(module)] if module else []
         lines.append((planted if arguments.what == "planted" else clean)(arguments.device, tool, library))
+        result.write(arguments.json, about, lines, time.perf_counter() - began)
     result.show(f"{about['name']}: {arguments.what}", lines)
-    result.write(arguments.json, about, lines, time.perf_counter() - began)
     return int(result.failed(lines))
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import jobs
 import numpy as np
 import pytest
 
-from . import accept, faults, parts, processes, random_graphs, sanitize, table
+from mgg_hpc.errors import InputError
+
+from . import accept, bench, faults, page, parts, processes, random_graphs, sanitize, table
 
 DEVICE = ["--device", "shim"]
 
@@ -45,7 +51,7 @@ def test_all_of_it_over_the_shim(shim, sanitized, tmp_path, accepted, capsys):
         *parts.TOOLS,
         "planted",
     } <= found.keys()
-    assert found["planted"]["cases"] == 4
+    assert found["planted"]["cases"] == 4 and found["memcheck"]["cases"] == 2
     assert "failed" not in capsys.readouterr().out
     before = found["memcheck"]["date"]
     assert accepted("--parts", "memcheck,synccheck")[1]["memcheck"]["date"] == before  # it has passed
@@ -66,13 +72,69 @@ def script(tmp_path, name, text, *, expected=1.0, limit=30.0):
     return parts.Part(name, (str(path),), expected, limit)
 
 
+@pytest.mark.timeout(600)
+def test_all_benchmarks_over_the_shim_and_their_page(shim, tmp_path, capsys, monkeypatch):
+    (tmp_path / "plain").symlink_to(shim.folder)
+    results = tmp_path / "results"
+    words = ["bench", *DEVICE, "--shim", str(tmp_path), "--results", str(results)]
+    assert accept.main(words) == 0, capsys.readouterr().out
+    found = page.read(results)
+    assert found.keys() == {*bench.BENCHES, "bench"}
+    assert all(part["verdict"] == "passed" for part in found["bench"]["parts"])
+    for name in bench.BENCHES:
+        assert found[name]["device"]["name"] == "shim" and (results / f"{name}.md").read_text().startswith(
+            "# mgg bench"
+        )
+    # Every figure of a benchmark is read from what benchmarks write. (cuSPARSE and PyG have no stand-in there.)
+    read = {figure.what: figure.read(found) for figure in page.FIGURES if "bench" in figure.command}
+    assert {what for what, said in read.items() if said is None} == {
+        "times as fast as cuSPARSE CSR_ALG2, float32"
+    }
+    monkeypatch.setattr(page, "device_of", lambda found: found["huge"]["device"])
+    folder = page.keep(results, tmp_path / "benchmarks" / "kept")
+    assert {path.stem for path in folder.glob("*.svg")} == set(page.PICTURES)
+    said = page.text(folder.parent, tmp_path / "docs" / "page.md")
+    assert "## shim, " in said and "| sweep | passed |" in said
+
+
+LEAVES = """
+import subprocess
+sleep = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+child = subprocess.Popen([sys.executable, "-c", sleep])
+open("{file}", "w").write(str(child.pid))
+"""
+
+
+def ended(file):
+    """Whether the process whose number is in the file is gone, or will be in a moment."""
+    status = Path("/proc") / file.read_text() / "stat"
+    for _ in range(100):
+        try:
+            if status.read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
 def test_how_parts_end(tmp_path, accepted, monkeypatch, capsys):
     made = [
         script(tmp_path, "good", "cases = 7"),
         script(tmp_path, "bad", "failures, code = ['sum-float32-1-hub: 3 beyond their bound'], 1"),
         script(tmp_path, "dies", "raise RuntimeError('the GPU is gone')"),
         script(tmp_path, "silent", "sys.exit(0)"),
-        script(tmp_path, "hangs", "time.sleep(60)", limit=1.0),
+        script(
+            tmp_path,
+            "hangs",
+            "print('waits [for/ever]', flush=True); time.sleep(60)",
+            expected=0.2,
+            limit=1.0,
+        ),
+        script(
+            tmp_path, "torn", "open(sys.argv[-1], 'w').write('{'); print('died while it wrote'); sys.exit(1)"
+        ),
+        script(tmp_path, "leaves", LEAVES.format(file=tmp_path / "left")),
         script(tmp_path, "lacks", "print('gpu-test: no daemon'); sys.exit(3)"),
         script(tmp_path, "long", "", expected=1000.0, limit=2000.0),
     ]
@@ -84,7 +146,9 @@ def test_how_parts_end(tmp_path, accepted, monkeypatch, capsys):
     assert ends["bad"] == ("failed", "sum-float32-1-hub: 3 beyond their bound")
     assert ends["dies"] == ("failed", "RuntimeError: the GPU is gone (exit code 1)")
     assert ends["silent"] == ("failed", "nothing was said (exit code 0)")
-    assert ends["hangs"] == ("failed", "did not end within 1 s")
+    assert ends["hangs"] == ("failed", "did not end within 1 s; it said last: waits [for/ever]")
+    assert ends["torn"] == ("failed", "died while it wrote (exit code 1)")
+    assert ended(tmp_path / "left")  # what a part leaves behind is ended with it
     assert ends["lacks"] == ("left out", "no daemon")
     assert ends["long"][0] == "not run" and ends["long"][1].startswith("takes about 1000 s, and ")
     said = capsys.readouterr().out
@@ -108,6 +172,25 @@ def test_what_has_passed_is_not_run_again(tmp_path, accepted, monkeypatch):
     assert log.read_text().split() == ["one", "two", "two", "one", "two"]
 
 
+def test_what_was_never_run_comes_before_what_has_failed(tmp_path, accepted, monkeypatch):
+    log = tmp_path / "runs"
+    write = f"open({str(log)!r}, 'a').write(sys.argv[0][-6:-3] + ' ')"
+    made = [
+        script(tmp_path, "one", f"{write}; code = 1"),
+        script(tmp_path, "two", write, expected=40.0, limit=80.0),
+    ]
+    monkeypatch.setattr(accept, "parts_of", lambda *_: made)
+    assert accepted("--seconds", "20")[0] == 1
+    assert accepted("--seconds", "60")[0] == 1
+    assert log.read_text().split() == ["one", "two", "one"]
+
+
+def test_the_time_of_building_counts(tmp_path, accepted, monkeypatch):
+    monkeypatch.setattr(accept, "parts_of", lambda *_: [script(tmp_path, "one", "", expected=20.0)])
+    assert accepted("--began", str(time.time() - 30), "--seconds", "40")[0] == 3
+    assert accepted("--began", str(time.time() - 5), "--seconds", "40")[0] == 0
+
+
 def test_what_has_no_time_is_left_for_the_next_run(tmp_path, accepted, monkeypatch, capsys):
     made = [script(tmp_path, "one", ""), script(tmp_path, "two", "", expected=50.0, limit=100.0)]
     monkeypatch.setattr(accept, "parts_of", lambda *_: made)
@@ -129,12 +212,17 @@ def test_a_fingerprint_knows_the_sources(monkeypatch, tmp_path):
     (tmp_path / "cuda").mkdir()
     source = tmp_path / "cuda" / "get.cuh"
     source.write_text("one")
-    for name in accept.SOURCES["test"][1:]:
-        (tmp_path / name).mkdir(parents=True)
-    first = accept.fingerprint("test", "shim")
-    assert accept.fingerprint("test", "shim") == first != accept.fingerprint("test", "other")
+    for name in accept.SOURCES["test"]:
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    about = {"name": "shim", "driver": 13000}
+    first = accept.fingerprint("test", about)
+    assert (
+        accept.fingerprint("test", dict(about))
+        == first
+        != accept.fingerprint("test", about | {"driver": 13010})
+    )
     source.write_text("two")
-    assert accept.fingerprint("test", "shim") != first
+    assert accept.fingerprint("test", about) != first
 
 
 # ---- the parts themselves
@@ -178,7 +266,7 @@ class Alone:
 def alone(engine):
     """One PE, which is a job by itself."""
     job = processes.Job(Alone(), engine.module, engine.memory)
-    yield processes.Processes(engine, job, Alone(), ("direct", "get", "halo"))
+    yield processes.Processes(engine, job, Alone(), ("direct", "get", "halo"), 1.0)
     job.finish()
 
 
@@ -221,18 +309,30 @@ def test_symmetric_memory_is_given_back_and_zeroed(rng, engine, alone):
 
 
 REPORTS = {
-    "memcheck": "========= Invalid __global__ read of size 4 bytes\n========= ERROR SUMMARY: {} errors\n",
-    "racecheck": "========= Error: Race reported between Write access and Read access\n"
-    "========= RACECHECK SUMMARY: {} hazards displayed (1 error, 0 warnings)\n",
-    "initcheck": "========= Uninitialized __global__ memory read of size 4 bytes\n"
-    "========= ERROR SUMMARY: {} errors\n",
-    "synccheck": "========= Barrier error detected. Invalid arguments.\n========= ERROR SUMMARY: {} errors\n",
+    "memcheck": "Invalid __global__ read of size 4 bytes",
+    "racecheck": "Error: Race reported between Write access and Read access",
+    "initcheck": "Uninitialized __global__ memory read of size 4 bytes",
+    "synccheck": "Barrier error detected. Invalid arguments.",
 }
+
+
+def log_of(tool, count, kernel):
+    """As Compute Sanitizer writes it."""
+    entry = (
+        f"========= {REPORTS[tool]}\n=========     at {kernel}(Call)+0x1b0\n=========     by thread (3,0,0)\n"
+    )
+    summary = f"RACECHECK SUMMARY: {count} hazards displayed (1 error, 0 warnings)"
+    if tool != "racecheck":
+        summary = f"ERROR SUMMARY: {count} errors"
+    return "========= COMPUTE-SANITIZER\n" + count * f"{entry}========= \n" + f"========= {summary}\n"
+
+
 PLAYED = """#!{python}
 import json, os, pathlib, sys
 words = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--") and "=" in word)
 program = [word for word in sys.argv[1:] if "=" not in word]
-assert words["kernel-name"] == "kernel_substring=mgg" and os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
+assert words.get("kernel-name") == (None if words["tool"] == "initcheck" else "kernel_substring=mgg")
+assert words["target-processes"] == "application-only" and os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
 assert program[1].endswith("run.py") and "--small" in program
 report = json.loads(os.environ["PLAYED"])[words["tool"]]
 if report is not None:
@@ -249,8 +349,8 @@ def played(tmp_path, monkeypatch):
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    def reports(count):
-        said = {name: None if count is None else text.format(count) for name, text in REPORTS.items()}
+    def reports(count, kernel="void mgg::aggregate_direct<float, 4>"):
+        said = {name: None if count is None else log_of(name, count, kernel) for name in REPORTS}
         monkeypatch.setenv("PLAYED", json.dumps(said))
 
     return reports
@@ -258,24 +358,97 @@ def played(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tool", sanitize.TOOLS)
 def test_reports_of_a_sanitizer_count(played, tool):
+    fault = faults.FAULTS[tool]
+    missed = [f"{fault.what}: was not reported"]
     played(0)
     assert sanitize.clean("cuda", tool, []).failures == []
-    assert sanitize.planted("cuda", tool, []).failures == [f"{faults.FAULTS[tool].what}: was not reported"]
-    played(3)
-    first = REPORTS[tool].partition("\n")[0].removeprefix("========= ")
-    assert sanitize.clean("cuda", tool, []).failures == [f"3 reports: {first}"]
+    assert sanitize.planted("cuda", tool, []).failures == missed
+    played(3, f"void mgg::{fault.kernel}_something<float>")
+    found = sanitize.clean("cuda", tool, [])
+    assert found.failures == [f"{name}: 3 reports: {REPORTS[tool]}" for name in (tool, f"{tool}, halo")]
     assert sanitize.planted("cuda", tool, []).passed == 1
+    played(3, "void mgg::another_kernel<float>")
+    assert sanitize.planted("cuda", tool, []).failures == missed
+
+
+def test_what_initcheck_says_of_other_kernels_is_not_ours(played):
+    played(4, "void at::native::elementwise_kernel<128>")
+    assert sanitize.clean("cuda", "initcheck", []).failures == []
+    assert len(sanitize.clean("cuda", "memcheck", []).failures) == 2  # which looks at ours only
 
 
 def test_a_sanitizer_that_did_not_run_has_failed(played, monkeypatch, tmp_path):
     played(None)
-    said = "racecheck: ended without a summary; the last that was said: the program's last word"
+    said = "ended without a summary; the last that was said: the program's last word"
     for look in (sanitize.clean, sanitize.planted):
-        (failure,) = look("cuda", "racecheck", []).failures
-        assert failure.endswith(said)
+        assert look("cuda", "racecheck", []).failures[0].endswith(said)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    (failure,) = sanitize.clean("cuda", "racecheck", []).failures
+    failure = sanitize.clean("cuda", "racecheck", []).failures[0]
     assert failure == "racecheck: no compute-sanitizer on PATH; it comes with the CUDA toolkit"
+
+
+def test_a_tool_that_hangs_is_ended_with_what_it_runs(tmp_path):
+    code = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "open(sys.argv[1], 'w').write(str(child.pid))\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(InputError, match="took more than 2 s"):
+        sanitize.run([sys.executable, "-c", code, str(tmp_path / "child")], dict(os.environ), 2.0)
+    assert ended(tmp_path / "child")
+
+
+# ---- a daemon of CUDA's Multi-Process Service, played by a script
+
+
+DAEMON = """#!{python}
+import os, sys
+folder = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+with open("{log}", "a") as log:
+    log.write(" ".join(sys.argv[1:] or sys.stdin.read().split()) + "|")
+sys.exit({code} if "-d" in sys.argv else 0)
+"""
+
+
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    """An nvidia-cuda-mps-control that notes what it is told, and starts with a code."""
+
+    def made(code):
+        path = tmp_path / processes.CONTROL
+        path.write_text(DAEMON.format(python=sys.executable, log=tmp_path / "told", code=code))
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return made
+
+
+def test_a_daemon_is_started_probed_and_ended(tmp_path, control, monkeypatch):
+    control(0)
+    monkeypatch.setattr(processes, "PROBE", "print('a GPU')")
+    with processes.mps(4) as variables:
+        assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+        assert Path(variables["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
+    assert (tmp_path / "told").read_text() == "-d|quit -t 5|"
+
+
+def test_a_daemon_whose_clients_find_no_gpu_is_ended(tmp_path, control, monkeypatch):
+    control(0)
+    monkeypatch.setattr(processes, "PROBE", "raise SystemExit('no CUDA device')")
+    with pytest.raises(OSError, match=r"^no CUDA device$"), processes.mps(2):
+        pytest.fail("ranks would start")
+    assert (tmp_path / "told").read_text() == "-d|quit -t 5|"
+
+
+def test_a_daemon_that_does_not_start_leaves_the_part_out(tmp_path, control):
+    control(1)
+    words = [sys.executable, processes.__file__, "--ranks", "2", "--mps"]
+    done = subprocess.run(words, env=jobs.clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == accept.LEFT_OUT
+    assert (
+        done.stderr == "gpu-test: no daemon of CUDA's Multi-Process Service: nvidia-cuda-mps-control failed\n"
+    )
 
 
 def test_planted_faults_are_in_the_sources_once(tmp_path):

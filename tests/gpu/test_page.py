@@ -92,7 +92,7 @@ def test_a_run_is_kept_and_written(results, tmp_path, monkeypatch):
     kept, docs = tmp_path / "benchmarks" / "gpu", tmp_path / "docs"
     docs.mkdir()
     assert page.main([str(folder)], kept, docs / "page.md") == 0
-    run = kept / "2026-11-22-nvidia-h200"
+    run = kept / "2026-11-22T1000-nvidia-h200"
     assert (run / "aggregate.json").read_bytes() == (folder / "aggregate.json").read_bytes()
     said = (docs / "page.md").read_text()
     rows = dict(line[2:].split(" | ")[::2][:2] for line in said.splitlines() if line.startswith("| "))
@@ -116,7 +116,7 @@ def test_a_run_is_kept_and_written(results, tmp_path, monkeypatch):
     assert rows["a layer over 111 million rows and 1.6 billion edges"] == wanted
     assert "## NVIDIA H200, 2026-11-22" in said and "driver for CUDA 13.1, runtime 13.0" in said
     assert "| planted | failed | 3 / 4 | 3 | a / b |" in said
-    assert "[aggregate](../benchmarks/gpu/2026-11-22-nvidia-h200/aggregate.md)" in said
+    assert "[aggregate](../benchmarks/gpu/2026-11-22T1000-nvidia-h200/aggregate.md)" in said
     assert "None yet" not in said
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ...plan.layout import ROW_ALIGNMENT
 from .. import mpi
 from .cuda_memory import Memory
 from .world import everybody
@@ -17,7 +18,8 @@ from .world import everybody
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-SHARED_GPU = {3: "kernels take turns", 4: "kernels run side by side (MPS)"}  # nvshmemx_init_status_t
+SIDE_BY_SIDE = "kernels run side by side (MPS)"
+SHARED_GPU = {3: "kernels take turns", 4: SIDE_BY_SIDE}  # nvshmemx_init_status_t
 
 
 @contextmanager
@@ -45,7 +47,7 @@ class Job:
         reaches: Callable[[int, int], bool] = everybody,
     ) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self._module, self._reaches = module, reaches
+        self._module, self._reaches, self._of = module, reaches, memory
         self._held: list[int] = []
         made, status = None, 0
         with mpi.agree(comm), _as_input_error():
@@ -75,7 +77,9 @@ class Job:
         self._module.nvshmem_barrier(stream)
 
     def release(self) -> None:
-        """Give back all symmetric memory, which nothing may use any more. Collective."""
+        """Give back all symmetric memory, which no array may use any more. Collective; waits for all PEs' kernels."""
+        self.barrier(self._of.stream())
+        self._of.finish()
         while self._held:
             self._module.nvshmem_release(self._held.pop())
 
@@ -95,9 +99,10 @@ class SymmetricMemory:
         self._module, self._of, self._held = module, of, held
 
     def zeros(self, nbytes: int) -> Any:
-        """See Memory; as many bytes on every rank. Raises RuntimeError where the heap has no room."""
-        self._held.append(self._module.nvshmem_allocate(nbytes))
-        return self._of.view(self._held[-1], nbytes)
+        """See Memory; as many bytes on every rank, or a few more. Raises RuntimeError where the heap has no room."""
+        size = max(nbytes, ROW_ALIGNMENT)  # an array of nothing has no address
+        self._held.append(self._module.nvshmem_allocate(size))
+        return self._of.view(self._held[-1], size)
 
     def address(self, array: Any) -> int:
         """See Memory."""

@@ -60,7 +60,7 @@ def floors(problem: Problem) -> list[Contestant]:
     made = []
     for threads in FLOOR_THREADS:
         blocks = -(-workers * lanes // threads)
-        geometry = stage.module.Geometry(lanes, 1, blocks, threads, stage.memory.stream())
+        geometry = stage.module.Geometry(lanes, 1, blocks, threads, 0, stage.memory.stream())
         starts = [int(rows.addresses[0]) for rows in problem.sources]
         calls = [
             partial(stage.module.gather_floor, at, graph.edges, start, row_bytes, 0, geometry)
