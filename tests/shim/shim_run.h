@@ -1,5 +1,6 @@
 // A run of the shim: its grids, fibers, and copies under way.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <atomic>
@@ -18,6 +19,10 @@ namespace shim {
 
 constexpr unsigned char poison = 0xFF;  // a NaN in every type of rows
 constexpr int widest_value = 16;
+
+// Where a fiber goes on. Unlike swapcontext, setjmp asks nothing of the system: runs take half of the time. The address
+// sanitizer knows only the former.
+using Jump = jmp_buf;
 
 struct Copy {
   void* to;
@@ -53,6 +58,8 @@ struct Fiber {
   int grid;
   bool slow;  // others overtake it
   ucontext_t context;
+  Jump place_left;     // where it goes on
+  bool begun = false;  // and not by its context
   std::unique_ptr<char[]> stack;
   enum { running, waiting, ended } state = running;
   // What it waits for.
@@ -97,6 +104,7 @@ struct Run {
   uint64_t slow_threads, slow_blocks;  // one in so many is; 0: none
   uint64_t landing;  // one in so many steps lands a put: transports are fast and slow
   ucontext_t home;
+  Jump place_left;  // where the scheduler goes on
   std::string failure;
   std::vector<Parked> parked;
   uint64_t events = 0;  // signals that were set, where this process plays all PEs
