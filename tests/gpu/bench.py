@@ -24,7 +24,8 @@ sys.path.insert(1, str(Path(__file__).parents[2]))
 
 import numpy as np
 
-from gpu.engine import Engine, HostMemory
+from gpu.engine import Engine
+from gpu.stage import stage_of
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.tools.bench import (
@@ -35,7 +36,6 @@ from mgg_hpc.tools.bench import (
     device_memory,
     device_overlap,
     device_profile,
-    device_stage,
     device_sweep,
     document,
     epoch,
@@ -51,20 +51,6 @@ PAPERS = (
     16,
 )  # ogbn-papers100M's rows, edges and features; and the width of a layer
 LAUNCHER = Path(__file__).parents[1] / "shim" / "launch_child.py"
-
-
-def stage_of(engine: Engine, seed: int = 0) -> Stage:
-    """The shim as what benchmarks run on: several PEs at once, and slow memory that is the host's too."""
-    engine.seed(seed)
-
-    def together(world: Any, calls: Any) -> None:
-        with engine.together(world) as of:
-            for rank, call in enumerate(calls):
-                with of(rank):
-                    call()
-
-    slow = {"pinned": HostMemory(), "managed": HostMemory()}
-    return Stage(engine.module, engine.memory, device_stage.HostClock(), 1 << 16, together, slow)
 
 
 class NoMemory:

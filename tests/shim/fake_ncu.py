@@ -21,7 +21,7 @@ if code:
     sys.exit(code)
 file = json.loads(child[-1])["file"]
 functions = [case["function"] for case in json.load(open(file))["cases"]]
-metrics = given["--metrics"].split(",")
+metrics = [name for name in given["--metrics"].split(",") if name != "{{lacks}}"]
 stalls = ["smsp__average_warps_issue_stalled_%s_per_issue_active.ratio" % name for name in ("wait", "drain")]
 columns = ["ID", "Kernel Name", *metrics, *stalls]
 print(",".join('"%s"' % name for name in columns), file=log)
@@ -36,10 +36,13 @@ for at, (function, grid) in enumerate(zip(functions, json.load(open(file + ".gri
 """
 
 
-def made(folder: Path, before: str = "", without: str = "") -> Path:
-    """The folder, with an executable ncu in it. before: code that it runs; without: a kernel that it leaves out."""
+def made(folder: Path, before: str = "", without: str = "", lacks: str = "") -> Path:
+    """The folder, with an executable ncu in it.
+
+    before: code that it runs. without: a kernel that it leaves out. lacks: a metric that it does not know.
+    """
     folder.mkdir(exist_ok=True)
     path = folder / "ncu"
-    path.write_text(SCRIPT.format(before=before, without=without))
+    path.write_text(SCRIPT.format(before=before, without=without, lacks=lacks))
     path.chmod(0o755)
     return folder

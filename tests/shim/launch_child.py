@@ -10,12 +10,12 @@ import json
 import sys
 from pathlib import Path
 
-from gpu.engine import Engine, HostMemory
+from gpu.engine import Engine
+from gpu.stage import stage_of
 
-from mgg_hpc.tools.bench import device_launches, device_stage
+from mgg_hpc.tools.bench import device_launches
 
 engine = Engine.shim(Path(sys.argv[1]))
-engine.seed(1)
 grids: list[list[int]] = []
 
 
@@ -28,13 +28,7 @@ def marks():
     grids.append([counts["blocks"], counts["threads"]])
 
 
-stage = device_stage.Stage(
-    engine.module,
-    engine.memory,
-    device_stage.HostClock(),
-    copy_bytes=1 << 16,
-    slow={"pinned": HostMemory(), "managed": HostMemory()},
-)
+stage = stage_of(engine, 1)
 code = device_launches.main(sys.argv[2], stage, marks)
 Path(json.loads(sys.argv[2])["file"] + ".grids").write_text(json.dumps(grids))
 sys.exit(code)

@@ -12,6 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from gpu.stage import stage_of
 from scipy import sparse
 
 from mgg_hpc.plan.layout import RowFormat
@@ -26,8 +27,7 @@ HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def stage(engine):
     """The shim as what contestants run on."""
-    engine.seed(1)
-    return device_stage.Stage(engine.module, engine.memory, device_stage.HostClock(), copy_bytes=1 << 16)
+    return stage_of(engine, 1)
 
 
 @pytest.fixture
@@ -102,13 +102,44 @@ def test_a_whole_run(stage, fake, tmp_path, capsys):
     assert (tmp_path / "found.png").stat().st_size > 10_000
 
 
+def test_types_of_rows_take_turns(stage, monkeypatch):
+    """And each is compared with float32 of its own turn, not by medians."""
+    graph, asked = device.subjects.read("rmat:5:4"), []
+    problems = [
+        device_stage.problem_of(stage, graph, dtype, 3, None) for dtype in ("bfloat16", "float32", "float16")
+    ]
+    times = iter([8.0, 2.0, 1.0, 4.0, 6.0, 2.0, 6.0, 6.0, 6.0])
+
+    def entry(problem, rivals, transfers):
+        def one(name):
+            return device_rivals.Contestant(name, [(name, problem.format.dtype.name)], lambda: np.zeros(1))
+
+        return device.Entry(problem, one("mgg"), [], [one("floor 128")], [], [])
+
+    def ms(self, calls):
+        ((name, dtype),) = calls
+        asked.append((name, dtype))
+        return next(times) if name == "mgg" else 1.0
+
+    monkeypatch.setattr(device, "entry_of", entry)
+    monkeypatch.setattr(device_stage.HostClock, "ms", ms)
+    rows, _ = device.measure(problems, [], 3, 1.0)
+    turn = [(name, dtype) for dtype in ("bfloat16", "float32", "float16") for name in ("mgg", "floor 128")]
+    assert asked == 3 * turn
+    half, whole, other = rows
+    # bfloat16 8, 4, 6; float32 2, 6, 6; float16 1, 2, 6
+    assert half["over_float32"]["median"] == 1.0 and other["over_float32"]["median"] == 2.0
+    assert "over_float32" not in whole
+    assert summary.summarise(rows)["half"][0]["times"] == 1.0
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_rivals_sum_what_we_sum(rng, stage, fake, dtype, weighted):
     graph = device.subjects.read("rmat:6:4")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
     problem = device_stage.problem_of(stage, graph, dtype, 7, weight)
-    row, notes = device.measure(problem, ["cusparse", "torch"], 1, 1.0)
+    (row,), notes = device.measure([problem], ["cusparse", "torch"], 1, 1.0)
     assert set(row["speedup"]) >= ({"cusparse", "torch"} if dtype == "float32" else {"cusparse"}), notes
 
 
@@ -119,7 +150,7 @@ def test_a_rival_with_other_sums_is_left_out_and_named(stage, monkeypatch):
 
     monkeypatch.setitem(device_rivals.MAKERS, "torch", wrong)
     problem = device_stage.problem_of(stage, device.subjects.read("rmat:5:4"), "float32", 3, None)
-    row, notes = device.measure(problem, ["torch"], 1, 1.0)
+    (row,), notes = device.measure([problem], ["torch"], 1, 1.0)
     assert not row["speedup"]
     assert notes == ["torch is left out of rmat5, float32: 96 of its 96 sums differ from ours"]
 
@@ -160,7 +191,7 @@ def test_other_kernels_that_sum_nothing_are_an_error(stage, monkeypatch):
     problem = device_stage.problem_of(stage, device.subjects.read("rmat:5:4"), "float32", 3, None)
     for transfer in ("get", "halo"):
         with pytest.raises(AssertionError, match=f"mgg-{transfer}: 96 sums differ from those of direct"):
-            device.measure(problem, [], 1, 1.0, ["direct", transfer])
+            device.measure([problem], [], 1, 1.0, ["direct", transfer])
 
 
 class EdgeIndex:
@@ -206,7 +237,7 @@ def test_pyg_both_ways(rng, stage, monkeypatch, weighted):
     graph = device.subjects.read("rmat:6:4")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
     problem = device_stage.problem_of(stage, graph, "float32", 7, weight)
-    row, notes = device.measure(problem, ["pyg", "pyg-csr"], 1, 1.0)
+    (row,), notes = device.measure([problem], ["pyg", "pyg-csr"], 1, 1.0)
     assert set(row["speedup"]) == {"pyg", "pyg-csr"}, notes
 
 
@@ -217,7 +248,7 @@ def test_rivals_that_are_not_there_or_take_too_much(stage, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric.nn", None)
     monkeypatch.setitem(device_rivals.MAKERS, "pyg-csr", hungry)
     problem = device_stage.problem_of(stage, device.subjects.read("rmat:5:4"), "float32", 3, None)
-    row, notes = device.measure(problem, ["pyg", "pyg-csr"], 1, 1.0)
+    (row,), notes = device.measure([problem], ["pyg", "pyg-csr"], 1, 1.0)
     assert set(row["ms"]) == {"mgg"}
     assert notes[0].startswith("pyg is left out of rmat5, float32: import of torch_geometric")
     assert notes[1] == "pyg-csr is left out of rmat5, float32: CUDA out of memory. Tried to allocate 40 GiB"

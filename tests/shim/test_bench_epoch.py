@@ -10,9 +10,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from gpu.stage import stage_of
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.tools.bench import device_epoch, device_nets, device_stage
+from mgg_hpc.tools.bench import device_epoch, device_nets
 from mgg_hpc.tools.bench.device_memory import Held
 from mgg_hpc.tools.bench.document import Options
 from mgg_hpc.tools.bench.epoch import Shape, process_epoch
@@ -38,8 +39,7 @@ class Counted:
 
 @pytest.fixture
 def stage(engine, rng):
-    engine.seed(int(rng.integers(1 << 60)))
-    return device_stage.Stage(engine.module, engine.memory, device_stage.HostClock(), copy_bytes=1 << 16)
+    return stage_of(engine, int(rng.integers(1 << 60)))
 
 
 def options(tmp_path) -> Options:

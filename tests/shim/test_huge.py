@@ -9,11 +9,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from gpu.stage import stage_of
 
 from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import workload
-from mgg_hpc.tools.bench import device_huge, device_stage, drawn_graph
+from mgg_hpc.tools.bench import device_huge, drawn_graph
 from mgg_hpc.tools.bench.device_huge import Layer, Size
 from mgg_hpc.tools.bench.document import Options
 
@@ -23,8 +24,7 @@ MASK = (1 << 64) - 1
 @pytest.fixture
 def stage(engine, rng):
     """The shim as a device."""
-    engine.seed(int(rng.integers(1 << 60)))
-    return device_stage.Stage(engine.module, engine.memory, device_stage.HostClock(), copy_bytes=1 << 16)
+    return stage_of(engine, int(rng.integers(1 << 60)))
 
 
 def options(tmp_path):

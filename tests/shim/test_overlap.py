@@ -8,12 +8,12 @@ import sys
 
 import numpy as np
 import pytest
-from gpu.engine import HostMemory
+from gpu.stage import stage_of
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.tools.bench import device_overlap, device_stage, device_ways, subjects
+from mgg_hpc.tools.bench import device_overlap, device_ways, subjects
 from mgg_hpc.tools.bench.document import Options
 
 FLOAT = np.dtype(np.float32)
@@ -21,23 +21,8 @@ FLOAT = np.dtype(np.float32)
 
 @pytest.fixture
 def stage(engine, rng):
-    """The shim as two PEs; memory that is far away is the host's too."""
-
-    def together(world, calls):
-        engine.seed(int(rng.integers(1 << 60)))
-        with engine.together(world) as of:
-            for rank, call in enumerate(calls):
-                with of(rank):
-                    call()
-
-    return device_stage.Stage(
-        engine.module,
-        engine.memory,
-        device_stage.HostClock(),
-        copy_bytes=1 << 16,
-        together=together,
-        slow={"pinned": HostMemory(), "managed": HostMemory()},
-    )
+    """The shim as two PEs."""
+    return stage_of(engine, int(rng.integers(1 << 60)))
 
 
 def options(tmp_path, turns=2):

@@ -77,8 +77,8 @@ def test_a_report_without_launches_or_of_another_page():
 def fake(tmp_path, monkeypatch):
     """Puts an ncu on PATH that runs its program and reports made-up counters, but its true grids."""
 
-    def made(before="", without=""):
-        monkeypatch.setenv("PATH", f"{fake_ncu.made(tmp_path / 'bin', before, without)}:{os.environ['PATH']}")
+    def made(**given):
+        monkeypatch.setenv("PATH", f"{fake_ncu.made(tmp_path / 'bin', **given)}:{os.environ['PATH']}")
 
     return made
 
@@ -171,6 +171,14 @@ def test_a_program_that_cannot_go_on(fake, child, tmp_path):
     dead = (sys.executable, "-c", "raise SystemExit('out of memory, say')")
     with pytest.raises(InputError, match="has ended early: out of memory, say"):
         device_profile.process_profile("rmat:5:4", [5], ["local"], options(tmp_path), dead)
+
+
+def test_a_metric_that_ncu_does_not_know_is_named(fake, child, tmp_path):
+    fake(lacks=ncu.HITS_2)
+    device_profile.process_profile("rmat:5:4", [5], ["local", "floor"], options(tmp_path), child)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["notes"][0] == f"ncu gave no {ncu.HITS_2}"
+    assert all(case["measured"]["second_cache_hits"] is None for case in found["cases"])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from gpu.engine import HostMemory
+from gpu.stage import stage_of
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.errors import InputError
@@ -27,18 +27,9 @@ KNOBS = {"ps": [1, 2, 16], "dist": [1, 4], "wpb": [2, 8, 32]}
 
 @pytest.fixture
 def stage(engine, rng, monkeypatch):
-    """The shim as one PE or two; memory that is far away is the host's too. Few sets of rows are enough here."""
+    """The shim as one PE or two. Few sets of rows are enough here."""
     monkeypatch.setattr(device_stage, "MOST_SETS", 2)
-    engine.seed(int(rng.integers(1 << 60)))
-
-    def together(world, calls):
-        with engine.together(world) as of:
-            for rank, call in enumerate(calls):
-                with of(rank):
-                    call()
-
-    clock, slow = device_stage.HostClock(), {"pinned": HostMemory()}
-    return device_stage.Stage(engine.module, engine.memory, clock, 1 << 16, together, slow)
+    return stage_of(engine, int(rng.integers(1 << 60)))
 
 
 def options(tmp_path, turns=2):

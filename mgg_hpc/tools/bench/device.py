@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -88,28 +89,66 @@ def joined(
     return (None, f"{wrong} of its {expected.size} sums differ from ours") if wrong else (rival, "")
 
 
-def measure(
-    problem: Problem, rivals: Sequence[str], turns: int, copy: float, transfers: Sequence[str] = ("direct",)
-) -> tuple[dict[str, Any], list[str]]:
-    """One row of the result, and a note for each rival that could not take part."""
-    clock, notes = problem.stage.clock, []
+@dataclass
+class Entry:
+    """Who takes part in sums of one type of rows. own: direct. notes: on rivals that could not take part."""
+
+    problem: Problem
+    own: Contestant
+    piped: list[Contestant]
+    floors: list[Contestant]
+    others: list[Contestant]
+    notes: list[str]
+
+    @property
+    def everybody(self) -> list[Contestant]:
+        """All of them."""
+        return [self.own, *self.piped, *self.floors, *self.others]
+
+
+def entry_of(problem: Problem, rivals: Sequence[str], transfers: Sequence[str]) -> Entry:
+    """All whose sums are right. Raises AssertionError where our own kernels disagree."""
     (own, *piped), expected = own_runs(problem, transfers)
-    floor_runs, others = device_rivals.floors(problem), []
+    made = Entry(problem, own, piped, device_rivals.floors(problem), [], [])
     limit = allowed(problem.graph, problem.x, problem.weight) if rivals else expected
     for name in rivals:
         rival, failed = joined(name, problem, expected, limit)
         if rival is None:
-            notes.append(f"{name} is left out of {problem.graph.name}, {problem.format.dtype}: {failed}")
+            made.notes.append(f"{name} is left out of {problem.graph.name}, {problem.format.dtype}: {failed}")
             device_stage.release()  # it may have taken all memory
         else:
-            others.append(rival)
+            made.others.append(rival)
+    return made
+
+
+def measure(
+    problems: Sequence[Problem],
+    rivals: Sequence[str],
+    turns: int,
+    copy: float,
+    transfers: Sequence[str] = ("direct",),
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A row of the result for each of a few types of the same rows, which all take turns; and the notes."""
+    entries = [entry_of(problem, rivals, transfers) for problem in problems]
     for _ in range(turns):  # A B C, A B C, ...
-        for one in (own, *piped, *floor_runs, *others):
-            one.ms.append(clock.ms(one.calls))
-    floor = min(floor_runs, key=lambda one: contest.spread(one.ms)["median"])
+        for entry in entries:
+            for one in entry.everybody:
+                one.ms.append(entry.problem.stage.clock.ms(one.calls))
+    whole = next((entry for entry in entries if entry.problem.format.dtype == np.float32), None)
+    rows = [row_of(entry, copy) for entry in entries]
+    for entry, row in zip(entries, rows, strict=True):
+        if whole is not None and entry is not whole:
+            row["over_float32"] = contest.ratios(whole.own.ms, entry.own.ms)
+    return rows, [note for entry in entries for note in entry.notes]
+
+
+def row_of(entry: Entry, copy: float) -> dict[str, Any]:
+    """A row of the result."""
+    problem, own, piped, others = entry.problem, entry.own, entry.piped, entry.others
+    floor = min(entry.floors, key=lambda one: contest.spread(one.ms)["median"])
     median = contest.spread(own.ms)["median"]
     rate = problem.moved_bytes / median / 1e6
-    row = {
+    return {
         "graph": problem.graph.name,
         "nodes": problem.graph.nodes,
         "edges": problem.graph.edges,
@@ -127,7 +166,6 @@ def measure(
         "over_direct": {one.name: contest.ratios(one.ms, own.ms) for one in piped},
         "speedup": {one.name: contest.ratios(one.ms, own.ms) for one in others},
     }
-    return row, notes
 
 
 def process_device(
@@ -152,13 +190,15 @@ def process_device(
         drawn = np.random.default_rng(0).uniform(0.1, 1, graph.edges).astype(np.float32)
         weight = (drawn if graph.weight is None else graph.weight) if weighted else None
         plans: dict[int, Plan] = {}
-        for dtype, width in itertools.product(dtypes, widths):
-            problem = problem_of(stage, graph, dtype, width, weight, plans)
-            row, notes = measure(problem, rivals, options.turns, copy, transfers)
-            found["cases"].append(row)
+        made: dict[tuple[str, int], dict[str, Any]] = {}
+        for width in widths:
+            problems = [problem_of(stage, graph, dtype, width, weight, plans) for dtype in dtypes]
+            rows, notes = measure(problems, rivals, options.turns, copy, transfers)
+            made |= {(dtype, width): row for dtype, row in zip(dtypes, rows, strict=True)}
             found["notes"] += [note for note in notes if note not in found["notes"]]
-            del problem
+            del problems
             device_stage.release()
+        found["cases"] += [made[each] for each in itertools.product(dtypes, widths)]
     found["summary"] = summary.summarise(found["cases"])
     found["speedup"] = {name: of["mean"] for name, of in found["summary"]["speedup"].items()}
     document.finish(found, sheets(found, rivals), options)

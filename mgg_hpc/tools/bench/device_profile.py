@@ -137,6 +137,10 @@ def process_profile(
         compared(case, launch, copy)
         for case, launch in zip(found["cases"], matched(found["cases"], seen, wrong), strict=True)
     ]
+    absent = [name for name in ncu.METRICS if not any(name in launch.values for launch in seen)]
+    if absent or not any(launch.stalls for launch in seen):
+        absent += [] if any(launch.stalls for launch in seen) else [f"why warps wait (section {ncu.SECTION})"]
+        found["notes"].append(f"ncu gave no {', '.join(absent)}")
     found["notes"].append(
         f"{found['graph']}, float32; for direct, get and halo a second PE owns {found['share']:.1f} of the rows, "
         "and has pushed a halo's before its kernel begins; caches are empty at first; megabytes are 1e6 bytes"
