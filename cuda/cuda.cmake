@@ -87,8 +87,8 @@ foreach(source rows transport)
   list(APPEND cuda_objects cuda_${source})
 endforeach()
 
-nanobind_add_module(_cuda NB_STATIC cuda/module_cuda.cpp cuda/module_nvshmem.cpp cuda/runtime_cuda.cpp
-                    cuda/runtime_nvshmem.cpp)
+nanobind_add_module(_cuda NB_STATIC cuda/module_cuda.cpp cuda/module_device.cpp cuda/module_nvshmem.cpp
+                    cuda/runtime_cuda.cpp cuda/runtime_nvshmem.cpp)
 foreach(objects IN LISTS cuda_objects)
   target_include_directories(${objects} PRIVATE cuda/include)
   target_include_directories(${objects} SYSTEM PRIVATE "${MGG_NVSHMEM}")

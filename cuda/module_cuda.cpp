@@ -11,6 +11,7 @@
 #include "device_halo.h"
 #include "kernels_cuda.h"
 #include "mgg/semantics.h"
+#include "module_device.h"
 #include "module_nvshmem.h"
 
 namespace nb = nanobind;
@@ -220,26 +221,6 @@ void gather_floor(uint64_t indices, int64_t edges, uint64_t rows, int64_t row_by
                     geometry.launch());
 }
 
-nb::dict limits() {
-  const mgg::gpu::Limits found = mgg::gpu::limits();
-  nb::dict said;
-  said["name"] = found.name;
-  said["multiprocessors"] = found.multiprocessors;
-  said["threads_per_block"] = found.threads_per_block;
-  said["threads_per_multiprocessor"] = found.threads_per_multiprocessor;
-  said["blocks_per_multiprocessor"] = found.blocks_per_multiprocessor;
-  said["registers_per_multiprocessor"] = found.registers_per_multiprocessor;
-  said["compute_capability"] = found.compute_capability;
-  said["shared_per_block"] = found.shared_per_block;
-  said["shared_per_multiprocessor"] = found.shared_per_multiprocessor;
-  said["shared_reserved"] = found.shared_reserved;
-  said["l2_bytes"] = found.l2_bytes;
-  said["memory_bytes"] = found.memory_bytes;
-  said["driver"] = found.driver;
-  said["runtime"] = found.runtime;
-  return said;
-}
-
 template <class S>
 nb::dict occupancy(const std::string& transfer, bool max, bool far, int lanes, int packs, int threads, int64_t shared) {
   const auto direct = transfer == "none" ? mgg::Transfer::none : mgg::Transfer::direct;
@@ -303,15 +284,8 @@ NB_MODULE(_cuda, module) {
     return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment), sizeof(mgg::Push),
                                sizeof(mgg::DeviceCrossing::Arrival)};
   });
-  module.def("devices", [] {
-    std::string why;
-    const int count = mgg::gpu::device_count(why);
-    return nb::make_tuple(count, why);
-  }, "How many GPUs this process sees, and what the CUDA runtime says where there is none.");
-  module.def("device_places", mgg::gpu::device_places, "Where each of them is on the bus.");
-  module.def("use_device", mgg::gpu::use_device, "device"_a);
+  bind_device(module);
   module.def("compiler", [] { return std::string(mgg::compiler()); });
-  module.def("limits", limits, "What the current GPU holds.");
   module.def("ring_bytes", [](int threads, int packs) { return mgg::ring_bytes(threads, packs); }, "threads"_a,
              "packs"_a, "Shared memory of a block of the direct kernel.");
   module.def("stage_bytes", mgg::stage_bytes, "threads"_a, "lanes"_a, "packs"_a, "rows"_a, "dist"_a,

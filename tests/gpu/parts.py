@@ -51,6 +51,7 @@ def tests(shim: Path | None, build: Path, seed: int) -> list[Part]:
         Part("table", program("run", *size, *plain), 40, 300),
         Part("half-remote", program("run", "--remote-share", 0.5, *small, *plain), 15, 200),
         Part("random", program("random_graphs", "--seconds", seconds, *plain), seconds + 5, seconds + 60),
+        processes("processes-1", 1),
         processes("processes-2", 2),
         processes("processes-4", 4),
         processes("processes-2-unreached", 2, "--unreached"),

@@ -370,39 +370,3 @@ def test_dry_run_prints_the_command_line_and_starts_nothing(capsys):
     assert line.startswith("env ")
     assert "MGG_RANKS=3" in line
     assert "mgg_hpc train 'my job.toml'" in line
-
-
-def test_missing_launcher_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    lonely = find_mpi.Library(
-        "Open MPI v5.0.1, package: x", tmp_path / "a" / "b" / "c" / "d" / "lib" / "libmpi.so.40"
-    )
-    with pytest.raises(InputError, match=r"loads Open MPI v5\.0\.1 .* apt install openmpi-bin"):
-        find_mpi.launcher(lonely)
-
-
-def test_launcher_of_another_family_beside_the_library_is_not_used(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
-    imposter = tmp_path / "bin" / "mpiexec"
-    imposter.write_text("#!/bin/sh\necho 'HYDRA build details:'\n")
-    imposter.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    found = find_mpi.Library("Open MPI v4.1.4, package: x", tmp_path / "lib" / "libmpi.so.40")
-    with pytest.raises(InputError, match="openmpi-bin"):
-        find_mpi.launcher(found)
-    imposter.write_text("#!/bin/sh\necho 'mpiexec (OpenRTE) 4.1.4'\n")
-    assert find_mpi.launcher(found) == imposter
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "family", "major"),
-    [
-        ("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4", "Open MPI v4.1.4", "openmpi", 4),
-        ("Open MPI v5.0.11rc1, package: x", "Open MPI v5.0.11rc1", "openmpi", 5),
-        ("MPICH Version:      5.0.2 MPICH Release date: x", "MPICH 5.0.2", "mpich", 5),
-        ("Intel(R) MPI Library 2021.14 for Linux* OS", "Intel(R) MPI Library 2021.14", "mpich", 2021),
-    ],
-)
-def test_libraries_are_told_apart(text, name, family, major):
-    found = find_mpi.Library(text, None)
-    assert (found.name, found.family, found.major) == (name, family, major)

@@ -46,6 +46,7 @@ class Build:
                 )
             },
             "module_cuda": (CUDA / "module_cuda.cpp", ()),
+            "module_device": (CUDA / "module_device.cpp", ()),
             "module_nvshmem": (CUDA / "module_nvshmem.cpp", ()),
             "rows": (CUDA / "rows.cu", ()),
             **{

@@ -90,8 +90,9 @@ def test_a_whole_run(stage, tmp_path, capsys, share):
     for transfer, of in found["transfers"].items():
         assert tuple(of["default"].values()) == (transfer, *defaults[transfer])
         times = {s: c["over_default"]["median"] for s, c in cells.items() if "ms" in c}
-        inside = {s: each for s, each in times.items() if s.transfer == transfer and s.ps != 7}
-        assert Setting(**of["best"]) == min(inside, key=inside.get)
+        every = {s: each for s, each in times.items() if s.transfer == transfer}
+        assert Setting(**of["best"]) == min(every, key=every.get)  # the default may be, beside the grid
+        inside = [setting for setting in every if setting.ps != 7]
         assert (of["measured"], of["refused"]) == (len(inside), len(grid) // 3 - len(inside))
     said = capsys.readouterr().out
     for word in ("rmat6, float32 x 33", "over the default", "what the GPU cannot hold"):
@@ -180,12 +181,8 @@ def test_a_grid_that_the_gpu_cannot_hold(stage, tmp_path):
         stage=stage,
     )
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["transfers"]["halo"] | {"default": 0} == {
-        "best": None,
-        "default": 0,
-        "measured": 0,
-        "refused": 2,
-    }
+    of = found["transfers"]["halo"]
+    assert of["best"] == of["default"] and (of["measured"], of["refused"]) == (0, 2)
     assert ["ms" in cell for cell in found["cells"]] == [False, False, True]
 
 

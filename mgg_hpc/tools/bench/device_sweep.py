@@ -143,12 +143,21 @@ class Sweep:
         for run in self.defaults.values():
             self.cells[run.setting] = self.cell(run, dict.fromkeys(("min", "median", "max"), 1.0))
 
-    def best(self, transfer: str) -> Setting | None:
-        """The fastest of the grid so far."""
+    def over_default(self, transfer: str) -> dict[Setting, float]:
+        """Of a transfer's settings so far, its default one among them, which need not lie on the grid."""
         found = {s: c["over_default"]["median"] for s, c in self.cells.items() if "ms" in c}
         found |= {run.setting: 1.0 for run in self.defaults.values()}
-        inside = [each for each in found if each.transfer == transfer and self.inside(each)]
-        return min(inside, key=found.__getitem__, default=None)
+        return {setting: times for setting, times in found.items() if setting.transfer == transfer}
+
+    def fastest(self, transfer: str) -> Setting:
+        """The best so far."""
+        found = self.over_default(transfer)
+        return min(found, key=found.__getitem__)
+
+    def best(self, transfer: str) -> Setting | None:
+        """The best of the grid so far, whose neighbours are worth a look."""
+        found = self.over_default(transfer)
+        return min(filter(self.inside, found), key=found.__getitem__, default=None)
 
     def inside(self, setting: Setting) -> bool:
         """Whether a setting lies on the grid; the default need not."""
@@ -251,11 +260,11 @@ def process_sweep(
     found["transfers"] = {}
     size = int(np.prod([len(values) for values in knobs.values()]))
     for transfer in transfers:
-        best, default = sweep.best(transfer), sweep.defaults[transfer].setting
+        best, default = sweep.fastest(transfer), sweep.defaults[transfer].setting
         grid = [each for each in sweep.cells if each.transfer == transfer and sweep.inside(each)]
         refused = sum("refused" in sweep.cells[each] for each in grid)
         found["transfers"][transfer] = {
-            "best": None if best is None else asdict(best),
+            "best": asdict(best),
             "default": asdict(default),
             "measured": len(grid) - refused,
             "refused": refused,
