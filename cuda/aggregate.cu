@@ -1,6 +1,5 @@
 // The kernels over rows of one type, MGG_ROWS, that read through pointers: compiled once for each type.
 #include "aggregate.cuh"
-#include "sddmm.cuh"
 #include "shapes.h"
 
 namespace mgg {
@@ -29,13 +28,6 @@ void aggregate(const Call& call, const Kernel& kernel, const gpu::Launch& launch
 
 gpu::Occupancy direct_occupancy(Rows, const Kernel& kernel, int threads, int64_t shared_bytes) {
   return gpu::occupancy(direct(kernel.variant, kernel.shape), threads, shared_bytes);
-}
-
-void sddmm(const DeviceSddmm<Rows>& call, const Shape& shape, const gpu::Launch& launch) {
-  const auto kernel = of_shape({shape.lanes, 1}, [](auto size) -> void (*)(DeviceSddmm<Rows>) {
-    return sddmm_direct<Rows, decltype(size)::lanes>;
-  });
-  gpu::launch(kernel, call, launch);
 }
 
 }  // namespace mgg

@@ -8,13 +8,10 @@
 // (MGG_ISA).
 #include "aggregate_host.h"
 
-#include <omp.h>
-
 #include <algorithm>
-#include <deque>
 
-#include "claims_host.h"
 #include "mgg/semantics.h"
+#include "stages_host.h"
 #include "tile_host.h"
 
 namespace mgg {
@@ -243,7 +240,7 @@ std::vector<Panel<S>> panels(const Aggregation<S>& call, int64_t column, int64_t
 
 // The sweeps over all edges that a call makes, each for some of the columns. The last one takes a remainder, too.
 template <class S>
-std::vector<std::vector<Panel<S>>> sweeps(const Aggregation<S>& call) {
+std::vector<std::vector<Panel<S>>> sweeps_of(const Aggregation<S>& call) {
   std::vector<std::vector<Panel<S>>> found;
   for (int64_t column = 0; column < call.stride;) {
     const int64_t end = call.stride - column < 2 * call.sweep ? call.stride : column + call.sweep;
@@ -255,118 +252,33 @@ std::vector<std::vector<Panel<S>>> sweeps(const Aggregation<S>& call) {
 
 // ---- blocks
 
+// What a thread sums with; hubs' parts are added by whoever finishes the last one.
 template <class S>
-void run_block(const Aggregation<S>& call, const std::vector<Panel<S>>& columns, const Block& block) {
-  for (const auto& panel : columns) panel.sum(call, block, panel);
-  if (block.hub < 0) return;
-  Schedule& schedule = *call.schedule;
-  const Hub& hub = schedule.hubs[block.hub];
-  auto& pending = schedule.pending[block.hub];
-  if (pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  pending.store(hub.slots, std::memory_order_relaxed);  // for the next call
-  for (const auto& panel : columns) panel.add_partials(call, hub, panel);
-}
+struct SumWorker {
+  Aggregation<S> call;
+  const std::vector<std::vector<Panel<S>>>* columns;  // of each sweep
 
-// Stage by stage. With halo, threads first share the packing of what others wait for; then owned rows are summed,
-// then each wave as it arrives, in the same order in every run. The first thread keeps transfers going.
-template <class S>
-void run_stages(const Aggregation<S>& call) {
-  const auto all = sweeps(call);
-  const Schedule& schedule = *call.schedule;
-  HaloExchange* exchange = call.exchange;
-  const int64_t packets = exchange ? exchange->packets() : 0;
-  std::deque<Claims> claims;  // of each stage's sweeps
-  for (const Stage& stage : schedule.stages)
-    for (size_t sweep = 0; sweep < all.size(); ++sweep)
-      claims.emplace_back(stage.last_block - stage.first_block, call.threads);
-#pragma omp parallel num_threads(call.threads) if (call.threads > 1)
-  {
-    const Aggregation<S> mine = call;  // on this thread's own stack: another one's lines change all the time
-    const bool moves = exchange && omp_get_thread_num() == 0;
-#pragma omp for schedule(dynamic, 1) nowait
-    for (int64_t i = 0; i < packets; ++i) exchange->push(i);
-    auto claim = claims.begin();
-    for (size_t stage = 0; stage < schedule.stages.size(); ++stage) {
-      if (stage > 0 && exchange) {
-#pragma omp single
-        exchange->wait(static_cast<int>(stage) - 1);
-      }
-      const Block* blocks = schedule.blocks.data() + schedule.stages[stage].first_block;
-      for (const auto& columns : all) {
-        (claim++)->each([&](int64_t i) {
-          run_block(mine, columns, blocks[i]);
-          if (moves) exchange->progress();
-        });
-#pragma omp barrier
-      }
-    }
-    if (call.streams) end_streams();
+  void read_from(const S* const* sources) { call.sources = sources; }
+  void block(const Block& block, int64_t sweep) {
+    const auto& panels = (*columns)[sweep];
+    for (const auto& panel : panels) panel.sum(call, block, panel);
+    if (block.hub < 0 || !last_of_hub(*call.schedule, block)) return;
+    for (const auto& panel : panels) panel.add_partials(call, call.schedule->hubs[block.hub], panel);
   }
-}
+};
 
-// Fetches the remote rows of a block into `box`, in the order of its edges.
 template <class S>
-void fetch(const Aggregation<S>& call, const Block& block, S* box, int channel) {
-  const Schedule& schedule = *call.schedule;
-  const std::lock_guard<std::mutex> lock(*call.calling);
-  for (int64_t i = block.first; i < block.last; ++i) {
-    const Segment& segment = schedule.segments[i];
-    const Chunk& chunk = schedule.chunks[segment.chunk];
-    if (chunk.kind == Chunk::owned) continue;
-    for (int64_t e = segment.first_edge; e < segment.first_edge + segment.count; ++e)
-      call.transport->get_nbi(box + schedule.place[e] * call.stride,
-                              call.sources[segment.chunk] + schedule.indices[e] * call.stride,
-                              call.stride * sizeof(S), chunk.pe, channel);
-  }
-}
+struct SumWork {
+  const Aggregation<S>& call;
+  std::vector<std::vector<Panel<S>>> columns = sweeps_of(call);
 
-// A row a get: while a thread sums one block, the remote rows of its next one are on their way.
-template <class S>
-void run_gets(const Aggregation<S>& call) {
-  const auto columns = panels(call, 0, call.stride);
-  const Schedule& schedule = *call.schedule;
-  const int64_t count = static_cast<int64_t>(schedule.blocks.size());
-  std::atomic<int64_t> next{0};
-#pragma omp parallel num_threads(call.threads) if (call.threads > 1)
-  {
-    const size_t room = schedule.most_remote * call.stride + 64 / sizeof(S);
-    const std::unique_ptr<S[]> memory(new S[2 * room]);
-    S* boxes[2];
-    for (int i = 0; i < 2; ++i)
-      boxes[i] = reinterpret_cast<S*>((reinterpret_cast<uintptr_t>(memory.get() + i * room) + 63) / 64 * 64);
-    std::vector<const S*> sources(call.sources, call.sources + schedule.chunks.size());
-    Aggregation<S> mine = call;
-    mine.sources = sources.data();
-    int turn = 0;
-    int64_t at = next.fetch_add(1);
-    if (at < count) fetch(call, schedule.blocks[at], boxes[0], 0);
-    while (at < count) {
-      const int64_t after = next.fetch_add(1);
-      if (after < count) fetch(call, schedule.blocks[after], boxes[1 - turn], 1 - turn);
-      {
-        const std::lock_guard<std::mutex> lock(*call.calling);
-        call.transport->quiet(turn);
-      }
-      for (size_t i = 0; i < sources.size(); ++i)
-        if (schedule.chunks[i].kind != Chunk::owned) sources[i] = boxes[turn];
-      run_block(mine, columns, schedule.blocks[at]);
-      // Others fetch from here too, and a network may need this side for it.
-      if (omp_get_thread_num() == 0 && call.calling->try_lock()) {
-        call.transport->progress();
-        call.calling->unlock();
-      }
-      at = after, turn = 1 - turn;
-    }
-    if (call.streams) end_streams();
-  }
-}
+  int64_t sweeps() const { return static_cast<int64_t>(columns.size()); }
+  SumWorker<S> worker() const { return {call, &columns}; }
+};
 
 template <class S>
 void run(const Aggregation<S>& call) {
-  if (call.transport)
-    run_gets(call);
-  else
-    run_stages(call);
+  run_schedule<S>(SumWork<S>{call});
 }
 
 }  // namespace

@@ -128,6 +128,7 @@ struct DeviceHalo {
   int32_t slots;   // tasks that a worker can put off
   int32_t claim;   // work that it takes at once
   bool bulk;       // nothing is summed before all has arrived
+  bool holds;      // the staging is read after this call, and `let_go` gives the credits
   HaloStamps stamps;  // or null
 };
 
@@ -135,19 +136,6 @@ template <class S>
 struct DeviceHaloCall {
   DeviceAggregation<S> sum;
   DeviceHalo halo;
-};
-
-// The dot product of destination and source row for each edge (SDDMM), both of this type.
-template <class S>
-struct DeviceSddmm {
-  const Block* tasks;
-  int64_t count;
-  const Segment* segments;
-  const S* const* sources;  // row 0 of each chunk
-  const int32_t* indices;
-  const S* destinations;  // this PE's rows
-  float* out;             // an edge each
-  int64_t dim, stride;
 };
 
 // out[e] = exp(score[e] - maximum) / total over the edges of each destination, in two kernels.
@@ -169,6 +157,7 @@ struct Drawn {
   uint64_t seed;
   uint32_t epoch, stream, threshold;
   float scale;
+  const int32_t* epoch_at;  // the epoch in device memory, or null: then it is `epoch`
 };
 
 // out[i, c] = x[i, c] * scale where the draw of (node[i], c) keeps it, else 0. May work in place.

@@ -27,11 +27,13 @@ if(NOT CMAKE_CUDA_ARCHITECTURES)
   string(APPEND CMAKE_CUDA_FLAGS " ${flags}")
 endif()
 # The wheels keep libraries in lib, where nvcc looks in lib64.
+set(libraries "")
 if(MGG_NVCC)
   get_filename_component(toolkit "${MGG_NVCC}" DIRECTORY)
   get_filename_component(toolkit "${toolkit}" DIRECTORY)
   if(EXISTS "${toolkit}/lib/libcudart_static.a")
-    set(CMAKE_CUDA_FLAGS_INIT "-L${toolkit}/lib")
+    set(libraries "-L${toolkit}/lib")
+    string(APPEND CMAKE_CUDA_FLAGS " ${libraries}")
   endif()
 endif()
 # An nvcc that is too old for an architecture, or for this compiler, must not end the build of everything else.
@@ -43,7 +45,7 @@ if(NOT missing)
   endforeach()
   file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/try_nvcc.cu"
        "__global__ void nothing() {}\nint main() { nothing<<<1, 1>>>(); }\n")
-  execute_process(COMMAND "${MGG_NVCC}" -std=c++17 ${CMAKE_CUDA_FLAGS_INIT} ${codes} -o try_nvcc try_nvcc.cu
+  execute_process(COMMAND "${MGG_NVCC}" -std=c++17 ${libraries} ${codes} -o try_nvcc try_nvcc.cu
                   WORKING_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}" RESULT_VARIABLE nvcc_failed
                   OUTPUT_VARIABLE nvcc_said ERROR_VARIABLE nvcc_said)
   if(nvcc_failed)
@@ -75,7 +77,7 @@ set_target_properties(nvshmem_device PROPERTIES IMPORTED_LOCATION "${MGG_NVSHMEM
 
 # Sources that are compiled once per type of rows, the longest first.
 set(cuda_objects)
-foreach(source get halo aggregate)
+foreach(source get halo aggregate edges)
   foreach(rows float Float16 BFloat16)
     add_library(cuda_${source}_${rows} OBJECT cuda/${source}.cu)
     target_compile_definitions(cuda_${source}_${rows} PRIVATE MGG_ROWS=${rows})
@@ -87,8 +89,8 @@ foreach(source rows transport)
   list(APPEND cuda_objects cuda_${source})
 endforeach()
 
-nanobind_add_module(_cuda NB_STATIC cuda/module_cuda.cpp cuda/module_device.cpp cuda/module_nvshmem.cpp
-                    cuda/runtime_cuda.cpp cuda/runtime_nvshmem.cpp)
+nanobind_add_module(_cuda NB_STATIC cuda/module_cuda.cpp cuda/module_cuda_edges.cpp cuda/module_device.cpp
+                    cuda/module_nvshmem.cpp cuda/runtime_cuda.cpp cuda/runtime_nvshmem.cpp)
 foreach(objects IN LISTS cuda_objects)
   target_include_directories(${objects} PRIVATE cuda/include)
   target_include_directories(${objects} SYSTEM PRIVATE "${MGG_NVSHMEM}")

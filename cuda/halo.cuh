@@ -114,7 +114,11 @@ struct HaloExchange {
     state.left_before = before + blocks;
     state.claimed_before = device::add(&state.claimed, 0);
     state.calls = call;
-    for (int32_t i = 0; i < halo.owner_count; ++i) raise(halo.credits + halo.me, call, halo.owners[i]);
+    if (!halo.holds) give_credits(call);
+  }
+  // By one thread: the staging of a call may be written again.
+  MGG_DEVICE void give_credits(uint64_t ended) const {
+    for (int32_t i = 0; i < halo.owner_count; ++i) raise(halo.credits + halo.me, ended, halo.owners[i]);
     if constexpr (FAR) device::quiet_puts();
   }
 };
@@ -332,6 +336,12 @@ MGG_KERNEL_OF((halo_registers<S, PACKS, FAR>())) void aggregate_halo(DeviceHaloC
   worker.sum_all();
   exchange.leave();
   worker.stamp(HaloStamps::ended);
+}
+
+// After a call that holds its staging, and all that has read it.
+template <bool FAR>
+MGG_KERNEL void give_credits(DeviceHalo halo) {
+  if (device::thread() == 0) HaloExchange<FAR>(halo).give_credits(halo.state->calls);
 }
 
 }  // namespace mgg

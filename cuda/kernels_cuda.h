@@ -1,6 +1,6 @@
 // Launches of the GPU kernels: each picks the one that was compiled for what is asked.
 #pragma once
-#include "calls_cuda.h"
+#include "calls_edges.h"
 #include "mgg/half.h"
 #include "runtime_cuda.h"
 
@@ -31,7 +31,12 @@ struct Kernel {
   gpu::Occupancy direct_occupancy(S type, const Kernel& kernel, int threads, int64_t shared_bytes);    \
   gpu::Occupancy get_occupancy(S type, const Kernel& kernel, int threads, int64_t shared_bytes);       \
   gpu::Occupancy halo_occupancy(S type, const Kernel& kernel, int threads, int64_t shared_bytes);      \
-  void sddmm(const DeviceSddmm<S>& call, const Shape& shape, const gpu::Launch& launch);               \
+  void over(const DeviceAttend<S>& call, const gpu::Launch& launch);                                   \
+  void over(const DeviceAttendBack<S>& call, const gpu::Launch& launch);                               \
+  void over(const DeviceMaxTies<S>& call, const gpu::Launch& launch);                                  \
+  void over(const DeviceMaxBack<S>& call, const gpu::Launch& launch);                                  \
+  void over(const DeviceWeighted<S>& call, const gpu::Launch& launch);                                 \
+  void over(const DeviceSddmm<S>& call, const gpu::Launch& launch);                                    \
   void dropout(const DeviceDropout<S>& call, const Shape& shape, const gpu::Launch& launch);
 MGG_DECLARE(float)
 MGG_DECLARE(Float16)
@@ -47,5 +52,7 @@ void edge_softmax(const DeviceSoftmax& call, const gpu::Launch& launch);
 void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::Launch& launch);
 void dropout(const DeviceDropoutCsr& call, const gpu::Launch& launch);
 void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch& launch);
+// After a call of a halo that holds its staging: gives the credits. far: as the exchange's.
+void let_go(const DeviceHalo& halo, bool far, const gpu::Launch& launch);
 
 }  // namespace mgg

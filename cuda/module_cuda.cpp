@@ -11,6 +11,7 @@
 #include "device_halo.h"
 #include "kernels_cuda.h"
 #include "mgg/semantics.h"
+#include "module_cuda_edges.h"
 #include "module_device.h"
 #include "module_nvshmem.h"
 
@@ -61,6 +62,7 @@ struct Halo {
   int pushers, claim, slots;
   bool bulk, alone;
   mgg::HaloStamps stamps;
+  bool holds;
 };
 
 template <class S>
@@ -142,22 +144,17 @@ void halo(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg
   crossing.fill(call.halo);
   call.halo.rows = at<char>(rows), call.halo.row_bytes = row_bytes<S>(dim);
   call.halo.pushers = halo.pushers, call.halo.claim = halo.claim, call.halo.bulk = halo.bulk;
-  call.halo.stamps = halo.stamps;
+  call.halo.stamps = halo.stamps, call.halo.holds = halo.holds;
   const mgg::Kernel kernel{{max, mgg::Transfer::halo, exchange.far()}, geometry.shape};
   using mgg::gpu::Blocks;
   mgg::aggregate(call, kernel, geometry.launch(halo.alone ? Blocks::cooperative : Blocks::resident));
 }
 
-template <class S>
-void sddmm(mgg::DevicePlan& plan, const Rows& rows, uint64_t destinations, uint64_t out, const Geometry& geometry) {
-  auto call = plan.call<mgg::DeviceSddmm<S>>();
-  if (call.count == 0) return;
-  const mgg::DevicePlan::Sources& sources =
-      plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
-  call.sources = typed<S>(sources.rows.as<const void*>()), call.indices = plan.indices();
-  call.destinations = at<S>(destinations), call.out = at<float>(out);
-  call.dim = rows.dim, call.stride = mgg::padded_stride(rows.dim, sizeof(S));
-  mgg::sddmm(call, geometry.shape, geometry.launch());
+void let_go(const mgg::DeviceExchange& exchange, const mgg::DeviceCrossing& crossing, const Geometry& geometry) {
+  mgg::DeviceHalo halo{};
+  exchange.fill(halo);
+  crossing.fill(halo);
+  mgg::let_go(halo, exchange.far(), geometry.launch());
 }
 
 void edge_softmax(mgg::DevicePlan& plan, uint64_t scores, uint64_t out, const Geometry& geometry) {
@@ -236,23 +233,27 @@ nb::dict occupancy(const std::string& transfer, bool max, bool far, int lanes, i
   return said;
 }
 
+// A launch may wait: for memory, or for a kernel that waits for another PE. Meanwhile other Python threads run: a
+// watchdog's, for one.
+using Released = nb::call_guard<nb::gil_scoped_release>;
+
 nb::class_<mgg::DeviceExchange> bind_halo(nb::module_& module) {
   nb::class_<Halo>(module, "Halo")
       .def("__init__", [](Halo* self, int pushers, int claim, int slots, bool bulk, bool alone, uint64_t blocks,
-                          uint64_t pushes, uint64_t arrivals) {
+                          uint64_t pushes, uint64_t arrivals, bool holds) {
         new (self) Halo{pushers, claim, slots, bulk, alone,
-                        {at<uint64_t>(blocks), at<uint64_t>(pushes), at<uint64_t>(arrivals)}};
+                        {at<uint64_t>(blocks), at<uint64_t>(pushes), at<uint64_t>(arrivals)}, holds};
       }, "pushers"_a, "claim"_a, "slots"_a, "bulk"_a = false, "alone"_a = true, "stamp_blocks"_a = 0,
-           "stamp_pushes"_a = 0, "stamp_arrivals"_a = 0);
+           "stamp_pushes"_a = 0, "stamp_arrivals"_a = 0, "holds"_a = false);
   nb::class_<mgg::DeviceExchange> exchange(module, "Exchange");
   exchange
       .def(nb::init<int, const std::vector<uint64_t>&, const std::vector<uint64_t>&, uint64_t, int64_t, uint64_t,
                     uint64_t>(),
            "rank"_a, "stagings"_a, "signals"_a, "staging"_a, "staging_bytes"_a, "signal"_a, "outbox"_a)
       .def_prop_ro("far", &mgg::DeviceExchange::far)
-      .def("calls", [](const mgg::DeviceExchange& self) { return self.state().calls; },
+      .def("calls", [](const mgg::DeviceExchange& self) { return self.state().calls; }, Released(),
            "That have ended; waits for them.")
-      .def("rows_pushed", [](const mgg::DeviceExchange& self) { return self.state().rows_pushed; },
+      .def("rows_pushed", [](const mgg::DeviceExchange& self) { return self.state().rows_pushed; }, Released(),
            "In all calls; waits for them.");
   nb::class_<mgg::DeviceCrossing>(module, "Crossing")
       .def("__init__",
@@ -270,6 +271,7 @@ nb::class_<mgg::DeviceExchange> bind_halo(nb::module_& module) {
            "plan"_a, "indices"_a, "pushes"_a, "arrivals"_a, "send_rows"_a, "owners"_a, "credits"_a)
       .def_prop_ro("pushes", &mgg::DeviceCrossing::pushes)
       .def_prop_ro("arrivals", &mgg::DeviceCrossing::arrivals);
+  exchange.def("let_go", let_go, "crossing"_a, "geometry"_a, Released());
   return exchange;
 }
 
@@ -339,36 +341,39 @@ NB_MODULE(_cuda, module) {
   }, "indptr"_a, "indices"_a, "columns"_a, "part_edges"_a);
   plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
   plan.def_prop_ro("slots", &mgg::DevicePlan::slots);
-  plan.def("edge_softmax", edge_softmax, "scores"_a, "out"_a, "geometry"_a);
-#define MGG_KERNELS(name, S)                                                                                   \
-  plan.def("aggregate_" name, aggregate<S>, "rows"_a, "sum"_a, "geometry"_a);                                  \
-  plan.def("ready_" name, ready<S>, "rows"_a, "read"_a, "geometry"_a);                                         \
-  exchange.def("ready_" name, ready_halo<S>, "halo"_a, "geometry"_a);                                          \
-  plan.def("get_" name, get<S>, "rows"_a, "sum"_a, "get"_a, "geometry"_a);                                     \
-  plan.def("halo_" name, halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "crossing"_a, "halo"_a, "geometry"_a); \
-  plan.def("sddmm_" name, sddmm<S>, "rows"_a, "destinations"_a, "out"_a, "geometry"_a)
+  plan.def("edge_softmax", edge_softmax, "scores"_a, "out"_a, "geometry"_a, Released());
+#define MGG_KERNELS(name, S)                                                                                       \
+  plan.def("aggregate_" name, aggregate<S>, "rows"_a, "sum"_a, "geometry"_a, Released());                          \
+  plan.def("ready_" name, ready<S>, "rows"_a, "read"_a, "geometry"_a, Released());                                 \
+  exchange.def("ready_" name, ready_halo<S>, "halo"_a, "geometry"_a, Released());                                  \
+  plan.def("get_" name, get<S>, "rows"_a, "sum"_a, "get"_a, "geometry"_a, Released());                             \
+  plan.def("halo_" name, halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "crossing"_a, "halo"_a, "geometry"_a, \
+           Released())
   MGG_KERNELS("float32", float);
   MGG_KERNELS("float16", mgg::Float16);
   MGG_KERNELS("bfloat16", mgg::BFloat16);
 #undef MGG_KERNELS
+  bind_edges(module, plan);
   nb::class_<Gathers>(module, "Gathers")
       .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,
            "mine"_a, "row_bytes"_a)
-      .def("rows", &Gathers::rows, "ids"_a, "count"_a, "out"_a, "geometry"_a);
+      .def("rows", &Gathers::rows, "ids"_a, "count"_a, "out"_a, "geometry"_a, Released());
   nb::class_<mgg::Drawn>(module, "Drawn")
-      .def("__init__", [](mgg::Drawn* self, double p, uint64_t seed, uint32_t epoch, uint32_t stream) {
-        new (self) mgg::Drawn{seed, epoch, stream, mgg::dropout_threshold(p), static_cast<float>(1 / (1 - p))};
-      }, "p"_a, "seed"_a, "epoch"_a, "stream"_a);
+      .def("__init__", [](mgg::Drawn* self, double p, uint64_t seed, uint32_t epoch, uint32_t stream,
+                          uint64_t epoch_at) {
+        const float scale = static_cast<float>(1 / (1 - p));
+        new (self) mgg::Drawn{seed, epoch, stream, mgg::dropout_threshold(p), scale, at<int32_t>(epoch_at)};
+      }, "p"_a, "seed"_a, "epoch"_a, "stream"_a, "epoch_at"_a = 0);
 #define MGG_DROPOUT(name, S)                                                                                 \
   module.def("dropout_" name, dropout<S>, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "ids"_a, "rows"_a, \
-             "columns"_a, "drawn"_a, "geometry"_a)
+             "columns"_a, "drawn"_a, "geometry"_a, Released())
   MGG_DROPOUT("float32", float);
   MGG_DROPOUT("float16", mgg::Float16);
   MGG_DROPOUT("bfloat16", mgg::BFloat16);
 #undef MGG_DROPOUT
   module.def("dropout_csr", dropout_csr, "indptr"_a, "indices"_a, "values"_a, "out"_a, "ids"_a, "rows"_a, "drawn"_a,
-             "geometry"_a);
-  module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "geometry"_a);
+             "geometry"_a, Released());
+  module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "geometry"_a, Released());
   bind_nvshmem(module);
 #if defined(MGG_SHIM)
   bind_shim(module);

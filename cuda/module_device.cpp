@@ -1,5 +1,6 @@
 #include "module_device.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -41,4 +42,5 @@ void bind_device(nb::module_& module) {
   module.def("device_places", mgg::gpu::device_places, "Where each of them is on the bus.");
   module.def("use_device", mgg::gpu::use_device, "device"_a);
   module.def("limits", limits, "What the current GPU holds.");
+  module.def("memory", mgg::gpu::free_memory, "Bytes of the current GPU's memory: those that are free, and all.");
 }

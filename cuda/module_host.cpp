@@ -12,11 +12,10 @@
 #include <optional>
 #include <type_traits>
 
-#include "bindings.h"
 #include "mgg/semantics.h"
+#include "module_host.h"
 #include "pointer_transport.h"
 #include "random_host.h"
-#include "schedule_host.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -24,13 +23,10 @@ using namespace nb::literals;
 namespace {
 
 using mgg::Flat;
-using mgg::structs;
-template <class T>
-using Matrix = nb::ndarray<T, nb::ndim<2>, nb::device::cpu>;  // rows contiguous, any stride between them
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(what);
-}
+using mgg::HostExchange;
+using mgg::HostSchedule;
+using mgg::Matrix;
+using mgg::require;
 
 // ---- instruction sets
 
@@ -72,212 +68,15 @@ std::string choose_instruction_set() {
   throw std::invalid_argument("MGG_ISA=" + std::string(forced) + ": this machine runs " + known);
 }
 
-const std::string& instruction_set() {
-  static const std::string chosen = choose_instruction_set();
-  return chosen;
-}
-
-// Calls the kernel that was compiled for the instruction set in use.
-#define MGG_DISPATCH(kernel, call)                                       \
-  do {                                                                   \
-    const std::string& isa = instruction_set();                          \
-    (void)isa;                                                           \
-    MGG_IF_AVX512(if (isa == "avx512") return mgg::avx512::kernel(call)) \
-    MGG_IF_AVX2(if (isa == "avx2") return mgg::avx2::kernel(call))       \
-    return mgg::baseline::kernel(call);                                  \
-  } while (false)
-#if MGG_HAVE_AVX512
-#define MGG_IF_AVX512(statement) statement;
-#else
-#define MGG_IF_AVX512(statement)
-#endif
-#if MGG_HAVE_AVX2
-#define MGG_IF_AVX2(statement) statement;
-#else
-#define MGG_IF_AVX2(statement)
-#endif
-
-template <class Call>
-void aggregate_here(const Call& call) {
-  MGG_DISPATCH(aggregate, call);
-}
 template <class Call>
 void dropout_here(const Call& call) {
   MGG_DISPATCH(dropout, call);
 }
 
-// ---- schedules
-
-// What a call leaves in float32 or float64 between stages and parts of hubs; kept, since fresh pages cost time.
-class Scratch {
- public:
-  template <class A>
-  A* take(int64_t values) {
-    const size_t bytes = static_cast<size_t>(values) * sizeof(A) + 64;
-    if (bytes > memory_.size()) memory_ = std::vector<char>(bytes);
-    return reinterpret_cast<A*>((reinterpret_cast<uintptr_t>(memory_.data()) + 63) / 64 * 64);
-  }
-
- private:
-  std::vector<char> memory_;
-};
-
-mgg::Transport* transport_at(uint64_t address) { return reinterpret_cast<mgg::Transport*>(address); }
-
-class HostExchange {
- public:
-  HostExchange(int rank, int size, int waves, Flat<const int32_t> send_rows, Flat<const int64_t> send_counts,
-               Flat<const int64_t> send_places, Flat<const int64_t> receive_counts, uint64_t staging,
-               int64_t staging_bytes, uint64_t signals, uint64_t transport)
-      : staging_bytes_(staging_bytes),
-        exchange_({rank, size, waves, vector_of(send_rows), vector_of(send_counts), vector_of(send_places),
-                   vector_of(receive_counts), reinterpret_cast<char*>(staging), staging_bytes,
-                   reinterpret_cast<uint64_t*>(signals)},
-                  transport_at(transport)) {
-    for (const int64_t count : vector_of(receive_counts)) receives_ += count;
-    for (const int32_t row : vector_of(send_rows)) last_row_ = std::max<int64_t>(last_row_, row);
-  }
-  mgg::HaloExchange& exchange() { return exchange_; }
-  void move(uint64_t rows, int64_t row_bytes) {
-    require_room(row_bytes);
-    nb::gil_scoped_release release;
-    exchange_.move(reinterpret_cast<const char*>(rows), row_bytes);
-  }
-  int64_t take_rows_pushed() { return exchange_.take_rows_pushed(); }
-  void require_rows(int64_t count) const { require(last_row_ < count, "exchange: sends rows that are not there"); }
-  void require_room(int64_t row_bytes) const {
-    require(receives_ * row_bytes <= staging_bytes_, "exchange: rows are wider than the staging was made for");
-  }
-
- private:
-  template <class T>
-  static std::vector<T> vector_of(const Flat<const T>& array) {
-    return {array.data(), array.data() + array.size()};
-  }
-  int64_t staging_bytes_, receives_ = 0, last_row_ = -1;
-  mgg::HaloExchange exchange_;
-};
-
-class HostSchedule {
- public:
-  HostSchedule(Flat<const uint8_t> chunks, Flat<const uint8_t> segments, Flat<const int32_t> indices,
-               int64_t destinations, int ps, int dist, int wpb, bool gets)
-      : indices_(indices) {
-    require(ps > 0 && wpb > 0, "ps and wpb are at least 1");
-    schedule_.chunks = structs<mgg::Chunk>(chunks, "chunks: not a whole number of structs");
-    schedule_.indices = indices.data();
-    schedule_.edges = static_cast<int64_t>(indices.size());
-    schedule_.destinations = destinations;
-    schedule_.dist = dist;
-    mgg::make_schedule(schedule_, structs<mgg::Segment>(segments, "segments: not a whole number of structs"),
-                       mgg::cut_for_threads(ps, wpb), gets);
-    gets_ = gets;
-  }
-
-  // S: what rows are stored in; T: the type of the arrays that hold them (uint16 for halves).
-  template <class S, class T>
-  void aggregate(Flat<const uint64_t> addresses, Flat<const int64_t> counts, int rank,
-                 std::optional<Flat<const mgg::Accumulator<S>>> weight, Matrix<T> out,
-                 std::optional<Flat<const mgg::Accumulator<S>>> scale,
-                 std::optional<Flat<const mgg::Accumulator<S>>> bias, bool relu, const std::string& reduce, int threads,
-                 HostExchange* exchange, bool arrived, uint64_t transport) {
-    using A = mgg::Accumulator<S>;
-    const int64_t dim = static_cast<int64_t>(out.shape(1));
-    const int64_t stride = mgg::padded_stride(dim, sizeof(S)), row_bytes = stride * sizeof(S);
-    const int64_t rows = schedule_.destinations;
-    require(static_cast<int64_t>(out.shape(0)) == rows, "out: a row for each destination");
-    require(rows == 0 || out.stride(0) == stride, "out: rows must be padded to 16 bytes");
-    require(out.size() == 0 || out.stride(1) == 1, "out: columns must be contiguous");
-    require(reinterpret_cast<uintptr_t>(out.data()) % mgg::row_alignment == 0, "out: not aligned to 16 bytes");
-    require(!weight || static_cast<int64_t>(weight->size()) == schedule_.edges, "weight: one for each edge");
-    require(!scale || static_cast<int64_t>(scale->size()) == rows, "scale: one for each destination");
-    require(!bias || static_cast<int64_t>(bias->size()) == dim, "bias: one for each column");
-    require(rank >= 0 && static_cast<size_t>(rank) < addresses.size(), "rank: not a PE");
-    require((transport != 0) == gets_, "a schedule for gets needs a transport, and no other does");
-    const auto reduction = reduce == "sum"    ? mgg::Reduce::sum
-                           : reduce == "mean" ? mgg::Reduce::mean
-                                              : mgg::Reduce::max;
-    require(reduction != mgg::Reduce::max || reduce == "max", "reduce: sum, mean or max");
-    mgg::HaloExchange* moving = exchange ? &exchange->exchange() : nullptr;
-    if (moving) exchange->require_room(row_bytes), exchange->require_rows(counts.data()[rank]);
-    require(static_cast<int64_t>(schedule_.stages.size()) == 1 + (moving ? moving->waves() : 0),
-            "a plan with waves needs its exchange, and no other does");
-    std::vector<A> padded_bias(bias ? stride : 0, A(0));
-    if (bias) std::memcpy(padded_bias.data(), bias->data(), dim * sizeof(A));
-    A* accumulators = nullptr;
-    if constexpr (std::is_same_v<S, A>)
-      accumulators = moving ? reinterpret_cast<A*>(out.data()) : nullptr;
-    else
-      accumulators = moving ? sums_.take<A>(rows * stride) : nullptr;
-    // Results that no cache holds until they are read; rows of whole lines.
-    constexpr int64_t line = 64, large = 8 << 20;
-    const bool streams = rows * row_bytes >= large && row_bytes % line == 0 &&
-                         reinterpret_cast<uintptr_t>(out.data()) % line == 0;
-    // Rows of 8 KiB are on their way then, which covers a memory's latency: few wide rows, or many narrow ones.
-    const int64_t sweep = this->sweep(dim, sizeof(S));
-    const int64_t swept_bytes = std::max<int64_t>(1, sweep * sizeof(S));
-    const int64_t fitting = std::min<int64_t>(64, std::max<int64_t>(8, 8192 / swept_bytes));
-    const int prefetch = schedule_.dist >= 0 ? schedule_.dist : static_cast<int>(fitting);
-    A* partials = partials_.take<A>(int64_t(schedule_.slots) * stride);
-    check_sources(addresses, counts, rank);
-
-    nb::gil_scoped_release release;
-    if (moving && !arrived) moving->begin(reinterpret_cast<const char*>(addresses.data()[rank]), row_bytes);
-    std::vector<const S*> sources;
-    for (const mgg::Chunk& chunk : schedule_.chunks) {
-      // What is fetched by gets lies on its owner at this PE's own address.
-      const char* base = chunk.kind == mgg::Chunk::halo ? moving->staging()
-                                                        : reinterpret_cast<const char*>(
-                                                              addresses.data()[gets_ ? rank : chunk.pe]);
-      sources.push_back(reinterpret_cast<const S*>(base + chunk.first_row * row_bytes));
-    }
-    const double began = omp_get_wtime();
-    const int32_t* indices = gets_ ? schedule_.place.data() : schedule_.indices;
-    aggregate_here(mgg::Aggregation<S>{&schedule_, sources.data(), indices, schedule_.edges,
-                                       weight ? weight->data() : nullptr, reinterpret_cast<S*>(out.data()),
-                                       scale ? scale->data() : nullptr, bias ? padded_bias.data() : nullptr, partials,
-                                       accumulators, stride, sweep, reduction, prefetch, relu, streams, threads,
-                                       arrived ? nullptr : moving, transport_at(transport), &calling_});
-    schedule_.sweeps.took(stride, sizeof(S), sweep, omp_get_wtime() - began);
-    if (moving && !arrived) moving->end();
-  }
-
-  int64_t blocks() const { return static_cast<int64_t>(schedule_.blocks.size()); }
-  int64_t hubs() const { return static_cast<int64_t>(schedule_.hubs.size()); }
-  int64_t sweep(int64_t dim, int64_t item_bytes) const {
-    const int64_t stride = mgg::padded_stride(dim, item_bytes);
-    return gets_ ? stride : schedule_.sweeps.columns(stride, item_bytes, schedule_.edges);
-  }
-  int64_t bytes() const {
-    return static_cast<int64_t>(schedule_.segments.size() * sizeof(mgg::Segment) +
-                                schedule_.blocks.size() * sizeof(mgg::Block) +
-                                (schedule_.place.size() + schedule_.degree.size()) * sizeof(int32_t));
-  }
-
- private:
-  // What is read through pointers must be there.
-  void check_sources(const Flat<const uint64_t>& addresses, const Flat<const int64_t>& counts,
-                     int rank) const {
-    for (const mgg::Chunk& chunk : schedule_.chunks) {
-      if (chunk.kind == mgg::Chunk::halo) continue;
-      require(chunk.pe >= 0 && static_cast<size_t>(chunk.pe) < addresses.size(), "chunk: no such PE");
-      require(chunk.first_row + chunk.rows <= counts.data()[chunk.pe], "chunk: more rows than its PE published");
-      const auto address = addresses.data()[gets_ ? rank : chunk.pe];
-      require(chunk.rows == 0 || (address && address % mgg::row_alignment == 0),
-              "rows: out of reach, or not aligned to 16 bytes");
-    }
-  }
-
-  mgg::Schedule schedule_;
-  Flat<const int32_t> indices_;  // keeps the array alive
-  Scratch partials_, sums_;
-  std::mutex calling_;
-  bool gets_ = false;
-};
-
 // ---- random draws
 
-template <class T>
+// S: what rows are stored in; T: the type of the arrays that hold them (uint16 for halves).
+template <class S, class T>
 void dropout_rows(Matrix<const T> x, Matrix<T> out, Flat<const int64_t> node, double p, uint64_t seed,
                   uint32_t epoch, uint32_t stream, int threads) {
   require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1), "dropout: x and out differ in shape");
@@ -285,9 +84,9 @@ void dropout_rows(Matrix<const T> x, Matrix<T> out, Flat<const int64_t> node, do
   // A rank may own no rows, and NumPy gives empty arrays strides of 0.
   require(x.size() == 0 || (x.stride(1) == 1 && out.stride(1) == 1), "dropout: columns must be contiguous");
   nb::gil_scoped_release release;
-  dropout_here(mgg::DropoutRows<T>{x.data(), out.data(), x.stride(0), out.stride(0), node.data(),
-                                   static_cast<int64_t>(x.shape(0)), static_cast<int64_t>(x.shape(1)), p,
-                                   {seed, epoch, stream}, threads});
+  dropout_here(mgg::DropoutRows<S>{reinterpret_cast<const S*>(x.data()), reinterpret_cast<S*>(out.data()), x.stride(0),
+                                   out.stride(0), node.data(), static_cast<int64_t>(x.shape(0)),
+                                   static_cast<int64_t>(x.shape(1)), p, {seed, epoch, stream}, threads});
 }
 
 template <class T>
@@ -322,10 +121,15 @@ void bind_aggregate(nb::class_<HostSchedule>& schedule, const char* name) {
                "exchange"_a.none() = nb::none(), "arrived"_a = false, "transport"_a = 0);
 }
 
+template <class S, class T>
+void bind_dropout(nb::module_& m, const char* name) {
+  m.def(name, &dropout_rows<S, T>, "x"_a.noconvert(), "out"_a.noconvert(), "node"_a.noconvert(), "p"_a, "seed"_a,
+        "epoch"_a, "stream"_a, "threads"_a);
+}
+
 template <class T>
 void bind(nb::module_& m) {
-  m.def("dropout_rows", &dropout_rows<T>, "x"_a.noconvert(), "out"_a.noconvert(), "node"_a.noconvert(), "p"_a,
-        "seed"_a, "epoch"_a, "stream"_a, "threads"_a);
+  bind_dropout<T, T>(m, "dropout_rows");
   m.def("dropout_csr", &dropout_csr<T>, "indptr"_a.noconvert(), "index"_a.noconvert(), "value"_a.noconvert(),
         "out"_a.noconvert(), "node"_a.noconvert(), "p"_a, "seed"_a, "epoch"_a, "stream"_a, "threads"_a);
   m.def("uniform_rows", &uniform_rows<T>, "out"_a.noconvert(), "low"_a, "high"_a, "seed"_a, "stream"_a);
@@ -333,8 +137,14 @@ void bind(nb::module_& m) {
 
 }  // namespace
 
-void bind_order(nb::module_& m);  // order_host.cpp
-void bind_floor(nb::module_& m);  // module_floor.cpp
+const std::string& mgg::instruction_set() {
+  static const std::string chosen = choose_instruction_set();
+  return chosen;
+}
+
+void bind_order(nb::module_& m);                      // order_host.cpp
+void bind_floor(nb::module_& m);                      // module_floor.cpp
+void bind_edges(nb::class_<HostSchedule>& schedule);  // module_edges.cpp
 
 NB_MODULE(_host, m) {
   m.doc() = "Schedules, aggregation and random draws for the cores of one host.";
@@ -370,16 +180,19 @@ NB_MODULE(_host, m) {
   bind_aggregate<double, double>(schedule, "aggregate_float64");
   bind_aggregate<mgg::Float16, uint16_t>(schedule, "aggregate_float16");
   bind_aggregate<mgg::BFloat16, uint16_t>(schedule, "aggregate_bfloat16");
+  bind_edges(schedule);
   bind<float>(m);
   bind<double>(m);
+  bind_dropout<mgg::Float16, uint16_t>(m, "dropout_rows_float16");
+  bind_dropout<mgg::BFloat16, uint16_t>(m, "dropout_rows_bfloat16");
   bind_floor(m);
   m.def("instruction_sets", &instruction_sets, "What this machine runs, widest first.");
-  m.def("instruction_set", [] { return instruction_set(); }, "The one in use (MGG_ISA forces another).");
+  m.def("instruction_set", [] { return mgg::instruction_set(); }, "The one in use (MGG_ISA forces another).");
   m.def("openmp_threads", [] { return omp_get_max_threads(); });
   m.def("struct_sizes", [] { return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment)}; });
   m.def("philox", [](std::vector<uint32_t> counter, uint64_t key) {
     require(counter.size() == 4, "philox: a counter of four words");
-    const auto words = mgg::philox(counter[0], counter[1], counter[2], counter[3], key);
+    const auto words = mgg::philox({{counter[0], counter[1], counter[2], counter[3]}}, key);
     return std::vector<uint32_t>(words.word, words.word + 4);
   });
   bind_order(m);

@@ -6,42 +6,33 @@
 #include <cstring>
 #include <type_traits>
 
-#include "mgg/semantics.h"
+#include "philox_host.h"
 
 namespace mgg {
 namespace MGG_ISA {
 namespace {
 
-constexpr int lanes = 16;
+constexpr int lanes = 32;
 
-// Counters of the next draws, and what they gave.
-struct Batch {
-  uint32_t quad[lanes], low[lanes], high[lanes];
-  uint32_t word[4][lanes];
-
-  void set(int lane, uint64_t node, int64_t column_quad) {
-    quad[lane] = static_cast<uint32_t>(column_quad);
-    low[lane] = static_cast<uint32_t>(node);
-    high[lane] = static_cast<uint32_t>(node >> 32);
+// Calls body(first, count, row, quad) for each run of draws first .. first + count - 1 that are of one row, from its
+// quad on; the first draw is number `at` of all rows'.
+template <class Body>
+inline void each_run(int64_t at, int total, int64_t quads, Body body) {
+  int64_t row = at / quads, quad = at % quads;
+  for (int first = 0, count; first < total; first += count, quad = 0, ++row) {
+    count = static_cast<int>(std::min<int64_t>(total - first, quads - quad));
+    body(first, count, row, quad);
   }
-  void draw_all(const Stream& s) {
-#pragma omp simd
-    for (int i = 0; i < lanes; ++i) {
-      const Philox words = draw(s.seed, s.epoch, s.stream, uint64_t(high[i]) << 32 | low[i], quad[i]);
-      word[0][i] = words.word[0], word[1][i] = words.word[1];
-      word[2][i] = words.word[2], word[3][i] = words.word[3];
-    }
-  }
-};
+}
 
 // word >= threshold ? scaled : 0, by a mask: what is dropped cannot be predicted, and a branch costs four times all
 // the rest.
 template <class T>
 inline T kept_or_zero(uint32_t word, uint32_t threshold, T scaled) {
-  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-  Bits bits;
+  using Whole = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  Whole bits;
   std::memcpy(&bits, &scaled, sizeof bits);
-  bits &= Bits(0) - Bits(word >= threshold);
+  bits &= Whole(0) - Whole(word >= threshold);
   std::memcpy(&scaled, &bits, sizeof bits);
   return scaled;
 }
@@ -49,31 +40,26 @@ inline T kept_or_zero(uint32_t word, uint32_t threshold, T scaled) {
 template <class T>
 void rows_between(const DropoutRows<T>& call, int64_t first, int64_t last) {
   const uint32_t threshold = dropout_threshold(call.p);
-  const T scale = static_cast<T>(1.0 / (1.0 - call.p));
+  const auto scale = static_cast<Accumulator<T>>(1.0 / (1.0 - call.p));
   const int64_t quads = (call.columns + 3) / 4;
-  Batch batch{};
+  const uint32_t epoch = call.stream.epoch, stream = call.stream.stream;
+  Counters<lanes> batch;
   for (int64_t at = first * quads, end = last * quads; at < end; at += lanes) {
-    const int count = static_cast<int>(std::min<int64_t>(lanes, end - at));
-    int64_t row = at / quads, quad = at % quads;
-    const int64_t first_row = row, first_quad = quad;
-    for (int i = 0; i < count; ++i) {
-      batch.set(i, static_cast<uint64_t>(call.node[row]), quad);
-      if (++quad == quads) quad = 0, ++row;
-    }
-    batch.draw_all(call.stream);
-    row = first_row, quad = first_quad;
-    for (int i = 0; i < count; ++i) {
+    const int total = static_cast<int>(std::min<int64_t>(lanes, end - at));
+    each_run(at, total, quads, [&](int draw, int count, int64_t row, int64_t quad) {
+      const auto node = static_cast<uint64_t>(call.node[row]);
+#pragma omp simd
+      for (int i = 0; i < count; ++i) batch.set(draw + i, node_counter(epoch, stream, node, quad + i));
+    });
+    batch.draw(total, call.stream.seed);
+    each_run(at, total, quads, [&](int draw, int count, int64_t row, int64_t quad) {
       const T* x = call.x + row * call.x_stride + quad * 4;
       T* out = call.out + row * call.out_stride + quad * 4;
-      const int width = static_cast<int>(std::min<int64_t>(4, call.columns - quad * 4));
-      if (width == 4) {
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; ++k) out[k] = kept_or_zero(batch.word[k][i], threshold, x[k] * scale);
-      } else {
-        for (int k = 0; k < width; ++k) out[k] = kept_or_zero(batch.word[k][i], threshold, x[k] * scale);
-      }
-      if (++quad == quads) quad = 0, ++row;
-    }
+      const uint32_t* word = batch.word + 4 * draw;
+      const int width = static_cast<int>(std::min<int64_t>(4 * count, call.columns - quad * 4));
+#pragma omp simd
+      for (int k = 0; k < width; ++k) narrow(kept_or_zero(word[k], threshold, widen(x[k]) * scale), out[k]);
+    });
   }
 }
 
@@ -81,17 +67,18 @@ template <class T>
 void values_of_rows(const DropoutCsr<T>& call, int64_t first, int64_t last) {
   const uint32_t threshold = dropout_threshold(call.p);
   const T scale = static_cast<T>(1.0 / (1.0 - call.p));
-  Batch batch{};
+  const uint32_t epoch = call.stream.epoch, stream = call.stream.stream;
+  Counters<lanes> batch;
   int64_t row = first;
   for (int64_t at = call.indptr[first], end = call.indptr[last]; at < end; at += lanes) {
     const int count = static_cast<int>(std::min<int64_t>(lanes, end - at));
     for (int i = 0; i < count; ++i) {
       while (at + i >= call.indptr[row + 1]) ++row;
-      batch.set(i, static_cast<uint64_t>(call.node[row]), call.index[at + i] >> 2);
+      batch.set(i, node_counter(epoch, stream, static_cast<uint64_t>(call.node[row]), call.index[at + i] >> 2));
     }
-    batch.draw_all(call.stream);
+    batch.draw(count, call.stream.seed);
     for (int i = 0; i < count; ++i) {
-      const uint32_t word = batch.word[call.index[at + i] & 3][i];
+      const uint32_t word = batch.word[4 * i + (call.index[at + i] & 3)];
       call.out[at + i] = kept_or_zero(word, threshold, call.value[at + i] * scale);
     }
   }
@@ -109,6 +96,8 @@ void in_parts(const Call& call, Body body) {
 
 void dropout(const DropoutRows<float>& call) { in_parts(call, rows_between<float>); }
 void dropout(const DropoutRows<double>& call) { in_parts(call, rows_between<double>); }
+void dropout(const DropoutRows<Float16>& call) { in_parts(call, rows_between<Float16>); }
+void dropout(const DropoutRows<BFloat16>& call) { in_parts(call, rows_between<BFloat16>); }
 void dropout(const DropoutCsr<float>& call) { in_parts(call, values_of_rows<float>); }
 void dropout(const DropoutCsr<double>& call) { in_parts(call, values_of_rows<double>); }
 

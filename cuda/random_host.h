@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "mgg/half.h"
+
 namespace mgg {
 
 struct Stream {
@@ -9,7 +11,8 @@ struct Stream {
   uint32_t epoch, stream;
 };
 
-// out[i, c] = x[i, c] / (1 - p) where the draw of (node[i], c) keeps it, else 0. May work in place.
+// out[i, c] = x[i, c] / (1 - p) where the draw of (node[i], c) keeps it, else 0. May work in place. Halves are scaled
+// as float32.
 template <class T>
 struct DropoutRows {
   const T* x;
@@ -40,6 +43,8 @@ struct DropoutCsr {
   namespace isa {                             \
   void dropout(const DropoutRows<float>&);    \
   void dropout(const DropoutRows<double>&);   \
+  void dropout(const DropoutRows<Float16>&);  \
+  void dropout(const DropoutRows<BFloat16>&); \
   void dropout(const DropoutCsr<float>&);     \
   void dropout(const DropoutCsr<double>&);    \
   }

@@ -1,6 +1,7 @@
 // The kernels that are compiled quickly, all types of rows in one.
 #include "dropout.cuh"
 #include "gather.cuh"
+#include "halo.cuh"
 #include "kernels_cuda.h"
 #include "softmax.cuh"
 
@@ -50,6 +51,10 @@ void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch
   if (shape.lanes == 8) return gpu::launch(gather_floor<8>, call, launch);
   if (shape.lanes == 16) return gpu::launch(gather_floor<16>, call, launch);
   gpu::launch(gather_floor<32>, call, launch);
+}
+
+void let_go(const DeviceHalo& halo, bool far, const gpu::Launch& launch) {
+  far ? gpu::launch(give_credits<true>, halo, launch) : gpu::launch(give_credits<false>, halo, launch);
 }
 
 #define MGG_DROPOUT(S)                                                                                \

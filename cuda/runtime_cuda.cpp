@@ -2,6 +2,12 @@
 
 namespace mgg {
 namespace gpu {
+namespace {
+
+// 13000 is "13.0".
+std::string version(int number) { return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10); }
+
+}  // namespace
 
 int device_count(std::string& why) {
   int count = 0, driver = 0;
@@ -12,7 +18,11 @@ int device_count(std::string& why) {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess) return count;
   cudaGetLastError();  // or the next call would report it
-  why = cudaGetErrorString(status);
+  if (status == cudaErrorInsufficientDriver)
+    why = "the driver is for CUDA " + version(driver) + ", but this build needs " + version(CUDART_VERSION) +
+          ": update the driver";
+  else
+    why = cudaGetErrorString(status);
   return 0;
 }
 
@@ -55,6 +65,12 @@ Limits limits() {
   limits.memory_bytes = static_cast<int64_t>(found.totalGlobalMem);
   limits.driver = driver, limits.runtime = runtime;
   return limits;
+}
+
+std::pair<int64_t, int64_t> free_memory() {
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "the GPU's free memory");
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 
 Memory::Memory(size_t bytes) : bytes_(bytes) {

@@ -17,7 +17,7 @@
 namespace mgg {
 namespace gpu {
 
-// GPUs that this process sees. 0 where there is no GPU or no driver; `why` says which.
+// GPUs that this process sees. 0 where there is no GPU, no driver, or one that is too old; `why` says which.
 int device_count(std::string& why);
 
 // Where each of them is on the bus: "0000:3b:00.0".
@@ -37,6 +37,8 @@ struct Limits {
   int driver, runtime;  // versions: 13000 is 13.0
 };
 Limits limits();
+// Bytes of the current GPU's memory: those that are free, and all.
+std::pair<int64_t, int64_t> free_memory();
 
 // Device memory. What is uploaded is there for all streams; freeing it waits for the kernels that run.
 class Memory {

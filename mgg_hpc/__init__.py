@@ -1,3 +1,69 @@
-"""Full-graph GNN training over many GPUs and CPUs (an implementation of MGG, OSDI '23)."""
+"""Full-graph GNN training over many GPUs and CPUs (an implementation of MGG, OSDI '23).
+
+For training loops of one's own: `open` and `from_pyg`, `from_dgl`, `from_networkx`, `from_scipy` give this rank's part
+of a graph, `nn` has the layers, `allreduce_gradients` sums gradients over ranks, `manual_seed` seeds all draws,
+`recomputed` keeps nothing of a part of a model. They load torch and MPI when they are first asked for: the command line
+may not need them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import nn
+    from .errors import InputError
+    from .nn.api import from_dgl, from_networkx, from_pyg, from_scipy
+    from .nn.api import open_graph as open
+    from .nn.extend import extend
+    from .nn.gradients import allreduce_gradients
+    from .nn.opened import OpenGraph
+    from .nn.random import manual_seed
+    from .nn.recompute import recomputed
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "InputError",
+    "OpenGraph",
+    "allreduce_gradients",
+    "extend",
+    "from_dgl",
+    "from_networkx",
+    "from_pyg",
+    "from_scipy",
+    "manual_seed",
+    "nn",
+    "open",
+    "recomputed",
+]
+
+# Where each name is, and what it is called there.
+_PLACES = {
+    "InputError": ("errors", "InputError"),
+    "OpenGraph": ("nn.opened", "OpenGraph"),
+    "allreduce_gradients": ("nn.gradients", "allreduce_gradients"),
+    "extend": ("nn.extend", "extend"),
+    "from_dgl": ("nn.api", "from_dgl"),
+    "from_networkx": ("nn.api", "from_networkx"),
+    "from_pyg": ("nn.api", "from_pyg"),
+    "from_scipy": ("nn.api", "from_scipy"),
+    "manual_seed": ("nn.random", "manual_seed"),
+    "open": ("nn.api", "open_graph"),
+    "recomputed": ("nn.recompute", "recomputed"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """PEP 562: a name's module is loaded when it is first asked for."""
+    if name == "nn":
+        return importlib.import_module(".nn", __name__)
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _PLACES[name]
+    return getattr(importlib.import_module(f".{module}", __name__), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

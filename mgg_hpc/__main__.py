@@ -92,6 +92,8 @@ def generate_sbm(output: Path, force: bool, **options: Any) -> None:
         "mgg import planetoid data/ --name cora -o cora.h5",
         "mgg import planetoid --name cora --download -o cora.h5",
         "mgg import graph.npz --split-per-class -o graph.h5",
+        "mgg import tolokers.npz --split 3 -o tolokers.h5",
+        "mgg import blogcatalog.npz --split-random 0.6 0.2 -o blogcatalog.h5",
         "mgg import edges.txt.gz --symmetric --features x.npy --labels y.npy -o graph.h5",
     ),
 )
@@ -118,6 +120,12 @@ def generate_sbm(output: Path, force: bool, **options: Any) -> None:
 @click.option("--labels", type=Existing, help="Their labels: .npy, integers [N], or 0 and 1 [N, C].")
 @click.option("--split", type=click.IntRange(0), help="Which of an archive's several splits.")
 @click.option("--split-per-class", is_flag=True, help="Draw 20 training and 30 validation nodes a class.")
+@click.option(
+    "--split-random",
+    type=(float, float),
+    metavar="TRAIN VAL",
+    help="Draw these shares of the nodes for training and validation.",
+)
 @click.option("--seed", type=click.IntRange(0), help="Of drawn splits. [default: 0]")
 def import_(
     source: str, folder: Path | None, output: Path, force: bool, format_: str | None, **options: Any
@@ -191,40 +199,98 @@ def partition(graph: Path, parts: int | None, method: str, order: str | None) ->
         "mgg train inputs/digits.toml",
         "mgg launch -n 4 train inputs/digits.toml --set train.epochs=50",
         "mgg launch -n 4 train inputs/digits.toml --dry-run",
+        "mgg launch -n 2 train inputs/digits.toml --profile",
     ),
 )
 @click.argument("job", type=Existing)
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the job file."
 )
+@click.option(
+    "--share-gpu", is_flag=True, help="Let several ranks drive one GPU: for tests, since kernels take turns."
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and the memory of each rank, and stop.")
+@click.option(
+    "--profile",
+    is_flag=True,
+    help="Trace a few epochs: what each layer takes, and what of a transfer is hidden.",
+)
 @click.option(
     "--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only."
 )
-def train(job: Path, overrides: tuple[str, ...], dry_run: bool, shown: bool | None) -> int:
+def train(
+    job: Path,
+    overrides: tuple[str, ...],
+    share_gpu: bool,
+    dry_run: bool,
+    profile: bool,
+    shown: bool | None,
+) -> int:
     """Train the model of a job file on this rank, or on all ranks of mpirun or srun."""
     from .training.train import process_train
 
-    return process_train(job, overrides, dry_run, shown)
+    if share_gpu:
+        overrides = (*overrides, "run.share_gpu=true")
+    return process_train(job, overrides, dry_run, shown, profile)
 
 
 @cli.command(
     short_help="Write classes, probabilities and embeddings.",
-    epilog=example("mgg predict runs/digits -o out.h5", "mgg launch -n 2 predict runs/digits/001 -o out.h5"),
+    epilog=example(
+        "mgg predict runs/digits -o out.h5",
+        "mgg launch -n 2 predict runs/digits/001 -o out.h5",
+        "mgg predict runs/digits -o hidden.npy --what embedding --layer 1",
+        "mgg predict runs/digits -o new.h5 --graph grown.h5",
+        "mgg predict runs/digits -o out.h5 --set run.backend=serial",
+    ),
 )
 @click.argument("run", type=Existing)
-@click.option("-o", "--output", type=Output, required=True, help="HDF5 file to write.")
+@click.option("-o", "--output", type=Output, required=True, help="HDF5 file to write; or .npy.")
+@click.option(
+    "--graph", type=Existing, help="Another graph with the same features. [default: that of the run]"
+)
+@click.option(
+    "--layer",
+    "layers",
+    multiple=True,
+    metavar="NUMBER|all",
+    help="Write this layer's output, from 1 on. [default: the last hidden layer's]",
+)
+@click.option(
+    "--what",
+    default="class,probability,embedding",
+    show_default=True,
+    help="Which of these to write, separated by commas.",
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the run's job."
+)
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
-def predict(run: Path, output: Path, force: bool) -> int:
-    """Write classes, probabilities and embeddings of a trained run, in the user's numbering of nodes."""
-    from .training.predict import process_predict
+def predict(
+    run: Path,
+    output: Path,
+    graph: Path | None,
+    layers: tuple[str, ...],
+    what: str,
+    overrides: tuple[str, ...],
+    force: bool,
+) -> int:
+    """Write classes, probabilities and embeddings of a trained run, in the user's numbering of nodes.
 
-    return process_predict(run, output, force)
+    A name that ends in .npy gives one such file; or several, out.class.npy and so on, where several arrays are written.
+    """
+    from .training.predict import Wish, process_predict
+
+    return process_predict(run, output, force, overrides, Wish(graph, layers, what))
 
 
 @cli.command(
-    short_help="Run train, predict or bench on several ranks.",
-    epilog=example("mgg launch -n 4 train inputs/digits.toml", "mgg launch -n 2 --mpi system train job.toml"),
+    short_help="Run train, predict, bench or a Python program on several ranks.",
+    epilog=example(
+        "mgg launch -n 4 train inputs/digits.toml",
+        "mgg launch -n 2 --mpi system train job.toml",
+        "mgg launch -n 2 program.py",
+    ),
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(
@@ -240,7 +306,7 @@ def predict(run: Path, output: Path, force: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Print the command line instead of running it.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def launch(ranks: int, mpi: str, dry_run: bool, command: tuple[str, ...]) -> int:
-    """Run another command on several ranks, with the launcher of the MPI that Python uses.
+    """Run another command or a Python program on several ranks, with the launcher of the MPI that Python uses.
 
     The exit code is the job's: 0 done, 1 failed, 2 wrong input,
     130 after Ctrl-C, 128 + N after signal N.

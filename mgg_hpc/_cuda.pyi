@@ -6,6 +6,8 @@ NumPy arrays. Launches are asynchronous, on the stream of their Geometry. A fail
 
 from typing import Any
 
+Array = tuple[int, int]  # an address, and values between rows
+
 class Managed:
     """Memory whose pages move to the processor that touches them; zeros."""
 
@@ -28,6 +30,23 @@ class Rows:
     """Rows of ``dim`` values on every PE. addresses: uint64 [P], row 0 on each; 0 where no pointer reaches it."""
 
     def __init__(self, addresses: Any, dim: int) -> None: ...
+
+class EdgeRows:
+    """Rows of ``dim`` values on every PE, read by heads: their first ``values``, and behind them floats, ``tail`` of
+    them before an id. addresses: as Rows'. arrived: whose last call holds the remote ones, or None.
+    """
+
+    def __init__(
+        self,
+        addresses: Any,
+        arrived: Exchange | None,
+        dim: int,
+        values: int,
+        tail: int,
+        heads: int,
+        channels: int,
+        stream: int,
+    ) -> None: ...
 
 class Sum:
     """What is done with rows. reduce: "sum", "mean" or "max". Addresses; weight, scale, bias: float32, or 0."""
@@ -55,7 +74,8 @@ class Get:
 class Halo:
     """How a halo is run: blocks that push, work claimed at once, tasks a worker can put off; addresses of stamps.
 
-    alone: its blocks must all fit at once, or the launch fails; else whoever launches sees to it.
+    alone: its blocks must all fit at once, or the launch fails; else whoever launches sees to it. holds: what arrives
+    stays until `Exchange.let_go`.
     """
 
     def __init__(
@@ -68,6 +88,7 @@ class Halo:
         stamp_blocks: int = 0,
         stamp_pushes: int = 0,
         stamp_arrivals: int = 0,
+        holds: bool = False,
     ) -> None: ...
 
 class Exchange:
@@ -92,6 +113,9 @@ class Exchange:
 
     ready_float16 = ready_float32
     ready_bfloat16 = ready_float32
+
+    def let_go(self, crossing: Crossing, geometry: Geometry) -> None:
+        """After a call that holds what has arrived, and all that has read it."""
 
     def calls(self) -> int:
         """That have ended; waits for them."""
@@ -181,26 +205,92 @@ class Plan:
     halo_float16 = halo_float32
     halo_bfloat16 = halo_float32
 
-    def sddmm_float32(self, rows: Rows, destinations: int, out: int, geometry: Geometry) -> None:
+    def ready_edges_float32(self, rows: EdgeRows) -> None:
+        """Makes what calls over such rows keep."""
+
+    ready_edges_float16 = ready_edges_float32
+    ready_edges_bfloat16 = ready_edges_float32
+
+    def attend_float32(
+        self,
+        rows: EdgeRows,
+        out: Array,
+        score: Array = (0, 0),
+        h: Array = (0, 0),
+        bias: int = 0,
+        log_sum: Array = (0, 0),
+        above: Array = (0, 0),
+        above_weight: Array = (0, 0),
+        *,
+        slope: float,
+        scale: float,
+        ids: int,
+        drawn: Drawn,
+    ) -> None:
+        """EdgeKernels.attend; ids: 0 where nothing is dropped."""
+
+    attend_float16 = attend_float32
+    attend_bfloat16 = attend_float32
+
+    def attend_back_float32(
+        self,
+        rows: EdgeRows,
+        out: Array,
+        score: Array = (0, 0),
+        *,
+        h: Array,
+        gradient: Array = (0, 0),
+        log_sum: Array = (0, 0),
+        dot: Array = (0, 0),
+        score_gradient: Array = (0, 0),
+        slope: float,
+        scale: float,
+        ids: int,
+        drawn: Drawn,
+    ) -> None:
+        """EdgeKernels.attend_back; of targets where there is a gradient."""
+
+    attend_back_float16 = attend_back_float32
+    attend_back_bfloat16 = attend_back_float32
+
+    def max_ties_float32(self, rows: EdgeRows, out: Array, ties: Array) -> None:
+        """EdgeKernels.max_ties."""
+
+    max_ties_float16 = max_ties_float32
+    max_ties_bfloat16 = max_ties_float32
+
+    def max_back_float32(self, rows: EdgeRows, x: Array, out: Array) -> None:
+        """EdgeKernels.max_back."""
+
+    max_back_float16 = max_back_float32
+    max_back_bfloat16 = max_back_float32
+
+    def weighted_float32(self, rows: EdgeRows, weight: int, out: Array) -> None:
+        """EdgeKernels.weighted."""
+
+    weighted_float16 = weighted_float32
+    weighted_bfloat16 = weighted_float32
+
+    def sddmm_float32(self, rows: EdgeRows, y: Array, out: int) -> None:
         """EdgeKernels.sddmm."""
 
     sddmm_float16 = sddmm_float32
     sddmm_bfloat16 = sddmm_float32
 
     def edge_softmax(self, scores: int, out: int, geometry: Geometry) -> None:
-        """EdgeKernels.edge_softmax."""
+        """DeviceKernels.edge_softmax."""
 
 class Gathers:
     """Tables of all PEs' rows, for gathers. bounds: int64 [P + 1]. addresses: uint64 [P]. mine: this PE's row 0."""
 
     def __init__(self, bounds: Any, addresses: Any, mine: int, row_bytes: int) -> None: ...
     def rows(self, ids: int, count: int, out: int, geometry: Geometry) -> None:
-        """EdgeKernels.gather."""
+        """DeviceKernels.gather."""
 
 class Drawn:
-    """What dropout draws (base.Draw)."""
+    """What dropout draws (base.Draw). epoch_at: the address of an int32 that holds the epoch instead, or 0."""
 
-    def __init__(self, p: float, seed: int, epoch: int, stream: int) -> None: ...
+    def __init__(self, p: float, seed: int, epoch: int, stream: int, epoch_at: int = 0) -> None: ...
 
 def dropout_float32(
     x: int,
@@ -240,6 +330,9 @@ def use_device(device: int) -> None:
 
 def limits() -> dict[str, Any]:
     """What the current GPU holds, and versions of driver and runtime. Sizes in bytes."""
+
+def memory() -> tuple[int, int]:
+    """Bytes of the current GPU's memory: those that are free, and all. Makes a context there: use_device first."""
 
 def ring_bytes(threads: int, packs: int) -> int:
     """Shared memory of a block of the direct kernel."""

@@ -28,10 +28,21 @@ class GraphSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[model]"""
 
-    name: Literal["gcn"] = "gcn"
-    hidden: Positive = 16
+    name: Literal["gcn", "gin", "sage", "gat"] = "gcn"
+    hidden: Positive = 16  # gat: of each head
     layers: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2  # each has a random stream of its own
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.5
+    jumping: Literal["none", "cat", "max"] = "none"  # a linear map of all layers' outputs gives the classes
+    residual: bool = False  # whether a layer's input is added to its output, where they are as wide
+    norm: Literal["none", "layer", "batch"] = "none"  # between layers; gin: within them too
+    train_eps: bool = False  # gin
+    aggr: Literal["mean", "sum", "max"] = "mean"  # sage
+    heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8  # gat, as all below
+    output_heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1  # of the last layer, which are averaged
+    attention: Literal["additive", "dot"] = "additive"
+    attention_dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    input: Literal["features", "learned", "degree"] = "features"
+    embedding: Positive = 64  # columns of a learned input
 
 
 class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,16 +55,22 @@ class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     normalize_features: Literal["none", "row"] = "none"
     patience: Count = 0
     select: Literal["best", "last"] = "best"
+    metric: Literal["auto", "accuracy", "roc_auc", "f1", "f1_top"] = "auto"
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"  # of rows
+    recompute: list[Positive] | Literal["all"] = []  # layers whose inside is computed again in the backward
 
 
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[run]"""
 
     folder: str = ""
-    backend: Literal["auto", "serial", "shm", "shmem"] = "auto"
+    backend: Literal["auto", "serial", "shm", "shmem", "cuda"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    features: Literal["auto", "device", "host"] = "auto"  # where dense ones lie, with a GPU
+    share_gpu: bool = False  # whether several ranks may drive one GPU
+    cuda_graphs: bool = True  # whether epochs are recorded and replayed where that is possible
+    watchdog: Count | Literal["auto"] = "auto"  # seconds without progress that end the job; 0: never
 
 
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,10 +166,16 @@ def _expected(hint: Any) -> str:
         shown = [f"{word} {limit}" for word, limit in limits.items() if limit is not None]
         return ", ".join([_expected(kind), *([" and ".join(shown)] if shown else [])])
     if get_origin(hint) is list:
-        return f"a list of {_expected(get_args(hint)[0])}, one for each layer"
+        (item,) = get_args(hint)
+        return (
+            f"a list of {_expected(item)}, one for each layer"
+            if get_origin(item) is Literal
+            else "a list of layers"
+        )
     if get_args(hint):
         return " or ".join(_expected(part) for part in get_args(hint))
-    return {int: "a whole number", float: "a number", str: "a text in quotes"}.get(hint, str(hint))
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
+    return words.get(hint, str(hint))
 
 
 def _words(hint: Any) -> list[str]:

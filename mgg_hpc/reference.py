@@ -88,6 +88,61 @@ def edge_softmax(destination: Ids, nodes: int, scores: NDArray[np.floating]) -> 
     return terms / total[destination]
 
 
+def attention(
+    source: Ids,
+    destination: Ids,
+    nodes: int,
+    h: NDArray[np.floating],
+    scores: NDArray[np.floating],
+    keep: NDArray[np.floating] | None = None,
+) -> Floats:
+    """out[v, head] = the sum over edges u -> v of softmax(scores)[e, head] keep[e, head] h[u, head].
+
+    h [M, H, C], scores and keep [E, H]; out [nodes, H, C]. A node without edges has 0.
+    """
+    heads = h.shape[1]
+    weight = np.stack([edge_softmax(destination, nodes, scores[:, k]) for k in range(heads)], 1)
+    weight = weight if keep is None else weight * keep
+    out = np.zeros((nodes, *h.shape[1:]))
+    np.add.at(out, destination, weight[:, :, None] * h[source].astype(np.float64))
+    return out
+
+
+def additive_scores(
+    source: Ids, destination: Ids, of_source: Floats, of_target: Floats, slope: float
+) -> Floats:
+    """LeakyReLU(of_source[u] + of_target[v]) for each edge u -> v; [N, H] each, out [E, H] (GAT, equation 3)."""
+    total = of_source[source].astype(np.float64) + of_target[destination].astype(np.float64)
+    return np.where(total > 0, total, slope * total)
+
+
+def dot_scores(source: Ids, destination: Ids, h: NDArray[np.floating]) -> Floats:
+    """h[u, head] . h[v, head] / sqrt(C) for each edge u -> v; h [N, H, C], out [E, H]."""
+    wide = h.astype(np.float64)
+    return np.einsum("ehc,ehc->eh", wide[source], wide[destination]) / np.sqrt(h.shape[2])
+
+
+def kept_edges(
+    source: Ids, destination: Ids, heads: int, p: float, seed: int, epoch: int, stream: int
+) -> Floats:
+    """0 or 1 / (1 - p) for each edge and head, by the original ids (below 2^36) of its ends; [E, heads]."""
+    keep = np.zeros((len(source), heads))
+    for e, (u, v) in enumerate(zip(source.tolist(), destination.tolist(), strict=True)):
+        for head in range(heads):
+            high = (u >> 32 & 0xF) << 12 | (v >> 32 & 0xF) << 8 | head // 4
+            counter = (u & 0xFFFFFFFF, v & 0xFFFFFFFF, high << 16 | stream & 0xFFFF, epoch)
+            keep[e, head] = (philox4x32(counter, seed)[head % 4] >= int(p * 2**32)) / (1 - p)
+    return keep
+
+
+def max_ties(source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating]) -> Ids:
+    """How many edges u -> v have the largest x[u, c] of all edges to v; [nodes, F] for x [M, F]."""
+    most = aggregate(source, destination, nodes, x, reduce="max")
+    ties = np.zeros(most.shape, np.int64)
+    np.add.at(ties, destination, x[source].astype(np.float64) == most[destination])
+    return ties
+
+
 def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) -> tuple[Ids, Ids, Floats]:
     """Kipf and Welling's normalised adjacency as PyG defines it: edges and coefficients w d_u^-1/2 d_v^-1/2.
 

@@ -89,9 +89,10 @@ def one_way(rng, ranks):
 
 
 def hub(rng, ranks):
-    """One node receives half of all edges, many more than a schedule's block."""
+    """One node receives half of all edges, many more than a schedule's block; every fourth fifty or so."""
     source, destination = _random(rng, 120, 3000)
-    return csr(source, np.where(rng.random(3000) < 0.5, 71, destination), 120, even(120, ranks))
+    of_hub = rng.random(3000) < 0.5
+    return csr(source, np.where(of_hub, 71, destination // 4 * 4), 120, even(120, ranks))
 
 
 def duplicates(rng, ranks):

@@ -14,7 +14,23 @@ from mgg_hpc.errors import InputError
 # Every key and its default, as the design of job files lists them.
 DEFAULTS = {
     "graph": {"file": ""},
-    "model": {"name": "gcn", "hidden": 16, "layers": 2, "dropout": 0.5},
+    "model": {
+        "name": "gcn",
+        "hidden": 16,
+        "layers": 2,
+        "dropout": 0.5,
+        "jumping": "none",
+        "residual": False,
+        "norm": "none",
+        "train_eps": False,
+        "aggr": "mean",
+        "heads": 8,
+        "output_heads": 1,
+        "attention": "additive",
+        "attention_dropout": 0.0,
+        "input": "features",
+        "embedding": 64,
+    },
     "train": {
         "epochs": 200,
         "learning_rate": 0.01,
@@ -23,10 +39,20 @@ DEFAULTS = {
         "normalize_features": "none",
         "patience": 0,
         "select": "best",
+        "metric": "auto",
         "seed": 0,
         "dtype": "float32",
+        "recompute": [],
     },
-    "run": {"folder": "", "backend": "auto", "threads": 0},
+    "run": {
+        "folder": "",
+        "backend": "auto",
+        "threads": 0,
+        "features": "auto",
+        "share_gpu": False,
+        "cuda_graphs": True,
+        "watchdog": "auto",
+    },
     "plan": {"transfer": "auto", "ps": "auto", "dist": "auto", "wpb": "auto"},
 }
 
@@ -54,6 +80,11 @@ def refusal(path: Path, *overrides: str) -> str:
 
 def test_an_empty_job_has_the_documented_defaults():
     assert msgspec.to_builtins(config.from_tree({}, "job")) == DEFAULTS
+
+
+def test_what_is_true_or_false_is_said_so(write):
+    line = refusal(write('[graph]\nfile = "g.h5"\n[run]\nshare_gpu = "yes"'))
+    assert line.endswith("run.share_gpu is 'yes'; it must be true or false")
 
 
 def test_settings_cannot_be_changed():
@@ -159,10 +190,23 @@ def test_unknown_names_give_the_nearest_known_one(write, text, message):
             'train.select = "bset"',
             "train.select is 'bset'; it must be \"best\" or \"last\"; did you mean 'best'?",
         ),
-        ('train.dtype = "float16"', 'train.dtype is \'float16\'; it must be "float32" or "float64"'),
+        (
+            'train.dtype = "float8"',
+            'train.dtype is \'float8\'; it must be "float32" or "float64" or "bfloat16"',
+        ),
+        ("train.recompute = [1, 0]", 'train.recompute is [1, 0]; it must be a list of layers or "all"'),
+        ('train.recompute = "none"', "train.recompute is 'none'; it must be a list of layers or \"all\""),
         ("model.dropout = 1", "model.dropout is 1; it must be a number, at least 0 and less than 1"),
         ("model.dropout = -0.1", "model.dropout is -0.1; it must be a number, at least 0 and less than 1"),
-        ('model.name = "gnc"', "model.name is 'gnc'; it must be \"gcn\"; did you mean 'gcn'?"),
+        (
+            'model.name = "gcnn"',
+            'model.name is \'gcnn\'; it must be "gcn" or "gin" or "sage" or "gat"; did you mean \'gcn\'?',
+        ),
+        ("model.heads = 0", "model.heads is 0; it must be a whole number, at least 1 and at most 1024"),
+        (
+            'model.attention = "dots"',
+            "model.attention is 'dots'; it must be \"additive\" or \"dot\"; did you mean 'dot'?",
+        ),
         ("model.hidden = 0", "model.hidden is 0; it must be a whole number, at least 1 and at most 1048576"),
         (
             "model.hidden = 1048577",

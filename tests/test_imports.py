@@ -15,6 +15,7 @@ import mgg_hpc
 PACKAGE = Path(mgg_hpc.__file__).parent
 FLOORS = ["data", "plan", "runtime", "nn", "training", "tools"]  # from the ground up
 GROUND = ["__init__", "errors", "config", "reference"]  # what every floor may stand on
+DOOR = "nn"  # what the package itself offers, to be loaded when it is asked for
 COMMAND_LINE = ["__main__", "bench_verbs", "verbs"]  # stands on top
 NATIVE = (
     "_host",
@@ -59,6 +60,8 @@ def violation(importer: str, target: str) -> bool:
     if there in NATIVE:
         return not importer.startswith("runtime.backends.") and importer not in ("tools.doctor", "plan.order")
     if there in FLOORS:
+        if here == "__init__":
+            return there != DOOR
         return here not in FLOORS or FLOORS.index(there) > FLOORS.index(here)
     # What is neither floor nor ground is a name of the package itself (__version__), or the command line.
     return there not in GROUND and (PACKAGE / f"{there}.py").exists()
@@ -100,6 +103,7 @@ def test_no_module_imports_from_a_floor_above():
         ("nn.random", "def f():\n    from .. import _host", "_host"),
         ("tools.bench.aggregate", "from ... import _cuda", "_cuda"),
         ("errors", "if True:\n    from . import training as t", "training"),
+        ("__init__", "from .training import train", "training.train"),
     ],
 )
 def test_the_check_sees_violations(module, text, target):
@@ -114,6 +118,7 @@ def test_the_check_sees_violations(module, text, target):
         ("data.store", "from .header import DIGEST\nfrom ..errors import InputError"),
         ("runtime.backends.host", "def f():\n    from ... import _host"),
         ("tools.doctor", "from .. import __version__"),
+        ("__init__", "if TYPE_CHECKING:\n    from .nn.api import open_graph as open"),
         ("__main__", "from .training.train import process_train"),
     ],
 )
@@ -127,6 +132,17 @@ def test_help_loads_nothing_large():
     loaded = {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
     assert "click" in loaded
     assert not loaded & set(LARGE)
+
+
+@pytest.mark.parametrize("package", ["mgg_hpc", "mgg_hpc.nn"])
+def test_what_a_package_offers_is_loaded_when_it_is_asked_for(package):
+    code = (
+        f"import sys, {package} as package; loaded = {{name.partition('.')[0] for name in sys.modules}}\n"
+        f"assert not loaded & set({LARGE}), loaded & set({LARGE})\n"
+        "for name in package.__all__: assert getattr(package, name) is not None and name in dir(package)\n"
+        "assert 'torch' in sys.modules and not hasattr(package, 'nothing')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_help_takes_less_than_three_tenths_of_a_second():

@@ -25,26 +25,35 @@ def byte_slices(array: np.ndarray, step: int = BLOCK) -> Iterator[np.ndarray]:
         yield np.ascontiguousarray(array[row : row + rows]).reshape(-1).view(np.uint8)
 
 
-def digests(array: np.ndarray) -> np.ndarray:
-    """uint64 [blocks]: the digest of each 4 MiB of the array's bytes in C order; the last is of the rest."""
-    found: list[int] = []
-    hasher, room = xxhash.xxh3_64(), BLOCK
-    for piece in byte_slices(array):
+class BlockDigests:
+    """The digests of bytes that come in pieces, from a block's start on."""
+
+    def __init__(self) -> None:
+        self._hasher, self._room = xxhash.xxh3_64(), BLOCK
+
+    def update(self, piece: np.ndarray) -> list[int]:
+        """Of the blocks that end within these bytes, contiguous uint8."""
+        found: list[int] = []
         start = 0
         while start < len(piece):
-            taken = piece[start : start + room]
-            hasher.update(taken.data)
-            start, room = start + len(taken), room - len(taken)
-            if room == 0:
-                found.append(hasher.intdigest())
-                hasher, room = xxhash.xxh3_64(), BLOCK
-    if room < BLOCK:
-        found.append(hasher.intdigest())
-    return np.array(found, dtype=np.uint64)
+            taken = piece[start : start + self._room]
+            self._hasher.update(taken.data)
+            start, self._room = start + len(taken), self._room - len(taken)
+            if self._room == 0:
+                found += self.rest()
+        return found
+
+    def rest(self) -> list[int]:
+        """Of the block that has begun, if one has; what comes next begins another."""
+        if self._room == BLOCK:
+            return []
+        found = [self._hasher.intdigest()]
+        self._hasher, self._room = xxhash.xxh3_64(), BLOCK
+        return found
 
 
-def block_digests(data: np.ndarray) -> np.ndarray:
-    """uint64 [blocks] of contiguous bytes (uint8) that begin at a block's start."""
-    view = data.data
-    found = [xxhash.xxh3_64_intdigest(view[at : at + BLOCK]) for at in range(0, len(view), BLOCK)]
-    return np.array(found, dtype=np.uint64)
+def digests(array: np.ndarray) -> np.ndarray:
+    """uint64 [blocks]: the digest of each 4 MiB of the array's bytes in C order; the last is of the rest."""
+    run = BlockDigests()
+    found = [digest for piece in byte_slices(array) for digest in run.update(piece)]
+    return np.array(found + run.rest(), dtype=np.uint64)

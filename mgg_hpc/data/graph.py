@@ -179,3 +179,24 @@ def split_per_class(
         for mask, chosen in zip(masks, np.split(members, [train, train + val]), strict=True):
             mask[chosen] = True
     return masks[0], masks[1], masks[2]
+
+
+def split_random(
+    y: np.ndarray, rng: np.random.Generator, *, train: float, val: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random masks: these shares of the labelled nodes, rounded down, and every other labelled node for testing.
+
+    ``y`` int64 [N] (-1 unlabelled) or [N, C] (each node counts); returns three bool [N]. Raises InputError for shares
+    that are negative or sum to more than 1.
+    """
+    if min(train, val) < 0 or train + val > 1:
+        raise InputError(
+            f"a random split into shares of {train} and {val}: expected nothing negative, 1 in all at most"
+        )
+    labelled = rng.permutation(np.flatnonzero(y >= 0) if y.ndim == 1 else len(y))
+    first = int(train * len(labelled))
+    masks = tuple(np.zeros(len(y), dtype=bool) for _ in range(3))
+    chosen = np.split(labelled, [first, first + int(val * len(labelled))])
+    for mask, nodes in zip(masks, chosen, strict=True):
+        mask[nodes] = True
+    return masks[0], masks[1], masks[2]

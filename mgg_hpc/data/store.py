@@ -6,27 +6,29 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import h5py
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
-from ..errors import InputError
 from . import checks, schema
-from .digest import BLOCK, block_digests, byte_slices, digests
+from .checked import CheckedFile
+from .digest import byte_slices, digests
 from .graph import Graph, SparseRows
-from .header import DIGEST, Span, read_header
+from .header import DIGEST, read_header
 from .structure import ArraySource, check
 from .whole import replacement, reserve
 
 # HDF5 checksums its own structures in the formats since 1.8, which makes of a damaged file an error; in older
 # ones, and in strings of variable length, damage sends the library into endless loops and wild reads.
 LIBVER = ("v108", "v108")
-READ_LIMIT = 1 << 30  # bytes a system call; Linux reads 2 GiB less a page at most
+WRITE_LIMIT = 1 << 30  # bytes a system call; Linux writes 2 GiB less a page at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +66,8 @@ class GraphFile:
 
     Attributes: path, name, uuid, nodes, edges, features (0 without features), classes (0 without labels),
     directed, multilabel, sparse (features are CSR), has_x, has_y, has_masks, weighted, index_dtype,
-    partitions (parts -> (method, edge counts)), order (how rows were renumbered, empty where that is unknown).
+    x_dtype (None but for dense features), partitions (parts -> (method, edge counts)), order (how rows were
+    renumbered, empty where that is unknown).
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -80,12 +83,8 @@ class GraphFile:
         self.has_x, self.has_y = held.features > 0, schema.Y in held.datasets
         self.has_masks, self.weighted = schema.TRAIN in held.datasets, schema.WEIGHT in held.datasets
         self.index_dtype = held.datasets[schema.INDICES].dtype
-        self._spans, self._digest_spans = header.spans, header.digests
-        self._expected: dict[str, np.ndarray] = {}
-        self._fault: str | None = None
-        # HDF5 is done with: all bytes are read through this descriptor, which goes on showing the same file
-        # when another process replaces it.
-        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self.x_dtype = held.datasets[schema.X].dtype if schema.X in held.datasets else None
+        self._file = CheckedFile(self.path, self.where, header)
 
     def __enter__(self) -> GraphFile:
         return self
@@ -96,31 +95,45 @@ class GraphFile:
         self.close()
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
-    def slice(self, lo: int, hi: int) -> GraphSlice:
-        """Rows lo .. hi-1. Raises InputError for a value out of place or a block whose digest differs."""
-        if not 0 <= lo <= hi <= self.nodes:
-            raise ValueError(f"rows {lo} .. {hi} are not within 0 .. {self.nodes}")
-        indptr, indices, weight = self._edges(lo, hi)
-        x = self._features(lo, hi)
-        y, split = self._labels(lo, hi)
-        ids = self._optional(schema.PERMUTATION, lo, hi)
-        if ids is None:
-            ids = np.arange(lo, hi, dtype=np.int64)
-        else:
-            checks.original_ids(self.where, ids, lo, self.nodes)
-        self._raise_fault()
+    def slice(self, lo: int, hi: int, *, dense: bool = True) -> GraphSlice:
+        """Rows lo .. hi-1; dense: with dense features, which `feature_blocks` reads otherwise.
+
+        Raises InputError for a value out of place or a block whose digest differs.
+        """
+        self._check_rows(lo, hi)
+        with self._file.compared():
+            indptr, indices, weight = self._edges(lo, hi)
+            x = self._features(lo, hi, dense)
+            y, split = self._labels(lo, hi)
+            ids = self._optional(schema.PERMUTATION, lo, hi)
+            if ids is None:
+                ids = np.arange(lo, hi, dtype=np.int64)
+            else:
+                checks.original_ids(self.where, ids, lo, self.nodes)
         train, val, test = split or (None, None, None)
         return GraphSlice(indptr, indices, weight, x, y, train, val, test, ids)
 
+    def feature_blocks(self, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        """Dense features of rows lo .. hi-1 in order: each array of ``into`` in turn, [rows, F] of x_dtype, filled.
+
+        Arrays are contiguous; of the last one only as many rows are filled and given as are left. Raises InputError
+        as ``slice`` does, for what digests find after the last rows were given.
+        """
+        self._check_rows(lo, hi)
+        row = lo
+        with self._file.compared():
+            for x in self._file.blocks(schema.X, lo, hi, into):
+                checks.finite(self.where, schema.X, x, row)
+                row += len(x)
+                yield x
+
     def indptr(self) -> np.ndarray:
         """The whole of indptr, int64 [N+1]. Raises InputError as ``slice`` does."""
-        indptr = self._checked(schema.INDPTR, 0, self.nodes + 1)
-        checks.offsets(self.where, schema.INDPTR, indptr, row=0, rows=self.nodes, total=self.edges)
-        self._raise_fault()
+        with self._file.compared():
+            indptr = self._file.checked(schema.INDPTR, 0, self.nodes + 1)
+            checks.offsets(self.where, schema.INDPTR, indptr, row=0, rows=self.nodes, total=self.edges)
         return indptr
 
     def bounds(self, parts: int) -> np.ndarray | None:
@@ -128,32 +141,29 @@ class GraphFile:
         path = schema.bounds_path(parts)
         if parts not in self.partitions:
             return None
-        bounds = self._checked(path, 0, parts + 1)
-        checks.bounds(self.where, path, bounds, self.nodes)
-        self._raise_fault()
+        with self._file.compared():
+            bounds = self._file.checked(path, 0, parts + 1)
+            checks.bounds(self.where, path, bounds, self.nodes)
         return bounds
 
     def read(self, path: str, lo: int, hi: int) -> np.ndarray:
         """Entries lo .. hi-1 of one dataset as they are, unchecked."""
-        span = self._spans[path]
-        row_bytes = span.layout.row_bytes
-        return _typed(self._bytes(span.offset + lo * row_bytes, (hi - lo) * row_bytes), span, hi - lo)
+        return self._file.read(path, lo, hi)
 
     def check_digests(self, path: str) -> None:
         """Raise InputError at the first block of a dataset whose digest differs."""
-        span = self._spans[path]
-        total = span.layout.nbytes
-        for start in range(0, total, BLOCK):
-            data = self._bytes(span.offset + start, min(BLOCK, total - start))
-            self._compare(path, start // BLOCK, data)
-            self._raise_fault()
+        self._file.check_digests(path)
+
+    def _check_rows(self, lo: int, hi: int) -> None:
+        if not 0 <= lo <= hi <= self.nodes:
+            raise ValueError(f"rows {lo} .. {hi} are not within 0 .. {self.nodes}")
 
     def _edges(self, lo: int, hi: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        indptr = self._checked(schema.INDPTR, lo, hi + 1)
+        indptr = self._file.checked(schema.INDPTR, lo, hi + 1)
         checks.offsets(self.where, schema.INDPTR, indptr, row=lo, rows=self.nodes, total=self.edges)
         begin, end = int(indptr[0]), int(indptr[-1])
         row_of = _row_finder(indptr, lo)
-        indices = self._checked(schema.INDICES, begin, end)
+        indices = self._file.checked(schema.INDICES, begin, end)
         checks.ids(
             self.where,
             schema.INDICES,
@@ -168,18 +178,18 @@ class GraphFile:
             checks.entries_finite(self.where, schema.WEIGHT, weight, position=begin, row_of=row_of)
         return indptr - begin, indices, weight
 
-    def _features(self, lo: int, hi: int) -> np.ndarray | SparseRows | None:
+    def _features(self, lo: int, hi: int, dense: bool) -> np.ndarray | SparseRows | None:
         if not self.sparse:
-            x = self._optional(schema.X, lo, hi)
+            x = self._optional(schema.X, lo, hi) if dense else None
             if x is not None:
                 checks.finite(self.where, schema.X, x, lo)
             return x
-        stored = self._spans[schema.X_DATA].layout.shape[0]
-        indptr = self._checked(schema.X_INDPTR, lo, hi + 1)
+        stored = self.contents.datasets[schema.X_DATA].shape[0]
+        indptr = self._file.checked(schema.X_INDPTR, lo, hi + 1)
         checks.offsets(self.where, schema.X_INDPTR, indptr, row=lo, rows=self.nodes, total=stored)
         begin, end = int(indptr[0]), int(indptr[-1])
         row_of = _row_finder(indptr, lo)
-        indices = self._checked(schema.X_INDICES, begin, end)
+        indices = self._file.checked(schema.X_INDICES, begin, end)
         checks.ids(
             self.where,
             schema.X_INDICES,
@@ -189,7 +199,7 @@ class GraphFile:
             row_of=row_of,
             kind="column",
         )
-        data = self._checked(schema.X_DATA, begin, end)
+        data = self._file.checked(schema.X_DATA, begin, end)
         checks.entries_finite(self.where, schema.X_DATA, data, position=begin, row_of=row_of)
         return SparseRows(indptr - begin, indices, data, (hi - lo, self.features))
 
@@ -199,63 +209,12 @@ class GraphFile:
             checks.labels(self.where, y, lo, self.classes)
         if not self.has_masks:
             return y, None
-        split = tuple(self._checked(path, lo, hi) for path in schema.MASKS)
+        split = tuple(self._file.checked(path, lo, hi) for path in schema.MASKS)
         checks.masks(self.where, split, y, lo)
         return y, split
 
     def _optional(self, path: str, lo: int, hi: int) -> np.ndarray | None:
-        return self._checked(path, lo, hi) if path in self._spans else None
-
-    def _checked(self, path: str, lo: int, hi: int) -> np.ndarray:
-        """Entries lo .. hi-1, read as whole blocks whose digests are compared.
-
-        The first difference is kept, not raised, so that a check of values can name the value that is
-        wrong.
-        """
-        span = self._spans[path]
-        row_bytes = span.layout.row_bytes
-        first, last = lo * row_bytes // BLOCK, -(-hi * row_bytes // BLOCK)
-        start, end = first * BLOCK, min(last * BLOCK, span.layout.nbytes)
-        if lo == hi:
-            return _typed(np.empty(0, np.uint8), span, 0)
-        data = self._bytes(span.offset + start, end - start)
-        self._compare(path, first, data)
-        return _typed(data[lo * row_bytes - start : hi * row_bytes - start], span, hi - lo)
-
-    def _compare(self, path: str, block: int, data: np.ndarray) -> None:
-        if path not in self._expected:
-            span = self._digest_spans[path]
-            self._expected[path] = _typed(
-                self._bytes(span.offset, span.layout.nbytes), span, span.layout.shape[0]
-            )
-        found = block_digests(data)
-        at = checks.first(found != self._expected[path][block : block + len(found)])
-        if at is not None and self._fault is None:
-            start = (block + at) * BLOCK
-            row_bytes = self._spans[path].layout.row_bytes
-            entries = f"{start // row_bytes} .. {(min(start + BLOCK, start + len(data)) - 1) // row_bytes}"
-            self._fault = (
-                f"{self.where}: /{path} is damaged: the digest of block {block + at} (entries {entries}) "
-                "differs; import or copy the file again"
-            )
-
-    def _raise_fault(self) -> None:
-        if self._fault is not None:
-            fault, self._fault = self._fault, None
-            raise InputError(fault)
-
-    def _bytes(self, offset: int, count: int) -> np.ndarray:
-        """uint8 [count] from the file. Raises InputError if it has become shorter."""
-        data = np.empty(count, dtype=np.uint8)
-        view, done = data.data, 0
-        while done < count:
-            read = os.preadv(self._descriptor, [view[done : done + READ_LIMIT]], offset + done)
-            if read == 0:
-                raise InputError(
-                    f"{self.where} is truncated at byte {offset + done}; copy or import it again"
-                )
-            done += read
-        return data
+        return self._file.checked(path, lo, hi) if path in self.contents.datasets else None
 
 
 def open_graph(path: str | os.PathLike[str]) -> GraphFile:
@@ -264,10 +223,6 @@ def open_graph(path: str | os.PathLike[str]) -> GraphFile:
     Use it as a context manager. Raises InputError for anything else than a sound graph file's structure.
     """
     return GraphFile(path)
-
-
-def _typed(data: np.ndarray, span: Span, rows: int) -> np.ndarray:
-    return data.view(span.layout.dtype).reshape(rows, *span.layout.shape[1:])
 
 
 def _row_finder(indptr: np.ndarray, first_row: int) -> Callable[[int], int]:
@@ -362,7 +317,7 @@ def _write_bytes(path: Path, offsets: dict[str, int], arrays: dict[str, np.ndarr
             for piece in byte_slices(array):
                 view, done = piece.data, 0
                 while done < len(piece):
-                    done += os.pwrite(descriptor, view[done : done + READ_LIMIT], at + done)
+                    done += os.pwrite(descriptor, view[done : done + WRITE_LIMIT], at + done)
                 at += len(piece)
     finally:
         os.close(descriptor)

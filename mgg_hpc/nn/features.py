@@ -76,7 +76,8 @@ class _Pattern:
 class SparseFeatures:
     """A CSR matrix [n, F] of this rank's input features.
 
-    indptr int64 [n + 1], indices int32 [nnz] (columns), values [nnz] of the model's dtype, on the backend's device.
+    indptr int64 [n + 1], indices int32 [nnz] (columns), values [nnz] of the parameters' dtype, on the backend's device.
+    dtype: of the rows that are summed. [default: the values']
     """
 
     def __init__(
@@ -86,8 +87,9 @@ class SparseFeatures:
         indices: NDArray[np.int32],
         values: Tensor,
         columns: int,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        self.values, self.dtype = values, values.dtype
+        self.values, self.dtype = values, dtype or values.dtype
         self._pattern = _Pattern(backend, indptr, indices, columns, self.dtype)
         self.shape = self._pattern.shape
 
@@ -95,6 +97,12 @@ class SparseFeatures:
     def nbytes(self) -> int:
         """Bytes of the matrix, its plans, and the copies that training makes of its values."""
         return self._pattern.nbytes + 3 * self.values.nbytes
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Row and column of a stored value."""
+        pattern = self._pattern
+        row = int(np.searchsorted(pattern.indptr, number, side="right")) - 1
+        return row, int(pattern.indices[number])
 
     def with_values(self, values: Tensor) -> SparseFeatures:
         """The same pattern with other values; plans and storage are shared."""
@@ -117,6 +125,14 @@ class SparseFeatures:
         pattern.backend.aggregate(
             pattern.plan, "mul", "sum", source, as_array(out), edge=edge, epilogue=epilogue
         )
+
+    def written(self, out: Tensor) -> Tensor:
+        """The matrix in ``out`` [n, F]; a value that is stored twice counts twice."""
+        pattern, device = self._pattern, out.device
+        counts = torch.from_numpy(np.diff(pattern.indptr)).to(device)
+        row_of = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
+        columns = torch.from_numpy(pattern.indices).to(device).long()
+        return out.zero_().index_put_((row_of, columns), self.values.to(out.dtype), accumulate=True)
 
     def gradient(self, rows: Tensor) -> Tensor:
         """rows^T @ X, [O, F], for rows [n, O]: the gradient of ``weight`` in X @ weight^T."""

@@ -39,14 +39,16 @@ def choose_transfer(
     gcn: Adjacency,
     counts: NDArray[np.int64],
     formats: Sequence[RowFormat],
-    backward: Sequence[bool],
+    backward: Sequence[RowFormat | None],
+    *,
+    by_edge: bool = False,
 ) -> Choice:
     """How the rows of each layer are reached. Collective.
 
-    formats: of each layer's rows in an epoch's forward. backward: whether its backward exchanges as many. asked: of
-    all layers, or of each; "auto" measures what a row costs by each transfer, and compares what the slowest rank would
-    spend. Raises InputError where ``direct`` is asked for and some peer's memory is out of reach, or where there are
-    more or fewer than layers.
+    formats: of each layer's rows in an epoch's forward. backward: the same of its backward, None where that exchanges
+    nothing. asked: of all layers, or of each; "auto" measures what a row costs by each transfer, and compares what the
+    slowest rank would spend. by_edge: whether layers take EdgeKernels. Raises InputError where a transfer is asked for
+    that the backend has not where some peer's memory is out of reach, or where there are more or fewer than layers.
     """
     if asked != "auto":
         each = (asked,) * len(formats) if isinstance(asked, str) else tuple(asked)
@@ -60,25 +62,32 @@ def choose_transfer(
                     'plan.transfer is "direct", but ranks on other nodes are out of reach of pointers; '
                     'use "halo", "get" or "auto"'
                 )
+            if "get" in each and by_edge and not (backend.edge_gets or backend.reaches_peers):
+                raise InputError(
+                    'plan.transfer is "get", but ranks on other nodes are out of reach of pointers, and attention and '
+                    'maxima on GPUs have their rows by "halo" then; use that, or "auto"'
+                )
         return Choice(each, "asked for")
     plans = list({id(plan): plan for plan in (gcn.forward, gcn.backward)}.values())
     if comm.size == 1 or not any(comm.allgather(sum(plan.remote_edges for plan in plans))):
         needs_least = "direct" if backend.reaches_peers else "halo"
         return Choice((needs_least,) * len(formats), "no row is remote")
-    widest = max(formats, key=lambda format: format.row_bytes)
+    widest = max([*formats, *filter(None, backward)], key=lambda format: format.row_bytes)
     halo = sum(max(comm.allgather(len(plan.halo))) for plan in plans)
     backend.reserve(
         symmetric_bytes([gcn], counts, widest, comm.size)
         + 2 * halo * widest.row_bytes
         + len(plans) * signal_bytes(waves.MOST_WAVES, comm.size)
-        + probe.symmetric_bytes(backend.probe_rows, comm.size)
+        + probe.symmetric_bytes(backend.probe_rows, comm.size),
+        int(counts.argmax()),
     )
     costs = probe.measure(comm, backend)
-    sizes = [format.row_bytes for format in formats]
+    if by_edge and not (backend.edge_gets or backend.reaches_peers):
+        costs = {name: cost for name, cost in costs.items() if name != "get"}
     uses = {id(plan): waves.uses(plan) for plan in plans}
     directions = (
-        (gcn.forward, sizes),
-        (gcn.backward, [size * back for size, back in zip(sizes, backward, strict=True)]),
+        (gcn.forward, [format.row_bytes for format in formats]),
+        (gcn.backward, [0 if format is None else format.row_bytes for format in backward]),
     )
     mine = [model.seconds(costs, uses[id(plan)], backend.cache_bytes, of) for plan, of in directions]
     every = comm.allgather({name: np.sum([each[name] for each in mine], axis=0) for name in costs})
@@ -112,7 +121,13 @@ def _routed(comm: Any, gcn: Adjacency, transfer: str, waves: int | None) -> Adja
             backward_weight=forward_weight,
         )
     backward, backward_weight = _plan(comm, gcn.backward, gcn.backward_weight, transfer, waves)
-    return Adjacency(forward, backward, gcn.scale, forward_weight, backward_weight)
+    return replace(
+        gcn,
+        forward=forward,
+        backward=backward,
+        forward_weight=forward_weight,
+        backward_weight=backward_weight,
+    )
 
 
 def _plan(

@@ -11,6 +11,7 @@ import weakref
 from collections import defaultdict
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -25,16 +26,30 @@ def row_format(dim: int, dtype: torch.dtype) -> RowFormat:
     return RowFormat(np.dtype(str(dtype).removeprefix("torch.")), dim)
 
 
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """What rows of this type are summed in, which is also the type of weights, scales and parameters."""
+    return torch.float32 if dtype.itemsize == 2 else dtype
+
+
 def as_tensor(array: Any) -> Tensor:
-    """An array of a backend's memory, over the same memory."""
-    return array if isinstance(array, Tensor) else torch.from_numpy(array)
+    """An array of a backend's memory, over the same memory. (NumPy and torch share no bfloat16, but its bits.)"""
+    if isinstance(array, Tensor):
+        return array
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def as_array(tensor: Tensor | None) -> Any:
     """What a backend takes for a tensor of its device, over the same memory: NumPy's on a host. None stays None."""
     if tensor is None:
         return None
-    return tensor.detach() if tensor.is_cuda else tensor.detach().numpy()
+    tensor = tensor.detach()
+    if tensor.is_cuda:
+        return tensor
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
 
 
 class Workspace:
@@ -52,11 +67,12 @@ class Workspace:
         size = count * format.row_bytes
         free = self._free[size]
         buffer = free.pop() if free else self._allocate(count, format)
-        lease: NDArray[Any] = buffer.view(format.dtype).reshape(count, format.stride)
+        carried = np.uint16 if dtype == torch.bfloat16 else format.dtype
+        lease: NDArray[Any] = buffer.view(carried).reshape(count, format.stride)
         # torch keeps the array that it was made from for as long as any tensor uses its memory. (NumPy's own
         # slices of it would hold the buffer instead, so none are made.)
         weakref.finalize(lease, free.append, buffer).atexit = False
-        return torch.from_numpy(lease)[:, :dim]
+        return torch.from_numpy(lease).view(dtype)[:, :dim]
 
     def _allocate(self, count: int, format: RowFormat) -> NDArray[np.uint8]:
         counts = np.zeros(self._backend.size, dtype=np.int64)

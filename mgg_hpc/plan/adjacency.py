@@ -1,4 +1,4 @@
-"""The matrix that GCN sums with: self loops added where missing, degrees at both ends (Kipf and Welling, 2017)."""
+"""The matrices that layers sum with, made from a graph's edges: self loops, and what rows are divided by."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def with_self_loops(
 ) -> tuple[NDArray[np.int64], NDArray[np.integer], Weight]:
     """A row's missing self loop is added behind its other edges, with weight 1; existing ones stay as they are.
 
-    indptr int64 [n + 1], indices [E], weight float32 [E] or None: in-edge CSR of rows first_row .. first_row + n - 1.
+    What GCN sums (Kipf and Welling, ICLR 2017), as PyG's ``add_remaining_self_loops`` has it. indptr int64 [n + 1],
+    indices [E], weight float32 [E] or None: in-edge CSR of rows first_row .. first_row + n - 1.
     """
     rows = len(indptr) - 1
     destination = np.repeat(np.arange(first_row, first_row + rows, dtype=indices.dtype), np.diff(indptr))
@@ -29,12 +30,32 @@ def with_self_loops(
     return prefix_sum(counts), np.insert(indices, at, loops), new_weight
 
 
+def with_one_self_loop(
+    first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer]
+) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
+    """Each row has one self loop, behind its other edges: those that it had are removed, and one is added.
+
+    What GAT attends to (Velickovic et al., ICLR 2018), as PyG's GATConv has it. Arrays as in `with_self_loops`.
+    """
+    rows = len(indptr) - 1
+    destination = np.repeat(np.arange(first_row, first_row + rows, dtype=indices.dtype), np.diff(indptr))
+    kept = indices != destination
+    counts = np.bincount(destination[kept] - first_row, minlength=rows)
+    loops = np.arange(first_row, first_row + rows, dtype=indices.dtype)
+    return prefix_sum(counts + 1), np.insert(indices[kept], np.cumsum(counts), loops)
+
+
 def in_degree(indptr: NDArray[np.int64], weight: Weight) -> NDArray[np.float64]:
     """float64 [n]: the sum of the weights of each row's in-edges (1 each where there are no weights)."""
     if weight is None:
         return np.diff(indptr).astype(np.float64)
     destination = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     return np.bincount(destination, weight, minlength=len(indptr) - 1).astype(np.float64)
+
+
+def inverse(degree: NDArray[np.float64]) -> NDArray[np.float64]:
+    """1 / degree, and 1 where the degree is 0: the mean of nothing is 0 / 1."""
+    return 1.0 / np.where(degree > 0, degree, 1.0)
 
 
 def inverse_square_root(degree: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -32,7 +32,7 @@ class Seat:
 
 
 def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> Seat:
-    """Take a GPU, make it this process's current one, and keep this process on the cores near it. Collective.
+    """Take a GPU, and make it this process's current one. Collective.
 
     share: whether several ranks may drive one GPU. Raises InputError, the same on all ranks, where there are too few.
     """
@@ -47,10 +47,12 @@ def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> Seat:
                 raise InputError(_nothing(here.Get_size(), rank, shown, reason))
         taken = assign([found for found, _, _ in seen], share)
         mine = taken[here.Get_rank()]
-        module.use_device(mine)
+        try:
+            module.use_device(mine)
+        except RuntimeError as error:  # held by another process alone, or broken
+            raise InputError(f"rank {comm.Get_rank()} cannot use its GPU: {error}") from error
     ranks = [found[at] for (found, _, _), at in zip(seen, taken, strict=True)]
     place = places[mine]
-    _stay_near(here, place)
     return Seat(mine, place, ranks.count(place))
 
 
@@ -115,8 +117,9 @@ def near_cores(place: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _stay_near(here: MPI.Intracomm, place: str) -> None:
-    """Bind to the near cores, if no launcher has bound this node's ranks apart. Collective on the node."""
+def stay_near(comm: MPI.Intracomm, seat: Seat) -> None:
+    """Keep this process on the cores near its GPU, if no launcher has bound this node's ranks apart. Collective."""
+    here, place = mpi.node(comm), seat.place
     mine = cores.affinity()
     bound = len(set(here.allgather(mine))) > 1
     near = near_cores(place) & mine

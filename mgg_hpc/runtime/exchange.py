@@ -20,20 +20,24 @@ def transpose(
     indptr: NDArray[np.int64],
     indices: NDArray[np.integer],
     weight: Weight,
+    destinations: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.integer], Weight]:
     """The out-edges of this rank's rows, from every rank's in-edges: row u lists the v of edges u -> v.
 
     indptr int64 [n + 1], indices [E] global, weight float32 [E] or None: this rank's part of the in-edge CSR. The
     result has the same form. Every edge crosses at most once. Collective.
+
+    bounds: int64 [P + 1], of the sources. destinations: the same of the destinations, where they are other rows.
     """
     first = int(bounds[comm.rank])
-    destination = np.repeat(np.arange(first, first + len(indptr) - 1, dtype=indices.dtype), np.diff(indptr))
+    number = first if destinations is None else int(destinations[comm.rank])
+    destination = np.repeat(np.arange(number, number + len(indptr) - 1, dtype=indices.dtype), np.diff(indptr))
     owner = owner_of(bounds, indices)
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=comm.size)
-    sources = _send(comm, indices[order], counts)
-    destinations = _send(comm, destination[order], counts)
-    weights = None if weight is None else _send(comm, weight[order], counts)
+    sources = send(comm, indices[order], counts)
+    destinations = send(comm, destination[order], counts)
+    weights = None if weight is None else send(comm, weight[order], counts)
     # Ranks own ascending rows and send theirs in order, so a stable sort by source leaves destinations ascending.
     by_source = np.argsort(sources, kind="stable")
     rows = int(bounds[comm.rank + 1]) - first
@@ -51,9 +55,9 @@ def halo_in_waves(comm: Any, plan: Plan, count: int | None = None) -> tuple[Plan
     count = count or waves.wave_count(int(comm.allreduce(len(plan.halo), MPI.MAX)))
     made, order, requests = waves.in_waves(plan, count)
     each = np.full(comm.size, count, dtype=np.int64)
-    counts = _send(comm, np.ascontiguousarray(requests.counts.T).reshape(-1), each).reshape(-1, count)
-    places = _send(comm, np.ascontiguousarray(requests.places.T).reshape(-1), each).reshape(-1, count)
-    asked = _send(comm, np.concatenate(requests.rows), requests.counts.sum(axis=0))
+    counts = send(comm, np.ascontiguousarray(requests.counts.T).reshape(-1), each).reshape(-1, count)
+    places = send(comm, np.ascontiguousarray(requests.places.T).reshape(-1), each).reshape(-1, count)
+    asked = send(comm, np.concatenate(requests.rows), requests.counts.sum(axis=0))
     cuts = np.cumsum(counts.sum(axis=1))[:-1]
     send_rows, send_counts, send_places = waves.answer(np.split(asked, cuts), counts, places)
     capacity = int(comm.allreduce(int(requests.counts.sum()), MPI.MAX))
@@ -68,14 +72,14 @@ def adjoint(comm: Any, plan: Plan) -> Plan:
 
     lists = crossing.lists_of(plan)
     begins = crossing.adjoint_places(lists)
-    places = _send(comm, begins, np.ones(comm.size, dtype=np.int64))
+    places = send(comm, begins, np.ones(comm.size, dtype=np.int64))
     capacity = int(comm.allreduce(len(lists.send_rows), MPI.MAX))
     return crossing.adjoint(
         plan, places, capacity, int(comm.allreduce(int(lists.receive_counts.sum()), MPI.MAX))
     )
 
 
-def _send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
+def send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
     """values, cut by ``counts``, to ranks 0, 1, ...; returns what came, in rank order."""
     if comm.size == 1:
         return values

@@ -47,11 +47,16 @@ class _Signalled(BaseException):
 
 
 def process_launch(ranks: int, arguments: Sequence[str], mpi: str = "auto", dry_run: bool = False) -> int:
-    """Run ``mgg`` with ``arguments`` on ``ranks`` ranks; ``mpi="system"`` prefers the machine's own MPI."""
+    """Run ``mgg`` with ``arguments``, or the Python program that they begin with, on ``ranks`` ranks.
+
+    mpi: "system" prefers the machine's own MPI.
+    """
+    if arguments[0].endswith(".py"):
+        return run([sys.executable, *arguments], ranks, mpi=mpi, dry_run=dry_run)
     if arguments[0] not in PARALLEL:
         raise InputError(
             f"mgg launch: {arguments[0]} is not for several ranks; "
-            f"launch runs {', '.join(PARALLEL[:-1])} and {PARALLEL[-1]}"
+            f"launch runs {', '.join(PARALLEL)} and Python programs (NAME.py)"
         )
     # Started from a checkout without an installation, ranks find the package in the current folder;
     # otherwise that folder's files must not stand in for Python's own modules.

@@ -6,19 +6,21 @@ Nothing here imports torch, and importing this module does not start MPI; `world
 from __future__ import annotations
 
 import atexit
+import gc
+import io
 import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import FAILED, InputError
+from ..errors import FAILED, WRONG_INPUT, InputError
 from . import cores, exit_code, find_mpi
 from .window import SharedWindow
 
@@ -33,6 +35,7 @@ __all__ = [
     "node",
     "oversubscribed",
     "sum_in_rank_order",
+    "threads",
     "threads_share",
     "world",
 ]
@@ -74,7 +77,8 @@ def world() -> MPI.Intracomm:
     comm = mpi.COMM_WORLD
     if not _departures:
         _departures.append(comm.Dup())
-        sys.excepthook = _end_job
+        if not hasattr(sys, "ps1"):  # at a prompt an error is no reason to end
+            sys.excepthook = _end_job
         threading.excepthook = lambda failed: _end_job(
             failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
         )
@@ -168,7 +172,10 @@ def _all_arrive(request: MPI.Request, seconds: float) -> bool:
 
 
 def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The excepthook of every rank: one readable message, then the end of all ranks."""
+    """The excepthook of every rank: one readable message, then the end of all ranks.
+
+    One rank is left to end as Python does: what programs have opened is written, and their atexit runs.
+    """
     mpi = sys.modules["mpi4py.MPI"]
     if mpi.Is_finalized():
         sys.__excepthook__(kind, error, trace)
@@ -178,13 +185,28 @@ def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackTy
     if issubclass(kind, FailedElsewhere):
         time.sleep(_QUIET_SECONDS)
         _abort(FAILED)
+    in_thread = threading.current_thread() is not threading.main_thread()
+    if issubclass(kind, InputError) and not in_thread:
+        exit_code.report(f"mgg: error: {error}", WRONG_INPUT)
+        _flush_files()
+        raise SystemExit(WRONG_INPUT)  # from an excepthook: the code with which Python ends
     # Often all ranks fail alike: let the lowest one speak, and be ended by it while we wait.
     time.sleep(min(rank * _STAGGER_SECONDS, 2.0))
     where = f"rank {rank} of {size}: " if size > 1 else ""
     text = "".join(traceback.format_exception(kind, error, trace)).rstrip()
     exit_code.write(f"mgg: error: {where}{_one_line(error)}\n{text}")
     exit_code.save(FAILED)
-    _abort(FAILED)
+    if size > 1:
+        _abort(FAILED)
+
+
+def _flush_files() -> None:
+    """What programs have written: Python does not get to files that an uncaught error's frames hold."""
+    buffered = io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom
+    for each in gc.get_objects():
+        if issubclass(type(each), buffered):
+            with suppress(OSError, ValueError):  # closed, or its disk is full
+                each.flush()
 
 
 def _one_line(error: BaseException) -> str:
@@ -194,11 +216,8 @@ def _one_line(error: BaseException) -> str:
 
 def _abort(code: int) -> None:
     sys.stdout.flush()
-    mpi = sys.modules["mpi4py.MPI"]
-    if mpi.COMM_WORLD.Get_size() == 1:
-        os._exit(code)  # nobody else to end, and no launcher's banner to provoke
     time.sleep(_PASSED_ON_SECONDS)
-    mpi.COMM_WORLD.Abort(code)
+    sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(code)
 
 
 @contextmanager
@@ -284,6 +303,13 @@ def threads_share(comm: MPI.Intracomm) -> int:
     return _cached(comm, "layout", lambda: _layout(comm))[1]
 
 
+def threads(comm: MPI.Intracomm, asked: int = 0) -> int:
+    """How many threads this rank runs: as many as asked for, or else OMP_NUM_THREADS says, or else its share."""
+    share = threads_share(comm)  # a collective, so whoever is asked for others comes too
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return asked or (int(given) if given.isdigit() and int(given) > 0 else share)
+
+
 def _layout(comm: MPI.Intracomm) -> tuple[bool, int]:
     from mpi4py import MPI
 
@@ -326,6 +352,8 @@ def sum_in_rank_order(comm: MPI.Intracomm, array: np.ndarray) -> None:
     _wait(comm, comm.Ialltoallv, [flat, (counts, starts), kind], [parts, received, kind])
     wide = np.float64 if np.issubdtype(flat.dtype, np.floating) else flat.dtype
     total = parts[0].astype(wide)
-    for part in parts[1:]:
-        total += part
-    _wait(comm, comm.Iallgatherv, [total.astype(flat.dtype), mine, kind], [flat, (counts, starts), kind])
+    with np.errstate(over="ignore", invalid="ignore"):  # who needs a finite sum looks at it
+        for part in parts[1:]:
+            total += part
+        narrow = total.astype(flat.dtype)
+    _wait(comm, comm.Iallgatherv, [narrow, mine, kind], [flat, (counts, starts), kind])

@@ -42,7 +42,8 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     plans = {"direct": far, "get": replace(far, transfer="get"), "halo": waves}
     if not all(comm.allgather(bool(rows.addresses.all()))):
         del plans["direct"]
-    backend.prepare(waves, format)
+    for plan in (waves, plans["get"]):
+        backend.prepare(plan, format)
     moved = {"direct": far.remote_edges, "get": far.remote_edges, "halo": len(far.halo)}
     times: dict[str, list[float]] = {name: [] for name in plans}
     for width in WIDTHS:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from ..data.generate import rmat, sbm
-from ..data.graph import Graph, split_per_class
+from ..data.graph import Graph, split_per_class, split_random
 from ..data.store import write
 from ..data.verify import verify
 from ..data.whole import check_output
@@ -95,14 +95,16 @@ class ImportOptions:
     labels: Path | None = None
     split: int | None = None
     split_per_class: bool = False
+    split_random: tuple[float, float] | None = None
     seed: int | None = None
 
 
+DRAWN = ("split_per_class", "split_random", "seed")
 FORMATS: dict[str, tuple[str, ...]] = {  # the options that each format takes
     "digits": ("seed",),
     "planetoid": ("name", "download", "address"),
-    "npz": ("name", "directed", "split", "split_per_class", "seed"),
-    "edges": ("name", "nodes", "symmetric", "simple", "features", "labels", "split_per_class", "seed"),
+    "npz": ("name", "directed", "split", *DRAWN),
+    "edges": ("name", "nodes", "symmetric", "simple", "features", "labels", *DRAWN),
 }
 
 
@@ -123,8 +125,8 @@ def process_import(
         raise InputError(f"'{folder}' is one argument too many; a second one is for 'planetoid FOLDER'")
     with waiting("reading"):
         graph = _READERS[format_](source, folder, options)
-        if options.split_per_class and graph.train is None:
-            graph = _split(graph, options.seed or 0)
+        if graph.train is None:
+            graph = _split(graph, options)
         if options.name is not None:
             graph = replace(graph, name=options.name)
         write(output, graph, force=force)
@@ -206,11 +208,20 @@ _READERS: dict[str, Callable[[str, Path | None, ImportOptions], Graph]] = {
 }
 
 
-def _split(graph: Graph, seed: int) -> Graph:
+def _split(graph: Graph, options: ImportOptions) -> Graph:
+    """The graph with the split that is asked for, if one is."""
+    asked, shares = options.split_per_class, options.split_random
+    if not asked and shares is None:
+        return graph
+    if asked and shares is not None:
+        raise InputError("--split-per-class and --split-random are two splits; choose one")
     if graph.y is None:
-        raise InputError("--split-per-class needs labels; this graph has none")
-    rng = np.random.Generator(np.random.Philox(seed))
-    train, val, test = split_per_class(graph.y, graph.classes, rng)
+        raise InputError(f"--split-{'per-class' if asked else 'random'} needs labels; this graph has none")
+    rng = np.random.Generator(np.random.Philox(options.seed or 0))
+    if shares is None:
+        train, val, test = split_per_class(graph.y, graph.classes, rng)
+    else:
+        train, val, test = split_random(graph.y, rng, train=shares[0], val=shares[1])
     return replace(graph, train=train, val=val, test=test)
 
 

@@ -1,24 +1,101 @@
-"""Model weights in files: safetensors, which holds arrays and nothing that runs."""
+"""What was trained in files: weights as safetensors, learned input rows as .npy; neither holds anything that runs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import safetensors
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from ..errors import InputError
+from ..nn.distribute import Part
+from ..nn.workspace import as_array
+from . import row_files
 from .run_folder import CHECKPOINTS, write_whole
 
 WEIGHTS = "model.safetensors"  # the weights that train.select chose
+ROWS = "input.npy"  # learned input rows [N, F] of that epoch, in the user's numbering
+LEARNED = "input.rows"  # their name among the weights, where a rank has its own
 
 
-def save_weights(folder: Path, state: dict[str, torch.Tensor]) -> Path:
-    """Write a model's parameters to the run's checkpoints and return the path."""
+@dataclass(frozen=True)
+class Fitted:
+    """The graph that a run's weights were trained on: its widths are those of the model.
+
+    uuid: "" where any graph with as many features will do.
+    """
+
+    run: str
+    uuid: str
+    features: int
+    classes: int
+    multilabel: bool
+
+
+def save(comm: Any, folder: Path | None, part: Part, state: Mapping[str, torch.Tensor]) -> None:
+    """Write the weights of a model for this graph, and learned rows if there are any. Collective.
+
+    folder: the run's on rank 0, None elsewhere.
+    """
+    if folder is not None:
+        about = {"uuid": part.uuid, "features": part.features, "classes": part.classes}
+        about["multilabel"] = int(part.multilabel)
+        save_weights(folder, {name: value for name, value in state.items() if name != LEARNED}, about)
+    ids, bounds = part.slice.ids, part.bounds
+    if LEARNED in state:
+        path = (folder or Path()) / CHECKPOINTS / ROWS
+        row_files.write(comm, path, ids, {"rows": as_array(state[LEARNED].cpu())}, bounds, {})
+
+
+def load_rows(folder: Path, ids: NDArray[np.int64], nodes: int, rows: torch.nn.Parameter) -> None:
+    """Put a run's learned rows of these nodes into ``rows`` [n, F]. Raises InputError."""
+    path, wanted = folder / CHECKPOINTS / ROWS, (nodes, rows.shape[1])
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no learned input; the run did not finish, train again") from error
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path}: not a NumPy array ({error}); train again") from error
+    kind = str(rows.dtype).removeprefix("torch.")
+    if found.shape != wanted or found.dtype.name != kind:
+        raise InputError(
+            f"{path}: is {found.dtype.name} {list(found.shape)}, but graph and job file need {kind} {list(wanted)}"
+        )
+    with torch.no_grad():
+        rows.copy_(torch.from_numpy(found[ids]))
+
+
+def save_weights(
+    folder: Path, state: Mapping[str, torch.Tensor], about: Mapping[str, object] | None = None
+) -> Path:
+    """Write a model's parameters to the run's checkpoints and return the path. about: what else the file tells."""
     path = folder / CHECKPOINTS / WEIGHTS
-    write_whole(path, safetensors.torch.save({name: value.contiguous() for name, value in state.items()}))
+    tensors = {name: value.contiguous() for name, value in state.items()}
+    texts = {name: str(value) for name, value in (about or {}).items()}
+    write_whole(path, safetensors.torch.save(tensors, texts))
     return path
+
+
+def fitted(folder: Path) -> Fitted:
+    """What the weights of a run were trained on, as their file tells. Raises InputError."""
+    path = folder / CHECKPOINTS / WEIGHTS
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            told = file.metadata() or {}
+        numbers = (int(told[name]) for name in ("features", "classes", "multilabel"))
+        features, classes, multilabel = numbers
+        return Fitted(folder.name, told["uuid"], features, classes, bool(multilabel))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no weights; the run did not finish, train again") from error
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise InputError(f"{path}: does not tell what it was trained on ({error!r}); train again") from error
 
 
 def load_weights(folder: Path, model: torch.nn.Module) -> None:

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..config import Settings
+from ..data.graph import SparseRows
 from ..errors import InputError
-from ..nn.distribute import Part, gcn_adjacency, input_features, load_part
-from ..nn.features import SparseFeatures
-from ..nn.graph import Adjacency, GraphHandle
-from ..nn.models import GCN
+from ..nn import inputs
+from ..nn.distribute import Part, adjacency_of, check_symmetric, input_features, load_part
+from ..nn.graph import Adjacency, GraphHandle, plans_of
+from ..nn.host_features import HostFeatures, Input
+from ..nn.models import GNN
 from ..nn.random import Draws
 from ..nn.transfer import Choice, choose_transfer, routed
-from ..nn.workspace import row_format
-from ..runtime import backends, mpi
-from ..runtime.backends.base import Backend, Geometry, Options
-from .metrics import Labels, labels
+from ..nn.workspace import accumulator, row_format
+from ..plan.layout import RowFormat
+from ..runtime import backends, cores, mpi
+from ..runtime.backends import Request
+from ..runtime.backends.base import Backend
+from ..runtime.watchdog import Watchdog
+from . import checkpoint, metrics
+from .laps import Laps
+from .metrics import Labels, Metric
+
+GPU_PATIENCE = 600.0  # seconds
 
 
 @dataclass
 class Job:
-    """One rank's share of a run."""
+    """One rank's share of a run. dtype: of rows; parameters are of its accumulator. laps: of its start."""
 
     settings: Settings
     comm: Any
@@ -34,72 +43,213 @@ class Job:
     backend_reason: str
     transfer: Choice
     layers: list[Adjacency]
-    model: GCN
-    x: torch.Tensor | SparseFeatures
+    model: GNN
+    x: Input
     labels: Labels
+    metric: Metric
     dtype: torch.dtype
+    laps: Laps
 
     @property
     def select(self) -> str:
         """Whose weights are kept: "best" or "last", which is all that there is without validation rows."""
         return self.settings.train.select if self.labels.totals["val"] else "last"
 
+    @property
+    def learned(self) -> torch.nn.Parameter | None:
+        """The input rows that are trained, if they are."""
+        return self.x if isinstance(self.x, torch.nn.Parameter) else None
+
+    @property
+    def input(self) -> Input:
+        """What the model is given: features, or learned rows in the type of all rows."""
+        return self.x if self.learned is None else self.learned.to(self.dtype)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """All that is trained, by name, not copied; learned rows are this rank's."""
+        rows = {} if self.learned is None else {checkpoint.LEARNED: self.learned}
+        return self.model.state_dict() | rows
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the input can be multiplied only: it is sparse, or stays on the host."""
+        return not isinstance(self.x, torch.Tensor)
+
+    @property
+    def records(self) -> bool:
+        """Whether epochs may be recorded as a CUDA graph."""
+        on_host = isinstance(self.x, HostFeatures)
+        return self.settings.run.cuda_graphs and self.backend.records and not on_host
+
     def graph(self) -> GraphHandle:
         """The handle that layers aggregate over; allocates symmetric memory. Collective."""
         counts = self.part.bounds[1:] - self.part.bounds[:-1]
-        sparse = isinstance(self.x, SparseFeatures)
         return GraphHandle(
             self.backend,
             counts,
             self.part.slice.ids,
             self.layers,
             dtype=self.dtype,
-            widest=self.model.widest(sparse),
+            widest=self.model.widest(self.sparse),
         )
 
 
-def geometry(settings: Settings) -> Geometry:
-    """The job's ps, dist and wpb, with the default for each that is "auto"."""
-    plan, default = settings.plan, backends.DEFAULT_GEOMETRY
-    return Geometry(
-        ps=default.ps if plan.ps == "auto" else int(plan.ps),
-        dist=default.dist if plan.dist == "auto" else int(plan.dist),
-        wpb=default.wpb if plan.wpb == "auto" else int(plan.wpb),
-    )
+def request(settings: Settings, widest: RowFormat, threads: int) -> Request:
+    """What the job asks of its backend. widest: of the rows that it will sum."""
+    plan = settings.plan
+    ps, dist, wpb = (None if knob == "auto" else int(knob) for knob in (plan.ps, plan.dist, plan.wpb))
+    return Request(ps, dist, wpb, threads, widest)
 
 
-def build(settings: Settings, comm: Any) -> Job:
-    """Load the graph, split the work, make the model. Collective. Raises InputError, the same on all ranks."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    share = mpi.threads_share(comm)
-    threads = settings.run.threads or (int(asked) if asked.isdigit() and int(asked) > 0 else share)
+def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None) -> Job:
+    """Load the graph, split the work, make the model. Collective. Raises InputError, the same on all ranks.
+
+    fitted: for a model that has been trained; labels and splits are left out then.
+    """
+    laps, run = Laps(), settings.run
+    taken = backends.choose(run.backend, comm, settings.train.dtype, run.share_gpu)
+    threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
     torch.set_num_threads(threads)
+    laps.lap("backend")
     part = load_part(Path(settings.graph.file), comm)
-    if part.multilabel:
-        raise InputError(f"{part.path}: has several labels a node; this version trains on one label a node")
+    if settings.model.input != "features":
+        inputs.without_features(part, settings.model.input, settings.model.embedding)
+    laps.lap("read")
+    if fitted:
+        _fit_to(part, fitted)
+    check_symmetric(comm, part)
+    laps.lap("check")
     if part.classes < 1 or part.slice.y is None:
         raise InputError(f"{part.path}: has no labels (/node/y); training needs them")
-    mpi.node(comm)  # collective at the first call, so not within what ranks do by themselves
-    with mpi.agree(comm):
-        backend, why = backends.choose(settings.run.backend, comm, Options(geometry(settings), threads))
+    if part.features < 1:
+        raise InputError(
+            f"{part.path}: has no node features (/node/x); import the graph with features, "
+            'or make an input: model.input = "learned" or "degree"'
+        )
+    metric = metrics.choose(settings.train.metric, part.multilabel, part.classes, part.path)
     dtype = getattr(torch, settings.train.dtype)
-    adjacency = gcn_adjacency(comm, part, dtype, backend.geometry.ps)
+    model = _model(settings, part, dtype)
+    sparse = isinstance(part.slice.x, SparseRows)
+    asked = request(settings, row_format(model.widest(sparse), dtype), threads)
+    backend = backends.make(taken, comm, asked)
+    laps.lap("backend")
+    with backends.closed_on_error(backend):
+        ps, device = backend.geometry.ps, backend.device
+        adjacency = adjacency_of(comm, part, model.kind, accumulator(dtype), ps, device)
+        laps.lap("plan")
+        plans = sum(plan.nbytes + plan.segments.nbytes for plan in plans_of([adjacency]))
+        on_host = stay_on_host(settings, comm, part, backend, model, plans)
+        x = _input(settings, comm, part, backend, on_host)
+        sparse = sparse or on_host
+        laps.lap("features")
+        masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
+        known = metrics.labels(comm, part.slice.y, masks, backend.device)
+        if known.totals["train"] == 0 and not fitted:
+            raise InputError(f"{part.path}: has no training rows (/node/train); mark some")
+        formats = [row_format(width, dtype) for width in model.exchanged(sparse)]
+        back = [row_format(width, dtype) if width else None for width in model.exchanged_back(sparse)]
+        counts = part.bounds[1:] - part.bounds[:-1]
+        with watchdog(settings, comm, backend) as dog:
+            dog.step("choosing transfers")
+            of = adjacency, counts, formats, back
+            chosen = choose_transfer(comm, settings.plan.transfer, backend, *of, by_edge=model.by_edge)
+            # What kernels over edges keep for a row from wave to wave is more than the row: one wave is enough.
+            waves = 1 if model.by_edge else backend.halo_waves
+            layers = routed(comm, adjacency, chosen.transfers, waves)
+        laps.lap("transfer")
+    return Job(settings, comm, part, backend, taken.why, chosen, layers, model, x, known, metric, dtype, laps)
+
+
+def _input(settings: Settings, comm: Any, part: Part, backend: Backend, on_host: bool) -> Input:
+    """This rank's rows that the model is given: of the graph, or to be learned. Collective."""
+    train, dtype = settings.train, getattr(torch, settings.train.dtype)
     with mpi.agree(comm):
-        x = input_features(part, backend, dtype, settings.train.normalize_features)
-    masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
-    known = labels(comm, part.slice.y, masks)
-    if known.totals["train"] == 0:
-        raise InputError(f"{part.path}: has no training rows (/node/train); mark some")
-    chosen = settings.model
-    model = GCN(
-        part.features, chosen.hidden, part.classes, chosen.layers, chosen.dropout, Draws(settings.train.seed)
-    ).to(dtype)
-    model.reset_parameters()  # again, in the job's dtype: float64 keeps all digits
-    sparse = isinstance(x, SparseFeatures)
-    formats = [row_format(width, dtype) for width in model.exchanged(sparse)]
-    counts = part.bounds[1:] - part.bounds[:-1]
-    chosen_transfer = choose_transfer(
-        comm, settings.plan.transfer, backend, adjacency, counts, formats, model.exchanges_back(sparse)
-    )
-    layers = routed(comm, adjacency, chosen_transfer.transfers, backend.halo_waves)
-    return Job(settings, comm, part, backend, why, chosen_transfer, layers, model, x, known, dtype)
+        try:
+            if settings.model.input == "learned":
+                of = part.slice.ids, part.features, train.seed
+                return inputs.learned_rows(*of, accumulator(dtype), backend.device)
+            return input_features(part, backend, dtype, train.normalize_features, on_host=on_host)
+        except torch.cuda.OutOfMemoryError as error:
+            raise InputError(
+                f"{part.path}: the features of rank {comm.rank} do not fit on its GPU; use more GPUs, "
+                'train.dtype = "bfloat16", or, where they are dense, run.features = "host"'
+            ) from error
+
+
+def _fit_to(part: Part, fitted: checkpoint.Fitted) -> None:
+    """Forget the labels of a graph, for a model that was trained on another one or on the same.
+
+    Raises InputError for a graph that took the place of the one that was trained on, or of another width.
+    """
+    if fitted.uuid and part.uuid != fitted.uuid:
+        raise InputError(
+            f"{part.path}: is graph {part.uuid}, but {fitted.run} was trained on {fitted.uuid}; put that one back, "
+            "name another one by --graph, or train again"
+        )
+    if part.features != fitted.features:
+        raise InputError(
+            f"{part.path}: has {part.features} features a node, but {fitted.run} was trained on {fitted.features}; "
+            "predict on a graph with the same features, or train on this one"
+        )
+    part.classes, part.multilabel = fitted.classes, fitted.multilabel
+    unlabelled = np.full(len(part.slice.ids), -1)
+    part.slice = replace(part.slice, y=unlabelled, train=None, val=None, test=None)
+
+
+def _recomputed(settings: Settings) -> frozenset[int]:
+    """The layers of train.recompute, from 1 on. Raises InputError for one that the model has not."""
+    asked, layers = settings.train.recompute, settings.model.layers
+    if asked == "all":
+        return frozenset(range(1, layers + 1))
+    for layer in asked:
+        if int(layer) > layers:
+            raise InputError(
+                f"train.recompute names layer {layer}, and the model has {layers} (model.layers)"
+            )
+    return frozenset(int(layer) for layer in asked)
+
+
+def watchdog(settings: Settings, comm: Any, backend: Backend) -> Watchdog:
+    """Ends the job without progress; an epoch on CPUs may take as long as it likes."""
+    asked = settings.run.watchdog
+    patience = GPU_PATIENCE if backend.name == "cuda" else 0.0
+    return Watchdog(comm.rank, patience if asked == "auto" else float(asked))
+
+
+def stay_on_host(settings: Settings, comm: Any, part: Part, backend: Backend, model: GNN, plans: int) -> bool:
+    """Whether dense features stay in the host's memory because they do not fit on some rank's GPU. Collective.
+
+    plans: bytes of the plans, which go to the GPU too. Raises InputError, the same on all ranks, where the node has no
+    room for them either.
+    """
+    free, asked = backend.free_bytes(), settings.run.features
+    if free is None or not part.x_in_file:
+        return False
+    dtype, rows = getattr(torch, settings.train.dtype), len(part.slice.ids)
+    features = rows * row_format(part.features, dtype).row_bytes
+    # Beside them: a copy with dropout, outputs and gradients of each layer, and evaluation's, which are kept apart
+    # where steps are recorded; two buffers that peers read.
+    beside = plans + (features if settings.model.dropout else 0)
+    beside += sum(6 * rows * row_format(width, dtype).row_bytes for width in model.widths)
+    widest = row_format(model.widest(sparse=False), dtype).row_bytes
+    beside += 2 * int((part.bounds[1:] - part.bounds[:-1]).max()) * widest
+    mine = asked == "host" or (asked == "auto" and features + beside > free)
+    if not any(comm.allgather(mine)):  # all ranks do the same: widths of rows follow from it
+        return False
+    here = mpi.node(comm)
+    total = int(here.allreduce(features))
+    with mpi.agree(comm):
+        if total > cores.memory_available():
+            raise InputError(
+                f"{part.path}: {total / 2**30:.1f} GiB of features do not fit on this node's GPUs, and its memory has "
+                f"{cores.memory_available() / 2**30:.1f} GiB left; use more nodes"
+            )
+    return True
+
+
+def _model(settings: Settings, part: Part, dtype: torch.dtype) -> GNN:
+    """With weights drawn in their own type: float64 keeps all digits."""
+    model = GNN(settings.model, part.features, part.classes, Draws(settings.train.seed), dtype)
+    model.to(accumulator(dtype)).reset_parameters()
+    model.recompute = _recomputed(settings)
+    return model

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
-from ..nn.features import SparseFeatures
 from ..nn.graph import plans_of, read_by_peers, symmetric_bytes
+from ..nn.host_features import HostFeatures
 from ..nn.workspace import row_format
 from ..runtime import cores, mpi
+from . import footprint
 from .job import Job
 
 LARGE = 4 << 20  # bytes of an array that gets pages of its own
@@ -59,55 +61,91 @@ def _status(name: str) -> int:
 class Estimate:
     """Bytes of one rank, by purpose."""
 
-    input: int  # the slice as read: edges, labels, masks, features
-    plan: int  # chunks, segments, indices, schedule
+    there: int  # what it holds before it trains: on CPUs all of it, on a GPU the features
+    plan: int  # schedules, which are made as they are used; on a GPU all of the plans
     heap: int  # symmetric memory
-    activations: int  # outputs and gradients of all layers
-    model: int  # parameters, gradients, Adam's moments, the weights that are kept
+    activations: int  # what passes keep and need for a while: outputs and gradients of all layers
+    model: int  # gradients, Adam's moments, the weights before a step, those that are kept
+    before: int = 0  # the most that the process held until now, which may be more than it will
+
+    @property
+    def still(self) -> int:
+        """What is not there yet."""
+        return self.plan + self.heap + self.activations + self.model
 
     @property
     def total(self) -> int:
-        """All of it; the libraries come on top."""
-        return self.input + self.plan + self.heap + self.activations + self.model
+        """The most that the rank will hold."""
+        return max(self.before, self.there + self.still)
 
 
-def estimate(job: Job) -> Estimate:
-    """What training will take on this rank, beside Python and its libraries."""
-    rows, widths = len(job.part.slice.ids), [conv.out_channels for conv in job.model.convolutions]
-    plans = plans_of(job.layers)
-    widest = job.model.widest(isinstance(job.x, SparseFeatures))
+def estimate(job: Job, *, trains: bool = True) -> Estimate:
+    """What this rank holds, and what training, or evaluation alone, will take. Not collective."""
+    rows, format = len(job.part.slice.ids), row_format(job.model.widest(job.sparse), job.dtype)
+    plans, on_gpu = plans_of(job.layers), job.backend.device != "cpu"
     counts = job.part.bounds[1:] - job.part.bounds[:-1]
-    dropped = 0 if isinstance(job.x, SparseFeatures) else job.x.shape[1]
-    # Forward: a layer's output and its dropped copy; backward: its gradient and the aggregated gradient.
-    per_row = sum(4 * row_format(width, job.dtype).row_bytes for width in widths)
-    # What is pushed in waves is written to private rows first.
-    private = 0 if read_by_peers(job.layers) else 2 * row_format(widest, job.dtype).row_bytes
+    edges = max((plan.edges for plan in plans), default=0)
+    activations = footprint.measure(job, trains=trains).of(rows, edges)
+    # What is pushed in waves is written to private rows first, and half rows are summed beside their place.
+    if not read_by_peers(job.layers):
+        activations += rows * format.row_bytes
+    if any(plan.transfer == "halo" for plan in plans) and format.dtype.itemsize == 2:
+        activations += rows * format.stride * 4
+    if any(plan.transfer == "halo" for plan in plans) and not on_gpu:
+        activations += (
+            rows * max(conv.state for conv in job.model.convolutions) * max(4, format.dtype.itemsize)
+        )
+    # Products of half rows are taken from copies in another order.
+    if not on_gpu and format.dtype.itemsize == 2:
+        widths = [0 if job.sparse else job.x.shape[1], *job.model.widths]
+        activations += rows * 2 * max(a + b for a, b in itertools.pairwise(widths))
     # What goes over a network is packed first.
-    packed = 0
     if not job.backend.reaches_peers:
         sent = sum(len(plan.lists.send_rows) for plan in plans if plan.lists is not None)
-        packed = sent * row_format(widest, job.dtype).row_bytes
-    parameters = sum(parameter.nbytes for parameter in job.model.parameters())
+        activations += sent * format.row_bytes
+    if isinstance(job.x, HostFeatures):
+        activations += job.x.device_nbytes
+    # A recorded step keeps its memory, and evaluation finds its own: each layer's output, and what it aggregates.
+    if job.records:
+        activations += rows * sum(2 * row_format(width, job.dtype).row_bytes for width in job.model.widths)
+    parameters = sum(parameter.nbytes for parameter in job.weights().values())
     return Estimate(
-        input=job.part.nbytes + job.x.nbytes,
-        # The schedule has segments of its own.
-        plan=sum(plan.nbytes + plan.segments.nbytes for plan in plans),
-        heap=symmetric_bytes(job.layers, counts, row_format(widest, job.dtype), job.comm.size),
-        activations=rows * (per_row + private + row_format(dropped, job.dtype).row_bytes) + packed,
-        model=6 * parameters,
+        there=(job.part.nbytes + job.x.nbytes) if on_gpu else _status("VmRSS"),
+        plan=sum(plan.segments.nbytes + (plan.nbytes if on_gpu else 0) for plan in plans),
+        heap=symmetric_bytes(job.layers, counts, format, job.comm.size),
+        activations=activations,
+        model=(5 if trains else 0) * parameters,
+        before=0 if on_gpu else _status("VmHWM"),
     )
 
 
-def check(job: Job) -> None:
-    """Refuse on all ranks what the memory of a node cannot hold. Collective."""
-    need, here = estimate(job), mpi.node(job.comm)
-    still = need.heap + need.activations + need.model  # the rest is there already
+def check(job: Job, need: Estimate, *, trains: bool = True) -> None:
+    """Refuse on all ranks what the memory of a node, or of a GPU, cannot hold. Collective."""
+    free, what = job.backend.free_bytes(), "training" if trains else "predicting"
+    if free is None:
+        _check_node(job, need.still, what)
+    else:
+        _check_gpus(job, need.still - min(need.heap, job.backend.reserved_bytes()), free, what)
+
+
+def _check_node(job: Job, still: int, what: str) -> None:
+    here = mpi.node(job.comm)
     total = int(here.allreduce(still))
     with mpi.agree(job.comm):
         available = cores.memory_available()
         if total > available:
             raise InputError(
-                f"training needs {total / 2**30:.1f} GiB more for all ranks of this node ({here.size}), "
+                f"{what} needs {total / 2**30:.1f} GiB more for all ranks of this node ({here.size}), "
                 f"and {available / 2**30:.1f} GiB are available; use more nodes, fewer or narrower layers "
-                '(model.hidden), or train.dtype = "float32"'
+                '(model.hidden), or train.dtype = "bfloat16"'
+            )
+
+
+def _check_gpus(job: Job, still: int, free: int, what: str) -> None:
+    with mpi.agree(job.comm):
+        if still > free:
+            raise InputError(
+                f"{what} needs {still / 2**30:.1f} GiB more on the GPU of rank {job.comm.rank}, "
+                f"and {free / 2**30:.1f} GiB are free; use more GPUs, fewer or narrower layers (model.hidden), "
+                'train.dtype = "bfloat16", or run.features = "host"'
             )

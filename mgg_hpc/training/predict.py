@@ -2,52 +2,71 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from .. import config
-from ..data.whole import check_output, replacement
+from ..config import ModelSettings, Settings
 from ..errors import InputError
-from ..runtime import exit_code, mpi
-from . import checkpoint, memory, run_folder
-from .job import build
+from ..nn.workspace import accumulator
+from ..runtime import backends, exit_code, mpi
+from . import checkpoint, memory, row_files, run_folder
+from .job import Job, build, watchdog
 
-BLOCK = 1 << 16  # rows sent at a time
+WHAT = ("class", "probability", "embedding")
 
 
-def process_predict(run: Path, output: Path, force: bool) -> int:
-    """`mgg predict`: write /class int64 [N], /probability [N, C] and /embedding [N, H] of a run; the exit code.
+@dataclass(frozen=True)
+class Wish:
+    """What is to be predicted, as the command line has it.
 
-    H is the width of the last hidden layer (its output after ReLU); a one-layer model has no embedding. Row i
-    belongs to node i of the graph as it was imported, whatever the order of rows in its file.
+    graph: another graph than the run's, or None. layers: numbers from 1 on, or "all"; none: the last hidden layer.
+    what: some of ``WHAT``, separated by commas.
     """
+
+    graph: Path | None = None
+    layers: tuple[str, ...] = ()
+    what: str = ",".join(WHAT)
+
+
+def process_predict(
+    run: Path, output: Path, force: bool, overrides: tuple[str, ...] = (), wish: Wish | None = None
+) -> int:
+    """`mgg predict`: write what a run's model says of each node of its graph, or of another; the exit code.
+
+    /class int64 [N], or 0 and 1 [N, C] as uint8 where nodes have several labels; /probability [N, C]; /embedding
+    [N, H], the last hidden layer's output after its activation (a model of one layer has none); with layers asked for
+    instead /embedding/1 [N, H] and so on, the last one's being the logits (but with model.jumping). Row i belongs to
+    node i of the graph as it was imported, whatever the order of rows in its file. An output that ends in .npy: see
+    `row_files.paths`.
+    """
+    wish = wish or Wish()
     memory.return_freed_memory()
     comm = mpi.world()
     with mpi.agree(comm):
         folder = run_folder.find(run)
+        settings = _settings(config.load(folder / run_folder.JOB, overrides), wish)
+        names = _names(wish, settings.model)
         if comm.rank == 0:
-            check_output(output, force=force)
-        settings = config.load(folder / run_folder.JOB)
-    job = build(settings, comm)
-    with mpi.agree(comm):
-        _check_graph(folder, job.part.uuid, job.part.path)
-        checkpoint.load_weights(folder, job.model)
-    graph = job.graph()
-    job.model.eval()
-    with torch.no_grad():
-        *hidden, logits = job.model.layers(job.x, graph)
-    results = {"class": logits.argmax(1), "probability": torch.softmax(logits, 1)}
-    if hidden:
-        results["embedding"] = hidden[-1]
-    arrays = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in results.items()}
+            row_files.check(output, list(names), force=force)
+        fitted = _fitted(folder, settings, wish)
+    job = build(settings, comm, fitted)
+    with backends.closed_on_error(job.backend):
+        with mpi.agree(comm):
+            checkpoint.load_weights(folder, job.model)
+            if job.learned is not None:
+                checkpoint.load_rows(folder, job.part.slice.ids, job.part.nodes, job.learned)
+        memory.check(job, memory.estimate(job, trains=False), trains=False)
+    with watchdog(settings, comm, job.backend) as dog:
+        dog.step("predicting")
+        arrays = _results(job, names)
     attributes = {
         "format": "mgg-prediction",
         "version": 1,
@@ -56,72 +75,84 @@ def process_predict(run: Path, output: Path, force: bool) -> int:
         "run": folder.name,
         "job": config.dumps(settings),
     }
+    row_files.write(comm, output, job.part.slice.ids, arrays, job.part.bounds, attributes)
     if comm.rank == 0:
-        with _new_file(output, job.part.nodes, arrays, attributes) as maps:
-            for ids, blocks in _blocks(comm, job.part.slice.ids, arrays, job.part.bounds):
-                for name, block in blocks.items():
-                    maps[name][ids] = block
-        print(f"{output}: {', '.join(f'{name} {list(m.shape)}' for name, m in maps.items())}")
-    else:
-        _send(comm, job.part.slice.ids, arrays)
+        for name, path in row_files.paths(output, list(arrays)).items():
+            print(f"{path}: {name} {[job.part.nodes, *arrays[name].shape[1:]]}")
     comm.Barrier()
     job.backend.close()
     exit_code.record(0)
     return 0
 
 
-def _check_graph(folder: Path, found: str, path: Path) -> None:
-    """Refuse a graph that took the place of the one that was trained on."""
-    summary = folder / run_folder.SUMMARY
-    try:
-        trained = json.loads(summary.read_text())["graph"]["uuid"]
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{summary}: no summary of a finished run ({error!r}); train again") from error
-    if found != trained:
+def _settings(trained: Settings, wish: Wish) -> Settings:
+    """The run's, on the graph that is asked for."""
+    if wish.graph is None:
+        return trained
+    graph = msgspec.structs.replace(trained.graph, file=str(wish.graph.resolve()))
+    return msgspec.structs.replace(trained, graph=graph)
+
+
+def _fitted(folder: Path, settings: Settings, wish: Wish) -> checkpoint.Fitted:
+    """What the run was trained on; any graph with as many features will do, if another is asked for."""
+    fitted = checkpoint.fitted(folder)
+    if wish.graph is None:
+        return fitted
+    if settings.model.input == "learned":
         raise InputError(
-            f"{path}: is graph {found}, but {folder.name} was trained on {trained}; put that one back, or train again"
+            f"--graph: {folder.name} learned the input of its own graph's nodes (model.input); it knows no other graph"
         )
+    return replace(fitted, uuid="")
 
 
-@contextmanager
-def _new_file(
-    output: Path, nodes: int, arrays: dict[str, NDArray[Any]], attributes: dict[str, Any]
-) -> Iterator[dict[str, NDArray[Any]]]:
-    """Arrays over the datasets of a file that takes its name when all of them are filled."""
-    size = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values()) * nodes
-    with replacement(output, force=True, size=size) as temporary:
-        offsets = {}
-        with h5py.File(temporary, "w") as file:
-            file.attrs.update(attributes)
-            for name, array in arrays.items():
-                kind = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-                kind.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-                space = h5py.h5s.create_simple((nodes, *array.shape[1:]))
-                made = h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(array.dtype), space, kind)
-                offsets[name] = made.get_offset()
-        yield {
-            name: np.memmap(temporary, array.dtype, "r+", offsets[name], (nodes, *array.shape[1:]))
-            for name, array in arrays.items()
-        }
+def _names(wish: Wish, model: ModelSettings) -> dict[str, int]:
+    """The arrays' names, and which of the model's outputs each is made of."""
+    layers = model.layers
+    what = [name.strip() for name in wish.what.split(",")]
+    unknown = [name for name in what if name not in WHAT]
+    if unknown:
+        raise InputError(f"--what: {unknown[0]!r} is none of {', '.join(WHAT)}")
+    names = {name: -1 for name in WHAT[:2] if name in what}
+    if wish.layers:
+        if "embedding" not in what:
+            raise InputError("--layer names embeddings, and --what leaves them out; add embedding to it")
+        return names | {f"embedding/{number}": number - 1 for number in _numbers(wish.layers, layers)}
+    if "embedding" in what and (layers > 1 or model.jumping != "none"):
+        names["embedding"] = -2
+    if not names:
+        raise InputError("--what: a model of one layer has no hidden one; ask for --layer 1")
+    return names
 
 
-def _send(comm: Any, ids: NDArray[np.int64], arrays: dict[str, NDArray[Any]]) -> None:
-    for first in range(0, len(ids), BLOCK):
-        for array in (ids, *arrays.values()):
-            comm.Send(np.ascontiguousarray(array[first : first + BLOCK]), 0)
+def _numbers(asked: tuple[str, ...], layers: int) -> list[int]:
+    if "all" in asked:
+        return list(range(1, layers + 1))
+    for text in asked:
+        if not text.isdigit() or not 1 <= int(text) <= layers:
+            raise InputError(f"--layer {text}: the model has layers 1 to {layers}; name one of them, or all")
+    return sorted({int(text) for text in asked})
 
 
-def _blocks(
-    comm: Any, ids: NDArray[np.int64], arrays: dict[str, NDArray[Any]], bounds: NDArray[np.int64]
-) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
-    """(ids, values of each array) of all ranks' rows, a block at a time, on rank 0."""
-    yield ids, arrays
-    for rank in range(1, comm.size):
-        rows = int(bounds[rank + 1] - bounds[rank])
-        for first in range(0, rows, BLOCK):
-            count = min(BLOCK, rows - first)
-            received = {name: np.empty((count, *a.shape[1:]), a.dtype) for name, a in arrays.items()}
-            block_ids = np.empty(count, np.int64)
-            for array in (block_ids, *received.values()):
-                comm.Recv(array, rank)
-            yield block_ids, received
+def _results(job: Job, names: dict[str, int]) -> row_files.Arrays:
+    """This rank's rows of what is predicted. Collective."""
+    graph = job.graph()
+    job.model.to(job.backend.device).eval()
+    with torch.no_grad():
+        outputs = job.model.layers(job.input, graph)
+        logits = outputs[-1].to(accumulator(outputs[-1].dtype))
+        found = {name: _predicted(name, logits, job.part.multilabel) for name in names if name in WHAT[:2]}
+    found |= {name: outputs[place] for name, place in names.items() if name not in found}
+    return {name: _on_host(tensor) for name, tensor in found.items()}
+
+
+def _predicted(name: str, logits: Tensor, multilabel: bool) -> Tensor:
+    """Classes or probabilities of logits [n, C]: of one class a node, or each class by itself."""
+    if multilabel:
+        return (logits > 0).to(torch.uint8) if name == "class" else torch.sigmoid(logits)
+    return logits.argmax(1) if name == "class" else torch.softmax(logits, 1)
+
+
+def _on_host(tensor: Tensor) -> NDArray[Any]:
+    """Rows without padding, halves as float32: HDF5 and .npy have no bfloat16."""
+    wide = tensor if tensor.dtype in (torch.int64, torch.uint8) else tensor.to(accumulator(tensor.dtype))
+    return np.ascontiguousarray(wide.cpu().numpy())

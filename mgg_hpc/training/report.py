@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..nn.host_features import HostFeatures
 from ..runtime.backends.base import BY_WIDTH, Geometry
 from . import memory
 from .job import Job
+from .metrics import METRICS
+
+MANY = 4  # ranks whose memory is told in a line
+INPUTS = {"features": "features", "learned": "learned columns", "degree": "columns for degrees"}
 
 
 def size(count: float) -> str:
@@ -51,7 +57,7 @@ def print_start(job: Job) -> None:
     threads = counted(job.backend.threads, "thread") + (" each" if ranks > 1 else "")
     lines = [
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
-        f"{part.features:,} features, {part.classes} classes",
+        f"{part.features:,} {INPUTS[job.settings.model.input]}, {part.classes} classes",
         f"{counted(ranks, 'rank')}, {threads}; ps {geometry.ps}, dist {distance(geometry)}, wpb {geometry.wpb}",
         f"backend {job.backend.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
     ]
@@ -60,32 +66,64 @@ def print_start(job: Job) -> None:
             f"the file has no partition for {ranks} ranks: edge-balanced bounds were computed "
             f"('mgg partition {part.path.name} -n {ranks}' stores them)"
         )
+    run = job.settings.run
+    if job.backend.name != "cuda" and (run.share_gpu or run.features != "auto"):
+        lines.append("run.share_gpu and run.features are for GPUs: nothing is changed by them here")
+    if isinstance(job.x, HostFeatures):
+        lines.append("the features stay in the host's memory, and cross to the GPU in each epoch")
     if job.select != job.settings.train.select:
         lines.append("the graph has no validation rows: the weights of the last epoch are kept")
     for line in lines:
         console().print(line, soft_wrap=True)
 
 
+def print_line(text: str) -> None:
+    """A remark, on stdout."""
+    console().print(text, soft_wrap=True)
+
+
 def print_plan(job: Job) -> None:
-    """Rows, edges, halo and memory of every rank. Collective; rank 0 prints."""
-    plan, need = job.layers[0].forward, memory.estimate(job)
+    """Rows, edges and halo of every rank. Collective; rank 0 prints."""
+    plan = job.layers[0].forward
     work = (plan.destinations, plan.local_edges, plan.remote_edges, len(plan.halo), len(plan.segments))
-    every = job.comm.gather((work, need), root=0)
+    names = ("rows", "local edges", "remote edges", "halo rows", "segments")
+    _print_ranks(job, "plan", names, [f"{count:,}" for count in work])
+
+
+def print_memory(job: Job, need: memory.Estimate, measured: int | None = None) -> None:
+    """What every rank holds and what it will take, by purpose. Collective; rank 0 prints.
+
+    measured: the most bytes that this rank held, at the end.
+    """
+    where = "" if job.backend.device == "cpu" else " on its GPU"
+    names = ("there", "plan", "heap", "activations", "model", "total")
+    title = f"memory of each rank{where}: what is there, what is to come, and the most of it"
+    cells = [size(getattr(need, name)) for name in names]
+    if measured is None:
+        _print_ranks(job, title, names, cells)
+    else:
+        title = "memory of each rank: what was predicted, and the most that was measured"
+        _print_ranks(job, title, (*names, "measured"), [*cells, size(measured)])
+
+
+def told(bytes_of: Sequence[int]) -> str:
+    """Bytes of each rank; of many ranks, which have a table, the least and the most."""
+    if len(bytes_of) > MANY:
+        return f"{size(min(bytes_of))} to {size(max(bytes_of))}"
+    return ", ".join(size(each) for each in bytes_of)
+
+
+def _print_ranks(job: Job, title: str, names: Sequence[str], mine: Sequence[str]) -> None:
+    """A table with a row of each rank. Collective."""
+    every = job.comm.gather(mine, root=0)
     if every is None:
         return
-    work_names = ("rows", "local edges", "remote edges", "halo rows", "segments")
-    memory_names = ("input", "plan", "heap", "activations", "model", "total")
-    works, memories = (
-        Table(title="plan"),
-        Table(title="memory, beside about 350 MiB for Python and its libraries"),
-    )
-    for table, names in ((works, work_names), (memories, memory_names)):
-        for name in ("rank", *names):
-            table.add_column(name, justify="right")
-    for rank, (counts, estimate) in enumerate(every):
-        works.add_row(str(rank), *(f"{count:,}" for count in counts))
-        memories.add_row(str(rank), *(size(getattr(estimate, name)) for name in memory_names))
-    console().print(works, memories, sep="\n")
+    table = Table(title=title)
+    for name in ("rank", *names):
+        table.add_column(name, justify="right")
+    for rank, cells in enumerate(every):
+        table.add_row(str(rank), *cells)
+    console().print(table)
 
 
 def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
@@ -97,7 +135,8 @@ def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     epoch, evaluation, aggregate = summary["epoch_ms"], summary["eval_ms"], summary["aggregate_ms"]
-    table.add_row("test accuracy", f"{summary['test_accuracy']:.4f}")
+    macro = f", macro F1 {summary['test_macro_f1']:.4f}" if "test_macro_f1" in summary else ""
+    table.add_row(f"test {METRICS[summary['metric']].title}", f"{summary['test_accuracy']:.4f}{macro}")
     table.add_row(
         "validation", f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}"
     )
@@ -113,10 +152,9 @@ def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
         "rows moved",
         f"{summary['remote_rows']:,} remote rows an epoch ({size(remote)}); local {size(summary['bytes']['local'])}",
     )
-    peaks = summary["peak_rss_bytes"]
-    table.add_row(
-        "memory per rank", ", ".join(size(peak) for peak in peaks) + f"; heap {size(summary['heap_bytes'])}"
-    )
+    peaks = told(summary["peak_rss_bytes"])
+    table.add_row("memory per rank", f"{peaks}; heap {size(summary['heap_bytes'])}")
+    table.add_row("as predicted", told(summary["estimated_bytes"]))
     table.add_row("summary", Text(str(path)))
     table.add_row("run folder", Text(str(folder)))
     console().print(table)

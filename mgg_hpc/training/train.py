@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ import torch
 from .. import config
 from ..errors import InputError
 from ..nn.graph import GraphHandle
-from ..runtime import exit_code, mpi
-from . import checkpoint, memory, progress, report, run_folder
-from .job import Job, build
-from .metrics import Scores, loss_sum, score
+from ..nn.spans import span
+from ..runtime import backends, exit_code, mpi
+from ..runtime.backends.base import Meter
+from ..runtime.watchdog import Watchdog
+from . import checkpoint, memory, nonfinite, profiling, progress, report, run_folder
+from .job import Job, build, watchdog
+from .metrics import F1, Scores
+from .trainer import Trainer
 
 COLUMNS = [
     "epoch",
@@ -28,46 +33,7 @@ COLUMNS = [
     "val_loss",
     "eval_ms",
 ]
-
-
-class Trainer:
-    """The steps of an epoch. Gradients and the loss lie in one array, so that one exchange an epoch sums them."""
-
-    def __init__(self, job: Job, graph: GraphHandle) -> None:
-        self.job, self.graph = job, graph
-        parameters = list(job.model.parameters())
-        self._flat = torch.zeros(sum(p.numel() for p in parameters) + 1, dtype=job.dtype)
-        at = 0
-        for parameter in parameters:  # autograd adds into these views
-            parameter.grad = self._flat[at : at + parameter.numel()].view_as(parameter)
-            at += parameter.numel()
-        train = job.settings.train
-        first = list(job.model.convolutions[0].parameters())
-        rest = [p for conv in job.model.convolutions[1:] for p in conv.parameters()]
-        decay_rest = train.weight_decay if train.weight_decay_layers == "all" else 0.0
-        groups = [{"params": first, "weight_decay": train.weight_decay}]
-        if rest:
-            groups.append({"params": rest, "weight_decay": decay_rest})
-        self._optimizer = torch.optim.Adam(groups, lr=train.learning_rate)
-
-    def step(self, epoch: int) -> float:
-        """Forward, loss, backward, reduction, optimiser; returns the mean loss over all training rows. Collective."""
-        job = self.job
-        job.model.draws.epoch = epoch
-        job.model.train()
-        self._flat.zero_()
-        loss = loss_sum(job.model(job.x, self.graph), job.labels, "train") / job.labels.totals["train"]
-        loss.backward()
-        self._flat[-1] = loss.detach()
-        mpi.sum_in_rank_order(job.comm, self._flat.numpy())
-        self._optimizer.step()
-        return float(self._flat[-1])
-
-    @torch.no_grad()
-    def evaluate(self) -> Scores:
-        """Scores with the present weights, without dropout. Collective."""
-        self.job.model.eval()
-        return score(self.job.comm, self.job.model(self.job.x, self.graph), self.job.labels)
+MACRO_COLUMNS = ["train_macro_f1", "val_macro_f1", "test_macro_f1"]
 
 
 @dataclass
@@ -81,64 +47,136 @@ class History:
     remote_bytes: int = 0
     remote_rows: int = 0
     best_epoch: int = 0
-    best: tuple[float, float] = (-1.0, 0.0)  # validation accuracy, minus the validation loss
+    best: tuple[float, float] = (-1.0, 0.0)  # validation score, minus the validation loss
     scores: Scores = field(default_factory=lambda: Scores(0.0, 0.0, 0.0, 0.0))
     state: dict[str, torch.Tensor] = field(default_factory=dict)
     loss: float = float("nan")
+    recorded: bool = False  # whether epochs were replayed as a CUDA graph
+    not_recorded: str = ""  # why not, if that was tried
 
-    def consider(self, epoch: int, scores: Scores, model: torch.nn.Module, select: str) -> None:
-        """Keep these weights if they are chosen: the last, or the best (ties go to the lower validation loss)."""
-        value = (scores.val, -scores.val_loss)
+    def add(self, meter: Meter, step_seconds: float, eval_seconds: float, replayed: bool) -> None:
+        """An epoch's times, and what its training step moved. replayed: then its aggregations' times are not known."""
+        self.epoch_ms.append(step_seconds * 1e3)
+        self.eval_ms.append(eval_seconds * 1e3)
+        if not replayed:
+            self.aggregate_ms.append(meter.seconds * 1e3)
+        self.local_bytes, self.remote_bytes = meter.local_bytes, meter.remote_bytes
+        self.remote_rows = meter.remote_rows
+
+    def consider(self, epoch: int, scores: Scores, weights: Mapping[str, torch.Tensor], select: str) -> None:
+        """Keep a copy of these weights if they are chosen: the last, or the best (ties: the lower validation loss)."""
+        value = (scores.val, -scores.val_loss if np.isfinite(scores.val_loss) else -np.inf)
         if select == "last" or value > self.best:
             self.best, self.best_epoch, self.scores = value, epoch, scores
-            self.state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+            self.state = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
 
-def fit(job: Job, graph: GraphHandle, folder: Path | None, shown: bool | None) -> History:
+def fit(
+    job: Job,
+    graph: GraphHandle,
+    folder: Path | None,
+    shown: bool | None,
+    dog: Watchdog | None = None,
+    recorder: profiling.Recorder | None = None,
+) -> History:
     """Train until the last epoch, or until patience runs out. Collective.
 
-    folder: rank 0's run folder, None elsewhere. shown: as in `progress.epochs`.
-    Raises InputError when the loss is no longer finite.
+    folder: rank 0's run folder, None elsewhere. shown: as in `progress.epochs`. dog: is told of each epoch. recorder:
+    profiles some of them. Raises InputError when the loss or a weight is no longer finite, after the weights that
+    were chosen until then are in the folder.
     """
-    trainer, history, train = Trainer(job, graph), History(), job.settings.train
-    meter = job.backend.meter
-    metrics = run_folder.MetricsFile(folder, COLUMNS) if folder else None
-    with progress.epochs(train.epochs, shown if job.comm.rank == 0 else False) as bar:
-        for epoch in range(1, train.epochs + 1):
-            meter.reset()
-            began = time.perf_counter()
-            history.loss = trainer.step(epoch)
-            trained = time.perf_counter()
-            history.aggregate_ms.append(meter.seconds * 1e3)
-            history.local_bytes, history.remote_bytes = meter.local_bytes, meter.remote_bytes
-            history.remote_rows = meter.remote_rows
-            if not np.isfinite(history.loss):
-                raise InputError(
-                    f"the loss of epoch {epoch} is {history.loss}; lower train.learning_rate "
-                    f"(it is {train.learning_rate}) or scale the features (train.normalize_features)"
-                )
-            evaluating = time.perf_counter()
-            scores = trainer.evaluate()
-            history.epoch_ms.append((trained - began) * 1e3)
-            history.eval_ms.append((time.perf_counter() - evaluating) * 1e3)
-            history.consider(epoch, scores, job.model, job.select)
-            if metrics:
-                times = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1])
-                metrics.add([epoch, history.loss, scores.train, scores.val, scores.test, *times])
-            bar.step(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
-            if train.patience and job.select == "best" and epoch - history.best_epoch >= train.patience:
-                break
-    if metrics:
-        metrics.close()
+    trainer, history = Trainer(job, graph, records=recorder is None), History()
+    with contextlib.closing(trainer):
+        try:
+            _fit(trainer, history, folder, shown, dog, recorder)
+        except InputError:
+            if history.state:
+                checkpoint.save(job.comm, folder, job.part, history.state)
+            raise
+        history.recorded, history.not_recorded = trainer.recorded, trainer.not_recorded
     return history
 
 
-def summarise(job: Job, graph: GraphHandle, history: History, peak: memory.Peak) -> dict[str, Any]:
+def _fit(
+    trainer: Trainer,
+    history: History,
+    folder: Path | None,
+    shown: bool | None,
+    dog: Watchdog | None,
+    recorder: profiling.Recorder | None,
+) -> None:
+    job, train = trainer.job, trainer.job.settings.train
+    columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
+    metrics = run_folder.MetricsFile(folder, columns) if folder else None
+    with progress.epochs(train.epochs, shown if job.comm.rank == 0 else False) as bar:
+        for epoch in range(1, train.epochs + 1):
+            if dog:
+                dog.step(f"epoch {epoch}")
+            if recorder:
+                recorder.begin(epoch)
+            scores = _epoch(trainer, history, epoch)
+            if epoch == 1:
+                job.laps.lap("first epoch")
+            history.consider(epoch, scores, job.weights(), job.select)
+            if metrics:
+                fractions = (scores.train, scores.val, scores.test)
+                more = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1], *scores.macro)
+                metrics.add([epoch, history.loss, *fractions, *more])
+            bar.step(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
+            impatient = (
+                train.patience and job.select == "best" and epoch - history.best_epoch >= train.patience
+            )
+            if recorder:
+                recorder.end(epoch, last=bool(impatient) or epoch == train.epochs)
+            if impatient:
+                break
+    if metrics:
+        metrics.close()
+
+
+def _epoch(trainer: Trainer, history: History, epoch: int) -> Scores:
+    """A step and an evaluation; their loss, times and bytes go to the history. Raises InputError as `fit` does."""
+    backend = trainer.job.backend
+    with span(f"epoch {epoch}"):
+        backend.meter.taken()
+        began = backend.stamp()
+        trainer.step(epoch)
+        step_seconds, meter = backend.since(began), backend.meter.taken()
+        began = backend.stamp()
+        trainer.evaluate()
+        eval_seconds = backend.since(began)
+        # Here the host waits for the epoch.
+        history.loss, scores = trainer.loss(), trainer.scores()
+    if not trainer.finite():
+        raise InputError(_not_finite(trainer, history, epoch))
+    meter.settle()
+    history.add(meter, step_seconds(), eval_seconds(), trainer.recorded)
+    return scores
+
+
+def _not_finite(trainer: Trainer, history: History, epoch: int) -> str:
+    """What to say of an epoch whose loss is not finite, or that leaves such weights. Collective."""
+    train, loss = trainer.job.settings.train, history.loss
+    happened = f"the loss of epoch {epoch} is {loss}"
+    if np.isfinite(loss):
+        happened = f"weights are no longer finite after epoch {epoch}"
+    kept = f"; the weights of epoch {history.best_epoch} are kept" if history.state else ""
+    return (
+        f"{happened}; first {nonfinite.first(trainer, epoch)}: lower train.learning_rate "
+        f"(it is {train.learning_rate}) or scale the features (train.normalize_features){kept}"
+    )
+
+
+def summarise(
+    job: Job, graph: GraphHandle, history: History, need: memory.Estimate, peak: memory.Peak
+) -> dict[str, Any]:
     """summary.json's content. Collective."""
     comm, part = job.comm, job.part
     totals = np.array([history.local_bytes, history.remote_bytes, history.remote_rows], dtype=np.int64)
     mpi.sum_in_rank_order(comm, totals)
-    slowest = np.array(comm.allgather(history.aggregate_ms)).max(axis=0)
+    timed = comm.allgather(history.aggregate_ms)
+    slowest = np.array([each[: min(map(len, timed))] for each in timed]).max(axis=0)
+    laps = comm.allgather(job.laps.seconds)
     geometry = job.backend.geometry
     return {
         "format": "mgg-summary",
@@ -149,6 +187,7 @@ def summarise(job: Job, graph: GraphHandle, history: History, peak: memory.Peak)
             "edges": part.edges,
             "features": part.features,
             "classes": part.classes,
+            "multilabel": part.multilabel,
             "uuid": part.uuid,
         },
         "model": job.settings.model.name,
@@ -158,38 +197,60 @@ def summarise(job: Job, graph: GraphHandle, history: History, peak: memory.Peak)
         "plan": {"ps": geometry.ps, "dist": report.distance(geometry), "wpb": geometry.wpb},
         "epochs": len(history.epoch_ms),
         "best_epoch": history.best_epoch,
+        "metric": job.metric.name,
         "val_accuracy": history.scores.val,
         "test_accuracy": history.scores.test,
+        **({"test_macro_f1": history.scores.macro[2]} if history.scores.macro else {}),
         "final_loss": history.loss,
+        "start_ms": {name: 1e3 * max(each[name] for each in laps) for name in laps[0]},
         "epoch_ms": report.spread(history.epoch_ms),
         "eval_ms": report.spread(history.eval_ms),
         "aggregate_ms": report.spread(slowest.tolist()),
         "bytes": {"local": int(totals[0]), "remote": int(totals[1])},
         "remote_rows": int(totals[2]),
         "peak_rss_bytes": comm.allgather(peak.read(graph.heap_bytes)),
-        "estimated_bytes": comm.allgather(memory.estimate(job).total),
+        "estimated_bytes": comm.allgather(need.total),
         "heap_bytes": graph.heap_bytes,
         "threads": job.backend.threads,
+        "cuda_graph": history.recorded,
+        "cuda_graph_failure": history.not_recorded,
         "seed": job.settings.train.seed,
     }
 
 
-def process_train(path: Path, overrides: tuple[str, ...], dry_run: bool, shown: bool | None) -> int:
-    """`mgg train`: train the job file's model on all ranks of the world; returns the exit code."""
+def process_train(
+    path: Path, overrides: tuple[str, ...], dry_run: bool, shown: bool | None, profile: bool = False
+) -> int:
+    """`mgg train`: train the job file's model on all ranks of the world; returns the exit code.
+
+    profile: trace a few epochs, none of which is recorded as a CUDA graph.
+    """
     memory.return_freed_memory()
     comm = mpi.world()
     with mpi.agree(comm):
         settings = config.load(path, overrides)
     job = build(settings, comm)
-    root = comm.rank == 0
+    with backends.closed_on_error(job.backend):
+        _run(job, dry_run, shown, profile)
+    job.backend.close()
+    exit_code.record(0)
+    return 0
+
+
+def _run(job: Job, dry_run: bool, shown: bool | None, profile: bool) -> None:
+    """From the plan to the summary. Collective."""
+    comm, settings, root = job.comm, job.settings, job.comm.rank == 0
     if root:
         report.print_start(job)
     if dry_run:
         report.print_plan(job)
-    memory.check(job)
+    job.laps.skip()
+    need = memory.estimate(job)
+    job.laps.lap("estimate")
+    report.print_memory(job, need)
+    memory.check(job, need)
     if dry_run:
-        exit_code.record(0)
-        return 0
+        return
     folder = None
     with mpi.agree(comm):
         if root:
@@ -198,13 +259,23 @@ def process_train(path: Path, overrides: tuple[str, ...], dry_run: bool, shown: 
             taken = config.with_transfer(settings, job.transfer.transfers)
             run_folder.write_whole(folder / run_folder.JOB, config.dumps(taken).encode())
     peak = memory.Peak()
-    graph = job.graph()
-    history = fit(job, graph, folder, shown)
-    summary = summarise(job, graph, history, peak)
-    if root:
-        assert folder is not None
-        checkpoint.save_weights(folder, history.state)
-        report.print_result(summary, run_folder.write_summary(folder, summary), folder)
-    job.backend.close()
-    exit_code.record(0)
-    return 0
+    with watchdog(settings, comm, job.backend) as dog:
+        dog.step("allocating symmetric memory")
+        job.laps.skip()
+        graph = job.graph()
+        job.laps.lap("symmetric memory")
+        recorder = profiling.Recorder(job) if profile else None
+        with contextlib.closing(recorder) if recorder else contextlib.nullcontext():
+            history = fit(job, graph, folder, shown, dog, recorder)
+        dog.step("writing what was found")
+        checkpoint.save(comm, folder, job.part, history.state)
+        summary = summarise(job, graph, history, need, peak)
+        if comm.size > report.MANY:
+            report.print_memory(job, need, summary["peak_rss_bytes"][comm.rank])
+        if folder is not None:
+            report.print_result(summary, run_folder.write_summary(folder, summary), folder)
+            if history.not_recorded:
+                report.print_line(f"epochs were not recorded as a CUDA graph: {history.not_recorded}")
+        if recorder:
+            profiling.finish(job, graph, recorder, folder, dog.step)
+        mpi.barrier(comm)  # nobody ends while another still writes

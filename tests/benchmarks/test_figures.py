@@ -47,7 +47,7 @@ def test_every_part_runs_and_is_printed(bench):
         *(found["memory"][f"{key}_bytes"] for key in ("peak", "estimated", "remainder")), strict=True
     ):
         assert peak == planned + rest
-        assert 0 < planned < peak
+        assert 0.85 * peak < planned < 1.15 * peak
     assert 0 < found["help"]["processor_s"] < 2
     for heading in ("plan of rmat10", "ms an epoch", "MB of a rank", "mgg --help"):
         assert heading in found["text"]

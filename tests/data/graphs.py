@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import h5py
 import numpy as np
 
 from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges
@@ -66,3 +69,26 @@ def edge_set(graph: Graph) -> set[tuple[int, int]]:
         for at in range(graph.indptr[row], graph.indptr[row + 1]):
             pairs.add((int(graph.indices[at]), row))
     return pairs
+
+
+def large_graph(rng: np.random.Generator) -> Graph:
+    """Features of several digest blocks, whose ends lie within rows."""
+    return random_graph(rng, nodes=3001, edges=20000, features=999)
+
+
+def flip_byte(path: Path, dataset: str, at: int) -> None:
+    """Damage a byte of a dataset."""
+    with h5py.File(path) as file:
+        offset = file[dataset].id.get_offset()
+    with path.open("r+b") as file:
+        file.seek(offset + at)
+        byte = file.read(1)[0]
+        file.seek(offset + at)
+        file.write(bytes([byte ^ 1]))
+
+
+def same(left: np.ndarray | None, right: np.ndarray | None) -> bool:
+    """Whether two arrays, or nothings, are the same in type, shape and value."""
+    if left is None or right is None:
+        return left is right
+    return left.dtype == right.dtype and np.array_equal(left, right)

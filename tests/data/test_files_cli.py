@@ -304,6 +304,19 @@ def test_a_split_needs_labels(capsys):
     )
 
 
+def test_an_archive_without_a_split_gets_a_random_one(capsys):
+    np.savez("a.npz", indptr=np.zeros(41, int), indices=np.zeros(0, int), y=np.arange(40) % 3)
+    options = ["--split-random", "0.6", "0.2"]
+    assert mgg("import", "a.npz", *options, "--seed", "3", "-o", "g.h5") == 0
+    assert mgg("import", "a.npz", *options, "--seed", "4", "-o", "other.h5") == 0
+    with open_graph("g.h5") as one, open_graph("other.h5") as two:
+        first, second = one.slice(0, 40), two.slice(0, 40)
+    assert [mask.sum() for mask in (first.train, first.val, first.test)] == [24, 8, 8]
+    assert not np.array_equal(first.train, second.train)
+    both = refused(capsys, "import", "a.npz", *options, "--split-per-class", "-o", "new.h5")
+    assert both == "--split-per-class and --split-random are two splits; choose one"
+
+
 def test_partition_refuses_no_parts(rng, capsys):
     write("g.h5", random_graph(rng))
     assert "0 is not in the range" in refused(capsys, "partition", "g.h5", "-n", "0")

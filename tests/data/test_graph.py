@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from mgg_hpc.data.graph import csr_from_edges, from_edges, split_per_class
+from mgg_hpc.data.graph import csr_from_edges, from_edges, split_per_class, split_random
 from mgg_hpc.errors import InputError
 
 from .graphs import sparse_rows
@@ -102,3 +102,21 @@ def test_a_class_too_small_for_the_split_is_named(rng):
         split_per_class(y, 3, rng)
     with pytest.raises(InputError, match="multi-label"):
         split_per_class(np.zeros((5, 2), np.float32), 2, rng)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_random_split_takes_its_shares_of_the_labelled(several, rng):
+    y = np.zeros((500, 3), np.float32) if several else rng.integers(-1, 3, size=500)
+    labelled = np.ones(500, bool) if several else y >= 0
+    count = np.count_nonzero(labelled)
+    masks = split_random(y, rng, train=0.37, val=0.21)
+    assert (np.sum(masks, axis=0) == labelled).all()
+    expected = [int(0.37 * count), int(0.21 * count)]
+    assert [mask.sum() for mask in masks] == [*expected, count - sum(expected)]
+    assert not np.array_equal(masks[0], split_random(y, rng, train=0.37, val=0.21)[0])
+
+
+@pytest.mark.parametrize("shares", [(-0.1, 0.2), (0.2, -0.1), (0.7, 0.4)])
+def test_shares_of_a_random_split_are_shares(shares, rng):
+    with pytest.raises(InputError, match="expected nothing negative, 1 in all at most"):
+        split_random(np.zeros(9, np.int64), rng, train=shares[0], val=shares[1])

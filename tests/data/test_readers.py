@@ -123,6 +123,25 @@ def test_a_real_archive_with_several_splits(data_folder):
         read_npz(path, split=10)
 
 
+@pytest.mark.parametrize("name", ["train_mask", "train_masks"])
+@pytest.mark.parametrize("by_node", [True, False])
+def test_splits_are_columns_or_rows(name, by_node, rng, tmp_path):
+    kinds = rng.integers(3, size=(4, 6))
+    masks = {split: kinds == i for i, split in enumerate(("train", "val", "test"))}
+    path, suffix = tmp_path / "a.npz", name.removeprefix("train")
+    arrays = {f"{split}{suffix}": mask.T if by_node else mask for split, mask in masks.items()}
+    np.savez(path, indptr=np.zeros(7, np.int64), indices=np.zeros(0, np.int32), y=np.zeros(6, int), **arrays)
+    for split in range(4):
+        found = read_npz(path, split=split)
+        for part, mask in masks.items():
+            assert np.array_equal(getattr(found, part), mask[split])
+    with pytest.raises(InputError, match=r"has splits 0 \.\. 3; there is no split 4"):
+        read_npz(path, split=4)
+    if name == "train_mask":
+        with pytest.raises(InputError, match="train_mask holds several splits; choose one, as by --split 0"):
+            read_npz(path)
+
+
 @pytest.mark.data
 def test_the_directed_original_of_a_real_archive(data_folder):
     path = data_folder / "cnr_2000" / "cnr_2000.npz"

@@ -20,7 +20,7 @@ from mgg_hpc.data.store import open_graph, write, write_bounds
 from mgg_hpc.data.verify import verify
 from mgg_hpc.errors import InputError
 
-from .graphs import random_graph
+from .graphs import flip_byte, large_graph, random_graph, same
 
 KINDS = {
     "dense": {},
@@ -39,14 +39,7 @@ def graph(request, rng) -> Graph:
 
 @pytest.fixture
 def large(rng) -> Graph:
-    """Features of several digest blocks, whose ends lie within rows."""
-    return random_graph(rng, nodes=3001, edges=20000, features=999)
-
-
-def same(left: np.ndarray | None, right: np.ndarray | None) -> bool:
-    if left is None or right is None:
-        return left is right
-    return left.dtype == right.dtype and np.array_equal(left, right)
+    return large_graph(rng)
 
 
 def test_slices_are_rows_of_the_graph(graph, rng, tmp_path):
@@ -148,16 +141,6 @@ def test_the_identity_follows_the_contents(rng, tmp_path):
     assert len(identities) == 3
 
 
-def flip_byte(path, dataset: str, at: int) -> None:
-    with h5py.File(path) as file:
-        offset = file[dataset].id.get_offset()
-    with path.open("r+b") as file:
-        file.seek(offset + at)
-        byte = file.read(1)[0]
-        file.seek(offset + at)
-        file.write(bytes([byte ^ 1]))
-
-
 def test_a_slice_checks_just_the_blocks_that_it_reads(large, tmp_path):
     path = tmp_path / "g.h5"
     write(path, large)
@@ -184,8 +167,11 @@ def test_a_slice_names_the_value_before_the_digest(large, tmp_path):
 @pytest.mark.parametrize("lo, hi", [(-1, 3), (3, 2), (0, 41)])
 def test_rows_that_are_not_there(lo, hi, rng, tmp_path):
     write(tmp_path / "g.h5", random_graph(rng))
-    with open_graph(tmp_path / "g.h5") as opened, pytest.raises(ValueError, match="not within"):
-        opened.slice(lo, hi)
+    with open_graph(tmp_path / "g.h5") as opened:
+        with pytest.raises(ValueError, match="not within"):
+            opened.slice(lo, hi)
+        with pytest.raises(ValueError, match="not within"):
+            next(opened.feature_blocks(lo, hi, []))
 
 
 def leftovers(folder) -> list[str]:

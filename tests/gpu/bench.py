@@ -39,6 +39,7 @@ from mgg_hpc.tools.bench import (
     device_sweep,
     document,
     epoch,
+    start,
 )
 from mgg_hpc.tools.bench import device as device_aggregate
 from mgg_hpc.tools.bench.device_stage import Stage
@@ -165,6 +166,13 @@ class Bench:
         size = device_huge.Size(*self.sized(PAPERS, (300, 6000, 12, 5)), "uniform", 0)
         device_huge.process_huge(size, self.options, self.stage)
 
+    def start(self) -> None:
+        """What training takes before its first epoch, of a hundred million edges; over the shim, on the CPU."""
+        size = self.sized((start.GRAPH, "cuda"), ("rmat:6:8", "serial"))
+        stage = self.stage or Stage.gpu()
+        about = {"device": stage.module.limits(), "copy_gb_per_s": stage.copy_gb_per_s()}
+        start.process_start(size[0], 1, size[1], self.options, about)
+
 
 BENCHES = {
     "aggregate": Bench.aggregate,
@@ -175,6 +183,7 @@ BENCHES = {
     "sweep-narrow": Bench.sweep_narrow,
     "profile": Bench.profile,
     "huge": Bench.huge,
+    "start": Bench.start,
 }
 
 

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import importlib.util
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,15 @@ from mgg_hpc.runtime.backends.world import World
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
 SMALL = Geometry(ps=2, dist=2, wpb=2)
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 CHANNELS = 5  # of the shim's transport
 
 
 class HostMemory:
     """NumPy arrays, for the shim; rows end where their memory ends."""
+
+    def begin(self, device):
+        pass
 
     def zeros(self, nbytes):
         return heap_zeros(nbytes, 256)
@@ -54,6 +59,19 @@ class HostMemory:
 
     def finish(self):
         """Launches are done when they return, unless they are held."""
+
+    def stamp(self):
+        return time.perf_counter()
+
+    def since(self, stamp):
+        taken = time.perf_counter() - stamp
+        return lambda: taken
+
+    def record(self, launch):
+        raise RuntimeError("the shim records nothing")
+
+    def column_sums(self, rows):
+        return rows.astype(np.float64).sum(0).astype(np.float32)
 
 
 @functools.cache

@@ -49,10 +49,10 @@ FAULTS = {
     "memcheck": Fault(
         "edges beyond the last are read",
         "sddmm",
-        "aggregate_float32",
-        "sddmm",
+        "edges_float32",
+        "Sddmm",
         "Invalid __global__ read",
-        (Edit("sddmm.cuh", "edge + u < end ? edge + u : end - 1;", "edge + u;"),),
+        (Edit("edges.cuh", "end = edge + segment->count;", "end = edge + segment->count + 4;"),),
     ),
     "racecheck": Fault(
         "a row is copied to shared memory by one lane, and read by the others without waiting",

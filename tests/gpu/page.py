@@ -25,6 +25,7 @@ from mgg_hpc.errors import InputError
 ROOT = Path(__file__).parents[2]
 KEPT, PAGE = ROOT / "benchmarks" / "results" / "gpu", ROOT / "docs" / "gpu-results.md"
 PICTURES = ("aggregate", "half-rows", "overlap", "epoch", "sweep", "sweep-narrow")
+LOSSES = 1e-4  # what training.py allows; its lines say shares of it
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 Found = dict[
@@ -129,6 +130,34 @@ def _epoch(found: Found) -> tuple[str, bool] | None:
     return "; ".join(said), min(least) >= 2
 
 
+def _lines(found: Found, operation: str) -> list[dict[str, Any]]:
+    """Of all parts that train."""
+    parts = [document for name, document in found.items() if name.startswith("training-")]
+    return [line for part in parts for line in part["lines"] if line["operation"].startswith(operation)]
+
+
+def _losses(found: Found) -> tuple[str, bool] | None:
+    lines = [line for line in _lines(found, "losses") if line["dtype"] == "float32"]
+    if not lines:
+        return None
+    worst = max(line["worst"] for line in lines) * LOSSES
+    return f"worst {worst:.1e}", all(line["passed"] == line["cases"] for line in lines)
+
+
+def _waits(found: Found) -> tuple[str, bool] | None:
+    lines = _lines(found, "waits")
+    said = [failure for line in lines for failure in line["failures"]]
+    return ("; ".join(said) or "none", not said) if lines else None
+
+
+def _start(found: Found) -> tuple[str, bool] | None:
+    samples = found.get("start", {}).get("samples_ms")
+    if not samples:
+        return None
+    seconds = sorted(samples["all beyond reading"])[len(samples["all beyond reading"]) // 2] / 1e3
+    return f"{seconds:.1f} s ({found['start']['edges']:,} edges)", seconds < 30
+
+
 def _huge(found: Found) -> tuple[str, bool] | None:
     cases = {case["name"]: case for case in found.get("huge", {}).get("cases", [])}
     said = [
@@ -157,6 +186,21 @@ FIGURES = (
     ),
     Figure("pipelines over direct where nothing is remote", "1.05", "make gpu-bench PARTS=overlap", _near),
     Figure("a GCN's epoch, and times as fast as PyG's", "2", "make gpu-bench PARTS=epoch", _epoch),
+    Figure(
+        "losses of 30 epochs against the CPU's, float32",
+        "1e-4 relative",
+        'make gpu-test PARTS="training-1 training-2"',
+        _losses,
+    ),
+    Figure(
+        "calls within a training step that wait for the GPU", "none", "make gpu-test PARTS=training-1", _waits
+    ),
+    Figure(
+        "from start to the end of the first epoch, beyond reading the file",
+        "30 s",
+        "make gpu-bench PARTS=start",
+        _start,
+    ),
     Figure(
         "a layer over 111 million rows and 1.6 billion edges",
         "runs, beside its floor",

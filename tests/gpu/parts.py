@@ -44,6 +44,11 @@ def tests(shim: Path | None, build: Path, seed: int) -> list[Part]:
             name, program("processes", "--ranks", ranks, *more, *plain, *(few if shim else ())), 20, 120
         )
 
+    def training(name: str, ranks: int, *more: str) -> Part:
+        return Part(
+            name, program("training", "--ranks", ranks, *more, *plain, *(few if shim else ())), 40, 150
+        )
+
     def sanitizer(tool: str) -> Part:
         return Part(tool, program("sanitize", tool, *(sanitized if tool == "memcheck" else plain)), 60, 250)
 
@@ -56,10 +61,16 @@ def tests(shim: Path | None, build: Path, seed: int) -> list[Part]:
         processes("processes-4", 4),
         processes("processes-2-unreached", 2, "--unreached"),
         processes("processes-4-unreached", 4, "--unreached"),
+        training("training-1", 1),
+        training("training-2", 2),
         *(
             []
             if shim
-            else [processes("processes-2-mps", 2, "--mps"), processes("processes-4-mps", 4, "--mps")]
+            else [
+                processes("processes-2-mps", 2, "--mps"),
+                processes("processes-4-mps", 4, "--mps"),
+                training("training-2-mps", 2, "--mps"),
+            ]
         ),
         *map(sanitizer, TOOLS),
         Part("planted", program("sanitize", "planted", *faulty), 60, 250),
@@ -82,4 +93,5 @@ def benches(shim: Path | None, seed: int) -> list[Part]:
         bench("sweep-narrow", 130),
         bench("profile", 120),
         bench("huge", 60),
+        bench("start", 90),
     ]

@@ -332,8 +332,11 @@ def interrupted(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def begin(arguments: argparse.Namespace, words: list[str]) -> int:
-    """Start the ranks. NVSHMEM has neither NCCL nor multicast where they share a GPU, and no network is needed."""
+def begin(arguments: argparse.Namespace, words: list[str], program: Path = Path(__file__)) -> int:
+    """Start the ranks, which run this program.
+
+    NVSHMEM has neither NCCL nor multicast where they share a GPU, and no network is needed.
+    """
     signal.signal(signal.SIGTERM, interrupted)
     shared = {"NVSHMEM_DISABLE_NCCL": "1", "NVSHMEM_DISABLE_NVLS": "1", "NVSHMEM_REMOTE_TRANSPORT": "none"}
     with contextlib.ExitStack() as held:
@@ -344,7 +347,7 @@ def begin(arguments: argparse.Namespace, words: list[str]) -> int:
                 print(f"gpu-test: no daemon of CUDA's Multi-Process Service: {error}", file=sys.stderr)
                 return 3
         os.environ.update(shared)
-        return launch.run([sys.executable, __file__, *words], arguments.ranks)
+        return launch.run([sys.executable, str(program), *words], arguments.ranks)
 
 
 def main(words: list[str]) -> int:

@@ -35,7 +35,7 @@ from mgg_hpc.errors import InputError
 RUN = Path(__file__).parent / "run.py"
 TOOLS = tuple(FAULTS)
 # Kernels that wait for each other: what a tool slows down, or runs one after another, may never end.
-WAITING = "halo"
+WAITING = ("halo", "edges of a halo")
 SECONDS, WAITING_SECONDS, PLANTED_SECONDS = 150.0, 80.0, 55.0  # of one run of a tool
 # What each tool ends its report with: how many errors; racecheck's has hazards.
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
@@ -165,9 +165,9 @@ def clean(device: str, tool: str, library: list[str]) -> Line:
             return f"{len(report.entries)} reports: {report.entries[0]}"
         return "" if report.passed else "no reports, but some cases failed"
 
-    others = [name for name in table.OPERATIONS if name not in (WAITING, "same bits")]
+    others = [name for name in table.OPERATIONS if name not in (*WAITING, "same bits")]
     line = looked(Line(tool, "float32"), tool, lambda: look(others, SECONDS))
-    return looked(line, f"{tool}, {WAITING}", lambda: look([WAITING], WAITING_SECONDS))
+    return looked(line, f"{tool}, halo", lambda: look(list(WAITING), WAITING_SECONDS))
 
 
 def planted(device: str, tool: str, library: list[str]) -> Line:

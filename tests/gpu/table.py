@@ -18,10 +18,12 @@ from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Draw, Epilogue, Geometry
 from mgg_hpc.runtime.backends.cuda import DEFAULT_GEOMETRY
 
-from .engine import Engine
+from .edges import attention, maxima_back, over_a_halo, values_by_head
+from .engine import DTYPES, Engine
 from .played import MARGIN, Played
 
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+ANY = 0  # a width that is drawn each time
+EDGES = ("attention", "max back", "by head", "edges of a halo")
 FEW_WIDTHS = (1, 31, 129)  # a lane in part, a worker in part, several passes of a warp in float32
 RANKS = 3
 CALLS = 5  # of a pipeline: the third waits for a credit
@@ -46,9 +48,14 @@ def entries(*, whole: bool, small: bool = False) -> Iterator[Entry]:
         yield from (Entry(name, "float32", 33, case) for name in OPERATIONS for case in ("ordinary", "hub"))
         return
     for operation in OPERATIONS:
+        if operation in EDGES:  # shapes are drawn
+            yield from (Entry(operation, "float32", ANY, case) for case in cases.CASES)
+            yield from (Entry(operation, dtype, ANY, "hub") for dtype in ("float16", "bfloat16"))
+            continue
         types = ("float32",) if operation == "softmax" else DTYPES
         widths = cases.WIDTHS if whole or operation in ("sum", "weighted") else FEW_WIDTHS
-        widths = {"softmax": (1,), "large": (64, 513), "dropout": FEW_WIDTHS}.get(operation, widths)
+        few = {"dropout": FEW_WIDTHS, "same bits": FEW_WIDTHS}
+        widths = {"softmax": (1,), "large": (64, 513), **few}.get(operation, widths)
         for dtype in types:
             if operation in ("get", "halo"):  # each takes many calls
                 widths = FEW_WIDTHS[1:2] if not whole else FEW_WIDTHS if dtype != "float32" else cases.WIDTHS
@@ -250,18 +257,28 @@ def large(engine, case, entry, rng):
     return worst
 
 
+def drawn_pes(case, entry, rng):
+    """The graph on one to four PEs, unless it is not on the table's."""
+    return cases.CASES[entry.case](rng, int(rng.integers(1, 5))) if len(case.bounds) == RANKS + 1 else case
+
+
+def on_any_pes(check):
+    """The same check with as many PEs as are drawn."""
+    return lambda engine, case, entry, rng: check(engine, drawn_pes(case, entry, rng), entry, rng)
+
+
 def pipelined(engine, case, entry, rng, *, transfer):
     """Against `direct`, bit by bit: any reduction, weights and epilogue, over rows that change from call to call.
 
     The number of PEs, who reaches whom by pointer, and the sizes of partitions and chunks are drawn.
     """
-    if len(case.bounds) == RANKS + 1:
-        case = cases.CASES[entry.case](rng, int(rng.integers(1, 5)))
+    case = drawn_pes(case, entry, rng)
     ranks = len(case.bounds) - 1
     reach = np.ones((ranks, ranks), bool)
     if engine.device == "shim":
         reach = rng.random((ranks, ranks)) < rng.choice([0.0, 0.5, 1.0])
-    geometry = Geometry(*(int(each) for each in rng.integers(1, 4, 3)), far_ps=int(rng.integers(1, 4)))
+    ps = int(rng.choice([1, 2, 3, 16]))  # with 16, a task can have more edges than are summed in one block
+    geometry = Geometry(ps, *(int(each) for each in rng.integers(1, 4, 2)), far_ps=int(rng.integers(1, 4)))
     return compare(engine, case, entry, rng, transfer, reach | reach.T | np.eye(ranks, dtype=bool), geometry)
 
 
@@ -338,4 +355,8 @@ OPERATIONS: dict[str, Callable[..., float]] = {
     "gather": gathers,
     "dropout": dropouts,
     "large": large,
+    "attention": on_any_pes(attention),
+    "max back": on_any_pes(maxima_back),
+    "by head": on_any_pes(values_by_head),
+    "edges of a halo": on_any_pes(over_a_halo),
 }

@@ -249,6 +249,6 @@ def test_planted_faults_are_in_the_sources_once(tmp_path):
         for path in (tmp_path / "planted" / "cuda").glob("*")
         if path.is_file() and path.read_text() != (kernels / path.name).read_text()
     }
-    assert changed == {"sddmm.cuh", "aggregate.cuh", "row_worker.cuh", "softmax.cuh"}
+    assert changed == {"edges.cuh", "aggregate.cuh", "row_worker.cuh", "softmax.cuh"}
     with pytest.raises(ValueError, match="is there 0 times; expected once"):
         faults.Edit("get.cuh", "nothing like it", "").applied((kernels / "get.cuh").read_text())

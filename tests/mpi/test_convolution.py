@@ -12,7 +12,7 @@ import torch
 from mgg_hpc import reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
-from mgg_hpc.nn.distribute import Part, gcn_adjacency, input_features
+from mgg_hpc.nn.distribute import Part, adjacency_of, input_features
 from mgg_hpc.nn.features import SparseFeatures
 from mgg_hpc.nn.functional import graph_convolution, transform_first
 from mgg_hpc.nn.graph import GraphHandle
@@ -123,7 +123,7 @@ def test_values_and_gradients_are_those_of_dense_matrices(
     case, weight = drawn(rng, comm, name, directed, weighted)
     mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
     part = part_of(case, weight, comm.rank, directed, None)
-    [adjacency] = routed(comm, gcn_adjacency(comm, part, torch.float64, GEOMETRY.ps), [transfer])
+    [adjacency] = routed(comm, adjacency_of(comm, part, "gcn", torch.float64, GEOMETRY.ps), [transfer])
     graph = GraphHandle(
         backend, np.diff(case.bounds), part.slice.ids, adjacency, dtype=torch.float64, widest=9
     )
@@ -162,7 +162,7 @@ def test_sparse_features_are_the_dense_ones(rng, comm, backend, name):
     part = part_of(case, None, comm.rank, True, stored)
     features = input_features(part, backend, torch.float64, "none")
     assert isinstance(features, SparseFeatures)
-    adjacency = gcn_adjacency(comm, part, torch.float64, GEOMETRY.ps)
+    adjacency = adjacency_of(comm, part, "gcn", torch.float64, GEOMETRY.ps)
     graph = GraphHandle(
         backend, np.diff(case.bounds), part.slice.ids, adjacency, dtype=torch.float64, widest=7
     )
@@ -184,7 +184,7 @@ def test_the_backward_is_the_adjoint(rng, comm, backend, name, directed):
     case, weight = drawn(rng, comm, name, directed, True)
     mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
     part = part_of(case, weight, comm.rank, directed, None)
-    adjacency = gcn_adjacency(comm, part, torch.float32, GEOMETRY.ps)
+    adjacency = adjacency_of(comm, part, "gcn", torch.float32, GEOMETRY.ps)
     graph = GraphHandle(backend, np.diff(case.bounds), part.slice.ids, adjacency, widest=6)
     x, y = (torch.from_numpy(rng.standard_normal((case.nodes, 6)).astype(np.float32))[mine] for _ in range(2))
     x = x.clone().requires_grad_()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mgg_hpc import _host, reference
-from mgg_hpc.nn.random import glorot
+from mgg_hpc.nn.random import fill_by_seed, glorot
 
 # Known answers of Random123 (philox 4x32 10): counter, key, result.
 KNOWN = [
@@ -34,16 +34,24 @@ def test_philox_equals_the_reference_anywhere(rng):
         assert tuple(_host.philox(counter, key)) == reference.philox4x32(tuple(counter), key)
 
 
+# Columns whose draws end within a batch of them, at its end, and after several.
+@pytest.mark.parametrize("columns", [0, 1, 3, 13, 37, 50, 64, 150])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_dropout_of_dense_rows_is_the_formula(rng, kind):
-    x = rng.standard_normal((23, 13)).astype(kind)
+def test_dropout_of_dense_rows_is_the_formula(rng, kind, columns):
+    room = np.full((23, columns + 5), 7.0, kind)  # rows are further apart than they are wide
+    x = room[:, :columns]
+    x[:] = rng.standard_normal(x.shape)
     ids = rng.integers(0, 2**45, 23)
     p, seed, epoch, stream = 0.3, int(rng.integers(2**63)), 7, 2
+    wanted = reference.dropout(x.astype(np.float64), ids, p, seed, epoch, stream)
     out = np.empty_like(x)
     _host.dropout_rows(x, out, ids, p, seed, epoch, stream, 2)
-    wanted = reference.dropout(x.astype(np.float64), ids, p, seed, epoch, stream)
     np.testing.assert_allclose(out, wanted, rtol=2 * np.finfo(kind).eps)
-    assert 0 < (out == 0).sum() < x.size
+    assert columns == 0 or 0 < (out == 0).sum() < x.size
+    _host.dropout_rows(x, x, ids, p, seed, epoch, stream, 2)  # in place
+    np.testing.assert_array_equal(x, out)
+    assert (room[:, columns:] == 7).all()
+    _host.dropout_rows(x[:0], out[:0], ids[:0], p, seed, epoch, stream, 2)
 
 
 def test_dropout_of_stored_values_is_that_of_the_dense_rows(rng):
@@ -83,14 +91,14 @@ def test_a_fraction_p_is_dropped(rng):
 
 def test_initial_weights_are_glorot_and_the_same_in_both_types():
     narrow, wide = torch.empty(40, 60), torch.empty(40, 60, dtype=torch.float64)
-    glorot(narrow, 5, 0)
-    glorot(wide, 5, 0)
+    glorot(narrow, fill_by_seed(5, 0))
+    glorot(wide, fill_by_seed(5, 0))
     limit = (6 / 100) ** 0.5
     torch.testing.assert_close(narrow.double(), wide, rtol=1e-6, atol=0)
     assert wide.abs().max() <= limit and wide.abs().max() > 0.95 * limit
     assert abs(wide.mean()) < 5 * limit / (3 * 2400) ** 0.5
     other = torch.empty(40, 60, dtype=torch.float64)
-    glorot(other, 5, 1)
+    glorot(other, fill_by_seed(5, 1))
     assert (other != wide).any()
     word = reference.word(5, 0, 0x8000, 3, 17)
     assert wide[3, 17].item() == pytest.approx(-limit + 2 * limit * (word >> 8) / 2**24, rel=1e-12)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("resources.csv")
 COLUMNS = ("architecture", "kernel", "registers", "stack", "local", "shared")
 # Kernels that may have a stack: NVSHMEM's calls take one.
-NOT_HOT = re.compile(r"gather_rows<\d+, true>|aggregate_(get|halo)<.*, true>")
+NOT_HOT = re.compile(r"gather_rows<\d+, true>|aggregate_(get|halo)<.*, true>|give_credits<true>")
 
 Used = dict[tuple[str, str], tuple[int, ...]]
 

@@ -29,7 +29,7 @@ def configure(require, tmp_path):
     return run
 
 
-SOURCES = 11  # of CUDA: three for each type of rows, and two
+SOURCES = 14  # of CUDA: four for each type of rows, and two
 NO_NVSHMEM = {"MGG_NVSHMEM": "/nonexistent"}
 
 
@@ -71,7 +71,7 @@ def test_anything_else_is_refused(configure):
 
 
 def test_three_architectures_take_minutes_and_less_than_four_gigabytes(require, capsys):
-    """As the last `make cuda` found: three minutes on two quiet cores, to which neighbours may add a third.
+    """As the last `make cuda` found: three minutes on two quiet cores, and more on slow ones with neighbours.
 
     Memory is twice that of the largest process: two run at once.
     """
@@ -84,7 +84,7 @@ def test_three_architectures_take_minutes_and_less_than_four_gigabytes(require, 
     seconds, largest = (float(word) for word in (venv / ".cuda").read_text().split())
     with capsys.disabled():
         print(f"\n_cuda: {seconds:.0f} s on two cores, {largest / 1e9:.2f} GB in the largest process")
-    assert seconds < 240 and 2 * largest < 4e9
+    assert seconds < 900 and 2 * largest < 4e9
 
 
 def test_nvcc_has_nothing_to_warn_of(require):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 
@@ -39,6 +41,25 @@ def test_it_loads_without_a_gpu_and_says_so(library):
     assert not done.stderr
 
 
+DRIVER = 'extern "C" int cuDriverGetVersion(int* version) { return *version = %d, 0; }'
+
+
+def test_a_driver_that_is_too_old_is_named_with_what_would_do(rng, library, require, tmp_path):
+    """All that the CUDA runtime asks of such a driver is its version."""
+    compiler = shutil.which("g++")
+    require(compiler is not None, "no g++ (package g++)")
+    major, minor = map(int, rng.integers((11, 0), (13, 10)))
+    made = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", tmp_path / "libcuda.so.1"]
+    subprocess.run(made, input=DRIVER % (1000 * major + 10 * minor), text=True, check=True)
+    code = "from mgg_hpc.runtime.backends import cuda_module; print(*cuda_module.load().devices())"
+    variables = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    needed = cuda_module.load().compiler().rsplit(".", 1)[0]
+    said = f"0 the driver is for CUDA {major}.{minor}, but this build needs {needed}: update the driver"
+    assert done.stdout.splitlines() == [said], done.stderr
+
+
 def test_a_launch_without_a_gpu_is_an_error_and_nothing_worse(library):
     module = cuda_module.load()
     if module.devices()[0]:
@@ -73,7 +94,16 @@ def test_the_table_covers_every_kernel_of_three_architectures():
     table = resources.allowed()
     kernels = {kernel for _, kernel in table}
     assert set(table) == {(arch, kernel) for arch in ("sm_80", "sm_90", "sm_100") for kernel in kernels}
-    for name in ("aggregate_direct", "sddmm_direct", "softmax_", "gather_rows", "gather_floor", "dropout_"):
+    names = (
+        "aggregate_direct",
+        "over_edges",
+        "give_credits",
+        "softmax_",
+        "gather_rows",
+        "gather_floor",
+        "dropout_",
+    )
+    for name in names:
         assert any(kernel.startswith(name) for kernel in kernels)
 
 
@@ -106,7 +136,8 @@ def test_a_module_of_another_version_is_refused():
         cuda_module.checked(Other)
 
 
-JOB = """
+JOB = r"""
+import sys
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends import cuda_module
@@ -115,7 +146,8 @@ comm = mpi.world()
 try:
     job = Job(comm, cuda_module.load(), None)
 except InputError as error:
-    print(comm.Get_rank(), error)
+    sys.stdout.write(f"{comm.Get_rank()} {error}\n")  # in one piece: ranks write at the same time
+    sys.stdout.flush()
 """
 
 

@@ -106,6 +106,16 @@ def test_a_rank_without_a_gpu_says_what_it_was_shown(monkeypatch):
         device.take(Node(), Module([], "no device"))
 
 
+def test_a_gpu_that_cannot_be_used_is_an_error_of_its_rank(monkeypatch):
+    monkeypatch.setattr(device.mpi, "node", lambda comm: comm)
+    module = Module(["a"])
+    module.use_device = lambda number: (_ for _ in ()).throw(
+        RuntimeError("choosing a GPU: busy or unavailable")
+    )
+    with pytest.raises(InputError, match=r"^rank 0 cannot use its GPU: choosing a GPU: busy or unavailable$"):
+        device.take(Node(), module)
+
+
 def test_a_rank_takes_its_gpu_and_stays_near_it(monkeypatch, tmp_path):
     monkeypatch.setattr(device.mpi, "node", lambda comm: comm)
     monkeypatch.setattr(device, "_BUS", tmp_path)
@@ -115,19 +125,22 @@ def test_a_rank_takes_its_gpu_and_stays_near_it(monkeypatch, tmp_path):
     (tmp_path / "0000:3b:00.0" / "local_cpulist").write_text(f"{min(before)},4000-4003\n")
     module = Module(["0000:3B:00.0"])
     try:
-        assert device.take(Node(), module) == device.Seat(0, "0000:3B:00.0", 1)
-        assert module.used == [0]
+        seat = device.take(Node(), module)
+        assert (seat, module.used) == (device.Seat(0, "0000:3B:00.0", 1), [0])
+        assert os.sched_getaffinity(0) == before
+        device.stay_near(Node(), seat)
         assert os.sched_getaffinity(0) == near
     finally:
         os.sched_setaffinity(0, before)
 
 
 def test_who_is_bound_already_stays_where_it_is(monkeypatch, tmp_path):
+    monkeypatch.setattr(device.mpi, "node", lambda comm: comm)
     monkeypatch.setattr(device, "_BUS", tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "local_cpulist").write_text("0-1\n")
     before = os.sched_getaffinity(0)
-    device._stay_near(Node([frozenset({4095})]), "a")
+    device.stay_near(Node([frozenset({4095})]), device.Seat(0, "a", 1))
     assert os.sched_getaffinity(0) == before
 
 

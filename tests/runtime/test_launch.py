@@ -370,3 +370,28 @@ def test_dry_run_prints_the_command_line_and_starts_nothing(capsys):
     assert line.startswith("env ")
     assert "MGG_RANKS=3" in line
     assert "mgg_hpc train 'my job.toml'" in line
+
+
+@pytest.mark.parametrize(("error", "code"), [("ValueError('broken')", 1), ("InputError('row 3')", 2)])
+def test_one_rank_ends_as_python_does(tmp_path, mpi_environment, error, code):
+    """What a program has opened is written, and its atexit runs; wrong input is one line."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import atexit\nfrom mgg_hpc.errors import InputError\nfrom mgg_hpc.runtime import mpi\n"
+        f"atexit.register(print, 'at exit')\nlog = open({str(tmp_path / 'log')!r}, 'w')\n"
+        f"mpi.world()\nlog.write('epoch 1')\nraise {error}\n"
+    )
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=mpi_environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, (tmp_path / "log").read_text()) == (code, "at exit\n", "epoch 1")
+    assert done.stderr.count("Traceback") == (code == 1)
+    assert done.stderr.startswith("mgg: error: row 3\n" if code == 2 else "mgg: error: ValueError: broken\n")
+
+
+def test_wrong_input_that_nobody_catches_is_one_line_and_returns_2(tmp_path, mpi_environment):
+    script = tmp_path / "program.py"
+    script.write_text("from mgg_hpc.runtime import mpi\nmpi.world()\nraise mpi.InputError('row 3')\n")
+    program = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[1:], 2))"
+    command = [sys.executable, "-c", program, sys.executable, str(script)]
+    done = subprocess.run(command, env=mpi_environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "mgg: error: row 3\n")

@@ -46,12 +46,13 @@ class Build:
                 )
             },
             "module_cuda": (CUDA / "module_cuda.cpp", ()),
+            "module_cuda_edges": (CUDA / "module_cuda_edges.cpp", ()),
             "module_device": (CUDA / "module_device.cpp", ()),
             "module_nvshmem": (CUDA / "module_nvshmem.cpp", ()),
             "rows": (CUDA / "rows.cu", ()),
             **{
                 f"{source}_{name}": (CUDA / f"{source}.cu", (f"-DMGG_ROWS={of}",))
-                for source in ("halo", "get", "aggregate")
+                for source in ("halo", "get", "aggregate", "edges")
                 for name, of in TYPES.items()
             },
         }

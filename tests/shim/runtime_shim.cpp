@@ -14,16 +14,37 @@ std::vector<shim::Launch> held_;
 std::map<int, double> taken_;  // of the blocks that fit at once, what the kernels of a PE take that wait for others
 bool waits_ = false;  // whether one of them waits for others, which may still have to be launched
 
+// A number of the environment, by which tests make up GPUs for processes that they start.
+int64_t asked(const char* variable, int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::stoll(text) : otherwise;
+}
+
 }  // namespace
 
-int device_count(std::string&) { return 1; }
-std::vector<std::string> device_places() { return {"shim"}; }
+int device_count(std::string& why) {
+  const auto count = static_cast<int>(asked("MGG_SHIM_DEVICES", 1));
+  if (count == 0) why = "no GPU, as asked for";
+  return count;
+}
+std::vector<std::string> device_places() {
+  std::string why;
+  std::vector<std::string> places;
+  for (int device = 0, count = device_count(why); device < count; ++device)
+    places.push_back("shim:" + std::to_string(device));
+  return places;
+}
 void use_device(int) {}
 void make_context() {}
 
 // Of one H200 what kernels and launches depend on, but few multiprocessors: fibers are slow.
 Limits limits() {
   return {"shim", 4, 1024, 2048, 32, 65536, 90, 232448, 233472, 1024, 60 << 20, int64_t(1) << 30, 0, 0};
+}
+
+std::pair<int64_t, int64_t> free_memory() {
+  const int64_t free = asked("MGG_SHIM_FREE_BYTES", int64_t(8) << 30);
+  return {free, std::max(free, limits().memory_bytes)};
 }
 
 Managed::Managed(size_t bytes) : data_(std::calloc(1, bytes + 1)) {}

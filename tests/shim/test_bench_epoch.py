@@ -131,8 +131,8 @@ def test_layers_and_their_gradients_are_those_of_the_peer(stage, pyg, rng):
 
 def _parameters(net, number):
     """Weight and bias of a layer."""
-    layer = [*net.model.convs] if net.name == "mgg" else [net.model.first, net.model.second]
-    return layer[number].lin.weight, layer[number].bias
+    layer = net.model.convs[number]
+    return layer.lin.weight, layer.bias
 
 
 def test_training_lowers_the_loss(stage):
@@ -162,9 +162,9 @@ def test_a_peer_that_is_not_there_is_left_out_and_named(stage, monkeypatch):
 
 
 def test_a_peer_that_learns_something_else_ends_the_run(stage, pyg, monkeypatch):
-    monkeypatch.setattr(device_nets.Net, "loss", lambda net: {"mgg": 2.0, "pyg": 2.3}[net.name])
+    monkeypatch.setattr(device_nets.Net, "loss", lambda net: {"mgg": 2.0, "pyg": 3.5}[net.name])
     inputs = device_epoch.inputs_of(stage, device_epoch.subjects.read("rmat:4:4"), SHAPE)
-    with pytest.raises(RuntimeError, match=r"pyg's loss is 2\.3000 and ours 2\.0000"):
+    with pytest.raises(RuntimeError, match=r"pyg's loss is 3\.5000 and ours 2\.0000"):
         device_epoch.measure(inputs, ["pyg"], 1, Counted())
 
 
@@ -179,6 +179,6 @@ def test_a_peer_that_learns_something_else_ends_the_run(stage, pyg, monkeypatch)
 def test_options_of_cpus_are_refused_by_name(given, peers, said):
     others = {"peers": peers, "peers_env": None, "threads": 2, "turns": 1, "pages": "huge"}
     others |= dict.fromkeys(("json", "table", "plot"))
-    shape = {"features": 3, "hidden": 2, "classes": 2, "dropout": 0.0}
+    shape = {"model": "gcn", "features": 3, "hidden": 2, "classes": 2, "dropout": 0.0}
     with pytest.raises(InputError, match=said):
         process_epoch(("rmat:4",), **shape, device="cuda", given=frozenset(given), **others)

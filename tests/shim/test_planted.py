@@ -18,7 +18,7 @@ SUMS = ("aggregate.cuh", ("aggregate_float32",))
 ROWS = ("row_worker.cuh", ("aggregate_float32",))
 GATHER = ("gather.cuh", ("rows",))
 SOFTMAX = ("softmax.cuh", ("rows",))
-SDDMM = ("sddmm.cuh", ("aggregate_float32",))
+EDGES = ("edges.cuh", ("edges_float32",))
 GET = ("get.cuh", ("get_float32",))
 HALO = ("halo.cuh", ("halo_float32",))
 EXERCISE = ("exercises.cpp", ("exercises",))
@@ -40,6 +40,7 @@ class Fault:
     by: str = "sum"
     before: bool = False  # of the kernels as they are before sm_90
     width: int = 33
+    cases: tuple[str, ...] = ()  # where others than the usual ones show it
 
 
 FAULTS = {
@@ -70,13 +71,18 @@ FAULTS = {
         ROWS, "    before = worker.from_first(", "    if (worker.lane) before = worker.from_first("
     ),
     "a divergent shuffle in a reduction": Fault(
-        SDDMM,
-        "          for (int u = 0; u < unroll; ++u) dot[u] += device::from_lane_xor",
-        "          for (int u = 0; u < unroll; ++u) if (edge + u < end || worker.lane) dot[u] += device::from_lane_xor",
+        EDGES,
+        "      found[u] = worker.over_lanes(sum);\n",
+        "      if (u < count || worker.lane) found[u] = worker.over_lanes(sum);\n",
         "sddmm",
     ),
     "a tail that overruns": Fault(ROWS, "      if (!has(p)) continue;\n", ""),
-    "a row that ends in its padding": Fault(SDDMM, "    if (column + i < dim) sum +=", "    sum +=", "sddmm"),
+    "a row that ends in its padding": Fault(
+        EDGES,
+        "held[i] = has(i, of_pass) ? from[column(i, of_pass)] : S{};",
+        "held[i] = from[column(i, of_pass)];",
+        "sddmm",
+    ),
     "an unwritten row": Fault(
         ROWS,
         "      finish(call.segments[task.first].destination, sum);\n",
@@ -128,12 +134,16 @@ FAULTS = {
     ),
     "a credit that is not returned": Fault(
         HALO,
-        "    for (int32_t i = 0; i < halo.owner_count; ++i) raise(halo.credits + halo.me, call, halo.owners[i]);\n",
+        "    for (int32_t i = 0; i < halo.owner_count; ++i) raise(halo.credits + halo.me, ended, halo.owners[i]);\n",
         "",
         "halo",
     ),
     "a credit that nobody waits for": Fault(
-        HALO, "        if (call > 2) await(halo.credits + push.pe, call - 2);\n", "", "halo"
+        HALO,
+        "        if (call > 2) await(halo.credits + push.pe, call - 2);\n",
+        "",
+        "halo",
+        cases=("one_way",),
     ),
     "a credit before all blocks have read": Fault(
         HALO,
@@ -143,6 +153,10 @@ FAULTS = {
         "      raise(halo.credits + halo.me, call, halo.owners[i]);\n"
         "    if (left + 1 != blocks) return;\n",
         "halo",
+        cases=("one_way",),
+    ),
+    "a staging that is let go before it is read": Fault(
+        HALO, "    if (!halo.holds) give_credits(call);\n", "    give_credits(call);\n", "edges of a halo"
     ),
     "a number of the call that is off by one": Fault(
         HALO,
@@ -163,13 +177,21 @@ FAULTS = {
         HALO, "if (segment.chunk > here) return at;", "if (segment.chunk > here + 1) return at;", "halo"
     ),
     "a sum that is put off without its total": Fault(
-        HALO, "    load(was.slot, 1, sums.total);\n", "    sums.total.template clear<R>();\n", "halo"
+        HALO,
+        "    load(was.slot, 1, sums.total);\n",
+        "    sums.total.template clear<R>();\n",
+        "halo",
+        cases=("hub",),
     ),
     "an outbox that is packed again too soon": Fault(
         HALO,
         "      if (asked) device::quiet_puts();  // or",
         "      if (asked && halo.me < 0) device::quiet_puts();  // or",
         "halo",
+        cases=("one_way",),
+    ),
+    "a hub's parts merged by the first to arrive": Fault(
+        EDGES, "if (before != 1) return;", "if (before != hub.slots) return;", "by head"
     ),
     "a hub's parts added by the first to arrive": Fault(
         SOFTMAX, "if (before != 1) continue;", "if (before != hub.slots) continue;", "softmax"
@@ -185,11 +207,11 @@ from gpu import table
 from gpu.engine import Engine
 from shim.test_table import gather
 
-library, by, seed = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+library, by, seed, turns, wide, names = map(json.loads, sys.argv[1:])
 engine, rng = Engine.shim(Path(library)), np.random.default_rng(seed)
-for turn in range(int(sys.argv[4])):
-    for name in ("ordinary", "hub", *(["one_way"] if by == "halo" else [])):
-        for width in (1, int(sys.argv[5])):
+for turn in range(turns):
+    for name in names:
+        for width in (1, wide):
             if by in table.OPERATIONS:
                 table.check(engine, table.Entry(by, "float32", width, name), rng)
             elif by == "unreachable":
@@ -200,10 +222,15 @@ print("unnoticed")
 """
 
 
-def look(library: Path, by: str, seed: list[int], turns: int, width: int = 33) -> str:
+USUAL = {"halo": ("ordinary", "hub", "one_way"), "edges of a halo": ("one_way",)}
+
+
+def look(library: Path, by: str, seed: list[int], turns: int, width: int = 33, cases: tuple = ()) -> str:
     """What is found in so many turns, in a process of its own: the last line that it prints."""
+    cases = cases or USUAL.get(by, ("ordinary", "hub"))
+    arguments = (str(library), by, seed, turns, width, cases)
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, library, by, json.dumps(seed), str(turns), str(width)],
+        [sys.executable, "-c", LOOK, *map(json.dumps, arguments)],
         env=os.environ | {"PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,
@@ -217,7 +244,7 @@ def look(library: Path, by: str, seed: list[int], turns: int, width: int = 33) -
 
 @pytest.mark.parametrize("by", sorted({fault.by for fault in FAULTS.values()}))
 def test_nothing_is_found_where_no_fault_is_planted(rng, shim, by):
-    assert look(shim.folder / "_cuda.so", by, list(rng.bytes(4)), 6) == "unnoticed"
+    assert look(shim.folder / "_cuda.so", by, list(rng.bytes(4)), 3) == "unnoticed"
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -225,5 +252,5 @@ def test_a_planted_fault_is_found(rng, shim, shim_before, tmp_path, name):
     fault = FAULTS[name]
     file, objects = fault.where
     library = (shim_before if fault.before else shim).altered(file, fault.old, fault.new, objects, tmp_path)
-    found = look(library, fault.by, list(rng.bytes(4)), 100, fault.width)
+    found = look(library, fault.by, list(rng.bytes(4)), 100, fault.width, fault.cases)
     assert found.startswith(("AssertionError", "RuntimeError")), found

@@ -14,10 +14,13 @@ from world import plans_of
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Geometry, Rows
+from mgg_hpc.runtime.backends.edges import Attention
 from mgg_hpc.runtime.backends.world import World
 
 LINES = [
-    pytest.param(line, marks=[] if line.width in table.FEW_WIDTHS else pytest.mark.slow, id=str(line))
+    pytest.param(
+        line, marks=[] if line.width in (table.ANY, *table.FEW_WIDTHS) else pytest.mark.slow, id=str(line)
+    )
     for line in table.entries(whole=True)
 ]
 SUMS = ("sum", "weighted", "max", "same bits")
@@ -51,7 +54,7 @@ def test_the_geometry_changes_who_sums_and_not_what(rng, engine, geometry):
     np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("case", ["ordinary", "hub", "all_remote"])
 def test_no_order_of_execution_changes_a_bit(rng, engine, case, seed):
     for operation in ("same bits", "softmax"):
@@ -145,6 +148,18 @@ def test_bad_arguments_are_named(rng, engine):
         ),
         r"ids: int32 \[2\]; expected contiguous int64": lambda: backend.gather(
             rows, case.bounds, np.zeros(2, np.int32), out
+        ),
+        r"weight: float64 \[3\]; expected contiguous float32 \[\d+\] or \[\d+, heads\]": lambda: (
+            backend.weighted(plan, rows, np.zeros(3), out)
+        ),
+        r"out_edge: float32 \[\d+, 5\]; expected": lambda: backend.sddmm(
+            plan, rows, out, np.zeros((5, plan.edges), np.float32).T
+        ),
+        r"score: float32 \[\d+, 2\]; expected rows of float32 \[\d+, 1\]": lambda: backend.attend(
+            plan, Attention(1, 5), rows, out, score=np.zeros((plan.destinations, 2), np.float32)
+        ),
+        "attend: rows of 5 values; expected 6": lambda: backend.attend(
+            plan, Attention(1, 5), rows, out, score=np.zeros((plan.destinations, 1), np.float32)
         ),
         r"ids of -1 \.\. 3, of 97 rows": lambda: backend.gather(rows, case.bounds, np.array([3, -1]), out),
         "rows of PE 1 are not reachable by pointer from PE 0": lambda: backend.aggregate(

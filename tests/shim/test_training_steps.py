@@ -12,12 +12,13 @@ import torch
 from gpu.engine import SMALL
 
 from mgg_hpc import _host
+from mgg_hpc.config import ModelSettings
 from mgg_hpc.data import generate
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.nn.distribute import gcn_adjacency, whole
+from mgg_hpc.nn.distribute import adjacency_of, whole
 from mgg_hpc.nn.features import SparseFeatures
 from mgg_hpc.nn.graph import GraphHandle
-from mgg_hpc.nn.models import GCN
+from mgg_hpc.nn.models import GNN
 from mgg_hpc.nn.random import Draws
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Draw, Options
@@ -70,18 +71,57 @@ def test_dropout_keeps_what_the_host_keeps(rng, engine, backend, kind, columns):
     assert np.isnan(wide[:, columns:].astype(np.float32)).all()
 
 
-def test_dropout_of_stored_values_keeps_what_the_host_keeps(rng, backend):
-    degree = rng.integers(0, 40, 30)
-    indptr = np.concatenate([[0], np.cumsum(degree)])
+def stored(rng):
+    """CSR rows of random lengths: offsets, columns, values, ids."""
+    indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 40, 30))])
     indices = rng.integers(0, 10**6, indptr[-1]).astype(np.int32)
-    values = rng.standard_normal(indptr[-1]).astype(np.float32)
-    ids, draw = rng.integers(0, 2**45, 30), drawn(rng)
-    wanted, out = np.empty_like(values), np.full_like(values, np.nan)
+    return indptr, indices, rng.standard_normal(indptr[-1]).astype(np.float32), rng.integers(0, 2**45, 30)
+
+
+def kept_of_stored(indptr, indices, values, ids, draw):
+    """What the host's dropout makes of stored values."""
+    out = np.empty_like(values)
     call = (draw.p, draw.seed, draw.epoch, draw.stream)
-    _host.dropout_csr(indptr, indices, values, wanted, ids, *call, 1)
-    backend.dropout_csr(indptr, indices, values, out, ids, draw)
-    np.testing.assert_array_equal(out, wanted)
+    _host.dropout_csr(indptr, indices, values, out, ids, *call, 1)
+    return out
+
+
+def test_dropout_of_stored_values_keeps_what_the_host_keeps(rng, backend):
+    *arrays, ids = stored(rng)
+    draw, out = drawn(rng), np.full_like(arrays[-1], np.nan)
+    backend.dropout_csr(*arrays, out, ids, draw)
+    np.testing.assert_array_equal(out, kept_of_stored(*arrays, ids, draw))
     assert 0 < np.count_nonzero(out) < len(out)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "stored values"])
+def test_an_epoch_in_memory_counts_instead(rng, engine, backend, kind):
+    """The same call again, as a graph replays it, with other numbers in memory."""
+    dtype, ids, wrong = np.dtype(KINDS.get(kind, np.float32)), rng.integers(0, 2**45, 21), drawn(rng)
+    x, (*arrays, stored_ids) = rng.standard_normal((21, 37)).astype(dtype), stored(rng)
+    held = replace(wrong, epoch_at=engine.memory.uploaded(np.zeros(1, np.int32)))
+    for epoch in map(int, rng.integers(1000, 2**31, 3)):
+        held.epoch_at[0], right = epoch, replace(wrong, epoch=epoch)
+        if kind in KINDS:
+            out = engine.nan_rows(backend, 21, RowFormat(dtype, 37))
+            backend.dropout(x, out, ids, held)
+            wanted = (x.astype(np.float32) * kept(rng, x.shape, ids, right)).astype(dtype)
+        else:
+            out = np.full_like(arrays[-1], np.nan)
+            backend.dropout_csr(*arrays, out, stored_ids, held)
+            wanted = kept_of_stored(*arrays, stored_ids, right)
+        np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("epoch_at", [np.zeros(1, np.int64), np.zeros(2, np.int32), np.int32(3)])
+def test_an_epoch_that_is_none_is_refused(rng, backend, epoch_at):
+    (*arrays, ids), x = stored(rng), np.zeros((30, 4), np.float32)
+    draw = replace(drawn(rng), epoch_at=np.asarray(epoch_at))
+    said = rf"epoch_at: {draw.epoch_at.dtype} \[\d?\]; expected contiguous int32 \[1\]"
+    with pytest.raises(ValueError, match=said):
+        backend.dropout(x, x, ids, draw)
+    with pytest.raises(ValueError, match=said):
+        backend.dropout_csr(*arrays, arrays[-1], ids, draw)
 
 
 def test_dropout_of_nothing(rng, backend):
@@ -116,11 +156,11 @@ def test_dropout_refuses_other_types(rng, backend):
 
 def trained(backend, graph, x, widths, seed):
     """Losses of three epochs, and the gradients of each, in float64."""
-    adjacency = gcn_adjacency(ALONE, whole(graph), torch.float32, SMALL.ps, backend.device)
+    adjacency = adjacency_of(ALONE, whole(graph), "gcn", torch.float32, SMALL.ps, backend.device)
     handle = GraphHandle(
         backend, np.array([graph.nodes]), np.arange(graph.nodes) + 2**33, adjacency, widest=max(widths)
     )
-    model = GCN(*widths, 2, 0.5, Draws(seed))
+    model = GNN(ModelSettings(hidden=widths[1]), widths[0], widths[2], Draws(seed))
     chosen = torch.from_numpy(np.flatnonzero(graph.train))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     losses, gradients = [], []

@@ -9,17 +9,21 @@ import cases
 import exchanged
 import numpy as np
 import pytest
+import scipy.sparse as sp
+import torch
 from jobs import blocks, directed_weighted
 from mpi4py import MPI
 
+import mgg_hpc as mgg
 from mgg_hpc import config
 from mgg_hpc.data import store
+from mgg_hpc.nn.aggregation import aggregate
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.base import Options
 from mgg_hpc.runtime.backends.shmem import ShmemBackend
 from mgg_hpc.training.job import build
-from mgg_hpc.training.train import Trainer
+from mgg_hpc.training.trainer import Trainer
 
 pytestmark = pytest.mark.mpi
 
@@ -78,6 +82,37 @@ def test_a_heap_does_not_grow(comm, backend):
         backend.rows(np.full(comm.size, 1 << 34), RowFormat(np.dtype(np.float32), 8), symmetric=True)
 
 
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_rows_of_opened_graphs_grow_within_the_heap(rng, comm, transfer):
+    matrix = sp.random_array((60, 60), density=0.1, format="csr", rng=rng)
+    dense = torch.from_numpy(matrix.toarray() != 0).double()
+    options = {"backend": "shmem", "transfer": transfer, "dtype": "float64", "comm": comm}
+    with mgg.from_scipy(matrix, **options) as graph:  # rows beyond the heap's 16 MiB end it
+        for width in (3, 33, 5, 129):
+            x = torch.from_numpy(rng.standard_normal((60, width)))
+            mine = x[graph.ids].requires_grad_()
+            out = aggregate(mine, graph, graph.adjacency("edges"))
+            (out.sum() + mgg.extend(mine, graph).sum()).backward()
+            uses = dense.sum(0) + 1 + torch.from_numpy(needed_elsewhere(comm, graph, dense))
+            with mpi.agree(comm):
+                torch.testing.assert_close(out.detach(), (dense @ x)[graph.ids], rtol=1e-12, atol=1e-12)
+                torch.testing.assert_close(mine.grad, uses[graph.ids][:, None].expand_as(mine).double())
+        if transfer == "halo" and comm.size == 1:
+            return  # nothing is on the heap
+        with pytest.raises(
+            config.InputError, match=r"cannot grow, .* open the graph with widest= of the widest"
+        ):
+            graph.exchange(1 << 17)
+            aggregate(torch.zeros(graph.rows, 1 << 17, dtype=torch.float64), graph, graph.adjacency("edges"))
+
+
+def needed_elsewhere(comm, graph, dense) -> np.ndarray:
+    """[N]: how many ranks need a row that they do not own."""
+    needed = dense[graph.ids].any(0).numpy()
+    needed[graph.ids] = False
+    return np.sum(comm.allgather(needed), axis=0)
+
+
 def losses(path: Path, comm: MPI.Intracomm, backend: str, transfer: str) -> np.ndarray:
     tree = {
         "graph": {"file": str(path)},
@@ -88,7 +123,10 @@ def losses(path: Path, comm: MPI.Intracomm, backend: str, transfer: str) -> np.n
     }
     job = build(config.from_tree(tree, "test"), comm)
     trainer = Trainer(job, job.graph())
-    values = [trainer.step(epoch) for epoch in range(1, 21)]
+    values = []
+    for epoch in range(1, 21):
+        trainer.step(epoch)
+        values.append(trainer.loss())
     job.backend.close()
     return np.array(values)
 

@@ -26,10 +26,9 @@ import numpy as np
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import backends, exit_code, mpi
-from mgg_hpc.runtime.backends.base import Options
 comm = mpi.world()
 try:
-    backend, _ = backends.choose("shmem", comm, Options(backends.DEFAULT_GEOMETRY))
+    backend = backends.make(backends.choose("shmem", comm), comm, backends.Request())
     backend.reserve(int(sys.argv[1]))
 except InputError as error:
     from mgg_hpc import _shmem
@@ -157,8 +156,9 @@ def test_a_killed_job_is_gone_in_five_seconds(script, start, victim):
 def test_another_mpi_is_named(built, environment):
     """The mpich wheel in .venv is what Python loads unless told otherwise."""
     program = (
-        "from mgg_hpc.runtime import backends, mpi; from mgg_hpc.runtime.backends.base import Options\n"
-        "backends.choose('shmem', mpi.world(), Options(backends.DEFAULT_GEOMETRY))"
+        "from mgg_hpc.runtime import backends, mpi\n"
+        "comm = mpi.world()\n"
+        "backends.make(backends.choose('shmem', comm), comm, backends.Request())"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],

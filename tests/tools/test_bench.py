@@ -35,8 +35,23 @@ def aggregate(indptr, indices, weight, x, dtype, ahead):
     {body}
     return {{"dgl": lambda: product(indptr, indices, x, dtype)}}
 
-def epoch(classes, **inputs):
-    return {{"dgl": lambda: np.array(np.log(classes))}}
+def epoch(indptr, indices, classes, x, y, train, weights, **inputs):
+    {body}
+    count = len(np.load(indptr)) - 1
+    adjacency = sparse.csr_matrix((np.ones(len(np.load(indices))), np.load(indices), np.load(indptr)), (count,) * 2)
+    adjacency = adjacency.maximum(sparse.identity(count))
+    scale = sparse.diags(adjacency.sum(1).A1 ** -0.5)
+    of, rows, others = np.load(weights), np.load(x).astype(float), ~np.load(train)
+
+    def untrained():
+        last = rows
+        for i in range(2):
+            last = scale @ (adjacency @ (scale @ (np.maximum(last, 0) if i else last)))
+            last = last @ of[f"convs.{{i}}.lin.weight"].T + of[f"convs.{{i}}.bias"]
+        total = np.log(np.exp(last).sum(1)) - last[np.arange(count), np.load(y)]
+        return np.array(total[others].mean())
+
+    return {{"dgl": lambda: np.array(np.log(classes)), "untrained": untrained}}
 """
 
 
@@ -239,7 +254,13 @@ def test_a_peer_that_dies_ends_the_benchmark(mgg, peer, body, how):
             ["epoch", "rmat:4", "--peers=torch"],
             "--peers torch: no such peer; expected none or some of dgl, pyg",
         ),
+        (
+            ["overlap", "rmat:4", "--backend=cuda"],
+            "run.backend: cuda is none of auto, serial, shm, shmem",
+        ),
         (["epoch", "karate"], "karate: no such graph"),
+        (["epoch", "rmat:4", "--model=gcn,mlp"], "--model gcn,mlp: 'mlp' is not one of gcn, gin, sage, gat"),
+        (["epoch", "rmat:4", "--model=gin", "--device=cuda"], "--model gin: --device cuda trains a gcn"),
         (["epoch", "rmat:4", "--dropout=1"], "--dropout"),
     ],
 )
@@ -265,15 +286,35 @@ def test_epoch_trains_us_and_a_peer(mgg, peer, tmp_path):
     done = mgg("epoch", "blocks.h5", "--features=8", "--classes=4", *options)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads((tmp_path / "e.json").read_text())
-    assert found["model"] == {"features": 8, "hidden": 16, "classes": 4, "dropout": 0.5}
     (case,) = found["cases"]
+    sizes = {"features": 8, "hidden": 16, "classes": 4, "layers": 2, "heads": 1}
+    assert case["model"] == {"model": "gcn", "dropout": 0.5} | sizes
     assert (case["graph"], case["nodes"]) == ("sbm", 150)
     assert case["ms"].keys() == case["peak_bytes"].keys() == case["loss"].keys() == {"mgg", "dgl"}
     assert spreads(case["ms"])
     assert case["peak_bytes"]["mgg"] > case["peak_bytes"]["dgl"] > 1e6
     assert case["loss"]["mgg"] == pytest.approx(math.log(4), rel=0.1)
-    assert "GCN 8 -> 16 -> 4" in (tmp_path / "e.md").read_text()
+    assert case["untrained_loss"]["dgl"] == pytest.approx(case["untrained_loss"]["mgg"], rel=1e-5)
+    text = (tmp_path / "e.md").read_text()
+    assert "GCN 8 -> 16 -> 4, dropout 0.5" in text
+    share = case["peak_bytes"]["mgg"] / case["peak_bytes"]["dgl"]
+    (row,) = [line for line in text.splitlines() if line.startswith("| gcn | sbm |")]
+    assert "| dgl |" in row
+    assert row.endswith(f"| {share:.2f} |")
     assert (tmp_path / "e.png").stat().st_size > 1000
+
+
+def test_a_peer_that_computes_something_else_is_left_out(mgg, peer, tmp_path):
+    """Here one whose self loops weigh twice."""
+    store.write(tmp_path / "blocks.h5", blocks())
+    twice = "sparse.identity = lambda count: 2 * sparse.eye(count, format='csr')"
+    options = ["--peers=dgl", "--peers-env", peer(twice), "--turns=1", "--json=e.json"]
+    done = mgg("epoch", "blocks.h5", "--features=8", "--classes=4", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads((tmp_path / "e.json").read_text())
+    (note,) = found["notes"]
+    assert note.startswith("dgl is left out of sbm, gcn: with the same weights its loss is 1.")
+    assert found["cases"][0]["ms"].keys() == found["cases"][0]["untrained_loss"].keys() == {"mgg"}
 
 
 def test_turns_alternate():

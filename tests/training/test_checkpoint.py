@@ -6,16 +6,17 @@ import pytest
 import safetensors.torch
 import torch
 
+from mgg_hpc.config import ModelSettings
 from mgg_hpc.errors import InputError
-from mgg_hpc.nn.models import GCN
+from mgg_hpc.nn.models import GNN
 from mgg_hpc.nn.random import Draws
 from mgg_hpc.training import checkpoint
 
 NAMES = ["convs.0.bias", "convs.0.lin.weight", "convs.1.bias", "convs.1.lin.weight"]
 
 
-def model(seed: int, hidden: int = 5) -> GCN:
-    return GCN(7, hidden, 3, 2, 0.5, Draws(seed))
+def model(seed: int, hidden: int = 5) -> GNN:
+    return GNN(ModelSettings(hidden=hidden), 7, 3, Draws(seed))
 
 
 @pytest.fixture

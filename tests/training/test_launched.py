@@ -112,8 +112,8 @@ def test_launch_runs_only_what_ranks_share(tmp_path):
     done = run("launch", "-n", "2", "generate", "sbm", "-o", "g.h5", folder=tmp_path)
     assert (done.returncode, files(tmp_path)) == (2, {})
     assert (
-        done.stderr
-        == "mgg: error: mgg launch: generate is not for several ranks; launch runs train, predict and bench\n"
+        done.stderr == "mgg: error: mgg launch: generate is not for several ranks; "
+        "launch runs train, predict, bench and Python programs (NAME.py)\n"
     )
 
 
@@ -123,8 +123,9 @@ def test_a_model_beyond_memory_is_refused_with_both_numbers(tmp_path, monkeypatc
     assert main(["train", str(job)]) == 2
     message = capsys.readouterr().err
     found = re.search(r"needs ([\d.]+) GiB more .* and 0\.1 GiB are available; use more nodes", message)
-    # Two buffers of 12 or 65536 wide rows and four rows a layer and node at least.
-    assert found and 4 * 2000 * 65536 * 4 / 2**30 <= float(found[1]) <= 10 * 2000 * 65536 * 4 / 2**30
+    # Hidden rows, their gradient and what of it passes ReLU, at least.
+    rows = 2000 * 65536 * 4 / 2**30
+    assert found and 3 * rows <= float(found[1]) + 0.05 and float(found[1]) <= 6 * rows
     assert not (tmp_path / "runs").exists()
 
 

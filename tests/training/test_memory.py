@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from jobs import clean_environment, write_job
+
+from mgg_hpc.data import generate
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import cores
+from mgg_hpc.training import memory, report
 
 # Large arrays freed between small ones that stay: the pieces that a heap cannot give back.
 CHURN = """
@@ -76,3 +87,84 @@ print("as it should be")
 def test_a_peak_counts_own_shared_pages_and_not_those_of_peers():
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "as it should be", done.stderr
+
+
+# A process of its own each: features of 64 MB, which libraries do not drown.
+TRAINED = """
+import json, sys
+from pathlib import Path
+from mgg_hpc import config
+from mgg_hpc.runtime import mpi
+from mgg_hpc.training import memory
+from mgg_hpc.training.job import build
+from mgg_hpc.training.trainer import Trainer
+
+memory.return_freed_memory()
+job = build(config.load(Path(sys.argv[1]), tuple(sys.argv[2:])), mpi.world())
+need, peak = memory.estimate(job), memory.Peak()
+graph = job.graph()
+trainer = Trainer(job, graph)
+for epoch in (1, 2, 3):
+    trainer.step(epoch)
+    trainer.evaluate()
+print(json.dumps([need.there, need.still, peak.read(graph.heap_bytes)]))
+"""
+
+SETTINGS = {
+    "gin": ["model.name=gin", "model.hidden=64", "model.layers=3", "train.recompute=[2]"],
+    "gat": ["model.name=gat", "model.hidden=8", "model.layers=3"],
+    "halves": ["model.name=sage", "model.hidden=128", "train.dtype=bfloat16"],
+}
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """A job on a graph with 64 MB of features."""
+    folder = tmp_path_factory.mktemp("large")
+    write_job(folder, generate.sbm(50_000, classes=8, features=320, degree=8.0, homophily=0.5, seed=1))
+    return folder / "job.toml"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_is_predicted_is_what_training_takes(large, name):
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINED, large, *SETTINGS[name]],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean_environment() | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    there, still, peak = json.loads(done.stdout)
+    assert there + still == pytest.approx(peak, rel=0.15)
+    assert still > 60e6
+    assert still == pytest.approx(peak - there, rel=0.15, abs=16e6)  # without what libraries hold
+
+
+def job_of(ranks: int) -> SimpleNamespace:
+    """Ranks of which all tell the same."""
+    comm = SimpleNamespace(
+        rank=0, size=ranks, allreduce=sum, allgather=lambda one: [one], gather=lambda one, root: [one] * ranks
+    )
+    return SimpleNamespace(comm=comm, backend=SimpleNamespace(device="cpu", free_bytes=lambda: None))
+
+
+@pytest.mark.parametrize(("trains", "what"), [(True, "training"), (False, "predicting")])
+def test_what_a_node_cannot_hold_is_refused_by_what_is_done(monkeypatch, trains, what):
+    need = memory.Estimate(there=0, plan=0, heap=0, activations=1 << 30, model=0)
+    here = SimpleNamespace(size=1, allreduce=lambda bytes: bytes)
+    monkeypatch.setattr(memory.mpi, "node", lambda comm: here)
+    monkeypatch.setattr(memory.mpi, "agree", lambda comm: contextlib.nullcontext())
+    monkeypatch.setattr(cores, "memory_available", lambda: 1 << 29)
+    with pytest.raises(InputError, match=f'^{what} needs 1.0 GiB more.*train.dtype = "bfloat16"$'):
+        memory.check(job_of(1), need, trains=trains)
+
+
+def test_many_ranks_have_a_table_of_what_was_measured(capsys):
+    need = memory.Estimate(there=1 << 20, plan=0, heap=0, activations=0, model=0)
+    report.print_memory(job_of(5), need, 3 << 20)
+    lines = capsys.readouterr().out.splitlines()
+    assert any("total" in line and "measured" in line for line in lines)
+    assert sum("1.0 MiB" in line and "3.0 MiB" in line for line in lines) == 5
+    assert report.told([1 << 20, 2 << 20, 1 << 20, 3 << 20]) == "1.0 MiB, 2.0 MiB, 1.0 MiB, 3.0 MiB"
+    assert report.told([1 << 20, 3 << 20, 5 << 20, 4 << 20, 1 << 20]) == "1.0 MiB to 5.0 MiB"

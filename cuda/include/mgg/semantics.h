@@ -29,30 +29,62 @@ MGG_BOTH V epilogue(V sum, T scale, V bias, bool relu) {
   return relu ? (value < 0 ? V{} : value) : value;  // NaN stays NaN
 }
 
+// The activation of attention scores; its derivative at 0 is the slope, as torch has it.
+// V: one value, or a vector of them.
+template <class V, class T>
+MGG_BOTH V leaky_relu(V score, T slope) {
+  return score > 0 ? score : score * slope;
+}
+template <class V, class T>
+MGG_BOTH V leaky_relu_slope(V score, T slope) {
+  return score > 0 ? V{} + T(1) : V{} + slope;
+}
+
 // Philox4x32-10 (Salmon et al., SC '11): a counter of 128 bits and a key of 64 give four 32-bit words.
 struct Philox {
   uint32_t word[4];
 };
+using Counter = Philox;
 
-MGG_BOTH Philox philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t seed) {
+constexpr int philox_rounds = 10;
+constexpr uint32_t philox_factor0 = 0xD2511F53u, philox_factor2 = 0xCD9E8D57u;
+constexpr uint32_t philox_key0 = 0x9E3779B9u, philox_key1 = 0xBB67AE85u;  // what is added to the key each round
+
+MGG_BOTH Philox philox(const Counter& counter, uint64_t seed) {
+  uint32_t c0 = counter.word[0], c1 = counter.word[1], c2 = counter.word[2], c3 = counter.word[3];
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t(0xD2511F53u) * c0, p1 = uint64_t(0xCD9E8D57u) * c2;
+  for (int round = 0; round < philox_rounds; ++round) {
+    const uint64_t p0 = uint64_t(philox_factor0) * c0, p1 = uint64_t(philox_factor2) * c2;
     const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
     const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
     c1 = static_cast<uint32_t>(p1), c3 = static_cast<uint32_t>(p0);
     c0 = n0, c2 = n2;
-    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    k0 += philox_key0, k1 += philox_key1;
   }
   return {{c0, c1, c2, c3}};
 }
 
-// The four words of columns 4*quad .. 4*quad+3 of one node: the counter holds (column, node, stream, epoch).
-// Nodes are named by their original ids, so that no draw depends on ranks or on the numbering of rows.
-MGG_BOTH Philox draw(uint64_t seed, uint32_t epoch, uint32_t stream, uint64_t node, uint64_t quad) {
+// Of columns 4*quad .. 4*quad+3 of one node: (column, node, stream, epoch). Nodes are named by their original ids, so
+// that no draw depends on ranks or on the numbering of rows.
+MGG_BOTH Counter node_counter(uint32_t epoch, uint32_t stream, uint64_t node, uint64_t quad) {
   const uint32_t high = static_cast<uint32_t>(node >> 32) & 0xFFFFu;
-  return philox(static_cast<uint32_t>(quad), static_cast<uint32_t>(node), high << 16 | (stream & 0xFFFFu), epoch,
-                seed);
+  return {{static_cast<uint32_t>(quad), static_cast<uint32_t>(node), high << 16 | (stream & 0xFFFFu), epoch}};
+}
+
+// Of an edge and heads 4*quad .. 4*quad+3, by the original ids of both ends (below 2^36).
+MGG_BOTH Counter edge_counter(uint32_t epoch, uint32_t stream, uint64_t source, uint64_t target, uint32_t quad) {
+  const uint32_t high = static_cast<uint32_t>(source >> 32 & 0xFu) << 12 |
+                        static_cast<uint32_t>(target >> 32 & 0xFu) << 8 | (quad & 0xFFu);
+  return {{static_cast<uint32_t>(source), static_cast<uint32_t>(target), high << 16 | (stream & 0xFFFFu), epoch}};
+}
+
+MGG_BOTH Philox draw(uint64_t seed, uint32_t epoch, uint32_t stream, uint64_t node, uint64_t quad) {
+  return philox(node_counter(epoch, stream, node, quad), seed);
+}
+
+MGG_BOTH Philox draw_edge(uint64_t seed, uint32_t epoch, uint32_t stream, uint64_t source, uint64_t target,
+                          uint32_t quad) {
+  return philox(edge_counter(epoch, stream, source, target, quad), seed);
 }
 
 // Dropout keeps a value where its word is at least p * 2^32, and scales what it keeps by 1 / (1 - p).

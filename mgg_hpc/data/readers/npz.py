@@ -3,8 +3,8 @@
 ``indptr`` [N+1] and ``indices`` [E] are an in-edge CSR; the optional ``dir_indptr``, ``dir_indices`` the
 directed original of a symmetrised one; ``weight`` [E]. Features are ``x`` [N, F], or ``x_indptr``,
 ``x_indices``, ``x_data``, ``x_shape``. ``y`` is integer [N] (-1 unlabelled), or 0 and 1 [N, C].
-``train_mask``, ``val_mask``, ``test_mask`` are bool [N]; ``train_masks`` and so on bool [S, N] hold
-several splits.
+``train_mask``, ``val_mask``, ``test_mask`` are bool [N]; ``train_masks`` and so on hold several splits, bool
+[S, N] or, as PyG has them under either name, [N, S].
 """
 
 from __future__ import annotations
@@ -171,11 +171,21 @@ def _labels(arrays: _Arrays, nodes: int) -> dict[str, Any]:
 
 
 def _masks(arrays: _Arrays, nodes: int, split: int | None) -> tuple[np.ndarray | None, ...]:
+    several = len(arrays.peek("train_mask") or ()) == 2
     if split is None:
+        if several:
+            raise InputError(f"{arrays.path}: train_mask holds several splits; choose one, as by --split 0")
         return tuple(arrays.get(f"{name}_mask", "bool", nodes) for name in SPLIT)
-    found = [arrays.need(f"{name}_masks", "bool", None, nodes) for name in SPLIT]
+    found = [_splits(arrays, f"{name}_mask" + ("" if several else "s"), nodes) for name in SPLIT]
     if not 0 <= split < min(map(len, found)):
         raise InputError(
             f"{arrays.path} has splits 0 .. {min(map(len, found)) - 1}; there is no split {split}"
         )
     return tuple(masks[split].copy() for masks in found)
+
+
+def _splits(arrays: _Arrays, name: str, nodes: int) -> np.ndarray:
+    """Several masks, bool [S, N]."""
+    if (arrays.peek(name) or ())[:1] == (nodes,):
+        return arrays.need(name, "bool", nodes, None).T
+    return arrays.need(name, "bool", None, nodes)

@@ -2,47 +2,146 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ...errors import InputError
+from ...plan.layout import RowFormat
 from .base import BY_WIDTH, Backend, Geometry, Options
 
 # What "auto" stands for on CPUs. Blocks of 4,096 edges are small against a thread's share and large against the
 # cost of claiming one.
 DEFAULT_GEOMETRY = Geometry(ps=256, dist=BY_WIDTH, wpb=16)
 
+ON_CPUS = ("auto", "serial", "shm", "shmem")
 
-def choose(name: str, comm: Any, options: Options) -> tuple[Backend, str]:
-    """The backend ``name`` for this communicator, and why it was taken. Collective.
 
-    Raises InputError where a backend asked for by name cannot run, and says what is missing.
+@dataclass(frozen=True)
+class Request:
+    """What a job asks of a backend. ps, dist, wpb: None for what the backend takes where nobody asks for others.
+
+    widest: the widest rows that will be summed.
     """
+
+    ps: int | None = None
+    dist: int | None = None
+    wpb: int | None = None
+    threads: int = 1
+    widest: RowFormat = field(default_factory=lambda: RowFormat(np.dtype(np.float32), 1))
+
+    def options(self, default: Geometry) -> Options:
+        """With a backend's defaults."""
+        geometry = Geometry(
+            default.ps if self.ps is None else self.ps,
+            default.dist if self.dist is None else self.dist,
+            default.wpb if self.wpb is None else self.wpb,
+        )
+        return Options(geometry, self.threads)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A backend's name, and why it was taken. gpu: this rank's, a `cuda_rank.Gpu`."""
+
+    name: str
+    why: str
+    gpu: Any = None
+
+
+def choose(name: str, comm: Any, dtype: str = "float32", share_gpu: bool = False) -> Chosen:
+    """What ``name`` stands for on this communicator, found out before anything large is read. Collective.
+
+    dtype: of rows. share_gpu: whether several ranks may drive one GPU. Raises InputError, the same on all ranks, where
+    a backend asked for by name cannot run, and says what is missing.
+    """
+    without = ""
+    if name in ("auto", "cuda"):
+        gpu, without = _gpu(name, comm, dtype, share_gpu)
+        if gpu is not None:
+            return Chosen("cuda", "every rank has a GPU" if name == "auto" else "asked for", gpu)
+    return choose_cpu(name, comm, without)
+
+
+def choose_cpu(name: str, comm: Any, without: str = "") -> Chosen:
+    """The same among those of CPUs. without: why there are no GPUs, if anybody wonders."""
     from .. import mpi
 
     here = mpi.node(comm).size
-    if name == "auto" and comm.size == 1:
-        name, why = "serial", "one rank: its rows stay private"
-    elif name == "auto" and here == comm.size:
-        name, why = "shm", "all ranks on one node"
-    elif name == "auto":
-        name, why = "shmem", "ranks on several nodes"
-    else:
-        why = "asked for"
-    if name == "serial":
-        if comm.size > 1:
+    with mpi.agree(comm):
+        if name not in ON_CPUS:
+            raise InputError(f"run.backend: {name} is none of {', '.join(ON_CPUS)}")
+        if name == "serial" and comm.size > 1:
             raise InputError("run.backend: serial is for one rank; use shm (or auto) for several")
-        from .serial import SerialBackend, World
+        if name == "shm" and here != comm.size:
+            raise InputError(
+                f"run.backend: shm needs all {comm.size} ranks on one node, but this one holds {here}; "
+                "use shmem (or auto), or start the job on one node (sbatch --nodes=1)"
+            )
+    if name != "auto":
+        return Chosen(name, "asked for")
+    if comm.size == 1:
+        return Chosen("serial", f"one rank: its rows stay private{without}")
+    if here == comm.size:
+        return Chosen("shm", f"all ranks on one node{without}")
+    return Chosen("shmem", f"ranks on several nodes{without}")
 
-        return SerialBackend(0, World(1), options), why
-    if name == "shmem":
+
+def make(chosen: Chosen, comm: Any, request: Request) -> Backend:
+    """The backend itself. Collective. Raises InputError, the same on all ranks, where it cannot run as asked for."""
+    from .. import mpi
+
+    with mpi.agree(comm):
+        if chosen.name == "cuda":
+            from . import cuda_rank
+
+            return cuda_rank.backend(comm, chosen.gpu, request)
+        options = request.options(DEFAULT_GEOMETRY)
+        if chosen.name == "serial":
+            from .serial import SerialBackend, World
+
+            return SerialBackend(0, World(1), options)
+        if chosen.name == "shm":
+            from .shm import SharedBackend
+
+            return SharedBackend(comm, options)
         from .shmem import ShmemBackend
 
-        return ShmemBackend(comm, options), why
-    if here != comm.size:
-        raise InputError(
-            f"run.backend: shm needs all {comm.size} ranks on one node, but this one holds {here}; "
-            "use shmem (or auto), or start the job on one node (sbatch --nodes=1)"
-        )
-    from .shm import SharedBackend
+        return ShmemBackend(comm, options)
 
-    return SharedBackend(comm, options), why
+
+@contextmanager
+def closed_on_error(backend: Backend) -> Iterator[None]:
+    """Ends what a backend has started where all ranks meet the same error; after any other the job is ended."""
+    try:
+        yield
+    except InputError:
+        backend.close()
+        raise
+
+
+def _gpu(name: str, comm: Any, dtype: str, share: bool) -> tuple[Any, str]:
+    """This rank's where every rank has one; else None, and why not, where there is a driver for GPUs."""
+    if name == "auto" and not all(comm.allgather(_has_driver())):
+        return None, ""
+    from . import cuda_rank
+
+    try:
+        return cuda_rank.take(comm, dtype, share), ""
+    except InputError as error:
+        if name == "cuda":
+            raise
+        return None, f"; no GPUs: {error}"
+
+
+def _has_driver() -> bool:
+    """Whether CUDA's driver is installed. Nothing else of CUDA is loaded where it is not."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True

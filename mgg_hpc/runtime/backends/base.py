@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,12 +45,17 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class Draw:
-    """What dropout draws depends on beside node and column: seed, epoch, and a stream for each place in a model."""
+    """What dropout draws depends on beside node and column: seed, epoch, and a stream for each place in a model.
+
+    epoch_at: int32 [1] on the backend's device that holds the epoch instead; what CUDA graphs read anew at each
+    replay. Host backends never get one.
+    """
 
     p: float
     seed: int
     epoch: int
     stream: int
+    epoch_at: Any = None
 
 
 @dataclass
@@ -81,32 +87,48 @@ class Rows:
         flat = self.buffer[: count * format.row_bytes].view(dtype)
         return flat.reshape(count, format.stride)[:, : format.dim]
 
-    def shaped(self, dim: int) -> Rows:
-        """The same storage as rows of another width, where that fits.
+    def shaped(self, dim: int, counts: NDArray[np.int64] | None = None) -> Rows:
+        """The same storage as rows of another width, where that fits. counts: how many, where that changes too.
 
         Raises ValueError where it does not.
         """
-        format = RowFormat(self.format.dtype, dim)
-        if int(self.counts[self.rank]) * format.row_bytes > len(self.buffer):
+        format, counts = RowFormat(self.format.dtype, dim), self.counts if counts is None else counts
+        if int(counts[self.rank]) * format.row_bytes > len(self.buffer):
             raise ValueError(f"rows of width {dim} do not fit storage made for width {self.format.dim}")
-        return Rows(format, self.addresses, self.counts, self.buffer, self.rank, self.symmetric)
+        return Rows(format, self.addresses, counts, self.buffer, self.rank, self.symmetric)
 
 
 @dataclass
 class Meter:
     """What aggregations over symmetric rows cost since the last reset.
 
-    Seconds, and bytes of the rows read from this rank and from others (without padding).
+    Seconds, and bytes of the rows read from this rank and from others (without padding). later: seconds of calls that
+    may still run, each known when it has ended.
     """
 
     seconds: float = 0.0
     local_bytes: int = 0
     remote_bytes: int = 0
     remote_rows: int = 0
+    later: list[Callable[[], float]] = field(default_factory=list)
 
-    def reset(self) -> None:
-        """Start again from nothing."""
+    def taken(self) -> Meter:
+        """What was counted so far; counting starts again from nothing."""
+        found = replace(self)
         self.seconds, self.local_bytes, self.remote_bytes, self.remote_rows = 0.0, 0, 0, 0
+        self.later = []
+        return found
+
+    def add(self, other: Meter) -> None:
+        """Count as much again, but for what it took."""
+        self.local_bytes += other.local_bytes
+        self.remote_bytes += other.remote_bytes
+        self.remote_rows += other.remote_rows
+
+    def settle(self) -> None:
+        """Add up the seconds of calls, all of which have ended."""
+        self.seconds += sum(each() for each in self.later)
+        self.later = []
 
 
 @dataclass
@@ -118,10 +140,28 @@ class Options:
     meter: Meter = field(default_factory=Meter)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """An aggregation in two calls: its transfer without its sums, and its sums without the transfer."""
+
+    move: Callable[[], None]
+    add: Callable[[], None]
+
+
 def check_operation(op: str, reduce: str, edge: Any) -> None:
     """Raises ValueError for what `Backend.aggregate` does not know, or a "mul" without edges."""
     if reduce not in REDUCTIONS or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
         raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")
+
+
+class Recording(Protocol):
+    """What was launched, to be launched again."""
+
+    def replay(self) -> None:
+        """On the current stream."""
+
+    def reset(self) -> None:
+        """Let go of it; NCCL does not end before."""
 
 
 class Backend(Protocol):
@@ -143,6 +183,18 @@ class Backend(Protocol):
         """Whether every rank reads every other's symmetric rows through pointers. The same on all ranks."""
 
     @property
+    def edge_gets(self) -> bool:
+        """Whether EdgeKernels take the transfer "get" for rows that no pointer reaches."""
+
+    @property
+    def records(self) -> bool:
+        """Whether what this rank launches can be recorded in a CUDA graph. The same on all ranks."""
+
+    @property
+    def reads_epoch(self) -> bool:
+        """Whether dropout finds its epoch in the device's memory (`Draw.epoch_at`)."""
+
+    @property
     def halo_waves(self) -> int | None:
         """Of how many waves a plan's halo is; None: by its size."""
 
@@ -160,20 +212,48 @@ class Backend(Protocol):
         Collective where symmetric. Rows start as zeros.
         """
 
-    def reserve(self, nbytes: int) -> None:
-        """Make room for ``nbytes`` of symmetric memory on each rank, before any of it is allocated. Collective.
+    def release(self, rows: Rows) -> None:
+        """Give symmetric rows back before `close`, where the memory can be used again. Collective.
 
-        Raises InputError, the same on all ranks, where the memory of a node cannot hold it.
+        Nobody uses them any more, nor arrays over them.
         """
 
+    def reserve(self, nbytes: int, largest: int = 0) -> None:
+        """Make room for ``nbytes`` of symmetric memory on each rank, before any of it is allocated. Collective.
+
+        largest: the rank that needs as much, for what is said where there is less. Raises InputError, the same on all
+        ranks, where the memory of a node or a GPU cannot hold it.
+        """
+
+    def free_bytes(self) -> int | None:
+        """Free memory of this rank's GPU, as its part where several ranks share it; None on CPUs."""
+
+    def reserved_bytes(self) -> int:
+        """Symmetric memory that is reserved, and not allocated yet; it is not free any more."""
+
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
-        """Make what aggregations over ``plan`` keep, for rows up to this format. Collective; before `aggregate`."""
+        """Make what aggregations over ``plan`` keep, for rows up to this format. Collective; before `aggregate`.
+
+        Again for wider rows, when all ranks have ended what they summed over it.
+        """
 
     def padded(self, count: int, format: RowFormat) -> Any:
         """Private rows [count, dim] laid out as kernels store them."""
 
     def finish(self) -> None:
         """Wait for what this rank has launched."""
+
+    def stamp(self) -> Any:
+        """This point among what this rank has launched."""
+
+    def since(self, stamp: Any) -> Callable[[], float]:
+        """Seconds from there to here, known when what was launched before has ended."""
+
+    def record(self, launch: Callable[[], None]) -> Recording:
+        """What ``launch`` launches, without running it. Raises RuntimeError for what cannot be recorded."""
+
+    def sum_over_ranks(self, values: Any) -> None:
+        """Replace float values [n] by their sums over all ranks, the same bits on each of them. Collective."""
 
     def publish(self, rows: Rows) -> None:
         """This rank's written rows become readable by its peers, and theirs here: the layer's one barrier.
@@ -202,6 +282,14 @@ class Backend(Protocol):
         "halo".
         """
 
+    def apart(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Parts:
+        """What this sum's `aggregate` does, in parts, to be timed. Of a prepared plan; the first ``move`` comes first.
+
+        Both are collective where `aggregate` is. Nobody reads a row on its owner without summing it: what is read
+        there, ``move`` sums too. The sums are of other rows where the transfer leaves none here. Takes private memory
+        for rows and a copy of the plan, for as long as the parts are kept.
+        """
+
     def dropout(self, x: Any, out: Any, ids: Any, draw: Draw) -> None:
         """out[i, c] = x[i, c] / (1 - p) where the draw of (ids[i], c) keeps it, else 0; x, out [n, F] of one dtype.
 
@@ -221,26 +309,3 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give back all symmetric storage. Collective."""
-
-
-class EdgeKernels(Protocol):
-    """What attention and mini-batches need beside; the GPU's kernels so far."""
-
-    def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
-        """out_edge[e] = the dot product of dst[v] and src[u] for each edge u -> v, in the plan's order.
-
-        dst: [destinations, dim], padded rows of the source rows' dtype. out_edge: float32 [E].
-        """
-
-    def edge_softmax(self, plan: Plan, scores: Any, out: Any) -> None:
-        """out[e] = exp(scores[e]) / (the sum of exp(scores) over the edges of e's destination); float32 [E] both.
-
-        In the plan's order; ``out`` may be ``scores``.
-        """
-
-    def gather(self, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
-        """out[i] = row ids[i] of all PEs' rows, where PE p's are numbered bounds[p] .. bounds[p + 1] - 1.
-
-        ids: int64 [n]. out: [n, dim], padded rows of the table's dtype; on a symmetric allocation where some PE's rows
-        are not reachable by pointer. Raises ValueError for an id outside the bounds.
-        """

@@ -6,7 +6,8 @@ a GPU's tensors and over the host memory of the tests' shim.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,20 +18,22 @@ from ...errors import InputError
 from ...plan import crossing, launch
 from ...plan.launch import Launch, Limits
 from ...plan.layout import RowFormat
+from ...plan.parts import moving_only
 from ...plan.workload import Plan
-from . import cuda_dropout
-from .base import Draw, Epilogue, Geometry, Options, Rows, check_operation
+from . import apart, cuda_dropout
+from .base import Draw, Epilogue, Geometry, Options, Parts, Recording, Rows, check_operation
 from .cuda_arrays import flat, name_of, padded_rows
+from .cuda_edges import DeviceEdges
+from .cuda_gather import Gathers
 from .cuda_halo import Halo
 from .cuda_memory import Memory
 from .cuda_module import limits_of
+from .cuda_study import Study
 from .world import Peers
 
 # Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
 DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
 THREADS = 256  # of a block, of kernels that have no wpb
-PUT_OFF_BYTES = 256 << 20  # for sums that wait for more rows; with fewer, workers wait themselves
-MOST_TABLES = 64  # of gathers
 DEFAULT_CHANNEL = 1  # NVSHMEMX_QP_DEFAULT
 
 
@@ -41,24 +44,10 @@ def default_geometry(widest: RowFormat, limits: Limits) -> Geometry:
     return replace(default, ps=ps)
 
 
-@dataclass(frozen=True)
-class Study:
-    """Schedules that MGG's are compared with (OSDI '23, section 5.4; arXiv, section 2); the defaults are MGG's.
+class DeviceBackend(DeviceEdges):
+    """One rank on one GPU, among others on other GPUs, or on this one.
 
-    partition: split destinations of many edges into neighbour partitions. interleave: ask for remote rows `dist` stages
-    ahead, or when they are needed. level: who gets a row, a "thread", a "warp" or a "block". bulk: sum nothing before
-    all of a halo has arrived. put_off_bytes: memory for sums that wait for rows.
-    """
-
-    partition: bool = True
-    interleave: bool = True
-    level: str = "warp"
-    bulk: bool = False
-    put_off_bytes: int = PUT_OFF_BYTES
-
-
-class DeviceBackend:
-    """One rank on one GPU, among others on other GPUs, or on this one. See Backend and EdgeKernels for what calls do.
+    See Backend, EdgeKernels and DeviceKernels for what calls do.
 
     Launches go to the memory's current stream and are not waited for; calls over one plan share scratch memory, and so
     belong on one stream.
@@ -70,6 +59,8 @@ class DeviceBackend:
     cache_bytes = 0  # other GPUs' rows are not kept in this one's cache
     probe_rows = 1 << 18  # launches take longer than moving a few thousand rows
     share = 1.0  # of the blocks that the GPU holds at once; less where other ranks run kernels on it
+    records, reads_epoch, edge_gets = False, True, False
+    timed = False  # whether the meter takes times: two events a call, which somebody has to settle
 
     def __init__(
         self,
@@ -84,19 +75,23 @@ class DeviceBackend:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
         self.rank, self.size, self.geometry, self.meter = rank, world.size, options.geometry, options.meter
         self.memory, self.study = memory, study or Study()
-        self._symmetric_memory = world.memory or memory
-        self._table_memory = table_memory or self._symmetric_memory
-        self.has_gets = world.gets
+        self.native, self._made = module, 0
+        self.join(world, table_memory)
         self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
         self.chunk_bytes = crossing.CHUNK_BYTES
-        self.native, self._world, self._made = module, world, 0
-        self.limits = limits_of(module)
+        self.limits, self.gathers = limits_of(module), Gathers(module)
         self._plans: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
-        self._gathers: dict[tuple[bytes, bytes, int], Any] = {}
         self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
         self._halos: WeakKeyDictionary[Plan, Halo] = WeakKeyDictionary()
+        self._moves: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
         self._stages: WeakKeyDictionary[Plan, Rows] = WeakKeyDictionary()
         self._channel_table: Any = None
+
+    def join(self, world: Peers, table_memory: Memory | None = None) -> None:
+        """Be one of these ranks from now on."""
+        self._world, self.has_gets = world, world.gets
+        self._symmetric_memory = world.memory or self.memory
+        self._table_memory = table_memory or self._symmetric_memory
 
     @property
     def device(self) -> str:
@@ -131,8 +126,36 @@ class DeviceBackend:
         counts[self.rank] = count
         return self.rows(counts, format, symmetric=False).local
 
-    def reserve(self, nbytes: int) -> None:
+    def reserve(self, nbytes: int, largest: int = 0) -> None:
         """See Backend.reserve; memory is found as it is asked for."""
+
+    def release(self, rows: Rows) -> None:
+        """See Backend.release; `close` gives back all at once."""
+
+    def free_bytes(self) -> int:
+        """See Backend.free_bytes."""
+        return int(self.native.memory()[0])
+
+    def reserved_bytes(self) -> int:
+        """See Backend.reserved_bytes."""
+        return 0
+
+    def stamp(self) -> Any:
+        """See Backend.stamp."""
+        return self.memory.stamp()
+
+    def since(self, stamp: Any) -> Callable[[], float]:
+        """See Backend.since."""
+        return self.memory.since(stamp)
+
+    def record(self, launch: Callable[[], None]) -> Recording:
+        """See Backend.record."""
+        return self.memory.record(launch)
+
+    def sum_over_ranks(self, values: Any) -> None:
+        """See Backend.sum_over_ranks; ranks that one process plays have nobody to run it."""
+        if self.size > 1:
+            raise TypeError("sum_over_ranks: ranks of one process")
 
     def finish(self) -> None:
         """See Backend.finish: what the current stream has."""
@@ -144,15 +167,15 @@ class DeviceBackend:
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """See Backend.prepare: stagings and signals of a halo, and the ring of gets that no pointer serves."""
-        if crossing.extent(plan) and plan not in self._halos:
+        halo = self._halos.get(plan)
+        if crossing.extent(plan) and (halo is None or halo.widest < widest.row_bytes):
             self._halos[plan] = Halo(self, plan, widest)
-        if plan.transfer == "get" and self.has_gets and plan not in self._stages:
+        if plan.transfer == "get" and self.has_gets:
             # As large on every rank, whatever its plan is: as much as blocks of this kernel that fit at once need.
             made = self._fitting("get", "sum", self._asked("get", 0, 1, widest), widest)
-            nbytes = self._at_once(made) * self._staged(made)
-            self._stages[plan] = self.symmetric(
-                nbytes // launch.PACK, RowFormat(np.dtype(np.uint8), launch.PACK)
-            )
+            packs = self._at_once(made) * self._staged(made) // launch.PACK
+            if plan not in self._stages or self._stages[plan].counts[0] < packs:
+                self._stages[plan] = self.symmetric(packs, RowFormat(np.dtype(np.uint8), launch.PACK))
         self._world.barrier(self.memory.stream())  # no peer writes before this rank's memory is zeroed
 
     def ready(self, plan: Plan, src: Rows, reduce: str = "sum") -> None:
@@ -259,7 +282,7 @@ class DeviceBackend:
             epilogue.relu,
         )
         native, made = self.native_plan(plan), self.launch(plan, src.format, reduce)
-        self._count(plan, src.format)
+        began = self.stamp() if self.timed else None
         if crossing.crosses(plan):
             self.halo(plan).aggregate(self, plan, kind, src, total, made)
         elif plan.transfer == "get" and plan.remote_edges:
@@ -268,6 +291,17 @@ class DeviceBackend:
             )
         else:
             getattr(native, f"aggregate_{kind}")(self._rows(src), total, self.geometry_of(made))
+        if plan.transfer != "none":
+            self._count(plan, src.format, began)
+
+    def apart(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Parts:
+        """See Backend.apart."""
+        moves = moving_only(plan, edges=plan.transfer != "halo")
+        prepared: tuple[WeakKeyDictionary[Plan, Any], ...] = (self._halos, self._stages)
+        for made in prepared:
+            if plan in made:
+                made[moves] = made[plan]
+        return apart.parts(self, plan, moves, op, src, out, edge, self.ready)
 
     def halo(self, plan: Plan) -> Halo:
         """The exchange of a prepared plan. Raises ValueError for any other."""
@@ -275,8 +309,8 @@ class DeviceBackend:
             raise ValueError("aggregate: a plan with a halo must be prepared first (Backend.prepare)")
         return self._halos[plan]
 
-    def _count(self, plan: Plan, format: RowFormat) -> None:
-        """What a call moves: `halo` each distinct row once, a ring all rows, the others a row an edge."""
+    def _count(self, plan: Plan, format: RowFormat, began: Any) -> None:
+        """What a call took, and moves: `halo` each distinct row once, a ring all rows, the others a row an edge."""
         rows = plan.remote_edges if plan.lists is None else len(plan.lists.send_rows)
         if isinstance(plan, crossing.RingPlan):
             rows = plan.sent
@@ -284,6 +318,8 @@ class DeviceBackend:
         self.meter.local_bytes += plan.local_edges * row_bytes
         self.meter.remote_bytes += rows * row_bytes
         self.meter.remote_rows += rows
+        if began is not None:
+            self.meter.later.append(self.since(began))
 
     def _get(self, plan: Plan, src: Rows) -> Any:
         unreached = np.flatnonzero((src.addresses == 0) & (src.counts > 0))
@@ -308,51 +344,19 @@ class DeviceBackend:
             len(self.channels),
         )
 
-    def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
-        """See EdgeKernels.sddmm."""
-        made, (lanes, _) = self.native_plan(plan), launch.shape(src.format)
-        getattr(made, f"sddmm_{name_of(src.format)}")(
-            self._rows(src),
-            padded_rows(self.memory, "dst", dst, plan.destinations, src.format),
-            flat(self.memory, "out_edge", out_edge, plan.edges),
-            self.spread(lanes, made.tasks),
-        )
-
     def edge_softmax(self, plan: Plan, scores: Any, out: Any) -> None:
-        """See EdgeKernels.edge_softmax."""
+        """See DeviceKernels.edge_softmax."""
         made = self.native_plan(plan)
-        scores_at, out_at = (
-            flat(self.memory, *named, plan.edges) for named in (("scores", scores), ("out", out))
-        )
-        made.edge_softmax(scores_at, out_at, self.spread(8, made.tasks))
+        arrays = (flat(self.memory, *named, plan.edges) for named in (("scores", scores), ("out", out)))
+        made.edge_softmax(*arrays, self.spread(8, made.tasks))
 
     def gather(self, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
-        """See EdgeKernels.gather."""
-        count = self.memory.kind(ids)[1][0] if len(self.memory.kind(ids)[1]) else 0
-        ids_at = flat(self.memory, "ids", ids, count, "int64")
-        unreached = np.flatnonzero((table.addresses == 0) & (table.counts > 0))
-        if len(unreached) and not self.has_gets:
-            raise ValueError(
-                f"gather: rows of PE {unreached[0]} are not reachable by pointer from PE {self.rank}, "
-                "and NVSHMEM does not run"
-            )
-        if count and not (int(ids.min()) >= 0 and int(ids.max()) < int(bounds[-1])):
+        """See DeviceKernels.gather; waits for the ids."""
+        if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < int(bounds[-1])):
             raise ValueError(
                 f"gather: ids of {int(ids.min())} .. {int(ids.max())}, of {int(bounds[-1])} rows"
             )
-        lanes, _ = launch.shape(table.format)
-        at = padded_rows(self.memory, "out", out, count, table.format)
-        self._gathers_of(table, bounds).rows(ids_at, count, at, self.spread(lanes, count))
-
-    def _gathers_of(self, table: Rows, bounds: NDArray[np.int64]) -> Any:
-        """The tables of a gather in device memory, kept from call to call."""
-        row_bytes, mine = table.format.row_bytes, int(table.addresses[self.rank])
-        key = (bounds.tobytes(), table.addresses.tobytes(), row_bytes)
-        if key not in self._gathers:
-            if len(self._gathers) >= MOST_TABLES:
-                self._gathers.clear()
-            self._gathers[key] = self.native.Gathers(bounds, table.addresses, mine, row_bytes)
-        return self._gathers[key]
+        self.gathers.rows(self, table, bounds, ids, out)
 
     def dropout(self, x: Any, out: Any, ids: Any, draw: Draw) -> None:
         """See Backend.dropout."""

@@ -32,6 +32,18 @@ def flat(memory: Memory, name: str, array: Any, count: int, dtype: str = "float3
     return memory.address(array)
 
 
+def edge_values(memory: Memory, name: str, array: Any, edges: int) -> tuple[int, int]:
+    """The address of contiguous float32 values of edges, [E] or [E, H], and H. Raises ValueError for anything else."""
+    kind, shape, strides = memory.kind(array)
+    heads = shape[1] if len(shape) == 2 else 1
+    apart = (edges > 1 and strides[0] != heads) or (edges > 0 and heads > 1 and strides[1] != 1)
+    if kind != "float32" or shape not in ((edges,), (edges, heads)) or heads < 1 or apart:
+        raise ValueError(
+            f"{name}: {kind} {list(shape)}; expected contiguous float32 [{edges}] or [{edges}, heads]"
+        )
+    return memory.address(array), heads
+
+
 def padded_rows(memory: Memory, name: str, array: Any, count: int, format: RowFormat) -> int:
     """The address of padded rows. Raises ValueError for anything else."""
     kind, shape, strides = memory.kind(array)

@@ -10,6 +10,7 @@ from ...plan import launch
 from ...plan.layout import RowFormat
 from .base import Draw
 from .cuda_arrays import checked_name, flat, rows_of
+from .cuda_memory import Memory
 
 if TYPE_CHECKING:
     from .cuda import DeviceBackend
@@ -25,7 +26,13 @@ def rows(backend: DeviceBackend, x: Any, out: Any, ids: Any, draw: Draw) -> None
     places = [*rows_of(memory, "x", x, dtype, shape), *rows_of(memory, "out", out, dtype, shape)]
     lanes, _ = launch.shape(RowFormat(np.dtype(dtype), shape[1]))
     grid = backend.spread(lanes, shape[0])
-    run(*places, flat(memory, "ids", ids, shape[0], "int64"), *shape, _drawn(backend, draw), grid)
+    run(
+        *places,
+        flat(memory, "ids", ids, shape[0], "int64"),
+        *shape,
+        drawn(memory, backend.native, draw),
+        grid,
+    )
 
 
 def values(backend: DeviceBackend, arrays: tuple[Any, Any, Any, Any, Any], draw: Draw) -> None:
@@ -39,10 +46,12 @@ def values(backend: DeviceBackend, arrays: tuple[Any, Any, Any, Any, Any], draw:
         flat(memory, "out", out, stored),
         flat(memory, "ids", ids, count, "int64"),
         count,
-        _drawn(backend, draw),
+        drawn(memory, backend.native, draw),
         backend.spread(CSR_LANES, count),
     )
 
 
-def _drawn(backend: DeviceBackend, draw: Draw) -> Any:
-    return backend.native.Drawn(draw.p, draw.seed, draw.epoch, draw.stream)
+def drawn(memory: Memory, native: Any, draw: Draw) -> Any:
+    """A draw as the module takes it."""
+    epoch_at = flat(memory, "epoch_at", draw.epoch_at, 1, "int32")
+    return native.Drawn(draw.p, draw.seed, draw.epoch, draw.stream, epoch_at)

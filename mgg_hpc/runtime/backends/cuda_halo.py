@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,7 +22,7 @@ CLAIMS, MOST_CLAIMED = 16, 16  # a worker takes work at least so often, and at m
 
 
 class Halo:
-    """The exchange of one plan. Making it is collective, and so is every call.
+    """The exchange of one plan, and of others that move the same rows. Making it is collective, and so is every call.
 
     rows of up to ``widest.row_bytes`` bytes can cross.
     """
@@ -33,7 +34,7 @@ class Halo:
         capacity, most_sent = extent
         self.widest = widest.row_bytes
         self._fewest = crossing.rows_a_chunk(self.widest, backend.chunk_bytes)
-        self._made: dict[int, tuple[Crossing, Any]] = {}
+        self._made: WeakKeyDictionary[Plan, dict[int, tuple[Crossing, Any]]] = WeakKeyDictionary()
         words = self.crossing(backend, plan, self.widest)[0].signals
         # Two stagings, for odd and even calls; an outbox only where some peer has to be sent what it shall have.
         self._staging = backend.symmetric(2 * capacity, widest)
@@ -47,7 +48,8 @@ class Halo:
         """What crosses for rows of this size, and the same on the GPU. Raises ValueError for rows beyond the widest."""
         if row_bytes > self.widest:
             raise ValueError(f"halo: rows of {row_bytes} bytes; prepared for up to {self.widest}")
-        if row_bytes not in self._made:
+        made = self._made.setdefault(plan, {})
+        if row_bytes not in made:
             rows = crossing.rows_a_chunk(row_bytes, backend.chunk_bytes)
             found = crossing.in_chunks(plan, rows, self._fewest)
             native = backend.native.Crossing(
@@ -59,8 +61,8 @@ class Halo:
                 found.owners,
                 found.credits,
             )
-            self._made[row_bytes] = (found, native)
-        return self._made[row_bytes]
+            made[row_bytes] = (found, native)
+        return made[row_bytes]
 
     def exchange(self, backend: DeviceBackend) -> Any:
         """The native exchange, made at the first call, when all ranks have allocated."""
@@ -94,17 +96,29 @@ class Halo:
         getattr(self.exchange(backend), f"ready_{kind}")(halo, backend.geometry_of(launch))
 
     def aggregate(
-        self, backend: DeviceBackend, plan: Plan, kind: str, src: Rows, total: Any, launch: Launch
+        self,
+        backend: DeviceBackend,
+        plan: Plan,
+        kind: str,
+        src: Rows,
+        total: Any,
+        launch: Launch,
+        *,
+        holds: bool = False,
     ) -> None:
-        """Push, and sum; see Backend.aggregate. ``total``: a native Sum."""
+        """Push, and sum; see Backend.aggregate. ``total``: a native Sum. holds: what has arrived stays where it is
+        until the exchange is told to let go.
+        """
         _, native = self.crossing(backend, plan, src.format.row_bytes)
         run = getattr(backend.native_plan(plan), f"halo_{kind}")
-        halo = self._halo(backend, plan, src.format, launch)
+        halo = self._halo(backend, plan, src.format, launch, holds)
         address = int(src.addresses[backend.rank])
         exchange = self.exchange(backend)
         run(address, src.format.dim, total, exchange, native, halo, backend.geometry_of(launch))
 
-    def _halo(self, backend: DeviceBackend, plan: Plan, format: RowFormat, launch: Launch) -> Any:
+    def _halo(
+        self, backend: DeviceBackend, plan: Plan, format: RowFormat, launch: Launch, holds: bool = False
+    ) -> Any:
         workers = launch.blocks * launch.threads // launch.lanes
         # A task's columns in both sums (cuda/halo.cuh), of float32, and what is known of it.
         each = 2 * launch.lanes * launch.packs * 16 // format.dtype.itemsize * 4 + 32
@@ -116,7 +130,8 @@ class Halo:
         pushers = min(self.pushes(backend, plan, format.row_bytes), max(1, launch.blocks // PUSHING, idle))
         alone = backend.share == 1
         claim = int(np.clip(work // (CLAIMS * workers), 1, MOST_CLAIMED))
-        return backend.native.Halo(pushers, claim, slots, backend.study.bulk, alone, *self.stamps)
+        bulk = backend.study.bulk or holds  # who sums nothing would not wait
+        return backend.native.Halo(pushers, claim, slots, bulk, alone, *self.stamps, holds)
 
     def rows_pushed(self) -> int:
         """By this rank, in all calls, as its kernels have counted; waits for them."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...errors import InputError
+from .base import Recording
 
 
 @contextlib.contextmanager
@@ -29,6 +32,9 @@ def nothing_freed() -> Iterator[None]:
 
 class Memory(Protocol):
     """Arrays of the memory that kernels run over."""
+
+    def begin(self, device: int) -> None:
+        """From now on this process uses this GPU, on a stream of its own. Raises InputError where it cannot."""
 
     def zeros(self, nbytes: int) -> Any:
         """uint8 [nbytes], aligned to 256 bytes."""
@@ -51,6 +57,18 @@ class Memory(Protocol):
     def finish(self) -> None:
         """Waits for what that stream has."""
 
+    def stamp(self) -> Any:
+        """A point on that stream; None while a CUDA graph is recorded, in which nothing can be timed."""
+
+    def since(self, stamp: Any) -> Callable[[], float]:
+        """Seconds from a point to the present one, known when the stream has got here."""
+
+    def record(self, launch: Callable[[], None]) -> Recording:
+        """What ``launch`` launches on that stream, without running it. Raises RuntimeError where that cannot be."""
+
+    def column_sums(self, rows: Any) -> Any:
+        """Of float32 rows [n, F], added in float64 in the order of rows; float32 [F]."""
+
 
 class TorchMemory:
     """Tensors on the current GPU, and torch's current stream."""
@@ -59,6 +77,21 @@ class TorchMemory:
         import torch
 
         self._torch = torch
+
+    def begin(self, device: int) -> None:
+        """See Memory."""
+        cuda = self._torch.cuda
+        if not cuda.is_available():
+            raise InputError(
+                f"torch {self._torch.__version__} finds no GPU: it is built without CUDA, or for another driver; "
+                "install a torch that is built for this machine's CUDA"
+            )
+        cuda.set_device(device)
+        # Not the default one, on which no CUDA graph can be recorded.
+        cuda.set_stream(cuda.Stream())
+        # Some containers turn on TF32, which keeps 10 bits of each factor; half products are added in float32.
+        self._torch.set_float32_matmul_precision("highest")
+        self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def zeros(self, nbytes: int) -> Any:
         """See Memory; torch's allocations are aligned to 512 bytes."""
@@ -91,6 +124,40 @@ class TorchMemory:
     def finish(self) -> None:
         """See Memory."""
         self._torch.cuda.current_stream().synchronize()
+
+    def stamp(self) -> Any:
+        """See Memory."""
+        if self._torch.cuda.is_current_stream_capturing():
+            return None
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def since(self, stamp: Any) -> Callable[[], float]:
+        """See Memory."""
+        now = self.stamp()
+        return lambda: stamp.elapsed_time(now) / 1e3
+
+    def record(self, launch: Callable[[], None]) -> Recording:
+        """See Memory; as a CUDA graph."""
+        cuda = self._torch.cuda
+        graph = cuda.CUDAGraph()
+        cuda.synchronize()
+        # Other threads may ask the GPU meanwhile: NCCL's does.
+        with (
+            nothing_freed(),
+            cuda.graph(graph, stream=cuda.current_stream(), capture_error_mode="thread_local"),
+        ):
+            launch()
+        made: Recording = graph
+        return made
+
+    def column_sums(self, rows: Any) -> Any:
+        """See Memory."""
+        total = rows[0].double()
+        for row in rows[1:]:
+            total += row
+        return total.float()
 
 
 class PinnedMemory(TorchMemory):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,15 @@ def checked(module: Any) -> Any:
     if module.struct_sizes() != structs or not same:
         raise InputError("the native module mgg_hpc._cuda is of another version; install this package again")
     return module
+
+
+@contextmanager
+def as_input_error() -> Iterator[None]:
+    """What CUDA, or NVSHMEM, says where it does not start is about the machine, and not about this program."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise InputError(str(error).splitlines()[0]) from error
 
 
 def need_device(module: Any) -> int:

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
-from ...plan.layout import ROW_ALIGNMENT
 from .. import mpi
 from .cuda_memory import Memory
+from .cuda_module import as_input_error
 from .world import everybody
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+ALIGNMENT = 512  # bytes; NVSHMEM's own
 SIDE_BY_SIDE = "kernels run side by side (MPS)"
 SHARED_GPU = {3: "kernels take turns", 4: SIDE_BY_SIDE}  # nvshmemx_init_status_t
-
-
-@contextmanager
-def _as_input_error() -> Iterator[None]:
-    """What NVSHMEM says where it does not start is about the machine, and not about this program."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise InputError(str(error)) from error
 
 
 class Job:
     """All ranks of a communicator as PEs of the same numbers. Making it is collective, and starts NVSHMEM.
 
     memory: arrays on this rank's GPU. reaches(rank, peer): whether kernels of ``rank`` may use pointers to memory of
-    ``peer`` where there are any. Only one job can run in a process at a time. Raises InputError, the same on all
-    ranks, where NVSHMEM does not start.
+    ``peer`` where there are any. Only one job can run in a process at a time. Raises InputError where NVSHMEM does
+    not start: on the ranks where it fails, which ends the others.
     """
 
     def __init__(
@@ -48,15 +38,15 @@ class Job:
     ) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._module, self._reaches, self._of = module, reaches, memory
-        self._held: list[int] = []
-        made, status = None, 0
-        with mpi.agree(comm), _as_input_error():
+        made = None
+        with mpi.agree(comm), as_input_error():
             made = module.nvshmem_unique_id() if self.rank == 0 else None
         unique_id = comm.bcast(made)
-        with mpi.agree(comm), _as_input_error():
+        # Not within `agree`: where only some ranks fail, the others wait for them in here, and not for their word.
+        with as_input_error():
             status = module.nvshmem_start(unique_id, self.rank, self.size)
         self.shared_gpu = SHARED_GPU.get(status, "")
-        self.memory = SymmetricMemory(module, memory, self._held)
+        self.memory = SymmetricMemory(module, memory)
         probe = memory.address(self.memory.zeros(1))
         reached = self._seen(probe).all()
         self.gets = not all(comm.allgather(bool(reached)))
@@ -80,8 +70,7 @@ class Job:
         """Give back all symmetric memory, which no array may use any more. Collective; waits for all PEs' kernels."""
         self.barrier(self._of.stream())
         self._of.finish()
-        while self._held:
-            self._module.nvshmem_release(self._held.pop())
+        self.memory.release()
 
     def finish(self) -> None:
         """Give everything back, and end NVSHMEM. Collective."""
@@ -90,20 +79,45 @@ class Job:
 
 
 class SymmetricMemory:
-    """Bytes on the symmetric heap, seen as arrays of another Memory: allocating is collective.
+    """Bytes on the symmetric heap, seen as arrays of another Memory.
 
-    held: where addresses are kept until all are given back.
+    Arrays are cut from a block that was reserved, or allocated one by one where it has no room: collective then, and
+    RuntimeError where the heap has none. left: bytes of the block that are not cut yet.
     """
 
-    def __init__(self, module: Any, of: Memory, held: list[int]) -> None:
-        self._module, self._of, self._held = module, of, held
+    def __init__(self, module: Any, of: Memory) -> None:
+        self._module, self._of = module, of
+        self._held: list[int] = []
+        self._next, self.left = 0, 0
+
+    def reserve(self, nbytes: int) -> None:
+        """Allocate a block, from which arrays are cut from now on. Collective.
+
+        Raises InputError where there is no room.
+        """
+        with as_input_error():
+            self._next, self.left = self._allocate(nbytes), nbytes
 
     def zeros(self, nbytes: int) -> Any:
-        """See Memory; as many bytes on every rank, or a few more. Raises RuntimeError where the heap has no room."""
-        size = max(nbytes, ROW_ALIGNMENT)  # an array of nothing has no address
-        self._held.append(self._module.nvshmem_allocate(size))
-        return self._of.view(self._held[-1], size)
+        """See Memory."""
+        nbytes = max(nbytes, 1)  # an array of nothing has no address
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        if size > self.left:
+            return self._of.view(self._allocate(size), nbytes)
+        at = self._next
+        self._next, self.left = at + size, self.left - size
+        return self._of.view(at, nbytes)
+
+    def _allocate(self, nbytes: int) -> int:
+        self._held.append(self._module.nvshmem_allocate(nbytes))
+        return self._held[-1]
 
     def address(self, array: Any) -> int:
         """See Memory."""
         return self._of.address(array)
+
+    def release(self) -> None:
+        """Give back everything. Collective."""
+        self._next, self.left = 0, 0
+        while self._held:
+            self._module.nvshmem_release(self._held.pop())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,9 +14,12 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...plan.layout import CHUNK, SEGMENT, RowFormat
+from ...plan.parts import moving_only
 from ...plan.workload import Plan
-from .. import cores
-from .base import Draw, Epilogue, Options, Rows, check_operation
+from .. import cores, mpi
+from . import apart
+from .base import Draw, Epilogue, Options, Parts, Recording, Rows, check_operation
+from .host_edges import HostEdges
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def padded(rows: int, format: RowFormat) -> NDArray[Any]:
     )
 
 
-class HostBackend:
+class HostBackend(HostEdges):
     """Kernels over rows that this process holds, reads through pointers, fetches, or is sent.
 
     Subclasses say where symmetric rows live, and by which transport they move.
@@ -72,14 +77,17 @@ class HostBackend:
 
     name = "host"
     device = "cpu"
-    reaches_peers = True
+    reaches_peers = edge_gets = True
+    records = reads_epoch = False
     halo_waves: int | None = None
     probe_rows = 16384  # more than a core's caches and its page table's hold
 
-    def __init__(self, rank: int, size: int, options: Options) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int, size: int, options: Options, comm: Any = None) -> None:
+        """comm: of all ranks; None where one process plays them."""
+        self.rank, self.size, self._comm = rank, size, comm
         self.meter, self.geometry, self.threads = options.meter, options.geometry, options.threads
-        self._host = load()
+        self._host: Any = load()
+        self._transport: Any = None  # subclasses make it
         self._schedules: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
 
@@ -95,7 +103,32 @@ class HostBackend:
     def finish(self) -> None:
         """See Backend.finish; calls return when they are done."""
 
-    def reserve(self, nbytes: int) -> None:
+    def free_bytes(self) -> None:
+        """See Backend.free_bytes."""
+
+    def reserved_bytes(self) -> int:
+        """See Backend.reserved_bytes."""
+        return 0
+
+    def stamp(self) -> float:
+        """See Backend.stamp."""
+        return time.perf_counter()
+
+    def since(self, stamp: float) -> Callable[[], float]:
+        """See Backend.since; calls return when they are done."""
+        taken = time.perf_counter() - stamp
+        return lambda: taken
+
+    def record(self, launch: Callable[[], None]) -> Recording:
+        """See Backend.record."""
+        raise RuntimeError("CPUs record nothing")
+
+    def sum_over_ranks(self, values: NDArray[Any]) -> None:
+        """See Backend.sum_over_ranks; in rank order."""
+        if self._comm is not None:
+            mpi.sum_in_rank_order(self._comm, values)
+
+    def reserve(self, nbytes: int, largest: int = 0) -> None:
         """See Backend.reserve; nothing to do where memory is found as it is asked for."""
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
@@ -112,6 +145,19 @@ class HostBackend:
     def _symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         raise TypeError(f"{self.name} has no symmetric storage")
 
+    def release(self, rows: Rows) -> None:
+        """See Backend.release; subclasses give the memory back."""
+        rows.addresses[:] = 0  # transports look rows up there
+
+    def close(self) -> None:
+        """See Backend.close; subclasses give the memory back.
+
+        Lets go of everything native: torch keeps what tensors of a program's end were made by, and so this backend.
+        """
+        self._schedules.clear()
+        self._exchanges.clear()
+        self._host = self._transport = None
+
     @property
     def transport_address(self) -> int:
         """Where this backend's mgg::Transport lies (cuda/include/mgg/transport_host.h)."""
@@ -120,8 +166,15 @@ class HostBackend:
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """See Backend.prepare."""
         lists = plan.lists
-        if plan.transfer != "halo" or lists is None or plan in self._exchanges:
+        if plan.transfer != "halo" or lists is None:
             return
+        narrower = self._exchanges.get(plan)
+        if narrower is not None:
+            if widest.row_bytes <= narrower.staging.format.row_bytes:
+                return
+            del self._exchanges[plan]
+            self.release(narrower.staging)
+            self.release(narrower.signals)
         everywhere = np.full(self.size, lists.capacity, dtype=np.int64)
         # Two stagings, used in turn; signals are rows of 16 bytes, two to a row.
         staging = self.rows(2 * everywhere, widest, symmetric=True)
@@ -181,26 +234,34 @@ class HostBackend:
                 f"for {plan.destinations} destinations"
             )
         epilogue = epilogue or Epilogue()
+        kernel = getattr(self.schedule(plan), f"aggregate_{src.format.dtype.name}")
+        with self._over(plan, src, arrived) as (addresses, counts, rank, threads, *moves):
+            kernel(
+                addresses,
+                counts,
+                rank,
+                edge,
+                out if out.dtype.itemsize > 2 else out.view(np.uint16),
+                epilogue.scale,
+                epilogue.bias,
+                epilogue.relu,
+                reduce,
+                threads,
+                *moves,
+            )
+
+    @contextmanager
+    def _over(self, plan: Plan, src: Rows, arrived: bool = False) -> Iterator[tuple[Any, ...]]:
+        """Where rows lie and how they move, as native calls take it; the call is metered. Raises ValueError for a plan
+        with waves that is not prepared.
+        """
         exchange = self._exchanges.get(plan)
         if plan.transfer == "halo" and exchange is None:
             raise ValueError("aggregate: a plan with waves must be prepared first (Backend.prepare)")
         began = time.perf_counter()
-        kernel = getattr(self.schedule(plan), f"aggregate_{src.format.dtype.name}")
-        kernel(
-            src.addresses,
-            src.counts,
-            self.rank,
-            edge,
-            out if out.dtype.itemsize > 2 else out.view(np.uint16),
-            epilogue.scale,
-            epilogue.bias,
-            epilogue.relu,
-            reduce,
-            self.threads,
-            exchange and exchange.native,
-            arrived,
-            self.transport_address if plan.transfer == "get" else 0,
-        )
+        transport = self.transport_address if plan.transfer == "get" else 0
+        native = exchange and exchange.native
+        yield src.addresses, src.counts, self.rank, self.threads, native, arrived, transport
         if plan.transfer == "none":
             return
         self.meter.seconds += time.perf_counter() - began
@@ -214,9 +275,22 @@ class HostBackend:
         """Exchange the halo of a prepared plan and sum nothing; `aggregate` with ``arrived`` sums it. Collective."""
         self._exchanges[plan].native.move(int(src.addresses[self.rank]), src.format.row_bytes)
 
+    def apart(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Parts:
+        """See Backend.apart."""
+        if plan.transfer == "halo":
+            return Parts(
+                lambda: self.move(plan, src),
+                lambda: self.aggregate(plan, op, "sum", src, out, edge=edge, arrived=True),
+            )
+        return apart.parts(self, plan, moving_only(plan, edges=True), op, src, out, edge)
+
     def dropout(self, x: Any, out: Any, ids: NDArray[np.int64], draw: Draw) -> None:
         """See Backend.dropout."""
-        self._host.dropout_rows(x, out, ids, draw.p, draw.seed, draw.epoch, draw.stream, self.threads)
+        kernel = self._host.dropout_rows
+        if x.dtype.itemsize == 2:  # NumPy's exchange of arrays knows no bfloat16
+            kernel = getattr(self._host, f"dropout_rows_{x.dtype.name}")
+            x, out = x.view(np.uint16), out.view(np.uint16)
+        kernel(x, out, ids, draw.p, draw.seed, draw.epoch, draw.stream, self.threads)
 
     def dropout_csr(
         self,

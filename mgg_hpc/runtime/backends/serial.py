@@ -39,6 +39,3 @@ class SerialBackend(HostBackend):
 
     def publish(self, rows: Rows) -> None:
         """See Backend.publish."""
-
-    def close(self) -> None:
-        """See Backend.close."""

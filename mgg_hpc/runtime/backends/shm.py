@@ -19,8 +19,7 @@ class SharedBackend(HostBackend):
     name = "shm"
 
     def __init__(self, comm: Any, options: Options) -> None:
-        super().__init__(comm.rank, comm.size, options)
-        self._comm = comm
+        super().__init__(comm.rank, comm.size, options, comm)
         self._windows: list[tuple[int, mpi.SharedWindow]] = []
         self._transport = self._host.PointerTransport(self.rank)
 
@@ -47,7 +46,15 @@ class SharedBackend(HostBackend):
             if start == address:
                 window.sync()
 
+    def release(self, rows: Rows) -> None:
+        """See Backend.release."""
+        address = int(rows.addresses[self.rank])
+        [at] = [number for number, (start, _) in enumerate(self._windows) if start == address]
+        super().release(rows)
+        self._windows.pop(at)[1].free()
+
     def close(self) -> None:
         """See Backend.close. Arrays over the windows must not be used afterwards."""
+        super().close()
         while self._windows:
             self._windows.pop()[1].free()

@@ -77,24 +77,24 @@ class ShmemBackend(HostBackend):
     name = "shmem"
 
     def __init__(self, comm: Any, options: Options) -> None:
-        super().__init__(comm.rank, comm.size, options)
+        super().__init__(comm.rank, comm.size, options, comm)
         world = sys.modules["mpi4py.MPI"].COMM_WORLD
         if (comm.rank, comm.size) != (world.Get_rank(), world.Get_size()):
             raise InputError("run.backend: shmem is for all ranks of a job together")
-        self._comm = comm
         self._shmem = load()
         # The node that holds all ranks is everybody's node: no need to ask the others.
         self.reaches_peers = mpi.node(comm).size == comm.size
         self._allocations: list[tuple[int, int]] = []  # address, bytes
 
-    def reserve(self, nbytes: int) -> None:
+    def reserve(self, nbytes: int, largest: int = 0) -> None:
         """See Backend.reserve; starts OpenSHMEM, which takes the size of its heap then and once."""
         need = int(self._comm.allreduce(nbytes, sys.modules["mpi4py.MPI"].MAX))
         if _heap.size:
             if need > _heap.size - _heap.used:
                 raise InputError(
                     f"the symmetric heap of {_heap.size} bytes has {_heap.size - _heap.used} left and cannot grow, "
-                    f"but {need} are needed; use a process of its own for this job"
+                    f"but {need} are needed; use a process of its own for this job, or where layers ask for rows "
+                    "wider than before, open the graph with widest= of the widest, or more"
                 )
             return
         size = -(-(need + _ALLOCATIONS) // _PAGE) * _PAGE
@@ -134,12 +134,23 @@ class ShmemBackend(HostBackend):
         """See Backend.publish. What others fetch from a rank that waits goes on: MPI and OpenSHMEM share an engine."""
         mpi.barrier(self._comm)
 
+    def release(self, rows: Rows) -> None:
+        """See Backend.release."""
+        address = int(rows.addresses[self.rank])
+        [at] = [number for number, (start, _) in enumerate(self._allocations) if start == address]
+        super().release(rows)
+        self._give_back(at)
+
     def close(self) -> None:
         """See Backend.close. Arrays over symmetric rows must not be used afterwards."""
+        super().close()
         while self._allocations:
-            address, nbytes = self._allocations.pop()
-            self._shmem.release(address)
-            _heap.used -= nbytes
+            self._give_back(-1)
+
+    def _give_back(self, at: int) -> None:
+        address, nbytes = self._allocations.pop(at)
+        self._shmem.release(address)
+        _heap.used -= nbytes
 
 
 def _check_room(node: Any, heap: int) -> None:

@@ -13,17 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...config import ModelSettings
 from ...data.graph import Graph
-from ...nn.distribute import gcn_adjacency, whole
+from ...nn.distribute import adjacency_of, whole
 from ...nn.graph import GraphHandle
-from ...nn.models import GCN
+from ...nn.models import GNN
 from ...nn.random import Draws
 from ...nn.workspace import row_format
 from ...runtime.backends import cuda
 from ...runtime.backends.base import Options
 from ...runtime.backends.cuda_module import limits_of
 from ...runtime.backends.world import World
-from .contestants import gcn
+from .contestants import nets
 from .device_stage import Stage
 from .epoch import Shape
 
@@ -115,11 +116,13 @@ def ours(inputs: Inputs) -> Net:
     """This package's model, as a rank that is alone trains it."""
     stage, graph = inputs.stage, inputs.graph
     draws = Draws(seed=0, epoch=0)
-    model = GCN(*inputs.widths, 2, inputs.shape.dropout, draws)
+    features, hidden, classes = inputs.widths
+    chosen = ModelSettings(hidden=hidden, dropout=inputs.shape.dropout)
+    model = GNN(chosen, features, classes, draws)
     format = row_format(model.widest(sparse=False), torch.float32)
     geometry = cuda.default_geometry(format, limits_of(stage.module))
     backend: Any = cuda.DeviceBackend(0, World(1), Options(geometry), stage.module, stage.memory)
-    adjacency = gcn_adjacency(ALONE, whole(graph), torch.float32, geometry.ps, backend.device)
+    adjacency = adjacency_of(ALONE, whole(graph), "gcn", torch.float32, geometry.ps, backend.device)
     rows = np.array([graph.nodes])
     handle = GraphHandle(backend, rows, np.arange(graph.nodes), adjacency, widest=format.dim)
     model.to(backend.device)
@@ -129,16 +132,7 @@ def ours(inputs: Inputs) -> Net:
         return model(inputs.x, handle)
 
     convolutions = [partial(conv, graph=handle) for conv in model.convolutions]
-    return Net("mgg", inputs, model, logits, convolutions, _adam(*model.convolutions))
-
-
-def _adam(first: torch.nn.Module, second: torch.nn.Module) -> torch.optim.Optimizer:
-    """With the same settings for all."""
-    groups: list[dict[str, Any]] = [
-        {"params": first.parameters(), "weight_decay": gcn.WEIGHT_DECAY},
-        {"params": second.parameters()},
-    ]
-    return torch.optim.Adam(groups, lr=gcn.LEARNING_RATE)
+    return Net("mgg", inputs, model, logits, convolutions, nets.adam(model.convolutions))
 
 
 def _of_pyg(name: str, inputs: Inputs, graph: tuple[Any, ...]) -> Net:
@@ -147,11 +141,11 @@ def _of_pyg(name: str, inputs: Inputs, graph: tuple[Any, ...]) -> Net:
 
     features, hidden, classes = inputs.widths
     torch.manual_seed(0)
-    first, second = GCNConv(features, hidden, normalize=False), GCNConv(hidden, classes, normalize=False)
-    model = gcn.Net(first, second, inputs.shape.dropout, lambda layer, x: layer(x, *graph))
+    both = [GCNConv(features, hidden, normalize=False), GCNConv(hidden, classes, normalize=False)]
+    model = nets.Net(both, inputs.shape.dropout, lambda layer, x: layer(x, *graph))
     model.to(inputs.labels.device)
-    convolutions = [lambda x, layer=layer: layer(x, *graph) for layer in (first, second)]
-    return Net(name, inputs, model, lambda: model(inputs.x), convolutions, _adam(first, second))
+    convolutions = [lambda x, layer=layer: layer(x, *graph) for layer in both]
+    return Net(name, inputs, model, lambda: model(inputs.x), convolutions, nets.adam(both))
 
 
 def _normalised(inputs: Inputs) -> tuple[Tensor, Tensor]:

@@ -4,16 +4,13 @@ One process plays two PEs. The first sums; the second owns a share of the rows, 
 host: the link to the host plays a slow one between GPUs. What the parts of a way take is measured without the other:
 sums by the direct kernel over rows that all lie on the GPU (`sum`), and the transfer by the way's own kernel over a
 plan with nothing else to do (`moves`; `get` fetches nothing without edges, so that it sums its remote rows there too).
-`near` is the whole way with all rows on the GPU. With T of both in one kernel,
+`near` is the whole way with all rows on the GPU. What is hidden follows from that (`plan.parts`).
 
-    hidden share = (T_sum + T_transfer - T) / min(T_sum, T_transfer)
-
-is 0 where one waits for the other, and 1 where the shorter one costs nothing. Beside the pipelined transfers stand
-those that MGG is compared with: `bulk` (all rows arrive, then sums), `direct` (loads through pointers), and `managed`:
-pages move to the GPU as they are touched, and back to the host between turns. If asked for, too: `ring` (whole
-partitions, passed on), and gets without neighbour partitions (`get-whole`), asked for when they are needed
-(`get-late`), by single threads (`get-thread`) or by whole blocks (`get-block`), or one row an edge without anything of
-MGG (`get-plain`).
+Beside the pipelined transfers stand those that MGG is compared with: `bulk` (all rows arrive, then sums), `direct`
+(loads through pointers), and `managed`: pages move to the GPU as they are touched, and back to the host between turns.
+If asked for, too: `ring` (whole partitions, passed on), and gets without neighbour partitions (`get-whole`), asked for
+when they are needed (`get-late`), by single threads (`get-thread`) or by whole blocks (`get-block`), or one row an edge
+without anything of MGG (`get-plain`).
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from numpy.typing import NDArray
 from ...data.graph import Graph
 from ...errors import InputError
 from ...plan.layout import RowFormat
+from ...plan.parts import hidden_share
 from . import contest, document, subjects
 from .device_stage import Stage
 from .device_ways import STUDIES, Subject
@@ -79,9 +77,8 @@ def measure(
 
 
 def hidden(ms: dict[str, Any], name: str) -> float:
-    """See above; of medians."""
-    summing, moving, both = (ms[each]["median"] for each in ("sum", f"{name} moves", name))
-    return float((summing + moving - both) / min(summing, moving))
+    """The hidden share, of medians."""
+    return hidden_share(*(ms[each]["median"] for each in ("sum", f"{name} moves", name)))
 
 
 def timeline(stage: Stage, graph: Graph, share: float, format: RowFormat) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ...errors import InputError
 from ...plan import crossing, launch, waves
 from ...plan.launch import Launch
 from ...plan.layout import RowFormat
+from ...plan.parts import moving_only
 from ...plan.workload import Plan
 from ...runtime.backends import cuda
 from ...runtime.backends.base import Geometry, Options, Rows
@@ -21,7 +22,7 @@ from ...runtime.backends.cuda_module import limits_of
 from ...runtime.backends.world import World
 from . import device_alone
 from .device_stage import Call, Stage, problem_of
-from .device_ways import OWNER_SHARE, cut, moving_only
+from .device_ways import OWNER_SHARE, cut
 
 Cut = tuple[str, int, int]  # transfer, ps, dist: what a plan on the GPU depends on
 

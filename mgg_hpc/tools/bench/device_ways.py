@@ -11,6 +11,7 @@ import numpy as np
 from ...data.graph import Graph
 from ...plan import crossing, waves, workload
 from ...plan.layout import RowFormat
+from ...plan.parts import moving_only
 from ...plan.workload import Plan
 from ...runtime.backends import cuda, cuda_module
 from ...runtime.backends.base import Geometry, Rows
@@ -46,22 +47,6 @@ def cut(graph: Graph, share: float, ps: int) -> list[Plan]:
         workload.build(0, bounds, graph.indptr[: own + 1], edges, ps),
         workload.build(1, bounds, nothing, edges[:0], ps),
     ]
-
-
-def moving_only(plan: Plan, *, edges: bool) -> Plan:
-    """The plan without what it sums: no edges at all (its halo still comes), or the remote ones only.
-
-    Destinations that have none left are left out too: nothing is written for them.
-    """
-    first = int(plan.chunks[0]["segments"])
-    chunks, segments = plan.chunks.copy(), plan.segments[first if edges else len(plan.segments) :].copy()
-    chunks["first_segment"] = np.maximum(chunks["first_segment"], first) - first if edges else 0
-    chunks["segments"][: 1 if edges else len(chunks)] = 0
-    left, segments["destination"] = np.unique(segments["destination"], return_inverse=True)
-    local = int(plan.local_edges)
-    indices = plan.indices[local:] if edges else plan.indices[:0]
-    segments["first_edge"] -= local
-    return replace(plan, chunks=chunks, segments=segments, indices=indices, destinations=len(left))
 
 
 @dataclass

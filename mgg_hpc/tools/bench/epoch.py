@@ -1,12 +1,14 @@
-"""`mgg bench epoch`: a full-graph training epoch of a two-layer GCN, ours and the peers'.
+"""`mgg bench epoch`: a full-graph training epoch of a model, ours and the peers'.
 
 An epoch is what `mgg train` times as one: forward with dropout, the loss over the training rows, backward, Adam.
 Features are normal, labels uniform, half of the rows train; all draw from one seed. Graphs' own weights are left
-out, and self loops and norms are computed before the clock starts.
+out, and self loops and norms are computed before the clock starts. All begin with the same weights, with which their
+losses must be the same before anybody trains.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,17 @@ from ...data.graph import Graph
 from ...errors import InputError
 from . import contest, document, peers, subjects
 from .aggregate import words_of
-from .contest import Run
+from .contest import Contestant, Run
 from .document import Options, Sheet, cell
 from .peers import Field
 
 WARM_UP = 2  # epochs: the first allocates, and the optimiser makes its state
-LOSSES_APART = 0.1  # relative; initial weights and dropout are each contestant's own
+# How far losses may lie apart, as a part of the smaller one: before training, with the same weights; after some epochs
+# without dropout; and with it, since each contestant has its own.
+UNTRAINED_APART, TRAINED_APART, DROPPED_APART = 1e-4, 2e-3, 0.5
+# GIN's sums over hubs make losses of tens of thousands here, and much of any difference: what its peers compute is held
+# to ours by the first bound.
+GIN_APART = {TRAINED_APART: 0.1, DROPPED_APART: 9.0}
 GRAPHS, GRAPHS_ON_GPU = ("rmat:17:12",), ("rmat:20:16",)
 PEERS, PEERS_ON_GPU = "dgl,pyg,pyg-csr", "pyg,pyg-csr"
 CPU_ONLY = frozenset(("threads", "pages", "peers_env"))
@@ -31,19 +38,27 @@ CPU_ONLY = frozenset(("threads", "pages", "peers_env"))
 
 @dataclass(frozen=True)
 class Shape:
-    """The model: feature columns, hidden units, classes; dropout's probability."""
+    """The model: feature columns, hidden units (of each head), classes; dropout's probability; layers and heads."""
 
     features: int
     hidden: int
     classes: int
     dropout: float
+    model: str = "gcn"
+    layers: int = 2
+    heads: int = 1
+
+
+# Hidden units, layers and heads of each model, as papers have them.
+MODELS = {"gcn": (16, 2, 1), "gin": (64, 5, 1), "sage": (128, 2, 1), "gat": (8, 2, 8)}
 
 
 def process_epoch(
     names: tuple[str, ...],
     *,
+    model: str,
     features: int,
-    hidden: int,
+    hidden: int | None,
     classes: int,
     dropout: float,
     device: str,
@@ -52,11 +67,15 @@ def process_epoch(
 ) -> None:
     """Measure, print and write; ``others`` are those of Options, and ``given`` the options that the user named.
 
-    Raises InputError for a graph, option, peer or file that will not do.
+    Raises InputError for a graph, model, option, peer or file that will not do.
     """
     on_gpu = device == "cuda"
     others["peers"] = others["peers"] or (PEERS_ON_GPU if on_gpu else PEERS)
-    shape, options = Shape(features, hidden, classes, dropout), Options(**others)
+    options = Options(**others)
+    shapes = []
+    for word in words_of("model", model, tuple(MODELS)):
+        usual, layers, heads = MODELS[word]
+        shapes.append(Shape(features, hidden or usual, classes, dropout, word, layers, heads))
     names = names or (GRAPHS_ON_GPU if on_gpu else GRAPHS)
     options.check()
     document.refuse_ranks()
@@ -67,15 +86,23 @@ def process_epoch(
 
         if of_cpus := sorted(given & CPU_ONLY):
             raise InputError(f"--{of_cpus[0].replace('_', '-')} has no meaning with --device cuda")
+        if model != "gcn":
+            raise InputError(f"--model {model}: --device cuda trains a gcn")
         rivals = [] if options.peers == "none" else words_of("peers", options.peers, device_epoch.RIVALS)
-        device_epoch.process_device(names, shape, rivals, options)
+        device_epoch.process_device(names, shapes[0], rivals, options)
         return
+    found = contest_of(names, shapes, options)
+    document.finish(found, sheets(found), options)
+
+
+def contest_of(names: tuple[str, ...], shapes: list[Shape], options: Options) -> dict[str, Any]:
+    """The document: a case for each model on each graph. Raises InputError for a peer that there is not."""
     chosen, python = peers.chosen(options.peers, "epoch"), peers.interpreter(options.peers_env)
     cases, notes = [], []
     found: dict[str, Any] = {}
-    for name in names:
+    for shape, name in itertools.product(shapes, names):
         graph = labelled(subjects.read(name), shape)
-        # New processes for each graph: a peak of memory is a process's, and falls no more.
+        # New processes for each case: a peak of memory is a process's, and falls no more.
         with (
             contest.workspace() as folder,
             peers.started(chosen, python, options.threads, options.pages) as field,
@@ -84,9 +111,9 @@ def process_epoch(
             found = document.contested("epoch", options, field)
             cases.append(measured)
             notes += left_out
-    found |= {"model": asdict(shape), "cases": cases}
+    found["cases"] = cases
     found["notes"] += notes
-    document.finish(found, sheets(found), options)
+    return found
 
 
 def labelled(graph: Graph, shape: Shape) -> Graph:
@@ -106,50 +133,79 @@ def labelled(graph: Graph, shape: Shape) -> Graph:
     )
 
 
-def measure(
-    graph: Graph, shape: Shape, field: Field, folder: Path, turns: int
-) -> tuple[dict[str, Any], list[str]]:
-    """One row of the result, and a note for each peer that could not take part."""
+def inputs_of(graph: Graph, shape: Shape, folder: Path) -> dict[str, Any]:
+    """What contestants are told: the shape, and files in ``folder``."""
     store.write(folder / "graph.h5", graph)
     inputs: dict[str, Any] = {
         **subjects.write(graph, folder),
         **asdict(shape),
         "file": str(folder / "graph.h5"),
+        "weights": str(folder / "weights.npz"),  # ours, which is asked first, writes them
     }
     for name in ("x", "y", "train"):
         inputs[name] = subjects.save(folder / f"{name}.npy", getattr(graph, name))
+    return inputs
+
+
+def measure(
+    graph: Graph, shape: Shape, field: Field, folder: Path, turns: int
+) -> tuple[dict[str, Any], list[str]]:
+    """One row of the result, and a note for each peer that could not take part."""
+    inputs = inputs_of(graph, shape, folder)
     runs, notes = [], []
+    untrained: dict[str, float] = {}
     for contestant in (field.ours, *field.peers):
-        problem = contestant.ask("prepare", task="epoch", inputs=inputs).get("failed")
-        for _ in range(WARM_UP):
-            problem = problem or contestant.ask("run", name=contestant.name).get("failed")
+        name = contestant.name
+        problem = _begun(contestant, inputs, folder, untrained)
         if not problem:
-            runs.append(Run(contestant, contestant.name))
+            runs.append(Run(contestant, name))
         elif contestant is field.ours:
             raise RuntimeError(f"our own epoch failed: {problem}")
         else:
-            notes.append(f"{contestant.name} is left out of {graph.name}: {problem}")
+            notes.append(f"{name} is left out of {graph.name}, {shape.model}: {problem}")
     contest.take_turns(runs, turns)
     losses = {run.name: _loss(run, folder) for run in runs}
-    losses_agree(losses)
+    apart = DROPPED_APART if shape.dropout else TRAINED_APART
+    losses_agree(losses, GIN_APART[apart] if shape.model == "gin" else apart)
     held = {run.name: run.contestant.need("memory") for run in runs}
     row = {
+        "model": asdict(shape),
         "graph": graph.name,
         "nodes": graph.nodes,
         "edges": graph.edges,
         "ms": {run.name: contest.spread(run.ms) for run in runs},
         "speedup": {run.name: contest.ratios(run.ms, runs[0].ms) for run in runs[1:]},
         "peak_bytes": {name: memory["peak"] for name, memory in held.items()},
+        "untrained_loss": untrained,
         "loss": losses,
         "huge_share": {name: document.shares(memory) for name, memory in held.items()},
     }
     return row, notes
 
 
-def losses_agree(losses: dict[str, float]) -> None:
-    """Raises RuntimeError where one is far from ours after the same epochs."""
+def _begun(
+    contestant: Contestant, inputs: dict[str, Any], folder: Path, untrained: dict[str, float]
+) -> str | None:
+    """Make its model and warm up; what went wrong, or None. Its loss before joins ``untrained``, ours first."""
+    name = contestant.name
+    problem = contestant.ask("prepare", task="epoch", inputs=inputs).get("failed")
+    problem = problem or contestant.ask("run", name="untrained").get("failed")
+    if problem:
+        return problem
+    loss = _loss(Run(contestant, "untrained"), folder)
+    ours = untrained.setdefault("mgg", loss)
+    if not abs(loss - ours) <= UNTRAINED_APART * ours:
+        return f"with the same weights its loss is {loss:.6g} and ours {ours:.6g}"
+    untrained[name] = loss
+    for _ in range(WARM_UP):
+        problem = problem or contestant.ask("run", name=name).get("failed")
+    return problem
+
+
+def losses_agree(losses: dict[str, float], apart: float = DROPPED_APART) -> None:
+    """Raises RuntimeError where one is further from ours after the same epochs."""
     for name, loss in losses.items():
-        if not abs(loss - losses["mgg"]) <= LOSSES_APART * losses["mgg"]:
+        if not abs(loss - losses["mgg"]) <= apart * min(loss, losses["mgg"]):
             raise RuntimeError(
                 f"after the same epochs {name}'s loss is {loss:.4f} and ours {losses['mgg']:.4f}"
             )
@@ -161,15 +217,48 @@ def _loss(run: Run, folder: Path) -> float:
     return float(np.load(file))
 
 
+def title(model: dict[str, Any]) -> str:
+    """ "GAT 128 -> 8 x 8 -> 32": the widths of a model's layers, heads times columns where there are several."""
+    hidden = f"{model['heads']} x {model['hidden']}" if model["heads"] > 1 else str(model["hidden"])
+    widths = [str(model["features"]), *[hidden] * (model["layers"] - 1), str(model["classes"])]
+    return f"{model['model'].upper()} {' -> '.join(widths)}"
+
+
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """Time and memory of each, a row a contestant."""
-    rows = []
-    for case in found["cases"]:
-        for name, ms in case["ms"].items():
-            ratio = cell(case["speedup"][name], 2) if name in case["speedup"] else ""
-            peak, huge = f"{case['peak_bytes'][name] / 1e6:.0f}", f"{case['huge_share'][name]:.0%}"
-            rows.append([case["graph"], name, cell(ms), ratio, peak, f"{case['loss'][name]:.4f}", huge])
-    model = found["model"]
-    title = f"GCN {model['features']} -> {model['hidden']} -> {model['classes']}, dropout {model['dropout']}"
+    """Time and memory of each, a row a contestant; and what of them counts, a row a case."""
     columns = ["graph", "", "ms an epoch", "ours is times as fast", "peak MB", "last loss", "huge pages"]
-    return [Sheet(title, columns, rows)]
+    each: dict[str, Sheet] = {}
+    for case in found["cases"]:
+        name = f"{title(case['model'])}, dropout {case['model']['dropout']}"
+        each.setdefault(name, Sheet(name, columns, [])).rows.extend(_rows(case))
+    best = [_beside_the_best(case) for case in found["cases"] if case["speedup"]]
+    columns = [
+        "model",
+        "graph",
+        "ms",
+        "better peer",
+        "its ms",
+        "ours is times as fast",
+        "peak MB",
+        "of DGL's",
+    ]
+    return [*each.values(), *([Sheet("beside the better peer", columns, best)] if best else [])]
+
+
+def _rows(case: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for name, ms in case["ms"].items():
+        ratio = cell(case["speedup"][name], 2) if name in case["speedup"] else ""
+        peak, huge = f"{case['peak_bytes'][name] / 1e6:.0f}", f"{case['huge_share'][name]:.0%}"
+        rows.append([case["graph"], name, cell(ms), ratio, peak, f"{case['loss'][name]:.5g}", huge])
+    return rows
+
+
+def _beside_the_best(case: dict[str, Any]) -> list[str]:
+    """Ours, the peer with the smaller median, and our peak beside DGL's."""
+    ms, peak = case["ms"], case["peak_bytes"]
+    best = min(case["speedup"], key=lambda name: ms[name]["median"])
+    share = f"{peak['mgg'] / peak['dgl']:.2f}" if "dgl" in peak else ""
+    times = [f"{ms['mgg']['median']:.0f}", best, f"{ms[best]['median']:.0f}"]
+    factor = f"{case['speedup'][best]['median']:.2f}"
+    return [case["model"]["model"], case["graph"], *times, factor, f"{peak['mgg'] / 1e6:.0f}", share]

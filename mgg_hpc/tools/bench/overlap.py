@@ -2,11 +2,8 @@
 
 The same kernels sum in every way of exchanging, in turns: as rows arrive (halo), after all have arrived (bulk), through
 pointers (direct) or by a get for each edge, and after every rank has got all rows of all others (all-gather). What the
-parts take is measured by leaving the other out: sums over rows that have arrived, and the exchange without sums. Then
-
-    hidden share = (T_sum + T_exchange - T_halo) / min(T_sum, T_exchange)
-
-is 0 where one waits for the other, and 1 where the shorter one costs nothing.
+parts take is measured by leaving the other out: sums over rows that have arrived, and the exchange without sums. What
+is hidden follows from that (`plan.parts`).
 """
 
 from __future__ import annotations
@@ -24,8 +21,8 @@ from ...nn import transfer
 from ...nn.graph import Adjacency, symmetric_bytes
 from ...plan import ranges, workload
 from ...plan.layout import RowFormat
+from ...plan.parts import hidden_share
 from ...runtime import backends, exchange, exit_code, mpi, probe
-from ...runtime.backends.base import Options as BackendOptions
 from ...runtime.backends.host import padded
 from . import document, subjects
 from .contest import spread
@@ -88,7 +85,7 @@ def process_overlap(
     summing, moving = (float(np.median(times[part])) for part in PARTS)
     if "halo" in times and comm.size > 1:
         piped = float(np.median(times["halo"]))
-        found["hidden_share"] = (summing + moving - piped) / min(summing, moving)
+        found["hidden_share"] = hidden_share(summing, moving, piped)
     if root:
         found["notes"] = notes(found)
         document.finish(found, sheets(found), options)
@@ -107,10 +104,9 @@ class Subject:
         indptr = graph.indptr[low : high + 1] - graph.indptr[low]
         indices = graph.indices[graph.indptr[low] : graph.indptr[high]]
         self.counts = np.diff(bounds)
-        mpi.node(comm)
         geometry = backends.DEFAULT_GEOMETRY
-        with mpi.agree(comm):
-            self.backend: Any = backends.choose(backend, comm, BackendOptions(geometry, threads))[0]
+        asked = backends.Request(geometry.ps, geometry.dist, geometry.wpb, threads)
+        self.backend: Any = backends.make(backends.choose_cpu(backend, comm), comm, asked)
         self.format = RowFormat(np.dtype(np.float32), width)
         self.plan = workload.build(comm.rank, bounds, indptr, indices, geometry.ps)
         self.waves: Any = exchange.halo_in_waves(comm, self.plan)[0]
@@ -127,7 +123,7 @@ class Subject:
         )
         gcn = Adjacency(self.plan, self.plan, None)
         self.choice = transfer.choose_transfer(
-            comm, "auto", self.backend, gcn, self.counts, [self.format], [True]
+            comm, "auto", self.backend, gcn, self.counts, [self.format], [self.format]
         )
         self.backend.prepare(self.waves, self.format)
         self.shared = self.backend.rows(self.counts, self.format, symmetric=True)

@@ -159,12 +159,14 @@ def aggregate(found: dict[str, Any], path: Path) -> None:
 
 
 def epoch(found: dict[str, Any], path: Path) -> None:
-    """A row for each graph: ms an epoch, and peak memory; on a GPU the times of layers too."""
+    """A row for each model and graph: ms an epoch, and peak memory; on a GPU the times of layers too."""
     if "device" in found:
         from .epoch_plot import device_epoch
 
         device_epoch(found, path)
         return
+    from .epoch import title
+
     plt = load()
     cases, bars = found["cases"], max(len(case["ms"]) for case in found["cases"])
     figure, panels = plt.subplots(
@@ -174,8 +176,6 @@ def epoch(found: dict[str, Any], path: Path) -> None:
         squeeze=False,
         layout="constrained",
     )
-    model = found["model"]
-    shape = f"{model['features']} to {model['hidden']} to {model['classes']}"
     for case, (left, right) in zip(cases, panels, strict=True):
         names = list(case["ms"])[::-1]
         colours = [COLOURS[name] for name in names]
@@ -200,8 +200,9 @@ def epoch(found: dict[str, Any], path: Path) -> None:
                     fontsize=8,
                 )
             axes.margins(x=0.22)
-        left.set_title(f"GCN {shape}, {case['graph']} ({case['edges']:,} edges): ms an epoch", fontsize=9)
-        right.set_title("peak memory of the process", fontsize=9)
+        dropout = f"dropout {case['model']['dropout']:g}"
+        left.set_title(f"{title(case['model'])}, {dropout}, {case['graph']}: ms an epoch", fontsize=8)
+        right.set_title("peak memory of the process", fontsize=8)
     figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))
     caption(figure, found)
     figure.savefig(path, dpi=130)

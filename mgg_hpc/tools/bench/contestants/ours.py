@@ -69,25 +69,46 @@ def stream(size: int) -> dict[str, Callable[[], Any]]:
     return {"stream": lambda: (host.load().stream_read(data, _threads[0])[0], None)}
 
 
-def epoch(file: str, hidden: int, dropout: float, **_: Any) -> dict[str, Callable[[], Any]]:
-    """ "mgg": one epoch of `mgg train` on the graph file; returns its loss."""
+def epoch(
+    file: str,
+    model: str,
+    hidden: int,
+    layers: int,
+    heads: int,
+    dropout: float,
+    weights: str,
+    **_: Any,
+) -> dict[str, Callable[[], Any]]:
+    """ "mgg": one epoch of `mgg train` on the graph file; returns its loss. "untrained": the validation rows' loss.
+
+    weights: the file into which the initial weights are written, for the peers.
+    """
     from mpi4py import MPI
 
     from mgg_hpc import config
+    from mgg_hpc.training import memory
     from mgg_hpc.training.job import build
-    from mgg_hpc.training.train import Trainer
+    from mgg_hpc.training.trainer import Trainer
 
+    memory.return_freed_memory()  # as `mgg train` does first
+    described = {"name": model, "hidden": hidden, "layers": layers, "dropout": dropout}
     tree = {
         "graph": {"file": str(Path(file))},
-        "model": {"hidden": hidden, "layers": 2, "dropout": dropout},
+        "model": described | ({"heads": heads} if model == "gat" else {}),
         "run": {"threads": _threads[0], "backend": "serial"},
     }
     job = build(config.from_tree(tree, "mgg bench epoch"), MPI.COMM_SELF)
+    np.savez(weights, **{name: value.numpy() for name, value in job.model.state_dict().items()})
     trainer = Trainer(job, job.graph())
     done = [0]
 
     def step() -> np.ndarray:
         done[0] += 1
-        return np.array(trainer.step(done[0]))
+        trainer.step(done[0])
+        return np.array(trainer.loss())
 
-    return {"mgg": step}
+    def untrained() -> np.ndarray:
+        trainer.evaluate()
+        return np.array(trainer.scores().val_loss)
+
+    return {"mgg": step, "untrained": untrained}

@@ -1,4 +1,4 @@
-"""PyG: its sparse product (utils.spmm over torch's CSR), and GCNConv over an edge list."""
+"""PyG: its sparse product (utils.spmm over torch's CSR), and its convolutions over an edge list."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import gcn
+import nets
 import numpy as np
 import peer_torch
 import torch
 import torch_geometric
-from torch_geometric.nn import GCNConv
+from nets import Layer, Task
+from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
-from torch_geometric.utils import spmm
+from torch_geometric.utils import add_self_loops, remove_self_loops, spmm
 
 set_threads = peer_torch.set_threads
 # torch warns that sparse CSR is in beta each time that a layer makes one.
 warnings.filterwarnings("ignore", category=UserWarning)
+
+CONVOLUTIONS: dict[str, Callable[[Layer], torch.nn.Module]] = {
+    "gcn": lambda layer: GCNConv(layer.inputs, layer.outputs, normalize=False),
+    "gin": lambda layer: GINConv(nets.Perceptron(layer)),
+    "sage": lambda layer: SAGEConv(layer.inputs, layer.outputs),
+    "gat": lambda layer: GATConv(layer.inputs, layer.outputs, layer.heads, add_self_loops=False),
+}
 
 
 def about() -> str:
@@ -31,22 +39,32 @@ def aggregate(ahead: object, **inputs: Any) -> dict[str, Callable[[], Any]]:
     return {"pyg": lambda: spmm(adjacency, rows, "sum")}
 
 
-def edge_list(indptr: str, indices: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """int64 [2, E'] (source, destination) with self loops, by destination, and GCN's norm [E']."""
+def edge_list(model: str, indptr: str, indices: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """int64 [2, E'] (source, destination) by destination; weights [E'], GCN's norm, or None.
+
+    Self loops are there if the model has them: computed before the clock starts.
+    """
     pointers, sources = np.load(indptr), np.load(indices).astype(np.int64)
-    destinations = np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
-    return gcn_norm(torch.from_numpy(np.stack([sources, destinations])), num_nodes=len(pointers) - 1)
+    count = len(pointers) - 1
+    edges = torch.from_numpy(np.stack([sources, np.repeat(np.arange(count), np.diff(pointers))]))
+    if model == "gcn":
+        return gcn_norm(edges, num_nodes=count)
+    if model == "gat":
+        return add_self_loops(remove_self_loops(edges)[0], num_nodes=count)[0], None
+    return edges, None
 
 
-def gcn_epoch(
-    graph: tuple[Any, ...], features: int, hidden: int, classes: int, dropout: float, **files: Any
-) -> Callable[[], Any]:
-    """An epoch of two GCNConv, which are called with x and ``graph``."""
-    first, second = GCNConv(features, hidden, normalize=False), GCNConv(hidden, classes, normalize=False)
-    arrays = {name: files[name] for name in ("x", "y", "train")}
-    return gcn.epoch(first, second, lambda layer, x: layer(x, *graph), dropout=dropout, **arrays)
+def trained(name: str, graph: tuple[Any, ...], task: Task) -> dict[str, Callable[[], Any]]:
+    """The runs ``name`` and "untrained" of convolutions that are called with x and ``graph``."""
+    convolutions = [CONVOLUTIONS[task.model](layer) for layer in task.convolutions]
+    net = nets.made(task, convolutions, lambda layer, x: layer(x, *graph))
+    net.load_state_dict(task.state)
+    return nets.runs(name, net, task)
 
 
-def epoch(indptr: str, indices: str, **inputs: Any) -> dict[str, Callable[[], Any]]:
-    """The run "pyg": GCNConv over an edge list, its default; the norm is computed before the clock starts."""
-    return {"pyg": gcn_epoch(edge_list(indptr, indices), **inputs)}
+def epoch(
+    indptr: str, indices: str, weight: None, file: object, **inputs: Any
+) -> dict[str, Callable[[], Any]]:
+    """The runs "pyg" and "untrained": convolutions over an edge list, PyG's default."""
+    task = Task(**inputs)
+    return trained("pyg", edge_list(task.model, indptr, indices), task)

@@ -1,4 +1,4 @@
-"""PyG's GCNConv over a sparse CSR tensor in place of an edge list, without a message an edge."""
+"""PyG's convolutions over a sparse CSR tensor in place of an edge list: sums without a message an edge."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from typing import Any
 import numpy as np
 import peer_pyg
 import torch
+from nets import Task
 
 set_threads = peer_pyg.set_threads
 about = peer_pyg.about
 
 
-def epoch(indptr: str, indices: str, **inputs: Any) -> dict[str, Callable[[], Any]]:
-    """The run "pyg-csr"; the norm is computed before the clock starts."""
-    edges, weight = peer_pyg.edge_list(indptr, indices)
+def epoch(
+    indptr: str, indices: str, weight: None, file: object, **inputs: Any
+) -> dict[str, Callable[[], Any]]:
+    """The runs "pyg-csr" and "untrained"."""
+    task = Task(**inputs)
+    (sources, rows), values = peer_pyg.edge_list(task.model, indptr, indices)
     count = len(np.load(indptr, mmap_mode="r")) - 1
-    # Self loops stand at the end of the list: the way over coordinates sorts them in.
-    adjacency = torch.sparse_coo_tensor(edges.flip(0), weight, (count, count)).to_sparse_csr()
-    return {"pyg-csr": peer_pyg.gcn_epoch((adjacency,), **inputs)}
+    order = torch.argsort(rows * count + sources)  # self loops stood at the end
+    pointers = torch.nn.functional.pad(torch.bincount(rows, minlength=count).cumsum(0), (1, 0))
+    # MKL sums with int32 indices. With these torch's gradient of a mean is wrong in large graphs, and PyG's softmax
+    # takes none.
+    kind = torch.int32 if task.model in ("gcn", "gin") else torch.int64
+    of_edges = torch.ones(len(order)) if values is None else values[order]
+    adjacency = torch.sparse_csr_tensor(pointers.to(kind), sources[order].to(kind), of_edges, (count, count))
+    return peer_pyg.trained("pyg-csr", (adjacency,), task)

@@ -1,0 +1,150 @@
+"""The datasets of a graph file: read in runs of entries, and compared with their digests as they are read."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from .digest import BLOCK, BlockDigests
+from .header import Header, Span
+
+READ_LIMIT = 1 << 30  # bytes a system call; Linux reads 2 GiB less a page at most
+
+
+@dataclass
+class _Run:
+    """How far consecutive bytes of one dataset have been read, from the start of a digest block on."""
+
+    path: str
+    block: int  # the next to be compared
+    at: int  # the next byte
+    digests: BlockDigests = field(default_factory=BlockDigests)
+
+
+class CheckedFile:
+    """The bytes of the datasets that a header has found.
+
+    The first digest that differs is kept until the end of `compared`, so that a check of values can name the value that
+    is wrong before.
+    """
+
+    def __init__(self, path: Path, where: str, header: Header) -> None:
+        self.where = where
+        self._spans, self._digest_spans = header.spans, header.digests
+        self._expected: dict[str, np.ndarray] = {}
+        self._fault: str | None = None
+        # HDF5 is done with: all bytes are read through this descriptor, which goes on showing the same file
+        # when another process replaces it.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @contextmanager
+    def compared(self) -> Iterator[None]:
+        """Around `checked` and `blocks`: raises InputError in the end for the first digest that differs."""
+        self._fault = None  # of a call that another error has ended
+        yield
+        self._raise_fault()
+
+    def read(self, path: str, lo: int, hi: int) -> np.ndarray:
+        """Entries lo .. hi-1 of one dataset as they are, unchecked."""
+        return self._stored(self._spans[path], lo, hi)
+
+    def checked(self, path: str, lo: int, hi: int) -> np.ndarray:
+        """Entries lo .. hi-1, compared with their digests."""
+        layout = self._spans[path].layout
+        values = np.empty((hi - lo, *layout.shape[1:]), layout.dtype)
+        for _ in self.blocks(path, lo, hi, [values]):
+            pass
+        return values
+
+    def blocks(self, path: str, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        """Entries lo .. hi-1 in order, compared with their digests: each array of ``into`` in turn, filled.
+
+        Arrays are contiguous, of the dataset's type; of the last one only as much is filled and given as is left.
+        Each byte is read once, and what shares a digest block with the first or the last entry is read too.
+        """
+        if lo == hi:
+            return
+        layout = self._spans[path].layout
+        start, end = lo * layout.row_bytes, hi * layout.row_bytes
+        run = _Run(path, start // BLOCK, start // BLOCK * BLOCK)
+        self._skip(run, start)
+        arrays, at = iter(into), lo
+        while at < hi:
+            array = next(arrays)[: hi - at]
+            self._advance(run, array.view(np.uint8).reshape(-1))
+            at += len(array)
+            yield array
+        self._skip(run, min(-(-end // BLOCK) * BLOCK, layout.nbytes))
+        self._compare(run, run.digests.rest())
+
+    def check_digests(self, path: str) -> None:
+        """Raise InputError at the first block of a dataset whose digest differs."""
+        layout = self._spans[path].layout
+        entries = min(max(1, BLOCK // layout.row_bytes), layout.shape[0])
+        buffer = np.empty((entries, *layout.shape[1:]), layout.dtype)
+        with self.compared():
+            for _ in self.blocks(path, 0, layout.shape[0], itertools.repeat(buffer)):
+                self._raise_fault()
+
+    def _raise_fault(self) -> None:
+        if self._fault is not None:
+            raise InputError(self._fault)
+
+    def _advance(self, run: _Run, data: NDArray[np.uint8]) -> None:
+        """Read the next bytes of a run; a piece at a time, so that they are compared while they lie in the caches."""
+        for start in range(0, len(data), BLOCK):
+            piece = data[start : start + BLOCK]
+            self._fill(piece, self._spans[run.path].offset + run.at)
+            run.at += len(piece)
+            self._compare(run, run.digests.update(piece))
+
+    def _skip(self, run: _Run, end: int) -> None:
+        """Read up to byte ``end`` for the digest alone; less than a block."""
+        self._advance(run, np.empty(end - run.at, np.uint8))
+
+    def _compare(self, run: _Run, found: list[int]) -> None:
+        """Keep the first of a run's next digests that is not the stored one."""
+        if run.path not in self._expected:
+            span = self._digest_spans[run.path]
+            self._expected[run.path] = self._stored(span, 0, span.layout.shape[0])
+        for digest in found:
+            if digest != self._expected[run.path][run.block] and self._fault is None:
+                layout = self._spans[run.path].layout
+                last = min((run.block + 1) * BLOCK, layout.nbytes) - 1
+                entries = f"{run.block * BLOCK // layout.row_bytes} .. {last // layout.row_bytes}"
+                self._fault = (
+                    f"{self.where}: /{run.path} is damaged: the digest of block {run.block} (entries {entries}) "
+                    "differs; import or copy the file again"
+                )
+            run.block += 1
+
+    def _stored(self, span: Span, lo: int, hi: int) -> np.ndarray:
+        layout = span.layout
+        values = np.empty((hi - lo, *layout.shape[1:]), layout.dtype)
+        self._fill(values.view(np.uint8).reshape(-1), span.offset + lo * layout.row_bytes)
+        return values
+
+    def _fill(self, data: NDArray[np.uint8], offset: int) -> None:
+        """Read bytes of the file. Raises InputError if it has become shorter."""
+        view, done = data.data, 0
+        while done < len(data):
+            read = os.preadv(self._descriptor, [view[done : done + READ_LIMIT]], offset + done)
+            if read == 0:
+                raise InputError(
+                    f"{self.where} is truncated at byte {offset + done}; copy or import it again"
+                )
+            done += read

@@ -1,0 +1,165 @@
+"""Graphs that other libraries hold in memory, as `Graph`: none of those libraries is imported here.
+
+Whether a graph is undirected is found out by looking for each edge's reverse.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .graph import Graph, SparseRows, csr_from_edges
+from .readers.node_arrays import label_fields
+from .structure import undirected_if_symmetric
+
+MASKS = ("train", "val", "test")
+
+
+def from_scipy(
+    matrix: Any, x: Any = None, y: Any = None, *, train: Any = None, val: Any = None, test: Any = None
+) -> Graph:
+    """A SciPy sparse matrix or array [N, N]: row i lists the sources of i's in-edges, its values are their weights.
+
+    Entries that are stored twice are two edges in CSR, and one, whose weight is their sum, in any other form. Where all
+    values are 1, edges have no weights. x: [N, F], dense or sparse. y: integers [N], -1 where unlabelled, or 0 and 1
+    [N, C]. train, val, test: bool [N]. Raises InputError for what is not that.
+    """
+    where = "from_scipy"
+    if getattr(matrix, "ndim", 0) != 2 or not hasattr(matrix, "tocsr"):
+        raise InputError(
+            f"{where}: expected a SciPy sparse matrix [nodes, nodes], and got {type(matrix).__name__}"
+        )
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"{where}: the matrix is {list(matrix.shape)}; expected as many columns as rows")
+    rows = matrix.tocsr()
+    destination = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    fields = _node_fields(where, x, y, {"train": train, "val": val, "test": test})
+    return _graph(where, rows.indices, destination, rows.shape[0], rows.data, fields)
+
+
+def from_pyg(data: Any) -> Graph:
+    """A torch_geometric.data.Data: edge_index, and where it has them edge_weight, x, y, train_mask and so on.
+
+    A y of floats [N] is left out with a warning, and so is an edge_attr of one column, which some take for weights.
+    Raises InputError for other objects, graphs of several types, and masks of several splits.
+    """
+    where = "from_pyg"
+    edges = getattr(data, "edge_index", None)
+    if edges is None or len(edges) != 2:
+        raise InputError(f"{where}: {type(data).__name__} has no edge_index [2, edges] of one graph")
+    source, destination = (_array(end) for end in edges)
+    masks = {name: getattr(data, f"{name}_mask", None) for name in MASKS}
+    y, attributes = getattr(data, "y", None), getattr(data, "edge_attr", None)
+    if y is not None and (given := _array(y)).ndim == 1 and given.dtype.kind == "f":
+        warnings.warn(f"{where}: y is {_kind(given)}, not classes: taken without labels", stacklevel=2)
+        y = None
+    weight = getattr(data, "edge_weight", None)
+    if weight is None and attributes is not None and attributes.shape in ((len(source),), (len(source), 1)):
+        warnings.warn(f"{where}: edge_attr is not used; weights are edge_weight", stacklevel=2)
+    fields = _node_fields(where, getattr(data, "x", None), y, masks)
+    return _graph(where, source, destination, data.num_nodes, weight, fields)
+
+
+def from_dgl(graph: Any) -> Graph:
+    """A homogeneous dgl.DGLGraph, with the node data that DGL's own data sets have: feat, label, train_mask and so on.
+
+    Weights are edata["weight"], where it is there. Raises InputError for other objects, and graphs of several types.
+    """
+    where = "from_dgl"
+    if not getattr(graph, "is_homogeneous", False):
+        raise InputError(f"{where}: expected a homogeneous DGLGraph (see dgl.to_homogeneous)")
+    source, destination = (_array(end) for end in graph.edges())
+    nodes, edges = graph.ndata, graph.edata
+    masks = {name: nodes.get(f"{name}_mask") for name in MASKS}
+    fields = _node_fields(where, nodes.get("feat"), nodes.get("label"), masks)
+    return _graph(where, source, destination, graph.num_nodes(), edges.get("weight"), fields)
+
+
+def from_networkx(
+    graph: Any, x: Any = None, y: Any = None, *, train: Any = None, val: Any = None, test: Any = None
+) -> Graph:
+    """A networkx graph of any kind. Nodes are numbered as they come in graph.nodes, and so are the rows of x, y and
+    the masks, which are as `from_scipy` takes them.
+
+    The edge attribute "weight" counts where all edges have it. Raises InputError for other objects.
+    """
+    where = "from_networkx"
+    if not hasattr(graph, "is_directed"):
+        raise InputError(f"{where}: expected a networkx graph, and got {type(graph).__name__}")
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    ends = list(graph.edges(data="weight"))
+    source, destination = (np.array([number[edge[end]] for edge in ends], dtype=np.int64) for end in (0, 1))
+    weight = None
+    if ends and all(edge[2] is not None for edge in ends):
+        weight = np.array([edge[2] for edge in ends])
+    if not graph.is_directed():
+        once = source != destination  # a loop is its own reverse
+        source, destination = np.append(source, destination[once]), np.append(destination, source[once])
+        weight = None if weight is None else np.append(weight, weight[once])
+    fields = _node_fields(where, x, y, {"train": train, "val": val, "test": test})
+    return _graph(where, source, destination, len(number), weight, fields)
+
+
+def _graph(
+    where: str, source: np.ndarray, destination: np.ndarray, nodes: int, weight: Any, fields: dict[str, Any]
+) -> Graph:
+    """Sorted into an in-edge CSR, checked, and undirected if it is. Raises InputError that begins with ``where``."""
+    values = None if weight is None else _array(weight)
+    if values is not None:
+        if values.shape != source.shape or values.dtype.kind not in "fiub":
+            raise InputError(f"{where}: weights are {_kind(values)}; expected numbers [{len(source)}]")
+        values = None if (values == 1).all() else values.astype(np.float32)
+    try:
+        indptr, indices, values = csr_from_edges(source, destination, nodes, weight=values)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    return undirected_if_symmetric(Graph(where, indptr, indices, values, **fields), where)
+
+
+def _node_fields(where: str, x: Any, y: Any, masks: dict[str, Any]) -> dict[str, Any]:
+    """Graph's fields of what nodes have; all masks where there is one."""
+    fields: dict[str, Any] = {}
+    if x is not None:
+        fields["x"] = _features(where, x)
+    if y is not None:
+        labels = _array(y)
+        flat = labels.ndim == 2 and labels.shape[1] == 1 and labels.dtype.kind in "iu"
+        fields |= label_fields(f"{where}: y", labels.reshape(-1) if flat else labels)
+    given = {name: _array(mask) for name, mask in masks.items() if mask is not None}
+    for name, mask in given.items():
+        if mask.ndim != 1 or mask.dtype.kind not in "bu":
+            raise InputError(f"{where}: the {name} mask is {_kind(mask)}; expected bool [nodes], one split")
+    if given:
+        none = np.zeros(len(next(iter(given.values()))), dtype=bool)
+        fields |= {name: given.get(name, none).astype(bool) for name in MASKS}
+    return fields
+
+
+def _features(where: str, x: Any) -> np.ndarray | SparseRows:
+    if hasattr(x, "tocsr"):
+        rows = x.tocsr()
+        indices = rows.indices.astype(np.int32)
+        return SparseRows(rows.indptr.astype(np.int64), indices, rows.data.astype(np.float32), rows.shape)
+    if str(getattr(x, "layout", "torch.strided")) != "torch.strided":
+        raise InputError(
+            f"{where}: x is a tensor of layout {x.layout}; expected a dense one, or a SciPy matrix"
+        )
+    dense = _array(x)
+    if dense.ndim != 2 or dense.dtype.kind not in "fiub":
+        raise InputError(f"{where}: x is {_kind(dense)}; expected numbers [nodes, features]")
+    return dense if dense.dtype == np.float16 else dense.astype(np.float32)
+
+
+def _array(values: Iterable[Any] | Any) -> np.ndarray:
+    """A torch tensor, wherever it is, or anything that NumPy takes."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values)
+
+
+def _kind(array: np.ndarray) -> str:
+    return f"{array.dtype} {list(array.shape)}"

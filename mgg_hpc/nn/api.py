@@ -1,0 +1,180 @@
+"""What a training loop of one's own begins with: a graph from a file, or from another library's objects in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import ArrayLike
+
+from ..data import libraries
+from ..data.graph import Graph, SparseRows
+from ..errors import InputError
+from ..runtime import backends, mpi
+from ..runtime.backends import Request
+from .distribute import Part, check_symmetric, load_part, sliced
+from .opened import OpenGraph
+from .workspace import row_format
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+class Options(TypedDict, total=False):
+    """What `open_graph` takes beside a path."""
+
+    backend: str
+    dtype: str
+    threads: int
+    transfer: str
+    widest: int | None
+    comm: Any
+
+
+def open_graph(
+    path: str | Path,
+    *,
+    backend: str = "auto",
+    dtype: str = "float32",
+    threads: int = 0,
+    transfer: str = "auto",
+    widest: int | None = None,
+    comm: Any = None,
+) -> OpenGraph:
+    """This rank's part of a graph file, ready for layers; alone, the whole graph. Collective.
+
+    backend: "auto", "serial", "shm", "shmem" or "cuda", as run.backend of a job. dtype: of rows; parameters of half
+    ones are float32. threads: of this rank, torch's too. [default: OMP_NUM_THREADS, else its share of the cores]
+    transfer: how remote rows are reached, "direct", "get" or "halo"; "auto" is direct where pointers reach all ranks,
+    else halo. widest: columns of the widest rows that layers will exchange, whose memory is made at once then; where
+    memory cannot grow (OpenSHMEM) they have to be known. [default: it grows as layers ask] comm: of mpi4py.
+    [default: all ranks] Raises InputError, the same on all ranks, for a file or options that will not do.
+    """
+    options = Options(
+        backend=backend, dtype=dtype, threads=threads, transfer=transfer, widest=widest, comm=comm
+    )
+    return _opened(Path(path), options)
+
+
+def from_scipy(
+    matrix: Any,
+    x: Any = None,
+    y: ArrayLike | None = None,
+    *,
+    train: ArrayLike | None = None,
+    val: ArrayLike | None = None,
+    test: ArrayLike | None = None,
+    **options: Unpack[Options],
+) -> OpenGraph:
+    """The graph of a SciPy sparse matrix [N, N], which each rank passes: row i lists the sources of i's in-edges.
+
+    Its values are their weights, unless all are 1. x: [N, F], dense or sparse. y: integers [N], -1 where unlabelled,
+    or 0 and 1 [N, C]. train, val, test: bool [N]. options: as `open_graph` takes them. Collective. Raises InputError
+    for what is not that.
+    """
+    return _taken(lambda: libraries.from_scipy(matrix, x, y, train=train, val=val, test=test), options)
+
+
+def from_pyg(data: Any, **options: Unpack[Options]) -> OpenGraph:
+    """The graph of a torch_geometric Data, which each rank passes: edge_index, edge_weight, x, y, train_mask and so on.
+
+    options: as `open_graph` takes them. Collective. Raises InputError for other objects.
+    """
+    return _taken(lambda: libraries.from_pyg(data), options)
+
+
+def from_dgl(graph: Any, **options: Unpack[Options]) -> OpenGraph:
+    """The graph of a homogeneous DGLGraph, which each rank passes, with ndata feat, label, train_mask and so on.
+
+    edata["weight"] are its weights. options: as `open_graph` takes them. Collective. Raises InputError for others.
+    """
+    return _taken(lambda: libraries.from_dgl(graph), options)
+
+
+def from_networkx(
+    graph: Any,
+    x: Any = None,
+    y: ArrayLike | None = None,
+    *,
+    train: ArrayLike | None = None,
+    val: ArrayLike | None = None,
+    test: ArrayLike | None = None,
+    **options: Unpack[Options],
+) -> OpenGraph:
+    """A networkx graph, which each rank passes. Rows are in the order of graph.nodes, those of x, y and the masks too.
+
+    The edge attribute "weight" counts where all edges have it. x, y, train, val, test and options: as `from_scipy`
+    takes them. Collective. Raises InputError for other objects.
+    """
+    return _taken(lambda: libraries.from_networkx(graph, x, y, train=train, val=val, test=test), options)
+
+
+def _taken(take: Callable[[], Graph], options: Options) -> OpenGraph:
+    """Of an object that each rank has. Collective: what one rank refuses, all do."""
+    with mpi.agree(options.get("comm") or mpi.world()):
+        graph = take()
+    return _opened(graph, options)
+
+
+def _opened(source: Path | Graph, options: Options) -> OpenGraph:
+    """Of a file, or of a graph that each rank has. Collective."""
+    comm = options.get("comm") or mpi.world()
+    dtype, widest = options.get("dtype", "float32"), options.get("widest") or 0
+    with mpi.agree(comm):
+        if dtype not in DTYPES:
+            raise InputError(f"dtype: {dtype!r} is none of {', '.join(DTYPES)}")
+    kind: torch.dtype = getattr(torch, dtype)
+    taken = backends.choose(options.get("backend", "auto"), comm, dtype)
+    threads = mpi.threads(comm, options.get("threads", 0))
+    torch.set_num_threads(threads)
+    part = _part(source, comm)
+    request = Request(threads=threads, widest=row_format(widest or max(1, part.features), kind))
+    made = backends.make(taken, comm, request)
+    with backends.closed_on_error(made):
+        return OpenGraph(comm, part, made, kind, options.get("transfer", "auto"), widest)
+
+
+def _part(source: Path | Graph, comm: Any) -> Part:
+    if isinstance(source, Path):
+        part = load_part(source, comm)
+        check_symmetric(comm, part)
+        return part
+    every = comm.allgather(_digests(source) if comm.size > 1 else {})
+    for rank, theirs in enumerate(every):
+        other = next((name for name, digest in theirs.items() if digest != every[0][name]), None)
+        if other is not None:
+            raise InputError(
+                f"{source.name}: {other} of rank {rank} are not those of rank 0; each rank passes the same graph"
+            )
+    return sliced(source, comm.rank, comm.size)
+
+
+def _digests(graph: Graph) -> dict[str, int]:
+    """Of what ranks have to have alike, by what a message calls it."""
+    x = graph.x
+    features = (x.indptr, x.indices, x.data) if isinstance(x, SparseRows) else (x,)
+    fields = {
+        "the edges": (graph.indptr, graph.indices),
+        "the weights": (graph.weight,),
+        "the features x": features,
+        "the labels y": (graph.y,),
+        "the train masks": (graph.train,),
+        "the val masks": (graph.val,),
+        "the test masks": (graph.test,),
+    }
+    return {name: _digest(arrays) for name, arrays in fields.items()}
+
+
+def _digest(arrays: tuple[np.ndarray | None, ...]) -> int:
+    """Of types, shapes and bytes; None counts too."""
+    digest = xxhash.xxh3_64()
+    for array in arrays:
+        if array is None:
+            digest.update(b"None")
+            continue
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.intdigest()

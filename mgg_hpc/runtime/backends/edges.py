@@ -1,0 +1,177 @@
+"""The seam's part for what is computed edge by edge: attention, the adjoint of a maximum, dot products.
+
+A source's row holds columns of the rows' dtype and then, from a multiple of the accumulator's size on, a tail of
+values of the accumulator (float32, or float64), scores for example; in the end, where attention drops edges, its node's
+original id in 8 bytes. So what an edge needs of its source crosses in one row, scores as heads x 1 values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...plan.layout import RowFormat
+from ...plan.workload import Plan
+from .base import Draw, Rows
+
+
+@dataclass(frozen=True)
+class TailedRows:
+    """Rows of ``values`` columns of a dtype, ``tail`` values of its accumulator, and an id or none.
+
+    accumulator: what rows are summed in. first: the tail's place, in values of the accumulator.
+    """
+
+    dtype: np.dtype[Any]
+    values: int
+    tail: int = 0
+    with_id: bool = False
+
+    @property
+    def accumulator(self) -> np.dtype[Any]:
+        """float32 for half rows, else the rows' own."""
+        return np.dtype(np.float32) if self.dtype.itemsize == 2 else self.dtype
+
+    @property
+    def first(self) -> int:
+        """Where the tail begins, in values of the accumulator."""
+        return -(-self.values * self.dtype.itemsize // self.accumulator.itemsize)
+
+    @property
+    def format(self) -> RowFormat:
+        """Of rows that hold all of it."""
+        nbytes = (self.first + self.tail) * self.accumulator.itemsize + 8 * self.with_id
+        return RowFormat(self.dtype, nbytes // self.dtype.itemsize)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Heads of ``channels`` columns each, and how an edge u -> v is scored by each of them.
+
+    additive: LeakyReLU(source score of u + target score of v), with the negative slope (GAT: Velickovic et al.,
+    ICLR 2018). Else the dot product of the rows of u and v over sqrt(channels) (Vaswani et al., NeurIPS 2017).
+    draw: which edges are dropped, by the original ids of both ends and the head; None: none. ids: int64 [n], of this
+    rank's nodes, where there is a draw.
+    """
+
+    heads: int
+    channels: int
+    additive: bool = True
+    negative_slope: float = 0.2
+    draw: Draw | None = None
+    ids: Any = None
+
+    @property
+    def columns(self) -> int:
+        """Of all heads."""
+        return self.heads * self.channels
+
+    @property
+    def scale(self) -> float:
+        """Of dot products."""
+        return float(self.channels**-0.5)
+
+    def forward_rows(self, dtype: np.dtype[Any]) -> TailedRows:
+        """What `EdgeKernels.attend` reads of sources: their rows, and their scores where those are additive."""
+        return TailedRows(dtype, self.columns, self.heads if self.additive else 0, self.draw is not None)
+
+    def backward_rows(self, dtype: np.dtype[Any]) -> TailedRows:
+        """What `EdgeKernels.attend_back` reads of targets, for gradients of sources.
+
+        The output's gradient g, and for dot products the rows; target scores where they are additive, log_sum, and
+        <g, output without bias>, each for every head.
+        """
+        if self.additive:
+            return TailedRows(dtype, self.columns, 3 * self.heads, self.draw is not None)
+        return TailedRows(dtype, 2 * self.columns, 2 * self.heads, self.draw is not None)
+
+
+class EdgeKernels(Protocol):
+    """What layers beyond weighted sums need. Plans are prepared and rows published as for `Backend.aggregate`.
+
+    n: the plan's destinations; [n, H] arrays are contiguous ones of the accumulator's dtype, [n, F] padded or
+    contiguous rows of the rows'. Collective with "halo".
+    """
+
+    def attend(
+        self,
+        plan: Plan,
+        how: Attention,
+        src: Rows,
+        out: Any,
+        *,
+        score: Any = None,
+        h: Any = None,
+        bias: Any = None,
+        log_sum: Any = None,
+        above: Any = None,
+        above_weight: Any = None,
+    ) -> None:
+        """out[v] = bias + sum over edges u -> v of weight(u, v) h[u], weights a softmax of scores; no edges: bias.
+
+        src: `Attention.forward_rows`. score: target scores [n, H], additive. h: [n, H C], of dot products. bias: [H C].
+        For the backward: log_sum [n, H] becomes the logarithm of the sum of exp(score); above [n, H C] and
+        above_weight [n, H] the parts of the sum and of the weights whose score is above 0 (additive), from which the
+        gradient of target scores follows. Weights in ``out`` and ``above`` are after dropout, in above_weight before.
+        """
+
+    def attend_back(
+        self,
+        plan: Plan,
+        how: Attention,
+        src: Rows,
+        out: Any,
+        *,
+        at_source: bool,
+        h: Any,
+        score: Any = None,
+        gradient: Any = None,
+        log_sum: Any = None,
+        dot: Any = None,
+        score_gradient: Any = None,
+    ) -> None:
+        """Gradients of attention at one end of its edges: out [n, H C], that of h.
+
+        at_source: over out-edges, src `Attention.backward_rows` of targets; score: source scores [n, H], whose
+        gradient is written into score_gradient [n, H] (additive). Else over in-edges, for dot products, src rows of
+        the sources; gradient [n, H C], log_sum and dot [n, H] are the targets' own.
+        """
+
+    def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:
+        """out[v, c] = the maximum over edges u -> v of x[u, c], 0 without edges; ties [n, F]: how many reach it."""
+
+    def max_back(self, plan: Plan, src: Rows, x: Any, out: Any) -> None:
+        """The adjoint of a maximum, over out-edges.
+
+        src: rows of 2 F columns, the targets' gradients over their ties, and their maxima. out[u, c] = the sum of those
+        gradients over the targets whose maximum is x[u, c]; x [n, F].
+        """
+
+    def weighted(self, plan: Plan, src: Rows, weight: Any, out: Any) -> None:
+        """out[v] = sum over edges of weight[e, head] x[u]; weight [E, H] in the plan's order, columns by head."""
+
+    def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
+        """out_edge[e, head] = <dst[v], x[u]> over the head's columns; [E, H] in the plan's order, dst [n, F].
+
+        [E] stands for one head.
+        """
+
+
+class DeviceKernels(Protocol):
+    """What GPUs compute beside: a softmax of scores that are there, and rows by number."""
+
+    def edge_softmax(self, plan: Plan, scores: Any, out: Any) -> None:
+        """out[e] = exp(scores[e]) / (the sum of exp(scores) over the edges of e's destination); float32 [E] both.
+
+        In the plan's order; ``out`` may be ``scores``.
+        """
+
+    def gather(self, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
+        """out[i] = row ids[i] of all PEs' rows, where PE p's are numbered bounds[p] .. bounds[p + 1] - 1.
+
+        ids: int64 [n]. out: [n, dim], padded rows of the table's dtype; on a symmetric allocation where some PE's rows
+        are not reachable by pointer. Raises ValueError for an id outside the bounds.
+        """

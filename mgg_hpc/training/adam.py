@@ -1,0 +1,61 @@
+"""Adam (Kingma and Ba, ICLR 2015), by the function that torch's own optimiser calls.
+
+The class around that function, torch.optim.Adam, imports torch's compiler when it is made: some 70 MB and more than a
+second of each rank's start, for nothing that a run uses. (Layers that are computed again import it, too.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+
+
+@dataclass
+class Group:
+    """Parameters that decay alike, their moments, and steps [] so far of each, on the parameter's device."""
+
+    parameters: list[Tensor]
+    weight_decay: float
+    first: list[Tensor] = field(init=False)
+    second: list[Tensor] = field(init=False)
+    steps: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.steps = [torch.zeros((), dtype=torch.float32, device=each.device) for each in self.parameters]
+
+
+class Adam:
+    """capturable: steps may be recorded as a CUDA graph; on GPUs alone."""
+
+    def __init__(self, groups: Sequence[Group], learning_rate: float, *, capturable: bool) -> None:
+        self._groups, self._learning_rate, self._capturable = groups, learning_rate, capturable
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step along the gradients, of which each parameter has one."""
+        for group in self._groups:
+            adam(
+                group.parameters,
+                [cast(Tensor, parameter.grad) for parameter in group.parameters],
+                group.first,
+                group.second,
+                [],
+                group.steps,
+                capturable=self._capturable,
+                amsgrad=False,
+                beta1=BETA1,
+                beta2=BETA2,
+                lr=self._learning_rate,
+                weight_decay=group.weight_decay,
+                eps=EPS,
+                maximize=False,
+            )

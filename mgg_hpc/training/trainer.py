@@ -1,0 +1,157 @@
+"""The steps of an epoch, launched on the backend's device; only reading the loss and the scores waits for them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..nn.graph import GraphHandle
+from ..nn.spans import span
+from ..nn.workspace import as_array
+from .adam import Adam, Group
+from .cuda_graph import Replayed
+from .job import Job
+from .metrics import Scores, loss_sum
+
+# Gradients of rows are divided by the number of training rows, and float16 ends at 6e-8. A power of 2 costs no digit.
+FLOAT16_SCALE = 1024.0
+
+
+class Trainer:
+    """Gradients and the loss lie in one array, so that one exchange an epoch sums them over all ranks."""
+
+    def __init__(self, job: Job, graph: GraphHandle, *, records: bool = True) -> None:
+        """records: let epochs be recorded as a CUDA graph, where the job does."""
+        self.job, self.graph = job, graph
+        device = job.backend.device
+        job.model.to(device)
+        parameters = list(job.model.parameters())
+        kind = parameters[0].dtype
+        self._flat = torch.zeros(sum(p.numel() for p in parameters) + 1, dtype=kind, device=device)
+        at = 0
+        for parameter in parameters:  # autograd adds into these views
+            parameter.grad = self._flat[at : at + parameter.numel()].view_as(parameter)
+            at += parameter.numel()
+        if job.learned is not None:  # each rank has rows of its own, whose gradients nobody adds to
+            job.learned.grad = torch.zeros_like(job.learned)
+        self._trained: list[Tensor] = [*parameters, *([job.learned] if job.learned is not None else [])]
+        self._before = [parameter.detach().clone() for parameter in self._trained]
+        if job.backend.reads_epoch:
+            job.model.draws.epoch_at = torch.zeros(1, dtype=torch.int32, device=device)
+        rate = job.settings.train.learning_rate
+        self._optimizer = Adam(_groups(job), rate, capturable=device != "cpu")
+        recorder = job.backend.record if job.records and records else None
+        self._step = Replayed(self._launch, job.backend, recorder, self._everybody)
+
+    def _everybody(self, yes: bool) -> bool:
+        return all(self.job.comm.allgather(yes))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether steps are replays of a CUDA graph by now."""
+        return self._step.recorded
+
+    @property
+    def not_recorded(self) -> str:
+        """Why not, if that was tried."""
+        return self._step.failure
+
+    def close(self) -> None:
+        """Let go of what was recorded."""
+        self._step.close()
+
+    def step(self, epoch: int) -> None:
+        """Forward, loss, backward, reduction, optimiser; `loss` waits for it. Collective."""
+        with span("step"):
+            self.job.model.draws.begin(epoch)
+            torch._foreach_copy_(self._before, [parameter.detach() for parameter in self._trained])
+            self._step()
+
+    @torch.no_grad()
+    def rewind(self, epoch: int) -> None:
+        """Go back to the weights before this epoch, which is the last one, with no gradients: to run its pass again."""
+        self.close()
+        torch._foreach_copy_(self._trained, self._before)
+        self.job.model.draws.begin(epoch)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Whatever a training pass begins with."""
+        self.graph.restart()
+        self.job.model.train()
+        self._flat.zero_()
+        if self.job.learned is not None and self.job.learned.grad is not None:
+            self.job.learned.grad.zero_()
+
+    def loss_of(self, logits: Tensor) -> Tensor:
+        """This rank's part of the mean over all training rows."""
+        with span("loss"):
+            return loss_sum(logits, self.job.labels, "train") / self.job.labels.totals["train"]
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of this rank's part of the loss; those of rows of float16 are kept from becoming 0 on their way."""
+        scale = FLOAT16_SCALE if self.job.dtype == torch.float16 else 1.0
+        # A gradient that is handed in has its shape checked by symbols, which takes 50 MB of libraries.
+        scaled = loss if scale == 1.0 else loss * scale
+        with span("backward"), torch.no_grad():
+            scaled.backward()
+            if scale != 1.0:
+                gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
+                torch._foreach_div_(gradients, scale)
+
+    def _launch(self) -> None:
+        job = self.job
+        self._begin()
+        loss = self.loss_of(job.model(job.input, self.graph))
+        self.backward(loss)
+        with span("sum gradients"):
+            self._flat[-1:].copy_(loss.detach())
+            job.backend.sum_over_ranks(as_array(self._flat))
+        with span("optimiser"):
+            self._optimizer.step()
+
+    def loss(self) -> float:
+        """The mean over all training rows of the last step's loss, before the optimiser."""
+        with span("read the loss"):
+            return float(self._flat[-1])
+
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        """A pass with the present weights, without dropout. Collective.
+
+        `scores` waits for it, on all ranks, before which no other pass may begin.
+        """
+        with span("evaluate"):
+            self.graph.restart()
+            self.job.model.eval()
+            logits = self.job.model(self.job.input, self.graph)
+            self._counted = self.job.metric.count(logits, self.job.labels)
+            weights = [parameter.detach() for parameter in self._trained if parameter.numel()]
+            largest = torch._foreach_norm(weights, torch.inf)
+            self._finite = torch.isfinite(torch.stack(largest)).all()
+
+    def finite(self) -> bool:
+        """Whether the last step's loss is finite, and all weights after it; waits for them. Collective."""
+        with span("read the loss"):
+            finite = math.isfinite(self.loss()) and bool(self._finite)
+        # All ranks have the same loss and weights, but for rows that each has learned for itself.
+        return finite if self.job.learned is None else self._everybody(finite)
+
+    def scores(self) -> Scores:
+        """Of the last evaluation. Collective."""
+        with span("read the scores"):
+            return self.job.metric.score(self.job.comm, self._counted, self.job.labels)
+
+
+def _groups(job: Job) -> list[Group]:
+    """The first layer decays, and with it a learned input; the others where the job says so."""
+    train = job.settings.train
+    first: list[Tensor] = list(job.model.convolutions[0].parameters())
+    rest: list[Tensor] = [p for p in job.model.parameters() if all(p is not one for one in first)]
+    if job.learned is not None:
+        first.append(job.learned)
+    decay_rest = train.weight_decay if train.weight_decay_layers == "all" else 0.0
+    groups = [Group(first, train.weight_decay), Group(rest, decay_rest)]
+    return [group for group in groups if group.parameters]

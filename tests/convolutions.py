@@ -1,0 +1,227 @@
+"""Layers beside PyG's with the same weights, and graphs for them: what tests on one and on several ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cases
+import numpy as np
+import torch
+import torch_geometric.nn as pyg
+from torch_geometric.utils import softmax
+
+from mgg_hpc import reference
+from mgg_hpc.data.graph import SparseRows
+from mgg_hpc.data.store import GraphSlice
+from mgg_hpc.nn import conv
+from mgg_hpc.nn.distribute import Part, adjacency_of
+from mgg_hpc.nn.graph import GraphHandle
+from mgg_hpc.nn.perceptron import MLP
+from mgg_hpc.nn.transfer import routed
+from mgg_hpc.nn.workspace import accumulator
+from mgg_hpc.runtime.backends.base import Geometry
+
+GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}  # of the largest value
+WIDEST = 64  # of any layer below, forward or backward
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The same layer twice, made from (in_channels, out_channels)."""
+
+    ours: Callable[[int, int], torch.nn.Module]
+    pyg: Callable[[int, int], torch.nn.Module]
+    ties: bool = False  # whether it tells equal values apart: features are whole numbers then
+
+    def pair(self, in_channels: int, out_channels: int, dtype: torch.dtype) -> tuple[torch.nn.Module, ...]:
+        """(ours, PyG's), the second with random parameters, which the first has loaded.
+
+        PyG's computes in float64, with the values that ours has, so that the bound is on our error alone.
+        """
+        theirs = self.pyg(in_channels, out_channels).to(dtype)
+        for parameter in theirs.parameters():
+            torch.nn.init.normal_(parameter)
+        ours = self.ours(in_channels, out_channels).to(dtype)
+        ours.load_state_dict(theirs.state_dict())
+        return ours, theirs.double()
+
+
+def _network(linear: type[torch.nn.Linear] = torch.nn.Linear) -> Callable[[int, int], torch.nn.Sequential]:
+    return lambda a, b: torch.nn.Sequential(linear(a, 5), torch.nn.ReLU(), linear(5, b))
+
+
+def _late(a: int, b: int) -> torch.nn.Sequential:
+    """A network that does not begin with a linear map."""
+    return torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(a, b))
+
+
+def _gat(**options: object) -> Layer:
+    return Layer(lambda a, b: conv.GATConv(a, b, **options), lambda a, b: pyg.GATConv(a, b, **options))
+
+
+def _sage(**options: object) -> Layer:
+    ties = options.get("aggr") == "max"
+    return Layer(
+        lambda a, b: conv.SAGEConv(a, b, **options), lambda a, b: pyg.SAGEConv(a, b, **options), ties
+    )
+
+
+class DotAttention(torch.nn.Module):
+    """What GATConv computes with dot products (PyG has no such layer): softmax of <h_u, h_v> / sqrt(C) over edges."""
+
+    def __init__(self, in_channels: int, out_channels: int, heads: int) -> None:
+        super().__init__()
+        self.shape = heads, out_channels
+        self.lin = torch.nn.Linear(in_channels, heads * out_channels, bias=False)
+        self.bias = torch.nn.Parameter(torch.zeros(heads * out_channels))
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        nodes, (heads, channels) = len(x), self.shape
+        source, target = edge_index[:, edge_index[0] != edge_index[1]]
+        source, target = (torch.cat([ends, torch.arange(nodes)]) for ends in (source, target))
+        h = self.lin(x).view(nodes, heads, channels)
+        scores = (h[source] * h[target]).sum(2) / channels**0.5
+        messages = softmax(scores, target, num_nodes=nodes)[:, :, None] * h[source]
+        return torch.zeros_like(h).index_add(0, target, messages).reshape(nodes, -1) + self.bias
+
+
+LAYERS = {
+    "gcn": Layer(conv.GCNConv, pyg.GCNConv),
+    "gcn_no_bias": Layer(
+        lambda a, b: conv.GCNConv(a, b, bias=False), lambda a, b: pyg.GCNConv(a, b, bias=False)
+    ),
+    "gin": Layer(lambda a, b: conv.GINConv(_network()(a, b)), lambda a, b: pyg.GINConv(_network()(a, b))),
+    "gin_trained_eps": Layer(
+        lambda a, b: conv.GINConv(_network()(a, b), eps=0.3, train_eps=True),
+        lambda a, b: pyg.GINConv(_network()(a, b), eps=0.3, train_eps=True),
+    ),
+    "gin_one_map": Layer(
+        lambda a, b: conv.GINConv(torch.nn.Linear(a, b), eps=-0.4),
+        lambda a, b: pyg.GINConv(torch.nn.Linear(a, b), eps=-0.4),
+    ),
+    "gin_mlp": Layer(
+        lambda a, b: conv.GINConv(MLP([a, 7, b]), train_eps=True),
+        lambda a, b: pyg.GINConv(pyg.MLP([a, 7, b], norm=None), train_eps=True),
+    ),
+    "gin_late": Layer(
+        lambda a, b: conv.GINConv(_late(a, b), train_eps=True),
+        lambda a, b: pyg.GINConv(_late(a, b), train_eps=True),
+    ),
+    "sage": _sage(),
+    "sage_sum": _sage(aggr="sum"),
+    "sage_max": _sage(aggr="max"),
+    "sage_bare": _sage(root_weight=False, bias=False),
+    "sage_normalize": _sage(normalize=True),
+    "gat": _gat(heads=3),
+    "gat_average": _gat(heads=2, concat=False, negative_slope=0.4),
+    "gat_residual": _gat(heads=2, residual=True),
+    "gat_dot": Layer(lambda a, b: conv.GATConv(a, b, 3, attention="dot"), lambda a, b: DotAttention(a, b, 3)),
+    "gat_as_it_is": _gat(add_self_loops=False, bias=False),
+}
+
+
+def check(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], mine: slice) -> None:
+    """Rows of this rank, and parameters' gradients, within the tolerance of the largest value of all rows."""
+    assert found.keys() == wanted.keys()
+    for what, value in found.items():
+        whole = wanted[what].detach()
+        rows = whole[mine] if what in ("out", "x") else whole
+        size = max(float(wanted[name].abs().max()) for name in _beside(what, wanted))
+        error = float((value.double() - rows.double()).abs().max()) if len(rows) else 0.0
+        assert error <= TOLERANCE[value.dtype] * size, f"{what}: off by {error:.3g} of {size:.3g}"
+
+
+def _beside(what: str, wanted: dict[str, torch.Tensor]) -> list[str]:
+    """The values whose largest one is what an error is compared with.
+
+    The one value of eps may be a small difference of large ones: all gradients. PyG's att_src and att_dst are halves
+    of one vector in the paper; a softmax cancels most of the second's gradient.
+    """
+    if wanted[what].numel() == 1:
+        return list(wanted)
+    return ["att_src", "att_dst"] if what.startswith("att_") else [what]
+
+
+def drawn_edges(rng: np.random.Generator, nodes: int, *, directed: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Sources and destinations with duplicates, self loops (one a node at most), nodes without edges and a hub."""
+    connected = rng.permutation(nodes)[: nodes - nodes // 6]
+    source, destination = rng.choice(connected, (2, 4 * nodes))
+    destination[: nodes // 2] = connected[0]
+    repeated = rng.integers(len(source), size=nodes // 3)
+    source = np.append(source, source[repeated])
+    destination = np.append(destination, destination[repeated])
+    other = source != destination
+    loops = rng.permutation(connected)[: nodes // 4]
+    if not directed:
+        source, destination = np.append(source, destination), np.append(destination, source)
+        other = np.tile(other, 2)
+    return np.append(source[other], loops), np.append(destination[other], loops)
+
+
+@dataclass
+class Spread:
+    """A graph over ranks: its rows, and handles that layers take. Collective."""
+
+    comm: object
+    backend: object
+    case: cases.Case
+    directed: bool
+    dtype: torch.dtype
+    transfer: str = "direct"
+    handles: dict[str, GraphHandle] = field(default_factory=dict)
+
+    @property
+    def mine(self) -> slice:
+        """This rank's rows."""
+        return slice(*(int(bound) for bound in self.case.bounds[self.comm.rank : self.comm.rank + 2]))
+
+    @property
+    def edge_index(self) -> torch.Tensor:
+        """The whole graph as PyG has it: int64 [2, E]."""
+        return torch.from_numpy(np.stack(reference.edge_list(self.case.indptr, self.case.indices)))
+
+    def part(self, x: SparseRows | None = None) -> Part:
+        """This rank's part with these features, as a file would give it."""
+        indptr, indices = self.case.part(self.comm.rank)
+        ids = np.arange(self.mine.start, self.mine.stop)
+        rows = GraphSlice(
+            indptr=indptr,
+            indices=indices,
+            weight=None,
+            x=x,
+            y=None,
+            train=None,
+            val=None,
+            test=None,
+            ids=ids,
+        )
+        return Part(
+            path=Path("none"),
+            name="drawn",
+            uuid="",
+            nodes=self.case.nodes,
+            edges=len(self.case.indices),
+            features=0,
+            classes=0,
+            directed=self.directed,
+            multilabel=False,
+            bounds=self.case.bounds,
+            bounds_source="file",
+            slice=rows,
+        )
+
+    def handle(self, kind: str) -> GraphHandle:
+        """The graph for layers that sum with this kind of adjacency."""
+        if kind not in self.handles:
+            part = self.part()
+            ids = part.slice.ids
+            of = adjacency_of(self.comm, part, kind, accumulator(self.dtype), GEOMETRY.ps)
+            layers = routed(self.comm, of, [self.transfer])
+            counts = np.diff(self.case.bounds)
+            self.handles[kind] = GraphHandle(
+                self.backend, counts, ids, layers, dtype=self.dtype, widest=WIDEST, comm=self.comm
+            )
+        return self.handles[kind]

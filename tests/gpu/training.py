@@ -1,0 +1,239 @@
+"""Training on a GPU, or over the shim, against the same training on the CPU: losses, bits, recorded epochs, half rows.
+
+    python tests/gpu/training.py --ranks 1 --json result.json     alone, without NVSHMEM
+    python tests/gpu/training.py --ranks 2                        two ranks that share the GPU
+    python tests/gpu/training.py --ranks 2 --mps                  side by side, by a daemon of their own
+
+Exit codes are those of processes.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parents[2]))
+
+import numpy as np
+
+from gpu import processes, result
+from gpu.engine import Engine
+from gpu.result import Line
+from mgg_hpc import config
+from mgg_hpc.data import generate, store
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.data.readers.digits import read_digits
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import exit_code, launch, mpi
+from mgg_hpc.runtime.backends import cuda_rank
+from mgg_hpc.training import profiling, trace, train
+from mgg_hpc.training.job import build
+from mgg_hpc.training.trainer import Trainer
+
+EPOCHS, FEW_EPOCHS = 30, 3
+# Relative, of the losses of all epochs. Half rows keep 8 bits of each value, and sums of them in float32.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-3}
+
+MODELS: dict[str, dict[str, Any]] = {
+    "gcn": {},
+    "gat": {"name": "gat", "heads": 4, "attention_dropout": 0.2},
+    "max": {"name": "sage", "aggr": "max"},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph and one of MODELS. transfer, dtype: as in a job file."""
+
+    graph: str
+    transfer: str
+    dtype: str = "float32"
+    layers: int = 2
+    hidden: int = 16
+    model: str = "gcn"
+
+
+def cases(ranks: int) -> list[Case]:
+    """The demo's graph and a drawn one, by every transfer where rows are remote."""
+    transfers = ("auto", "direct", "get", "halo") if ranks > 1 else ("auto",)
+    found = [Case(graph, transfer) for graph in ("digits", "sbm") for transfer in transfers]
+    found.append(Case("sbm", "halo" if ranks > 1 else "auto", layers=3, hidden=33))
+    found += [Case("sbm", transfers[-1], hidden=8, model="gat"), Case("sbm", "auto", hidden=8, model="max")]
+    return [*found, Case("sbm", "auto", "bfloat16")]
+
+
+def graph_of(name: str, few: bool, seed: int) -> Graph:
+    """By its name in a case."""
+    if name == "digits":
+        return read_digits()
+    nodes = 150 if few else 20_000
+    return generate.sbm(nodes, classes=4, features=24, degree=8.0, homophily=0.8, seed=seed)
+
+
+@dataclass
+class Runs:
+    """All ranks, from one of them."""
+
+    engine: Engine
+    comm: Any
+    folder: Path
+    few: bool
+    seed: int
+
+    def settings(self, case: Case, backend: str, **run: object) -> config.Settings:
+        """A job over the case's graph."""
+        return config.from_tree(
+            {
+                "graph": {"file": str(self.folder / f"{case.graph}.h5")},
+                "model": {"hidden": case.hidden, "layers": case.layers, "dropout": 0.5} | MODELS[case.model],
+                "train": {"dtype": case.dtype if backend == "cuda" else "float32", "seed": self.seed},
+                "run": {"backend": backend, "share_gpu": True} | run,
+                "plan": {"transfer": case.transfer},
+            },
+            "training.py",
+        )
+
+    def losses(self, settings: config.Settings, comm: Any) -> tuple[np.ndarray, bool]:
+        """Of each epoch, and of the validation rows after the last; and whether epochs were replayed. Collective."""
+        job = build(settings, comm)
+        trainer, found = Trainer(job, job.graph()), []
+        for epoch in range(1, (FEW_EPOCHS if self.few else EPOCHS) + 1):
+            trainer.step(epoch)
+            found.append(trainer.loss())
+        trainer.evaluate()
+        found.append(trainer.scores().val_loss)
+        job.backend.close()
+        return np.array(found), trainer.recorded
+
+    def check(self, case: Case) -> tuple[float, str]:
+        """The worst error as a share of the tolerance, and what is wrong. Collective."""
+        from mpi4py import MPI
+
+        cpu = replace(case, transfer="auto", dtype="float32")
+        wanted, _ = self.losses(self.settings(cpu, "serial"), MPI.COMM_SELF)
+        found, recorded = self.losses(self.settings(case, "cuda"), self.comm)
+        worst = float(np.max(np.abs(found / wanted - 1)) / TOLERANCE[case.dtype])
+        problems = (
+            [] if worst <= 1 else [f"losses differ by {worst * TOLERANCE[case.dtype]:.1e}: {found} {wanted}"]
+        )
+        if len(set(wanted)) < len(wanted):
+            problems.append("nothing is learned, or drawn")
+        again, _ = self.losses(self.settings(case, "cuda", cuda_graphs=False), self.comm)
+        if again.tobytes() != found.tobytes():
+            problems.append(f"other bits {'without a CUDA graph' if recorded else 'the second time'}")
+        if self.engine.device == "cuda" and self.comm.size == 1 and not self.few and not recorded:
+            problems.append("epochs were not recorded as a CUDA graph")
+        every = self.comm.allgather((worst, problems))
+        said = [f"rank {rank}: {wrong[0]}" for rank, (_, wrong) in enumerate(every) if wrong]
+        return max(each for each, _ in every), "; ".join(said)
+
+    def arrays(self) -> str:
+        """What is wrong with rows on the symmetric heap as other libraries' arrays over the same memory. Collective."""
+        job = build(self.settings(Case("sbm", "direct"), "cuda"), self.comm)
+        _, rows = job.graph().exchange(5)
+        if self.engine.device == "cuda":
+            import cupy as library
+        else:
+            import numpy as library
+        seen = library.from_dlpack(rows)
+        seen[:] = self.comm.rank + 1
+        if self.engine.device == "cuda":
+            library.cuda.get_current_stream().synchronize()  # another stream than torch's
+        rows += 1
+        job.backend.finish()
+        same = seen.shape == tuple(rows.shape) and bool((seen == self.comm.rank + 2).all())
+        job.backend.close()
+        return "" if same and len(rows) else "another library's array is not over the same memory"
+
+    def waits(self) -> str:
+        """Where some rank's host waits for its GPU within a training step, by `mgg train --profile`. Collective."""
+        path, runs = self.folder / "traced.toml", self.folder / "runs"
+        if self.comm.rank == 0:
+            path.write_text(config.dumps(self.settings(Case("sbm", "auto"), "cuda", folder=str(runs))))
+        self.comm.Barrier()
+        train.process_train(path, ("train.epochs=6",), False, False, profile=True)
+        found = json.loads((runs / "latest" / "profile" / "summary.json").read_text())
+        steps = [each for each in found["spans"] if each["span"][-1] == trace.STEP]
+        if not steps or (self.engine.device == "cuda" and steps[0]["gpu_ms"] == 0):
+            return "the trace has no training step, or nothing that ran in it"
+        waits = any(trace.STEP in each["span"] for each in found["waits"])
+        return "; ".join(profiling.said_of_waits(found)) if waits else ""
+
+
+def play(arguments: argparse.Namespace) -> int:
+    """As one of the ranks."""
+    comm = mpi.world()
+    began = time.perf_counter()
+    lines: dict[tuple[str, str], Line] = {}
+    with contextlib.ExitStack() as held:
+        with mpi.agree(comm):
+            engine = held.enter_context(result.engine_of(arguments))
+        cuda_rank.hardware = lambda: (engine.module, engine.memory)
+        if engine.device == "shim":
+            cuda_rank.RankBackend.probe_rows = 64
+        engine.seed(arguments.seed, comm.rank)
+        made = held.enter_context(tempfile.TemporaryDirectory(prefix="mgg-training-"))
+        folder = Path(comm.bcast(made))
+        with mpi.agree(comm):
+            for name in ("digits", "sbm") if comm.rank == 0 else ():
+                store.write(folder / f"{name}.h5", graph_of(name, arguments.few, arguments.seed))
+        runs = Runs(engine, comm, folder, arguments.few, arguments.seed)
+        for case in cases(comm.size):
+            key = case.transfer, case.dtype
+            line = lines.setdefault(key, Line(f"losses, {case.transfer}", case.dtype))
+            started = time.perf_counter()
+            worst, problem = runs.check(case)
+            line.add(case, None if problem else worst, problem)
+            line.seconds += time.perf_counter() - started
+            if comm.rank == 0:
+                print(case, flush=True)
+                kept = {"processes": comm.size, "few": arguments.few, "seed": arguments.seed}
+                taken = time.perf_counter() - began
+                result.write(arguments.json, engine.about(), list(lines.values()), taken, **kept)
+        for name, case, check in (
+            ("waits of the host", "a training step", runs.waits),
+            ("arrays of other libraries", "rows", runs.arrays),
+        ):
+            line, started = lines.setdefault((name, ""), Line(name, "")), time.perf_counter()
+            problem = check()
+            line.add(case, None if problem else 0.0, problem)
+            line.seconds = time.perf_counter() - started
+        if comm.rank == 0:
+            taken = time.perf_counter() - began
+            result.write(arguments.json, engine.about(), list(lines.values()), taken, **kept)
+        comm.Barrier()  # the folder is there as long as anybody reads
+    found = list(lines.values())
+    if comm.rank == 0:
+        result.show(f"{engine.about()['name']}: {comm.size} ranks train, seed {arguments.seed}", found)
+    code = int(result.failed(found))
+    exit_code.record(code)
+    return code
+
+
+def main(words: list[str]) -> int:
+    """See above."""
+    parser = result.parser(__doc__)
+    parser.add_argument("--ranks", type=int, default=0, help="start so many processes")
+    parser.add_argument("--mps", action="store_true", help="they share the GPU through a daemon of their own")
+    arguments = parser.parse_args(words)
+    if arguments.ranks and launch.RANKS not in os.environ:
+        return processes.begin(arguments, words, Path(__file__))
+    return play(arguments)
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv[1:])
+    except InputError as error:
+        code = 2
+        exit_code.report(f"gpu-test: {error}", code)
+    sys.exit(code)

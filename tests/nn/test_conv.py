@@ -1,0 +1,311 @@
+"""Layers on one rank: values and gradients are PyG's with the same weights; and what layers refuse."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from types import SimpleNamespace
+
+import cases
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from convolutions import GEOMETRY, LAYERS, TOLERANCE, Spread, check, drawn_edges
+
+import mgg_hpc as mgg
+import mgg_hpc.nn
+from mgg_hpc.data.readers.npz import read_npz
+from mgg_hpc.nn.aggregation import aggregate
+from mgg_hpc.nn.conv import GATConv, GCNConv, GINConv, SAGEConv
+from mgg_hpc.nn.features import SparseFeatures
+from mgg_hpc.nn.first_order import first_order
+from mgg_hpc.nn.functional import as_rows
+from mgg_hpc.nn.host_features import HostFeatures
+from mgg_hpc.nn.norms import BatchNorm
+from mgg_hpc.nn.random import Dropout, dropped
+from mgg_hpc.nn.recompute import recomputed
+from mgg_hpc.runtime.backends.base import Draw, Options
+from mgg_hpc.runtime.backends.serial import SerialBackend
+from mgg_hpc.runtime.backends.world import World
+
+ALONE = SimpleNamespace(rank=0, size=1, Get_rank=lambda: 0, Get_size=lambda: 1)
+NODES = 60
+SHAPES = [(9, 4), (4, 9), (5, 5)]  # narrowing layers transform first, widening ones aggregate first
+
+
+def alone(rng, dtype, *, directed=True, nodes=NODES) -> Spread:
+    source, destination = drawn_edges(rng, nodes, directed=directed)
+    case = cases.csr(source, destination, nodes, np.array([0, nodes]))
+    return Spread(ALONE, SerialBackend(0, World(1), Options(GEOMETRY)), case, directed, dtype)
+
+
+def features(rng, layer, nodes, columns, dtype) -> torch.Tensor:
+    # Ties at 0 are left out: there PyG's maximum counts the zero that it starts from as another source.
+    odd = 2 * rng.integers(-2, 3, (nodes, columns)) + 1
+    drawn = odd if layer.ties else rng.standard_normal((nodes, columns))
+    return torch.from_numpy(drawn).to(dtype)
+
+
+def results(layer, x, gradient, *graph) -> dict[str, torch.Tensor]:
+    """The output of a layer, and the gradients of x and of each parameter."""
+    return results_of(layer, layer, x, gradient, *graph)
+
+
+def results_of(call, layer, x, gradient, *graph) -> dict[str, torch.Tensor]:
+    """The same of what calls the layer."""
+    x = x.clone().requires_grad_()
+    layer.zero_grad()
+    out = call(x, *graph)
+    out.backward(gradient)
+    return {"out": out.detach(), "x": x.grad} | {name: p.grad for name, p in layer.named_parameters()}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_values_and_gradients_are_pygs(rng, name, directed, dtype):
+    layer, spread = LAYERS[name], alone(rng, dtype, directed=directed)
+    for in_channels, out_channels in SHAPES:
+        ours, theirs = layer.pair(in_channels, out_channels, dtype)
+        x = features(rng, layer, NODES, in_channels, dtype)
+        width = theirs(x.double(), spread.edge_index).shape[1]
+        gradient = torch.from_numpy(rng.standard_normal((NODES, width))).to(dtype)
+        found = results(ours, x, gradient, spread.handle(ours.kind))
+        wanted = results(theirs, x.double(), gradient.double(), spread.edge_index)
+        check(found, wanted, spread.mine)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", LAYERS)
+def test_dropout_behind_a_layer_is_dropout_of_its_rows(rng, name, dtype):
+    """The same rows to the last bit, and the same gradients, whether a layer takes dropout along or not."""
+    layer, spread = LAYERS[name], alone(rng, dtype)
+    draw = Draw(float(rng.uniform(0.1, 0.9)), int(rng.integers(1 << 40)), epoch=3, stream=5)
+    for in_channels, out_channels in SHAPES:
+        conv, _ = layer.pair(in_channels, out_channels, dtype)
+        graph = spread.handle(conv.kind)
+
+        def apart(x, graph, conv=conv):
+            return dropped(conv(x, graph, relu=True), graph, draw)
+
+        def along(x, graph, conv=conv):
+            return conv(x, graph, relu=True, draw=draw)
+
+        x = features(rng, layer, NODES, in_channels, dtype)
+        width = conv(x, graph).shape[1]
+        gradient = torch.from_numpy(rng.standard_normal((NODES, width))).to(dtype)
+        wanted = results_of(apart, conv, x, gradient, graph)
+        found = results_of(along, conv, x, gradient, graph)
+        assert 0 < (found["out"] == 0).double().mean() < 1
+        assert torch.equal(found["out"], wanted["out"])
+        check(found, wanted, spread.mine)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gin", "sage", "sage_max", "gat"])
+def test_values_and_gradients_on_cora_are_pygs(rng, data_folder, name):
+    """A real graph, of which rows of the file are the nodes, in float32."""
+    graph = read_npz(data_folder / "cora" / "cora.npz")
+    case = cases.Case(graph.indptr, graph.indices, np.array([0, graph.nodes]))
+    backend = SerialBackend(0, World(1), Options(GEOMETRY))
+    spread = Spread(ALONE, backend, case, graph.directed, torch.float32)
+    layer = LAYERS[name]
+    ours, theirs = layer.pair(32, 16, torch.float32)
+    x = features(rng, layer, graph.nodes, 32, torch.float32)
+    width = theirs(x.double(), spread.edge_index).shape[1]
+    gradient = torch.from_numpy(rng.standard_normal((graph.nodes, width))).float()
+    found = results(ours, x, gradient, spread.handle(ours.kind))
+    check(found, results(theirs, x.double(), gradient.double(), spread.edge_index), spread.mine)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_are_those_of_differences(rng, name, relu):
+    """gradcheck in float64 of x and all parameters, on a small graph, with and without the ReLU that layers fuse."""
+    layer, spread = LAYERS[name], alone(rng, torch.float64, nodes=7)
+    for in_channels, out_channels in [(4, 2), (2, 3)]:
+        ours, _ = layer.pair(in_channels, out_channels, torch.float64)
+        graph = spread.handle(ours.kind)
+        x = torch.from_numpy(rng.standard_normal((7, in_channels))).requires_grad_()
+        parameters = dict(ours.named_parameters())
+
+        def value(x, *values, layer=ours, names=tuple(parameters), graph=graph):
+            given = dict(zip(names, values, strict=True))
+            return torch.func.functional_call(layer, given, (x, graph), {"relu": relu})
+
+        assert torch.autograd.gradcheck(value, (x, *parameters.values()))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_relu_within_a_layer_is_relu_behind_it(rng, name):
+    layer, spread = LAYERS[name], alone(rng, torch.float64)
+    ours, _ = layer.pair(6, 5, torch.float64)
+    graph, x = spread.handle(ours.kind), features(rng, layer, NODES, 6, torch.float64)
+    assert torch.equal(ours(x, graph, relu=True), ours(x, graph).relu())
+
+
+def test_a_row_of_another_width_is_refused(rng):
+    spread = alone(rng, torch.float32)
+    x = torch.zeros(NODES, 3)
+    for layer in (GCNConv(4, 2), SAGEConv(4, 2), GINConv(torch.nn.Linear(4, 2))):
+        with pytest.raises(ValueError, match="x has 3 features, but the weight is for 4"):
+            layer(x, spread.handle(layer.kind))
+
+
+def test_an_adjacency_of_another_kind_is_refused(rng):
+    spread = alone(rng, torch.float32)
+    gcn = spread.handle("gcn")
+    with pytest.raises(
+        ValueError, match="SAGEConv sums with an adjacency of kind 'edges', and this one is 'gcn'"
+    ):
+        SAGEConv(4, 2)(torch.zeros(NODES, 4), gcn, gcn.adjacency("gcn"))
+    with pytest.raises(ValueError, match="this graph was made for 'gcn' layers, and 'edges' is asked for"):
+        SAGEConv(4, 2)(torch.zeros(NODES, 4), gcn)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: SAGEConv(4, 2, "median"), "aggr is 'median'; known are 'mean', 'sum' and 'max'"),
+        (lambda: GATConv(4, 2, attention="cosine"), "attention is 'cosine'; known are 'additive' and 'dot'"),
+        (lambda: GCNConv(4, 2, True), "GCNConv has no improved=True"),
+        (lambda: GCNConv(4, 2, False, True, False), "GCNConv has no add_self_loops=False"),
+        (lambda: GCNConv(4, 2, normalize=False), "GCNConv has no normalize=False"),
+        (lambda: GCNConv(-1, 2), "in_channels is -1: GCNConv is told its channels, at least 1"),
+        (lambda: SAGEConv((4, 4), 2), r"in_channels is \(4, 4\): SAGEConv is told"),
+        (lambda: SAGEConv(4, 2, "sum", True, False, True), "SAGEConv has no project=True"),
+        (lambda: GATConv(4, 2, edge_dim=3), "GATConv has no edge_dim=3"),
+        (lambda: GATConv(4, 2, fill_value="add"), "GATConv has no fill_value='add'"),
+        (lambda: GATConv(4, 2, heads=0), "heads is 0; attention has at least one"),
+        (lambda: GATConv(4, 2, dropout=1.0), "dropout is 1.0; it must be at least 0 and less than 1"),
+    ],
+)
+def test_options_that_layers_do_not_have_are_refused(made, said):
+    with pytest.raises(ValueError, match=said):
+        made()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_batch_norm_of_half_rows_is_computed_in_float32(rng, dtype):
+    """Of features of 300, whose squares no float16 holds; rounded once at the end."""
+    ours, theirs = BatchNorm(5), torch.nn.BatchNorm1d(5)
+    x = torch.from_numpy(300 + 300 * rng.standard_normal((NODES, 5))).to(dtype)
+    gradient = torch.from_numpy(rng.standard_normal((NODES, 5))).to(dtype)
+    graph = alone(rng, dtype).handle("edges")
+    for training in (True, False):
+        found = results(ours.train(training), x, gradient, graph)
+        wanted = results(theirs.train(training), x.float(), gradient.float())
+        for what, value in found.items():
+            size = float(wanted[what].abs().max())
+            # x less its mean cancels: what float32 rounds is absolute.
+            atol = (1e-3 if what == "x" else 1e-6) * size
+            torch.testing.assert_close(value.float(), wanted[what], rtol=torch.finfo(dtype).eps, atol=atol)
+
+
+def test_arguments_come_in_the_order_of_pygs(rng):
+    for ours in (GCNConv, SAGEConv, GATConv):
+        names = list(inspect.signature(getattr(pyg, ours.__name__)).parameters)[:-1]
+        assert list(inspect.signature(ours).parameters)[: len(names)] == names
+
+
+def test_rows_of_another_number_or_type_are_refused(rng):
+    spread = alone(rng, torch.float32)
+    for layer in (GCNConv(4, 2), SAGEConv(4, 2, "max"), GINConv(torch.nn.Tanh()), GATConv(4, 2)):
+        graph = spread.handle(layer.kind)
+        with pytest.raises(ValueError, match=f"x has 5 rows, and this rank {NODES}"):
+            layer(torch.zeros(5, 4), graph)
+        with pytest.raises(ValueError, match=r"x is of torch.float64, and the graph of torch.float32"):
+            layer(torch.zeros(NODES, 4, dtype=torch.float64), graph)
+
+
+def test_draws_of_a_layer_that_is_computed_again_are_those_of_its_first_pass(rng):
+    """Of modules that count their own calls, one of them called twice, and of regions within a region."""
+    mgg.manual_seed(3)
+    dropout, layer = Dropout(0.5), GATConv(8, 8, dropout=0.5).double()
+    graph = alone(rng, torch.float64).handle("attention")
+    x = torch.from_numpy(rng.standard_normal((NODES, 8))).requires_grad_()
+
+    def inner(x, graph):
+        return layer(dropout(dropout(x, graph), graph), graph)
+
+    def outer(x, graph):
+        return mgg.recomputed(inner, mgg.recomputed(inner, x, graph), graph)
+
+    def plain(x, graph):
+        return inner(inner(x, graph), graph)
+
+    gradients = []
+    for run in (plain, outer, lambda x, graph: mgg.recomputed(outer, x, graph)):
+        dropout.draws.begin(0), layer.attention_dropout.draws.begin(0)
+        out = run(x, graph)
+        gradients.append((out.detach(), *torch.autograd.grad(out.sum(), x)))
+        assert dropout.draws.epoch == 4
+    torch.testing.assert_close(gradients[1:], gradients[:1] * 2, rtol=0, atol=0)
+
+
+def test_features_are_written_as_rows_without_an_identity(rng, monkeypatch):
+    """Which of F columns would have F x F values. Stored twice, a value counts twice."""
+    graph, columns = alone(rng, torch.float32).handle("edges"), rng.integers(9, size=2 * NODES)
+    values, indptr = torch.from_numpy(rng.integers(1, 9, 2 * NODES)).float(), np.arange(0, 2 * NODES + 1, 2)
+    sparse = SparseFeatures(graph.backend, indptr, columns.astype(np.int32), values, 9)
+    wanted = np.zeros((NODES, 9), np.float32)
+    np.add.at(wanted, (np.repeat(np.arange(NODES), 2), columns), values.numpy())
+    held = HostFeatures(graph.backend, NODES, 9, torch.float32)
+    held.blocks[0].copy_(torch.from_numpy(wanted))
+    monkeypatch.setattr(torch, "eye", None)
+    for given in (sparse, held):
+        np.testing.assert_array_equal(as_rows(given, graph), wanted)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_gradients_are_refused(rng, name):
+    conv, _ = LAYERS[name].pair(4, 3, torch.float32)
+    x = features(rng, LAYERS[name], NODES, 4, torch.float32).requires_grad_()
+    out = conv(x, alone(rng, torch.float32).handle(conv.kind))
+    with pytest.raises(RuntimeError, match=r"first gradients alone: .* without create_graph=True"):
+        torch.autograd.grad(out.sum(), x, create_graph=True)
+
+
+def test_every_backward_refuses_them():
+    for module in pkgutil.iter_modules(mgg_hpc.nn.__path__):
+        importlib.import_module(f"mgg_hpc.nn.{module.name}")
+    ours = [
+        each for each in torch.autograd.Function.__subclasses__() if each.__module__.startswith("mgg_hpc.nn")
+    ]
+    assert len(ours) >= 12
+    for function in ours:
+        assert function.backward.__code__ is first_order(function.backward).__code__, function
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "recomputed"])
+def test_dropout_within_a_network_is_that_of_its_modules(rng, again):
+    """What a linear map and ReLU take along draws as the module would by itself, once a pass."""
+    spread = alone(rng, torch.float64)
+    graph = spread.handle("edges")
+    x = torch.from_numpy(rng.standard_normal((NODES, 5))).requires_grad_()
+    eps, outputs, gradients, epochs = 0.25, [], [], []
+    for apart in (False, True):
+        mgg.manual_seed(4)
+        first, second, drops = torch.nn.Linear(5, 7), torch.nn.Linear(7, 6), [Dropout(0.3), Dropout(0.6)]
+        network = torch.nn.Sequential(
+            first, torch.nn.ReLU(), drops[0], second, torch.nn.ReLU(), drops[1]
+        ).double()
+
+        def separately(x, graph, first=first, second=second, drops=drops):
+            summed = aggregate(x, graph, graph.adjacency("edges")) + (1 + eps) * x
+            return drops[1](second(drops[0](first(summed).relu(), graph)).relu(), graph)
+
+        run = separately if apart else GINConv(network, eps)
+        for _ in range(2):  # each pass draws anew
+            out = recomputed(run, x, graph) if again else run(x, graph)
+            gradients.append(torch.autograd.grad(out.sum(), [x, *network.parameters()]))
+            outputs.append(out)
+        epochs.append([drop.draws.epoch for drop in drops])
+    assert epochs[0] == epochs[1] == [2, 2]
+    assert not torch.equal(outputs[0] == 0, outputs[1] == 0)
+    for found, wanted in zip(outputs[:2], outputs[2:], strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    for found, wanted in zip(gradients[:2], gradients[2:], strict=True):
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12 * float(b.abs().max()))

@@ -1,0 +1,146 @@
+"""Input features out of a graph file, in blocks: bit for bit what reading them whole gives; or refused by name."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from data.graphs import random_graph
+from jobs import blocks as labelled
+from jobs import run, write_job
+
+from mgg_hpc.data import store
+from mgg_hpc.errors import InputError
+from mgg_hpc.nn import blocks
+from mgg_hpc.nn.distribute import input_features, load_part, whole
+from mgg_hpc.nn.features import SparseFeatures
+from mgg_hpc.nn.host_features import HostFeatures
+from mgg_hpc.runtime.backends.base import Geometry, Options
+from mgg_hpc.runtime.backends.serial import SerialBackend
+from mgg_hpc.runtime.backends.world import World
+
+ALONE = SimpleNamespace(rank=0, size=1, Get_rank=lambda: 0, Get_size=lambda: 1)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Blocks of 1 KiB."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1024)
+
+
+@pytest.fixture
+def threads():
+    """Two: torch adds up a single wide row with both."""
+    was = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(was)
+
+
+def parts_of(path, cuts):
+    """The parts of ranks that own rows cuts[p] .. cuts[p + 1] - 1."""
+    alone = load_part(path, ALONE)
+    assert alone.slice.x is None and alone.x_in_file
+    with store.open_graph(path) as file:
+        slices = [file.slice(*pair, dense=False) for pair in itertools.pairwise(cuts)]
+    return [replace(alone, bounds=cuts, slice=each) for each in slices]
+
+
+def backends(count):
+    world = World(count)
+    return [SerialBackend(rank, world, Options(Geometry(8, 2, 2))) for rank in range(count)]
+
+
+def read_whole(x, dtype, normalize):
+    rows = torch.from_numpy(x).to(dtype)
+    if normalize == "row":
+        total = rows.sum(1, keepdim=True, dtype=torch.float32 if dtype.itemsize == 2 else dtype)
+        rows = (rows / torch.where(total == 0, 1, total)).to(dtype)
+    return rows
+
+
+def same(found, wanted):
+    assert found.dtype == wanted.dtype and torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+@pytest.mark.parametrize("normalize", ["none", "row"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("half", "columns"), [(False, 9), (True, 9), (False, 40_000)])
+def test_rows_are_those_of_the_file(rng, tmp_path, small, threads, half, columns, dtype, normalize, on_host):
+    nodes = 7 if columns > 9 else int(rng.integers(200, 300))
+    graph = random_graph(rng, nodes=nodes, features=columns, half=half)
+    graph.x[rng.random(nodes) < 0.2] = 0
+    store.write(tmp_path / "g.h5", graph)
+    with h5py.File(tmp_path / "g.h5") as file:
+        stored = file["node/x"][:]
+    for cuts in ([0, nodes], [0, 3, 3, nodes - 1, nodes]):
+        ranks = zip(parts_of(tmp_path / "g.h5", np.array(cuts)), backends(len(cuts) - 1), strict=True)
+        for rank, (part, backend) in enumerate(ranks):
+            found = input_features(part, backend, dtype, normalize, on_host=on_host)
+            wanted = read_whole(stored[cuts[rank] : cuts[rank + 1]], dtype, normalize)
+            assert isinstance(found, HostFeatures) == on_host
+            if on_host:
+                assert len(found.blocks) > 1 or len(wanted) < 4
+                found = torch.cat([*found.blocks, wanted[:0]])
+            same(found, wanted)
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+@pytest.mark.parametrize("normalize", ["none", "row"])
+def test_graphs_in_memory_keep_their_features(rng, small, normalize, on_host):
+    graph = random_graph(rng, nodes=123)
+    given, (backend,) = graph.x.copy(), backends(1)
+    found = input_features(whole(graph), backend, torch.float32, normalize, on_host=on_host)
+    same(torch.cat(found.blocks) if on_host else found, read_whole(given, torch.float32, normalize))
+    np.testing.assert_array_equal(graph.x, given)
+    with pytest.raises(InputError, match=r"random: has no node features \(/node/x\)"):
+        input_features(whole(replace(graph, x=None)), backend, torch.float32, normalize, on_host=on_host)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sparse_rows_stay_sparse_wherever_they_are_asked_for(rng, tmp_path, dtype):
+    graph = random_graph(rng, sparse=True)
+    store.write(tmp_path / "g.h5", graph)
+    part, (backend,) = load_part(tmp_path / "g.h5", ALONE), backends(1)
+    found = input_features(part, backend, dtype, "row", on_host=True)
+    assert isinstance(found, SparseFeatures) and found.dtype == dtype and found.values.dtype == torch.float32
+    total = graph.x.toarray().sum(1, dtype=np.float64)[np.repeat(np.arange(40), np.diff(graph.x.indptr))]
+    np.testing.assert_allclose(found.values.numpy(), graph.x.data / total, rtol=1e-4)
+
+
+def test_a_file_that_was_replaced_is_refused(rng, tmp_path):
+    path, (backend,) = tmp_path / "g.h5", backends(1)
+    graph = random_graph(rng)
+    store.write(path, graph)
+    part = load_part(path, ALONE)
+    store.write_bounds(path, 2, np.array([0, 7, 40]), "edges", [1, 2])  # the same graph in another file
+    same(input_features(part, backend, torch.float32, "none"), torch.from_numpy(graph.x))
+    store.write(path, replace(graph, x=graph.x + 1), force=True)
+    with pytest.raises(
+        InputError, match=rf"g\.h5: is graph \S+ now, and was {part.uuid} when .*; start again"
+    ):
+        input_features(part, backend, torch.float32, "none")
+    path.unlink()
+    with pytest.raises(InputError, match=r"g\.h5 does not exist"):
+        input_features(part, backend, torch.float32, "none")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_on_damaged_features_is_one_line_and_code_2(rng, tmp_path, ranks):
+    write_job(tmp_path, labelled())
+    with h5py.File(tmp_path / "g.h5", "r+") as file:
+        rows = len(file["node/x"])
+        file["node/x"][rows - 1, 0] += 1  # of the last rank
+    done = run("launch", "-n", str(ranks), "train", "job.toml", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"mgg: error: {tmp_path}/g.h5: /node/x is damaged: the digest of block 0 (entries 0 .. {rows - 1}) differs; "
+        "import or copy the file again\n"
+    )
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,189 @@
+"""What the stages of an epoch are called, to torch's profiler and to NVTX; and that only who profiles pays for it."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import jobs
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from mgg_hpc import config
+from mgg_hpc.nn import spans
+from mgg_hpc.nn.spans import span
+from mgg_hpc.runtime import mpi
+from mgg_hpc.training.job import build
+from mgg_hpc.training.trainer import Trainer
+
+# Of 12 features and 4 classes: the first layer aggregates its input, and the second its output.
+FORWARD = [
+    "layer 1 forward: scale",
+    "layer 1 forward: aggregate",
+    "layer 1 forward: transform",
+    "layer 2 forward: transform",
+    "layer 2 forward: aggregate",
+]
+BACKWARD = [
+    "layer 2 backward: bias and ReLU",
+    "layer 2 backward: scale",
+    "layer 2 backward: aggregate",
+    "layer 2 backward: transform",
+    "layer 1 backward: bias and ReLU",
+    "layer 1 backward: transform",
+]
+STEP = [
+    ("step",),
+    ("step", "layer 1 dropout"),
+    *(("step", name) for name in FORWARD[:3]),
+    ("step", "layer 1 dropout behind"),  # of what layer 2 is given
+    *(("step", name) for name in FORWARD[3:]),
+    ("step", "loss"),
+    ("step", "backward"),
+    *(("step", "backward", name) for name in BACKWARD),
+    ("step", "sum gradients"),
+    ("step", "optimiser"),
+]
+EPOCH = [
+    *STEP,
+    ("evaluate",),
+    *(("evaluate", name) for name in FORWARD),
+    ("read the loss",),
+    ("read the scores",),
+]
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    """Makes the trainer of a job on one rank."""
+
+    def made(graph, **model):
+        path = jobs.write_job(tmp_path, graph, model=model, run={"backend": "serial", "threads": 1})
+        job = build(config.load(path), mpi.world())
+        return Trainer(job, job.graph())
+
+    return made
+
+
+def epoch(trainer):
+    trainer.step(1)
+    trainer.evaluate()
+    trainer.loss()
+    trainer.scores()
+
+
+def profiled(action):
+    """The events of a call."""
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        action()
+    return sorted(found.events(), key=lambda event: event.time_range.start)
+
+
+def within(event):
+    """The spans that an event is, or runs in, the outermost first; torch's own have a # in their names."""
+    path = ()
+    while event is not None:
+        if event.is_user_annotation and "#" not in event.name:
+            path = (event.name, *path)
+        event = event.cpu_parent
+    return path
+
+
+def ours(events):
+    """The paths of all spans, in the order in which they began."""
+    return [within(event) for event in events if event.is_user_annotation and "#" not in event.name]
+
+
+def test_an_epoch_s_spans_in_their_order_and_nesting(trainer):
+    made = trainer(jobs.blocks(), hidden=16)
+    assert ours(profiled(lambda: epoch(made))) == EPOCH
+
+
+def test_the_first_layer_of_sparse_features_transforms_first_and_exchanges_back(trainer):
+    made = trainer(jobs.with_sparse_features(jobs.blocks(features=40)), hidden=8)
+    names = [path[-1] for path in ours(profiled(lambda: epoch(made)))]
+    at = names.index("layer 1 dropout")
+    assert names[at : at + 3] == [
+        "layer 1 dropout",
+        "layer 1 forward: transform",
+        "layer 1 forward: aggregate",
+    ]
+    assert "layer 1 backward: aggregate" in names and "layer 1 backward: dropout" not in names
+
+
+COSTLY = {"aten::mm", "aten::threshold_backward", "aten::_log_softmax", "aten::_log_softmax_backward_data"}
+
+
+def test_whatever_takes_long_in_a_step_has_a_name_of_its_own(trainer):
+    made = trainer(jobs.blocks(), hidden=16)
+    paths = [within(event) for event in profiled(lambda: made.step(1)) if event.name in COSTLY]
+    assert len(paths) >= 8 and all(len(path) > 1 and path[0] == "step" for path in paths), paths
+
+
+def test_only_who_profiles_pays(trainer, monkeypatch):
+    made = trainer(jobs.blocks())
+
+    def refused(name):
+        raise AssertionError(f"records {name}")
+
+    with_one = SimpleNamespace(_is_profiler_enabled=False, record_function=refused)
+    monkeypatch.setattr(spans, "profiler", with_one)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", refused)
+    epoch(made)
+    with_one._is_profiler_enabled = True
+    with pytest.raises(AssertionError, match="records step"):
+        epoch(made)
+
+
+@pytest.fixture
+def nvtx(monkeypatch):
+    """What is pushed and popped, as if this process drove a GPU; a stack for each thread, as NVTX has it."""
+    told, stacks = [], threading.local()
+
+    def push(name):
+        stacks.names = [*getattr(stacks, "names", []), name]
+        told.append(tuple(stacks.names))
+
+    def pop():
+        stacks.names.pop()
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", push)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", pop)
+    return told, stacks
+
+
+def test_the_same_ranges_go_to_nvtx(trainer, nvtx):
+    told, stacks = nvtx
+    epoch(trainer(jobs.blocks(), hidden=16))
+    assert told == EPOCH and stacks.names == []
+
+
+def test_a_range_ends_where_its_stage_fails(nvtx):
+    told, stacks = nvtx
+    with pytest.raises(ZeroDivisionError), spans.layer("layer 3"), span("loss"):
+        raise ZeroDivisionError
+    assert (told, stacks.names, spans.current()) == ([("layer 3 loss",)], [], "")
+
+
+def test_backward_functions_know_their_layer_on_any_thread(trainer, nvtx):
+    """Autograd runs those of a GPU's tensors on a thread that knows nothing of where the forward was."""
+    told, _ = nvtx
+    made = trainer(jobs.blocks(), hidden=16)
+    logits = made.job.model(made.job.x, made.graph)
+    told.clear()
+    other = threading.Thread(target=logits.sum().backward)
+    other.start()
+    other.join()
+    assert told == [(name,) for name in BACKWARD]
+
+
+def test_spans_of_others_stand_beside():
+    """A program that trains our layers names its own stages as torch does."""
+
+    def own():
+        with record_function("mine"), span("inside"):
+            pass
+
+    assert ours(profiled(own)) == [("mine",), ("mine", "inside")]

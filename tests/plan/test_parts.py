@@ -1,0 +1,83 @@
+"""Plans of an aggregation's parts, summed by hand: an edge at a time, from where the plan says that its row lies."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+from world import plans_of
+
+from mgg_hpc import reference
+from mgg_hpc.plan import parts
+from mgg_hpc.plan.layout import OWNED
+
+REMOTE = ["ordinary", "all_remote", "hub", "one_way", "rank_without_rows", "no_edges"]
+
+
+def by_hand(plan, row_of):
+    """Sums [destinations], row_of(chunk, row) being the value of a row of that chunk."""
+    out = np.zeros(plan.destinations)
+    for chunk in plan.chunks:
+        first = int(chunk["first_segment"])
+        for segment in plan.segments[first : first + int(chunk["segments"])]:
+            edges = slice(int(segment["first_edge"]), int(segment["first_edge"]) + int(segment["count"]))
+            out[segment["destination"]] += sum(row_of(chunk, int(row)) for row in plan.indices[edges])
+    return out
+
+
+@pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
+@pytest.mark.parametrize("case", REMOTE)
+def test_rows_held_here_are_as_many_and_give_the_same_sums(rng, case, transfer):
+    """Of rows that are the same for all owners, since they lie in one place."""
+    made = cases.CASES[case](rng, 3)
+    for rank, plan in enumerate(plans_of(made, 4, transfer)):
+        check_held_here(rng, plan, rank, int(np.diff(made.bounds)[rank]))
+
+
+def check_held_here(rng, plan, rank, own):
+    here, count = parts.held_here(plan)
+    assert (here.transfer, here.lists, here.destinations) == ("none", None, plan.destinations)
+    assert {*here.chunks["kind"]} == {OWNED} and {*here.chunks["pe"]} == {rank}
+    assert count == own + max([int(each["first_row"] + each["rows"]) for each in plan.chunks[1:]], default=0)
+    values = rng.standard_normal(count)
+    found = by_hand(here, lambda chunk, row: values[int(chunk["first_row"]) + row])
+
+    def value(chunk, row):
+        return values[row] if chunk["kind"] == OWNED else values[own + int(chunk["first_row"]) + row]
+
+    np.testing.assert_allclose(found, by_hand(plan, value), atol=1e-12)
+
+
+@pytest.mark.parametrize("case", REMOTE)
+def test_what_moves_is_what_others_own(rng, case):
+    made = cases.CASES[case](rng, 3)
+    x = rng.standard_normal(made.nodes)
+    owner = np.searchsorted(made.bounds, np.arange(made.nodes), side="right") - 1
+    for rank, plan in enumerate(plans_of(made, 4, "direct")):
+        moves = parts.moving_only(plan, edges=True)
+        assert (moves.local_edges, moves.remote_edges) == (0, plan.remote_edges)
+        found = by_hand(moves, lambda chunk, row: x[int(made.bounds[chunk["pe"]]) + row])
+        source, destination = reference.edge_list(*made.part(rank))
+        far = owner[source] != rank
+        wanted = np.zeros(plan.destinations)
+        np.add.at(wanted, destination[far], x[source[far]])
+        np.testing.assert_allclose(found, wanted[np.unique(destination[far])], atol=1e-12)
+
+
+def test_a_halo_moves_without_any_edge(rng):
+    for plan in plans_of(cases.ordinary(rng, 3), 4, "halo", 1):
+        moves = parts.moving_only(plan, edges=False)
+        assert (moves.edges, moves.destinations, len(moves.segments)) == (0, 0, 0)
+        assert moves.lists is plan.lists and len(moves.chunks) == len(plan.chunks)
+
+
+@pytest.mark.parametrize(
+    ("sums", "transfer", "both", "share"),
+    [(4, 2, 6, 0), (4, 2, 4, 1), (2, 4, 4, 1), (2, 4, 5, 0.5), (4, 2, 7, -0.5), (4, 2, 3, 1.5)],
+)
+def test_a_share_is_0_one_after_the_other_and_1_where_the_shorter_costs_nothing(sums, transfer, both, share):
+    assert parts.hidden_share(sums, transfer, both) == share
+
+
+def test_nothing_takes_no_share():
+    assert np.isnan(parts.hidden_share(1.0, 0.0, 1.0))

@@ -1,0 +1,120 @@
+"""How much symmetric memory a job takes of each GPU, what is said where there is less, and how a block is cut up."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from gpu.engine import HostMemory
+
+from mgg_hpc.plan.launch import Limits
+from mgg_hpc.runtime.backends import cuda_heap
+from mgg_hpc.runtime.backends.base import Geometry
+from mgg_hpc.runtime.backends.cuda_heap import Place, mapped_bytes
+from mgg_hpc.runtime.backends.cuda_nvshmem import SymmetricMemory
+
+MIB = 1 << 20
+H200 = Limits("H200", 132, 1024, 2048, 32, 227 << 10, 228 << 10, 1024)
+
+
+@pytest.mark.parametrize(
+    ("mib", "first", "later"),
+    [  # of a block: mapped in MiB with NVSHMEM's own granule, and once it runs
+        (0.001, 1024, 512),
+        (512, 1024, 512),
+        (512.001, 1536, 1024),
+        (1024, 1536, 1024),
+        (60_000, 60_928, 60_416),
+    ],
+)
+def test_memory_is_mapped_in_granules(mib, first, later):
+    assert mapped_bytes(round(mib * MIB), started=False) == first * MIB
+    assert mapped_bytes(round(mib * MIB), started=True) == later * MIB
+
+
+@pytest.mark.parametrize(
+    ("ps", "far_ps", "dist", "mib"),
+    [(16, None, 4, 2112), (16, 4, 4, 528), (1, None, 1, 33)],  # 4 rings x 132 x 2048 lanes x 32 B x dist x ps
+)
+def test_rings_of_what_comes_over_a_network(ps, far_ps, dist, mib):
+    taken = cuda_heap.beside(100 * MIB, H200, Geometry(ps, dist, 8, far_ps))
+    assert taken == (100 + mib) * MIB
+
+
+def place(number: int, free: float, node: int = 0) -> Place:
+    return Place((node, f"0000:{number:02x}:00.0"), "NVIDIA H200", round(free * 2**30))
+
+
+@pytest.mark.parametrize(
+    ("places", "gib", "said"),
+    [
+        ([place(1, 10), place(2, 10)], 10, None),
+        (
+            [place(1, 10), place(2, 9.99)],
+            10,
+            "rank 1's NVIDIA H200 needs 10.0 GiB of symmetric memory, and has 10.0",
+        ),
+        ([place(1, 10), place(1, 10)], 5, None),
+        (
+            [place(1, 10), place(1, 10)],
+            5.5,
+            "rank 0's NVIDIA H200 needs 11.0 GiB of symmetric memory for the 2 ranks",
+        ),
+        ([place(1, 10), place(1, 10, node=1)], 10, None),  # the same place on another node
+        ([place(1, 40), place(2, 80), place(2, 80)], 50, "rank 0's NVIDIA H200 needs 50.0 GiB"),
+    ],
+)
+def test_what_does_not_fit_is_said_with_both_numbers_and_the_largest_rank(places, gib, said):
+    found = cuda_heap.refused(round(gib * 2**30), places, 7)
+    if said is None:
+        assert found is None
+    else:
+        assert found.startswith(said) and "as large as that of rank 7, the largest" in found
+
+
+def test_nvshmem_is_told_the_size_unless_the_user_has(monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    cuda_heap.announce(3 << 30)
+    assert os.environ == {cuda_heap.SIZE: str(3 << 30), cuda_heap.MOST: str(128 << 30)}
+    monkeypatch.setattr(os, "environ", {cuda_heap.SIZE: "1G"})
+    cuda_heap.announce(100 << 30)
+    assert os.environ == {cuda_heap.SIZE: "1G", cuda_heap.MOST: str(200 << 30)}
+
+
+class Allocator:
+    """NVSHMEM's, over the host's memory."""
+
+    def __init__(self):
+        self.blocks = {}
+
+    def nvshmem_allocate(self, nbytes):
+        block = np.zeros(nbytes + 512, np.uint8)
+        at = -(-block.ctypes.data // 512) * 512
+        self.blocks[at] = (block, nbytes)
+        return at
+
+    def nvshmem_release(self, address):
+        del self.blocks[address]
+
+
+def test_arrays_are_cut_from_the_block_and_do_not_overlap(rng):
+    """Beyond it each is allocated by itself."""
+    module = Allocator()
+    memory = SymmetricMemory(module, HostMemory())
+    memory.reserve(100_000)
+    sizes = [int(size) for size in rng.integers(0, 9000, 40)]
+    arrays = [memory.zeros(size) for size in sizes]
+    inside = 0
+    for number, (array, size) in enumerate(zip(arrays, sizes, strict=True)):
+        assert memory.address(array) % 512 == 0 and len(array) >= size and not array.any()
+        array[:] = number
+        (block, held) = next(
+            (b, n) for b, (_, n) in module.blocks.items() if b <= memory.address(array) < b + n
+        )
+        assert memory.address(array) + len(array) <= block + held
+        inside += held == 100_000
+    assert all((array == number).all() for number, array in enumerate(arrays))
+    assert 0 < inside < len(arrays) and len(module.blocks) == 1 + len(arrays) - inside
+    memory.release()
+    assert not module.blocks and memory.left == 0

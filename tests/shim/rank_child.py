@@ -1,0 +1,99 @@
+"""`mgg` as a rank whose GPU the shim plays: python rank_child.py MODULE [FAULT] -- ARGUMENTS.
+
+FAULT, on rank 1: "start" fails as NVSHMEM starts, "sleep" stops in the second epoch, "die" is killed there; on all
+ranks: "driver" pretends that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" that the native
+module does not load, "far" that no pointer leads to a peer, "old" that the GPU is of an older
+generation, "group" that gradients are summed by a process group, as on GPUs of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parents[2]))
+
+import torch
+from gpu.engine import Engine
+
+from mgg_hpc.__main__ import main
+from mgg_hpc.runtime import backends
+from mgg_hpc.runtime.backends import cuda_nvshmem, cuda_rank, cuda_sums
+from mgg_hpc.runtime.backends.cuda_memory import TorchMemory
+from mgg_hpc.training import trainer
+
+library, fault, words = Path(sys.argv[1]), sys.argv[2], sys.argv[4:]
+engine = Engine.shim(library)
+if fault == "missing":
+    sys.modules["mgg_hpc._cuda"] = None
+else:
+    cuda_rank.hardware = lambda: (engine.module, TorchMemory() if fault == "torch" else engine.memory)
+cuda_rank.RankBackend.probe_rows = 64  # a GPU's take minutes here
+first = os.environ.get("PMI_RANK", "0") == "0"
+
+
+class Other:
+    """The module, but for a few functions."""
+
+    def __init__(self, **other: Any) -> None:
+        self._other = other
+
+    def __getattr__(self, name: str) -> Any:
+        return self._other.get(name) or getattr(engine.module, name)
+
+
+class Gloo(cuda_sums.NcclSums):
+    """A process group that needs no GPU."""
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__(comm, "gloo")
+
+    @staticmethod
+    def available() -> bool:
+        return True
+
+    def add_up(self, values: Any) -> None:
+        print("summed by a process group")
+        super().add_up(torch.from_numpy(values))
+
+
+def fails(*arguments: Any) -> int:
+    raise RuntimeError("NVSHMEM: starting failed with status 7")
+
+
+class Stopping(trainer.Trainer):
+    """Ends, or waits for ever, as its second epoch begins."""
+
+    def step(self, epoch: int) -> None:
+        if epoch == 2:
+            if fault == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(1000)
+        super().step(epoch)
+
+
+if fault == "far":
+    cuda_rank.Job = lambda *given: cuda_nvshmem.Job(*given, lambda rank, peer: rank == peer)
+if fault == "driver":
+    backends._has_driver = lambda: True
+if fault == "start" and not first:
+    module = Other(nvshmem_start=fails)
+    cuda_rank.hardware = lambda: (module, engine.memory)
+if fault == "old":
+    limits = engine.module.limits() | {"compute_capability": 75}
+    cuda_rank.hardware = lambda: (Other(limits=lambda: limits), engine.memory)
+if fault == "group":
+    cuda_rank.NcclSums = Gloo
+    cuda_rank.RankBackend.records = True  # what the shim cannot
+if fault in ("sleep", "die") and not first:
+    from mgg_hpc.training import train
+
+    train.Trainer = Stopping
+
+if __name__ == "__main__":
+    sys.exit(main(words))

@@ -1,0 +1,69 @@
+"""`mgg bench start`: the parts of a run's start, and how they add up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from jobs import MGG, clean_environment
+
+from mgg_hpc.tools.bench import start
+
+
+def bench(folder, *words):
+    return subprocess.run(
+        [MGG, "bench", "start", *words],
+        cwd=folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_parts_of_a_start_are_shown_and_written(tmp_path, ranks):
+    done = bench(
+        tmp_path, "rmat:8:4", "--ranks", str(ranks), "--turns", "2", "--json", "s.json", "--table", "s.md"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads((tmp_path / "s.json").read_text())
+    assert (found["benchmark"], found["ranks"], found["nodes"]) == ("start", ranks, 256)
+    assert found["backend"] == ("serial" if ranks == 1 else "shm")
+    samples = found["samples_ms"]
+    assert all(len(times) == 2 and min(times) >= 0 for times in samples.values())
+    parts = ["backend", "read", "check", "plan", "features", "transfer", "estimate"]
+    parts += ["symmetric memory", "first epoch"]
+    assert list(samples) == [*parts, "all beyond reading", "process"]
+    for turn in range(2):
+        beyond = sum(samples[name][turn] for name in parts if name != "read")
+        assert samples["all beyond reading"][turn] == pytest.approx(beyond)
+        assert beyond < samples["process"][turn]
+    assert "| first epoch |" in (tmp_path / "s.md").read_text() and "first epoch" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nothing",), "nothing: no such graph; expected rmat:"),
+        (("rmat:5", "--backend", "gpu"), "the run failed: mgg: error: "),
+        (("rmat:5", "--json", "no/where.json"), "no/where.json: there is no folder no"),
+    ],
+)
+def test_what_will_not_do_is_one_line(tmp_path, words, said):
+    done = bench(tmp_path, *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"mgg: error: {said}") and done.stderr.count("\n") == 1
+
+
+def test_times_beyond_reading_leave_it_out():
+    summaries = [{"start_ms": {"read": 5.0, "plan": 2.0, "first epoch": 1.5}, "process_ms": 9.0}]
+    assert start.turns_of(summaries) == {
+        "read": [5.0],
+        "plan": [2.0],
+        "first epoch": [1.5],
+        "all beyond reading": [3.5],
+        "process": [9.0],
+    }

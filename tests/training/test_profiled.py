@@ -1,0 +1,217 @@
+"""`mgg train --profile`: which epochs, what is written and said, and that the run itself is the same."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import queue
+import subprocess
+import sys
+import threading
+
+import pytest
+from jobs import blocks, clean_environment, files, run, write_job
+
+from mgg_hpc.__main__ import main
+from mgg_hpc.training import profiling
+
+SPANS = {"step", "evaluate", "layer 1 forward: aggregate", "layer 2 backward: aggregate", "loss", "optimiser"}
+
+
+def losses(folder):
+    with (folder / "metrics.csv").open() as file:
+        return [(row["epoch"], row["loss"], row["val_loss"]) for row in csv.DictReader(file)]
+
+
+def traced(path):
+    """The names of the spans of a trace, and the events."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return {event["name"] for event in events if event.get("cat") == "user_annotation"}, events
+
+
+@pytest.mark.parametrize("transfer", ["direct", "halo"])
+def test_two_ranks_write_their_traces_and_train_as_ever(tmp_path, monkeypatch, transfer):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    write_job(tmp_path, blocks(600), train={"epochs": 8}, plan={"transfer": transfer}, run={"folder": "runs"})
+    said = {}
+    for more in ([], ["--profile"]):
+        done = run("launch", "-n", "2", "train", "job.toml", *more, folder=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        said[tuple(more)] = done.stdout
+    plain, profiled = tmp_path / "runs" / "001", tmp_path / "runs" / "002"
+    assert losses(profiled) == losses(plain) and len(losses(plain)) == 8
+    assert {path.name for path in plain.iterdir()} == {path.name for path in profiled.iterdir()} - {"profile"}
+    folder = profiled / "profile"
+    assert {path.name for path in folder.iterdir()} == {"rank-0.json.gz", "rank-1.json.gz", "summary.json"}
+    assert files(tmp_path / "tmp") == {}
+
+    processes = set()
+    for rank in range(2):
+        names, events = traced(folder / f"rank-{rank}.json.gz")
+        assert {name for name in names if name.startswith("epoch")} == {"epoch 4", "epoch 5", "epoch 6"}
+        assert names >= SPANS
+        processes |= {event["pid"] for event in events if event.get("cat") == "user_annotation"}
+    assert len(processes) == 2
+
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["format"], summary["version"], summary["epochs"]) == ("mgg-profile", 1, [4, 5, 6])
+    assert (summary["ranks"], summary["backend"], summary["waits"]) == (2, "shm", [])
+    assert {row["span"][-1] for row in summary["spans"]} >= SPANS
+    assert all(row["calls"] == 1 and row["host_ms"] > 0 == row["gpu_ms"] for row in summary["spans"])
+    # 12 features to 16 hidden: the first layer aggregates its input, and nothing backward.
+    exchanges = [(row["layer"], row["direction"], row["width"]) for row in summary["exchanges"]]
+    assert exchanges == [(1, "forward", 12), (2, "forward", 4), (2, "backward", 4)]
+    for row in summary["exchanges"]:
+        sums, moves, both = row["sums_ms"], row["transfer_ms"], row["both_ms"]
+        assert row["transfer"] == transfer and min(sums, moves, both) > 0
+        assert row["hidden_share"] == pytest.approx((sums + moves - both) / min(sums, moves))
+    text = said["--profile",]
+    assert "mean of epochs 4 to 6, slowest of 2 ranks" in text and "layer 2 backward: aggregate" in text
+    assert "what is hidden of the transfer" in text and "GPU ms" not in text
+    assert text.endswith("traces and their summary: runs/002/profile\n")
+    assert "profile" not in said[()]
+
+
+SHORT = {
+    "one": ({"epochs": 1}, [1], "epoch 1 of a short run also finds memory"),
+    "two": ({"epochs": 2}, [2], "epoch 2 of a short run also finds memory"),
+    "four": ({"epochs": 4}, [4], ""),
+    "five": ({"epochs": 5}, [4, 5], ""),
+    "ten": ({"epochs": 10}, [4, 5, 6], ""),
+    # Steps too small to change a float32 weight: epoch 1 stays the best.
+    "patience": (
+        {"epochs": 50, "patience": 2, "learning_rate": 1e-30},
+        [],
+        "patience ended the run before epoch 4: no epoch was profiled",
+    ),
+    "patience within": ({"epochs": 50, "patience": 4, "learning_rate": 1e-30}, [4, 5], ""),
+}
+
+
+@pytest.mark.parametrize("case", SHORT)
+def test_which_epochs_of_a_run(tmp_path, capsys, case):
+    train, epochs, note = SHORT[case]
+    job = write_job(tmp_path, blocks(), train=train)
+    assert main(["train", str(job), "--profile"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and note in out and ("short run" in out) == ("short run" in note)
+    folder = tmp_path / "runs" / "001" / "profile"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["epochs"] == epochs
+    assert bool(summary["spans"]) == bool(epochs)
+    assert all(row["unknown"] == "no row is remote" for row in summary["exchanges"])
+    assert "hidden" not in out
+    if epochs:
+        names, _ = traced(folder / "rank-0.json.gz")
+        assert {name for name in names if name.startswith("epoch")} == {f"epoch {each}" for each in epochs}
+
+
+def test_a_dry_run_profiles_nothing(tmp_path, capsys):
+    job = write_job(tmp_path, blocks())
+    assert main(["train", str(job), "--profile", "--dry-run"]) == 0
+    assert not (tmp_path / "runs").exists()
+
+
+FAILS = """
+import sys
+from mgg_hpc.__main__ import main
+from mgg_hpc.training.trainer import Trainer
+Trainer.loss = lambda self: float("nan" if self.job.model.draws.epoch == 5 else 1)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_run_that_fails_while_it_is_profiled_ends_as_ever(tmp_path):
+    """A process that ended with the profiler at work would crash."""
+    job = write_job(tmp_path, blocks(), train={"epochs": 8})
+    command = [sys.executable, "-c", FAILS, "train", str(job), "--profile"]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("mgg: error: the loss of epoch 5 is nan")
+    assert not (tmp_path / "runs" / "001" / "profile").exists()
+
+
+class Ends:
+    """Two ranks' messages, in order."""
+
+    def __init__(self):
+        self.messages = queue.Queue()
+
+    def of(self, rank):
+        return End(self.messages, rank)
+
+
+class End:
+    size = 2
+
+    def __init__(self, messages, rank):
+        self.messages, self.rank = messages, rank
+
+    def send(self, message, rank):
+        self.messages.put(message)
+
+    def Send(self, array, rank):  # noqa: N802
+        self.messages.put(array.copy())
+
+    def recv(self, source):
+        return self.messages.get(timeout=10)
+
+    def Recv(self, array, rank):  # noqa: N802
+        array[:] = self.messages.get(timeout=10)
+
+
+@pytest.mark.parametrize("size", [0, 1, 6, 7, 8, 1000])
+def test_a_trace_crosses_in_pieces(tmp_path, rng, monkeypatch, size):
+    monkeypatch.setattr(profiling, "BLOCK", 7)
+    ends, contents = Ends(), [rng.bytes(size), rng.bytes(size)]
+    other = threading.Thread(target=profiling._write_traces, args=(ends.of(1), contents[1], None))
+    other.start()
+    profiling._write_traces(ends.of(0), contents[0], tmp_path)
+    other.join()
+    found = {path.name: gzip.decompress(path.read_bytes()) for path in (tmp_path / "profile").iterdir()}
+    assert found == {f"rank-{rank}.json.gz": content for rank, content in enumerate(contents)}
+
+
+WAITS = {
+    "nowhere": ([], "no rank's host waits for its GPU within the training step"),
+    "outside": ([["epoch", "read the loss"]], "no rank's host waits for its GPU within the training step"),
+    "inside": (
+        [["epoch", "step", "loss"], ["epoch", "read the loss"]],
+        "rank 1 waits within epoch / step / loss: cudaStreamSynchronize, 2 an epoch",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WAITS)
+def test_waits_are_said(case):
+    spans, said = WAITS[case]
+    found = [{"rank": 1, "span": span, "call": "cudaStreamSynchronize", "calls": 2.0} for span in spans]
+    assert profiling.said_of_waits({"waits": found}) == [said]
+
+
+def test_tables_of_a_gpu_run(tmp_path, capsys):
+    row = {"span": ["epoch", "step"], "calls": 1.0, "host_ms": 1.25, "gpu_ms": 3.5}
+    measured = {"both_ms": 3.0, "sums_ms": 2.0, "transfer_ms": 2.0, "hidden_share": 0.5}
+    about = {"layer": 1, "direction": "forward", "width": 16, "transfer": "halo"}
+    summary = {
+        "epochs": [4, 5, 6],
+        "ranks": 2,
+        "spans": [row],
+        "waits": [],
+        "without_graphs": True,
+        "exchanges": [about | measured, about | {"layer": 2, "unknown": "no room on a GPU for the parts"}],
+    }
+    profiling.print_summary(summary, tmp_path / "summary.json", True)
+    text = capsys.readouterr().out
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    assert ["step", "1", "1.250", "3.500"] in cells
+    assert ["layer 1 forward", "halo", "16", "3.000", "2.000", "2.000", "0.50"] in cells
+    assert ["layer 2 forward", "halo", "16", "-", "-", "-", "not known"] in cells
+    assert text.splitlines()[-4:] == [
+        "no epoch was replayed as a CUDA graph, so that each launch is seen; other runs replay",
+        "no rank's host waits for its GPU within the training step",
+        "layer 2 forward: not known, no room on a GPU for the parts",
+        f"traces and their summary: {tmp_path}",
+    ]
