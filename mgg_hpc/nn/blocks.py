@@ -24,7 +24,15 @@ def lengths(rows: int, row_bytes: int) -> list[int]:
 
     One row alone is a block only where there is no other: torch sums a wide one in another order than several.
     """
-    most = max(3, BLOCK_BYTES // row_bytes)
+    return _even(rows, most=max(3, BLOCK_BYTES // row_bytes))
+
+
+def shares(rows: int, count: int) -> list[int]:
+    """How many rows each of so many blocks has, cut as in `lengths`; of few rows there are fewer blocks."""
+    return _even(rows, most=max(3, -(-rows // count)))
+
+
+def _even(rows: int, most: int) -> list[int]:
     count = -(-rows // most)
     return [rows // count + (number < rows % count) for number in range(count)]
 

@@ -58,8 +58,8 @@ class GCNConv(Convolution):
             torch.nn.init.zeros_(self.bias)
 
     @property
-    def multiplies(self) -> bool:
-        """See Convolution.multiplies."""
+    def only_multiplies(self) -> bool:
+        """See Convolution.only_multiplies."""
         return functional.transform_first(self.in_channels, self.out_channels, needs_input_gradient=False)
 
     def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
@@ -114,8 +114,8 @@ class GINConv(Convolution):
             self.eps.fill_(self.initial_eps)
 
     @property
-    def multiplies(self) -> bool:
-        """See Convolution.multiplies."""
+    def only_multiplies(self) -> bool:
+        """See Convolution.only_multiplies."""
         first, trains_eps = next(iter(steps(self.nn)), self.nn), isinstance(self.eps, torch.nn.Parameter)
         if not is_linear(first) or trains_eps:  # whose gradient takes a second product
             return False
@@ -293,8 +293,8 @@ class GATConv(Convolution):
             torch.nn.init.zeros_(self.bias)
 
     @property
-    def multiplies(self) -> bool:
-        """See Convolution.multiplies."""
+    def only_multiplies(self) -> bool:
+        """See Convolution.only_multiplies."""
         return self.res is None
 
     @property

@@ -1,5 +1,5 @@
-"""Dense input features that are worked on in blocks: of a host's memory for devices that do not hold them, and on a
-host under dropout, so that there is never a second copy of all of them.
+"""Dense input features in blocks: those that stay in a host's memory because its device has no room for them, and on a
+host itself those of which there is to be no second copy under dropout.
 
 Layers use them as they use sparse ones (features.py): each product, forward and backward, goes over all rows once, in
 blocks that arrive on the device one after another. Dropout is applied to a block there, by the same draws each time.
@@ -21,12 +21,13 @@ from .spans import span
 from .workspace import accumulator, as_array
 
 BLOCKS = 16
+LEAST_BYTES = 32 << 20  # of features whose copy is worth a second draw
 
 
 class HostFeatures:
-    """Rows [n, F] of this rank's input features, uninitialised until their ``blocks`` are filled.
+    """Rows [n, F] of this rank's input features, uninitialised until their ``blocks`` are filled; or `over` a tensor.
 
-    blocks: contiguous tensors [rows, F] in the host's memory, cut by `blocks.lengths`.
+    blocks: contiguous tensors [rows, F] in the host's memory, cut by `blocks.lengths`, or `blocks.shares`.
     """
 
     def __init__(self, backend: Backend, rows: int, columns: int, dtype: torch.dtype) -> None:
@@ -39,10 +40,10 @@ class HostFeatures:
 
     @classmethod
     def over(cls, backend: Backend, x: Tensor) -> HostFeatures:
-        """Rows x [n, F] that are there, on a host. What is made of them is made of a sixteenth at a time."""
+        """Contiguous rows x [n, F] of a host, not copied; dropout makes a sixteenth of them at a time."""
         made = object.__new__(cls)
         made.shape, made.dtype = (len(x), x.shape[1]), x.dtype
-        made.blocks = list(x.split(max(3, -(-len(x) // BLOCKS))))
+        made.blocks = list(x.split(blocks.shares(len(x), BLOCKS)))
         made._backend, made._dropout = backend, None
         return made
 
@@ -101,6 +102,13 @@ class HostFeatures:
         with span("dropout"):
             self._backend.dropout(as_array(x), as_array(out), ids[rows], draw)
         return out
+
+
+def drops_in_blocks(x: Input) -> bool:
+    """Whether dropout of these features is better made in blocks, twice, than once as a copy of all of them."""
+    if not isinstance(x, Tensor) or x.device.type != "cpu":
+        return False
+    return not x.requires_grad and x.nbytes >= LEAST_BYTES
 
 
 Input = Tensor | SparseFeatures | HostFeatures  # of a model; only a tensor can be summed as it is

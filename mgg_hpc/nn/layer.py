@@ -33,7 +33,7 @@ class Convolution(torch.nn.Module, ABC):
         """
 
     @property
-    def multiplies(self) -> bool:
+    def only_multiplies(self) -> bool:
         """Whether an input whose gradient nobody wants is multiplied, once, and not needed otherwise."""
         return False
 

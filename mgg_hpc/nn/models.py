@@ -47,6 +47,7 @@ class GNN(torch.nn.Module):
         super().__init__()
         self.chosen, self.draws, self.dtype = chosen, draws, dtype
         self.recompute: frozenset[int] = frozenset()  # layers, from 1 on, that the backward computes again
+        self.in_blocks = False  # whether dropout of an input that is only multiplied makes no copy of it
         hidden = chosen.hidden * (chosen.heads if chosen.name == "gat" else 1)
         jumps = chosen.jumping != "none"
         self.widths = [hidden] * chosen.layers
@@ -153,8 +154,8 @@ class GNN(torch.nn.Module):
         by_elu = isinstance(self.activation, torch.nn.ELU)
         dropped = x
         if not self._drops_behind(i - 1):
-            of_layer = {"rectified": not by_elu} if i > 0 else {"multiplied": self.convolutions[0].multiplies}
-            dropped = self.dropouts[i](x, graph, **of_layer)
+            in_blocks = i == 0 and self.in_blocks and self.convolutions[0].only_multiplies
+            dropped = self.dropouts[i](x, graph, rectified=i > 0 and not by_elu, in_blocks=in_blocks)
         behind = cast(Dropout, self.dropouts[i + 1]) if self._drops_behind(i) else None
         draw = behind.draw() if behind else None
         activated, norm = i < self._activated, self.norms[i]

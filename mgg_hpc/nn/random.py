@@ -164,18 +164,18 @@ class Dropout(torch.nn.Module):
         self.draws, self._counts = draws or Draws(_unseeded.seed, epoch=0), draws is None
 
     def forward(
-        self, x: Input, graph: GraphHandle, *, rectified: bool = False, multiplied: bool = False
+        self, x: Input, graph: GraphHandle, *, rectified: bool = False, in_blocks: bool = False
     ) -> Input:
-        """x: this rank's rows, dense [n, F] or sparse; the same kind comes back.
+        """x: this rank's rows, dense [n, F] or features that can be multiplied only; the same kind comes back.
 
-        rectified: x came through ReLU, which the backward makes use of. multiplied: who gets the result only multiplies
-        it. Of rows of a host whose gradient nobody wants there is then no copy: they are dropped block by block, by the
-        same draws in the forward and in the backward.
+        rectified: x came through ReLU, which the backward makes use of. in_blocks: x is of a host, contiguous, nobody
+        wants its gradient, and who gets the result only multiplies it. That is then features too, of which there is no
+        copy: they are dropped block by block, by the same draws in the forward and in the backward.
         """
         draw = self.draw()
         if draw is None:
             return x
-        if multiplied and isinstance(x, Tensor) and x.device.type == "cpu" and not x.requires_grad:
+        if in_blocks and isinstance(x, Tensor):
             x = HostFeatures.over(graph.backend, x)
         if isinstance(x, HostFeatures):
             return x.dropped(graph.ids, draw)

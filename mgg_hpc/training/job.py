@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..nn import inputs
 from ..nn.distribute import Part, adjacency_of, check_symmetric, input_features, load_part
 from ..nn.graph import Adjacency, GraphHandle, plans_of
-from ..nn.host_features import HostFeatures, Input
+from ..nn.host_features import HostFeatures, Input, drops_in_blocks
 from ..nn.models import GNN
 from ..nn.random import Draws
 from ..nn.transfer import Choice, choose_transfer, routed
@@ -140,6 +140,7 @@ def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None
         plans = sum(plan.nbytes + plan.segments.nbytes for plan in plans_of([adjacency]))
         on_host = stay_on_host(settings, comm, part, backend, model, plans)
         x = _input(settings, comm, part, backend, on_host)
+        model.in_blocks = drops_in_blocks(x)
         sparse = sparse or on_host
         laps.lap("features")
         masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}

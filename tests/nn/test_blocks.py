@@ -8,7 +8,7 @@ import torch
 from streams import Streams
 
 from mgg_hpc.nn import blocks
-from mgg_hpc.nn.blocks import lengths, on_device, read
+from mgg_hpc.nn.blocks import lengths, on_device, read, shares
 
 
 class Rows:
@@ -33,6 +33,14 @@ class Rows:
 def small(monkeypatch):
     """Blocks of 4 KiB."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 4096)
+
+
+def test_so_many_blocks_are_even_and_none_is_one_row(rng):
+    assert shares(0, 16) == [] and shares(1, 16) == [1] and shares(8, 16) == [3, 3, 2]
+    for rows in rng.integers(2, 500, 300):
+        found = shares(int(rows), 16)
+        assert sum(found) == rows and len(found) <= 16 and max(found) <= max(3, -(-rows // 16))
+        assert min(found) >= max(2, max(found) - 1) and found == sorted(found, reverse=True)
 
 
 def test_blocks_are_even_and_none_is_one_row(rng):

@@ -50,6 +50,18 @@ def test_sums_are_within_the_error_bound(rng, name, ranks, transfer):
         check(case, x, play(case, x, weight=weight, transfer=transfer), weight)
 
 
+def test_the_bound_holds_where_all_roundings_go_one_way():
+    """Three large terms and nine small ones, each of which is rounded away: more than by chance."""
+    x = np.array([[0.67]] + 3 * [[0.499 * 2**-22]], np.float32)
+    source, destination = np.repeat(np.arange(4), 3), np.zeros(12, np.int64)
+    found = np.float32(0)
+    for term in x[source, 0]:
+        found += term
+    error = abs(float(found) - reference.aggregate(source, destination, 1, x).item())
+    by_chance = np.finfo(np.float32).eps * 12**0.5 * float(found)
+    assert by_chance < error <= reference.error_bound(source, destination, 1, x).item()
+
+
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("name", cases.CASES)
 @pytest.mark.parametrize("kind", [np.dtype(np.float16), BFLOAT16], ids=["float16", "bfloat16"])

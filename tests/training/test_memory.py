@@ -10,12 +10,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from jobs import clean_environment, write_job
+from mpi4py import MPI
 
+from mgg_hpc import config
 from mgg_hpc.data import generate
 from mgg_hpc.errors import InputError
+from mgg_hpc.nn import host_features
+from mgg_hpc.nn.host_features import HostFeatures, drops_in_blocks
 from mgg_hpc.runtime import cores
-from mgg_hpc.training import memory, report
+from mgg_hpc.training import footprint, memory, report
+from mgg_hpc.training.job import build
 
 # Large arrays freed between small ones that stay: the pieces that a heap cannot give back.
 CHURN = """
@@ -139,6 +145,36 @@ def test_what_is_predicted_is_what_training_takes(large, name):
     assert there + still == pytest.approx(peak, rel=0.15)
     assert still > 60e6
     assert still == pytest.approx(peak - there, rel=0.15, abs=16e6)  # without what libraries hold
+
+
+@pytest.fixture
+def small_job(tmp_path):
+    write_job(tmp_path, generate.sbm(2000, classes=4, features=96, degree=8.0, homophily=0.5, seed=1))
+    job = build(config.load(tmp_path / "job.toml", ("model.name=gcn", "model.hidden=8")), MPI.COMM_SELF)
+    yield job
+    job.backend.close()
+
+
+def test_features_are_dropped_in_blocks_where_a_copy_is_large(small_job, monkeypatch):
+    x = small_job.input
+    assert not small_job.model.in_blocks  # 0.8 MB
+    for least, taken in ((x.nbytes, True), (x.nbytes + 1, False)):
+        monkeypatch.setattr(host_features, "LEAST_BYTES", least)
+        assert drops_in_blocks(x) == taken
+        assert build(small_job.settings, MPI.COMM_SELF).model.in_blocks == taken
+    monkeypatch.setattr(host_features, "LEAST_BYTES", 0)
+    assert not drops_in_blocks(torch.nn.Parameter(x))  # whose gradient is wanted
+    assert not drops_in_blocks(HostFeatures.over(small_job.backend, x))
+
+
+def test_a_copy_of_features_is_counted_where_one_is_made(small_job):
+    """As on GPUs, whose features are never dropped in blocks."""
+    rows = {}
+    for small_job.model.in_blocks in (False, True):
+        rows[small_job.model.in_blocks] = footprint.measure(small_job, trains=True).row
+    copy = 4 * small_job.x.shape[1]
+    # A block need not be there at the peak.
+    assert copy * (1 - 1 / host_features.BLOCKS) * 0.99 <= rows[False] - rows[True] <= copy * 1.01
 
 
 def job_of(ranks: int) -> SimpleNamespace:
