@@ -47,26 +47,33 @@ def aggregate(
     return out / np.maximum(degree, 1) if reduce == "mean" else out
 
 
+def roundings(terms: NDArray[np.integer] | int) -> Floats:
+    """How many eps of the sum of magnitudes a sum of so many terms may be off, in any order.
+
+    The root of their number is what roundings come to by chance. A dozen of them may all go one way, as where a term
+    stands three times: up to 16 it is the largest error there can be, half of their number, and beyond as much as for
+    16 until the root is more.
+    """
+    return np.maximum(np.sqrt(terms), np.minimum(np.divide(terms, 2), 8))
+
+
 def error_bound(
     source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None
 ) -> Floats:
-    """How far a sum of rows of x's dtype may be from `aggregate`: eps sqrt(degree) sum(|w x|).
+    """How far a sum of rows of x's dtype may be from `aggregate`: eps r(degree) sum(|w x|), r as `roundings` has it.
 
-    That is what roundings come to by chance. A dozen of them may all go one way, as where an edge stands three times,
-    so that up to a degree of 16 the bound is the largest error there can be, eps degree / 2, and the same beyond until
-    the root is larger. eps is that of the accumulation (float32 for half rows, to which the eps of storing the result
-    is added, and the step between the smallest numbers, which have no eps: float16 has them below 2^-14). `aggregate`
-    has its own error of that form in float64, which is added.
+    eps is that of the accumulation (float32 for half rows, to which the eps of storing the result is added, and the
+    step between the smallest numbers, which have no eps: float16 has them below 2^-14). `aggregate` has its own error
+    of that form in float64, which is added.
     """
     absolute = None if weight is None else np.abs(np.asarray(weight, np.float64))
     magnitude = aggregate(source, destination, nodes, np.abs(x), absolute)
-    degree = np.bincount(destination, minlength=nodes)
-    roundings = np.maximum(np.sqrt(degree), np.minimum(degree / 2, 8))
+    of_degree = roundings(np.bincount(destination, minlength=nodes))
     half = x.dtype.itemsize == 2
     eps = float(np.finfo(np.float32 if half else x.dtype).eps) + float(np.finfo(np.float64).eps)
     stored = ml_dtypes.finfo(x.dtype)
     storing, step = (float(stored.eps), float(stored.smallest_subnormal)) if half else (0.0, 0.0)
-    return (eps * roundings[:, None] + storing) * magnitude + step
+    return (eps * of_degree[:, None] + storing) * magnitude + step
 
 
 def sddmm(source: Ids, destination: Ids, x: NDArray[np.floating], y: NDArray[np.floating]) -> Floats:
@@ -75,9 +82,9 @@ def sddmm(source: Ids, destination: Ids, x: NDArray[np.floating], y: NDArray[np.
 
 
 def sddmm_bound(source: Ids, destination: Ids, x: NDArray[np.floating], y: NDArray[np.floating]) -> Floats:
-    """How far float32 dot products may be from `sddmm`: eps sqrt(F) sum(|x y|), as `error_bound` of F terms."""
+    """How far float32 dot products may be from `sddmm`: as `error_bound` of F terms."""
     eps = float(np.finfo(np.float32).eps) + float(np.finfo(np.float64).eps)
-    return eps * np.sqrt(x.shape[1]) * sddmm(source, destination, np.abs(x), np.abs(y))
+    return eps * roundings(x.shape[1]) * sddmm(source, destination, np.abs(x), np.abs(y))
 
 
 def edge_softmax(destination: Ids, nodes: int, scores: NDArray[np.floating]) -> Floats:
