@@ -60,7 +60,7 @@ class GCNConv(Convolution):
     @property
     def only_multiplies(self) -> bool:
         """See Convolution.only_multiplies."""
-        return functional.transform_first(self.in_channels, self.out_channels, needs_input_gradient=False)
+        return True
 
     def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
         """See Convolution.exchanged."""
@@ -116,10 +116,7 @@ class GINConv(Convolution):
     @property
     def only_multiplies(self) -> bool:
         """See Convolution.only_multiplies."""
-        first, trains_eps = next(iter(steps(self.nn)), self.nn), isinstance(self.eps, torch.nn.Parameter)
-        if not is_linear(first) or trains_eps:  # whose gradient takes a second product
-            return False
-        return functional.transform_first(first.in_features, first.out_features, needs_input_gradient=False)
+        return is_linear(next(iter(steps(self.nn)), self.nn))
 
     def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
         """See Convolution.exchanged. Raises ValueError for an ``nn`` that does not begin with a Linear."""
@@ -187,6 +184,11 @@ class SAGEConv(Convolution):
         reset(self.lin_l, fill)
         if self.lin_r is not None:
             reset(self.lin_r, fill)
+
+    @property
+    def only_multiplies(self) -> bool:
+        """See Convolution.only_multiplies."""
+        return self.aggr != "max"
 
     @property
     def state(self) -> int:
@@ -295,7 +297,7 @@ class GATConv(Convolution):
     @property
     def only_multiplies(self) -> bool:
         """See Convolution.only_multiplies."""
-        return self.res is None
+        return True
 
     @property
     def state(self) -> int:

@@ -77,8 +77,10 @@ class SparseFeatures:
     """A CSR matrix [n, F] of this rank's input features.
 
     indptr int64 [n + 1], indices int32 [nnz] (columns), values [nnz] of the parameters' dtype, on the backend's device.
-    dtype: of the rows that are summed. [default: the values']
+    dtype: of the rows that are summed. [default: the values'] on_device: whether dense rows of it have room there.
     """
+
+    on_device = False
 
     def __init__(
         self,

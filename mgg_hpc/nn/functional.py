@@ -60,7 +60,10 @@ class _Convolution(torch.autograd.Function):
         out_channels, in_channels = weight.shape
         # In evaluation too the narrower rows move; of equal ones x, which need not be copied on one rank.
         wants_input = ctx.needs_input_grad[0] or (not call.training and out_channels < in_channels)
-        first = features is not None or transform_first(in_channels, out_channels, wants_input)
+        has_rows = features is None or features.on_device
+        first = not has_rows or transform_first(in_channels, out_channels, wants_input)
+        if features is not None and not first:  # rows for as long as the forward takes
+            x = features.written(graph.workspace.rows(*features.shape, features.dtype))
         fused = call.relu and first and root is None and eps is None
         aggregated = None
         if first:
@@ -87,7 +90,8 @@ class _Convolution(torch.autograd.Function):
             out.relu_()
         drop(out, graph, call.draw)
         ctx.first, ctx.call, ctx.layer = first, call, spans.current()
-        kept = x if first or root is not None or ctx.needs_input_grad[4] else None
+        needs_x = first or root is not None or ctx.needs_input_grad[4]
+        kept = x if needs_x and features is None else None
         ctx.save_for_backward(kept, aggregated, weight, root, eps, out if call.relu else None)
         return out
 

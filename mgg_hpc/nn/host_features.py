@@ -27,7 +27,8 @@ LEAST_BYTES = 32 << 20  # of features whose copy is worth a second draw
 class HostFeatures:
     """Rows [n, F] of this rank's input features, uninitialised until their ``blocks`` are filled; or `over` a tensor.
 
-    blocks: contiguous tensors [rows, F] in the host's memory, cut by `blocks.lengths`, or `blocks.shares`.
+    blocks: contiguous tensors [rows, F] in the host's memory, cut by `blocks.lengths`, or `blocks.shares`. on_device:
+    whether all of them have room where they are worked on.
     """
 
     def __init__(self, backend: Backend, rows: int, columns: int, dtype: torch.dtype) -> None:
@@ -37,6 +38,7 @@ class HostFeatures:
         ]
         self._backend = backend
         self._dropout: tuple[Any, Draw] | None = None
+        self.on_device = False
 
     @classmethod
     def over(cls, backend: Backend, x: Tensor) -> HostFeatures:
@@ -44,7 +46,7 @@ class HostFeatures:
         made = object.__new__(cls)
         made.shape, made.dtype = (len(x), x.shape[1]), x.dtype
         made.blocks = list(x.split(blocks.shares(len(x), BLOCKS)))
-        made._backend, made._dropout = backend, None
+        made._backend, made._dropout, made.on_device = backend, None, True
         return made
 
     @property
@@ -74,8 +76,9 @@ class HostFeatures:
 
     def written(self, out: Tensor) -> Tensor:
         """The rows in ``out`` [n, F]."""
-        for rows, x in self._blocks():
-            out[rows].copy_(x)
+        for rows, x in self._blocks(out):
+            if x.data_ptr() != out[rows].data_ptr():
+                out[rows].copy_(x)
         return out
 
     def gradient(self, rows: Tensor) -> Tensor:
@@ -86,13 +89,17 @@ class HostFeatures:
             total.addmm_(rows.detach()[of].to(wide).t(), x.to(wide))
         return total
 
-    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Which rows they are, and the rows on the device after dropout, block by block."""
-        first, on_gpu = 0, self._backend.device != "cpu"
-        room = None if on_gpu or not self._dropout or not self.blocks else torch.empty_like(self.blocks[0])
+    def _blocks(self, into: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Which rows they are, and the rows on the device after dropout, block by block.
+
+        into: rows [n, F] for those that dropout makes, on a host; else each block takes the place of the last one.
+        """
+        first, in_place = 0, self._backend.device != "cpu" or not self._dropout or not self.blocks
+        room = torch.empty_like(self.blocks[0]) if into is None and not in_place else None
         for x in blocks.on_device(self.blocks, self._backend.device):
             rows = slice(first, first + len(x))
-            yield rows, self._after_dropout(x, rows, x if room is None else room[: len(x)])
+            kept = into[rows] if into is not None else room[: len(x)] if room is not None else x
+            yield rows, self._after_dropout(x, rows, x if in_place else kept)
             first = rows.stop
 
     def _after_dropout(self, x: Tensor, rows: slice, out: Tensor) -> Tensor:

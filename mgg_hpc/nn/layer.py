@@ -34,7 +34,7 @@ class Convolution(torch.nn.Module, ABC):
 
     @property
     def only_multiplies(self) -> bool:
-        """Whether an input whose gradient nobody wants is multiplied, once, and not needed otherwise."""
+        """Whether the backward only multiplies an input whose gradient nobody wants, if it needs it at all."""
         return False
 
     @property

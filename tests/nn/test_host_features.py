@@ -85,6 +85,11 @@ def test_dropout_draws_the_same_forward_and_backward(rng, backend, rows, dtype, 
         stored = torch.from_numpy(wanted).to(dtype).double()  # half rows are rounded as they are dropped
         products(rng, features.dropped(ids, draw), stored, out)
         products(rng, features, x.double(), out)  # itself is as it was
+        for of, rounding, right in (
+            (features.dropped(ids, draw), EPS[dtype], stored),
+            (features, 0, x.double()),
+        ):
+            near(of.written(torch.empty_like(x)), right, right.abs(), rounding)
 
 
 def test_the_device_holds_two_blocks_and_one_widened(backend):

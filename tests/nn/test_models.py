@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -144,37 +145,37 @@ def test_dropout_behind_relu_has_the_gradients_of_any_dropout(rng, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    ("options", "blocks"),
+    ("options", "products"),  # of features, forward and backward; others are of rows
     [
-        ({"name": "gcn"}, True),
-        ({"name": "gcn", "hidden": 14}, False),  # which sums first
-        ({"name": "gin", "norm": "batch"}, True),
-        ({"name": "gin", "train_eps": True}, False),
-        ({"name": "sage"}, False),
-        ({"name": "gat"}, True),
+        ({"name": "gcn"}, (1, 1)),
+        ({"name": "gcn", "hidden": 14}, (0, 0)),  # sums first
+        ({"name": "gin", "norm": "batch"}, (1, 1)),
+        ({"name": "gin", "train_eps": True}, (1, 2)),
+        ({"name": "gin", "train_eps": True, "hidden": 14}, (0, 1)),
+        ({"name": "sage"}, (2, 2)),
+        ({"name": "sage", "hidden": 14}, (0, 1)),
+        ({"name": "sage", "aggr": "max"}, (0, 0)),
+        ({"name": "gat"}, (1, 1)),
     ],
     ids=str,
 )
-def test_dropout_of_features_that_are_multiplied_makes_no_copy_of_them(rng, monkeypatch, options, blocks):
+def test_dropout_of_features_that_are_multiplied_keeps_no_copy_of_them(rng, monkeypatch, options, products):
     """And gives what dropout of all rows gives, forward and backward."""
     spread = alone(rng, torch.float64)
     chosen = ModelSettings(**{"hidden": 3, "layers": 2, "dropout": 0.4} | options)
     model = GNN(chosen, 13, 4, Draws(int(rng.integers(1000))), torch.float64).double()
     x, gradient = (torch.from_numpy(rng.standard_normal((NODES, width))) for width in (13, 4))
-    graph, found, given = spread.handle(model.kind), [], []
-    multiply = HostFeatures.times_transposed
-
-    def counted(*words):
-        given.append(words)
-        return multiply(*words)
-
-    monkeypatch.setattr(HostFeatures, "times_transposed", counted)
+    graph, found, counts = spread.handle(model.kind), [], []
+    for name in ("times_transposed", "gradient"):
+        method = getattr(HostFeatures, name)
+        counts.append(create_autospec(method, side_effect=method))
+        monkeypatch.setattr(HostFeatures, name, counts[-1])
     for model.in_blocks in (True, False):
         model.zero_grad()
         out = model(x, graph)
         out.backward(gradient)
         found.append([out.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
-    assert len(given) == blocks
+    assert tuple(each.call_count for each in counts) == products
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12 * float(b.abs().max()))
 

@@ -119,6 +119,7 @@ print(json.dumps([need.there, need.still, peak.read(graph.heap_bytes)]))
 SETTINGS = {
     "gin": ["model.name=gin", "model.hidden=64", "model.layers=3", "train.recompute=[2]"],
     "gat": ["model.name=gat", "model.hidden=8", "model.layers=3"],
+    "sage": ["model.name=sage", "model.hidden=256"],  # which sums first
     "halves": ["model.name=sage", "model.hidden=128", "train.dtype=bfloat16"],
 }
 
