@@ -11,6 +11,7 @@ from jobs import blocks, directed_weighted, with_sparse_features
 from mgg_hpc import config
 from mgg_hpc.data import store
 from mgg_hpc.errors import InputError
+from mgg_hpc.nn import host_features
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 
@@ -74,6 +75,14 @@ def test_gcn_gives_the_same_bits(comm, folder, kind, transfer):
 def test_other_models_give_the_same_bits(comm, folder, name):
     """Running statistics of batch norm too, which a second pass must not count again."""
     run = folder / "directed.h5", MODELS[name], "halo"
+    kept, _ = trained(comm, run[0], [], *run[1:])
+    assert trained(comm, run[0], "all", *run[1:])[0] == kept
+
+
+@pytest.mark.parametrize("hidden", [8, 20])  # of 12 features: the first layer multiplies first, or sums first
+def test_features_in_blocks_give_the_same_bits(comm, folder, monkeypatch, hidden):
+    monkeypatch.setattr(host_features, "LEAST_BYTES", 0)
+    run = folder / "dense.h5", {"name": "sage", "hidden": hidden}, "halo"
     kept, _ = trained(comm, run[0], [], *run[1:])
     assert trained(comm, run[0], "all", *run[1:])[0] == kept
 

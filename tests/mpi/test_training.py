@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import msgspec
 import numpy as np
@@ -17,6 +18,8 @@ from mgg_hpc import config, reference
 from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.errors import InputError
+from mgg_hpc.nn import host_features
+from mgg_hpc.nn.host_features import HostFeatures
 from mgg_hpc.plan.ranges import edge_balanced
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
@@ -142,6 +145,20 @@ def test_losses_of_other_models_do_not_depend_on_the_number_of_ranks(comm, store
     compared = slice(-1 if chosen.model.norm == "batch" else None)
     alone, found = losses(chosen, MPI.COMM_SELF, 8), losses(chosen, comm, 8)
     np.testing.assert_allclose(found[compared], alone[compared], rtol=TOLERANCE["float64"], atol=0)
+
+
+@pytest.mark.parametrize("hidden", [5, 20])  # of 12 features: layers multiply first, or sum first
+@pytest.mark.parametrize("name", ["gcn", "gin", "sage", "gat"])
+def test_losses_do_not_depend_on_blocks_of_features(comm, stored, monkeypatch, name, hidden):
+    chosen = settings(stored("dense", blocks()), "float64", name=name, hidden=hidden)
+    whole, dropped = (
+        losses(chosen, comm, 8),
+        create_autospec(HostFeatures.dropped, side_effect=HostFeatures.dropped),
+    )
+    monkeypatch.setattr(host_features, "LEAST_BYTES", 0)
+    monkeypatch.setattr(HostFeatures, "dropped", dropped)
+    np.testing.assert_allclose(losses(chosen, comm, 8), whole, rtol=TOLERANCE["float64"], atol=0)
+    assert dropped.call_count == 8
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
