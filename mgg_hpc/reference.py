@@ -48,11 +48,11 @@ def aggregate(
 
 
 def roundings(terms: NDArray[np.integer] | int) -> Floats:
-    """How many eps of the sum of magnitudes a sum of so many terms may be off, in any order.
+    """How many eps of the sum of magnitudes a sum of so many random terms may be off.
 
-    The root of their number is what roundings come to by chance. A dozen of them may all go one way, as where a term
-    stands three times: up to 16 it is the largest error there can be, half of their number, and beyond as much as for
-    16 until the root is more.
+    Up to 16 terms that is the largest error there can be, in any order: half of their number. A few roundings do all go
+    one way now and then, as where a term stands three times. Many do not: of 64 terms and more it is the root of their
+    number, and in between as much as for 16.
     """
     return np.maximum(np.sqrt(terms), np.minimum(np.divide(terms, 2), 8))
 

@@ -17,7 +17,7 @@ from .aggregation import aggregate
 from .attention import attend
 from .graph import Adjacency, GraphHandle
 from .host_features import Input
-from .layer import Convolution, Widths
+from .layer import Convolution, Widths, check_channels, refuse
 from .perceptron import Step, is_linear, reset, steps, taken_along, through
 from .random import Dropout, Fill, dropped, fill_uniform, glorot
 from .workspace import row_format
@@ -43,9 +43,9 @@ class GCNConv(Convolution):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        _check_channels(self, in_channels, out_channels)
-        _refuse(self, improved=(improved, False), normalize=(normalize, True))
-        _refuse(self, add_self_loops=(add_self_loops is not False, True))
+        check_channels(self, in_channels, out_channels)
+        refuse(self, improved=(improved, False), normalize=(normalize, True))
+        refuse(self, add_self_loops=(add_self_loops is not False, True))
         self.in_channels, self.out_channels = in_channels, out_channels
         self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
         self.bias = torch.nn.Parameter(torch.empty(out_channels)) if bias else None
@@ -58,9 +58,9 @@ class GCNConv(Convolution):
             torch.nn.init.zeros_(self.bias)
 
     @property
-    def only_multiplies(self) -> bool:
-        """See Convolution.only_multiplies."""
-        return True
+    def saves_by_blocks(self) -> bool:
+        """See Convolution.saves_by_blocks."""
+        return functional.transform_first(self.in_channels, self.out_channels, needs_input_gradient=False)
 
     def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
         """See Convolution.exchanged."""
@@ -114,9 +114,12 @@ class GINConv(Convolution):
             self.eps.fill_(self.initial_eps)
 
     @property
-    def only_multiplies(self) -> bool:
-        """See Convolution.only_multiplies."""
-        return is_linear(next(iter(steps(self.nn)), self.nn))
+    def saves_by_blocks(self) -> bool:
+        """See Convolution.saves_by_blocks."""
+        first = next(iter(steps(self.nn)), self.nn)
+        if not is_linear(first):
+            return False
+        return functional.transform_first(first.in_features, first.out_features, needs_input_gradient=False)
 
     def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
         """See Convolution.exchanged. Raises ValueError for an ``nn`` that does not begin with a Linear."""
@@ -170,8 +173,8 @@ class SAGEConv(Convolution):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        _check_channels(self, in_channels, out_channels)
-        _refuse(self, project=(project, False))
+        check_channels(self, in_channels, out_channels)
+        refuse(self, project=(project, False))
         if aggr not in ("mean", "sum", "max"):
             raise ValueError(f"aggr is {aggr!r}; known are 'mean', 'sum' and 'max'")
         self.in_channels, self.out_channels = in_channels, out_channels
@@ -186,9 +189,13 @@ class SAGEConv(Convolution):
             reset(self.lin_r, fill)
 
     @property
-    def only_multiplies(self) -> bool:
-        """See Convolution.only_multiplies."""
-        return self.aggr != "max"
+    def saves_by_blocks(self) -> bool:
+        """See Convolution.saves_by_blocks."""
+        if self.aggr == "max":
+            return False
+        of = self.in_channels, self.out_channels
+        # Where it sums first, its gradient takes the place of the rows with dropout, if it is as wide.
+        return of[0] == of[1] or functional.transform_first(*of, needs_input_gradient=False)
 
     @property
     def state(self) -> int:
@@ -265,8 +272,8 @@ class GATConv(Convolution):
         attention: str = "additive",
     ) -> None:
         super().__init__()
-        _check_channels(self, in_channels, out_channels)
-        _refuse(self, edge_dim=(edge_dim, None), fill_value=(fill_value, "mean"))
+        check_channels(self, in_channels, out_channels)
+        refuse(self, edge_dim=(edge_dim, None), fill_value=(fill_value, "mean"))
         if attention not in ("additive", "dot"):
             raise ValueError(f"attention is {attention!r}; known are 'additive' and 'dot'")
         if heads < 1:
@@ -295,8 +302,8 @@ class GATConv(Convolution):
             torch.nn.init.zeros_(self.bias)
 
     @property
-    def only_multiplies(self) -> bool:
-        """See Convolution.only_multiplies."""
+    def saves_by_blocks(self) -> bool:
+        """See Convolution.saves_by_blocks."""
         return True
 
     @property
@@ -363,22 +370,6 @@ class GATConv(Convolution):
     def extra_repr(self) -> str:
         """What print shows."""
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, attention={self.attention!r}"
-
-
-def _check_channels(layer: torch.nn.Module, in_channels: object, out_channels: object) -> None:
-    """PyG finds channels of -1 in the first rows, and takes a pair for two kinds of nodes."""
-    for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value}: {type(layer).__name__} is told its channels, at least 1")
-
-
-def _refuse(layer: torch.nn.Module, **options: tuple[object, object]) -> None:
-    """Options of PyG's that are not here: what was given, and the one value that is."""
-    for name, (given, known) in options.items():
-        if given != known:
-            raise ValueError(
-                f"{type(layer).__name__} has no {name}={given!r}; {name}={known!r} alone is there"
-            )
 
 
 def _of_linear(in_channels: int, out_channels: int, products_only: bool, wants_gradient: bool) -> Widths:

@@ -32,7 +32,7 @@ def transform_first(in_channels: int, out_channels: int, needs_input_gradient: b
 class _Call:
     """What a convolution is asked for, beside its tensors.
 
-    features: the input where it can be multiplied only, else None. before, after: [n] or None, what rows are scaled
+    features: the input where it is not a tensor, else None. before, after: [n] or None, what rows are scaled
     by before they are summed, and what their sums are scaled by. draw: of dropout behind the ReLU. training: whether
     gradients are wanted at all, which a Function does not know of itself.
     """
@@ -62,7 +62,8 @@ class _Convolution(torch.autograd.Function):
         wants_input = ctx.needs_input_grad[0] or (not call.training and out_channels < in_channels)
         has_rows = features is None or features.on_device
         first = not has_rows or transform_first(in_channels, out_channels, wants_input)
-        if features is not None and not first:  # rows for as long as the forward takes
+        if features is not None and not first:
+            # For as long as the forward takes; a gradient as wide finds room there afterwards.
             x = features.written(graph.workspace.rows(*features.shape, features.dtype))
         fused = call.relu and first and root is None and eps is None
         aggregated = None
@@ -273,7 +274,7 @@ def check_rows(x: Input, graph: GraphHandle) -> None:
 
 
 def _checked(x: Input, weight: Tensor) -> tuple[Tensor | None, SparseFeatures | HostFeatures | None]:
-    """(rows, None), or (None, features) that can be multiplied only. Raises ValueError for another width."""
+    """(rows, None), or (None, features). Raises ValueError for another width."""
     if x.shape[1] != weight.shape[1]:
         raise ValueError(f"x has {x.shape[1]} features, but the weight is for {weight.shape[1]}")
     return (x, None) if isinstance(x, Tensor) else (None, x)

@@ -33,8 +33,8 @@ class Convolution(torch.nn.Module, ABC):
         """
 
     @property
-    def only_multiplies(self) -> bool:
-        """Whether the backward only multiplies an input whose gradient nobody wants, if it needs it at all."""
+    def saves_by_blocks(self) -> bool:
+        """Whether a step takes less memory if features, dropped in blocks, are the input (HostFeatures.over)."""
         return False
 
     @property
@@ -56,3 +56,19 @@ class Convolution(torch.nn.Module, ABC):
                 f"{name} sums with an adjacency of kind {self.kind!r}, and this one is {given.kind!r}"
             )
         return given
+
+
+def check_channels(layer: torch.nn.Module, in_channels: object, out_channels: object) -> None:
+    """PyG finds channels of -1 in the first rows, and takes a pair for two kinds of nodes."""
+    for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value}: {type(layer).__name__} is told its channels, at least 1")
+
+
+def refuse(layer: torch.nn.Module, **options: tuple[object, object]) -> None:
+    """Options of PyG's that are not here: what was given, and the one value that is."""
+    for name, (given, known) in options.items():
+        if given != known:
+            raise ValueError(
+                f"{type(layer).__name__} has no {name}={given!r}; {name}={known!r} alone is there"
+            )

@@ -47,7 +47,7 @@ class GNN(torch.nn.Module):
         super().__init__()
         self.chosen, self.draws, self.dtype = chosen, draws, dtype
         self.recompute: frozenset[int] = frozenset()  # layers, from 1 on, that the backward computes again
-        self.in_blocks = False  # whether dropout of an input that is only multiplied makes no copy of it
+        self.in_blocks = False  # whether dropout of the input is made in blocks where that saves memory
         hidden = chosen.hidden * (chosen.heads if chosen.name == "gat" else 1)
         jumps = chosen.jumping != "none"
         self.widths = [hidden] * chosen.layers
@@ -154,7 +154,7 @@ class GNN(torch.nn.Module):
         by_elu = isinstance(self.activation, torch.nn.ELU)
         dropped = x
         if not self._drops_behind(i - 1):
-            in_blocks = i == 0 and self.in_blocks and self.convolutions[0].only_multiplies
+            in_blocks = i == 0 and self.in_blocks and self.convolutions[0].saves_by_blocks
             dropped = self.dropouts[i](x, graph, rectified=i > 0 and not by_elu, in_blocks=in_blocks)
         behind = cast(Dropout, self.dropouts[i + 1]) if self._drops_behind(i) else None
         draw = behind.draw() if behind else None

@@ -168,14 +168,14 @@ class Dropout(torch.nn.Module):
     ) -> Input:
         """x: this rank's rows, dense [n, F] or features that can be multiplied only; the same kind comes back.
 
-        rectified: x came through ReLU, which the backward makes use of. in_blocks: x is of a host, contiguous, nobody
-        wants its gradient, and who gets the result only multiplies it. That is then features too, of which there is no
-        copy: they are dropped block by block, by the same draws in the forward and in the backward.
+        rectified: x came through ReLU, which the backward makes use of. in_blocks: x is of a host, contiguous, and the
+        backward of who gets the result only multiplies it. Where nobody wants x's gradient, that is then features, of
+        which there is no copy: they are dropped block by block, by the same draws in the forward and in the backward.
         """
         draw = self.draw()
         if draw is None:
             return x
-        if in_blocks and isinstance(x, Tensor):
+        if in_blocks and isinstance(x, Tensor) and not x.requires_grad:
             x = HostFeatures.over(graph.backend, x)
         if isinstance(x, HostFeatures):
             return x.dropped(graph.ids, draw)

@@ -137,6 +137,10 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     adjacency = adjacency_of(MPI.COMM_SELF, part, job.model.kind, wide, 256)
     model = deepcopy(job.model)
     x = input_features(part, backend, job.dtype, "none", on_host=isinstance(job.x, HostFeatures))
+    if isinstance(
+        x, HostFeatures
+    ):  # blocks that do not grow with the rows; theirs are counted by device_nbytes
+        x.blocks = [part for block in x.blocks for part in block.split(64)]
     if job.learned is not None and isinstance(x, Tensor):
         x = torch.nn.Parameter(x.to(wide))
     masks: dict[str, Any] = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}

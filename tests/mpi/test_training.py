@@ -147,7 +147,7 @@ def test_losses_of_other_models_do_not_depend_on_the_number_of_ranks(comm, store
     np.testing.assert_allclose(found[compared], alone[compared], rtol=TOLERANCE["float64"], atol=0)
 
 
-@pytest.mark.parametrize("hidden", [5, 20])  # of 12 features: layers multiply first, or sum first
+@pytest.mark.parametrize("hidden", [5, 12])  # of 12 features: layers multiply first, or sum first
 @pytest.mark.parametrize("name", ["gcn", "gin", "sage", "gat"])
 def test_losses_do_not_depend_on_blocks_of_features(comm, stored, monkeypatch, name, hidden):
     chosen = settings(stored("dense", blocks()), "float64", name=name, hidden=hidden)
@@ -158,7 +158,8 @@ def test_losses_do_not_depend_on_blocks_of_features(comm, stored, monkeypatch, n
     monkeypatch.setattr(host_features, "LEAST_BYTES", 0)
     monkeypatch.setattr(HostFeatures, "dropped", dropped)
     np.testing.assert_allclose(losses(chosen, comm, 8), whole, rtol=TOLERANCE["float64"], atol=0)
-    assert dropped.call_count == 8
+    sums_first = hidden == 12 and name in ("gcn", "gin")
+    assert dropped.call_count == (0 if sums_first else 8)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
