@@ -13,7 +13,6 @@ PIP_INSTALL_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -q
 PEERS := .venv-peers
 
 # The real graph among the benchmarks', if it is there.
@@ -32,7 +31,7 @@ endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came help setup cuda demo test test-fast test-unit test-mpi test-shmem gpu-test gpu-bench gpu-results lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came help setup cuda demo test test-fast test-long gpu-test gpu-bench gpu-results lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -53,44 +52,17 @@ inputs/digits.h5: | setup
 demo: setup inputs/digits.h5 ## train a GCN on handwritten digits over 2 ranks (RANKS=4, MPI=system)
 	@$(BIN)/mgg launch -n $(RANKS) --mpi $(MPI) train inputs/digits.toml
 
-test: setup cuda lint test-unit test-mpi test-shmem ## the whole test suite
+# Each is a list of parts (tests/suite/parts.py), shown as they run; logs are in build/tests.
+SUITE := $(BIN)/python tests/suite/run.py
 
-test-fast: setup ## what to run after every edit: no slow tests, MPI with 2 ranks
-	@$(BIN)/ruff check -q
-	$(PYTEST) -m "not mpi and not slow"
-	@$(MAKE) --no-print-directory test-mpi MPI_RANKS=2
+test-fast: setup ## what to run after every edit: 90 s
+	@$(SUITE) fast
 
-# Tests that take long, measure no time and leave the machine's other processes alone: side by side. Threads that wait
-# sleep there, and where several ranks share cores: those of others have something to do.
-PASSIVE := OMP_WAIT_POLICY=passive
-WORKERS ?= 2
-SIDE_BY_SIDE := tests/data tests/gpu tests/nn tests/nvcc tests/packaging tests/plan tests/protocol tests/sanitize \
-  tests/shim tests/test_python_document.py tests/tools/test_bench.py \
-  $(addprefix tests/runtime/test_,aggregate.py edges.py) \
-  $(addprefix tests/training/test_,accuracy.py launched.py profiled.py)
-test-unit: setup
-	$(PYTEST) -m "not mpi" $(addprefix --ignore=,$(SIDE_BY_SIDE))
-	$(PASSIVE) $(PYTEST) -m "not mpi" -n $(WORKERS) --dist worksteal $(SIDE_BY_SIDE)
+test: setup ## the test suite: 8 min on 2 cores
+	@$(SUITE) test
 
-# -m mpi4py and -x: a rank that fails ends the others, which would wait for it.
-MPI_RANKS ?= 1 2 4
-test-mpi: setup
-	@set -e; for ranks in $(MPI_RANKS); do \
-	  echo "MPI tests with $$ranks ranks"; \
-	  $(PASSIVE) MGG_TEST_RANKS=$$ranks OMP_NUM_THREADS=1 $(BIN)/mpiexec -n $$ranks \
-	    $(BIN)/python -m mpi4py -m pytest -q -x --with-mpi tests/mpi; \
-	done
-
-# The same over OpenSHMEM, with the machine's Open MPI.
-test-shmem: setup
-	@if [ "$$CI" != true ] && ! command -v oshc++ >/dev/null; then \
-	  echo "skipped: tests of OpenSHMEM (packages openmpi-bin libopenmpi-dev)"; exit 0; \
-	fi; \
-	set -e; for ranks in $(MPI_RANKS); do \
-	  echo "OpenSHMEM tests with $$ranks ranks"; \
-	  $(PASSIVE) MGG_TEST_RANKS=$$ranks OMP_NUM_THREADS=1 $(BIN)/python tests/shmem/launch.py $$ranks \
-	    $(BIN)/python -m mpi4py -m pytest -q -x --with-mpi -m mpi tests/shmem; \
-	done
+test-long: setup ## the rest: GPU build, OpenSHMEM, Slurm, sanitizers, all planted faults, other random numbers: 25 min
+	@$(SUITE) long
 
 # On a machine with a GPU and no network: neither .venv nor set-up. WHEELS is a folder with what PYTHON lacks.
 # What has passed is not run again; PARTS="table memcheck" runs these, and again.

@@ -61,16 +61,16 @@ exec nsenter -t "$pid" -n -u -i -m -- sh -c "$*"
 
 def missing() -> str:
     """What keeps hosts from being made on this machine; empty if nothing does."""
-    packages = {package for program, package in PROGRAMS.items() if not shutil.which(program)}
-    if packages:
-        return f"packages {' '.join(sorted(packages))}"
+    absent = {program: package for program, package in PROGRAMS.items() if not shutil.which(program)}
+    if absent:
+        return f"{' '.join(absent)} (apt install {' '.join(sorted(set(absent.values())))})"
     try:
         found = find_mpi.library(os.environ | {find_mpi.LIBRARY: str(find_mpi.system_library())})
         find_mpi.launcher(found)
     except InputError as error:
         return str(error)
     if found.family != "openmpi":
-        return "package openmpi-bin"
+        return "Open MPI (apt install openmpi-bin)"
     return "" if os.geteuid() == 0 else "root"
 
 

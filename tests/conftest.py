@@ -1,37 +1,17 @@
-"""What all tests share: fresh random numbers that can be had again, and the graphs of MGG_DATA."""
+"""What all tests share: the graphs of MGG_DATA, what they need of the machine, and the kernels over the shim."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from once import made_once
 
-SEED = "MGG_TEST_SEED"
-
-
-def pytest_configure(config):
-    # In the environment, so that ranks and commands that tests start draw the same numbers.
-    os.environ.setdefault(SEED, str(secrets.randbelow(10**6)))
-
-
-def pytest_report_header(config):
-    return f"{SEED}={os.environ[SEED]} (set it to draw the same random numbers again)"
-
-
-@pytest.fixture
-def rng(request) -> np.random.Generator:
-    """Random numbers that are new in each run; each test has its own."""
-    seed = int(os.environ[SEED])
-    request.node.user_properties.append((SEED, seed))
-    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
+pytest_plugins = ["suite.seeds", "suite.tiers", "suite.report"]
 
 
 @pytest.fixture(scope="session")
@@ -44,14 +24,20 @@ def data_folder(require) -> Path:
 
 
 @pytest.fixture(scope="session")
-def require() -> Callable[[bool, str], None]:
-    """Skip a test that lacks something, by name; fail it where CI=true promises that all is there."""
+def require() -> Callable[..., None]:
+    """Return require(there, what, install): skip a test that lacks ``what``, which the command ``install`` installs.
 
-    def check(there: bool, what: str) -> None:
-        if not there and os.environ.get("CI") == "true":
-            pytest.fail(what)
-        if not there:
-            pytest.skip(what)
+    Where CI=true promises that everything is there, the test fails instead. suite/run.py prints one line for each
+    command.
+    """
+
+    def check(there: bool, what: str, install: str = "") -> None:
+        if there:
+            return
+        why = f"{what} ({install})" if install else what
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)
 
     return check
 
@@ -62,7 +48,7 @@ def shim(require, tmp_path_factory) -> Any:
     from shim.build import Build
 
     compiler = shutil.which("g++")
-    require(compiler is not None, "no g++ (package g++)")
+    require(compiler is not None, "no g++", "apt install g++")
     return Build(compiler, made_once(tmp_path_factory, "shim", lambda at: Build(compiler, at).whole()))
 
 
@@ -81,7 +67,7 @@ def sanitized(require, tmp_path_factory) -> Any:
     from shim.build import Build
 
     compiler = shutil.which("g++")
-    require(compiler is not None, "no g++ (package g++)")
+    require(compiler is not None, "no g++", "apt install g++")
 
     def build(folder: Path) -> Build:
         return Build(compiler, folder, sanitizers.FLAGS)

@@ -6,9 +6,7 @@ A run over several ranks in which nothing ran has failed, and so has one of anot
 from __future__ import annotations
 
 import os
-import zlib
 
-import numpy as np
 import pytest
 
 passed = 0
@@ -20,13 +18,6 @@ def comm():
     from mgg_hpc.runtime import mpi
 
     return mpi.world()
-
-
-@pytest.fixture
-def rng(request, comm) -> np.random.Generator:
-    """Random numbers that are new in each run and the same on all ranks."""
-    seed = comm.bcast(int(os.environ["MGG_TEST_SEED"]), 0)
-    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
 
 
 def pytest_runtest_logreport(report):

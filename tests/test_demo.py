@@ -18,6 +18,7 @@ import pytest
 from jobs import MGG, clean_environment, run
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
 COLUMNS = 96
 TRAIN = ["launch", "-n", "2", "--mpi", "auto", "train"]
 
@@ -69,6 +70,7 @@ def test_make_demo_runs_these_commands():
     )
 
 
+@pytest.mark.alone
 def test_the_demo_takes_less_than_12_seconds_and_ends_with_its_table(inputs, tmp_path):
     for attempt in range(4):
         began = time.perf_counter()

@@ -13,6 +13,9 @@ from jobs import MGG, clean_environment
 ROOT = Path(__file__).parents[2]
 
 
+pytestmark = [pytest.mark.long, pytest.mark.alone]
+
+
 @pytest.fixture
 def bench(tmp_path):
     """Run benchmarks/run.py and return what it wrote."""
@@ -61,7 +64,6 @@ def test_a_graph_that_is_not_there_is_replaced_and_named(bench):
 
 
 @pytest.mark.data
-@pytest.mark.slow
 def test_plan_takes_two_seconds_at_most(bench, data_folder):
     found = bench("--only=plan")
     assert found["plan"]["graph"] == "cnr_2000"
@@ -69,7 +71,6 @@ def test_plan_takes_two_seconds_at_most(bench, data_folder):
 
 
 @pytest.mark.data
-@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 def test_aggregation_is_twice_as_fast_as_torch(weighted, data_folder, tmp_path):
     """On every machine that it was measured on; where memory is far and cores have small caches, 4 times.
@@ -90,7 +91,6 @@ def test_aggregation_is_twice_as_fast_as_torch(weighted, data_folder, tmp_path):
     assert best >= 2.0
 
 
-@pytest.mark.slow
 def test_a_rank_takes_less_than_420_mb_beside_its_part_of_the_graph(bench):
     found = bench("--only=memory")["memory"]
     assert found["edges"] > 3_000_000

@@ -74,7 +74,7 @@ def test_a_share_is_a_share(capsys):
 
 
 def test_without_a_gpu_it_says_so(require):
-    require(bool(list((ROOT / "mgg_hpc").glob("_cuda*.so"))), "no mgg_hpc/_cuda (make cuda)")
+    require(bool(list((ROOT / "mgg_hpc").glob("_cuda*.so"))), "no mgg_hpc/_cuda", "make cuda")
     if cuda_module.load().devices()[0]:
         pytest.skip("there is a GPU")
     done = subprocess.run(
@@ -102,7 +102,7 @@ def test_preparing_names_every_missing_wheel(tmp_path, monkeypatch):
 
 
 def test_preparing_without_a_gpu(tmp_path, require):
-    require(not prepare.missing(tmp_path), "not all that gpu-test needs (make cuda)")
+    require(not prepare.missing(tmp_path), "not all that gpu-test needs", "make cuda")
     assert prepared(tmp_path) == (
         2,
         "gpu-test: no GPU: nvidia-smi finds none (MGG_GPU_ARCHITECTURE=90-real builds all the same)\n",

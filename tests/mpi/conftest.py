@@ -14,7 +14,6 @@ from ranks import (  # noqa: F401
     pytest_runtest_logreport,
     pytest_sessionfinish,
     pytest_sessionstart,
-    rng,
 )
 
 from mgg_hpc.__main__ import main

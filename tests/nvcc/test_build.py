@@ -76,7 +76,7 @@ def test_three_architectures_take_minutes_and_less_than_four_gigabytes(require, 
     Memory is twice that of the largest process: two run at once.
     """
     venv = ROOT / ".venv"
-    require((venv / ".cuda").exists(), "the GPU kernels are not built (make cuda)")
+    require((venv / ".cuda").exists(), "the GPU kernels are not built", "make cuda")
     log = (venv / ".cuda.log").read_text(errors="replace")
     require(
         log.count("Building CUDA object") == SOURCES, "the last make cuda compiled a part only (rm -r build)"
@@ -90,6 +90,6 @@ def test_three_architectures_take_minutes_and_less_than_four_gigabytes(require, 
 def test_nvcc_has_nothing_to_warn_of(require):
     """Nor the host's compiler, of the code around kernels."""
     log = ROOT / ".venv" / ".cuda.log"
-    require(log.exists(), "the GPU kernels are not built (make cuda)")
+    require(log.exists(), "the GPU kernels are not built", "make cuda")
     said = log.read_text(errors="replace")
     assert not [line for line in said.splitlines() if "warning:" in line or "warning #" in line]

@@ -19,7 +19,7 @@ from . import resources
 @pytest.fixture(scope="module")
 def library(require):
     """The module; `make cuda` builds it."""
-    require(resources.module() is not None, "no mgg_hpc/_cuda (make cuda)")
+    require(resources.module() is not None, "no mgg_hpc/_cuda", "make cuda")
     return resources.module()
 
 
@@ -47,7 +47,7 @@ DRIVER = 'extern "C" int cuDriverGetVersion(int* version) { return *version = %d
 def test_a_driver_that_is_too_old_is_named_with_what_would_do(rng, library, require, tmp_path):
     """All that the CUDA runtime asks of such a driver is its version."""
     compiler = shutil.which("g++")
-    require(compiler is not None, "no g++ (package g++)")
+    require(compiler is not None, "no g++", "apt install g++")
     major, minor = map(int, rng.integers((11, 0), (13, 10)))
     made = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", tmp_path / "libcuda.so.1"]
     subprocess.run(made, input=DRIVER % (1000 * major + 10 * minor), text=True, check=True)
@@ -85,7 +85,7 @@ def test_the_cpu_package_does_not_load_it():
 
 def test_no_kernel_takes_more_than_the_table_says(library, require):
     program = resources.cuobjdump()
-    require(program is not None, "no cuobjdump (make cuda, or the CUDA toolkit)")
+    require(program is not None, "no cuobjdump", "make cuda")
     found, same = resources.measured(library, program), resources.same_compiler()
     assert not resources.worse(found, resources.allowed(), registers=same)
 

@@ -75,7 +75,7 @@ def test_any_compiler_will_do(machine, compiler):
 
 
 def test_debians_own_python_is_understood(machine, require):
-    require(os.access("/usr/bin/python3", os.X_OK), "no system Python (package python3)")
+    require(os.access("/usr/bin/python3", os.X_OK), "no system Python", "apt install python3")
     machine.has("python3", 'exec /usr/bin/python3 "$@"')
     line = machine.first_line()  # no compiler on this machine, so there is at least that to say
     assert "g++" in line

@@ -49,7 +49,7 @@ ELEMENTS = {
 def check(require, tmp_path):
     """check(options): (states, what is wrong or None)."""
     for program in ("spin", "gcc"):
-        require(shutil.which(program) is not None, f"no {program} (apt install {program})")
+        require(shutil.which(program) is not None, f"no {program}", f"apt install {program}")
 
     def run(options: str) -> tuple[int, str | None]:
         def done(*command: str, seconds: float = 60.0) -> str:

@@ -52,17 +52,19 @@ def environment_without_mpi():
     return kept
 
 
-@pytest.fixture(params=["wheel", "system"])
-def mpi_environment(request):
+pytestmark = pytest.mark.slow
+SOON = 10.0  # seconds within which all ranks must have ended, on a machine that has other work too
+
+
+@pytest.fixture(params=["wheel", pytest.param("system", marks=pytest.mark.long)])
+def mpi_environment(request, require):
     """The environment that selects each MPI."""
     environment = environment_without_mpi()
     if request.param == "system":
         try:
             environment["MPI4PY_LIBMPI"] = str(find_mpi.system_library())
         except InputError:
-            if os.environ.get("CI") == "true":
-                raise
-            pytest.skip("no MPI of the machine's own (package openmpi-bin)")
+            require(False, "no MPI of the machine's own", "apt install openmpi-bin")
     return environment
 
 
@@ -228,7 +230,7 @@ def test_uncaught_error_ends_all_ranks_with_one_message(run, failing):
     """
     start = time.monotonic()
     code, _, err = run(body, ranks=3)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < SOON
     assert code == 1
     text = "\n".join(err)
     assert text.count("Traceback") == 1
@@ -244,7 +246,7 @@ def test_uncaught_error_that_ranks_agreed_on_is_one_message(run):
     """
     start = time.monotonic()
     code, _, err = run(body, ranks=3)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < SOON
     assert code == 1
     assert "\n".join(err).count("Traceback") == 1
     assert "mgg: error: rank 1 of 3: ZeroDivisionError: division by zero" in err
@@ -259,7 +261,7 @@ def test_uncaught_error_in_a_thread_ends_all_ranks(run):
     """
     start = time.monotonic()
     code, _, err = run(body)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < SOON
     assert code == 1
     assert "\n".join(err).count("Traceback") == 1
 
@@ -273,7 +275,7 @@ def test_killed_rank_ends_all_ranks(run):
     """
     start = time.monotonic()
     code, _, err = run(body)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < SOON
     mpich = "a rank crashed, was killed, or could not start (its launcher returned 9)"
     open_mpi = "a rank was ended by SIGKILL; is the machine out of memory?"
     assert (code, err[-1]) in [(1, f"mgg: error: {mpich}"), (128 + 9, f"mgg: error: {open_mpi}")]
@@ -296,7 +298,7 @@ def test_signal_ends_all_ranks(tmp_path, mpi_environment, nothing_left, number):
     time.sleep(0.3)
     job.process.send_signal(number)  # impatience changes nothing
     code, _, err = job.end()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < SOON
     assert code == 128 + number
     name = "interrupted" if number == signal.SIGINT else "stopped by SIGTERM"
     assert f"mgg: error: {name}" in err.splitlines()
@@ -310,7 +312,7 @@ def test_killed_launch_takes_its_ranks_along(tmp_path, mpi_environment):
     start = time.monotonic()
     job.process.kill()
     while any(launch._alive(int(path.name)) for path in job.pids.iterdir()):
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < SOON
         time.sleep(0.05)
     job.process.communicate()
     # What it could not remove itself, the next start of the same user does.
@@ -327,14 +329,12 @@ def test_another_number_of_ranks_than_promised_is_refused(run):
     assert "the launcher started 5 ranks (MGG_RANKS), but MPI has 2: Python loads" in err[0]
 
 
-def test_launcher_of_another_mpi_is_one_line(tmp_path, mpi_environment, nothing_left):
+def test_launcher_of_another_mpi_is_one_line(tmp_path, mpi_environment, nothing_left, require):
     other = "system" if "MPI4PY_LIBMPI" not in mpi_environment else "wheel"
     try:
         wrong = Path(find_mpi.system_library()) if other == "system" else None
     except InputError:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip("no MPI of the machine's own (package openmpi-bin)")
+        require(False, "no MPI of the machine's own", "apt install openmpi-bin")
     found = find_mpi.library(environment_without_mpi() | ({find_mpi.LIBRARY: str(wrong)} if wrong else {}))
     script = tmp_path / "job.py"
     script.write_text(PREAMBLE + "    pass" + POSTAMBLE)

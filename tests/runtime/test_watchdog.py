@@ -29,6 +29,7 @@ def test_no_progress_ends_the_job_and_says_where_it_was(quick, capsys):
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.alone  # a thread that gets no core for 0.4 s makes no step
 def test_who_makes_steps_is_left_alone(quick, capsys):
     ended = threading.Event()
     with Watchdog(0, 0.4, ended.set) as watched:
@@ -61,6 +62,7 @@ JOB = """
 """
 
 
+@pytest.mark.slow
 def test_all_ranks_say_where_they_are_when_one_does_not_come(tmp_path):
     (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
     start = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[1:], 2))"

@@ -47,10 +47,10 @@ pytestmark = pytest.mark.slow
 def compiler(require):
     """What compiles sources into objects, by the sources' names, and what links them into a program."""
     clang = shutil.which("clang++")
-    require(clang is not None, "no clang++ (package clang)")
+    require(clang is not None, "no clang++", "apt install clang")
     libraries = Path(clang).resolve().parents[1] / "lib"
     for name, package in (("libarcher.so", "libomp-dev"), ("libclang_rt.tsan*.a", "libclang-rt-dev")):
-        require(any(libraries.rglob(name)), f"no {name} (package {package})")
+        require(any(libraries.rglob(name)), f"no {name}", f"apt install {package}")
 
     def compile(sources, folder, *options):
         def built(source):

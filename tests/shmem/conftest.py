@@ -10,7 +10,6 @@ from ranks import (  # noqa: F401
     pytest_runtest_logreport,
     pytest_sessionfinish,
     pytest_sessionstart,
-    rng,
 )
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -31,7 +30,7 @@ def hosts(require):
 def built(require):
     """Nothing, where the native module is not built; fails where CI promises that it is."""
     found = list((Path(__file__).parents[2] / "mgg_hpc").glob("_shmem*.so"))
-    require(bool(found), "mgg_hpc._shmem is not built (package libopenmpi-dev)")
+    require(bool(found), "mgg_hpc._shmem is not built", "apt install openmpi-bin libopenmpi-dev")
 
 
 @pytest.fixture

@@ -45,11 +45,14 @@ backend.close()
 """
 
 
+pytestmark = [pytest.mark.long, pytest.mark.alone]
+
+
 @pytest.fixture(scope="module")
 def program(built, require, tmp_path_factory):
     """transport.cpp, compiled."""
     compiler = shutil.which("oshc++")
-    require(compiler is not None, "no oshc++ (package libopenmpi-dev)")
+    require(compiler is not None, "no oshc++", "apt install openmpi-bin libopenmpi-dev")
     path = tmp_path_factory.mktemp("transport") / "transport"
     sources = [Path(__file__).with_name("transport.cpp"), ROOT / "cuda" / "runtime_shmem.cpp"]
     folders = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]

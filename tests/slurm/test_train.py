@@ -23,6 +23,9 @@ epochs = 3
 """
 
 
+pytestmark = [pytest.mark.long, pytest.mark.alone]
+
+
 @pytest.fixture
 def submit(cluster, tmp_path):
     """Submit train.sbatch from a folder of the user's; returns (facts of the job, its output)."""
@@ -99,11 +102,10 @@ def test_wrong_mpi_plugin_is_one_line(submit, job):
     assert "the launcher started 2 ranks (MGG_RANKS), but MPI has 1" in output
 
 
-def test_open_mpi_trains_through_pmix(submit, job, tmp_path):
+def test_open_mpi_trains_through_pmix(submit, job, tmp_path, require):
     from mgg_hpc.runtime import find_mpi
 
-    if not shutil.which("mpiexec.openmpi") and os.environ.get("CI") != "true":
-        pytest.skip("no Open MPI (package openmpi-bin)")
+    require(shutil.which("mpiexec.openmpi") is not None, "no Open MPI", "apt install openmpi-bin")
     facts, output = submit(job, MGG_SRUN_MPI="pmix", MPI4PY_LIBMPI=str(find_mpi.system_library()))
     assert facts["JobState"] == "COMPLETED", output
     assert json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())["ranks"] == 2

@@ -23,7 +23,8 @@ def bench(folder, *words):
     )
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_parts_of_a_start_are_shown_and_written(tmp_path, ranks):
     done = bench(
         tmp_path, "rmat:8:4", "--ranks", str(ranks), "--turns", "2", "--json", "s.json", "--table", "s.md"
@@ -44,6 +45,7 @@ def test_parts_of_a_start_are_shown_and_written(tmp_path, ranks):
     assert "| first epoch |" in (tmp_path / "s.md").read_text() and "first epoch" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

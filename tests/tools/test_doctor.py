@@ -16,6 +16,7 @@ from mgg_hpc.runtime import find_mpi
 from mgg_hpc.tools import doctor
 
 
+@pytest.mark.slow
 def test_this_machine_can_train_on_its_cpus():
     ended = subprocess.run(
         [sys.executable, "-m", "mgg_hpc", "doctor", "--json"], capture_output=True, text=True, check=False
@@ -27,6 +28,7 @@ def test_this_machine_can_train_on_its_cpus():
         assert findings[name]["state"] == "ok"
 
 
+@pytest.mark.slow
 def test_each_finding_that_is_not_ok_says_what_it_means(capsys):
     for finding in doctor.examine():
         assert finding.state == "ok" or finding.advice, finding
@@ -34,6 +36,7 @@ def test_each_finding_that_is_not_ok_says_what_it_means(capsys):
     assert "Thing: get it [somewhere]" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_cpus_need_makes_it_fail(monkeypatch, capsys):
     def no_torch(name):
         if name == "torch":
@@ -51,6 +54,7 @@ def test_small_shared_memory(monkeypatch, free, state):
     assert doctor._shared_memory()[0].state == state
 
 
+@pytest.mark.slow
 def test_a_check_that_fails_is_a_finding(monkeypatch):
     def fail():
         raise RuntimeError("no luck")
@@ -59,6 +63,7 @@ def test_a_check_that_fails_is_a_finding(monkeypatch):
     assert "RuntimeError: no luck" in [finding.value for finding in doctor.examine()]
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_answer_are_broken(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "_PING_SECONDS", 1)
     monkeypatch.setattr(doctor, "_PING", "import time; time.sleep(60)")

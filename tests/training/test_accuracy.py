@@ -32,7 +32,9 @@ def lowest(seeds: int, target: float, mean: float, deviation: float) -> float:
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [name if name == "cora" else pytest.param(name, marks=pytest.mark.long) for name in CASES]
+)
 def test_mean_of_a_few_seeds_reaches_the_published_accuracy(name, request, tmp_path):
     if name != "digits":
         request.getfixturevalue("data_folder")

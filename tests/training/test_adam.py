@@ -41,6 +41,7 @@ print(json.dumps([code, [name for name in sys.modules if name in ("torch._dynamo
 """
 
 
+@pytest.mark.slow
 def test_training_imports_neither_torchs_compiler_nor_its_symbols(tmp_path):
     write_job(tmp_path, blocks(), train={"epochs": 2})
     command = [sys.executable, "-c", TRAIN]

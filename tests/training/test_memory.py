@@ -59,6 +59,7 @@ def churned(asked: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 def test_freed_arrays_are_given_back():
     assert churned("no") > 100e6  # or this test shows nothing
     assert churned("yes") < 20e6
@@ -91,6 +92,7 @@ print("as it should be")
 """
 
 
+@pytest.mark.slow
 def test_a_peak_counts_own_shared_pages_and_not_those_of_peers():
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "as it should be", done.stderr
@@ -132,7 +134,10 @@ def large(tmp_path_factory) -> Path:
     return folder / "job.toml"
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name if name == "gin" else pytest.param(name, marks=pytest.mark.long) for name in SETTINGS]
+)
 def test_what_is_predicted_is_what_training_takes(large, name):
     done = subprocess.run(
         [sys.executable, "-c", TRAINED, large, *SETTINGS[name]],

@@ -1,0 +1,83 @@
+"""The parts of the test suite: what `make lint`, `make test-fast`, `make test` and `make test-long` run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PYTHON = sys.executable
+# Threads that wait sleep where several processes share cores: those of others have something to do.
+PASSIVE = {"OMP_WAIT_POLICY": "passive"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command of the suite that runs by itself.
+
+    reports: it is pytest, and writes the outcome of each test (report.py). draws_anew: its seed is another in each run.
+    programs, install: what the machine must have, and the command that installs it. limit: seconds.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    reports: bool = True
+    draws_anew: bool = False
+    programs: tuple[str, ...] = ()
+    install: str = ""
+    limit: float = 1200.0
+
+
+def units(tier: str, workers: int = 2) -> list[Part]:
+    """The tests of one process: side by side, and those that need the machine for themselves (mark ``alone``)."""
+    pytest = (PYTHON, "-m", "pytest", "-q", "--tier", tier)
+    anew = tier == "long"
+    parallel = (*pytest, "-m", "not mpi and not alone", "-n", str(workers), "--dist", "worksteal")
+    return [
+        Part(f"{tier} units", parallel, PASSIVE, draws_anew=anew),
+        Part(f"{tier} one by one", (*pytest, "-m", "alone and not mpi"), draws_anew=anew),
+    ]
+
+
+def over_mpi(tier: str, ranks: int) -> Part:
+    """The tests over MPI. A rank that fails ends the others, which would wait for it (-m mpi4py, -x)."""
+    return Part(
+        f"{tier} MPI {ranks}",
+        (str(Path(PYTHON).with_name("mpiexec")), "-n", str(ranks), *_ranks(tier), "tests/mpi"),
+        PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"},
+        draws_anew=tier == "long",
+    )
+
+
+def over_shmem(ranks: int) -> Part:
+    """The tests over OpenSHMEM, with the machine's Open MPI."""
+    return Part(
+        f"long OpenSHMEM {ranks}",
+        (PYTHON, "tests/shmem/launch.py", str(ranks), *_ranks("long"), "-m", "mpi", "tests/shmem"),
+        PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"},
+        draws_anew=True,
+        programs=("oshc++",),
+        install="apt install openmpi-bin libopenmpi-dev",
+    )
+
+
+def _ranks(tier: str) -> tuple[str, ...]:
+    return (PYTHON, "-m", "mpi4py", "-m", "pytest", "-q", "-x", "--with-mpi", "--tier", tier)
+
+
+GROUPS: dict[str, list[Part]] = {
+    "lint": [Part("lint", ("make", "--no-print-directory", "lint"), reports=False)],
+    "fast": [
+        Part("style", (str(Path(PYTHON).with_name("ruff")), "check", "-q"), reports=False),
+        *units("fast"),
+        over_mpi("fast", 2),
+    ],
+    "test": [*units("test"), *(over_mpi("test", ranks) for ranks in (1, 2, 4))],
+    "long": [
+        Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False),
+        *units("long"),
+        *(over_mpi("long", ranks) for ranks in (1, 2, 3, 4)),
+        *(over_shmem(ranks) for ranks in (1, 2, 4)),
+    ],
+}

@@ -1,0 +1,277 @@
+"""Run the test suite part by part, show how far it is, go on after a part that failed, and sum up.
+
+    python tests/suite/run.py test              the parts of `make test`
+    python tests/suite/run.py lint test long    several groups, as .ci/run does
+    python tests/suite/run.py --list test       what would run
+    python tests/suite/run.py long --only gpu   the parts of a group whose names contain "gpu"
+
+All that a part prints is in build/tests/PART.log. Exit code 0: all parts passed; 1: some failed; 2: no such part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from suite.parts import GROUPS, Part
+from suite.seeds import FIXED, SEED
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "tests"
+POLL = 0.2  # seconds between looks at a part
+GRACE = 10.0  # seconds between asking a part to end and ending it
+MOST_SHOWN = 120  # lines of a log that are printed when a part fails
+INSTALL = re.compile(r"\((apt install [^()]*|make \w+)\)$")  # how a reason to skip a test ends
+
+
+@dataclass
+class Outcome:
+    """How a part ended: "passed", "failed" or "skipped" (why says what the machine lacks), and its tests."""
+
+    part: Part
+    result: str
+    why: str = ""
+    seconds: float = 0.0
+    total: int | None = None
+    tests: Counter[str] = field(default_factory=Counter)
+    skips: Counter[str] = field(default_factory=Counter)
+
+    def read(self, lines: list[str]) -> None:
+        """Add what a part has reported since the last call, see report.py."""
+        for line in map(json.loads, lines):
+            self.total = line.get("total", self.total)
+            if "test" in line:
+                self.tests[line["outcome"]] += 1
+            if line.get("outcome") == "skipped":
+                self.skips[line["why"]] += 1
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run what the command line asks for; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Run the test suite part by part.")
+    parser.add_argument("groups", nargs="+", choices=GROUPS, help="which groups of parts")
+    parser.add_argument("--only", default="", metavar="TEXT", help="the parts whose names contain this")
+    parser.add_argument("--list", action="store_true", help="print the parts and their commands, run nothing")
+    chosen = parser.parse_args(words)
+    parts = [part for group in chosen.groups for part in GROUPS[group] if chosen.only in part.name]
+    if not parts:
+        names = ", ".join(part.name for group in chosen.groups for part in GROUPS[group])
+        print(
+            f"no part of {' '.join(chosen.groups)} is named like '{chosen.only}'; there are {names}",
+            file=sys.stderr,
+        )
+        return 2
+    if chosen.list:
+        for part in parts:
+            print(f"{part.name}: {' '.join(part.command)}")
+        return 0
+    return run_all(parts, Console(soft_wrap=True))
+
+
+def run_all(parts: list[Part], console: Console) -> int:
+    """Run the parts one after another and print a table of them."""
+    seeds = seeds_of(parts)
+    for what, seed in seeds.items():
+        console.print(f"{what} draws with {SEED}={seed}")
+    began = time.monotonic()
+    outcomes = []
+    for number, part in enumerate(parts, 1):
+        outcome = run(
+            part,
+            seeds["make test-long" if part.draws_anew else "make test"],
+            f"[{number}/{len(parts)}]",
+            console,
+        )
+        outcomes.append(outcome)
+        if outcome.result == "failed":
+            show_failure(outcome, console)
+    sum_up(outcomes, time.monotonic() - began, console)
+    return int(any(outcome.result == "failed" for outcome in outcomes))
+
+
+def seeds_of(parts: list[Part]) -> dict[str, str]:
+    """Return the seed of the parts that always draw the same and of those that draw anew, where there are any."""
+    given = os.environ.get(SEED)
+    seeds = {}
+    if not all(part.draws_anew for part in parts):
+        seeds["make test"] = given or str(FIXED)
+    if any(part.draws_anew for part in parts):
+        seeds["make test-long"] = given or str(secrets.randbelow(10**6))
+    return seeds
+
+
+def run(part: Part, seed: str, place: str, console: Console) -> Outcome:
+    """Run one part to its end, or until its limit."""
+    missing = [program for program in part.programs if shutil.which(program) is None]
+    if missing and os.environ.get("CI") != "true":
+        console.print(
+            f"{place} {part.name}: skipped, no {' or '.join(missing)} ({part.install})", highlight=False
+        )
+        return Outcome(part, "skipped", f"no {' or '.join(missing)} ({part.install})")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    report, log = (FOLDER / f"{part.name.replace(' ', '-')}.{kind}" for kind in ("jsonl", "log"))
+    report.unlink(missing_ok=True)
+    command = [*part.command, *(["--report", str(report)] if part.reports else [])]
+    outcome = Outcome(part, "failed")
+    began = time.monotonic()
+    with log.open("w") as said:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env={**os.environ, SEED: seed, **part.environment},
+            start_new_session=True,
+        )
+        try:
+            outcome.why = watch(process, part, report, outcome, place, console)
+        finally:
+            end(process)
+    outcome.seconds = time.monotonic() - began
+    if not outcome.why and process.returncode == 0:
+        outcome.result = "passed"
+    elif not outcome.why:
+        failed = outcome.tests["failed"]
+        outcome.why = f"{failed} failed" if failed else f"exit code {process.returncode}"
+    console.print(
+        f"{place} {part.name}: {outcome.result} in {outcome.seconds:.0f} s{counted(outcome)}", highlight=False
+    )
+    return outcome
+
+
+def watch(
+    process: subprocess.Popen[bytes], part: Part, report: Path, outcome: Outcome, place: str, console: Console
+) -> str:
+    """Show how far a part is until it ends; returns what went wrong beside its exit code, or nothing."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[failed]}"),
+        TimeElapsedColumn(),
+    )
+    deadline, read = time.monotonic() + part.limit, 0
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"{place} {part.name}", total=None, failed="")
+        while True:
+            ended = process.poll() is not None
+            if report.exists():
+                with report.open() as file:
+                    file.seek(read)
+                    text = file.read()
+                whole = text.rpartition("\n")[0]
+                read += len(whole) + 1 if whole else 0
+                outcome.read(whole.splitlines())
+            failed = outcome.tests["failed"]
+            done = sum(outcome.tests.values())
+            progress.update(
+                task, total=outcome.total, completed=done, failed=f"{failed} failed" if failed else ""
+            )
+            if ended:
+                return "" if not part.reports or done else "no test ran"
+            if time.monotonic() > deadline:
+                return f"did not end within {part.limit:.0f} s"
+            time.sleep(POLL)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a part with all processes that it has started; they are asked first, to end what they have started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=GRACE)
+
+
+def counted(outcome: Outcome) -> str:
+    """Return ": 12 tests, 1 failed, 2 skipped" where a part has tests."""
+    if not outcome.part.reports:
+        return f" ({outcome.why})" if outcome.why else ""
+    named = [f"{outcome.tests[kind]} {kind}" for kind in ("failed", "skipped") if outcome.tests[kind]]
+    why = [outcome.why] if outcome.why and not outcome.tests["failed"] else []
+    return ": " + ", ".join([f"{sum(outcome.tests.values()):,} tests", *named, *why])
+
+
+def show_failure(outcome: Outcome, console: Console) -> None:
+    """Print what a part that failed said, from the first failure that pytest reports on."""
+    log = FOLDER / f"{outcome.part.name.replace(' ', '-')}.log"
+    lines = log.read_text(errors="replace").splitlines()
+    first = next((at for at, line in enumerate(lines) if re.match(r"=+ (FAILURES|ERRORS) =+", line)), None)
+    shown = (
+        lines[first : first + MOST_SHOWN] + lines[max(first + MOST_SHOWN, len(lines) - 20) :]
+        if first is not None
+        else lines[-MOST_SHOWN:]
+    )
+    print("\n".join(shown))
+    print(f"all of it: {log.relative_to(ROOT)}", flush=True)
+
+
+def sum_up(outcomes: list[Outcome], seconds: float, console: Console) -> None:
+    """Print the table of parts, what was skipped and why, and the number of tests."""
+    table = Table(title=f"{len(outcomes)} parts in {seconds // 60:.0f} min {seconds % 60:.0f} s")
+    for name in ("part", "tests", "failed", "skipped", "s", "result"):
+        table.add_column(name, justify="left" if name in ("part", "result") else "right")
+    for outcome in outcomes:
+        counts = [
+            f"{n:,}" for n in (sum(outcome.tests.values()), outcome.tests["failed"], outcome.tests["skipped"])
+        ]
+        result = outcome.result + (f": {outcome.why}" if outcome.why else "")
+        table.add_row(
+            outcome.part.name,
+            *(counts if outcome.part.reports else [""] * 3),
+            f"{outcome.seconds:.0f}",
+            result,
+        )
+    console.print(table)
+    for line in skipped(outcomes):
+        console.print(line, highlight=False)
+    total = sum((outcome.tests for outcome in outcomes), Counter())
+    # A part without tests, or one that failed otherwise than by a test, counts as one.
+    total["passed"] += sum(not o.part.reports and o.result == "passed" for o in outcomes)
+    total["failed"] += sum(o.result == "failed" and not o.tests["failed"] for o in outcomes)
+    counts = [f"{total['passed']} passed", f"{total['failed']} failed"]
+    counts += [f"{total['skipped']} skipped"] if total["skipped"] else []
+    print(", ".join(counts), flush=True)
+
+
+def skipped(outcomes: list[Outcome]) -> list[str]:
+    """Return one line for each command that would install what tests lack, and one for each other reason to skip."""
+    tests: Counter[str] = Counter()
+    reasons: dict[str, set[str]] = defaultdict(set)
+    for outcome in outcomes:
+        for why, count in ({outcome.why: 0} if outcome.result == "skipped" else outcome.skips).items():
+            found = INSTALL.search(why)
+            install = found[1] if found else why
+            tests[install] += count
+            reasons[install].add(
+                f"all of '{outcome.part.name}'" if not count else why.removesuffix(f" ({install})")
+            )
+    lines = []
+    for install, named in reasons.items():
+        what = f"{tests[install]} tests skipped: " if tests[install] else "skipped: "
+        why = "; ".join(sorted(named))
+        lines.append(what + why + (f"; to run them: {install}" if install not in named else ""))
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

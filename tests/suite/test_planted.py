@@ -1,0 +1,220 @@
+"""The test of the tests: one fault at a time in the Python and the host code, which tests of `make test` must find.
+
+Faults of GPU kernels are planted by tests/shim/test_planted.py, of memory and of threads by tests/sanitize.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from host_build import compile_host
+
+ROOT = Path(__file__).parents[2]
+EXTENSIONS = ("_host", "_shmem")
+
+pytestmark = pytest.mark.long
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A text of a source, which is there once, replaced by another; and the tests that run, on so many MPI ranks.
+
+    ranks: 0 for tests of one process.
+    """
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    ranks: int = 0
+
+
+PYTHON = {
+    "a partition that gives rows without edges to one rank": Fault(
+        "mgg_hpc/plan/ranges.py",
+        "bounds[k] = min(max(round(k * nodes / parts), low), high)",
+        "bounds[k] = high",
+        ("plan",),
+    ),
+    "the rows that most edges need come last": Fault(
+        "mgg_hpc/plan/waves.py", "np.argsort(-used, kind=", "np.argsort(used, kind=", ("plan",)
+    ),
+    "cached rows that are never read once": Fault(
+        "mgg_hpc/plan/model.py", "return held + int(np.partition", "return int(np.partition", ("plan",)
+    ),
+    "an edge list's line that two blocks share": Fault(
+        "mgg_hpc/data/readers/edge_list.py",
+        "            yield rest + piece[:end]\n",
+        "            yield piece[:end]\n",
+        ("data",),
+    ),
+    "a last block whose digest is not compared": Fault(
+        "mgg_hpc/data/checked.py",
+        "        self._compare(run, run.digests.rest())\n",
+        "",
+        ("data",),
+    ),
+    "a running variance without Bessel's correction": Fault(
+        "mgg_hpc/nn/norms.py", "variance * (rows / (rows - 1))", "variance", ("nn",)
+    ),
+    "one label more than a node has": Fault(
+        "mgg_hpc/training/metrics.py", "place < y.sum", "place <= y.sum", ("training/test_metrics.py",)
+    ),
+    "ties that count in favour of a class": Fault(
+        "mgg_hpc/training/metrics.py",
+        "rank = (np.cumsum(many) - (many - 1) / 2)",
+        "rank = np.cumsum(many)",
+        ("training/test_metrics.py",),
+    ),
+    "a best epoch that a later one as good replaces": Fault(
+        "mgg_hpc/training/train.py",
+        "value > self.best:",
+        "value >= self.best:",
+        ("training/test_history.py",),
+    ),
+    "ranks' sums in the type of what is summed": Fault(
+        "mgg_hpc/runtime/mpi.py", "total = parts[0].astype(wide)", "total = parts[0].copy()", ("mpi",), 2
+    ),
+    "an error that the lowest rank alone hears of": Fault(
+        "mgg_hpc/runtime/mpi.py",
+        "if line is not None and comm.Get_rank() != lowest:",
+        "if line is not None and comm.Get_rank() < lowest:",
+        ("mpi",),
+        2,
+    ),
+    "weights in the order of edges before the halo's": Fault(
+        "mgg_hpc/nn/transfer.py",
+        "return made, None if weight is None else weight[torch.from_numpy(order).to(weight.device)]",
+        "return made, weight",
+        ("mpi",),
+        2,
+    ),
+}
+
+HOST = {
+    "a hub's count that is not set for the next call": Fault(
+        "cuda/stages_host.h",
+        "  pending.store(schedule.hubs[block.hub].slots, std::memory_order_relaxed);  // for the next call\n",
+        "",
+        ("runtime/test_aggregate.py",),
+    ),
+    "a staging that is used in every call": Fault(
+        "cuda/exchange_host.cpp",
+        "layout_.staging + (call_ & 1) * layout_.staging_bytes",
+        "layout_.staging",
+        ("runtime/test_aggregate.py",),
+    ),
+    "the maximum of no edges": Fault(
+        "cuda/aggregate_host.cpp",
+        "  if (call.reduce == Reduce::max && degree == 0) sum.template clear<Sum>();\n",
+        "",
+        ("runtime/test_aggregate.py",),
+    ),
+    "random numbers with one half of the key": Fault(
+        "cuda/philox_host.h", "w0 = high2 ^ w1 ^ k0", "w0 = high2 ^ w1 ^ k1", ("nn/test_random.py",)
+    ),
+    "attention's backward that draws other edges": Fault(
+        "cuda/attention_host.cpp",
+        "target = at_source ? there[i] : here;",
+        "target = here;",
+        ("runtime/test_edges.py",),
+    ),
+}
+
+
+@dataclass
+class Copy:
+    """A copy of the sources with the extensions that it loads, in which faults are planted."""
+
+    folder: Path
+
+    @classmethod
+    def made(cls, folder: Path) -> Copy:
+        """Copy the package. The built extensions are linked to, but for GPU kernels, which cost time to load."""
+        package = folder / "mgg_hpc"
+        left_out = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(ROOT / "mgg_hpc", package, ignore=left_out)
+        for name in EXTENSIONS:
+            for path in (ROOT / "mgg_hpc").glob(f"{name}*.so"):
+                (package / path.name).symlink_to(path)
+        return cls(folder)
+
+    def replace(self, file: str, old: str, new: str) -> None:
+        """Replace a text that is there once."""
+        path = self.folder / file
+        text = path.read_text()
+        assert text.count(old) == 1, f"{file}: {old!r} is there {text.count(old)} times"
+        path.write_text(text.replace(old, new))
+
+    def run(self, tests: tuple[str, ...], ranks: int) -> subprocess.CompletedProcess[str]:
+        """Run tests of `make test` with the copy, to the first that fails."""
+        # -P: the package of the folder that tests run in does not come first.
+        command = ["-m", "pytest", "-q", "-x", "--tier", "test", "-p", "no:cacheprovider"]
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "2"}
+        launcher = []
+        if ranks:
+            launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)]
+            command = ["-m", "mpi4py", *command, "--with-mpi"]
+            environment |= {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
+        else:
+            command += ["-m", "not mpi"]
+        return subprocess.run(
+            [*launcher, sys.executable, "-P", *command, *(str(ROOT / "tests" / name) for name in tests)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=250,
+            check=False,
+        )
+
+
+def found(done: subprocess.CompletedProcess[str]) -> bool:
+    """Whether a test failed; a run that could not begin has found nothing."""
+    return done.returncode != 0 and ("FAILED tests/" in done.stdout or "ERROR tests/" in done.stdout)
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_fault_in_python_is_found(name, tmp_path):
+    fault = PYTHON[name]
+    copy = Copy.made(tmp_path)
+    copy.replace(fault.file, fault.old, fault.new)
+    done = copy.run(fault.tests, fault.ranks)
+    assert found(done), done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def host_build(require, tmp_path_factory) -> Iterator[tuple[Copy, Path]]:
+    """A copy of all sources, and a build of its host kernels for one instruction set, without much optimisation."""
+    folder = tmp_path_factory.mktemp("host")
+    copy = Copy.made(folder)
+    for name in ("cuda", "CMakeLists.txt"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+    build = folder / "build"
+    build.mkdir()
+    compile_host(build, folder, require, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
+    for path in (folder / "mgg_hpc").glob("_host*.so"):
+        path.unlink()
+    return copy, build
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_a_fault_in_host_code_is_found(name, host_build, require):
+    fault, (copy, build) = HOST[name], host_build
+    copy.replace(fault.file, fault.old, fault.new)
+    try:
+        compile_host(build, copy.folder, require, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
+        for path in build.glob("_host*.so"):
+            shutil.copy(path, copy.folder / "mgg_hpc")
+        done = copy.run(fault.tests, fault.ranks)
+        assert found(done), done.stdout[-3000:] + done.stderr[-3000:]
+    finally:
+        shutil.copy(ROOT / fault.file, copy.folder / fault.file)

@@ -1,0 +1,219 @@
+"""The suite's own plugins and its runner: samples, seeds, reports, and parts that pass, fail, hang or cannot run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from suite import run, tiers
+from suite.parts import GROUPS, Part
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("strength", [1, 2, 3])
+def test_a_sample_has_every_tuple_of_values(rng, strength):
+    """Of a random part of all combinations of four parameters; and fewer combinations than there are."""
+    every = list(itertools.product(*(range(size) for size in (5, 4, 3, 2))))
+    combinations = [every[at] for at in rng.permutation(len(every))[: len(every) * 3 // 4]]
+    named = [[(f"p{i}", str(value)) for i, value in enumerate(each)] for each in combinations]
+    chosen = tiers.cover(named, strength, rng)
+    for places in itertools.combinations(range(4), strength):
+        seen = {tuple(combinations[at][place] for place in places) for at in chosen}
+        assert seen == {tuple(each[place] for place in places) for each in combinations}
+    assert len(chosen) < len(combinations)
+
+
+GRID = """
+    import dataclasses, pytest
+
+    @dataclasses.dataclass(frozen=True)
+    class Line:
+        width: int
+        kind: str
+
+    @pytest.mark.sampled
+    @pytest.mark.parametrize("line", [Line(w, k) for w in range(4) for k in "ab"], ids=str)
+    @pytest.mark.parametrize("ranks", [1, 2])
+    def test_grid(line, ranks): pass
+
+    @pytest.mark.slow
+    def test_slow(): pass
+
+    @pytest.mark.long
+    def test_long(): pass
+
+    def test_plain(): pass
+
+    def test_draws(rng): pass
+"""
+
+
+def run_pytest(folder: Path, text: str, *words: str, **variables: str) -> tuple[str, list[dict]]:
+    """Run pytest on one file in a folder with the suite's plugins; returns its output and its report."""
+    (folder / "conftest.py").write_text('pytest_plugins = ["suite.seeds", "suite.tiers", "suite.report"]\n')
+    (folder / "test_it.py").write_text(textwrap.dedent(text))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}"]
+    command += ["--report", str(folder / "report.jsonl"), *words]
+    environment = {"PYTHONPATH": str(TESTS), "PATH": "", **variables}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr, [json.loads(line) for line in (folder / "report.jsonl").open()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tier", "others"),
+    [
+        ("fast", {"test_plain", "test_draws"}),
+        ("test", {"test_plain", "test_draws", "test_slow"}),
+        ("long", {"test_draws", "test_long"}),
+    ],
+)
+def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
+    said, lines = run_pytest(tmp_path, GRID, "--tier", tier)
+    names = [line["test"].partition("::")[2] for line in lines if "test" in line]
+    grid = [name for name in names if name.startswith("test_grid")]
+    assert {name for name in names if name not in grid} == others, said
+    assert lines[0] == {"total": len(names)}
+    assert len(grid) == (
+        12 if tier == "long" else 4
+    )  # the widths are the longest; the rest of 16 is test-long's
+    if tier != "long":
+        for value in ("width=0", "width=1", "width=2", "width=3", "kind='a'", "kind='b'", "[1-", "[2-"):
+            assert any(value in name for name in grid)
+
+
+DRAWN = """
+    from pathlib import Path
+
+    def test_numbers(rng):
+        Path("drawn.txt").open("a").write(f"{rng.integers(1 << 60)}\\n")
+
+    def test_unlucky(rng):
+        assert rng.integers(4)
+"""
+
+
+@pytest.mark.slow
+def test_numbers_are_the_same_in_each_run_and_can_be_drawn_again(tmp_path):
+    for _ in range(2):
+        run_pytest(tmp_path, DRAWN)
+    said, lines = run_pytest(tmp_path, DRAWN, "--seeds", "20")
+    first, again, *twenty = (tmp_path / "drawn.txt").read_text().split()
+    assert first == again == twenty[0] and len(set(twenty)) == 20
+    failed = [line["test"] for line in lines if line.get("outcome") == "failed"]
+    assert 0 < len(failed) < 20 and said.count("to draw the same again: ") == len(failed)
+    offset = int(failed[0].rpartition("+")[2].rstrip("]"))
+    seed = 2023 + offset
+    assert f"MGG_TEST_SEED={seed} python -m pytest 'test_it.py::test_unlucky'" in said
+    assert "1 failed" in run_pytest(tmp_path, DRAWN, "-k", "unlucky", MGG_TEST_SEED=str(seed))[0]
+    assert (
+        run_pytest(tmp_path, DRAWN, "-k", "numbers", MGG_TEST_SEED="2024")
+        and twenty[1] in (tmp_path / "drawn.txt").read_text().split()[22:]
+    )
+
+
+ENDINGS = """
+    import pytest
+
+    def test_good(): pass
+    def test_bad(): assert 1 == 2
+    @pytest.mark.parametrize("n", range(3))
+    def test_lacks(n): pytest.skip("no spin (apt install spin)")
+    def test_there(): pytest.skip("there is a GPU")
+"""
+
+
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+    """Runs parts with logs in a folder of their own: (exit code, what was printed)."""
+    monkeypatch.setattr(run, "FOLDER", tmp_path / "logs")
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+
+    def run_parts(capsys, *made: Part) -> tuple[int, str]:
+        code = run.run_all(list(made), Console(width=200))
+        return code, capsys.readouterr().out
+
+    return run_parts
+
+
+def python(name: str, text: str, **more) -> Part:
+    return Part(name, (sys.executable, "-c", text), reports=False, **more)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, capsys, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["suite.seeds", "suite.tiers", "suite.report"]\n')
+    (tmp_path / "test_it.py").write_text(textwrap.dedent(ENDINGS))
+    pytest_ = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py")
+    made = [
+        Part("tests", pytest_, {"PYTHONPATH": str(TESTS)}),
+        python("good", "print('fine')"),
+        python("bad", "import sys; print('as bad as can be'); sys.exit(3)"),
+        python("hangs", "import time; time.sleep(60)", limit=0.5),
+        python("lacks", "", programs=("no-such-program",), install="apt install nothing"),
+    ]
+    code, said = parts(capsys, *made)
+    assert code == 1
+    assert "assert 1 == 2" in said and "as bad as can be" in said and "fine" not in said
+    rows = {
+        row[1]: row[2:]
+        for row in ([cell.strip() for cell in line.split("│")] for line in said.splitlines())
+        if len(row) > 3
+    }
+    assert rows["tests"][:3] == ["6", "1", "4"] and rows["tests"][4] == "failed: 1 failed"
+    assert rows["good"][4] == "passed" and rows["bad"][4] == "failed: exit code 3"
+    assert rows["hangs"][4].startswith("failed: did not end within ") and float(rows["hangs"][3]) < 15
+    assert rows["lacks"][4].startswith("skipped: no no-such-program")
+    assert "3 tests skipped: no spin; to run them: apt install spin\n" in said
+    assert "1 tests skipped: there is a GPU\n" in said
+    assert "skipped: all of 'lacks'; to run them: apt install nothing\n" in said
+    assert said.rstrip().splitlines()[-1] == "2 passed, 3 failed, 4 skipped"
+    assert "make test draws with MGG_TEST_SEED=" in said
+
+
+def test_a_part_in_which_no_test_ran_has_failed(tmp_path, parts, capsys):
+    command = (sys.executable, "-c", "import sys; print('nothing to do')")
+    code, said = parts(capsys, Part("empty", command))
+    assert code == 1 and "no test ran" in said
+
+
+def test_where_ci_promises_everything_nothing_is_skipped(parts, capsys, monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    code, said = parts(
+        capsys, python("lacks", "raise SystemExit(1)", programs=("no-such-program",), install="x")
+    )
+    assert code == 1 and "skipped" not in said.splitlines()[-1]
+
+
+def test_parts_that_draw_anew_have_another_seed(tmp_path, parts, capsys, monkeypatch):
+    monkeypatch.delenv("MGG_TEST_SEED")
+    write = "import os; open('seeds', 'a').write(os.environ['MGG_TEST_SEED'] + ' ')"
+    made = [
+        python("one", write),
+        python("two", write, draws_anew=True),
+        python("three", write, draws_anew=True),
+    ]
+    code, said = parts(capsys, *made)
+    one, two, three = (tmp_path / "seeds").read_text().split()
+    assert code == 0 and one == "2023" and two == three != one
+    assert said.startswith(
+        f"make test draws with MGG_TEST_SEED=2023\nmake test-long draws with MGG_TEST_SEED={two}\n"
+    )
+
+
+def test_names_of_parts_are_different_and_unknown_ones_are_refused(capsys):
+    names = [part.name for group in GROUPS.values() for part in group]
+    assert len(set(names)) == len(names)
+    assert run.main(["--list", "test"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(GROUPS["test"])
+    assert run.main(["test", "--only", "no such"]) == 2
+    assert "no part of test is named like 'no such'; there are test units" in capsys.readouterr().err

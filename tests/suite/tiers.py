@@ -1,0 +1,114 @@
+"""A pytest plugin: which tests belong to `make test-fast`, `make test` and `make test-long` (``--tier``).
+
+================================  =========  =========  ==============
+test                              test-fast  test       test-long
+================================  =========  =========  ==============
+unmarked                          yes        yes        if it draws
+``@pytest.mark.slow``             no         yes        if it draws
+``@pytest.mark.long``             no         no         yes
+``@pytest.mark.sampled(n)``       sample     sample     yes
+================================  =========  =========  ==============
+
+A test draws if it takes the fixture ``rng``: test-long runs it with another seed than `make test`. Of the combinations
+of the parameters of a sampled test the sample has all n-tuples of values of n different parameters (n-wise testing, see
+Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every value of every parameter). A
+parameter whose values are dataclasses counts as its fields. Without ``--tier`` all tests run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from suite.seeds import SEED
+
+TIERS = ("fast", "test", "long")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--tier", choices=TIERS, help="run the tests of `make test-fast`, `test` or `test-long`")
+
+
+def pytest_configure(config):
+    for line in (
+        "slow: left out of `make test-fast`",
+        "long: run by `make test-long` alone",
+        "sampled(n=1): of the combinations of parameters `make test` runs some, with all n-tuples of values",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def pytest_collection_modifyitems(config, items):
+    tier = config.getoption("--tier")
+    if tier is None:
+        return
+    left_out = unsampled(items)
+    kept, dropped = [], []
+    for item in items:
+        (kept if belongs(item, tier, item in left_out) else dropped).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=dropped)
+
+
+def belongs(item, tier: str, left_out: bool) -> bool:
+    """Whether a test belongs to a tier, see above; ``left_out``: it is not in the sample of its parameters."""
+    only_long = left_out or item.get_closest_marker("long") is not None
+    if tier == "long":
+        return only_long or "rng" in item.fixturenames
+    return not only_long and not (tier == "fast" and item.get_closest_marker("slow"))
+
+
+def unsampled(items) -> set:
+    """Return the tests marked ``sampled`` that are in no sample."""
+    grids = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled") is not None and item.get_closest_marker("long") is None:
+            grids[item.nodeid.partition("[")[0]].append(item)
+    left_out = set()
+    for name, grid in grids.items():
+        (strength,) = grid[0].get_closest_marker("sampled").args or (1,)
+        seed = [int(os.environ[SEED]), int(os.environ.get("MGG_TEST_RANKS", "0")), zlib.crc32(name.encode())]
+        chosen = cover([facets(item.callspec) for item in grid], strength, np.random.default_rng(seed))
+        left_out |= {item for at, item in enumerate(grid) if at not in chosen}
+    return left_out
+
+
+def facets(callspec) -> list[tuple[str, str]]:
+    """Return the (name, value) pairs of the parameters of a test, those of a dataclass by its fields."""
+    found = []
+    for name, value in callspec.params.items():
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = dataclasses.fields(value)
+            found += [(f"{name}.{field.name}", repr(getattr(value, field.name))) for field in fields]
+        elif isinstance(value, (str, int, float)):
+            found.append((name, repr(value)))
+        else:  # whose repr may hold an address
+            found.append((name, str(callspec.indices[name])))
+    return found
+
+
+def cover(combinations: list[list[tuple[str, str]]], strength: int, rng: np.random.Generator) -> set[int]:
+    """Return the indices of a few combinations in which every ``strength``-tuple of values occurs that occurs in any.
+
+    Greedy: of a random permutation, those which have a tuple that none before them has, the ones with the most first.
+    """
+    tuples = [_tuples(each, strength) for each in combinations]
+    open_tuples = set().union(*tuples)
+    order = list(rng.permutation(len(combinations)))
+    chosen: set[int] = set()
+    while open_tuples:
+        best = max(order, key=lambda at: len(tuples[at] & open_tuples))
+        chosen.add(int(best))
+        open_tuples -= tuples[best]
+    return chosen
+
+
+def _tuples(combination: Iterable[tuple[str, str]], strength: int) -> set[tuple[tuple[str, str], ...]]:
+    pairs = sorted(combination)
+    return set(itertools.combinations(pairs, min(strength, len(pairs))))
