@@ -41,28 +41,28 @@ PYTHON = {
         "mgg_hpc/plan/ranges.py",
         "bounds[k] = min(max(round(k * nodes / parts), low), high)",
         "bounds[k] = high",
-        ("plan",),
+        ("plan/test_ranges.py",),
     ),
     "the rows that most edges need come last": Fault(
-        "mgg_hpc/plan/waves.py", "np.argsort(-used, kind=", "np.argsort(used, kind=", ("plan",)
+        "mgg_hpc/plan/waves.py", "np.argsort(-used, kind=", "np.argsort(used, kind=", ("plan/test_waves.py",)
     ),
     "cached rows that are never read once": Fault(
-        "mgg_hpc/plan/model.py", "return held + int(np.partition", "return int(np.partition", ("plan",)
+        "mgg_hpc/plan/model.py", "return held + int(np.partition", "return int(np.partition", ("plan/test_model.py",)
     ),
     "an edge list's line that two blocks share": Fault(
         "mgg_hpc/data/readers/edge_list.py",
         "            yield rest + piece[:end]\n",
         "            yield piece[:end]\n",
-        ("data",),
+        ("data/test_edge_list.py",),
     ),
     "a last block whose digest is not compared": Fault(
         "mgg_hpc/data/checked.py",
         "        self._compare(run, run.digests.rest())\n",
         "",
-        ("data",),
+        ("data/test_store.py",),
     ),
     "a running variance without Bessel's correction": Fault(
-        "mgg_hpc/nn/norms.py", "variance * (rows / (rows - 1))", "variance", ("nn",)
+        "mgg_hpc/nn/norms.py", "variance * (rows / (rows - 1))", "variance", ("nn/test_conv.py",)
     ),
     "one label more than a node has": Fault(
         "mgg_hpc/training/metrics.py", "place < y.sum", "place <= y.sum", ("training/test_metrics.py",)
@@ -80,20 +80,20 @@ PYTHON = {
         ("training/test_history.py",),
     ),
     "ranks' sums in the type of what is summed": Fault(
-        "mgg_hpc/runtime/mpi.py", "total = parts[0].astype(wide)", "total = parts[0].copy()", ("mpi",), 2
+        "mgg_hpc/runtime/mpi.py", "total = parts[0].astype(wide)", "total = parts[0].copy()", ("mpi/test_sums.py",), 2
     ),
     "an error that the lowest rank alone hears of": Fault(
         "mgg_hpc/runtime/mpi.py",
         "if line is not None and comm.Get_rank() != lowest:",
         "if line is not None and comm.Get_rank() < lowest:",
-        ("mpi",),
+        ("mpi/test_mpi.py",),
         2,
     ),
     "weights in the order of edges before the halo's": Fault(
         "mgg_hpc/nn/transfer.py",
         "return made, None if weight is None else weight[torch.from_numpy(order).to(weight.device)]",
         "return made, weight",
-        ("mpi",),
+        ("mpi/test_convolution.py",),
         2,
     ),
 }
