@@ -43,13 +43,13 @@ def require() -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def shim(require, tmp_path_factory) -> Any:
+def shim(require) -> Any:
     """A shim.build.Build: the GPU kernels compiled for the host, and the module that they make."""
     from shim.build import Build
 
     compiler = shutil.which("g++")
     require(compiler is not None, "no g++", "apt install g++")
-    return Build(compiler, made_once(tmp_path_factory, "shim", lambda at: Build(compiler, at).whole()))
+    return Build(compiler, made_once("shim", lambda at: Build(compiler, at).whole()))
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +61,7 @@ def engine(shim) -> Any:
 
 
 @pytest.fixture(scope="session")
-def sanitized(require, tmp_path_factory) -> Any:
+def sanitized(require) -> Any:
     """As `shim`, with the address and the undefined-behaviour sanitizer; it loads where their libraries do first."""
     import sanitizers
     from shim.build import Build
@@ -72,4 +72,4 @@ def sanitized(require, tmp_path_factory) -> Any:
     def build(folder: Path) -> Build:
         return Build(compiler, folder, sanitizers.FLAGS)
 
-    return build(made_once(tmp_path_factory, "sanitized", lambda at: build(at).whole()))
+    return build(made_once("shim-sanitized", lambda at: build(at).whole()))

@@ -79,6 +79,7 @@ def test_edges_say_which_they_are(whole, comm):
     assert np.array_equal(found[:, np.lexsort(found)], wanted[:, np.lexsort(wanted)])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("heads", [0, HEADS])
 def test_weighted_sums(whole, heads):
     x, part = whole.leaf(whole.draw(NODES, HEADS * CHANNELS))
@@ -96,6 +97,7 @@ def test_weighted_sums(whole, heads):
     whole.check(weight.grad, mine.grad, edges=True)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_reductions(whole, reduce):
     x, part = whole.leaf(

@@ -34,6 +34,7 @@ def remote(case, graph):
     return needed[(needed < low) | (needed >= high)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("name", [name for name in cases.CASES if name != "no_nodes"])
 def test_extended_rows_are_copies_and_their_gradients_come_back(rng, comm, name, transfer):

@@ -81,6 +81,7 @@ def compare(rng, comm, layer, graph, in_channels, out_channels) -> None:
         check(found, wanted, graph.mine)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("directed", "transfer", "dtype"),
     [
@@ -102,6 +103,7 @@ def test_values_and_gradients_are_those_of_the_whole_graph(
         compare(rng, comm, LAYERS[name], graph, in_channels, out_channels)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("transfer", ["direct", "halo"])
 @pytest.mark.parametrize("name", ["gcn", "gin", "sage", "sage_max", "gat"])
 def test_values_and_gradients_on_cora_are_those_of_the_whole_graph(

@@ -60,6 +60,7 @@ def trained(comm, path: Path, recompute: object, model: dict, transfer: str) -> 
     return bits, read
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_gcn_gives_the_same_bits(comm, folder, kind, transfer):

@@ -22,6 +22,7 @@ def backend(comm):
     made.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("transfer", exchanged.TRANSFERS)
 @pytest.mark.parametrize("name", cases.CASES)
 def test_sums_over_ranks_are_within_the_error_bound(rng, comm, backend, name, transfer):
@@ -39,6 +40,7 @@ def test_the_meter_counts_rows_that_cross(rng, comm, backend, transfer):
     exchanged.check_meter(rng, comm, backend, transfer)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", cases.CASES)
 def test_transposing_gives_every_rank_its_out_edges(rng, comm, name, weighted):

@@ -118,6 +118,7 @@ def losses(chosen: config.Settings, comm: MPI.Intracomm, epochs: int = 30) -> np
     return np.array(values)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_losses_do_not_depend_on_the_number_of_ranks(comm, stored, kind, dtype):
@@ -136,6 +137,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sparse", "directed-weighted", "lopsided", "tiny"])
 @pytest.mark.parametrize("model", MODELS)
 def test_losses_of_other_models_do_not_depend_on_the_number_of_ranks(comm, stored, kind, model):
@@ -147,6 +149,7 @@ def test_losses_of_other_models_do_not_depend_on_the_number_of_ranks(comm, store
     np.testing.assert_allclose(found[compared], alone[compared], rtol=TOLERANCE["float64"], atol=0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("hidden", [5, 12])  # of 12 features: layers multiply first, or sum first
 @pytest.mark.parametrize("name", ["gcn", "gin", "sage", "gat"])
 def test_losses_do_not_depend_on_blocks_of_features(comm, stored, monkeypatch, name, hidden):
@@ -221,6 +224,7 @@ def test_there_must_be_a_transfer_for_each_layer(comm, stored):
         build(config.with_transfer(chosen, ["halo", "get", "direct"]), comm)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_loss_and_gradients_equal_torchs_own(comm, stored, kind, layers):

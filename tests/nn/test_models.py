@@ -177,8 +177,10 @@ def test_dropout_of_features_that_are_multiplied_keeps_no_copy_of_them(rng, monk
         out.backward(gradient)
         found.append([out.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
     assert tuple(each.call_count for each in counts) == products
+    # Not of each: the gradient of a bias before a batch norm is 0 but for rounding.
+    largest = max(float(each.abs().max()) for each in found[1])
     for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12 * float(b.abs().max()))
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12 * largest)
 
 
 SETTINGS = [

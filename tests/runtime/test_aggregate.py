@@ -34,6 +34,7 @@ def check(case, x, out, weight=None):
     assert (np.abs(out.astype(np.float64) - wanted) <= bound).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("ranks", "transfer"), [(1, "direct"), *((ranks, transfer) for ranks in (2, 4) for transfer in TRANSFERS)]
 )
@@ -62,6 +63,7 @@ def test_the_bound_holds_where_all_roundings_go_one_way():
     assert by_chance < error <= reference.error_bound(source, destination, 1, x).item()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("name", cases.CASES)
 @pytest.mark.parametrize("kind", [np.dtype(np.float16), BFLOAT16], ids=["float16", "bfloat16"])
@@ -106,6 +108,7 @@ def test_stored_sums_are_rounded_to_the_nearest(rng, kind):
     assert np.isnan(out[~valid].astype(np.float32)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("reduce", ["mean", "max"])
 @pytest.mark.parametrize("name", cases.CASES)
@@ -148,6 +151,7 @@ def test_results_that_no_cache_holds(rng, kind, transfer):
     np.testing.assert_array_equal(out.astype(np.float64), wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), BFLOAT16])
 @pytest.mark.parametrize("lines", [1, 2, 3, 5, 6, 7, 9, 11, 16, 19])
 def test_what_is_stored_past_the_caches_ends_with_its_row(rng, kind, lines):
@@ -281,6 +285,7 @@ def test_an_unknown_instruction_set_is_refused_by_name():
     assert "InputError: MGG_ISA=mmx: this machine runs" in done.stderr
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, BFLOAT16])
 @pytest.mark.parametrize("dim", [129, 200, 512, 1027])
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])

@@ -21,9 +21,7 @@ def sanitized(require, tmp_path_factory) -> dict[str, str]:
     sanitizers do not see is left to guarded pages.
     """
     sanitizers_on = "-DMGG_SANITIZE=address;undefined"
-    build = made_once(
-        tmp_path_factory, "build", lambda folder: compile_host(folder, ROOT, require, sanitizers_on)
-    )
+    build = made_once("host-sanitized", lambda folder: compile_host(folder, ROOT, require, sanitizers_on))
     package = tmp_path_factory.mktemp("tree") / "mgg_hpc"
     package.mkdir()
     for path in (ROOT / "mgg_hpc").iterdir():

@@ -9,10 +9,10 @@ from .build import Build
 
 
 @pytest.fixture(scope="session")
-def shim_before(shim, tmp_path_factory) -> Build:
+def shim_before(shim) -> Build:
     """The kernels as they are before sm_90: without bulk copies."""
 
     def build(folder):
         return Build(shim.compiler, folder, bulk=False, domain="before")
 
-    return build(made_once(tmp_path_factory, "before", lambda folder: build(folder).whole()))
+    return build(made_once("shim-before", lambda folder: build(folder).whole()))

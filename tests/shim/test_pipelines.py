@@ -26,6 +26,7 @@ REACH = {
 REMOTE = ("ordinary", "all_remote", "hub")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("transfer", ["get", "halo"])
 @pytest.mark.parametrize("reach", REACH)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
@@ -36,6 +37,7 @@ def test_bits_equal_those_of_direct(rng, engine, case, ranks, reach, transfer):
     table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), SMALL)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ["ordinary", "hub", "all_remote"])
 @pytest.mark.parametrize("transfer", ["get", "halo"])
 @pytest.mark.parametrize("geometry", [Geometry(1, 1, 1), Geometry(7, 3, 4, 2), Geometry(8, 32, 1)], ids=str)
@@ -56,6 +58,7 @@ def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
         table.compare(engine, made, entry, rng, "halo", reach, SMALL, study)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", REMOTE)
 @pytest.mark.parametrize(
     ("transfer", "study"),
@@ -87,6 +90,7 @@ def test_levels_other_than_warps_are_sums_of_float32(rng, engine):
         played.aggregate(rng)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("reach", REACH)
 @pytest.mark.parametrize(
     "case", ["ordinary", "one_way", "rank_without_rows", "duplicates", "self_loops", "no_edges"]
@@ -194,6 +198,7 @@ def adjoint_plans(case, ps):
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("reach", REACH)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("case", cases.CASES)

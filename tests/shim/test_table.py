@@ -17,20 +17,16 @@ from mgg_hpc.runtime.backends.base import Geometry, Rows
 from mgg_hpc.runtime.backends.edges import Attention
 from mgg_hpc.runtime.backends.world import World
 
-LINES = [
-    pytest.param(
-        line, marks=[] if line.width in (table.ANY, *table.FEW_WIDTHS) else pytest.mark.slow, id=str(line)
-    )
-    for line in table.entries(whole=True)
-]
 SUMS = ("sum", "weighted", "max", "same bits")
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("line", table.entries(whole=True), ids=str)
 def test_the_table(rng, engine, line):
     table.check(engine, line, rng)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "line", [line for line in table.entries(whole=False) if line.operation in SUMS], ids=str
 )
@@ -39,6 +35,7 @@ def test_sums_without_bulk_copies(rng, shim_before, line):
     table.check(Engine.shim(shim_before.folder / "_cuda.so"), line, rng)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("operation", table.OPERATIONS)
 def test_any_share_of_the_rows_may_be_remote(rng, engine, operation, share):
@@ -54,6 +51,7 @@ def test_the_geometry_changes_who_sums_and_not_what(rng, engine, geometry):
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("case", ["ordinary", "hub", "all_remote"])
 def test_no_order_of_execution_changes_a_bit(rng, engine, case, seed):
@@ -63,6 +61,7 @@ def test_no_order_of_execution_changes_a_bit(rng, engine, case, seed):
         )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("reached", [(), (0,), (1, 2)])
 @pytest.mark.parametrize("case", ["ordinary", "rank_without_rows", "one_node"])
 @pytest.mark.parametrize("width", [1, 33, 513])

@@ -47,7 +47,10 @@ PYTHON = {
         "mgg_hpc/plan/waves.py", "np.argsort(-used, kind=", "np.argsort(used, kind=", ("plan/test_waves.py",)
     ),
     "cached rows that are never read once": Fault(
-        "mgg_hpc/plan/model.py", "return held + int(np.partition", "return int(np.partition", ("plan/test_model.py",)
+        "mgg_hpc/plan/model.py",
+        "return held + int(np.partition",
+        "return int(np.partition",
+        ("plan/test_model.py",),
     ),
     "an edge list's line that two blocks share": Fault(
         "mgg_hpc/data/readers/edge_list.py",
@@ -80,7 +83,11 @@ PYTHON = {
         ("training/test_history.py",),
     ),
     "ranks' sums in the type of what is summed": Fault(
-        "mgg_hpc/runtime/mpi.py", "total = parts[0].astype(wide)", "total = parts[0].copy()", ("mpi/test_sums.py",), 2
+        "mgg_hpc/runtime/mpi.py",
+        "total = parts[0].astype(wide)",
+        "total = parts[0].copy()",
+        ("mpi/test_sums.py",),
+        2,
     ),
     "an error that the lowest rank alone hears of": Fault(
         "mgg_hpc/runtime/mpi.py",

@@ -12,7 +12,8 @@ unmarked                          yes        yes        if it draws
 A test draws if it takes the fixture ``rng``: test-long runs it with another seed than `make test`. Of the combinations
 of the parameters of a sampled test the sample has all n-tuples of values of n different parameters (n-wise testing, see
 Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every value of every parameter). A
-parameter whose values are dataclasses counts as its fields. Without ``--tier`` all tests run.
+parameter whose values are dataclasses counts as its fields. Tests that take one of SLOW_FIXTURES are slow.
+Without ``--tier`` all tests run.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ import numpy as np
 from suite.seeds import SEED
 
 TIERS = ("fast", "test", "long")
+SLOW_FIXTURES = {
+    "shim"
+}  # a test that takes one of these is slow: the kernels over the shim are compiled first
 
 
 def pytest_addoption(parser):
@@ -61,7 +65,8 @@ def belongs(item, tier: str, left_out: bool) -> bool:
     only_long = left_out or item.get_closest_marker("long") is not None
     if tier == "long":
         return only_long or "rng" in item.fixturenames
-    return not only_long and not (tier == "fast" and item.get_closest_marker("slow"))
+    slow = item.get_closest_marker("slow") is not None or not SLOW_FIXTURES.isdisjoint(item.fixturenames)
+    return not only_long and not (tier == "fast" and slow)
 
 
 def unsampled(items) -> set:
