@@ -48,6 +48,7 @@ def printed(folder: Path, command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
     assert len(PROGRAMS) == 4 and COMMANDS[1:] == ["python train.py", "mgg launch -n 2 train.py"]
     alone, together = (printed(folder, command) for command in COMMANDS[1:])
@@ -63,6 +64,7 @@ def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
     assert re.search(r"^dot attention: loss \d", alone, re.M)
 
 
+@pytest.mark.slow
 def test_a_wrong_program_ends_all_ranks_with_one_message(folder):
     (folder / "wrong.py").write_text("import mgg_hpc as mgg\nmgg.open('missing.h5')\n")
     done = run("launch", "-n", "2", "wrong.py", folder=folder)

@@ -80,6 +80,7 @@ def test_symmetric_and_simple_lists(rng, tmp_path, blocks):
     assert read_edge_list(path, nodes=77).nodes == 77
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_a_real_edge_list(data_folder, tmp_path):
     """The symmetrised tolokers graph: 519,000 lines, read from gzip."""

@@ -322,6 +322,7 @@ def test_partition_refuses_no_parts(rng, capsys):
     assert "0 is not in the range" in refused(capsys, "partition", "g.h5", "-n", "0")
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_command_itself(data_folder):
     """As a user runs it: a process, a real graph, and the exit codes of a shell."""

@@ -183,6 +183,7 @@ def test_sizes_are_not_believed(path):
     refused(path, rf"/graph/indices claims int32 \[{2**60}\], {2**62} bytes; the file does not hold them")
 
 
+@pytest.mark.slow
 def test_damaged_structure_never_gives_another_error(path, rng):
     """Random bytes over HDF5's own structures, which has it loop or crash but for its checksums."""
     script = f"""

@@ -27,7 +27,7 @@ def accepted(tmp_path):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)  # it may build the sanitized modules first
 def test_all_of_it_over_the_shim(shim, sanitized, tmp_path, accepted, capsys):
     for name, build in (("plain", shim), ("sanitized", sanitized)):
@@ -65,6 +65,7 @@ def script(tmp_path, name, text, *, expected=1.0, limit=30.0):
     return parts.Part(name, (str(path),), expected, limit)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_all_benchmarks_over_the_shim_and_their_page(shim, tmp_path, capsys, monkeypatch):
     (tmp_path / "plain").symlink_to(shim.folder)
@@ -98,6 +99,7 @@ open("{file}", "w").write(str(child.pid))
 """
 
 
+@pytest.mark.slow
 def test_how_parts_end(tmp_path, accepted, monkeypatch, capsys):
     made = [
         script(tmp_path, "good", "cases = 7"),
@@ -136,6 +138,7 @@ def test_how_parts_end(tmp_path, accepted, monkeypatch, capsys):
         assert word in said
 
 
+@pytest.mark.slow
 def test_what_has_passed_is_not_run_again(tmp_path, accepted, monkeypatch):
     log = tmp_path / "runs"
     made = [

@@ -18,6 +18,7 @@ from . import accept, faults, processes, random_graphs, sanitize, table
 from .gone import ended
 
 
+@pytest.mark.slow
 def test_random_graphs_are_made_small_where_they_fail(engine, monkeypatch):
     def wrong(engine, problem):
         assert problem.edges < 10, "too many edges"
@@ -60,6 +61,7 @@ def alone(engine):
     job.finish()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_processes_find_wrong_sums_and_other_bits(rng, alone, monkeypatch, seed):
     entry = table.Entry("processes", "float32", 33, "ordinary")
@@ -146,6 +148,7 @@ def played(tmp_path, monkeypatch):
     return reports
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", sanitize.TOOLS)
 def test_reports_of_a_sanitizer_count(played, tool):
     fault = faults.FAULTS[tool]
@@ -177,6 +180,7 @@ def test_a_sanitizer_that_did_not_run_has_failed(played, monkeypatch, tmp_path):
     assert failure == "racecheck: no compute-sanitizer on PATH; it comes with the CUDA toolkit"
 
 
+@pytest.mark.slow
 def test_a_tool_that_hangs_is_ended_with_what_it_runs(tmp_path):
     code = (
         "import subprocess, sys, time\n"
@@ -231,6 +235,7 @@ def test_a_daemon_whose_clients_find_no_gpu_is_ended(tmp_path, control, monkeypa
     assert (tmp_path / "told").read_text() == "-d|quit -t 5|"
 
 
+@pytest.mark.slow
 def test_a_daemon_that_does_not_start_leaves_the_part_out(tmp_path, control):
     control(1)
     words = [sys.executable, processes.__file__, "--ranks", "2", "--mps"]

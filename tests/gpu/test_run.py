@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from suite.tiers import long_except
 
 from mgg_hpc.runtime.backends import cuda_module
 
@@ -24,7 +25,8 @@ def library(shim, monkeypatch):
     return shim.folder / "_cuda.so"
 
 
-@pytest.mark.parametrize("share", [None, "0.25"])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", long_except([None, "0.25"], "0.25"))
 def test_the_tool_over_the_shim(library, tmp_path, capsys, share):
     result = tmp_path / "result.json"
     options = [] if share is None else ["--remote-share", share]
@@ -73,6 +75,7 @@ def test_a_share_is_a_share(capsys):
     assert "--remote-share: invalid share value: '2'" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_without_a_gpu_it_says_so(require):
     require(bool(list((ROOT / "mgg_hpc").glob("_cuda*.so"))), "no mgg_hpc/_cuda", "make cuda")
     if cuda_module.load().devices()[0]:

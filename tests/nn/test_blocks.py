@@ -43,6 +43,7 @@ def test_so_many_blocks_are_even_and_none_is_one_row(rng):
         assert min(found) >= max(2, max(found) - 1) and found == sorted(found, reverse=True)
 
 
+@pytest.mark.slow
 def test_blocks_are_even_and_none_is_one_row(rng):
     assert lengths(0, 4) == [] and lengths(1, 2**40) == [1]
     for _ in range(300):

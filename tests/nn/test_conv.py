@@ -119,6 +119,7 @@ def test_values_and_gradients_on_cora_are_pygs(rng, data_folder, name):
     check(found, results(theirs, x.double(), gradient.double(), spread.edge_index), spread.mine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_are_those_of_differences(rng, name, relu):

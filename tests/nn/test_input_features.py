@@ -131,6 +131,7 @@ def test_a_file_that_was_replaced_is_refused(rng, tmp_path):
         input_features(part, backend, torch.float32, "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_training_on_damaged_features_is_one_line_and_code_2(rng, tmp_path, ranks):
     write_job(tmp_path, labelled())

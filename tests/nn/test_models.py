@@ -85,6 +85,7 @@ DIFFERENTIATED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", DIFFERENTIATED, ids=lambda options: "-".join(map(str, options.values())))
 def test_gradients_of_whole_models_are_those_of_differences(rng, options):
     """gradcheck in float64 with dropout of rows and of attention, whose draws stay the same within an epoch."""

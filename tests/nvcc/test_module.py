@@ -23,6 +23,7 @@ def library(require):
     return resources.module()
 
 
+@pytest.mark.long
 def test_it_loads_without_a_gpu_and_says_so(library):
     """In a process of its own: it must not end it, whatever it finds."""
     code = (
@@ -44,6 +45,7 @@ def test_it_loads_without_a_gpu_and_says_so(library):
 DRIVER = 'extern "C" int cuDriverGetVersion(int* version) { return *version = %d, 0; }'
 
 
+@pytest.mark.long
 def test_a_driver_that_is_too_old_is_named_with_what_would_do(rng, library, require, tmp_path):
     """All that the CUDA runtime asks of such a driver is its version."""
     compiler = shutil.which("g++")
@@ -60,6 +62,7 @@ def test_a_driver_that_is_too_old_is_named_with_what_would_do(rng, library, requ
     assert done.stdout.splitlines() == [said], done.stderr
 
 
+@pytest.mark.long
 def test_a_launch_without_a_gpu_is_an_error_and_nothing_worse(library):
     module = cuda_module.load()
     if module.devices()[0]:
@@ -68,6 +71,7 @@ def test_a_launch_without_a_gpu_is_an_error_and_nothing_worse(library):
         module.limits()
 
 
+@pytest.mark.long
 def test_a_benchmark_without_a_gpu_says_so_in_one_line(library):
     if cuda_module.load().devices()[0]:
         pytest.skip("there is a GPU")
@@ -77,12 +81,14 @@ def test_a_benchmark_without_a_gpu_says_so_in_one_line(library):
     assert done.stderr.splitlines() == [f"mgg: error: no CUDA device ({cuda_module.load().devices()[1]})"]
 
 
+@pytest.mark.long
 def test_the_cpu_package_does_not_load_it():
     code = "import sys, mgg_hpc.__main__, mgg_hpc.training.train; print('mgg_hpc._cuda' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
+@pytest.mark.long
 def test_no_kernel_takes_more_than_the_table_says(library, require):
     program = resources.cuobjdump()
     require(program is not None, "no cuobjdump", "make cuda")
@@ -151,6 +157,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.long
 def test_nvshmem_starts_from_a_unique_id_and_finds_no_gpu(library, tmp_path):
     """Two ranks meet by the id that one of them makes: as far as NVSHMEM goes without a GPU, which it must say."""
     if cuda_module.load().devices()[0]:

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUILT = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "*.so", "*.h5", "runs", "__pycache__")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def backend(call, folder, **variables):

@@ -21,6 +21,7 @@ def offsets(degrees: list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.array(degrees, dtype=np.int64))])
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(degrees_of_rows, numbers_of_parts)
 def test_ranges_cover_all_rows_with_balanced_edges(degrees, parts):

@@ -75,15 +75,15 @@ def check(require, tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    "world", [pytest.param(w, marks=pytest.mark.slow if w[0] != "2" else []) for w in WORLDS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("world", WORLDS)
 def test_nothing_is_lost_overwritten_or_waited_for_in_vain(check, world):
     states, wrong = check(WORLDS[world])
     assert wrong is None
     assert states > 10_000  # or nothing was searched
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_each_element_that_is_taken_away_is_missed(check, element):
     _, wrong = check(f"{WORLDS[ELEMENTS[element]]} -DWITHOUT_{element}")

@@ -134,6 +134,7 @@ def test_a_maximum_keeps_not_a_number(rng):
     np.testing.assert_array_equal(play(case, x, reduce="max"), wanted.astype(np.float32))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("kind", [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), BFLOAT16])
 def test_results_that_no_cache_holds(rng, kind, transfer):
@@ -244,9 +245,11 @@ def test_nothing_is_read_from_other_rows(rng):
     assert (out[1:5] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", sorted({*_host.instruction_sets()} - {_host.instruction_set()}))
-def test_the_other_instruction_sets(rng, isa):
+def test_the_other_instruction_sets(rng, isa, pytestconfig):
     """A part of the table again, forced: which kernels run is chosen when a process starts."""
+    tier = ["--tier", "test"] if pytestconfig.getoption("--tier") == "test" else []
     drawn = rng.permutation([name for name in cases.CASES if name != "hub"])[:2]
     tests = f"(hub or {' or '.join(drawn)}) and not instruction or test_random"
     here = Path(__file__).parent
@@ -259,6 +262,7 @@ def test_the_other_instruction_sets(rng, isa):
             "-q",
             "-p",
             "no:cacheprovider",
+            *tier,
             __file__,
             *others,
             "-k",

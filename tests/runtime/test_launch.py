@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from suite.tiers import long_except
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import find_mpi, launch, segments
@@ -56,7 +57,7 @@ pytestmark = pytest.mark.slow
 SOON = 10.0  # seconds within which all ranks must have ended, on a machine that has other work too
 
 
-@pytest.fixture(params=["wheel", pytest.param("system", marks=pytest.mark.long)])
+@pytest.fixture(params=long_except(["wheel", "system"], "wheel"))
 def mpi_environment(request, require):
     """The environment that selects each MPI."""
     environment = environment_without_mpi()

@@ -40,7 +40,7 @@ WEAKENED = {
     "hubs": ("stages_host.h", "fetch_sub(1, std::memory_order_", "acq_rel", SOURCES[1:2]),
 }
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

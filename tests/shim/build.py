@@ -103,13 +103,19 @@ class Build:
             objects = list(pool.map(self.compile, self.sources))
         return self.link(objects, self.folder)
 
+    def older(self, folder: Path) -> Build:
+        """The same in another folder, for GPUs before sm_90. It loads beside this one."""
+        return replace(self, folder=folder, bulk=False, domain="before")
+
     def before(self, folder: Path) -> Path:
-        """After `whole`: what differs before sm_90 compiled anew, and linked with the rest."""
-        older = replace(self, folder=folder, bulk=False)
-        names = [name for name in self.sources if name.startswith(("get", "aggregate"))]
+        """After `whole`: the module of `older`. Only what differs is compiled."""
+        older = self.older(folder)
+        differs = [name for name in self.sources if name.startswith(("get", "aggregate", "module"))]
+        for name in self.sources.keys() - differs:
+            (folder / f"{name}.o").symlink_to(self.folder / f"{name}.o")
         with ThreadPoolExecutor(2) as pool:
-            made = dict(zip(names, pool.map(older.compile, names), strict=True))
-        return older.link([made.get(name, self.folder / f"{name}.o") for name in self.sources], folder)
+            list(pool.map(older.compile, differs))
+        return older.link([folder / f"{name}.o" for name in self.sources], folder)
 
     def altered(self, file: str, old: str, new: str, objects: tuple[str, ...], folder: Path) -> Path:
         """After `whole`: the same with one text of a source replaced by another, in these objects."""

@@ -11,8 +11,4 @@ from .build import Build
 @pytest.fixture(scope="session")
 def shim_before(shim) -> Build:
     """The kernels as they are before sm_90: without bulk copies."""
-
-    def build(folder):
-        return Build(shim.compiler, folder, bulk=False, domain="before")
-
-    return build(made_once("shim-before", lambda folder: build(folder).whole()))
+    return shim.older(made_once("shim-before", shim.before))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from command import refused
 from gpu.stage import stage_of
 
 from mgg_hpc.__main__ import main
@@ -166,9 +165,6 @@ def test_shares():
         (["--plot", "a.png"], "--plot has a meaning with --device cuda only"),
     ],
 )
-def test_what_will_not_do_is_refused_in_one_line(arguments, said):
-    command = [sys.executable, "-m", "mgg_hpc", "bench", "overlap", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"mgg: error: {said}")
-    assert len(done.stderr.splitlines()) == 1
+def test_what_will_not_do_is_refused_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused(capsys, "bench", "overlap", *arguments).startswith(said)

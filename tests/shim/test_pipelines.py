@@ -47,6 +47,7 @@ def test_any_geometry(rng, engine, transfer, geometry, case):
     table.compare(engine, made, entry, rng, transfer, REACH["nodes of two"](3), geometry)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", REMOTE)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):

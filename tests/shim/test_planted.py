@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from suite.tiers import long_except
 
 TESTS = Path(__file__).parents[1]
 
-pytestmark = pytest.mark.slow
 SUMS = ("aggregate.cuh", ("aggregate_float32",))
 ROWS = ("row_worker.cuh", ("aggregate_float32",))
 GATHER = ("gather.cuh", ("rows",))
@@ -198,6 +198,16 @@ FAULTS = {
     ),
 }
 
+# Of the kinds of faults those that `make test` plants; `make test-long` plants all.
+BY_MAKE_TEST = (
+    "a missing quiet",
+    "a wrong buffer",
+    "a credit that nobody waits for",
+    "a tail that overruns",
+    "a hub's parts merged by the first to arrive",
+)
+
+
 LOOK = """
 import json, sys
 import numpy as np
@@ -242,12 +252,12 @@ def look(library: Path, by: str, seed: list[int], turns: int, width: int = 33, c
     return said[-1]
 
 
-@pytest.mark.parametrize("by", sorted({fault.by for fault in FAULTS.values()}))
+@pytest.mark.parametrize("by", long_except(sorted({fault.by for fault in FAULTS.values()}), "sum", "halo"))
 def test_nothing_is_found_where_no_fault_is_planted(rng, shim, by):
     assert look(shim.folder / "_cuda.so", by, list(rng.bytes(4)), 3) == "unnoticed"
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", long_except(FAULTS, *BY_MAKE_TEST))
 def test_a_planted_fault_is_found(rng, shim, shim_before, tmp_path, name):
     fault = FAULTS[name]
     file, objects = fault.where

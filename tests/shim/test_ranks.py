@@ -14,6 +14,7 @@ import jobs
 import numpy as np
 import pytest
 import safetensors.numpy
+from suite.tiers import long_except
 
 # Seconds after which an error has hung: most take two or three, and imports more on a machine that does other things.
 SOON = 30
@@ -60,7 +61,7 @@ def of_cpu(tmp_path: Path) -> dict[str, list[float]]:
     return columns(tmp_path / "cpu")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", long_except([1, 2, 4], 2))
 def test_a_run_is_that_of_the_cpu(on_gpus, tmp_path, ranks):
     jobs.write_job(tmp_path, jobs.with_sparse_features(jobs.blocks()) if ranks == 4 else jobs.blocks())
     done = on_gpus(ranks, "train", "job.toml", "--share-gpu", "--set", "run.backend=cuda")
@@ -83,7 +84,11 @@ def test_a_run_is_that_of_the_cpu(on_gpus, tmp_path, ranks):
             np.testing.assert_allclose(gpu[name][:], cpu[name][:], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("transfer", ["auto", "get", "halo", ["get", "halo"]])
+@pytest.mark.parametrize(
+    "transfer",
+    long_except(["auto", "get", "halo", ["get", "halo"]], "auto"),
+    ids=str,
+)
 def test_a_run_without_pointers_to_peers(on_gpus, tmp_path, transfer):
     """Rows and gradients come by NVSHMEM's gets and puts; "auto" measures what they cost."""
     jobs.write_job(tmp_path, jobs.blocks(), plan={"transfer": transfer})
@@ -101,7 +106,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("transfer", ["auto", "halo"])
+@pytest.mark.parametrize("transfer", long_except(["auto", "halo"], "auto"))
 def test_attention_or_maxima_without_pointers_to_peers(rng, on_gpus, tmp_path, transfer):
     """Rows arrive before the kernel that reads them. (With pointers: tests/gpu/training.py.)"""
     model = MODELS[rng.choice(list(MODELS))]
@@ -134,6 +139,7 @@ def test_direct_without_pointers_is_refused(on_gpus, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_gets_of_attention_without_pointers_are_refused(on_gpus, tmp_path):
     jobs.write_job(tmp_path, jobs.blocks(40), model={"name": "gat", "heads": 2, "hidden": 4})
     done = on_gpus(2, "train", "job.toml", *CUDA, "--share-gpu", "--set", "plan.transfer=get", fault="far")
@@ -162,7 +168,7 @@ def test_half_rows_train_as_float32_does_to_their_rounding(on_gpus, tmp_path):
         np.testing.assert_allclose(file["probability"][:].sum(1), 1, rtol=1e-2)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", long_except([1, 2], 1))
 def test_features_may_stay_on_the_host(on_gpus, tmp_path, ranks):
     jobs.write_job(tmp_path, jobs.blocks(), train={"normalize_features": "row"})
     done = on_gpus(ranks, "train", "job.toml", *CUDA, "--share-gpu", "--set", "run.features=host")
@@ -232,7 +238,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize(
+    "what",
+    [
+        what if what in ("heap", "float64", "memory") else pytest.param(what, marks=pytest.mark.long)
+        for what in REFUSED
+    ],
+)
 def test_what_cannot_be_is_one_line(on_gpus, tmp_path, what):
     ranks, words, environment, said = REFUSED[what]
     jobs.write_job(tmp_path, jobs.blocks())
@@ -250,6 +262,7 @@ def test_a_torch_without_cuda_is_named(on_gpus, tmp_path):
     assert done.stderr.count("\n") == 1 and "finds no GPU: it is built without CUDA, or for" in done.stderr
 
 
+@pytest.mark.long
 def test_a_native_module_that_does_not_load_is_named(on_gpus, tmp_path):
     jobs.write_job(tmp_path, jobs.blocks())
     done = on_gpus(2, "train", "job.toml", *CUDA, fault="missing")

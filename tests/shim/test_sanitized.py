@@ -16,7 +16,7 @@ from gpu import table
 
 TESTS = Path(__file__).parents[1]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 SUMS = ("aggregate_float32", "aggregate_float16", "aggregate_bfloat16")
 
 # Operations over every case, at types and widths that are drawn anew in each run; and the exercises.

@@ -6,12 +6,11 @@ import dataclasses
 import itertools
 import json
 import math
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from command import refused
 from gpu.stage import stage_of
 
 from mgg_hpc.__main__ import main
@@ -219,9 +218,6 @@ def test_a_share_from_which_nothing_comes(stage):
         (["uniform:x"], "uniform:x: no such graph"),
     ],
 )
-def test_what_will_not_do_is_refused_in_one_line(arguments, said):
-    command = [sys.executable, "-m", "mgg_hpc", "bench", "sweep", "--device", "cuda", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"mgg: error: {said}")
-    assert len(done.stderr.splitlines()) == 1
+def test_what_will_not_do_is_refused_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused(capsys, "bench", "sweep", "--device", "cuda", *arguments).startswith(said)

@@ -21,7 +21,7 @@ SUMS = ("sum", "weighted", "max", "same bits")
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("line", table.entries(whole=True), ids=str)
+@pytest.mark.parametrize("line", list(table.entries(whole=True)), ids=str)
 def test_the_table(rng, engine, line):
     table.check(engine, line, rng)
 

@@ -26,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
+import pytest
 
 from suite.seeds import SEED
 
@@ -58,6 +59,11 @@ def pytest_collection_modifyitems(config, items):
         (kept if belongs(item, tier, item in left_out) else dropped).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=dropped)
+
+
+def long_except(values: Iterable[object], *kept: object) -> list[object]:
+    """Return parameters for ``pytest.mark.parametrize``, of which all but those ``kept`` are marked ``long``."""
+    return [value if value in kept else pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def belongs(item, tier: str, left_out: bool) -> bool:

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from jobs import MGG, clean_environment
+from suite.tiers import long_except
 
 from mgg_hpc.tools.bench import start
 
@@ -24,7 +25,7 @@ def bench(folder, *words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", long_except([1, 2], 1))
 def test_parts_of_a_start_are_shown_and_written(tmp_path, ranks):
     done = bench(
         tmp_path, "rmat:8:4", "--ranks", str(ranks), "--turns", "2", "--json", "s.json", "--table", "s.md"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from jobs import clean_environment
+from suite.tiers import long_except
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "accuracy.py"
 
@@ -32,9 +33,7 @@ def lowest(seeds: int, target: float, mean: float, deviation: float) -> float:
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name if name == "cora" else pytest.param(name, marks=pytest.mark.long) for name in CASES]
-)
+@pytest.mark.parametrize("name", long_except(CASES, "cora"))
 def test_mean_of_a_few_seeds_reaches_the_published_accuracy(name, request, tmp_path):
     if name != "digits":
         request.getfixturevalue("data_folder")
@@ -56,6 +55,7 @@ def test_mean_of_a_few_seeds_reaches_the_published_accuracy(name, request, tmp_p
     assert done.returncode == (0 if row["reached"] else 1)
 
 
+@pytest.mark.slow
 def test_an_unknown_case_is_refused_by_name():
     done = subprocess.run(
         [sys.executable, SCRIPT, "--cases", "coral"], capture_output=True, text=True, check=False

@@ -18,6 +18,7 @@ from mgg_hpc.runtime import cores
 from mgg_hpc.training import run_folder
 
 
+@pytest.mark.slow
 def test_two_ranks_train_and_predict_what_one_rank_predicts(tmp_path):
     write_job(tmp_path, blocks(), train={"epochs": 20, "dtype": "float64"})
     done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)
@@ -36,6 +37,7 @@ def test_two_ranks_train_and_predict_what_one_rank_predicts(tmp_path):
         np.testing.assert_allclose(found[1][key], value, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_stored_bounds_are_used_without_a_word(tmp_path):
     write_job(tmp_path, blocks())
     assert run("partition", "g.h5", "-n", "2", folder=tmp_path).returncode == 0
@@ -44,6 +46,7 @@ def test_stored_bounds_are_used_without_a_word(tmp_path):
     assert "partition" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_wrong_job_is_one_line_and_code_2(tmp_path, ranks):
     write_job(tmp_path, blocks(), train={"epoch": 3})
@@ -56,6 +59,7 @@ def test_a_wrong_job_is_one_line_and_code_2(tmp_path, ranks):
     assert {path.name for path in tmp_path.iterdir()} == {"g.h5", "job.toml"}
 
 
+@pytest.mark.slow
 def test_a_wrong_graph_is_one_line_and_code_2_on_two_ranks(tmp_path):
     write_job(tmp_path, blocks())
     (tmp_path / "g.h5").write_bytes(b"no HDF5")
@@ -79,6 +83,7 @@ def test_a_full_device_is_one_line_and_code_2(tmp_path, monkeypatch, capsys):
     assert text.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_folder_of_runs_that_root_cannot_write_either_is_refused(tmp_path):
     write_job(tmp_path, blocks(), run={"folder": "/proc/runs"})
     done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)
@@ -87,6 +92,7 @@ def test_a_folder_of_runs_that_root_cannot_write_either_is_refused(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_without_validation_rows_the_last_weights_are_kept(tmp_path):
     graph = blocks()
     graph = dataclasses.replace(graph, train=graph.train | graph.val, val=np.zeros_like(graph.val))
@@ -98,6 +104,7 @@ def test_without_validation_rows_the_last_weights_are_kept(tmp_path):
     assert (summary["best_epoch"], summary["epochs"]) == (7, 7)
 
 
+@pytest.mark.slow
 def test_predict_refuses_a_graph_that_took_the_place_of_the_trained_one(tmp_path):
     write_job(tmp_path, blocks())
     assert run("train", "job.toml", folder=tmp_path).returncode == 0
@@ -117,6 +124,7 @@ def test_launch_runs_only_what_ranks_share(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_model_beyond_memory_is_refused_with_both_numbers(tmp_path, monkeypatch, capsys):
     job = write_job(tmp_path, blocks(2000), model={"hidden": 65536}, run={"folder": str(tmp_path / "runs")})
     monkeypatch.setattr(cores, "memory_available", lambda: 64 << 20)
@@ -129,6 +137,7 @@ def test_a_model_beyond_memory_is_refused_with_both_numbers(tmp_path, monkeypatc
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_threads_are_those_of_the_environment_unless_the_job_says(tmp_path, monkeypatch):
     write_job(tmp_path, blocks())
     monkeypatch.setenv("OMP_NUM_THREADS", "3")

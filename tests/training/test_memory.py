@@ -14,6 +14,7 @@ import pytest
 import torch
 from jobs import clean_environment, write_job
 from mpi4py import MPI
+from suite.tiers import long_except
 
 from mgg_hpc import config
 from mgg_hpc.data import generate
@@ -135,9 +136,7 @@ def large(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name if name == "gin" else pytest.param(name, marks=pytest.mark.long) for name in SETTINGS]
-)
+@pytest.mark.parametrize("name", long_except(SETTINGS, "gin"))
 def test_what_is_predicted_is_what_training_takes(large, name):
     done = subprocess.run(
         [sys.executable, "-c", TRAINED, large, *SETTINGS[name]],
