@@ -70,7 +70,6 @@ def test_make_demo_runs_these_commands():
     )
 
 
-@pytest.mark.alone
 def test_the_demo_takes_less_than_12_seconds_and_ends_with_its_table(inputs, tmp_path):
     for attempt in range(4):
         began = time.perf_counter()

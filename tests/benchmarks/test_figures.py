@@ -13,7 +13,7 @@ from jobs import MGG, clean_environment
 ROOT = Path(__file__).parents[2]
 
 
-pytestmark = [pytest.mark.long, pytest.mark.alone]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -173,6 +173,7 @@ def test_imports(rng, capsys):
         assert (opened.nodes, opened.edges, opened.directed) == (3, 3, True)
 
 
+@pytest.mark.slow
 def test_digits_are_the_same_each_time(capsys):
     assert mgg("import", "digits", "-o", "a.h5") == 0
     assert mgg("import", "digits", "-o", "b.h5") == 0

@@ -132,6 +132,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_graph_is_downloaded(small, server):
     folder = small[0]
     assert_same(download_planetoid("small", base=f"{server}/"), read_planetoid(folder, "small"))
@@ -140,6 +141,7 @@ def test_a_graph_is_downloaded(small, server):
         download_planetoid("small", base=server)
 
 
+@pytest.mark.slow
 def test_downloads_that_fail(server, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/ind\.cora\.x cannot be reached .*refused"):
         download_planetoid("cora", base="http://127.0.0.1:9")
@@ -153,6 +155,7 @@ def test_downloads_that_fail(server, tmp_path, monkeypatch):
         download_planetoid("cora", base=server)
 
 
+@pytest.mark.slow
 def test_a_download_that_breaks_off(tmp_path):
     class Short(QuietHandler):
         def do_GET(self):

@@ -208,6 +208,7 @@ def test_values_come_before_digests(path):
         verify(path)
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_the_data_is_found(path, rng):
     whole = path.read_bytes()
     with h5py.File(path) as file:

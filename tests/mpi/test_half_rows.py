@@ -14,7 +14,7 @@ from mgg_hpc.data import store
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 GRAPHS = {"dense": lambda: blocks(400), "sparse": lambda: with_sparse_features(blocks(400, features=40))}
 

@@ -13,7 +13,7 @@ from jobs import blocks, directed_weighted, with_sparse_features, write_job
 
 from mgg_hpc.__main__ import main
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 GRAPHS = {
     "dense": blocks,

@@ -17,7 +17,7 @@ from mgg_hpc.__main__ import main
 from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 LAYERS = 3
 

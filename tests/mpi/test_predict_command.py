@@ -14,7 +14,7 @@ from jobs import blocks, dense_features, directed_weighted, files, renumbered, w
 from mgg_hpc import reference
 from mgg_hpc.data.graph import Graph
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 
 def by_hand(graph: Graph, run: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from mgg_hpc.nn import host_features
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 GRAPHS = {"dense": blocks, "sparse": lambda: with_sparse_features(blocks()), "directed": directed_weighted}
 MODELS = {

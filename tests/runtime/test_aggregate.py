@@ -134,6 +134,7 @@ def test_a_maximum_keeps_not_a_number(rng):
     np.testing.assert_array_equal(play(case, x, reduce="max"), wanted.astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("kind", [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), BFLOAT16])
@@ -194,6 +195,7 @@ def test_integers_are_exact(rng, name, ranks):
         np.testing.assert_array_equal(play(case, x, transfer=transfer), wanted)
 
 
+@pytest.mark.slow
 def test_a_long_row_of_equal_values_does_not_drift():
     """Rounding errors of equal signs add up; blocks of sqrt(n) terms keep them within eps sqrt(n)."""
     edges = 300_000
@@ -203,6 +205,7 @@ def test_a_long_row_of_equal_values_does_not_drift():
         check(case, x, play(case, x, geometry=geometry))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hub", "ordinary", "rank_without_rows"])
 def test_the_same_bits_whatever_the_threads_do(rng, name):
     case = cases.CASES[name](rng, 4)
@@ -289,6 +292,7 @@ def test_an_unknown_instruction_set_is_refused_by_name():
     assert "InputError: MGG_ISA=mmx: this machine runs" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, BFLOAT16])
 @pytest.mark.parametrize("dim", [129, 200, 512, 1027])

@@ -29,14 +29,13 @@ def test_no_progress_ends_the_job_and_says_where_it_was(quick, capsys):
     assert capsys.readouterr().err == said
 
 
-@pytest.mark.alone  # a thread that gets no core for 0.4 s makes no step
 def test_who_makes_steps_is_left_alone(quick, capsys):
     ended = threading.Event()
-    with Watchdog(0, 0.4, ended.set) as watched:
-        for number in range(8):
+    with Watchdog(0, 1.5, ended.set) as watched:  # a thread may get no core for a second
+        for number in range(20):
             watched.step(f"step {number}")
             time.sleep(0.1)
-    assert not ended.wait(0.6)
+    assert not ended.is_set()  # whose thread has ended with it
     assert capsys.readouterr().err == ""
 
 

@@ -45,7 +45,7 @@ backend.close()
 """
 
 
-pytestmark = [pytest.mark.long, pytest.mark.alone]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ epochs = 3
 """
 
 
-pytestmark = [pytest.mark.long, pytest.mark.alone]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -11,6 +11,10 @@ PYTHON = sys.executable
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 
 
+PYTEST = (PYTHON, "-m", "pytest", "-q")
+ONE_BY_ONE = ("tests/benchmarks", "tests/shmem", "tests/slurm")
+
+
 @dataclass(frozen=True)
 class Part:
     """A command of the suite that runs by itself.
@@ -29,15 +33,21 @@ class Part:
     limit: float = 1200.0
 
 
-def units(tier: str, workers: int = 2) -> list[Part]:
-    """The tests of one process: side by side, and those that need the machine for themselves (mark ``alone``)."""
-    pytest = (PYTHON, "-m", "pytest", "-q", "--tier", tier)
-    anew = tier == "long"
-    parallel = (*pytest, "-m", "not mpi and not alone", "-n", str(workers), "--dist", "worksteal")
-    return [
-        Part(f"{tier} units", parallel, PASSIVE, draws_anew=anew),
-        Part(f"{tier} one by one", (*pytest, "-m", "alone and not mpi"), draws_anew=anew),
-    ]
+def units(tier: str) -> Part:
+    """The tests of one process, on two cores side by side."""
+    apart = [f"--ignore={folder}" for folder in ONE_BY_ONE]
+    parallel = ("-n", "2", "--dist", "worksteal", *apart, "tests")
+    return Part(
+        f"{tier} units",
+        (*PYTEST, "--tier", tier, "-m", "not mpi", *parallel),
+        PASSIVE,
+        draws_anew=tier == "long",
+    )
+
+
+def one_by_one() -> Part:
+    """The tests of one process that measure time or take the whole machine."""
+    return Part("long one by one", (*PYTEST, "--tier", "long", "-m", "not mpi", *ONE_BY_ONE), draws_anew=True)
 
 
 def over_mpi(tier: str, ranks: int) -> Part:
@@ -70,13 +80,14 @@ GROUPS: dict[str, list[Part]] = {
     "lint": [Part("lint", ("make", "--no-print-directory", "lint"), reports=False)],
     "fast": [
         Part("style", (str(Path(PYTHON).with_name("ruff")), "check", "-q"), reports=False),
-        *units("fast"),
+        units("fast"),
         over_mpi("fast", 2),
     ],
-    "test": [*units("test"), *(over_mpi("test", ranks) for ranks in (1, 2, 4))],
+    "test": [units("test"), *(over_mpi("test", ranks) for ranks in (1, 2, 4))],
     "long": [
         Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False),
-        *units("long"),
+        units("long"),
+        one_by_one(),
         *(over_mpi("long", ranks) for ranks in (1, 2, 3, 4)),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),
     ],

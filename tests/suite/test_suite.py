@@ -194,6 +194,7 @@ def test_where_ci_promises_everything_nothing_is_skipped(parts, capsys, monkeypa
     assert code == 1 and "skipped" not in said.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_parts_that_draw_anew_have_another_seed(tmp_path, parts, capsys, monkeypatch):
     monkeypatch.delenv("MGG_TEST_SEED")
     write = "import os; open('seeds', 'a').write(os.environ['MGG_TEST_SEED'] + ' ')"

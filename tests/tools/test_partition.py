@@ -77,6 +77,7 @@ def test_a_file_says_the_same_of_each_node_and_can_be_restored(rng, method, cont
     assert Path("g.h5").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_an_order_does_not_depend_on_earlier_ones(rng, capsys):
     """Each way to an order ends in the same bytes, and taking it twice changes nothing."""
     write("start.h5", random_graph(rng, symmetric=False, weighted=True))
@@ -193,6 +194,7 @@ def test_a_failure_half_way_leaves_the_file_alone(rng, monkeypatch):
     assert [path.name for path in Path().iterdir()] == ["g.h5"]
 
 
+@pytest.mark.slow
 def test_a_killed_command_leaves_the_file_whole(rng):
     """Killed at any instant, the file is the old one or the new one, and sound."""
     write("g.h5", random_graph(rng, nodes=20_000, edges=300_000))

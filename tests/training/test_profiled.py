@@ -92,6 +92,7 @@ SHORT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SHORT)
 def test_which_epochs_of_a_run(tmp_path, capsys, case):
     train, epochs, note = SHORT[case]
