@@ -120,6 +120,7 @@ def test_a_long_path_is_shown_whole(inputs, tmp_path):
     assert str(runs / "001" / "summary.json") in joined
 
 
+@pytest.mark.long
 def test_the_bar_can_be_asked_for_and_left_out(inputs, tmp_path):
     job = [inputs / "digits.toml", "--set", "train.epochs=3"]
     asked = run("train", *job, "--progress", folder=tmp_path)

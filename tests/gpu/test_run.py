@@ -104,6 +104,7 @@ def test_preparing_names_every_missing_wheel(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.long
 def test_preparing_without_a_gpu(tmp_path, require):
     require(not prepare.missing(tmp_path), "not all that gpu-test needs", "make cuda")
     assert prepared(tmp_path) == (

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scipy.sparse
+from suite.tiers import long_except
 from world import SMALL, play
 
 from mgg_hpc import _host, reference
@@ -249,7 +250,9 @@ def test_nothing_is_read_from_other_rows(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", sorted({*_host.instruction_sets()} - {_host.instruction_set()}))
+@pytest.mark.parametrize(
+    "isa", long_except(sorted({*_host.instruction_sets()} - {_host.instruction_set()}), "baseline")
+)
 def test_the_other_instruction_sets(rng, isa, pytestconfig):
     """A part of the table again, forced: which kernels run is chosen when a process starts."""
     tier = ["--tier", "test"] if pytestconfig.getoption("--tier") == "test" else []

@@ -10,6 +10,7 @@ import pytest
 from .test_ranks import columns, on_gpus  # noqa: F401
 
 
+@pytest.mark.long
 def test_two_ranks_say_what_they_hide(on_gpus, tmp_path):  # noqa: F811
     jobs.write_job(tmp_path, jobs.blocks(), train={"epochs": 5}, plan={"transfer": ["get", "halo"]})
     words = ("train", "job.toml", "--share-gpu", "--set", "run.backend=cuda")

@@ -150,6 +150,7 @@ def test_gets_of_attention_without_pointers_are_refused(on_gpus, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_half_rows_train_as_float32_does_to_their_rounding(on_gpus, tmp_path):
     jobs.write_job(tmp_path, jobs.blocks(), train={"dtype": "bfloat16"})
     done = on_gpus(2, "train", "job.toml", "--share-gpu", "--set", "run.backend=cuda")
@@ -293,6 +294,7 @@ def test_one_rank_that_fails_ends_the_others(on_gpus, tmp_path, fault):
     assert len(lines) == 1, done.stderr
 
 
+@pytest.mark.long
 def test_a_rank_that_stands_still_is_named(on_gpus, tmp_path):
     jobs.write_job(tmp_path, jobs.blocks())
     began = time.monotonic()

@@ -42,7 +42,8 @@ GRID = """
     @pytest.mark.sampled
     @pytest.mark.parametrize("line", [Line(w, k) for w in range(4) for k in "ab"], ids=str)
     @pytest.mark.parametrize("ranks", [1, 2])
-    def test_grid(line, ranks): pass
+    @pytest.mark.parametrize("kind", [list, dict])
+    def test_grid(line, ranks, kind): pass
 
     @pytest.mark.slow
     def test_slow(): pass
@@ -82,11 +83,21 @@ def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
     grid = [name for name in names if name.startswith("test_grid")]
     assert {name for name in names if name not in grid} == others, said
     assert lines[0] == {"total": len(names)}
-    assert len(grid) == (
-        12 if tier == "long" else 4
-    )  # the widths are the longest; the rest of 16 is test-long's
+    # There are four widths; the rest of 32 is left to test-long.
+    assert len(grid) == (28 if tier == "long" else 4)
     if tier != "long":
-        for value in ("width=0", "width=1", "width=2", "width=3", "kind='a'", "kind='b'", "[1-", "[2-"):
+        for value in (
+            "width=0",
+            "width=1",
+            "width=2",
+            "width=3",
+            "kind='a'",
+            "kind='b'",
+            "-1-",
+            "-2-",
+            "[list",
+            "[dict",
+        ):
             assert any(value in name for name in grid)
 
 

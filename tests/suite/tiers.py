@@ -23,7 +23,7 @@ import itertools
 import os
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -85,23 +85,26 @@ def unsampled(items) -> set:
     for name, grid in grids.items():
         (strength,) = grid[0].get_closest_marker("sampled").args or (1,)
         seed = [int(os.environ[SEED]), int(os.environ.get("MGG_TEST_RANKS", "0")), zlib.crc32(name.encode())]
-        chosen = cover([facets(item.callspec) for item in grid], strength, np.random.default_rng(seed))
+        chosen = cover(facets([item.callspec.params for item in grid]), strength, np.random.default_rng(seed))
         left_out |= {item for at, item in enumerate(grid) if at not in chosen}
     return left_out
 
 
-def facets(callspec) -> list[tuple[str, str]]:
-    """Return the (name, value) pairs of the parameters of a test, those of a dataclass by its fields."""
-    found = []
-    for name, value in callspec.params.items():
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = dataclasses.fields(value)
-            found += [(f"{name}.{field.name}", repr(getattr(value, field.name))) for field in fields]
-        elif isinstance(value, (str, int, float)):
-            found.append((name, repr(value)))
-        else:  # whose repr may hold an address
-            found.append((name, str(callspec.indices[name])))
-    return found
+def facets(grid: list[dict[str, object]]) -> list[list[tuple[str, str]]]:
+    """Return the (name, value) pairs of the parameters of each test of a grid, those of a dataclass by its fields."""
+    numbers: dict[
+        tuple[str, int], int
+    ] = {}  # of objects, whose repr may hold an address, by the first test with them
+
+    def of(parameters: dict[str, object]) -> Iterator[tuple[str, str]]:
+        for name, value in parameters.items():
+            if dataclasses.is_dataclass(value) and not isinstance(value, type):
+                for field in dataclasses.fields(value):
+                    yield f"{name}.{field.name}", repr(getattr(value, field.name))
+            else:
+                yield name, str(numbers.setdefault((name, id(value)), len(numbers)))
+
+    return [list(of(parameters)) for parameters in grid]
 
 
 def cover(combinations: list[list[tuple[str, str]]], strength: int, rng: np.random.Generator) -> set[int]:
