@@ -19,7 +19,8 @@ ONE_BY_ONE = ("tests/benchmarks", "tests/shmem", "tests/slurm")
 class Part:
     """A command of the suite that runs by itself.
 
-    reports: it is pytest, and writes the outcome of each test (report.py). draws_anew: its seed is another in each run.
+    reports: it is pytest, and writes the outcome of each test (report.py). seed: of its random numbers, "fixed" or
+    "new" in each run; "" for a part that draws none.
     programs, install: what the machine must have, and the command that installs it. limit: seconds.
     """
 
@@ -27,10 +28,15 @@ class Part:
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     reports: bool = True
-    draws_anew: bool = False
+    seed: str = "fixed"
     programs: tuple[str, ...] = ()
     install: str = ""
     limit: float = 1200.0
+
+
+def seed_of(tier: str) -> str:
+    """Return which seed the tests of a tier draw with, see Part."""
+    return "new" if tier == "long" else "fixed"
 
 
 def units(tier: str) -> Part:
@@ -41,13 +47,13 @@ def units(tier: str) -> Part:
         f"{tier} units",
         (*PYTEST, "--tier", tier, "-m", "not mpi", *parallel),
         PASSIVE,
-        draws_anew=tier == "long",
+        seed=seed_of(tier),
     )
 
 
 def one_by_one() -> Part:
     """The tests of one process that measure time or take the whole machine."""
-    return Part("long one by one", (*PYTEST, "--tier", "long", "-m", "not mpi", *ONE_BY_ONE), draws_anew=True)
+    return Part("long one by one", (*PYTEST, "--tier", "long", "-m", "not mpi", *ONE_BY_ONE), seed="new")
 
 
 def over_mpi(tier: str, ranks: int) -> Part:
@@ -56,7 +62,7 @@ def over_mpi(tier: str, ranks: int) -> Part:
         f"{tier} MPI {ranks}",
         (str(Path(PYTHON).with_name("mpiexec")), "-n", str(ranks), *_ranks(tier), "tests/mpi"),
         PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"},
-        draws_anew=tier == "long",
+        seed=seed_of(tier),
     )
 
 
@@ -66,7 +72,7 @@ def over_shmem(ranks: int) -> Part:
         f"long OpenSHMEM {ranks}",
         (PYTHON, "tests/shmem/launch.py", str(ranks), *_ranks("long"), "-m", "mpi", "tests/shmem"),
         PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"},
-        draws_anew=True,
+        seed="new",
         programs=("oshc++",),
         install="apt install openmpi-bin libopenmpi-dev",
     )
@@ -77,15 +83,15 @@ def _ranks(tier: str) -> tuple[str, ...]:
 
 
 GROUPS: dict[str, list[Part]] = {
-    "lint": [Part("lint", ("make", "--no-print-directory", "lint"), reports=False)],
+    "lint": [Part("lint", ("make", "--no-print-directory", "lint"), reports=False, seed="")],
     "fast": [
-        Part("style", (str(Path(PYTHON).with_name("ruff")), "check", "-q"), reports=False),
+        Part("style", (str(Path(PYTHON).with_name("ruff")), "check", "-q"), reports=False, seed=""),
         units("fast"),
         over_mpi("fast", 2),
     ],
     "test": [units("test"), *(over_mpi("test", ranks) for ranks in (1, 2, 4))],
     "long": [
-        Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False),
+        Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False, seed=""),
         units("long"),
         one_by_one(),
         *(over_mpi("long", ranks) for ranks in (1, 2, 3, 4)),

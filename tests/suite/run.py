@@ -89,17 +89,12 @@ def main(words: list[str] | None = None) -> int:
 def run_all(parts: list[Part], console: Console) -> int:
     """Run the parts one after another and print a table of them."""
     seeds = seeds_of(parts)
-    for what, seed in seeds.items():
-        console.print(f"{what} draws with {SEED}={seed}")
+    for kind, seed in seeds.items():
+        console.print(f"random numbers: {SEED}={seed}" + (" (new in each run)" if kind == "new" else ""))
     began = time.monotonic()
     outcomes = []
     for number, part in enumerate(parts, 1):
-        outcome = run(
-            part,
-            seeds["make test-long" if part.draws_anew else "make test"],
-            f"[{number}/{len(parts)}]",
-            console,
-        )
+        outcome = run(part, seeds.get(part.seed, str(FIXED)), f"[{number}/{len(parts)}]", console)
         outcomes.append(outcome)
         if outcome.result == "failed":
             show_failure(outcome, console)
@@ -108,14 +103,10 @@ def run_all(parts: list[Part], console: Console) -> int:
 
 
 def seeds_of(parts: list[Part]) -> dict[str, str]:
-    """Return the seed of the parts that always draw the same and of those that draw anew, where there are any."""
-    given = os.environ.get(SEED)
-    seeds = {}
-    if not all(part.draws_anew for part in parts):
-        seeds["make test"] = given or str(FIXED)
-    if any(part.draws_anew for part in parts):
-        seeds["make test-long"] = given or str(secrets.randbelow(10**6))
-    return seeds
+    """Return the seed of each kind of parts (`Part.seed`) that there are: MGG_TEST_SEED of the environment if set."""
+    made = {"fixed": str(FIXED), "new": str(secrets.randbelow(10**6))}
+    kinds = {part.seed for part in parts if part.seed}
+    return {kind: os.environ.get(SEED, seed) for kind, seed in made.items() if kind in kinds}
 
 
 def run(part: Part, seed: str, place: str, console: Console) -> Outcome:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from suite import run, tiers
+from suite import coverage_of, run, tiers
 from suite.parts import GROUPS, Part
 
 TESTS = Path(__file__).parents[1]
@@ -188,7 +188,7 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, cap
     assert "1 tests skipped: there is a GPU\n" in said
     assert "skipped: all of 'lacks'; to run them: apt install nothing\n" in said
     assert said.rstrip().splitlines()[-1] == "2 passed, 3 failed, 4 skipped"
-    assert "make test draws with MGG_TEST_SEED=" in said
+    assert said.startswith("random numbers: MGG_TEST_SEED=")
 
 
 def test_a_part_in_which_no_test_ran_has_failed(tmp_path, parts, capsys):
@@ -211,14 +211,14 @@ def test_parts_that_draw_anew_have_another_seed(tmp_path, parts, capsys, monkeyp
     write = "import os; open('seeds', 'a').write(os.environ['MGG_TEST_SEED'] + ' ')"
     made = [
         python("one", write),
-        python("two", write, draws_anew=True),
-        python("three", write, draws_anew=True),
+        python("two", write, seed="new"),
+        python("three", write, seed="new"),
     ]
     code, said = parts(capsys, *made)
     one, two, three = (tmp_path / "seeds").read_text().split()
     assert code == 0 and one == "2023" and two == three != one
     assert said.startswith(
-        f"make test draws with MGG_TEST_SEED=2023\nmake test-long draws with MGG_TEST_SEED={two}\n"
+        f"random numbers: MGG_TEST_SEED=2023\nrandom numbers: MGG_TEST_SEED={two} (new in each run)\n"
     )
 
 
@@ -229,3 +229,16 @@ def test_names_of_parts_are_different_and_unknown_ones_are_refused(capsys):
     assert len(capsys.readouterr().out.splitlines()) == len(GROUPS["test"])
     assert run.main(["test", "--only", "no such"]) == 2
     assert "no part of test is named like 'no such'; there are test units" in capsys.readouterr().err
+
+
+def test_coverage_is_compared_by_lines_and_by_branches():
+    """Of a function of four lines, the second of which branches, one run takes both ways and the other one."""
+    whole = {"a.py": {(-1, 1), (1, 2), (2, 3), (2, 4), (3, 4), (4, -1)}, "b.py": {(-1, 7), (7, -1)}}
+    part = {"a.py": {(-1, 1), (1, 2), (2, 4), (4, -1)}, "c.py": {(-1, 1)}}
+    assert coverage_of.comparison(whole, part) == [
+        "lines: 3 of 5 (60.00%)",
+        "branches: 1 of 2 (50.00%)",
+        "both: 4 of 7 (57.14%)",
+        "a.py: 2 missed; lines [3]",
+        "b.py: 1 missed; lines [7]",
+    ]
