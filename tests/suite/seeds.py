@@ -63,15 +63,12 @@ def pytest_runtest_makereport(item, call):
 
 def again(item: pytest.Item) -> str:
     """Return the command that runs one test with the numbers that it drew."""
-    seed = int(os.environ[SEED]) + getattr(item, "callspec", _NO_PARAMETERS).params.get("seed_offset", 0)
+    callspec = getattr(item, "callspec", None)
+    seed = int(os.environ[SEED]) + (callspec.params.get("seed_offset", 0) if callspec else 0)
     name = _DRAW.sub("", item.nodeid).removesuffix("[]")
-    words = ["python", "-m", "pytest", f"'{name}'"]
     ranks = os.environ.get("MGG_TEST_RANKS")
-    if ranks and item.config.getoption("--with-mpi", default=False):
-        words = ["mpiexec", "-n", ranks, "python", "-m", "mpi4py", "-m", "pytest", "--with-mpi", f"'{name}'"]
-        words.insert(0, f"MGG_TEST_RANKS={ranks}")
-    return " ".join([f"{SEED}={seed}", *words])
-
-
-class _NO_PARAMETERS:  # noqa: N801 - stands for the callspec of a test that has no parameters
-    params: dict[str, int] = {}  # noqa: RUF012
+    if not ranks or not item.config.getoption("--with-mpi", default=False):
+        return f"{SEED}={seed} python -m pytest '{name}'"
+    launcher = "python tests/shmem/launch.py" if name.startswith("tests/shmem/") else "mpiexec -n"
+    program = "python -m mpi4py -m pytest -x --with-mpi"
+    return f"{SEED}={seed} MGG_TEST_RANKS={ranks} {launcher} {ranks} {program} '{name}'"
