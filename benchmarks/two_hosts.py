@@ -70,7 +70,7 @@ def missing() -> str:
     except InputError as error:
         return str(error)
     if found.family != "openmpi":
-        return "Open MPI (apt install openmpi-bin)"
+        return "Open MPI (apt install openmpi-bin libopenmpi-dev)"
     return "" if os.geteuid() == 0 else "root"
 
 

@@ -69,7 +69,7 @@ def check_many_layers(rng, comm, backend, transfer, name="ordinary"):
     buffers = [backend.rows(np.diff(case.bounds), format, symmetric=transfer != "halo") for _ in range(2)]
     source, destination = reference.edge_list(case.indptr, case.indices)
     x = wanted = rng.integers(0, 3, (case.nodes, 8)).astype(np.float64)
-    delays = np.random.default_rng().random(30) * 2e-3  # not the same on all ranks, on purpose
+    delays = np.random.default_rng([*rng.bytes(4), comm.rank]).random(30) * 2e-3  # others on each rank
     for layer in range(30):
         rows = buffers[layer % 2]
         rows.local[:] = x[mine]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import nanobind
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "tests" / "made"
-SOURCES = ("CMakeLists.txt", "cuda", "tests/shim", "tests/host_build.py")
-SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".txt", ".py")
+SOURCES = ("CMakeLists.txt", "cuda", "tests/shim", "tests/host_build.py", "tests/sanitizers.py")
+SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".txt", ".py", ".cmake")
 
 
 def made_once(name: str, make: Callable[[Path], object], *, compiler: str = "g++") -> Path:
@@ -35,7 +36,7 @@ def made_once(name: str, make: Callable[[Path], object], *, compiler: str = "g++
 
 
 def _digest(compiler: str) -> str:
-    seen = hashlib.sha256(nanobind.__version__.encode())
+    seen = hashlib.sha256(f"{nanobind.__version__} {sys.version}".encode())
     seen.update(subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout)
     for name in SOURCES:
         path = ROOT / name

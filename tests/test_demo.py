@@ -110,6 +110,7 @@ def test_a_terminal_shows_the_bar_and_the_whole_table(inputs, tmp_path):
     assert max(len(line) for line in lines if line.startswith(("training", "│", "┌"))) <= COLUMNS
 
 
+@pytest.mark.long
 def test_a_long_path_is_shown_whole(inputs, tmp_path):
     """Paths are there to be copied: the table folds them, drops nothing, and takes no part of them for a colour."""
     runs = tmp_path / ("folder-" * 12) / "[red]:smile:runs"

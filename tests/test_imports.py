@@ -134,6 +134,7 @@ def test_help_loads_nothing_large():
     assert not loaded & set(LARGE)
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["mgg_hpc", "mgg_hpc.nn"])
 def test_what_a_package_offers_is_loaded_when_it_is_asked_for(package):

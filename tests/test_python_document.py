@@ -64,6 +64,7 @@ def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
     assert re.search(r"^dot attention: loss \d", alone, re.M)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_wrong_program_ends_all_ranks_with_one_message(folder):
     (folder / "wrong.py").write_text("import mgg_hpc as mgg\nmgg.open('missing.h5')\n")

@@ -25,15 +25,14 @@ def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_help_is_fast_and_lists_verbs_in_the_order_of_use():
+def test_help_imports_little_and_lists_verbs_in_the_order_of_use():
     script = (
-        "import sys, time; start = time.perf_counter(); from mgg_hpc.__main__ import main; code = main(['--help']);"
-        "print(code, time.perf_counter() - start, *sys.modules)"
+        "import sys; from mgg_hpc.__main__ import main; code = main(['--help']); print(code, *sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     *text, last = done.stdout.splitlines()
-    code, seconds, *modules = last.split()
-    assert code == "0" and float(seconds) < 0.3
+    code, *modules = last.split()
+    assert code == "0"
     assert not {"torch", "mpi4py.MPI", "mpi4py", "h5py", "numpy", "scipy", "rich"} & set(modules)
     verbs = [line.split()[0] for line in text if line.startswith("  ") and not line.lstrip().startswith("-")]
     assert verbs[1:6] == ["generate", "import", "info", "verify", "partition"]

@@ -57,6 +57,7 @@ def small(request, rng, tmp_path):
     )
     y = rng.integers(classes, size=nodes)
     neighbours = {node: rng.integers(nodes, size=rng.integers(6)).tolist() for node in range(nodes)}
+    neighbours[7] = [7, 8, 8]  # a self loop and a duplicate
     options = {"known": known, "trained": trained, "test": test, "dumps": PICKLERS[request.param]}
     write_files(tmp_path, "small", x, y, classes, neighbours, **options)
     return tmp_path, x.toarray(), y, neighbours, test

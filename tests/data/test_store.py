@@ -263,6 +263,7 @@ def in_a_mount_namespace(script: str, require) -> subprocess.CompletedProcess:
     return subprocess.run([*unshare, "bash", "-c", script], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("fill", ["true", "dd if=/dev/zero of=full bs=1k 2> /dev/null || true"])
 def test_a_full_device_is_one_line(fill, rng, tmp_path, require):

@@ -82,6 +82,7 @@ def test_a_run_writes_its_folder(comm, folder, first, mgg):
 TRANSFERS = ["direct", "get", "halo", "auto", '["halo", "direct"]', '["get", "halo"]', '["halo", "halo"]']
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("transfer", TRANSFERS)
 def test_bytes_and_heap_are_what_the_partition_says(comm, folder, first, mgg, transfer):
     """Forward and backward of both layers, each edge and self loop reads a row once an epoch; with a halo, each

@@ -52,6 +52,7 @@ def trained(comm, path: Path, dtype: str, model: dict, transfer: str = "auto") -
     return losses, held
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_losses_are_within_a_percent_of_those_of_float32(comm, folder, kind, dtype):
@@ -63,6 +64,7 @@ def test_losses_are_within_a_percent_of_those_of_float32(comm, folder, kind, dty
     assert held_by_halves == pytest.approx(held / 2, rel=0.1)
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
 def test_by_any_transfer(comm, folder, transfer):
     path = folder / "dense.h5"
@@ -70,6 +72,7 @@ def test_by_any_transfer(comm, folder, transfer):
     np.testing.assert_allclose(trained(comm, path, "bfloat16", {}, transfer)[0], one, rtol=0.003)
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize(
     "model",
     [

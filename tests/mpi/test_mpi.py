@@ -77,12 +77,12 @@ def test_agree_prefers_the_lowest_rank_among_different_errors(comm):
 
 
 def test_barrier_waits_for_the_last_rank(comm):
-    comm.Barrier()
-    start = time.monotonic()
     if comm.rank == 0:
         time.sleep(0.1)
+    arrived = time.monotonic()  # one clock for all processes of a machine
     mpi.barrier(comm)
-    assert time.monotonic() - start > 0.08
+    left = time.monotonic()
+    assert max(comm.allgather(arrived)) <= left
 
 
 def test_barrier_sleeps_where_ranks_outnumber_cores(comm, monkeypatch):

@@ -119,6 +119,7 @@ def test_npy_files_hold_what_the_hdf5_file_holds(trained, folder, mgg):
     assert not (folder / "more.probability.npy").exists()
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("sparse", [False, True])
 def test_another_graph_with_the_same_features(comm, trained, folder, mgg, sparse):
     """Of another size, without labels or splits, from a run on dense features."""

@@ -39,7 +39,7 @@ KINDS = {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("order", ["as it is", "renumbered"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_predictions_equal_a_forward_pass_by_hand(folder, first, mgg, kind, order):

@@ -60,7 +60,7 @@ def trained(comm, path: Path, recompute: object, model: dict, transfer: str) -> 
     return bits, read
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_gcn_gives_the_same_bits(comm, folder, kind, transfer):
@@ -72,6 +72,7 @@ def test_gcn_gives_the_same_bits(comm, folder, kind, transfer):
         assert again > read or comm.allreduce(read) == 0
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "gcn"])
 def test_other_models_give_the_same_bits(comm, folder, name):
     """Running statistics of batch norm too, which a second pass must not count again."""

@@ -149,7 +149,7 @@ def test_losses_of_other_models_do_not_depend_on_the_number_of_ranks(comm, store
     np.testing.assert_allclose(found[compared], alone[compared], rtol=TOLERANCE["float64"], atol=0)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("hidden", [5, 12])  # of 12 features: layers multiply first, or sum first
 @pytest.mark.parametrize("name", ["gcn", "gin", "sage", "gat"])
 def test_losses_do_not_depend_on_blocks_of_features(comm, stored, monkeypatch, name, hidden):
@@ -165,6 +165,7 @@ def test_losses_do_not_depend_on_blocks_of_features(comm, stored, monkeypatch, n
     assert dropped.call_count == (0 if sums_first else 8)
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["dense", "sparse", "directed-weighted"])
 def test_losses_do_not_depend_on_the_numbering_of_rows(comm, stored, kind, dtype):
@@ -197,6 +198,7 @@ def test_losses_depend_on_the_seed_and_the_original_ids(comm, stored):
     assert abs(losses(reseeded, comm, 2)[0] / base[0] - 1) > 1e-4
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
 @pytest.mark.parametrize("kind", ["sparse", "directed-weighted"])
 def test_the_same_run_gives_the_same_bits(comm, stored, kind, transfer):

@@ -47,7 +47,7 @@ def test_dropout_of_dense_rows_is_the_formula(rng, kind, columns):
     out = np.empty_like(x)
     _host.dropout_rows(x, out, ids, p, seed, epoch, stream, 2)
     np.testing.assert_allclose(out, wanted, rtol=2 * np.finfo(kind).eps)
-    assert columns == 0 or 0 < (out == 0).sum() < x.size
+    assert columns < 13 or 0 < (out == 0).sum() < x.size  # of 23 values all may be kept by chance
     _host.dropout_rows(x, x, ids, p, seed, epoch, stream, 2)  # in place
     np.testing.assert_array_equal(x, out)
     assert (room[:, columns:] == 7).all()

@@ -65,7 +65,7 @@ def mpi_environment(request, require):
         try:
             environment["MPI4PY_LIBMPI"] = str(find_mpi.system_library())
         except InputError:
-            require(False, "no MPI of the machine's own", "apt install openmpi-bin")
+            require(False, "no MPI of the machine's own", "apt install openmpi-bin libopenmpi-dev")
     return environment
 
 
@@ -122,7 +122,7 @@ class Job:
             self.process.terminate()  # launch takes its ranks along
             self.process.communicate(timeout=10)
             raise
-        deadline = time.monotonic() + 2  # a killed process may need a moment to disappear
+        deadline = time.monotonic() + SOON  # a killed process may need a moment to disappear
         while any(launch._alive(int(path.name)) for path in self.pids.iterdir()):
             if time.monotonic() > deadline:
                 self._kill_ranks()
@@ -330,12 +330,13 @@ def test_another_number_of_ranks_than_promised_is_refused(run):
     assert "the launcher started 5 ranks (MGG_RANKS), but MPI has 2: Python loads" in err[0]
 
 
+@pytest.mark.long
 def test_launcher_of_another_mpi_is_one_line(tmp_path, mpi_environment, nothing_left, require):
     other = "system" if "MPI4PY_LIBMPI" not in mpi_environment else "wheel"
     try:
         wrong = Path(find_mpi.system_library()) if other == "system" else None
     except InputError:
-        require(False, "no MPI of the machine's own", "apt install openmpi-bin")
+        require(False, "no MPI of the machine's own", "apt install openmpi-bin libopenmpi-dev")
     found = find_mpi.library(environment_without_mpi() | ({find_mpi.LIBRARY: str(wrong)} if wrong else {}))
     script = tmp_path / "job.py"
     script.write_text(PREAMBLE + "    pass" + POSTAMBLE)

@@ -35,7 +35,7 @@ def test_who_makes_steps_is_left_alone(quick, capsys):
         for number in range(20):
             watched.step(f"step {number}")
             time.sleep(0.1)
-    assert not ended.is_set()  # whose thread has ended with it
+    assert not ended.is_set()  # the thread that would set it has ended
     assert capsys.readouterr().err == ""
 
 
@@ -51,7 +51,7 @@ JOB = """
     from mgg_hpc.runtime import mpi
     from mgg_hpc.runtime.watchdog import Watchdog
     comm = mpi.world()
-    with Watchdog(comm.rank, 1.0) as watched:
+    with Watchdog(comm.rank, 3.0) as watched:
         for epoch in range(1, 4):
             watched.step(f"epoch {epoch}")
             if epoch == 2 and comm.rank == 1:
@@ -69,6 +69,6 @@ def test_all_ranks_say_where_they_are_when_one_does_not_come(tmp_path):
     began = time.monotonic()
     done = subprocess.run(command, env=jobs.clean_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 1 and time.monotonic() - began < 20
-    said = "has made no progress for 1 s; its last step:"
+    said = "has made no progress for 3 s; its last step:"
     assert f"mgg: error: rank 0 {said} epoch 2" in done.stderr
     assert f"mgg: error: rank 1 {said} asleep" in done.stderr

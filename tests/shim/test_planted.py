@@ -200,11 +200,9 @@ FAULTS = {
 
 # Of the kinds of faults those that `make test` plants; `make test-long` plants all.
 BY_MAKE_TEST = (
-    "a missing quiet",
     "a wrong buffer",
     "a credit that nobody waits for",
     "a tail that overruns",
-    "a hub's parts merged by the first to arrive",
 )
 
 

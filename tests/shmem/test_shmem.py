@@ -1,4 +1,4 @@
-"""The backend shmem on the ranks of one host: the table of hard cases, and training (`make test-shmem`)."""
+"""The backend shmem on the ranks of one host: the table of hard cases, and training (`make test-long`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mgg_hpc.runtime.backends.shmem import ShmemBackend
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.long]
 
 # Between hosts there are no pointers: test_transport.py runs these tests there, without "direct".
 TRANSFERS = os.environ.get("MGG_TEST_TRANSFERS", ",".join(exchanged.TRANSFERS)).split(",")

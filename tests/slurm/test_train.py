@@ -104,7 +104,9 @@ def test_wrong_mpi_plugin_is_one_line(submit, job):
 def test_open_mpi_trains_through_pmix(submit, job, tmp_path, require):
     from mgg_hpc.runtime import find_mpi
 
-    require(shutil.which("mpiexec.openmpi") is not None, "no Open MPI", "apt install openmpi-bin")
+    require(
+        shutil.which("mpiexec.openmpi") is not None, "no Open MPI", "apt install openmpi-bin libopenmpi-dev"
+    )
     facts, output = submit(job, MGG_SRUN_MPI="pmix", MPI4PY_LIBMPI=str(find_mpi.system_library()))
     assert facts["JobState"] == "COMPLETED", output
     assert json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())["ranks"] == 2

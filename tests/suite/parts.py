@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PYTHON = sys.executable
-# Threads that wait sleep where several processes share cores: those of others have something to do.
+# Idle OpenMP threads sleep, since other processes need their cores.
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 
 
@@ -31,7 +31,7 @@ class Part:
     seed: str = "fixed"
     programs: tuple[str, ...] = ()
     install: str = ""
-    limit: float = 1200.0
+    limit: float = 3600.0
 
 
 def seed_of(tier: str) -> str:
@@ -40,7 +40,7 @@ def seed_of(tier: str) -> str:
 
 
 def units(tier: str) -> Part:
-    """The tests of one process, on two cores side by side."""
+    """Return the part that runs the tests of one process, two at a time."""
     apart = [f"--ignore={folder}" for folder in ONE_BY_ONE]
     parallel = ("-n", "2", "--dist", "worksteal", *apart, "tests")
     return Part(
@@ -52,12 +52,12 @@ def units(tier: str) -> Part:
 
 
 def one_by_one() -> Part:
-    """The tests of one process that measure time or take the whole machine."""
+    """Return the part that runs, one by one, the tests that measure time or take the whole machine."""
     return Part("long one by one", (*PYTEST, "--tier", "long", "-m", "not mpi", *ONE_BY_ONE), seed="new")
 
 
 def over_mpi(tier: str, ranks: int) -> Part:
-    """The tests over MPI. A rank that fails ends the others, which would wait for it (-m mpi4py, -x)."""
+    """Return the part that runs the MPI tests. A rank that fails ends the others (-m mpi4py, -x): they wait for it."""
     return Part(
         f"{tier} MPI {ranks}",
         (str(Path(PYTHON).with_name("mpiexec")), "-n", str(ranks), *_ranks(tier), "tests/mpi"),
@@ -67,7 +67,7 @@ def over_mpi(tier: str, ranks: int) -> Part:
 
 
 def over_shmem(ranks: int) -> Part:
-    """The tests over OpenSHMEM, with the machine's Open MPI."""
+    """Return the part that runs the OpenSHMEM tests, with the machine's Open MPI."""
     return Part(
         f"long OpenSHMEM {ranks}",
         (PYTHON, "tests/shmem/launch.py", str(ranks), *_ranks("long"), "-m", "mpi", "tests/shmem"),

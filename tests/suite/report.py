@@ -2,7 +2,7 @@
 
 Each line of the file is a JSON object: {"total": tests} once they are collected, then for each test {"test": name,
 "outcome": "passed", "failed" or "skipped", "seconds": of its call, set-up and tear-down, "why": reason of a skip}.
-Of several processes of one run only the first writes: pytest-xdist's controller, rank 0 of MPI.
+Only the first process of a run writes: the controller of pytest-xdist, rank 0 of MPI.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ class Report:
 
     def pytest_runtest_logreport(self, report):
         name = report.nodeid
+        if report.when not in ("setup", "call", "teardown"):  # a process of pytest-xdist has ended
+            self._write({"test": name, "outcome": "failed", "why": "its process ended", "seconds": 0.0})
+            return
         self._seconds[name] += report.duration
         found = self._outcome.setdefault(name, {"outcome": "passed", "why": ""})
         if report.failed:

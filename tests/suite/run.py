@@ -5,7 +5,8 @@
     python tests/suite/run.py --list test       what would run
     python tests/suite/run.py long --only gpu   the parts of a group whose names contain "gpu"
 
-All that a part prints is in build/tests/PART.log. Exit code 0: all parts passed; 1: some failed; 2: no such part.
+All that a part prints is in build/tests/PART.log. Exit code 0: all parts passed; 1: some failed; 2: no such part; 130:
+interrupted, after a table of what had run.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "tests"
 POLL = 0.2  # seconds between looks at a part
 GRACE = 10.0  # seconds between asking a part to end and ending it
+INTERRUPTED = 130
+QUIET = 30.0  # seconds between two lines that tell how far a part is, where there is no terminal
 MOST_SHOWN = 120  # lines of a log that are printed when a part fails
 INSTALL = re.compile(r"\((apt install [^()]*|make \w+)\)$")  # how a reason to skip a test ends
 
@@ -83,23 +86,33 @@ def main(words: list[str] | None = None) -> int:
         for part in parts:
             print(f"{part.name}: {' '.join(part.command)}")
         return 0
-    return run_all(parts, Console(soft_wrap=True))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the part that runs is ended
+    return run_all(parts, Console(soft_wrap=True, markup=False))
 
 
 def run_all(parts: list[Part], console: Console) -> int:
     """Run the parts one after another and print a table of them."""
     seeds = seeds_of(parts)
     for kind, seed in seeds.items():
-        console.print(f"random numbers: {SEED}={seed}" + (" (new in each run)" if kind == "new" else ""))
+        console.print(
+            f"random numbers: {SEED}={seed}"
+            + (" (new in each run)" if kind == "new" and SEED not in os.environ else "")
+        )
     began = time.monotonic()
-    outcomes = []
+    outcomes: list[Outcome] = []
+    interrupted = False
     for number, part in enumerate(parts, 1):
-        outcome = run(part, seeds.get(part.seed, str(FIXED)), f"[{number}/{len(parts)}]", console)
+        try:
+            outcome = run(part, seeds.get(part.seed, str(FIXED)), f"[{number}/{len(parts)}]", console)
+        except KeyboardInterrupt:
+            console.print(f"interrupted in {part.name}")
+            interrupted = True
+            break
         outcomes.append(outcome)
         if outcome.result == "failed":
-            show_failure(outcome, console)
+            show_failure(outcome)
     sum_up(outcomes, time.monotonic() - began, console)
-    return int(any(outcome.result == "failed" for outcome in outcomes))
+    return INTERRUPTED if interrupted else int(any(outcome.result == "failed" for outcome in outcomes))
 
 
 def seeds_of(parts: list[Part]) -> dict[str, str]:
@@ -117,6 +130,8 @@ def run(part: Part, seed: str, place: str, console: Console) -> Outcome:
             f"{place} {part.name}: skipped, no {' or '.join(missing)} ({part.install})", highlight=False
         )
         return Outcome(part, "skipped", f"no {' or '.join(missing)} ({part.install})")
+    if not console.is_terminal:
+        console.print(f"{place} {part.name} ...")
     FOLDER.mkdir(parents=True, exist_ok=True)
     report, log = (FOLDER / f"{part.name.replace(' ', '-')}.{kind}" for kind in ("jsonl", "log"))
     report.unlink(missing_ok=True)
@@ -160,7 +175,7 @@ def watch(
         TextColumn("{task.fields[failed]}"),
         TimeElapsedColumn(),
     )
-    deadline, read = time.monotonic() + part.limit, 0
+    deadline, read, told = time.monotonic() + part.limit, 0, time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"{place} {part.name}", total=None, failed="")
         while True:
@@ -179,18 +194,25 @@ def watch(
             )
             if ended:
                 return "" if not part.reports or done else "no test ran"
+            if not console.is_terminal and time.monotonic() > told + QUIET:
+                told = time.monotonic()
+                tests = f"{done:,} of {outcome.total or '?'} tests" if part.reports else "runs"
+                console.print(f"{place} {part.name}: {tests}")
             if time.monotonic() > deadline:
                 return f"did not end within {part.limit:.0f} s"
             time.sleep(POLL)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a part with all processes that it has started; they are asked first, to end what they have started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=GRACE)
+    """End a part with all processes that it has started, if it has not ended: asked first, so that it can clean up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=GRACE)
+    with contextlib.suppress(ProcessLookupError):  # what it left behind
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def counted(outcome: Outcome) -> str:
@@ -202,7 +224,7 @@ def counted(outcome: Outcome) -> str:
     return ": " + ", ".join([f"{sum(outcome.tests.values()):,} tests", *named, *why])
 
 
-def show_failure(outcome: Outcome, console: Console) -> None:
+def show_failure(outcome: Outcome) -> None:
     """Print what a part that failed said, from the first failure that pytest reports on."""
     log = FOLDER / f"{outcome.part.name.replace(' ', '-')}.log"
     lines = log.read_text(errors="replace").splitlines()
@@ -258,7 +280,8 @@ def skipped(outcomes: list[Outcome]) -> list[str]:
             )
     lines = []
     for install, named in reasons.items():
-        what = f"{tests[install]} tests skipped: " if tests[install] else "skipped: "
+        many = "s" if tests[install] > 1 else ""
+        what = f"{tests[install]} test{many} skipped: " if tests[install] else "skipped: "
         why = "; ".join(sorted(named))
         lines.append(what + why + (f"; to run them: {install}" if install not in named else ""))
     return lines

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 SEED = "MGG_TEST_SEED"
 FIXED = 2023
+SEED_OFFSET = "seed_offset"  # the parameter that --seeds adds
 _DRAW = re.compile(r"(?<=\[)seed\+\d+-?|-seed\+\d+")  # what --seeds adds to the name of a test
 
 
@@ -25,9 +28,12 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     # In the environment, so that the ranks and the commands that tests start draw the same numbers.
     os.environ.setdefault(SEED, str(FIXED))
+    if hasattr(config.option, "hypothesis_seed") and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = os.environ[SEED]
 
 
 def pytest_report_header(config):
@@ -37,7 +43,7 @@ def pytest_report_header(config):
 def pytest_generate_tests(metafunc):
     seeds = metafunc.config.getoption("--seeds")
     if seeds > 1 and "rng" in metafunc.fixturenames:
-        metafunc.parametrize("seed_offset", range(seeds), ids="seed+{}".format, scope="function")
+        metafunc.parametrize(SEED_OFFSET, range(seeds), ids="seed+{}".format, scope="function")
 
 
 @pytest.fixture
@@ -53,22 +59,30 @@ def rng(request, seed_offset) -> np.random.Generator:
     return np.random.default_rng([int(os.environ[SEED]) + seed_offset, zlib.crc32(name.encode())])
 
 
+def draws(item: pytest.Item) -> bool:
+    """Whether a test draws random numbers: from ``rng``, or as a test of hypothesis."""
+    hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return "rng" in item.fixturenames or hypothesis
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Tell how to draw the numbers of a test that failed again."""
+    """Add the command that repeats a failed test with its random numbers to the test's report."""
     report = (yield).get_result()
-    if report.failed and "rng" in item.fixturenames:
+    if report.failed and draws(item):
         report.sections.append(("random numbers", f"to draw the same again: {again(item)}"))
 
 
 def again(item: pytest.Item) -> str:
-    """Return the command that runs one test with the numbers that it drew."""
+    """Return the command that runs one test with the numbers that it drew, from the folder of the repository."""
     callspec = getattr(item, "callspec", None)
-    seed = int(os.environ[SEED]) + (callspec.params.get("seed_offset", 0) if callspec else 0)
+    seed = int(os.environ[SEED]) + (callspec.params.get(SEED_OFFSET, 0) if callspec else 0)
     name = _DRAW.sub("", item.nodeid).removesuffix("[]")
+    programs = os.path.relpath(Path(sys.executable).parent, item.config.rootpath)
     ranks = os.environ.get("MGG_TEST_RANKS")
     if not ranks or not item.config.getoption("--with-mpi", default=False):
-        return f"{SEED}={seed} python -m pytest '{name}'"
-    launcher = "python tests/shmem/launch.py" if name.startswith("tests/shmem/") else "mpiexec -n"
-    program = "python -m mpi4py -m pytest -x --with-mpi"
+        return f"{SEED}={seed} {programs}/python -m pytest '{name}'"
+    over_shmem = name.startswith("tests/shmem/")
+    launcher = f"{programs}/python tests/shmem/launch.py" if over_shmem else f"{programs}/mpiexec -n"
+    program = f"{programs}/python -m mpi4py -m pytest -x --with-mpi"
     return f"{SEED}={seed} MGG_TEST_RANKS={ranks} {launcher} {ranks} {program} '{name}'"

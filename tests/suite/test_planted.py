@@ -6,20 +6,22 @@ Faults of GPU kernels are planted by tests/shim/test_planted.py, of memory and o
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from host_build import compile_host
 
+from suite.seeds import FIXED, SEED
+
 ROOT = Path(__file__).parents[2]
 EXTENSIONS = ("_host", "_shmem")
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class Copy:
         """Run tests of `make test` with the copy, to the first that fails."""
         # -P: the package of the folder that tests run in does not come first.
         command = ["-m", "pytest", "-q", "-x", "--tier", "test", "-p", "no:cacheprovider"]
-        environment = {**os.environ, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "2"}
+        environment = {**os.environ, SEED: str(FIXED), "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "2"}
         launcher = []
         if ranks:
             launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)]
@@ -184,8 +186,19 @@ class Copy:
 
 
 def found(done: subprocess.CompletedProcess[str]) -> bool:
-    """Whether a test failed; a run that could not begin has found nothing."""
-    return done.returncode != 0 and ("FAILED tests/" in done.stdout or "ERROR tests/" in done.stdout)
+    """Whether a test failed. A run whose tests could not be collected has found nothing."""
+    return (
+        done.returncode != 0
+        and re.search(r"^(FAILED|ERROR) tests/\S+::", done.stdout, re.MULTILINE) is not None
+    )
+
+
+@pytest.mark.parametrize(
+    ("tests", "ranks"), [(("plan/test_waves.py", "training/test_history.py"), 0), (("mpi/test_mpi.py",), 2)]
+)
+def test_nothing_is_found_where_no_fault_is_planted(tmp_path, tests, ranks):
+    done = Copy.made(tmp_path).run(tests, ranks)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("name", PYTHON)
@@ -197,31 +210,27 @@ def test_a_fault_in_python_is_found(name, tmp_path):
     assert found(done), done.stdout[-3000:] + done.stderr[-3000:]
 
 
-@pytest.fixture(scope="module")
-def host_build(require, tmp_path_factory) -> Iterator[tuple[Copy, Path]]:
-    """A copy of all sources, and a build of its host kernels for one instruction set, without much optimisation."""
-    folder = tmp_path_factory.mktemp("host")
-    copy = Copy.made(folder)
+def test_faults_in_host_code_are_found(tmp_path, require):
+    """In one build after another of a copy of all sources, for one instruction set and with little optimisation."""
+    copy, build = Copy.made(tmp_path), tmp_path / "build"
     for name in ("cuda", "CMakeLists.txt"):
         source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
-    build = folder / "build"
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
     build.mkdir()
-    compile_host(build, folder, require, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
-    for path in (folder / "mgg_hpc").glob("_host*.so"):
-        path.unlink()
-    return copy, build
 
-
-@pytest.mark.parametrize("name", HOST)
-def test_a_fault_in_host_code_is_found(name, host_build, require):
-    fault, (copy, build) = HOST[name], host_build
-    copy.replace(fault.file, fault.old, fault.new)
-    try:
-        compile_host(build, copy.folder, require, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
+    def tried(tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        compile_host(build, tmp_path, require, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
+        for path in (tmp_path / "mgg_hpc").glob("_host*.so"):
+            path.unlink()
         for path in build.glob("_host*.so"):
-            shutil.copy(path, copy.folder / "mgg_hpc")
-        done = copy.run(fault.tests, fault.ranks)
-        assert found(done), done.stdout[-3000:] + done.stderr[-3000:]
-    finally:
-        shutil.copy(ROOT / fault.file, copy.folder / fault.file)
+            shutil.copy(path, tmp_path / "mgg_hpc")
+        return copy.run(tests, 0)
+
+    done = tried(("nn/test_random.py",))
+    assert done.returncode == 0, done.stdout[-3000:]
+    missed = []
+    for name, fault in HOST.items():
+        copy.replace(fault.file, fault.old, fault.new)
+        missed += [] if found(tried(fault.tests)) else [name]
+        shutil.copy(ROOT / fault.file, tmp_path / fault.file)
+    assert not missed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,7 @@ from suite.parts import GROUPS, Part
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("strength", [1, 2, 3])
+@pytest.mark.parametrize("strength", [0, 1, 2, 3])
 def test_a_sample_has_every_tuple_of_values(rng, strength):
     """Of a random part of all combinations of four parameters; and fewer combinations than there are."""
     every = list(itertools.product(*(range(size) for size in (5, 4, 3, 2))))
@@ -101,6 +102,25 @@ def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
             assert any(value in name for name in grid)
 
 
+@pytest.mark.slow
+def test_together_make_test_and_test_long_run_all_of_a_grid_whatever_their_seeds(tmp_path):
+    names = []
+    for tier, seed in (("test", "2023"), ("long", "7")):
+        _, lines = run_pytest(tmp_path, GRID, "--tier", tier, "-k", "grid", MGG_TEST_SEED=seed)
+        names += [line["test"] for line in lines if "test" in line]
+    assert len(names) == len(set(names)) == 32
+
+
+@pytest.mark.slow
+def test_seeds_are_no_parameters_of_a_grid(tmp_path):
+    grid = GRID.replace("test_grid(line, ranks, kind)", "test_grid(line, ranks, kind, rng)")
+    names = []
+    for seeds in ("1", "5"):
+        _, lines = run_pytest(tmp_path, grid, "--tier", "test", "-k", "grid", "--seeds", seeds)
+        names.append([line["test"] for line in lines if "test" in line])
+    assert len(names[0]) == 4 and len(names[1]) == 5 * 4
+
+
 DRAWN = """
     from pathlib import Path
 
@@ -123,7 +143,7 @@ def test_numbers_are_the_same_in_each_run_and_can_be_drawn_again(tmp_path):
     assert 0 < len(failed) < 20 and said.count("to draw the same again: ") == len(failed)
     offset = int(failed[0].rpartition("+")[2].rstrip("]"))
     seed = 2023 + offset
-    assert f"MGG_TEST_SEED={seed} python -m pytest 'test_it.py::test_unlucky'" in said
+    assert re.search(rf"MGG_TEST_SEED={seed} \S*python -m pytest 'test_it.py::test_unlucky'", said)
     assert "1 failed" in run_pytest(tmp_path, DRAWN, "-k", "unlucky", MGG_TEST_SEED=str(seed))[0]
     assert (
         run_pytest(tmp_path, DRAWN, "-k", "numbers", MGG_TEST_SEED="2024")
@@ -149,7 +169,7 @@ def parts(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "ROOT", tmp_path)
 
     def run_parts(capsys, *made: Part) -> tuple[int, str]:
-        code = run.run_all(list(made), Console(width=200))
+        code = run.run_all(list(made), Console(width=200, markup=False))
         return code, capsys.readouterr().out
 
     return run_parts
@@ -185,7 +205,7 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, cap
     assert rows["hangs"][4].startswith("failed: did not end within ") and float(rows["hangs"][3]) < 15
     assert rows["lacks"][4].startswith("skipped: no no-such-program")
     assert "3 tests skipped: no spin; to run them: apt install spin\n" in said
-    assert "1 tests skipped: there is a GPU\n" in said
+    assert "1 test skipped: there is a GPU\n" in said
     assert "skipped: all of 'lacks'; to run them: apt install nothing\n" in said
     assert said.rstrip().splitlines()[-1] == "2 passed, 3 failed, 4 skipped"
     assert said.startswith("random numbers: MGG_TEST_SEED=")

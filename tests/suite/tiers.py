@@ -9,11 +9,12 @@ unmarked                          yes        yes        if it draws
 ``@pytest.mark.sampled(n)``       sample     sample     yes
 ================================  =========  =========  ==============
 
-A test draws if it takes the fixture ``rng``: test-long runs it with another seed than `make test`. Of the combinations
-of the parameters of a sampled test the sample has all n-tuples of values of n different parameters (n-wise testing, see
-Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every value of every parameter). A
-parameter whose values are dataclasses counts as its fields. Tests that take one of SLOW_FIXTURES are slow.
-Without ``--tier`` all tests run.
+A test draws if it takes the fixture ``rng`` or is a test of hypothesis: test-long runs it with another seed than `make
+test`. Of the combinations of the parameters of a sampled test the sample has all n-tuples of values of n different
+parameters (n-wise testing, see Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every
+value of every parameter). A parameter whose values are dataclasses counts as its fields. A sample is the same in each
+run, and another on each number of MPI ranks. Tests that take one of SLOW_FIXTURES are slow. Without ``--tier`` all
+tests run.
 """
 
 from __future__ import annotations
@@ -28,12 +29,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pytest
 
-from suite.seeds import SEED
+from suite.seeds import SEED_OFFSET, draws
 
 TIERS = ("fast", "test", "long")
-SLOW_FIXTURES = {
-    "shim"
-}  # a test that takes one of these is slow: the kernels over the shim are compiled first
+# A test that takes one of these is slow: the kernels over the shim are compiled first.
+SLOW_FIXTURES = {"shim"}
 
 
 def pytest_addoption(parser):
@@ -62,7 +62,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 def long_except(values: Iterable[object], *kept: object) -> list[object]:
-    """Return parameters for ``pytest.mark.parametrize``, of which all but those ``kept`` are marked ``long``."""
+    """Return parameters for ``pytest.mark.parametrize``, of which all but those ``kept`` are marked ``long``.
+
+    Raises ValueError if a kept value is not among the values.
+    """
+    values = list(values)
+    if unknown := [value for value in kept if value not in values]:
+        raise ValueError(f"{unknown} are not among {values}")
     return [value if value in kept else pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
@@ -70,13 +76,13 @@ def belongs(item, tier: str, left_out: bool) -> bool:
     """Whether a test belongs to a tier, see above; ``left_out``: it is not in the sample of its parameters."""
     only_long = left_out or item.get_closest_marker("long") is not None
     if tier == "long":
-        return only_long or "rng" in item.fixturenames
+        return only_long or draws(item)
     slow = item.get_closest_marker("slow") is not None or not SLOW_FIXTURES.isdisjoint(item.fixturenames)
     return not only_long and not (tier == "fast" and slow)
 
 
 def unsampled(items) -> set:
-    """Return the tests marked ``sampled`` that are in no sample."""
+    """Return the tests marked ``sampled`` that are in no sample. Samples are the same whatever MGG_TEST_SEED is."""
     grids = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") is not None and item.get_closest_marker("long") is None:
@@ -84,20 +90,24 @@ def unsampled(items) -> set:
     left_out = set()
     for name, grid in grids.items():
         (strength,) = grid[0].get_closest_marker("sampled").args or (1,)
-        seed = [int(os.environ[SEED]), int(os.environ.get("MGG_TEST_RANKS", "0")), zlib.crc32(name.encode())]
-        chosen = cover(facets([item.callspec.params for item in grid]), strength, np.random.default_rng(seed))
-        left_out |= {item for at, item in enumerate(grid) if at not in chosen}
+        seed = [int(os.environ.get("MGG_TEST_RANKS", "0")), zlib.crc32(name.encode())]
+        combinations = facets([item.callspec.params for item in grid])
+        chosen = cover(combinations, strength, np.random.default_rng(seed))
+        # With --seeds a combination is there several times: all of them, or none.
+        sample = {tuple(combinations[at]) for at in chosen}
+        left_out |= {item for item, each in zip(grid, combinations, strict=True) if tuple(each) not in sample}
     return left_out
 
 
 def facets(grid: list[dict[str, object]]) -> list[list[tuple[str, str]]]:
     """Return the (name, value) pairs of the parameters of each test of a grid, those of a dataclass by its fields."""
-    numbers: dict[
-        tuple[str, int], int
-    ] = {}  # of objects, whose repr may hold an address, by the first test with them
+    # Values are told apart by identity, since a repr may hold an address.
+    numbers: dict[tuple[str, int], int] = {}
 
     def of(parameters: dict[str, object]) -> Iterator[tuple[str, str]]:
         for name, value in parameters.items():
+            if name == SEED_OFFSET:
+                continue
             if dataclasses.is_dataclass(value) and not isinstance(value, type):
                 for field in dataclasses.fields(value):
                     yield f"{name}.{field.name}", repr(getattr(value, field.name))

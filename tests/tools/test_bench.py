@@ -194,6 +194,7 @@ def test_orders_are_compared_with_rows_as_they_were(mgg, peer, tmp_path):
     assert "| rmat8, community | float32 x 16 |" in (tmp_path / "a.md").read_text()
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
@@ -214,6 +215,7 @@ def test_a_peer_that_cannot_or_errs_is_left_out_of_the_case(mgg, peer, tmp_path,
     assert said in note
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "how"),

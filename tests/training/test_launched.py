@@ -37,6 +37,7 @@ def test_two_ranks_train_and_predict_what_one_rank_predicts(tmp_path):
         np.testing.assert_allclose(found[1][key], value, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_stored_bounds_are_used_without_a_word(tmp_path):
     write_job(tmp_path, blocks())
@@ -46,6 +47,7 @@ def test_stored_bounds_are_used_without_a_word(tmp_path):
     assert "partition" not in done.stdout + done.stderr
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_wrong_job_is_one_line_and_code_2(tmp_path, ranks):
