@@ -81,7 +81,7 @@ def compare(rng, comm, layer, graph, in_channels, out_channels) -> None:
         check(found, wanted, graph.mine)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("directed", "transfer", "dtype"),
     [

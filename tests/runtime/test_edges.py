@@ -247,7 +247,7 @@ def test_attention_of_half_rows(rng, transfer, additive, kind):
     close([each[0] for each in found], task.out, kind)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("ranks", "transfer"), WORLDS)
 @pytest.mark.parametrize("name", cases.CASES)
 def test_maxima_their_ties_and_their_adjoint(rng, name, ranks, transfer):
@@ -283,7 +283,7 @@ def test_maxima_their_ties_and_their_adjoint(rng, name, ranks, transfer):
     close(Played(case, transfer, back=True).run(layout, fill, back), wanted, kind)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("ranks", "transfer"), WORLDS)
 @pytest.mark.parametrize("name", cases.CASES)
 def test_weights_and_dot_products_by_head(rng, name, ranks, transfer):

@@ -88,7 +88,7 @@ PYTHON = {
         "mgg_hpc/runtime/mpi.py",
         "total = parts[0].astype(wide)",
         "total = parts[0].copy()",
-        ("mpi/test_sums.py",),
+        ("mpi/test_mpi.py",),
         2,
     ),
     "an error that the lowest rank alone hears of": Fault(
