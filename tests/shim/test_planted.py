@@ -252,7 +252,7 @@ def look(library: Path, by: str, seed: list[int], turns: int, width: int = 33, c
 
 @pytest.mark.parametrize("by", long_except(sorted({fault.by for fault in FAULTS.values()}), "halo"))
 def test_nothing_is_found_where_no_fault_is_planted(rng, shim, by):
-    assert look(shim.folder / "_cuda.so", by, list(rng.bytes(4)), 3) == "unnoticed"
+    assert look(shim.folder / "_cuda.so", by, list(rng.bytes(4)), 2) == "unnoticed"
 
 
 @pytest.mark.parametrize("name", long_except(FAULTS, *BY_MAKE_TEST))

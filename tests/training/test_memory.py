@@ -149,7 +149,8 @@ def test_what_is_predicted_is_what_training_takes(large, name):
     there, still, peak = json.loads(done.stdout)
     assert there + still == pytest.approx(peak, rel=0.15)
     assert still > 60e6
-    assert still == pytest.approx(peak - there, rel=0.15, abs=16e6)  # without what libraries hold
+    # Without what libraries hold. Products of half rows take some 25 MB of oneDNN's, on some processors and not always.
+    assert still == pytest.approx(peak - there, rel=0.15, abs=32e6 if name == "halves" else 16e6)
 
 
 @pytest.fixture
