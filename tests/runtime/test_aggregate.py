@@ -253,9 +253,8 @@ def test_nothing_is_read_from_other_rows(rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isa", long_except(OTHERS, *OTHERS[-1:]))
-def test_the_other_instruction_sets(rng, isa, pytestconfig):
+def test_the_other_instruction_sets(rng, isa):
     """A part of the table again, forced: which kernels run is chosen when a process starts."""
-    tier = ["--tier", "test"] if pytestconfig.getoption("--tier") == "test" else []
     drawn = rng.permutation([name for name in cases.CASES if name != "hub"])[:2]
     tests = f"(hub or {' or '.join(drawn)}) and not instruction or test_random"
     here = Path(__file__).parent
@@ -268,7 +267,7 @@ def test_the_other_instruction_sets(rng, isa, pytestconfig):
             "-q",
             "-p",
             "no:cacheprovider",
-            *tier,
+            "--tier=test",
             __file__,
             *others,
             "-k",

@@ -36,11 +36,21 @@ def python(environment, rows, *arguments):
     )
 
 
-def again(environment, rows, chosen, *files):
-    """Run tests again. -s: a sanitizer writes its report as the process ends, which pytest would keep."""
+def again(environment, rows, chosen, *words):
+    """Run tests again: options of pytest and files of tests.
+
+    -s: a sanitizer writes its report as the process ends, which pytest would keep.
+    """
     plugin = ["-p", "no:cacheprovider", "-p", "tight_rows", "-s", "-q"]
     done = python(
-        environment, rows, "-m", "pytest", *plugin, "-k", chosen, *(ROOT / "tests" / f for f in files)
+        environment,
+        rows,
+        "-m",
+        "pytest",
+        *plugin,
+        "-k",
+        chosen,
+        *(w if w[0] == "-" else ROOT / "tests" / w for w in words),
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
@@ -53,7 +63,7 @@ def test_the_sanitized_extension_is_the_one_that_loads(sanitized):
 def test_the_table_of_hard_cases(rng, sanitized):
     """Half of the cases, drawn anew in each run."""
     chosen = f"{FEWER} and not instruction_sets and {cases.without_half(rng)}"
-    again(sanitized, "heap", chosen, "runtime/test_aggregate.py")
+    again(sanitized, "heap", chosen, "--tier=test", "runtime/test_aggregate.py")
 
 
 def test_floors_draws_and_orders(sanitized):

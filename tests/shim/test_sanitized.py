@@ -19,7 +19,7 @@ TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.long
 SUMS = ("aggregate_float32", "aggregate_float16", "aggregate_bfloat16")
 
-# Operations over every case, at types and widths that are drawn anew in each run; and the exercises.
+# Operations over half of the cases, which are drawn anew in each run as types and widths are; and the exercises.
 RUN = """
 import json, sys
 import numpy as np
@@ -31,9 +31,9 @@ from shim.test_table import gather
 
 engine, rng = Engine.shim(Path(sys.argv[1])), np.random.default_rng(json.loads(sys.argv[2]))
 for operation in json.loads(sys.argv[3]):
-    for case in cases.CASES:
+    for case in rng.permutation(list(cases.CASES))[: (len(cases.CASES) + 1) // 2]:
         dtype = "float32" if operation == "softmax" else str(rng.choice(list(table.DTYPES)))
-        line = table.Entry(operation, dtype, int(rng.choice(cases.WIDTHS)), case)
+        line = table.Entry(operation, dtype, int(rng.choice(cases.WIDTHS)), str(case))
         print(line, file=sys.stderr)
         table.check(engine, line, rng)
 for width in (1, 33):

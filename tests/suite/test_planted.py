@@ -112,19 +112,19 @@ HOST = {
         "cuda/stages_host.h",
         "  pending.store(schedule.hubs[block.hub].slots, std::memory_order_relaxed);  // for the next call\n",
         "",
-        ("runtime/test_aggregate.py",),
+        ("runtime/test_aggregate.py::test_sums_are_within_the_error_bound",),
     ),
     "a staging that is used in every call": Fault(
         "cuda/exchange_host.cpp",
         "layout_.staging + (call_ & 1) * layout_.staging_bytes",
         "layout_.staging",
-        ("runtime/test_aggregate.py",),
+        ("runtime/test_aggregate.py::test_staging_is_used_in_turn",),
     ),
     "the maximum of no edges": Fault(
         "cuda/aggregate_host.cpp",
         "  if (call.reduce == Reduce::max && degree == 0) sum.template clear<Sum>();\n",
         "",
-        ("runtime/test_aggregate.py",),
+        ("runtime/test_aggregate.py::test_means_and_maxima",),
     ),
     "random numbers with one half of the key": Fault(
         "cuda/philox_host.h", "w0 = high2 ^ w1 ^ k0", "w0 = high2 ^ w1 ^ k1", ("nn/test_random.py",)
@@ -133,7 +133,7 @@ HOST = {
         "cuda/attention_host.cpp",
         "target = at_source ? there[i] : here;",
         "target = here;",
-        ("runtime/test_edges.py",),
+        ("runtime/test_edges.py::test_attention_and_its_gradients",),
     ),
 }
 
