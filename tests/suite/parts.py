@@ -56,16 +56,13 @@ def one_by_one() -> Part:
     return Part("long one by one", (*PYTEST, "--tier", "long", "-m", "not mpi", *ONE_BY_ONE), seed="new")
 
 
-def over_mpi(group: str, ranks: int, tier: str = "") -> Part:
-    """Return the part that runs the MPI tests of a tier, by default the group's.
-
-    A rank that fails ends the others (-m mpi4py, -x): they wait for it.
-    """
+def over_mpi(tier: str, ranks: int) -> Part:
+    """Return the part that runs the MPI tests. A rank that fails ends the others (-m mpi4py, -x): they wait for it."""
     return Part(
-        f"{group} MPI {ranks}",
-        (str(Path(PYTHON).with_name("mpiexec")), "-n", str(ranks), *_ranks(tier or group), "tests/mpi"),
+        f"{tier} MPI {ranks}",
+        (str(Path(PYTHON).with_name("mpiexec")), "-n", str(ranks), *_ranks(tier), "tests/mpi"),
         PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"},
-        seed=seed_of(group),
+        seed=seed_of(tier),
     )
 
 
@@ -97,8 +94,7 @@ GROUPS: dict[str, list[Part]] = {
         Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False, seed=""),
         units("long"),
         one_by_one(),
-        # All combinations on 2 ranks, and on the other numbers of ranks those of `make test`, drawn anew.
-        *(over_mpi("long", ranks, "long" if ranks == 2 else "test") for ranks in (1, 2, 3, 4)),
+        *(over_mpi("long", ranks) for ranks in (1, 2, 3, 4)),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),
     ],
 }
