@@ -19,7 +19,8 @@ TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.long
 SUMS = ("aggregate_float32", "aggregate_float16", "aggregate_bfloat16")
 
-# Operations over half of the cases, which are drawn anew in each run as types and widths are; and the exercises.
+# Operations over half of the cases, which are drawn anew in each run as types and widths are, or one operation over all
+# cases; and the exercises.
 RUN = """
 import json, sys
 import numpy as np
@@ -30,8 +31,9 @@ from gpu.engine import Engine
 from shim.test_table import gather
 
 engine, rng = Engine.shim(Path(sys.argv[1])), np.random.default_rng(json.loads(sys.argv[2]))
-for operation in json.loads(sys.argv[3]):
-    for case in rng.permutation(list(cases.CASES))[: (len(cases.CASES) + 1) // 2]:
+operations, names = json.loads(sys.argv[3]), list(cases.CASES)
+for operation in operations:
+    for case in names if len(operations) == 1 else rng.permutation(names)[: (len(names) + 1) // 2]:
         dtype = "float32" if operation == "softmax" else str(rng.choice(list(table.DTYPES)))
         line = table.Entry(operation, dtype, int(rng.choice(cases.WIDTHS)), str(case))
         print(line, file=sys.stderr)
