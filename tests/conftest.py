@@ -1,4 +1,4 @@
-"""What all tests share: the graphs of MGG_DATA, what they need of the machine, and the kernels over the shim."""
+"""Fixtures of all tests: the graphs of MGG_DATA, requirements on the machine, and the kernels over the shim."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_labels_that_outputs_do_not_fit_are_refused_on_all_ranks(rng, comm):
         out, y = torch.zeros(graph.rows, 3), graph.y
         graph.y = y.int()
         assert math.isclose(graph.loss(out, F.cross_entropy).item(), math.log(3), rel_tol=1e-6)
-        # Of the lowest rank that has such labels: its own may lack the third class.
+        # The lowest rank that fails reports the labels of its own rows, which may lack the third class.
         with pytest.raises(mgg.InputError, match=r"1 outputs, but the labels are of [23] classes"):
             graph.loss(out[:, :1], F.cross_entropy)
         with pytest.raises(mgg.InputError, match=r"graph.y is torch.float32 \[n\]; expected integers"):

@@ -198,7 +198,7 @@ FAULTS = {
     ),
 }
 
-# Of the kinds of faults those that `make test` plants; `make test-long` plants all.
+# The faults that `make test` plants; `make test-long` plants all of them.
 BY_MAKE_TEST = (
     "a wrong buffer",
     "a credit that nobody waits for",

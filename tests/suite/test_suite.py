@@ -21,7 +21,7 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.mark.parametrize("strength", [0, 1, 2, 3])
 def test_a_sample_has_every_tuple_of_values(rng, strength):
-    """Of a random part of all combinations of four parameters; and fewer combinations than there are."""
+    """The grid is a random part of all combinations of four parameters; the sample is smaller than the grid."""
     every = list(itertools.product(*(range(size) for size in (5, 4, 3, 2))))
     combinations = [every[at] for at in rng.permutation(len(every))[: len(every) * 3 // 4]]
     named = [[(f"p{i}", str(value)) for i, value in enumerate(each)] for each in combinations]
@@ -252,7 +252,7 @@ def test_names_of_parts_are_different_and_unknown_ones_are_refused(capsys):
 
 
 def test_coverage_is_compared_by_lines_and_by_branches():
-    """Of a function of four lines, the second of which branches, one run takes both ways and the other one."""
+    """Line 2 of a.py branches: the whole run takes both ways, the part only one of them."""
     whole = {"a.py": {(-1, 1), (1, 2), (2, 3), (2, 4), (3, 4), (4, -1)}, "b.py": {(-1, 7), (7, -1)}}
     part = {"a.py": {(-1, 1), (1, 2), (2, 4), (4, -1)}, "c.py": {(-1, 1)}}
     assert coverage_of.comparison(whole, part) == [
