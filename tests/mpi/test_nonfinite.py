@@ -58,6 +58,7 @@ def job(comm, folder) -> Callable[..., Job]:
             "graph": {"file": str(folder / "g.h5")},
             "model": model,
             "train": {"epochs": 6, "seed": 5} | train,
+            "plan": {"transfer": "direct"},  # "auto" may take another one for the second of two jobs: other bits
         }
         return build(config.from_tree(tree, "test"), of)
 
