@@ -27,7 +27,7 @@ from rich.table import Table
 from mgg_hpc.data import generate, store
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import WRONG_INPUT, InputError
-from mgg_hpc.tools.bench import machine
+from mgg_hpc.tools.bench.harness import machine
 
 MGG = Path(sys.executable).with_name("mgg")
 PARTS = ("plan", "epoch", "memory", "help")
@@ -49,7 +49,7 @@ def plan(graph: Graph, ranks: int, turns: int) -> dict[str, Any]:
     from mgg_hpc.plan import adjacency, ranges, workload
     from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
     from mgg_hpc.runtime.backends.base import Options
-    from mgg_hpc.runtime.backends.serial import SerialBackend, World
+    from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
 
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(everywhere)})

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from .errors import InputError
     from .nn.api import from_dgl, from_networkx, from_pyg, from_scipy
     from .nn.api import open_graph as open
-    from .nn.extend import extend
-    from .nn.gradients import allreduce_gradients
-    from .nn.opened import OpenGraph
-    from .nn.random import manual_seed
-    from .nn.recompute import recomputed
+    from .nn.autograd.recompute import recomputed
+    from .nn.graph.dist_graph import DistGraph
+    from .nn.graph.extend import extend
+    from .nn.graph.gradients import allreduce_gradients
+    from .nn.layers.random import manual_seed
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DistGraph",
     "InputError",
-    "OpenGraph",
     "allreduce_gradients",
     "extend",
     "from_dgl",
@@ -42,16 +42,16 @@ __all__ = [
 # Where each name is, and what it is called there.
 _PLACES = {
     "InputError": ("errors", "InputError"),
-    "OpenGraph": ("nn.opened", "OpenGraph"),
-    "allreduce_gradients": ("nn.gradients", "allreduce_gradients"),
-    "extend": ("nn.extend", "extend"),
+    "DistGraph": ("nn.graph.dist_graph", "DistGraph"),
+    "allreduce_gradients": ("nn.graph.gradients", "allreduce_gradients"),
+    "extend": ("nn.graph.extend", "extend"),
     "from_dgl": ("nn.api", "from_dgl"),
     "from_networkx": ("nn.api", "from_networkx"),
     "from_pyg": ("nn.api", "from_pyg"),
     "from_scipy": ("nn.api", "from_scipy"),
-    "manual_seed": ("nn.random", "manual_seed"),
+    "manual_seed": ("nn.layers.random", "manual_seed"),
     "open": ("nn.api", "open_graph"),
-    "recomputed": ("nn.recompute", "recomputed"),
+    "recomputed": ("nn.autograd.recompute", "recomputed"),
 }
 
 

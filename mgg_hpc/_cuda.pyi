@@ -1,4 +1,4 @@
-"""The native module for GPUs: plans in device memory, kernels over them, and what the GPU holds (cuda/module_cuda.cpp).
+"""The native module for GPUs: plans in device memory, kernels over them, and what the GPU holds (module_cuda.cpp).
 
 Arrays of rows, edges and ids are addresses in device memory, which `runtime.backends.cuda` has checked; plans come as
 NumPy arrays. Launches are asynchronous, on the stream of their Geometry. A failing CUDA call raises RuntimeError.

@@ -1,4 +1,4 @@
-"""The native module: schedules, aggregation and random draws for the cores of one host (cuda/module_host.cpp).
+"""The native module: schedules, aggregation and random draws for the cores of one host (cuda/python/module_host.cpp).
 
 Arrays are NumPy's or torch's CPU tensors, read and written in place; a wrong shape, stride or alignment raises
 ValueError. "T" below is float32 or float64, the same in all arguments of a call.
@@ -18,17 +18,17 @@ class PointerTransport:
         """Of the transport, for `HaloExchange` and `Schedule`."""
 
 class HaloExchange:
-    """Moves each distinct remote row once a call, in waves (cuda/exchange_host.h).
+    """Moves each distinct remote row once a call, in rounds (cuda/runtime/halo_exchange.h).
 
-    send_rows: int32. send_counts, send_places, receive_counts: int64 [waves * size]. staging: address of symmetric
-    memory of 2 * staging_bytes; signals: of signal_count(waves, size) zeros of 8 bytes. transport: its address.
+    send_rows: int32. send_counts, send_places, receive_counts: int64 [rounds * size]. staging: address of symmetric
+    memory of 2 * staging_bytes; signals: of signal_count(rounds, size) zeros of 8 bytes. transport: its address.
     """
 
     def __init__(
         self,
         rank: int,
         size: int,
-        waves: int,
+        rounds: int,
         send_rows: Any,
         send_counts: Any,
         send_places: Any,
@@ -44,7 +44,7 @@ class HaloExchange:
     def take_rows_pushed(self) -> int:
         """Rows that this rank has pushed since it was asked last."""
 
-def signal_count(waves: int, size: int) -> int:
+def signal_count(rounds: int, size: int) -> int:
     """Words of 8 bytes that an exchange needs."""
 
 class Schedule:
@@ -91,7 +91,7 @@ class Schedule:
 
         addresses uint64 [P], counts int64 [P]: row 0 and number of rows of each PE. weight A [E] or None. out
         [destinations, dim], rows padded to 16 bytes. scale A [destinations], bias A [dim], or None; A is float32, for
-        rows of float64 float64. exchange: of a plan with waves; arrived: what it has moved is summed, and nothing is
+        rows of float64 float64. exchange: of a plan with rounds; arrived: what it has moved is summed, and nothing is
         exchanged. transport: its address for a schedule with gets, else 0.
         """
     # The same for rows of other types; halves are passed as uint16.
@@ -144,7 +144,7 @@ def struct_sizes() -> list[int]:
     """Bytes of Chunk and Segment."""
 
 def rabbit_order(indptr: Any, indices: Any, order: Any, inside: Any) -> None:
-    """Communities in a row (cuda/order_host.cpp).
+    """Communities in a row (cuda/cpu/order.cpp).
 
     indptr int64 [N + 1], indices int32 [E]: a symmetric pattern. order int64 [N] is filled with a permutation,
     new -> old; inside int64 [N] with the number of each row's edges to its own community. Raises ValueError for

@@ -1,4 +1,4 @@
-"""A symmetric heap over OpenSHMEM, and how rows move between PEs (cuda/module_shmem.cpp).
+"""A symmetric heap over OpenSHMEM, and how rows move between PEs (cuda/python/module_shmem.cpp).
 
 Addresses are plain numbers. Whatever is called before `start`, beside `version` and `started`, raises RuntimeError.
 """
@@ -28,4 +28,4 @@ def barrier() -> None:
     """Wait until all PEs' stores, gets and puts are done. Collective."""
 
 def transport_address() -> int:
-    """Of the mgg::Transport (cuda/include/mgg/transport_host.h) that _host's schedules take."""
+    """Of the mgg::Transport (cuda/runtime/transport_host.h) that _host's schedules take."""

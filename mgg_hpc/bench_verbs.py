@@ -25,7 +25,7 @@ def bench() -> None:
 def bench_options(command: Any) -> Any:
     """The options that all benchmarks have."""
     pages, threads = click.Choice(["huge", "small"]), click.IntRange(1, 1024)
-    each = "Of each contestant."
+    each = "Of each worker."
     for option in (
         click.option("--plot", type=Output, help="Draw the figures into this file (.png, .svg)."),
         click.option("--table", type=Output, help="Write them as Markdown to this file."),
@@ -82,7 +82,7 @@ def bench_aggregate(context: click.Context, graphs: tuple[str, ...], **options: 
     GRAPHS are rmat:SCALE[:EDGE_FACTOR], uniform:SCALE[:EDGE_FACTOR], graph files (.h5) or archives (.npz).
     [default: rmat:18:16; on a GPU rmat:20:16 and uniform:20:16]
     """
-    from .tools.bench.aggregate import process_aggregate
+    from .tools.bench.aggregate.cpu import process_aggregate
 
     said = click.core.ParameterSource.COMMANDLINE
     given = frozenset(name for name in options if context.get_parameter_source(name) is said)
@@ -126,7 +126,7 @@ def bench_epoch(context: click.Context, graphs: tuple[str, ...], **options: Any)
     GRAPHS are as in `mgg bench aggregate`; features and labels are drawn. [default: rmat:17:12; on a GPU
     rmat:20:16]
     """
-    from .tools.bench.epoch import process_epoch
+    from .tools.bench.epoch.cpu import process_epoch
 
     said = click.core.ParameterSource.COMMANDLINE
     given = frozenset(name for name in options if context.get_parameter_source(name) is said)
@@ -167,10 +167,10 @@ def bench_overlap(device: str, **options: Any) -> int:
     [default: rmat:17:16; on a GPU uniform:20:16]
     """
     if device == "cuda":
-        from .tools.bench.device_overlap import run_overlap
+        from .tools.bench.overlap.gpu import run_overlap
 
         return run_overlap(**options)
-    from .tools.bench.overlap import process_overlap
+    from .tools.bench.overlap.cpu import process_overlap
 
     return process_overlap(**options)
 
@@ -200,7 +200,7 @@ def bench_profile(device: str, **options: Any) -> int:
 
     Needs NVIDIA's Nsight Compute (ncu). GRAPH is as in `mgg bench aggregate`. [default: rmat:20:16]
     """
-    from .tools.bench.device_profile import run_profile
+    from .tools.bench.profile.gpu import run_profile
 
     return run_profile(**options)
 
@@ -237,7 +237,7 @@ def bench_huge(device: str, **options: Any) -> int:
 
     Features and edges are drawn on the GPU. A layer is a matrix product, and sums of its rows over the edges.
     """
-    from .tools.bench.device_huge import run_huge
+    from .tools.bench.huge.gpu import run_huge
 
     return run_huge(**options)
 
@@ -287,7 +287,7 @@ def bench_sweep(device: str, **options: Any) -> int:
 
     GRAPH is as in `mgg bench aggregate`. [default: uniform:20:16]
     """
-    from .tools.bench.device_sweep import run_sweep
+    from .tools.bench.sweep.gpu import run_sweep
 
     return run_sweep(**options)
 
@@ -309,7 +309,7 @@ def bench_start(**options: Any) -> int:
 
     GRAPH is as in `mgg bench aggregate`. [default: rmat:21:26, a hundred million edges]
     """
-    from .tools.bench.start import run_start
+    from .tools.bench.startup import run_start
 
     return run_start(**options)
 
@@ -319,6 +319,6 @@ def bench_start(**options: Any) -> int:
 @click.argument("picture", type=Output)
 def bench_draw(document: Path, picture: Path) -> None:
     """Draw what a benchmark wrote with --json into a picture (.png, .svg): where it ran there may be no matplotlib."""
-    from .tools.bench.plots import draw_again
+    from .tools.bench.pictures import draw_again
 
     draw_again(document, picture)

@@ -55,7 +55,7 @@ def shim(require) -> Any:
 @pytest.fixture(scope="session")
 def engine(shim) -> Any:
     """A gpu.engine.Engine: the shim as what the table of cases runs on."""
-    from gpu.engine import Engine
+    from gpu.pes.engine import Engine
 
     return Engine.shim(shim.folder / "_cuda.so")
 

@@ -15,11 +15,11 @@ from torch_geometric.utils import softmax
 from mgg_hpc import reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
-from mgg_hpc.nn import conv
-from mgg_hpc.nn.distribute import Part, adjacency_of
-from mgg_hpc.nn.graph import GraphHandle
-from mgg_hpc.nn.perceptron import MLP
-from mgg_hpc.nn.transfer import routed
+from mgg_hpc.nn.graph.handle import GraphHandle
+from mgg_hpc.nn.graph.loading import Part, adjacency_of
+from mgg_hpc.nn.graph.transfer import routed
+from mgg_hpc.nn.layers import conv
+from mgg_hpc.nn.layers.perceptron import MLP
 from mgg_hpc.nn.workspace import accumulator
 from mgg_hpc.runtime.backends.base import Geometry
 

@@ -13,7 +13,7 @@ from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import exchange, mpi
 from mgg_hpc.runtime.backends.base import Geometry
-from mgg_hpc.runtime.backends.host import padded
+from mgg_hpc.runtime.backends.host.kernels import padded
 
 TRANSFERS = ("direct", "get", "halo")
 GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
@@ -22,7 +22,7 @@ GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
 def planned(comm, case, transfer):
     """This rank's plan, with the places of its edges."""
     plan = workload.build(comm.rank, case.bounds, *case.part(comm.rank), GEOMETRY.ps, keep_edges=True)
-    return exchange.halo_in_waves(comm, plan)[0] if transfer == "halo" else replace(plan, transfer=transfer)
+    return exchange.halo_in_rounds(comm, plan)[0] if transfer == "halo" else replace(plan, transfer=transfer)
 
 
 def check_sums(rng, comm, backend, name, transfer):

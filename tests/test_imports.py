@@ -1,11 +1,13 @@
-"""Floors import only from floors below them; and `mgg --help` loads nothing large."""
+"""Modules import only from floors below theirs, and in no circle; folders are small; `mgg --help` loads little."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,10 @@ FLOORS = ["data", "plan", "runtime", "nn", "training", "tools"]  # from the grou
 GROUND = ["__init__", "errors", "config", "reference"]  # what every floor may stand on
 DOOR = "nn"  # what the package itself offers, to be loaded when it is asked for
 COMMAND_LINE = ["__main__", "bench_verbs", "verbs"]  # stands on top
-NATIVE = (
-    "_host",
-    "_cuda",
-)  # reached through the seam alone; `mgg doctor` looks at it too, and orders need no ranks
+# Reached through the seam alone; `mgg doctor` looks at it too, and orders need no ranks.
+NATIVE = ("_host", "_cuda", "_shmem")
+MOST_FILES = 16  # of a folder
+SOURCES = (".py", ".pyi", ".h", ".cpp", ".cu", ".cuh", ".cmake", ".pml", ".csv")
 LARGE = ["torch", "mpi4py", "h5py", "numpy", "scipy", "sklearn", "safetensors", "rich"]
 
 
@@ -73,6 +75,53 @@ def modules() -> dict[str, str]:
     return {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path.read_text() for path in files}
 
 
+def imports_of_all(texts: dict[str, str]) -> dict[str, set[str]]:
+    """The modules that each module imports from, those for type checkers included."""
+    names = {name.removesuffix(".__init__") for name in texts}
+
+    def module_of(target: str) -> str:
+        if target in names or target in NATIVE:
+            return target
+        return module_of(target.rpartition(".")[0]) if target else "__init__"
+
+    return {
+        name.removesuffix(".__init__"): {module_of(target) for target in imported(text, name)}
+        for name, text in texts.items()
+    }
+
+
+def circle(texts: dict[str, str]) -> list[str]:
+    """A circle of imports, the first module last too; [] without."""
+    graph = imports_of_all(texts)
+    try:
+        graphlib.TopologicalSorter({name: targets - {name} for name, targets in graph.items()}).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert not circle(modules())
+
+
+def test_the_check_sees_a_circle():
+    texts = {
+        "__init__": "",
+        "plan.a": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import B",
+        "plan.b": "def f():\n    from ..plan import c",
+        "plan.c": "from . import a",
+    }
+    assert set(circle(texts)) == {"plan.a", "plan.b", "plan.c"}
+    assert not circle(texts | {"plan.c": "from .. import __version__"})
+
+
+def test_no_folder_has_too_many_files():
+    root, counts = PACKAGE.parent, Counter()
+    for folder in ("mgg_hpc", "cuda", "tests"):
+        counts.update(str(path.parent) for path in (root / folder).rglob("*") if path.suffix in SOURCES)
+    assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
+
+
 def test_floors_are_what_the_package_holds():
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == set(FLOORS)
@@ -95,13 +144,13 @@ def test_no_module_imports_from_a_floor_above():
     [
         ("plan.workload", "from ..runtime import mpi", "runtime.mpi"),
         ("data.readers.npz", "from ...plan.ranges import owner_of", "plan.ranges.owner_of"),
-        ("data.readers.__init__", "from ...nn import conv", "nn.conv"),
-        ("nn.conv", "def f():\n    import mgg_hpc.training.train", "training.train"),
+        ("data.readers.__init__", "from ...nn.layers import conv", "nn.layers.conv"),
+        ("nn.layers.conv", "def f():\n    import mgg_hpc.training.train", "training.train"),
         ("runtime.mpi", "def f():\n    from mgg_hpc import tools", "tools"),
         ("config", "from .data import graph", "data.graph"),
         ("tools.clean", "from .. import __main__", "__main__"),
-        ("nn.random", "def f():\n    from .. import _host", "_host"),
-        ("tools.bench.aggregate", "from ... import _cuda", "_cuda"),
+        ("nn.layers.random", "def f():\n    from ... import _host", "_host"),
+        ("tools.bench.aggregate.cpu", "from .... import _cuda", "_cuda"),
         ("errors", "if True:\n    from . import training as t", "training"),
         ("__init__", "from .training import train", "training.train"),
     ],
@@ -116,7 +165,7 @@ def test_the_check_sees_violations(module, text, target):
     [
         ("training.train", "from ..nn.graph import GraphHandle\nfrom . import report\nimport torch"),
         ("data.store", "from .header import DIGEST\nfrom ..errors import InputError"),
-        ("runtime.backends.host", "def f():\n    from ... import _host"),
+        ("runtime.backends.host.kernels", "def f():\n    from ... import _host"),
         ("tools.doctor", "from .. import __version__"),
         ("__init__", "if TYPE_CHECKING:\n    from .nn.api import open_graph as open"),
         ("__main__", "from .training.train import process_train"),

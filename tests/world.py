@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from mgg_hpc.plan import waves, workload
+from mgg_hpc.plan import halo, workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Geometry, Options
-from mgg_hpc.runtime.backends.host import padded
-from mgg_hpc.runtime.backends.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.host.kernels import padded
+from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
 
 SMALL = Geometry(ps=2, dist=2, wpb=1)  # blocks of 2 edges: more than 8 make a hub, and every case has some
 
@@ -64,9 +64,9 @@ def play(
 
 
 def plans_of(case, ps, transfer, count=3):
-    """The plan of every rank; with "halo" they know of each other what crosses, in waves of a few rows each."""
+    """The plan of every rank; with "halo" they know of each other what crosses, in rounds of a few rows each."""
     ranks = len(case.bounds) - 1
     plans = [workload.build(r, case.bounds, *case.part(r), ps, keep_edges=True) for r in range(ranks)]
     if transfer != "halo":
         return [replace(plan, transfer=transfer) for plan in plans]
-    return [plan for plan, _ in waves.of_all_ranks(plans, count)]
+    return [plan for plan, _ in halo.of_all_ranks(plans, count)]

@@ -32,7 +32,7 @@ class BlockDigests:
         self._hasher, self._room = xxhash.xxh3_64(), BLOCK
 
     def update(self, piece: np.ndarray) -> list[int]:
-        """Of the blocks that end within these bytes, contiguous uint8."""
+        """Return the digests of the blocks that end within these bytes, contiguous uint8."""
         found: list[int] = []
         start = 0
         while start < len(piece):
@@ -44,7 +44,7 @@ class BlockDigests:
         return found
 
     def rest(self) -> list[int]:
-        """Of the block that has begun, if one has; what comes next begins another."""
+        """Return the digest of the last, incomplete block, if there is one, and begin a new block."""
         if self._room == BLOCK:
             return []
         found = [self._hasher.intdigest()]

@@ -18,12 +18,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from . import checks, schema
+from .atomic_write import replacement, reserve
 from .checked import CheckedFile
 from .digest import byte_slices, digests
 from .graph import Graph, SparseRows
 from .header import DIGEST, read_header
 from .structure import ArraySource, check
-from .whole import replacement, reserve
 
 # HDF5 checksums its own structures in the formats since 1.8, which makes of a damaged file an error; in older
 # ones, and in strings of variable length, damage sends the library into endless loops and wild reads.

@@ -48,7 +48,7 @@ def imbalance(part: EdgeSlice) -> int:
 
 
 def _signed_hashes(part: EdgeSlice) -> tuple[np.ndarray, np.ndarray]:
-    """Of each edge, the hash of its unordered ends and weight, and the same with the direction's sign."""
+    """Return for each edge the hash of its unordered ends and weight, and that hash with the direction's sign."""
     v, u = part.destinations.astype(np.uint64), part.sources.astype(np.uint64)
     key = _mix(_mix(np.minimum(u, v)) + np.maximum(u, v))
     if part.weight is not None:

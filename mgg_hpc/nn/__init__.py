@@ -1,6 +1,7 @@
 """Distributed aggregation made differentiable: layers and models.
 
-Layers are named as PyG names them, and take this rank's rows and the graph: conv(x, graph).
+Layers are named as PyG names them, and take this rank's rows and the graph: conv(x, graph). Module `aggregation` has
+what layers are made of.
 """
 
 from __future__ import annotations
@@ -9,26 +10,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .conv import GATConv, GCNConv, GINConv, SAGEConv
-    from .norms import BatchNorm
-    from .perceptron import MLP
-    from .random import Dropout
+    from .autograd import aggregation
+    from .layers.conv import GATConv, GCNConv, GINConv, SAGEConv
+    from .layers.norms import BatchNorm
+    from .layers.perceptron import MLP
+    from .layers.random import Dropout
 
-__all__ = ["MLP", "BatchNorm", "Dropout", "GATConv", "GCNConv", "GINConv", "SAGEConv"]
+__all__ = ["MLP", "BatchNorm", "Dropout", "GATConv", "GCNConv", "GINConv", "SAGEConv", "aggregation"]
 
 _MODULES = {
-    "MLP": "perceptron",
-    "BatchNorm": "norms",
-    "Dropout": "random",
-    "GATConv": "conv",
-    "GCNConv": "conv",
-    "GINConv": "conv",
-    "SAGEConv": "conv",
+    "MLP": "layers.perceptron",
+    "BatchNorm": "layers.norms",
+    "Dropout": "layers.random",
+    "GATConv": "layers.conv",
+    "GCNConv": "layers.conv",
+    "GINConv": "layers.conv",
+    "SAGEConv": "layers.conv",
 }
 
 
 def __getattr__(name: str) -> Any:
     """PEP 562: a layer's module is loaded when it is first asked for."""
+    if name == "aggregation":
+        return importlib.import_module(".autograd.aggregation", __name__)
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)

@@ -16,8 +16,8 @@ from ..data.graph import Graph, SparseRows
 from ..errors import InputError
 from ..runtime import backends, mpi
 from ..runtime.backends import Request
-from .distribute import Part, check_symmetric, load_part, sliced
-from .opened import OpenGraph
+from .graph.dist_graph import DistGraph
+from .graph.loading import Part, check_symmetric, load_part, sliced
 from .workspace import row_format
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -43,7 +43,7 @@ def open_graph(
     transfer: str = "auto",
     widest: int | None = None,
     comm: Any = None,
-) -> OpenGraph:
+) -> DistGraph:
     """This rank's part of a graph file, ready for layers; alone, the whole graph. Collective.
 
     backend: "auto", "serial", "shm", "shmem" or "cuda", as run.backend of a job. dtype: of rows; parameters of half
@@ -68,7 +68,7 @@ def from_scipy(
     val: ArrayLike | None = None,
     test: ArrayLike | None = None,
     **options: Unpack[Options],
-) -> OpenGraph:
+) -> DistGraph:
     """The graph of a SciPy sparse matrix [N, N], which each rank passes: row i lists the sources of i's in-edges.
 
     Its values are their weights, unless all are 1. x: [N, F], dense or sparse. y: integers [N], -1 where unlabelled,
@@ -78,7 +78,7 @@ def from_scipy(
     return _taken(lambda: libraries.from_scipy(matrix, x, y, train=train, val=val, test=test), options)
 
 
-def from_pyg(data: Any, **options: Unpack[Options]) -> OpenGraph:
+def from_pyg(data: Any, **options: Unpack[Options]) -> DistGraph:
     """The graph of a torch_geometric Data, which each rank passes: edge_index, edge_weight, x, y, train_mask and so on.
 
     options: as `open_graph` takes them. Collective. Raises InputError for other objects.
@@ -86,7 +86,7 @@ def from_pyg(data: Any, **options: Unpack[Options]) -> OpenGraph:
     return _taken(lambda: libraries.from_pyg(data), options)
 
 
-def from_dgl(graph: Any, **options: Unpack[Options]) -> OpenGraph:
+def from_dgl(graph: Any, **options: Unpack[Options]) -> DistGraph:
     """The graph of a homogeneous DGLGraph, which each rank passes, with ndata feat, label, train_mask and so on.
 
     edata["weight"] are its weights. options: as `open_graph` takes them. Collective. Raises InputError for others.
@@ -103,7 +103,7 @@ def from_networkx(
     val: ArrayLike | None = None,
     test: ArrayLike | None = None,
     **options: Unpack[Options],
-) -> OpenGraph:
+) -> DistGraph:
     """A networkx graph, which each rank passes. Rows are in the order of graph.nodes, those of x, y and the masks too.
 
     The edge attribute "weight" counts where all edges have it. x, y, train, val, test and options: as `from_scipy`
@@ -112,15 +112,15 @@ def from_networkx(
     return _taken(lambda: libraries.from_networkx(graph, x, y, train=train, val=val, test=test), options)
 
 
-def _taken(take: Callable[[], Graph], options: Options) -> OpenGraph:
-    """Of an object that each rank has. Collective: what one rank refuses, all do."""
+def _taken(take: Callable[[], Graph], options: Options) -> DistGraph:
+    """Open the graph of an object that each rank has. Collective: an object that one rank refuses is refused on all."""
     with mpi.agree(options.get("comm") or mpi.world()):
         graph = take()
     return _opened(graph, options)
 
 
-def _opened(source: Path | Graph, options: Options) -> OpenGraph:
-    """Of a file, or of a graph that each rank has. Collective."""
+def _opened(source: Path | Graph, options: Options) -> DistGraph:
+    """Open a graph file, or a graph that each rank has in memory. Collective."""
     comm = options.get("comm") or mpi.world()
     dtype, widest = options.get("dtype", "float32"), options.get("widest") or 0
     with mpi.agree(comm):
@@ -134,7 +134,7 @@ def _opened(source: Path | Graph, options: Options) -> OpenGraph:
     request = Request(threads=threads, widest=row_format(widest or max(1, part.features), kind))
     made = backends.make(taken, comm, request)
     with backends.closed_on_error(made):
-        return OpenGraph(comm, part, made, kind, options.get("transfer", "auto"), widest)
+        return DistGraph(comm, part, made, kind, options.get("transfer", "auto"), widest)
 
 
 def _part(source: Path | Graph, comm: Any) -> Part:
@@ -153,7 +153,7 @@ def _part(source: Path | Graph, comm: Any) -> Part:
 
 
 def _digests(graph: Graph) -> dict[str, int]:
-    """Of what ranks have to have alike, by what a message calls it."""
+    """Return digests of the arrays that all ranks must have alike, by the name that a message uses."""
     x = graph.x
     features = (x.indptr, x.indices, x.data) if isinstance(x, SparseRows) else (x,)
     fields = {
@@ -169,7 +169,7 @@ def _digests(graph: Graph) -> dict[str, int]:
 
 
 def _digest(arrays: tuple[np.ndarray | None, ...]) -> int:
-    """Of types, shapes and bytes; None counts too."""
+    """Return a digest of the types, shapes and bytes of arrays, of which some may be None."""
     digest = xxhash.xxh3_64()
     for array in arrays:
         if array is None:

@@ -1,4 +1,4 @@
-"""How a GPU kernel is launched: MGG's model of a warp's work, shared memory, warps and blocks (OSDI '23, section 4).
+"""How a GPU kernel is launched: MGG's model of warps, shared memory and CUDA blocks (OSDI '23, sections 5.2 and 6).
 
 The paper's equations, with D values a row:
 
@@ -22,7 +22,7 @@ from .layout import RowFormat
 
 LANES = 32  # of a warp
 PACK = 16  # bytes that a lane loads at once
-RING_ROWS = 4  # cuda/calls_cuda.h; the module's `ring_bytes` is compared when it is loaded
+RING_ROWS = 4  # cuda/gpu/arguments.h; the module's `ring_bytes` is compared when it is loaded
 MOST_BLOCKS = 2**31 - 1  # of a grid
 
 
@@ -89,7 +89,7 @@ LEVELS = {
     "warp": 0,
     "block": 256,
 }  # lanes that get rows together; a warp, or what a row takes of it
-MOST_STAGES = 32  # cuda/calls_cuda.h
+MOST_STAGES = 32  # cuda/gpu/arguments.h
 
 
 def stage_bytes(threads: int, lanes: int, packs: int, rows: int, dist: int) -> int:

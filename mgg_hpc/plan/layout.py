@@ -21,7 +21,7 @@ SEGMENT = np.dtype(
 )
 OWNED, DIRECT, HALO = 0, 1, 2  # Chunk.kind
 
-# What GPUs push to each other (cuda/calls_cuda.h, cuda/device_halo.h).
+# What GPUs push to each other (cuda/gpu/arguments.h, cuda/gpu/halo_plan.h).
 PUSH = np.dtype(
     [
         ("first", "<i8"),

@@ -1,6 +1,6 @@
 """Who owns which rows: contiguous ranges with as many edges each.
 
-MGG's range-constrained binary search (Wang et al., OSDI '23, section 3.2, algorithm 1) finds each split point
+MGG's range-constrained binary search (Wang et al., OSDI '23, section 4.1, algorithm 1) finds each split point
 by a binary search on indptr between the last split and the end. Its listing averages offsets where it means
 row numbers, and adds E/P to the last split, which carries every rounding on to the ranks after. Here the k-th
 split looks for k E / P itself and takes the nearer of the two rows around it.

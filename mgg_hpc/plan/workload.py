@@ -1,6 +1,6 @@
 """What one rank sums: its edges split by owner into chunks, and by destination into segments.
 
-MGG (OSDI '23, section 3): each destination's neighbours are divided into local and remote ones, and each group into
+MGG (OSDI '23, section 4.1): each destination's neighbours are divided into local and remote ones, and each group into
 neighbour partitions of at most ``ps``. Here a group is a chunk (source rows that become readable together), a
 partition is a segment, and schedules only choose the order in which segments are taken.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,38 @@ from ..errors import InputError
 from .layout import CHUNK, DIRECT, OWNED, SEGMENT
 from .ranges import owner_of
 
-if TYPE_CHECKING:
-    from .waves import HaloLists
-
 BLOCK_EDGES = 1 << 20  # taken at a time while a plan is built
+
+
+@dataclass(frozen=True, eq=False)
+class HaloLists:
+    """What crosses in one aggregation, for W rounds and P ranks.
+
+    receive_counts: int64 [W, P], rows that come from each rank in each round. They lie in this rank's staging by round,
+    then rank, then row.
+    send_rows: int32, this rank's rows that others need, by round, then rank. send_counts: int64 [W, P].
+    send_places: int64 [W, P], where they begin in the rank's staging, in rows.
+    capacity: rows of the largest staging of all ranks. most_sent: rows that a rank sends, at most.
+    """
+
+    receive_counts: NDArray[np.int64]
+    send_rows: NDArray[np.int32]
+    send_counts: NDArray[np.int64]
+    send_places: NDArray[np.int64]
+    capacity: int
+    most_sent: int
+
+    @property
+    def rounds(self) -> int:
+        """W."""
+        return len(self.receive_counts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(
+            a.nbytes for a in (self.receive_counts, self.send_rows, self.send_counts, self.send_places)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +64,7 @@ class Plan:
     edge: int64 [E], the place of each edge in the CSR that the plan was made from; None where nobody asked.
     halo: the distinct remote rows, int32 offsets into their owners' rows, ascending for each owner.
     halo_bounds: int64 [P + 1]; owner p's part of ``halo`` is halo_bounds[p] .. halo_bounds[p + 1] - 1.
-    transfer: how remote rows reach the kernel: "direct" or "get" from their owners, "halo" in waves (waves.py);
+    transfer: how remote rows reach the kernel: "direct" or "get" from their owners, "halo" in rounds (rounds.py);
     "none" for a matrix whose rows this rank holds itself. lists: what crosses, with "halo".
     """
 

@@ -23,7 +23,7 @@ _BUS = Path("/sys/bus/pci/devices")
 
 
 @dataclass(frozen=True)
-class Seat:
+class GpuAssignment:
     """A rank's GPU. device: its number among those that this process sees. place: on the bus. ranks: that drive it."""
 
     device: int
@@ -31,7 +31,7 @@ class Seat:
     ranks: int
 
 
-def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> Seat:
+def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> GpuAssignment:
     """Take a GPU, and make it this process's current one. Collective.
 
     share: whether several ranks may drive one GPU. Raises InputError, the same on all ranks, where there are too few.
@@ -53,7 +53,7 @@ def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> Seat:
             raise InputError(f"rank {comm.Get_rank()} cannot use its GPU: {error}") from error
     ranks = [found[at] for (found, _, _), at in zip(seen, taken, strict=True)]
     place = places[mine]
-    return Seat(mine, place, ranks.count(place))
+    return GpuAssignment(mine, place, ranks.count(place))
 
 
 def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
@@ -117,7 +117,7 @@ def near_cores(place: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def stay_near(comm: MPI.Intracomm, seat: Seat) -> None:
+def stay_near(comm: MPI.Intracomm, seat: GpuAssignment) -> None:
     """Keep this process on the cores near its GPU, if no launcher has bound this node's ranks apart. Collective."""
     here, place = mpi.node(comm), seat.place
     mine = cores.affinity()

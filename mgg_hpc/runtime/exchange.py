@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..plan import crossing, waves
+from ..plan import halo
 from ..plan.adjacency import Weight
 from ..plan.ranges import owner_of
-from ..plan.workload import Plan, prefix_sum
+from ..plan.workload import HaloLists, Plan, prefix_sum
 
 
 def transpose(
@@ -45,38 +45,25 @@ def transpose(
     return prefix_sum(degree), destinations[by_source], None if weights is None else weights[by_source]
 
 
-def halo_in_waves(comm: Any, plan: Plan, count: int | None = None) -> tuple[Plan, NDArray[np.int64]]:
-    """The plan with its halo in waves, and where each of its edges stood in ``plan`` (`waves.in_waves`). Collective.
+def halo_in_rounds(comm: Any, plan: Plan, count: int | None = None) -> tuple[Plan, NDArray[np.int64]]:
+    """The plan with its halo in rounds, and where each of its edges stood in ``plan`` (`rounds.in_rounds`). Collective.
 
-    count: of waves, the same on all ranks; GPUs, which cut a wave into chunks, take 1. None: by the largest halo.
+    count: of rounds, the same on all ranks; GPUs, which cut a round into chunks, take 1. None: by the largest halo.
     """
     from mpi4py import MPI
 
-    count = count or waves.wave_count(int(comm.allreduce(len(plan.halo), MPI.MAX)))
-    made, order, requests = waves.in_waves(plan, count)
+    count = count or halo.round_count(int(comm.allreduce(len(plan.halo), MPI.MAX)))
+    made, order, requests = halo.in_rounds(plan, count)
     each = np.full(comm.size, count, dtype=np.int64)
     counts = send(comm, np.ascontiguousarray(requests.counts.T).reshape(-1), each).reshape(-1, count)
     places = send(comm, np.ascontiguousarray(requests.places.T).reshape(-1), each).reshape(-1, count)
     asked = send(comm, np.concatenate(requests.rows), requests.counts.sum(axis=0))
     cuts = np.cumsum(counts.sum(axis=1))[:-1]
-    send_rows, send_counts, send_places = waves.answer(np.split(asked, cuts), counts, places)
+    send_rows, send_counts, send_places = halo.answer(np.split(asked, cuts), counts, places)
     capacity = int(comm.allreduce(int(requests.counts.sum()), MPI.MAX))
     most_sent = int(comm.allreduce(len(send_rows), MPI.MAX))
-    lists = waves.HaloLists(requests.counts, send_rows, send_counts, send_places, capacity, most_sent)
+    lists = HaloLists(requests.counts, send_rows, send_counts, send_places, capacity, most_sent)
     return replace(made, lists=lists), order
-
-
-def adjoint(comm: Any, plan: Plan) -> Plan:
-    """The plan that gives the gradients of a halo in one wave back to their owners (`crossing.adjoint`). Collective."""
-    from mpi4py import MPI
-
-    lists = crossing.lists_of(plan)
-    begins = crossing.adjoint_places(lists)
-    places = send(comm, begins, np.ones(comm.size, dtype=np.int64))
-    capacity = int(comm.allreduce(len(lists.send_rows), MPI.MAX))
-    return crossing.adjoint(
-        plan, places, capacity, int(comm.allreduce(int(lists.receive_counts.sum()), MPI.MAX))
-    )
 
 
 def send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:

@@ -188,7 +188,7 @@ def _handled_by(handler: Any) -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """In the child: have the launcher end its ranks should this process be killed. Runs before exec."""
+    """Have the kernel end this child when its parent is killed. Runs in the child before exec."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

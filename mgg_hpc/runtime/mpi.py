@@ -6,22 +6,18 @@ Nothing here imports torch, and importing this module does not start MPI; `world
 from __future__ import annotations
 
 import atexit
-import gc
-import io
 import os
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import TracebackType
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import FAILED, WRONG_INPUT, InputError
+from ..errors import InputError
 from . import cores, exit_code, find_mpi
+from .exit_code import FailedElsewhere
 from .window import SharedWindow
 
 if TYPE_CHECKING:
@@ -46,18 +42,9 @@ RANKS = "MGG_RANKS"  # how many ranks the launcher promised
 # because an outer manager's variables reach the ranks of an inner one.
 _SIZE_VARIABLES = (RANKS, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
-_DEPART_SECONDS = 1.0  # how long a rank that reports an error waits for the others to do the same
-_PASSED_ON_SECONDS = 0.1  # for a launcher to print our last lines; MPICH's may drop what it holds
-_QUIET_SECONDS = 5.0  # how long a rank that failed because of another waits for that one to end the job
-_STAGGER_SECONDS = 0.3  # a rank's head start over the next in printing an uncaught error
 _LONGEST_NAP = 1e-3  # of a waiting rank where ranks outnumber cores
 
 _keyvals: dict[str, int] = {}
-_departures: list[MPI.Intracomm] = []  # a communicator of its own, so that leaving never meets other traffic
-
-
-class FailedElsewhere(Exception):  # noqa: N818 - it is a consequence, not an error to report
-    """Another rank failed and prints why; this one ends without a word."""
 
 
 def world() -> MPI.Intracomm:
@@ -75,13 +62,7 @@ def world() -> MPI.Intracomm:
         mpi.Init_thread(mpi.THREAD_SERIALIZED)  # one thread at a time calls MPI; cheaper than MULTIPLE
         atexit.register(_finalise)
     comm = mpi.COMM_WORLD
-    if not _departures:
-        _departures.append(comm.Dup())
-        if not hasattr(sys, "ps1"):  # at a prompt an error is no reason to end
-            sys.excepthook = _end_job
-        threading.excepthook = lambda failed: _end_job(
-            failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
-        )
+    exit_code.join(comm)
     _check_size(comm.Get_size(), library)
     return comm
 
@@ -135,89 +116,6 @@ def _mismatch(promised: str, name: str, size: int, library: str) -> str:
         f"Python loads {library}; start it with the launcher of the same MPI, as 'mgg launch' does, "
         "or under Slurm with the plugin that this MPI knows (srun --mpi=...)"
     )
-
-
-# ---- ending ---------------------------------------------------------------------------------------------
-
-
-def depart(line: str, code: int) -> None:
-    """End this rank's part in the job with an error line; the collective half of `exit_code.report`.
-
-    If all ranks come here within a second (they agreed on the error, or each met it by itself), the
-    lowest one's line is printed, and each returns and may end as usual, so that the launcher has nothing
-    to add. If some do not come, they would wait for us for ever: print the line and end the job.
-    """
-    mpi = sys.modules["mpi4py.MPI"]
-    comm = _departures[0] if _departures else None
-    if comm is not None and _all_arrive(comm.Ibarrier(), _DEPART_SECONDS):
-        if comm.Get_rank() == 0:
-            exit_code.write(line)
-            exit_code.save(code)
-        comm.Barrier()  # the line is out before any rank's end can make a launcher end the others
-        return
-    rank = mpi.COMM_WORLD.Get_rank()
-    time.sleep(min(rank * _STAGGER_SECONDS, 2.0))
-    exit_code.write(line)
-    exit_code.save(code)
-    _abort(code)
-
-
-def _all_arrive(request: MPI.Request, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not request.Test():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LONGEST_NAP)
-    return True
-
-
-def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The excepthook of every rank: one readable message, then the end of all ranks.
-
-    One rank is left to end as Python does: what programs have opened is written, and their atexit runs.
-    """
-    mpi = sys.modules["mpi4py.MPI"]
-    if mpi.Is_finalized():
-        sys.__excepthook__(kind, error, trace)
-        return
-    comm = mpi.COMM_WORLD
-    rank, size = comm.Get_rank(), comm.Get_size()
-    if issubclass(kind, FailedElsewhere):
-        time.sleep(_QUIET_SECONDS)
-        _abort(FAILED)
-    in_thread = threading.current_thread() is not threading.main_thread()
-    if issubclass(kind, InputError) and not in_thread:
-        exit_code.report(f"mgg: error: {error}", WRONG_INPUT)
-        _flush_files()
-        raise SystemExit(WRONG_INPUT)  # from an excepthook: the code with which Python ends
-    # Often all ranks fail alike: let the lowest one speak, and be ended by it while we wait.
-    time.sleep(min(rank * _STAGGER_SECONDS, 2.0))
-    where = f"rank {rank} of {size}: " if size > 1 else ""
-    text = "".join(traceback.format_exception(kind, error, trace)).rstrip()
-    exit_code.write(f"mgg: error: {where}{_one_line(error)}\n{text}")
-    exit_code.save(FAILED)
-    if size > 1:
-        _abort(FAILED)
-
-
-def _flush_files() -> None:
-    """What programs have written: Python does not get to files that an uncaught error's frames hold."""
-    buffered = io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom
-    for each in gc.get_objects():
-        if issubclass(type(each), buffered):
-            with suppress(OSError, ValueError):  # closed, or its disk is full
-                each.flush()
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _abort(code: int) -> None:
-    sys.stdout.flush()
-    time.sleep(_PASSED_ON_SECONDS)
-    sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(code)
 
 
 @contextmanager

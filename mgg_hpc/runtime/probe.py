@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..plan import workload
+from ..plan.cost_model import TRANSFERS, RowCost
 from ..plan.layout import RowFormat
-from ..plan.model import TRANSFERS, RowCost
 from ..plan.workload import Plan
 from . import exchange
 from .backends.base import Backend
@@ -38,11 +38,11 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     counts = np.full(comm.size, backend.probe_rows, dtype=np.int64)
     rows = backend.rows(counts, format, symmetric=True)
     near, far = (_plan(comm, step, backend.probe_rows) for step in (0, 1))
-    waves, _ = exchange.halo_in_waves(comm, far, backend.halo_waves)
-    plans = {"direct": far, "get": replace(far, transfer="get"), "halo": waves}
+    rounds, _ = exchange.halo_in_rounds(comm, far, backend.halo_rounds)
+    plans = {"direct": far, "get": replace(far, transfer="get"), "halo": rounds}
     if not all(comm.allgather(bool(rows.addresses.all()))):
         del plans["direct"]
-    for plan in (waves, plans["get"]):
+    for plan in (rounds, plans["get"]):
         backend.prepare(plan, format)
     moved = {"direct": far.remote_edges, "get": far.remote_edges, "halo": len(far.halo)}
     times: dict[str, list[float]] = {name: [] for name in plans}

@@ -232,10 +232,10 @@ def _gpu_kernels() -> Finding:
         return Finding(
             "GPU kernels", "absent", "not built in", "needed only for GPUs: make cuda (docs/install.md)"
         )
-    from ..runtime.backends import cuda_module
+    from ..runtime.backends.cuda import module
 
     try:
-        count, why = cuda_module.load().devices()
+        count, why = module.load().devices()
     except InputError as error:
         return Finding("GPU kernels", "absent", "built, but do not load", str(error))
     return Finding("GPU kernels", "ok", f"built; {count} GPUs" if count else f"built; no CUDA device ({why})")

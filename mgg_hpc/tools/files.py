@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..data.atomic_write import check_output
 from ..data.generate import rmat, sbm
 from ..data.graph import Graph, split_per_class, split_random
 from ..data.store import write
 from ..data.verify import verify
-from ..data.whole import check_output
 from ..errors import InputError
 from .describe import describe
 from .terminal import waiting
@@ -131,6 +131,8 @@ def process_import(
             graph = replace(graph, name=options.name)
         write(output, graph, force=force)
     _tell_written(output, graph)
+    if graph.y is not None and (graph.train is None or not graph.train.any()):
+        print("there are no training rows; to train on this graph, import it with --split-per-class")
 
 
 def _format_of(source: str) -> str:

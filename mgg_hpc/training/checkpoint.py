@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from ..errors import InputError
-from ..nn.distribute import Part
+from ..nn.graph.loading import Part
 from ..nn.workspace import as_array
 from . import row_files
 from .run_folder import CHECKPOINTS, write_whole

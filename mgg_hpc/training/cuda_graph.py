@@ -1,7 +1,7 @@
 """An epoch as a CUDA graph: launched once by the host, and replayed from then on by the GPU.
 
 What the host decides is frozen: addresses, sizes, scalars. So an epoch may be recorded where shapes do not change, the
-epoch's number lies in device memory (`nn.random.Draws`), and Adam counts its steps there.
+epoch's number lies in device memory (`nn.layers.random.Draws`), and Adam counts its steps there.
 """
 
 from __future__ import annotations

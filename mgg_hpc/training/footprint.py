@@ -21,12 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..data.graph import Graph, SparseRows, csr_from_edges
-from ..nn.distribute import adjacency_of, input_features, whole
-from ..nn.features import SparseFeatures
-from ..nn.host_features import HostFeatures
+from ..nn.graph.loading import adjacency_of, input_features, whole
+from ..nn.inputs.host import HostFeatures
+from ..nn.inputs.sparse import SparseFeatures
 from ..plan.layout import RowFormat
 from ..runtime.backends.base import Geometry, Options, Rows
-from ..runtime.backends.serial import SerialBackend, World
+from ..runtime.backends.host.serial import SerialBackend, World
 from . import metrics
 from .job import Job
 from .trainer import Trainer
@@ -48,7 +48,7 @@ class Footprint:
 
 
 def measure(job: Job, *, trains: bool) -> Footprint:
-    """Of this job's model, input and type of rows. trains: else of evaluation alone. Not collective."""
+    """Measure the activations of this job's model and input. trains: whether in training. Not collective."""
     sizes, found = [], []
     for rows, degree in SIZES:
         small, edges = _small(job, rows, degree)

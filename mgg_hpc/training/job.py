@@ -12,13 +12,20 @@ import torch
 from ..config import Settings
 from ..data.graph import SparseRows
 from ..errors import InputError
-from ..nn import inputs
-from ..nn.distribute import Part, adjacency_of, check_symmetric, input_features, load_part
-from ..nn.graph import Adjacency, GraphHandle, plans_of
-from ..nn.host_features import HostFeatures, Input, drops_in_blocks
-from ..nn.models import GNN
-from ..nn.random import Draws
-from ..nn.transfer import Choice, choose_transfer, routed
+from ..nn.graph.handle import Adjacency, GraphHandle, plans_of
+from ..nn.graph.loading import (
+    Part,
+    adjacency_of,
+    check_symmetric,
+    input_features,
+    load_part,
+    without_features,
+)
+from ..nn.graph.transfer import Choice, choose_transfer, routed
+from ..nn.inputs import nodes
+from ..nn.inputs.host import HostFeatures, Input, drops_in_blocks
+from ..nn.layers.models import GNN
+from ..nn.layers.random import Draws
 from ..nn.workspace import accumulator, row_format
 from ..plan.layout import RowFormat
 from ..runtime import backends, cores, mpi
@@ -26,15 +33,15 @@ from ..runtime.backends import Request
 from ..runtime.backends.base import Backend
 from ..runtime.watchdog import Watchdog
 from . import checkpoint, metrics
-from .laps import Laps
 from .metrics import Labels, Metric
+from .progress import PhaseTimer
 
 GPU_PATIENCE = 600.0  # seconds
 
 
 @dataclass
 class Job:
-    """One rank's share of a run. dtype: of rows; parameters are of its accumulator. laps: of its start."""
+    """One rank's share of a run. dtype: of rows; parameters are of its accumulator. phases: of its start."""
 
     settings: Settings
     comm: Any
@@ -48,7 +55,7 @@ class Job:
     labels: Labels
     metric: Metric
     dtype: torch.dtype
-    laps: Laps
+    phases: PhaseTimer
 
     @property
     def select(self) -> str:
@@ -106,19 +113,19 @@ def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None
 
     fitted: for a model that has been trained; labels and splits are left out then.
     """
-    laps, run = Laps(), settings.run
+    phases, run = PhaseTimer(), settings.run
     taken = backends.choose(run.backend, comm, settings.train.dtype, run.share_gpu)
     threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
     torch.set_num_threads(threads)
-    laps.lap("backend")
+    phases.end("backend")
     part = load_part(Path(settings.graph.file), comm)
     if settings.model.input != "features":
-        inputs.without_features(part, settings.model.input, settings.model.embedding)
-    laps.lap("read")
+        without_features(part, settings.model.input, settings.model.embedding)
+    phases.end("read")
     if fitted:
         _fit_to(part, fitted)
     check_symmetric(comm, part)
-    laps.lap("check")
+    phases.end("check")
     if part.classes < 1 or part.slice.y is None:
         raise InputError(f"{part.path}: has no labels (/node/y); training needs them")
     if part.features < 1:
@@ -132,21 +139,24 @@ def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None
     sparse = isinstance(part.slice.x, SparseRows)
     asked = request(settings, row_format(model.widest(sparse), dtype), threads)
     backend = backends.make(taken, comm, asked)
-    laps.lap("backend")
+    phases.end("backend")
     with backends.closed_on_error(backend):
         ps, device = backend.geometry.ps, backend.device
         adjacency = adjacency_of(comm, part, model.kind, accumulator(dtype), ps, device)
-        laps.lap("plan")
+        phases.end("plan")
         plans = sum(plan.nbytes + plan.segments.nbytes for plan in plans_of([adjacency]))
         on_host = stay_on_host(settings, comm, part, backend, model, plans)
         x = _input(settings, comm, part, backend, on_host)
         model.in_blocks = drops_in_blocks(x)
         sparse = sparse or on_host
-        laps.lap("features")
+        phases.end("features")
         masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
         known = metrics.labels(comm, part.slice.y, masks, backend.device)
         if known.totals["train"] == 0 and not fitted:
-            raise InputError(f"{part.path}: has no training rows (/node/train); mark some")
+            raise InputError(
+                f"{part.path}: has no training rows (/node/train); import it with --split-per-class, or "
+                "write bool [n] masks into the file"
+            )
         formats = [row_format(width, dtype) for width in model.exchanged(sparse)]
         back = [row_format(width, dtype) if width else None for width in model.exchanged_back(sparse)]
         counts = part.bounds[1:] - part.bounds[:-1]
@@ -154,11 +164,13 @@ def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None
             dog.step("choosing transfers")
             of = adjacency, counts, formats, back
             chosen = choose_transfer(comm, settings.plan.transfer, backend, *of, by_edge=model.by_edge)
-            # What kernels over edges keep for a row from wave to wave is more than the row: one wave is enough.
-            waves = 1 if model.by_edge else backend.halo_waves
-            layers = routed(comm, adjacency, chosen.transfers, waves)
-        laps.lap("transfer")
-    return Job(settings, comm, part, backend, taken.why, chosen, layers, model, x, known, metric, dtype, laps)
+            # What kernels over edges keep for a row from round to round is more than the row: one round is enough.
+            rounds = 1 if model.by_edge else backend.halo_rounds
+            layers = routed(comm, adjacency, chosen.transfers, rounds)
+        phases.end("transfer")
+    return Job(
+        settings, comm, part, backend, taken.why, chosen, layers, model, x, known, metric, dtype, phases
+    )
 
 
 def _input(settings: Settings, comm: Any, part: Part, backend: Backend, on_host: bool) -> Input:
@@ -168,7 +180,7 @@ def _input(settings: Settings, comm: Any, part: Part, backend: Backend, on_host:
         try:
             if settings.model.input == "learned":
                 of = part.slice.ids, part.features, train.seed
-                return inputs.learned_rows(*of, accumulator(dtype), backend.device)
+                return nodes.learned_rows(*of, accumulator(dtype), backend.device)
             return input_features(part, backend, dtype, train.normalize_features, on_host=on_host)
         except torch.cuda.OutOfMemoryError as error:
             raise InputError(

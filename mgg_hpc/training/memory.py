@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
-from ..nn.graph import plans_of, read_by_peers, symmetric_bytes
-from ..nn.host_features import HostFeatures
+from ..nn.graph.handle import plans_of, read_by_peers, symmetric_bytes
+from ..nn.inputs.host import HostFeatures
 from ..nn.workspace import row_format
 from ..runtime import cores, mpi
 from . import footprint
@@ -86,7 +86,7 @@ def estimate(job: Job, *, trains: bool = True) -> Estimate:
     counts = job.part.bounds[1:] - job.part.bounds[:-1]
     edges = max((plan.edges for plan in plans), default=0)
     activations = footprint.measure(job, trains=trains).of(rows, edges)
-    # What is pushed in waves is written to private rows first, and half rows are summed beside their place.
+    # What is pushed in rounds is written to private rows first, and half rows are summed beside their place.
     if not read_by_peers(job.layers):
         activations += rows * format.row_bytes
     if any(plan.transfer == "halo" for plan in plans) and format.dtype.itemsize == 2:

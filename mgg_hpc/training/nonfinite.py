@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..nn.features import SparseFeatures
-from ..nn.host_features import HostFeatures, Input
+from ..nn.inputs.host import HostFeatures, Input
+from ..nn.inputs.sparse import SparseFeatures
 from .job import Job
 from .trainer import Trainer
 
@@ -45,7 +45,7 @@ def first(trainer: Trainer, epoch: int) -> str:
 
 
 def _agreed(comm: Any, mine: list[str | None]) -> str:
-    """Of what ranks have found in the places of a pass, the first place's on the lowest rank; "" for nothing."""
+    """Return the finding at the first place of a pass, from the lowest rank that has one; "" if there is none."""
     place = next((i for i, text in enumerate(mine) if text), len(mine))
     every = comm.allgather((place, comm.rank))
     place, rank = min(every)

@@ -1,9 +1,10 @@
-"""The progress bar: on stderr, from rank 0, where a person looks."""
+"""The progress bar, which rank 0 shows on stderr, and the times of a run's phases."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -51,3 +52,24 @@ def epochs(total: int, shown: bool | None) -> Iterator[Epochs]:
     with Progress(*columns, console=screen, refresh_per_second=8) as bar:
         yield Epochs(bar, total)
     sys.stderr.flush()
+
+
+class PhaseTimer:
+    """Seconds of each phase of a run, in the order in which the phases came.
+
+    seconds: dict of float, by the name of the phase.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def end(self, name: str) -> None:
+        """Add the time since the end of the phase before to that of phase ``name``."""
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now
+
+    def skip(self) -> None:
+        """Leave out the time since the end of the phase before."""
+        self._since = time.perf_counter()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..nn.host_features import HostFeatures
+from ..nn.inputs.host import HostFeatures
 from ..runtime.backends.base import BY_WIDTH, Geometry
 from . import memory
 from .job import Job

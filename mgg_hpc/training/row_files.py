@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.whole import check_output, replacement
+from ..data.atomic_write import check_output, replacement
 
 BLOCK = 1 << 16  # rows sent at a time
 

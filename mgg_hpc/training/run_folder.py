@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..data.whole import replacement
+from ..data.atomic_write import replacement
 from ..errors import InputError
 
 METRICS = "metrics.csv"

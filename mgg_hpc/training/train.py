@@ -13,14 +13,15 @@ import torch
 
 from .. import config
 from ..errors import InputError
-from ..nn.graph import GraphHandle
+from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
 from ..runtime import backends, exit_code, mpi
 from ..runtime.backends.base import Meter
 from ..runtime.watchdog import Watchdog
-from . import checkpoint, memory, nonfinite, profiling, progress, report, run_folder
+from . import checkpoint, memory, nonfinite, progress, report, run_folder
 from .job import Job, build, watchdog
 from .metrics import F1, Scores
+from .profile import profiler
 from .trainer import Trainer
 
 COLUMNS = [
@@ -77,7 +78,7 @@ def fit(
     folder: Path | None,
     shown: bool | None,
     dog: Watchdog | None = None,
-    recorder: profiling.Recorder | None = None,
+    recorder: profiler.Recorder | None = None,
 ) -> History:
     """Train until the last epoch, or until patience runs out. Collective.
 
@@ -103,7 +104,7 @@ def _fit(
     folder: Path | None,
     shown: bool | None,
     dog: Watchdog | None,
-    recorder: profiling.Recorder | None,
+    recorder: profiler.Recorder | None,
 ) -> None:
     job, train = trainer.job, trainer.job.settings.train
     columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
@@ -116,7 +117,7 @@ def _fit(
                 recorder.begin(epoch)
             scores = _epoch(trainer, history, epoch)
             if epoch == 1:
-                job.laps.lap("first epoch")
+                job.phases.end("first epoch")
             history.consider(epoch, scores, job.weights(), job.select)
             if metrics:
                 fractions = (scores.train, scores.val, scores.test)
@@ -176,7 +177,7 @@ def summarise(
     mpi.sum_in_rank_order(comm, totals)
     timed = comm.allgather(history.aggregate_ms)
     slowest = np.array([each[: min(map(len, timed))] for each in timed]).max(axis=0)
-    laps = comm.allgather(job.laps.seconds)
+    phases = comm.allgather(job.phases.seconds)
     geometry = job.backend.geometry
     return {
         "format": "mgg-summary",
@@ -202,7 +203,7 @@ def summarise(
         "test_accuracy": history.scores.test,
         **({"test_macro_f1": history.scores.macro[2]} if history.scores.macro else {}),
         "final_loss": history.loss,
-        "start_ms": {name: 1e3 * max(each[name] for each in laps) for name in laps[0]},
+        "start_ms": {name: 1e3 * max(each[name] for each in phases) for name in phases[0]},
         "epoch_ms": report.spread(history.epoch_ms),
         "eval_ms": report.spread(history.eval_ms),
         "aggregate_ms": report.spread(slowest.tolist()),
@@ -244,9 +245,9 @@ def _run(job: Job, dry_run: bool, shown: bool | None, profile: bool) -> None:
         report.print_start(job)
     if dry_run:
         report.print_plan(job)
-    job.laps.skip()
+    job.phases.skip()
     need = memory.estimate(job)
-    job.laps.lap("estimate")
+    job.phases.end("estimate")
     report.print_memory(job, need)
     memory.check(job, need)
     if dry_run:
@@ -261,10 +262,10 @@ def _run(job: Job, dry_run: bool, shown: bool | None, profile: bool) -> None:
     peak = memory.Peak()
     with watchdog(settings, comm, job.backend) as dog:
         dog.step("allocating symmetric memory")
-        job.laps.skip()
+        job.phases.skip()
         graph = job.graph()
-        job.laps.lap("symmetric memory")
-        recorder = profiling.Recorder(job) if profile else None
+        job.phases.end("symmetric memory")
+        recorder = profiler.Recorder(job) if profile else None
         with contextlib.closing(recorder) if recorder else contextlib.nullcontext():
             history = fit(job, graph, folder, shown, dog, recorder)
         dog.step("writing what was found")
@@ -277,5 +278,5 @@ def _run(job: Job, dry_run: bool, shown: bool | None, profile: bool) -> None:
             if history.not_recorded:
                 report.print_line(f"epochs were not recorded as a CUDA graph: {history.not_recorded}")
         if recorder:
-            profiling.finish(job, graph, recorder, folder, dog.step)
+            profiler.finish(job, graph, recorder, folder, dog.step)
         mpi.barrier(comm)  # nobody ends while another still writes

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..nn.graph import GraphHandle
+from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
 from ..nn.workspace import as_array
 from .adam import Adam, Group
@@ -140,7 +140,7 @@ class Trainer:
         return finite if self.job.learned is None else self._everybody(finite)
 
     def scores(self) -> Scores:
-        """Of the last evaluation. Collective."""
+        """Return the scores of the last evaluation. Collective."""
         with span("read the scores"):
             return self.job.metric.score(self.job.comm, self._counted, self.job.labels)
 

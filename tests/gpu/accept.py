@@ -34,8 +34,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from gpu import prepare
-from gpu.engine import Engine, describe
 from gpu.parts import Part, parts_of
+from gpu.pes.engine import Engine, describe
 from mgg_hpc.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -180,7 +180,9 @@ def options_of(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(words)
     if arguments.device == "shim" and arguments.shim is None:
-        parser.error("--device shim needs --shim FOLDER (python tests/gpu/shim_modules.py FOLDER makes it)")
+        parser.error(
+            "--device shim needs --shim FOLDER (python tests/gpu/acceptance/shim_modules.py FOLDER makes it)"
+        )
     return arguments
 
 

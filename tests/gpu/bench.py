@@ -24,25 +24,23 @@ sys.path.insert(1, str(Path(__file__).parents[2]))
 
 import numpy as np
 
-from gpu.engine import Engine
-from gpu.stage import stage_of
+from gpu.pes.engine import Engine
+from gpu.pes.stage import stage_of
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.tools.bench import (
-    aggregate,
-    device_epoch,
-    device_huge,
-    device_launches,
-    device_memory,
-    device_overlap,
-    device_profile,
-    device_sweep,
-    document,
-    epoch,
-    start,
-)
-from mgg_hpc.tools.bench import device as device_aggregate
-from mgg_hpc.tools.bench.device_stage import Stage
+from mgg_hpc.tools.bench import startup
+from mgg_hpc.tools.bench.aggregate import cpu as aggregate
+from mgg_hpc.tools.bench.aggregate import gpu as device_aggregate
+from mgg_hpc.tools.bench.epoch import cpu as epoch
+from mgg_hpc.tools.bench.epoch import gpu as epoch_gpu
+from mgg_hpc.tools.bench.epoch import gpu_memory
+from mgg_hpc.tools.bench.harness import document
+from mgg_hpc.tools.bench.harness.gpu import Stage
+from mgg_hpc.tools.bench.huge import gpu as huge_gpu
+from mgg_hpc.tools.bench.overlap import gpu as overlap_gpu
+from mgg_hpc.tools.bench.profile import gpu as profile_gpu
+from mgg_hpc.tools.bench.profile import launches
+from mgg_hpc.tools.bench.sweep import gpu as sweep_gpu
 
 TURNS = 9
 PAPERS = (
@@ -51,16 +49,16 @@ PAPERS = (
     128,
     16,
 )  # ogbn-papers100M's rows, edges and features; and the width of a layer
-LAUNCHER = Path(__file__).parents[1] / "shim" / "launch_child.py"
+LAUNCHER = Path(__file__).parents[1] / "shim" / "bench" / "launch_child.py"
 
 
 class NoMemory:
     """A meter for what takes no memory of a GPU."""
 
-    def held(self) -> device_memory.Held:
-        return device_memory.Held(0, 0)
+    def held(self) -> gpu_memory.Held:
+        return gpu_memory.Held(0, 0)
 
-    def peak(self, before: device_memory.Held, call: Callable[[], object]) -> dict[str, int]:
+    def peak(self, before: gpu_memory.Held, call: Callable[[], object]) -> dict[str, int]:
         call()
         return {"tensors": 0, "outside": 0}
 
@@ -84,21 +82,21 @@ class Bench:
         return large if self.stage is None else tiny
 
     def aggregate(self) -> None:
-        """Float32 rows, all transfers, all rivals."""
+        """Float32 rows, all transfers, all baselines."""
         self._aggregate(
-            ["float32"], device_aggregate.WIDTHS, device_aggregate.RIVALS, list(device_aggregate.OURS)
+            ["float32"], device_aggregate.WIDTHS, device_aggregate.BASELINES, list(device_aggregate.OURS)
         )
 
     def half_rows(self) -> None:
         """Half rows beside float32, against cuSPARSE."""
         self._aggregate(["float32", "bfloat16", "float16"], (64, 128, 256), ("cusparse",), ["direct"])
 
-    def _aggregate(self, dtypes: list[str], widths: Any, rivals: Any, transfers: list[str]) -> None:
+    def _aggregate(self, dtypes: list[str], widths: Any, baselines: Any, transfers: list[str]) -> None:
         device_aggregate.process_device(
             self.sized((*aggregate.GRAPHS_ON_GPU, *map(str, real_graphs())), ("rmat:6:4", "uniform:5")),
             self.sized(list(widths), list(widths)[:2]),
             dtypes,
-            list(rivals),
+            list(baselines),
             weighted=False,
             options=self.options,
             transfers=transfers,
@@ -107,21 +105,21 @@ class Bench:
 
     def overlap(self) -> None:
         """Sums and transfers, together and apart, at growing shares of remote rows."""
-        device_overlap.process_device_overlap(
-            self.sized(device_overlap.GRAPH, "uniform:6:4"),
-            width=self.sized(device_overlap.WIDTH, 33),
-            shares=self.sized(device_overlap.SHARES, (0.0, 0.2, 0.5)),
-            ways=device_overlap.WAYS,
+        overlap_gpu.process_device_overlap(
+            self.sized(overlap_gpu.GRAPH, "uniform:6:4"),
+            width=self.sized(overlap_gpu.WIDTH, 33),
+            shares=self.sized(overlap_gpu.SHARES, (0.0, 0.2, 0.5)),
+            ways=overlap_gpu.WAYS,
             options=self.options,
             stage=self.stage,
         )
 
     def epoch(self) -> None:
         """A GCN's epoch and its layers, against PyG's."""
-        device_epoch.process_device(
+        epoch_gpu.process_device(
             self.sized(epoch.GRAPHS_ON_GPU, ("rmat:6:4",)),
             epoch.Shape(*self.sized((128, 16, 32), (12, 5, 7)), 0.5),
-            device_epoch.RIVALS,
+            epoch_gpu.BASELINES,
             self.options,
             self.stage,
             self.sized(None, NoMemory()),
@@ -136,11 +134,11 @@ class Bench:
         self._sweep(16)
 
     def _sweep(self, width: int) -> None:
-        device_sweep.process_sweep(
-            self.sized(device_sweep.GRAPH, "rmat:6:8"),
+        sweep_gpu.process_sweep(
+            self.sized(sweep_gpu.GRAPH, "rmat:6:8"),
             RowFormat(np.dtype(np.float32), width),
-            device_sweep.TRANSFERS,
-            self.sized(device_sweep.KNOBS, {"ps": [2, 8], "dist": [1, 4], "wpb": [2, 8]}),
+            sweep_gpu.TRANSFERS,
+            self.sized(sweep_gpu.KNOBS, {"ps": [2, 8], "dist": [1, 4], "wpb": [2, 8]}),
             share=0.0,
             seconds=self.sized(120.0, 2.0),
             options=self.options,
@@ -149,9 +147,9 @@ class Bench:
 
     def profile(self) -> None:
         """What the counters say of the hot kernels, beside the model."""
-        names = list(device_launches.FUNCTIONS)
+        names = list(launches.FUNCTIONS)
         if self.stage is None:
-            device_profile.process_profile(device_profile.GRAPH, [16, 128], names, self.options)
+            profile_gpu.process_profile(profile_gpu.GRAPH, [16, 128], names, self.options)
             return
         from shim import fake_ncu
 
@@ -159,19 +157,19 @@ class Bench:
             os.environ["PATH"] = f"{fake_ncu.made(Path(folder) / 'bin')}{os.pathsep}{os.environ['PATH']}"
             os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (LAUNCHER.parents[1], LAUNCHER.parents[2])))
             child = (sys.executable, str(LAUNCHER), str(self.library))
-            device_profile.process_profile("rmat:7:8", [5, 64], names, self.options, child)
+            profile_gpu.process_profile("rmat:7:8", [5, 64], names, self.options, child)
 
     def huge(self) -> None:
         """A table as large as papers100M's, and a layer over it."""
-        size = device_huge.Size(*self.sized(PAPERS, (300, 6000, 12, 5)), "uniform", 0)
-        device_huge.process_huge(size, self.options, self.stage)
+        size = huge_gpu.Size(*self.sized(PAPERS, (300, 6000, 12, 5)), "uniform", 0)
+        huge_gpu.process_huge(size, self.options, self.stage)
 
     def start(self) -> None:
         """What training takes before its first epoch, of a hundred million edges; over the shim, on the CPU."""
-        size = self.sized((start.GRAPH, "cuda"), ("rmat:6:8", "serial"))
+        size = self.sized((startup.GRAPH, "cuda"), ("rmat:6:8", "serial"))
         stage = self.stage or Stage.gpu()
         about = {"device": stage.module.limits(), "copy_gb_per_s": stage.copy_gb_per_s()}
-        start.process_start(size[0], 1, size[1], self.options, about)
+        startup.process_start(size[0], 1, size[1], self.options, about)
 
 
 BENCHES = {
@@ -195,7 +193,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("bench", choices=tuple(BENCHES))
     parser.add_argument("--device", choices=("cuda", "shim"), default="cuda")
     parser.add_argument("--library", type=Path, help="a _cuda that was built for the shim")
-    parser.add_argument("--turns", type=int, help=f"of each contestant [default: {TURNS}, over the shim 2]")
+    parser.add_argument("--turns", type=int, help=f"of each worker [default: {TURNS}, over the shim 2]")
     parser.add_argument("--seed", type=int, default=0, help="of the shim's order of execution")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args(words)

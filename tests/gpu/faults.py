@@ -52,7 +52,7 @@ FAULTS = {
         "edges_float32",
         "Sddmm",
         "Invalid __global__ read",
-        (Edit("edges.cuh", "end = edge + segment->count;", "end = edge + segment->count + 4;"),),
+        (Edit("gpu/edges/edges.cuh", "end = edge + segment->count;", "end = edge + segment->count + 4;"),),
     ),
     "racecheck": Fault(
         "a row is copied to shared memory by one lane, and read by the others without waiting",
@@ -62,15 +62,15 @@ FAULTS = {
         "Race reported|hazard",
         (
             Edit(
-                "aggregate.cuh",
+                "gpu/sums/aggregate.cuh",
                 "    device::expect_bulk(barrier(row), bytes);\n"
                 "    device::copy_bulk(slot(row, 0), pack_of(from, 0), bytes, barrier(row));\n",
                 "    for (int at = 0; at < bytes; at += 16)\n"
                 "      *reinterpret_cast<device::Pack*>(slot(row, 0) + at) =\n"
                 "          device::load_pack(pack_of(from, 0) + at);\n",
             ),
-            Edit("aggregate.cuh", "      await(row);\n", ""),
-            Edit("aggregate.cuh", "      have_read();\n", ""),
+            Edit("gpu/sums/aggregate.cuh", "      await(row);\n", ""),
+            Edit("gpu/sums/aggregate.cuh", "      have_read();\n", ""),
         ),
     ),
     "initcheck": Fault(
@@ -81,7 +81,7 @@ FAULTS = {
         "Uninitialized __global__ memory read",
         (
             Edit(
-                "row_worker.cuh",
+                "gpu/row_worker.cuh",
                 "    store_partial(task.slot, sum);\n    worker.sync();\n",
                 "    worker.sync();\n",
             ),
@@ -95,7 +95,7 @@ FAULTS = {
         "Barrier error",
         (
             Edit(
-                "softmax.cuh",
+                "gpu/edges/softmax.cuh",
                 "device::sync_lanes(worker.mask);  // what lane 0 may see now",
                 "device::sync_lanes(worker.mask & ~(1u << (device::thread() % 32 | 7)));  // what lane 0 may see now",
             ),
@@ -120,7 +120,8 @@ def plant(folder: Path) -> None:
     for name, path in wanted.items():
         if path.is_dir():
             continue
-        text = faulty.get(path.name, path.read_text())
+        text = faulty.get(str(name.relative_to("cuda")), "") if name.parts[0] == "cuda" else ""
+        text = text or path.read_text()
         copy = folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         # What has not changed keeps its time, and is not compiled again.

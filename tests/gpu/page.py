@@ -124,8 +124,8 @@ def _epoch(found: Found) -> tuple[str, bool] | None:
         return None
     said = []
     for case in cases:
-        rivals = [f"{of['median']:.2f} times {name}" for name, of in case["speedup"].items()]
-        said.append(", ".join([f"{case['graph']}: {case['ms']['mgg']['median']:.2f} ms", *rivals]))
+        baselines = [f"{of['median']:.2f} times {name}" for name, of in case["speedup"].items()]
+        said.append(", ".join([f"{case['graph']}: {case['ms']['mgg']['median']:.2f} ms", *baselines]))
     least = [min((of["median"] for of in case["speedup"].values()), default=0.0) for case in cases]
     return "; ".join(said), min(least) >= 2
 
@@ -252,7 +252,7 @@ def keep(results: Path, kept: Path) -> Path:
 
 
 def _draw(document: Path, picture: Path) -> None:
-    from mgg_hpc.tools.bench.plots import draw_again
+    from mgg_hpc.tools.bench.pictures import draw_again
 
     try:
         draw_again(document, picture)

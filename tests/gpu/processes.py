@@ -33,17 +33,18 @@ from rich.console import Console
 from rich.progress import track
 from world import plans_of
 
-from gpu import result, table
-from gpu.engine import Engine
-from gpu.played import MARGIN
+from gpu import result
+from gpu.pes import table
+from gpu.pes.engine import Engine
+from gpu.pes.played import MARGIN
 from gpu.result import Line
 from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import device, exit_code, launch, mpi
 from mgg_hpc.runtime.backends.base import Epilogue, Geometry
-from mgg_hpc.runtime.backends.cuda_nvshmem import SIDE_BY_SIDE, Job
-from mgg_hpc.runtime.backends.world import everybody
+from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, Job
+from mgg_hpc.runtime.backends.simulated import everybody
 
 CALLS = 5  # the third of a halo waits for a credit; two sets of rows are used in turn
 WIDTHS = {"float32": (1, 33, 129), "float16": (31,), "bfloat16": (130,)}
@@ -277,7 +278,7 @@ def play(arguments: argparse.Namespace) -> int:
 
 CONTROL = "nvidia-cuda-mps-control"
 PROBE = """
-from mgg_hpc.runtime.backends import cuda_module
+from mgg_hpc.runtime.backends.cuda import module as cuda_module
 module = cuda_module.load()
 cuda_module.need_device(module)
 print(module.limits()["name"])

@@ -22,9 +22,10 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gpu import result, table
-from gpu.engine import Engine
-from gpu.played import Played
+from gpu import result
+from gpu.pes import table
+from gpu.pes.engine import Engine
+from gpu.pes.played import Played
 from gpu.result import Line
 from mgg_hpc import reference
 from mgg_hpc.errors import InputError

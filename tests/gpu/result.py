@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from .engine import Engine
+from .pes.engine import Engine
 
 SHOWN = 20  # failures; all are in the JSON
 

@@ -23,8 +23,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from gpu import result, table
-from gpu.engine import Engine
+from gpu import result
+from gpu.pes import table
+from gpu.pes.engine import Engine
 from gpu.result import Line
 from mgg_hpc.errors import InputError
 

@@ -26,9 +26,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
-from gpu import result, table
-from gpu.engine import Engine, describe
+from gpu import result
 from gpu.faults import FAULTS
+from gpu.pes import table
+from gpu.pes.engine import Engine, describe
 from gpu.result import Line
 from mgg_hpc.errors import InputError
 

@@ -26,7 +26,7 @@ sys.path.insert(1, str(Path(__file__).parents[2]))
 import numpy as np
 
 from gpu import processes, result
-from gpu.engine import Engine
+from gpu.pes.engine import Engine
 from gpu.result import Line
 from mgg_hpc import config
 from mgg_hpc.data import generate, store
@@ -34,9 +34,10 @@ from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.readers.digits import read_digits
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import exit_code, launch, mpi
-from mgg_hpc.runtime.backends import cuda_rank
-from mgg_hpc.training import profiling, trace, train
+from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
+from mgg_hpc.training import train
 from mgg_hpc.training.job import build
+from mgg_hpc.training.profile import profiler, trace
 from mgg_hpc.training.trainer import Trainer
 
 EPOCHS, FEW_EPOCHS = 30, 3
@@ -166,7 +167,7 @@ class Runs:
         if not steps or (self.engine.device == "cuda" and steps[0]["gpu_ms"] == 0):
             return "the trace has no training step, or nothing that ran in it"
         waits = any(trace.STEP in each["span"] for each in found["waits"])
-        return "; ".join(profiling.said_of_waits(found)) if waits else ""
+        return "; ".join(profiler.said_of_waits(found)) if waits else ""
 
 
 def play(arguments: argparse.Namespace) -> int:

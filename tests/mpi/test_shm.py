@@ -10,7 +10,7 @@ import pytest
 from mgg_hpc import reference
 from mgg_hpc.runtime import exchange, mpi
 from mgg_hpc.runtime.backends.base import Options
-from mgg_hpc.runtime.backends.shm import SharedBackend
+from mgg_hpc.runtime.backends.host.shm import SharedBackend
 
 pytestmark = pytest.mark.mpi
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from streams import Streams
 
-from mgg_hpc.nn import blocks
-from mgg_hpc.nn.blocks import lengths, on_device, read, shares
+from mgg_hpc.nn.inputs import blocks
+from mgg_hpc.nn.inputs.blocks import lengths, on_device, read, shares
 
 
 class Rows:

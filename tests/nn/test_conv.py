@@ -17,18 +17,18 @@ from convolutions import GEOMETRY, LAYERS, TOLERANCE, Spread, check, drawn_edges
 import mgg_hpc as mgg
 import mgg_hpc.nn
 from mgg_hpc.data.readers.npz import read_npz
-from mgg_hpc.nn.aggregation import aggregate
-from mgg_hpc.nn.conv import GATConv, GCNConv, GINConv, SAGEConv
-from mgg_hpc.nn.features import SparseFeatures
+from mgg_hpc.nn.autograd.aggregation import aggregate
+from mgg_hpc.nn.autograd.functional import as_rows
+from mgg_hpc.nn.autograd.recompute import recomputed
 from mgg_hpc.nn.first_order import first_order
-from mgg_hpc.nn.functional import as_rows
-from mgg_hpc.nn.host_features import HostFeatures
-from mgg_hpc.nn.norms import BatchNorm
-from mgg_hpc.nn.random import Dropout, dropped
-from mgg_hpc.nn.recompute import recomputed
+from mgg_hpc.nn.inputs.host import HostFeatures
+from mgg_hpc.nn.inputs.sparse import SparseFeatures
+from mgg_hpc.nn.layers.conv import GATConv, GCNConv, GINConv, SAGEConv
+from mgg_hpc.nn.layers.norms import BatchNorm
+from mgg_hpc.nn.layers.random import Dropout, dropped
 from mgg_hpc.runtime.backends.base import Draw, Options
-from mgg_hpc.runtime.backends.serial import SerialBackend
-from mgg_hpc.runtime.backends.world import World
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 
 ALONE = SimpleNamespace(rank=0, size=1, Get_rank=lambda: 0, Get_size=lambda: 1)
 NODES = 60

@@ -10,12 +10,12 @@ import torch
 from streams import Streams
 
 from mgg_hpc import reference
-from mgg_hpc.nn import blocks
-from mgg_hpc.nn.host_features import HostFeatures
+from mgg_hpc.nn.inputs import blocks
+from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.workspace import as_tensor, row_format
 from mgg_hpc.runtime.backends.base import Draw, Geometry, Options
-from mgg_hpc.runtime.backends.serial import SerialBackend
-from mgg_hpc.runtime.backends.world import World
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 
 EPS = {torch.float64: 2**-52, torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 

@@ -16,13 +16,13 @@ from jobs import run, write_job
 
 from mgg_hpc.data import store
 from mgg_hpc.errors import InputError
-from mgg_hpc.nn import blocks
-from mgg_hpc.nn.distribute import input_features, load_part, whole
-from mgg_hpc.nn.features import SparseFeatures
-from mgg_hpc.nn.host_features import HostFeatures
+from mgg_hpc.nn.graph.loading import input_features, load_part, whole
+from mgg_hpc.nn.inputs import blocks
+from mgg_hpc.nn.inputs.host import HostFeatures
+from mgg_hpc.nn.inputs.sparse import SparseFeatures
 from mgg_hpc.runtime.backends.base import Geometry, Options
-from mgg_hpc.runtime.backends.serial import SerialBackend
-from mgg_hpc.runtime.backends.world import World
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 
 ALONE = SimpleNamespace(rank=0, size=1, Get_rank=lambda: 0, Get_size=lambda: 1)
 

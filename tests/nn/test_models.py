@@ -11,9 +11,9 @@ import torch_geometric.nn as pyg
 from test_conv import NODES, alone
 
 from mgg_hpc.config import ModelSettings
-from mgg_hpc.nn.host_features import HostFeatures
-from mgg_hpc.nn.models import GNN
-from mgg_hpc.nn.random import Draws, Dropout
+from mgg_hpc.nn.inputs.host import HostFeatures
+from mgg_hpc.nn.layers.models import GNN
+from mgg_hpc.nn.layers.random import Draws, Dropout
 
 PYG = {"gcn": pyg.GCN, "gin": pyg.GIN, "sage": pyg.GraphSAGE, "gat": pyg.GAT}
 NORMS = {

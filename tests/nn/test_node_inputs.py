@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from mgg_hpc import reference
-from mgg_hpc.nn.inputs import DEGREE_COLUMNS, IDS_A_STREAM, LEARNED, degree_rows, learned_rows
+from mgg_hpc.nn.inputs.nodes import DEGREE_COLUMNS, IDS_A_STREAM, LEARNED, degree_rows, learned_rows
 
 
 def test_a_degrees_column_is_the_number_of_its_binary_digits(rng):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mgg_hpc import _host, reference
-from mgg_hpc.nn.random import fill_by_seed, glorot
+from mgg_hpc.nn.layers.random import fill_by_seed, glorot
 
 # Known answers of Random123 (philox 4x32 10): counter, key, result.
 KNOWN = [

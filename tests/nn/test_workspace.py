@@ -8,7 +8,7 @@ import torch
 
 from mgg_hpc.nn.workspace import Workspace
 from mgg_hpc.runtime.backends.base import Geometry, Options
-from mgg_hpc.runtime.backends.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
 
 
 def test_rows_are_padded_and_reused_only_when_released():

@@ -72,7 +72,7 @@ def allowed() -> Used:
 
 def same_compiler() -> bool:
     """Whether the module was compiled by the nvcc of the table: registers are that release's."""
-    from mgg_hpc.runtime.backends import cuda_module
+    from mgg_hpc.runtime.backends.cuda import module as cuda_module
 
     return TABLE.read_text().splitlines()[0] == f"# nvcc {cuda_module.load().compiler()}"
 
@@ -107,7 +107,7 @@ def main(arguments: list[str]) -> int:
     found = measured(library, program)
     if arguments == ["--update"]:
         with TABLE.open("w", newline="") as file:
-            from mgg_hpc.runtime.backends import cuda_module
+            from mgg_hpc.runtime.backends.cuda import module as cuda_module
 
             file.write(f"# nvcc {cuda_module.load().compiler()}\n")
             writer = csv.writer(file, lineterminator="\n")

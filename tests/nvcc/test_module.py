@@ -11,7 +11,7 @@ import jobs
 import pytest
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime.backends import cuda_module
+from mgg_hpc.runtime.backends.cuda import module as cuda_module
 
 from . import resources
 
@@ -27,7 +27,7 @@ def library(require):
 def test_it_loads_without_a_gpu_and_says_so(library):
     """In a process of its own: it must not end it, whatever it finds."""
     code = (
-        "from mgg_hpc.runtime.backends import cuda_module\n"
+        "from mgg_hpc.runtime.backends.cuda import module as cuda_module\n"
         "module = cuda_module.load()\n"
         "count, why = module.devices()\n"
         "print(count, why)\n"
@@ -53,7 +53,7 @@ def test_a_driver_that_is_too_old_is_named_with_what_would_do(rng, library, requ
     major, minor = map(int, rng.integers((11, 0), (13, 10)))
     made = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", tmp_path / "libcuda.so.1"]
     subprocess.run(made, input=DRIVER % (1000 * major + 10 * minor), text=True, check=True)
-    code = "from mgg_hpc.runtime.backends import cuda_module; print(*cuda_module.load().devices())"
+    code = "from mgg_hpc.runtime.backends.cuda import module as cuda_module; print(*cuda_module.load().devices())"
     variables = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -146,8 +146,8 @@ JOB = r"""
 import sys
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
-from mgg_hpc.runtime.backends import cuda_module
-from mgg_hpc.runtime.backends.cuda_nvshmem import Job
+from mgg_hpc.runtime.backends.cuda import module as cuda_module
+from mgg_hpc.runtime.backends.cuda.nvshmem import Job
 comm = mpi.world()
 try:
     job = Job(comm, cuda_module.load(), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgg_hpc.plan.model import RowCost, choose, choose_each, cold_reads, seconds
+from mgg_hpc.plan.cost_model import RowCost, choose, choose_each, cold_reads, seconds
 
 NETWORK = {"get": RowCost(20e-6, 1e-9), "halo": RowCost(1e-7, 1e-9)}
 MEMORY = {"direct": RowCost(2e-9, 1e-11), "get": RowCost(5e-8, 1e-10), "halo": RowCost(2e-8, 2e-10)}

@@ -8,7 +8,7 @@ import pytest
 from world import plans_of
 
 from mgg_hpc import reference
-from mgg_hpc.plan import parts
+from mgg_hpc.plan import overlap
 from mgg_hpc.plan.layout import OWNED
 
 REMOTE = ["ordinary", "all_remote", "hub", "one_way", "rank_without_rows", "no_edges"]
@@ -35,7 +35,7 @@ def test_rows_held_here_are_as_many_and_give_the_same_sums(rng, case, transfer):
 
 
 def check_held_here(rng, plan, rank, own):
-    here, count = parts.held_here(plan)
+    here, count = overlap.held_here(plan)
     assert (here.transfer, here.lists, here.destinations) == ("none", None, plan.destinations)
     assert {*here.chunks["kind"]} == {OWNED} and {*here.chunks["pe"]} == {rank}
     assert count == own + max([int(each["first_row"] + each["rows"]) for each in plan.chunks[1:]], default=0)
@@ -54,7 +54,7 @@ def test_what_moves_is_what_others_own(rng, case):
     x = rng.standard_normal(made.nodes)
     owner = np.searchsorted(made.bounds, np.arange(made.nodes), side="right") - 1
     for rank, plan in enumerate(plans_of(made, 4, "direct")):
-        moves = parts.moving_only(plan, edges=True)
+        moves = overlap.moving_only(plan, edges=True)
         assert (moves.local_edges, moves.remote_edges) == (0, plan.remote_edges)
         found = by_hand(moves, lambda chunk, row: x[int(made.bounds[chunk["pe"]]) + row])
         source, destination = reference.edge_list(*made.part(rank))
@@ -66,7 +66,7 @@ def test_what_moves_is_what_others_own(rng, case):
 
 def test_a_halo_moves_without_any_edge(rng):
     for plan in plans_of(cases.ordinary(rng, 3), 4, "halo", 1):
-        moves = parts.moving_only(plan, edges=False)
+        moves = overlap.moving_only(plan, edges=False)
         assert (moves.edges, moves.destinations, len(moves.segments)) == (0, 0, 0)
         assert moves.lists is plan.lists and len(moves.chunks) == len(plan.chunks)
 
@@ -76,8 +76,8 @@ def test_a_halo_moves_without_any_edge(rng):
     [(4, 2, 6, 0), (4, 2, 4, 1), (2, 4, 4, 1), (2, 4, 5, 0.5), (4, 2, 7, -0.5), (4, 2, 3, 1.5)],
 )
 def test_a_share_is_0_one_after_the_other_and_1_where_the_shorter_costs_nothing(sums, transfer, both, share):
-    assert parts.hidden_share(sums, transfer, both) == share
+    assert overlap.hidden_share(sums, transfer, both) == share
 
 
 def test_nothing_takes_no_share():
-    assert np.isnan(parts.hidden_share(1.0, 0.0, 1.0))
+    assert np.isnan(overlap.hidden_share(1.0, 0.0, 1.0))

@@ -1,4 +1,4 @@
-/* The signals of cuda/halo.cuh between PEs, as a model that Spin checks in every order.
+/* The signals of cuda/gpu/sums/halo.cuh between PEs, as a model that Spin checks in every order.
  *
  * PES, CALLS: how many. UPWARDS: only PEs of higher number are sent rows; else all are. FAR: rows go by puts with a
  * signal, from an outbox, and not by stores through pointers; NODES: between nodes of two PEs only. Memory is weak: what

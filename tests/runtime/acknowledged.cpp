@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <thread>
 
-#include "exchange_host.h"
-#include "pointer_transport.h"
+#include "runtime/halo_exchange.h"
+#include "runtime/pointer_transport.h"
 
 struct Unreachable : mgg::PointerTransport {
   Unreachable(int me, const uint64_t (&base)[2], size_t bytes) : PointerTransport(me), me_(me) { add(base, bytes); }

@@ -20,8 +20,8 @@ from mgg_hpc import _host, reference
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Epilogue, Geometry, Options
-from mgg_hpc.runtime.backends.host import padded
-from mgg_hpc.runtime.backends.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.host.kernels import padded
+from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
 
 TRANSFERS = ("direct", "get", "halo")
 # Instruction sets that this machine has but does not take by default.
@@ -283,7 +283,7 @@ def test_the_other_instruction_sets(rng, isa):
 
 
 def test_an_unknown_instruction_set_is_refused_by_name():
-    code = "from mgg_hpc.runtime.backends.host import load; load()"
+    code = "from mgg_hpc.runtime.backends.host.kernels import load; load()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "MGG_ISA": "mmx"},

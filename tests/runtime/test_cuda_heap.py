@@ -6,13 +6,13 @@ import os
 
 import numpy as np
 import pytest
-from gpu.engine import HostMemory
+from gpu.pes.engine import HostMemory
 
 from mgg_hpc.plan.launch import Limits
-from mgg_hpc.runtime.backends import cuda_heap
 from mgg_hpc.runtime.backends.base import Geometry
-from mgg_hpc.runtime.backends.cuda_heap import Place, mapped_bytes
-from mgg_hpc.runtime.backends.cuda_nvshmem import SymmetricMemory
+from mgg_hpc.runtime.backends.cuda import heap
+from mgg_hpc.runtime.backends.cuda.heap import Place, mapped_bytes
+from mgg_hpc.runtime.backends.cuda.nvshmem import SymmetricMemory
 
 MIB = 1 << 20
 H200 = Limits("H200", 132, 1024, 2048, 32, 227 << 10, 228 << 10, 1024)
@@ -38,7 +38,7 @@ def test_memory_is_mapped_in_granules(mib, first, later):
     [(16, None, 4, 2112), (16, 4, 4, 528), (1, None, 1, 33)],  # 4 rings x 132 x 2048 lanes x 32 B x dist x ps
 )
 def test_rings_of_what_comes_over_a_network(ps, far_ps, dist, mib):
-    taken = cuda_heap.beside(100 * MIB, H200, Geometry(ps, dist, 8, far_ps))
+    taken = heap.beside(100 * MIB, H200, Geometry(ps, dist, 8, far_ps))
     assert taken == (100 + mib) * MIB
 
 
@@ -66,7 +66,7 @@ def place(number: int, free: float, node: int = 0) -> Place:
     ],
 )
 def test_what_does_not_fit_is_said_with_both_numbers_and_the_largest_rank(places, gib, said):
-    found = cuda_heap.refused(round(gib * 2**30), places, 7)
+    found = heap.refused(round(gib * 2**30), places, 7)
     if said is None:
         assert found is None
     else:
@@ -75,11 +75,11 @@ def test_what_does_not_fit_is_said_with_both_numbers_and_the_largest_rank(places
 
 def test_nvshmem_is_told_the_size_unless_the_user_has(monkeypatch):
     monkeypatch.setattr(os, "environ", {})
-    cuda_heap.announce(3 << 30)
-    assert os.environ == {cuda_heap.SIZE: str(3 << 30), cuda_heap.MOST: str(128 << 30)}
-    monkeypatch.setattr(os, "environ", {cuda_heap.SIZE: "1G"})
-    cuda_heap.announce(100 << 30)
-    assert os.environ == {cuda_heap.SIZE: "1G", cuda_heap.MOST: str(200 << 30)}
+    heap.announce(3 << 30)
+    assert os.environ == {heap.SIZE: str(3 << 30), heap.MOST: str(128 << 30)}
+    monkeypatch.setattr(os, "environ", {heap.SIZE: "1G"})
+    heap.announce(100 << 30)
+    assert os.environ == {heap.SIZE: "1G", heap.MOST: str(200 << 30)}
 
 
 class Allocator:

@@ -126,7 +126,7 @@ def test_a_rank_takes_its_gpu_and_stays_near_it(monkeypatch, tmp_path):
     module = Module(["0000:3B:00.0"])
     try:
         seat = device.take(Node(), module)
-        assert (seat, module.used) == (device.Seat(0, "0000:3B:00.0", 1), [0])
+        assert (seat, module.used) == (device.GpuAssignment(0, "0000:3B:00.0", 1), [0])
         assert os.sched_getaffinity(0) == before
         device.stay_near(Node(), seat)
         assert os.sched_getaffinity(0) == near
@@ -140,7 +140,7 @@ def test_who_is_bound_already_stays_where_it_is(monkeypatch, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "local_cpulist").write_text("0-1\n")
     before = os.sched_getaffinity(0)
-    device.stay_near(Node([frozenset({4095})]), device.Seat(0, "a", 1))
+    device.stay_near(Node([frozenset({4095})]), device.GpuAssignment(0, "a", 1))
     assert os.sched_getaffinity(0) == before
 
 

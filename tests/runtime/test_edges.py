@@ -16,8 +16,8 @@ from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Draw, Options
 from mgg_hpc.runtime.backends.edges import Attention, TailedRows
-from mgg_hpc.runtime.backends.host import padded
-from mgg_hpc.runtime.backends.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.host.kernels import padded
+from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
 
 WORLDS = [(1, "direct"), *((ranks, transfer) for ranks in (2, 4) for transfer in ("direct", "get", "halo"))]
 EPS = {"float32": 1e-5, "float64": 1e-13, "float16": 2e-3, "bfloat16": 2e-2}  # of the largest value

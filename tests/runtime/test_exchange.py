@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 def test_no_acknowledgement_is_lost(tmp_path):
     """Rows that arrive while nobody calls the transport are acknowledged all the same."""
     program = tmp_path / "acknowledged"
-    source = [Path(__file__).with_name("acknowledged.cpp"), ROOT / "cuda" / "exchange_host.cpp"]
+    source = [Path(__file__).with_name("acknowledged.cpp"), ROOT / "cuda" / "runtime" / "halo_exchange.cpp"]
     folders = ["-I", ROOT / "cuda", "-I", ROOT / "cuda" / "include"]
     compiler = os.environ.get("CXX", "c++").split()
     subprocess.run([*compiler, "-std=c++17", "-O2", "-pthread", *folders, *source, "-o", program], check=True)

@@ -9,7 +9,7 @@ import pytest
 from mgg_hpc import reference
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.base import Draw
-from mgg_hpc.runtime.backends.serial import Options, SerialBackend, World
+from mgg_hpc.runtime.backends.host.serial import Options, SerialBackend, World
 
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])

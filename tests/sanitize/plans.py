@@ -25,7 +25,7 @@ def write(
     plans = plans_of(case, geometry.ps, transfer)
     lists = plans[0].lists
     meta = [len(plans), TRANSFERS.index(transfer), calls, format.stride]
-    meta += [lists.waves, lists.capacity] if lists else [0, 0]
+    meta += [lists.rounds, lists.capacity] if lists else [0, 0]
     arrays = [
         np.array(meta),
         np.array([geometry.ps, geometry.dist, geometry.wpb]),

@@ -17,7 +17,7 @@
 #include <string>
 #include <thread>
 
-#include "schedule_host.h"
+#include "cpu/schedule.h"
 #include "transports.h"
 
 namespace {
@@ -53,7 +53,7 @@ struct Part {
 
 // What the ranks of one process share. Symmetric allocations are of the same size on each.
 struct World {
-  int64_t ranks, transfer, calls, stride, waves, capacity;
+  int64_t ranks, transfer, calls, stride, rounds, capacity;
   std::vector<int64_t> bounds, degree;
   std::vector<float> first;  // the sums of the first call
   std::vector<Part> parts;
@@ -90,7 +90,7 @@ void read_part(World& world, Reader& file, const std::vector<int64_t>& geometry,
   if (world.transfer != halo) return;
   auto rows = file.take<int32_t>();
   auto counts = file.take<int64_t>(), places = file.take<int64_t>(), receives = file.take<int64_t>();
-  part.layout = {rank, int(world.ranks), int(world.waves), rows, counts, places, receives,
+  part.layout = {rank, int(world.ranks), int(world.rounds), rows, counts, places, receives,
                  reinterpret_cast<char*>(part.staging.data()), int64_t(world.staging_bytes), part.signals.data()};
 }
 
@@ -99,7 +99,7 @@ World read_world(const char* path) {
   World world;
   const auto meta = file.take<int64_t>(), geometry = file.take<int64_t>();
   world.ranks = meta[0], world.transfer = meta[1], world.calls = meta[2], world.stride = meta[3];
-  world.waves = meta[4], world.capacity = meta[5];
+  world.rounds = meta[4], world.capacity = meta[5];
   world.bounds = file.take<int64_t>();
   const auto x = file.take<float>();
   world.first = file.take<float>(), world.degree = file.take<int64_t>();
@@ -108,7 +108,7 @@ World read_world(const char* path) {
     most = std::max(most, world.bounds[rank + 1] - world.bounds[rank]);
   world.rows_bytes = most * world.stride * sizeof(float);
   world.staging_bytes = world.capacity * world.stride * sizeof(float);
-  world.signals_bytes = mgg::HaloExchange::signal_count(world.waves, world.ranks) * sizeof(uint64_t);
+  world.signals_bytes = mgg::HaloExchange::signal_count(world.rounds, world.ranks) * sizeof(uint64_t);
   world.parts = std::vector<Part>(world.ranks);
   for (int rank = 0; rank < world.ranks; ++rank) read_part(world, file, geometry, x, rank);
   for (const Part& part : world.parts) {

@@ -88,7 +88,7 @@ def test_a_planted_fault_is_reported(sanitized, promise, report):
     done = python(sanitized, "heap", HERE / "planted.py", promise)
     assert done.returncode != 0 and "unnoticed" not in done.stdout
     assert report in done.stderr
-    assert "cuda/aggregate_host.cpp" in done.stderr
+    assert "cuda/cpu/aggregate.cpp" in done.stderr
 
 
 @pytest.mark.parametrize("isa", _host.instruction_sets())

@@ -24,7 +24,7 @@ from mgg_hpc.runtime.backends.base import Geometry
 
 HERE = Path(__file__).parent
 CUDA = HERE.parents[1] / "cuda"
-SOURCES = [HERE / "schedules.cpp", CUDA / "aggregate_host.cpp", CUDA / "exchange_host.cpp"]
+SOURCES = [HERE / "schedules.cpp", CUDA / "cpu" / "aggregate.cpp", CUDA / "runtime" / "halo_exchange.cpp"]
 FLAGS = ["-std=c++17", "-O1", "-g1", "-fopenmp", "-fsanitize=thread", "-DMGG_ISA=baseline"]
 FLAGS += ["-Wno-psabi", "-Wno-logical-op-parentheses", f"-I{CUDA}", f"-I{CUDA / 'include'}"]
 
@@ -36,8 +36,8 @@ RANKS = 3
 
 # A memory order that a schedule depends on: the header it is in, how it begins, and which sources use it.
 WEAKENED = {
-    "signals": ("include/mgg/transport_host.h", "store(value, std::memory_order_", "release", SOURCES[::2]),
-    "hubs": ("stages_host.h", "fetch_sub(1, std::memory_order_", "acq_rel", SOURCES[1:2]),
+    "signals": ("runtime/transport_host.h", "store(value, std::memory_order_", "release", SOURCES[::2]),
+    "hubs": ("cpu/stages.h", "fetch_sub(1, std::memory_order_", "acq_rel", SOURCES[1:2]),
 }
 
 pytestmark = pytest.mark.long
@@ -161,7 +161,7 @@ def test_a_weaker_memory_order_is_reported(compiler, objects, files, run, tmp_pa
     text = (folder / header).read_text()
     assert text.count(strong + order) == 1
     (folder / header).write_text(text.replace(strong + order, strong + "relaxed"))
-    weak = [folder / user.name if user.parent == CUDA else user for user in users]
+    weak = [folder / user.relative_to(CUDA) if user.is_relative_to(CUDA) else user for user in users]
     again = compile(weak, tmp_path, f"-I{folder}", f"-I{folder / 'include'}")
     weaker = link(objects | again, tmp_path / "weaker")
     assert reported(run(weaker, 3, "near", "none", *files.values()))

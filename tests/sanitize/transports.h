@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "pointer_transport.h"
+#include "runtime/pointer_transport.h"
 
 // Ranks out of each other's reach, as over a network: what is started goes on only while its rank calls the transport,
 // and gets land no earlier than their quiet. Whoever relies on more than a Transport promises is found out.

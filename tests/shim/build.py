@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nanobind
 
-HERE, CUDA = Path(__file__).parent, Path(__file__).parents[2] / "cuda"
+SHIM, CUDA = Path(__file__).parent / "src", Path(__file__).parents[2] / "cuda"
 TYPES = {"float32": "float", "float16": "Float16", "bfloat16": "BFloat16"}
 
 
@@ -35,7 +35,7 @@ class Build:
         self.sources = {
             "nanobind": (binding / "nb_combined.cpp", ("-w",)),
             **{
-                name: (HERE / f"{name}.cpp", ())
+                name: (SHIM / f"{name}.cpp", ())
                 for name in (
                     "shim",
                     "shim_memory",
@@ -45,19 +45,21 @@ class Build:
                     "exercises",
                 )
             },
-            "module_cuda": (CUDA / "module_cuda.cpp", ()),
-            "module_cuda_edges": (CUDA / "module_cuda_edges.cpp", ()),
-            "module_device": (CUDA / "module_device.cpp", ()),
-            "module_nvshmem": (CUDA / "module_nvshmem.cpp", ()),
-            "rows": (CUDA / "rows.cu", ()),
             **{
-                f"{source}_{name}": (CUDA / f"{source}.cu", (f"-DMGG_ROWS={of}",))
-                for source in ("halo", "get", "aggregate", "edges")
+                name: (CUDA / "python" / f"{name}.cpp", ())
+                for name in ("module_cuda", "module_cuda_edges", "module_device", "module_nvshmem")
+            },
+            "rows": (CUDA / "gpu" / "rows" / "rows.cu", ()),
+            **{
+                f"{source.stem}_{name}": (CUDA / "gpu" / source, (f"-DMGG_ROWS={of}",))
+                for source in map(
+                    Path, ("sums/halo.cu", "sums/get.cu", "sums/aggregate.cu", "edges/edges.cu")
+                )
                 for name, of in TYPES.items()
             },
         }
         self.include = [
-            HERE,
+            SHIM,
             CUDA,
             CUDA / "include",
             nanobind.include_dir(),
@@ -66,12 +68,12 @@ class Build:
         ]
 
     def compile(self, name: str, first: Path | None = None) -> Path:
-        """One object; headers in the folder ``first`` are taken before the project's."""
+        """One object; sources and headers in the folder ``first`` are taken before the project's."""
         source, more = self.sources[name]
         include = [*([first] if first else []), *self.include]
         target = (first or self.folder) / f"{name}.o"
         if first:
-            source = first / source.name
+            source = next(path for path in (first / _relative(source), source) if path.exists())
         command = [
             self.compiler,
             "-std=c++17",
@@ -119,22 +121,29 @@ class Build:
 
     def altered(self, file: str, old: str, new: str, objects: tuple[str, ...], folder: Path) -> Path:
         """After `whole`: the same with one text of a source replaced by another, in these objects."""
-        path = HERE / file if (HERE / file).exists() else CUDA / file
-        text = path.read_text()
+        text = (SHIM / file if (SHIM / file).exists() else CUDA / file).read_text()
         assert text.count(old) == 1, f"{file}: {old!r} is there {text.count(old)} times"
-        return self.rewritten({path.name: text.replace(old, new)}, objects, folder)
+        return self.rewritten({file: text.replace(old, new)}, objects, folder)
 
     def rewritten(self, texts: dict[str, str], objects: tuple[str, ...], folder: Path) -> Path:
-        """After `whole`: the same with other texts of some sources, in these objects."""
-        for source in (*HERE.glob("*.[ch]*"), *CUDA.glob("*.[ch]*")):  # they look beside themselves first
-            if source.is_file():
-                shutil.copy(source, folder)
+        """After `whole`: the same with other texts of some sources, in these objects.
+
+        texts: by path within cuda/, or by name for sources of the shim.
+        """
+        for source in SHIM.iterdir():  # they look beside themselves first
+            shutil.copy(source, folder)
         for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
         made = {name: self.compile(name, folder) for name in objects}
         # The altered ones first: of an inline function that several objects hold, the first is linked.
         rest = [self.folder / f"{name}.o" for name in self.sources if name not in made]
         return self.link([*made.values(), *rest], folder)
+
+
+def _relative(source: Path) -> str:
+    """Return what `Build.rewritten` calls a source."""
+    return str(source.relative_to(CUDA)) if source.is_relative_to(CUDA) else source.name
 
 
 if __name__ == "__main__":

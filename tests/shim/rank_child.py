@@ -19,12 +19,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
 import torch
-from gpu.engine import Engine
+from gpu.pes.engine import Engine
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.runtime import backends
-from mgg_hpc.runtime.backends import cuda_nvshmem, cuda_rank, cuda_sums
-from mgg_hpc.runtime.backends.cuda_memory import TorchMemory
+from mgg_hpc.runtime.backends.cuda import collectives, nvshmem
+from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
+from mgg_hpc.runtime.backends.cuda.memory import TorchMemory
 from mgg_hpc.training import trainer
 
 library, fault, words = Path(sys.argv[1]), sys.argv[2], sys.argv[4:]
@@ -47,7 +48,7 @@ class Other:
         return self._other.get(name) or getattr(engine.module, name)
 
 
-class Gloo(cuda_sums.NcclSums):
+class Gloo(collectives.NcclSums):
     """A process group that needs no GPU."""
 
     def __init__(self, comm: Any) -> None:
@@ -78,7 +79,7 @@ class Stopping(trainer.Trainer):
 
 
 if fault == "far":
-    cuda_rank.Job = lambda *given: cuda_nvshmem.Job(*given, lambda rank, peer: rank == peer)
+    cuda_rank.Job = lambda *given: nvshmem.Job(*given, lambda rank, peer: rank == peer)
 if fault == "driver":
     backends._has_driver = lambda: True
 if fault == "start" and not first:

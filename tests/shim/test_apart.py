@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import cases
 import numpy as np
 import pytest
-from gpu.played import Played
+from gpu.pes.played import Played
 from world import SMALL, plans_of
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Options
-from mgg_hpc.runtime.backends.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
 
 TRANSFERS = ["direct", "get", "halo"]
 REMOTE = ["ordinary", "all_remote", "one_way", "rank_without_rows"]

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime.backends import cuda_module
+from mgg_hpc.runtime.backends.cuda import module
 
 
 def test_as_many_as_asked_for_each_at_its_own_place(rng, engine, monkeypatch):
     assert engine.module.devices() == (1, "") and len(engine.module.device_places()) == 1
     count = int(rng.integers(2, 9))
     monkeypatch.setenv("MGG_SHIM_DEVICES", str(count))
-    assert cuda_module.need_device(engine.module) == count
+    assert module.need_device(engine.module) == count
     assert len(set(engine.module.device_places())) == count
 
 
 def test_none_where_none_is_asked_for(engine, monkeypatch):
     monkeypatch.setenv("MGG_SHIM_DEVICES", "0")
     with pytest.raises(InputError, match=r"^no CUDA device \(no GPU, as asked for\)$"):
-        cuda_module.need_device(engine.module)
+        module.need_device(engine.module)
     assert engine.module.device_places() == []
 
 

@@ -1,22 +1,21 @@
 """The pipelined kernels over the shim: every number of PEs and every way to reach them, what crosses, what the knobs
-change, what MGG is compared with, and the adjoint."""
+change, and what MGG is compared with."""
 
 from __future__ import annotations
 
 import cases
 import numpy as np
 import pytest
-from gpu import table
-from gpu.engine import SMALL
-from gpu.played import Played
+from gpu.pes import table
+from gpu.pes.engine import SMALL
+from gpu.pes.played import Played
 from world import plans_of
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.plan import crossing
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Geometry
-from mgg_hpc.runtime.backends.cuda import Study
-from mgg_hpc.runtime.backends.world import World, everybody
+from mgg_hpc.runtime.backends.cuda.ablation import Ablation
+from mgg_hpc.runtime.backends.simulated import everybody
 
 REACH = {
     "all": lambda ranks: np.ones((ranks, ranks), bool),
@@ -55,38 +54,38 @@ def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
     made = cases.CASES[case](rng, ranks)
     reach = REACH[str(rng.choice(list(REACH)))](ranks)
     for room in (0, 100_000):
-        study = Study(put_off_bytes=room)
-        table.compare(engine, made, entry, rng, "halo", reach, SMALL, study)
+        ablation = Ablation(put_off_bytes=room)
+        table.compare(engine, made, entry, rng, "halo", reach, SMALL, ablation)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("case", REMOTE)
 @pytest.mark.parametrize(
-    ("transfer", "study"),
+    ("transfer", "ablation"),
     [
-        ("get", Study(interleave=False)),
-        ("get", Study(partition=False)),
-        ("get", Study(level="thread")),
-        ("get", Study(level="block")),
-        ("get", Study(partition=False, interleave=False)),
-        ("halo", Study(bulk=True)),
-        ("halo", Study(partition=False)),
-        ("ring", Study()),
-        ("ring", Study(bulk=True)),
+        ("get", Ablation(interleave=False)),
+        ("get", Ablation(partition=False)),
+        ("get", Ablation(level="thread")),
+        ("get", Ablation(level="block")),
+        ("get", Ablation(partition=False, interleave=False)),
+        ("halo", Ablation(bulk=True)),
+        ("halo", Ablation(partition=False)),
+        ("ring", Ablation()),
+        ("ring", Ablation(bulk=True)),
     ],
     ids=str,
 )
-def test_what_mgg_is_compared_with_gives_the_same_bits(rng, engine, case, transfer, study):
+def test_what_mgg_is_compared_with_gives_the_same_bits(rng, engine, case, transfer, ablation):
     for ranks, reach in ((3, "all"), (4, "nodes of two")):
         made = cases.CASES[case](rng, ranks)
         entry = table.Entry(transfer, "float32", 33, case)
-        table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), SMALL, study)
+        table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), SMALL, ablation)
 
 
 def test_levels_other_than_warps_are_sums_of_float32(rng, engine):
     case = cases.ordinary(rng, 2)
     x = rng.standard_normal((case.nodes, 5)).astype(np.float16)
-    played = Played(engine, case, x, transfer="get", study=Study(level="thread"))
+    played = Played(engine, case, x, transfer="get", ablation=Ablation(level="thread"))
     with pytest.raises(ValueError, match="no kernel of 1 lanes and 1 packs"):
         played.aggregate(rng)
 
@@ -125,7 +124,7 @@ def remote_sources(case, rank):
     return sources[(sources < case.bounds[rank]) | (sources >= case.bounds[rank + 1])]
 
 
-def schedule(engine, rng, geometry, reach, **study):
+def schedule(engine, rng, geometry, reach, **ablation):
     """What the shim counted of one call in which every edge is remote: a PE sums, and the other only owns."""
     nodes, degree = 64, 24
     destination = np.repeat(np.arange(nodes // 2), degree)
@@ -133,7 +132,7 @@ def schedule(engine, rng, geometry, reach, **study):
     case = cases.csr(source, destination, nodes, np.array([0, nodes // 2, nodes]))
     x = rng.standard_normal((nodes, 128)).astype(np.float32)  # a warp each row
     reaches = (lambda rank, peer: rank == peer) if reach == "far" else everybody
-    played = Played(engine, case, x, geometry, "get", reaches, Study(**study))
+    played = Played(engine, case, x, geometry, "get", reaches, Ablation(**ablation))
     backend, plan = played.backends[0], played.plans[0]
     out = backend.padded(plan.destinations, played.format)
     found = []
@@ -187,88 +186,6 @@ def test_levels_change_who_gets_a_row(rng, engine):
     assert schedule(engine, rng, Geometry(3, 2, 2), "near", level="block")["threads"] == 256
 
 
-def adjoint_plans(case, ps):
-    """Every rank's plan that gives gradients of its halo back."""
-    plans = plans_of(case, ps, "halo", 1)
-    begins = [crossing.adjoint_places(plan.lists) for plan in plans]
-    capacity = max(len(plan.lists.send_rows) for plan in plans)
-    most = max(int(plan.lists.receive_counts.sum()) for plan in plans)
-    return plans, [
-        crossing.adjoint(plan, np.array([each[rank] for each in begins]), capacity, most)
-        for rank, plan in enumerate(plans)
-    ]
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("reach", REACH)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("case", cases.CASES)
-def test_the_adjoint_sums_halo_gradients_at_their_owners(rng, engine, case, ranks, reach):
-    case, width = cases.CASES[case](rng, ranks), 33
-    forward, back = adjoint_plans(case, 2)
-    reaches = REACH[reach](ranks)
-    world = World(ranks, lambda rank, peer: bool(reaches[rank, peer]))
-    format = RowFormat(np.dtype(np.float32), width)
-    backends = engine.backends(world)
-    counts = np.array([int(case.bounds[rank + 1] - case.bounds[rank]) for rank in range(ranks)])
-    counts += [len(plan.halo) for plan in forward]
-    given = [backend.rows(counts, format, symmetric=False) for backend in backends]
-    for backend, plan in zip(backends, back, strict=True):
-        backend.chunk_bytes = 300
-        backend.prepare(plan, format)
-    for _ in range(4):
-        wanted = np.zeros((case.nodes, width))
-        size = np.zeros((case.nodes, width))
-        for rank, (rows, plan) in enumerate(zip(given, forward, strict=True)):
-            values = rng.standard_normal(rows.local.shape).astype(np.float32)
-            rows.local[:] = values
-            own = np.arange(case.bounds[rank], case.bounds[rank + 1])
-            owner = np.repeat(np.arange(ranks), np.diff(plan.halo_bounds))
-            ids = np.concatenate([own, plan.halo + case.bounds[owner]]).astype(int)
-            np.add.at(wanted, ids, values.astype(np.float64))
-            np.add.at(size, ids, np.abs(values))
-        engine.seed(int(rng.integers(1 << 60)))
-        outputs = [
-            engine.nan_rows(b, plan.destinations, format) for b, plan in zip(backends, back, strict=True)
-        ]
-        for rank, backend in enumerate(backends):
-            backend.ready(back[rank], given[rank])
-        with engine.together(world) as of:
-            for rank, backend in enumerate(backends):
-                with of(rank):
-                    backend.aggregate(back[rank], "copy", "sum", given[rank], outputs[rank])
-        found = np.concatenate(outputs)
-        bound = size * np.finfo(np.float32).eps * 2  # four ranks at most
-        assert (np.abs(found - wanted) <= bound).all()
-
-
-def test_gradients_are_summed_in_the_order_of_ranks(rng, engine):
-    """1, 2^24 and -2^24 in float32: only 2^24 - 2^24 + 1 gives 1."""
-    bounds = np.array([0, 1, 2, 3, 4])
-    source = np.zeros(4, np.int64)  # all need row 0 of rank 0
-    case = cases.csr(source, np.arange(4), 4, bounds)
-    forward, back = adjoint_plans(case, 2)
-    world = World(4)
-    format = RowFormat(np.dtype(np.float32), 1)
-    backends = engine.backends(world)
-    counts = np.array([1 + len(plan.halo) for plan in forward])
-    given = [backend.rows(counts, format, symmetric=False) for backend in backends]
-    for rank, value in enumerate([0.0, 2.0**24, -(2.0**24), 1.0]):
-        given[rank].local[-1] = value
-    for backend, plan in zip(backends, back, strict=True):
-        backend.prepare(plan, format)
-    for _ in range(6):
-        engine.seed(int(rng.integers(1 << 60)))
-        outputs = [engine.nan_rows(b, 1, format) for b in backends]
-        for rank, backend in enumerate(backends):
-            backend.ready(back[rank], given[rank])
-        with engine.together(world) as of:
-            for rank, backend in enumerate(backends):
-                with of(rank):
-                    backend.aggregate(back[rank], "copy", "sum", given[rank], outputs[rank])
-        assert outputs[0][0, 0] == 1.0
-
-
 def test_calls_over_rows_of_several_widths_share_an_exchange(rng, engine):
     """Chunks of narrow rows hold more of them; signals stay those of their senders."""
     case = cases.ordinary(rng, 3)
@@ -287,7 +204,7 @@ def test_calls_over_rows_of_several_widths_share_an_exchange(rng, engine):
 def test_ranks_that_need_no_rows_have_a_ring_of_the_same_size(rng, engine, level):
     entry = table.Entry("get", "float32", 33, "one_way")
     case = cases.one_way(rng, 3)
-    table.compare(engine, case, entry, rng, "get", REACH["none"](3), SMALL, Study(level=level))
+    table.compare(engine, case, entry, rng, "get", REACH["none"](3), SMALL, Ablation(level=level))
 
 
 def test_without_a_transport_all_pes_must_be_within_reach(rng, engine):
@@ -332,7 +249,7 @@ def test_what_does_not_fit_is_refused_by_name(rng, engine):
     other = plans_of(case, 2, "halo", 1)[0]
     with pytest.raises(ValueError, match="a plan with a halo must be prepared first"):
         backend.aggregate(other, "copy", "sum", rows, out)
-    with pytest.raises(ValueError, match="GPUs take a plan of one wave"):
+    with pytest.raises(ValueError, match="GPUs take a plan of one round"):
         backend.prepare(plans_of(case, 2, "halo", 3)[0], played.format)
     wider = backend.rows(np.diff(case.bounds), RowFormat(np.dtype(np.float32), 200), True)
     out = backend.padded(played.plans[0].destinations, wider.format)

@@ -14,13 +14,13 @@ from suite.tiers import long_except
 
 TESTS = Path(__file__).parents[1]
 
-SUMS = ("aggregate.cuh", ("aggregate_float32",))
-ROWS = ("row_worker.cuh", ("aggregate_float32",))
-GATHER = ("gather.cuh", ("rows",))
-SOFTMAX = ("softmax.cuh", ("rows",))
-EDGES = ("edges.cuh", ("edges_float32",))
-GET = ("get.cuh", ("get_float32",))
-HALO = ("halo.cuh", ("halo_float32",))
+SUMS = ("gpu/sums/aggregate.cuh", ("aggregate_float32",))
+ROWS = ("gpu/row_worker.cuh", ("aggregate_float32",))
+GATHER = ("gpu/rows/gather.cuh", ("rows",))
+SOFTMAX = ("gpu/edges/softmax.cuh", ("rows",))
+EDGES = ("gpu/edges/edges.cuh", ("edges_float32",))
+GET = ("gpu/sums/get.cuh", ("get_float32",))
+HALO = ("gpu/sums/halo.cuh", ("halo_float32",))
 EXERCISE = ("exercises.cpp", ("exercises",))
 
 PARTIAL = "    store_partial(task.slot, sum);\n"
@@ -211,8 +211,8 @@ import json, sys
 import numpy as np
 from pathlib import Path
 import cases
-from gpu import table
-from gpu.engine import Engine
+from gpu.pes import table
+from gpu.pes.engine import Engine
 from shim.test_table import gather
 
 library, by, seed, turns, wide, names = map(json.loads, sys.argv[1:])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import sanitizers
-from gpu import table
+from gpu.pes import table
 
 TESTS = Path(__file__).parents[1]
 
@@ -26,8 +26,8 @@ import json, sys
 import numpy as np
 from pathlib import Path
 import cases
-from gpu import table
-from gpu.engine import Engine
+from gpu.pes import table
+from gpu.pes.engine import Engine
 from shim.test_table import gather
 
 engine, rng = Engine.shim(Path(sys.argv[1])), np.random.default_rng(json.loads(sys.argv[2]))
@@ -86,7 +86,7 @@ def test_the_table_of_cases(rng, sanitized, tmp_path, bulk):
     [
         (
             "attention",
-            "edges.cuh",
+            "gpu/edges/edges.cuh",
             ("edges_float32",),
             "end = edge + segment->count;",
             "end = edge + segment->count + 4;",
@@ -95,12 +95,12 @@ def test_the_table_of_cases(rng, sanitized, tmp_path, bulk):
         ),
         (
             "sum",
-            "worker.cuh",
+            "gpu/worker.cuh",
             ("rows", *SUMS),
             "all << (in_warp - lane);",
             "all << (in_warp - lane + 32);",
             "runtime error: shift exponent",
-            "worker.cuh",
+            "gpu/worker.cuh",
         ),
     ],
     ids=["address", "undefined behaviour"],

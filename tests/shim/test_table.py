@@ -6,16 +6,16 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
-from gpu import table
-from gpu.engine import SMALL, Engine
-from gpu.played import Played
+from gpu.pes import table
+from gpu.pes.engine import SMALL, Engine
+from gpu.pes.played import Played
 from world import plans_of
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Geometry, Rows
 from mgg_hpc.runtime.backends.edges import Attention
-from mgg_hpc.runtime.backends.world import World
+from mgg_hpc.runtime.backends.simulated import World
 
 SUMS = ("sum", "weighted", "max", "same bits")
 

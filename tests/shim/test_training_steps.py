@@ -9,21 +9,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from gpu.engine import SMALL
+from gpu.pes.engine import SMALL
 
 from mgg_hpc import _host
 from mgg_hpc.config import ModelSettings
 from mgg_hpc.data import generate
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.nn.distribute import adjacency_of, whole
-from mgg_hpc.nn.features import SparseFeatures
-from mgg_hpc.nn.graph import GraphHandle
-from mgg_hpc.nn.models import GNN
-from mgg_hpc.nn.random import Draws
+from mgg_hpc.nn.graph.handle import GraphHandle
+from mgg_hpc.nn.graph.loading import adjacency_of, whole
+from mgg_hpc.nn.inputs.sparse import SparseFeatures
+from mgg_hpc.nn.layers.models import GNN
+from mgg_hpc.nn.layers.random import Draws
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Draw, Options
-from mgg_hpc.runtime.backends.serial import SerialBackend
-from mgg_hpc.runtime.backends.world import World
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 
 ALONE = SimpleNamespace(rank=0, size=1)
 KINDS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

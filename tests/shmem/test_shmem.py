@@ -17,11 +17,11 @@ from mpi4py import MPI
 import mgg_hpc as mgg
 from mgg_hpc import config
 from mgg_hpc.data import store
-from mgg_hpc.nn.aggregation import aggregate
+from mgg_hpc.nn.autograd.aggregation import aggregate
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.base import Options
-from mgg_hpc.runtime.backends.shmem import ShmemBackend
+from mgg_hpc.runtime.backends.host.shmem import ShmemBackend
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 

@@ -54,7 +54,7 @@ def program(built, require, tmp_path_factory):
     compiler = shutil.which("oshc++")
     require(compiler is not None, "no oshc++", "apt install openmpi-bin libopenmpi-dev")
     path = tmp_path_factory.mktemp("transport") / "transport"
-    sources = [Path(__file__).with_name("transport.cpp"), ROOT / "cuda" / "runtime_shmem.cpp"]
+    sources = [Path(__file__).with_name("transport.cpp"), ROOT / "cuda" / "runtime" / "runtime_shmem.cpp"]
     folders = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]
     subprocess.run([compiler, "-std=c++17", "-O1", *folders, *sources, "-lmpi", "-o", path], check=True)
     return path

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "runtime_shmem.h"
+#include "runtime/runtime_shmem.h"
 
 namespace {
 

@@ -46,10 +46,10 @@ PYTHON = {
         ("plan/test_ranges.py",),
     ),
     "the rows that most edges need come last": Fault(
-        "mgg_hpc/plan/waves.py", "np.argsort(-used, kind=", "np.argsort(used, kind=", ("plan/test_waves.py",)
+        "mgg_hpc/plan/halo.py", "np.argsort(-used, kind=", "np.argsort(used, kind=", ("plan/test_halo.py",)
     ),
     "cached rows that are never read once": Fault(
-        "mgg_hpc/plan/model.py",
+        "mgg_hpc/plan/cost_model.py",
         "return held + int(np.partition",
         "return int(np.partition",
         ("plan/test_model.py",),
@@ -67,7 +67,7 @@ PYTHON = {
         ("data/test_store.py",),
     ),
     "a running variance without Bessel's correction": Fault(
-        "mgg_hpc/nn/norms.py", "variance * (rows / (rows - 1))", "variance", ("nn/test_conv.py",)
+        "mgg_hpc/nn/layers/norms.py", "variance * (rows / (rows - 1))", "variance", ("nn/test_conv.py",)
     ),
     "one label more than a node has": Fault(
         "mgg_hpc/training/metrics.py", "place < y.sum", "place <= y.sum", ("training/test_metrics.py",)
@@ -95,38 +95,38 @@ PYTHON = {
         2,
     ),
     "weights in the order of edges before the halo's": Fault(
-        "mgg_hpc/nn/transfer.py",
+        "mgg_hpc/nn/graph/transfer.py",
         "return made, None if weight is None else weight[torch.from_numpy(order).to(weight.device)]",
         "return made, weight",
-        ("mpi/test_convolution.py",),
+        ("mpi/nn/test_convolution.py",),
         4,  # edges of one peer are in order
     ),
 }
 
 HOST = {
     "a hub's count that is not set for the next call": Fault(
-        "cuda/stages_host.h",
+        "cuda/cpu/stages.h",
         "  pending.store(schedule.hubs[block.hub].slots, std::memory_order_relaxed);  // for the next call\n",
         "",
         ("runtime/test_aggregate.py::test_sums_are_within_the_error_bound",),
     ),
     "a staging that is used in every call": Fault(
-        "cuda/exchange_host.cpp",
+        "cuda/runtime/halo_exchange.cpp",
         "layout_.staging + (call_ & 1) * layout_.staging_bytes",
         "layout_.staging",
         ("runtime/test_aggregate.py::test_staging_is_used_in_turn",),
     ),
     "the maximum of no edges": Fault(
-        "cuda/aggregate_host.cpp",
+        "cuda/cpu/aggregate.cpp",
         "  if (call.reduce == Reduce::max && degree == 0) sum.template clear<Sum>();\n",
         "",
         ("runtime/test_aggregate.py::test_means_and_maxima",),
     ),
     "random numbers with one half of the key": Fault(
-        "cuda/philox_host.h", "w0 = high2 ^ w1 ^ k0", "w0 = high2 ^ w1 ^ k1", ("nn/test_random.py",)
+        "cuda/cpu/philox.h", "w0 = high2 ^ w1 ^ k0", "w0 = high2 ^ w1 ^ k1", ("nn/test_random.py",)
     ),
     "attention's backward that draws other edges": Fault(
-        "cuda/attention_host.cpp",
+        "cuda/cpu/attention.cpp",
         "target = at_source ? there[i] : here;",
         "target = here;",
         ("runtime/test_edges.py::test_attention_and_its_gradients",),
@@ -190,7 +190,7 @@ def found(done: subprocess.CompletedProcess[str]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("tests", "ranks"), [(("plan/test_waves.py", "training/test_history.py"), 0), (("mpi/test_mpi.py",), 2)]
+    ("tests", "ranks"), [(("plan/test_halo.py", "training/test_history.py"), 0), (("mpi/test_mpi.py",), 2)]
 )
 def test_nothing_is_found_where_no_fault_is_planted(tmp_path, tests, ranks):
     done = Copy.made(tmp_path).run(tests, ranks)

@@ -16,7 +16,8 @@ from jobs import MGG, blocks, clean_environment
 
 from mgg_hpc.data import store
 from mgg_hpc.errors import InputError
-from mgg_hpc.tools.bench import contest, document, plots, subjects
+from mgg_hpc.tools.bench import pictures
+from mgg_hpc.tools.bench.harness import document, graphs, timing
 
 FAKE = """
 import os, signal, sys
@@ -88,9 +89,9 @@ def peer(tmp_path):
         binary.write_text(
             f"#!{sys.executable}\n"
             "import sys\n"
-            f"sys.path[:0] = [{str(contest.SERVE.parent)!r}, {str(binary.parent)!r}]\n"
-            "import serve\n"
-            "serve.main('fake', *sys.argv[3:])\n"
+            f"sys.path[:0] = [{str(timing.WORKER.parent)!r}, {str(binary.parent)!r}]\n"
+            "import worker\n"
+            "worker.main('fake', *sys.argv[3:])\n"
         )
         binary.chmod(0o755)
         return tmp_path / "env"
@@ -134,7 +135,7 @@ def test_aggregate_writes_a_document_a_table_and_a_picture(mgg, tmp_path):
         ("bfloat16", 5),
         ("bfloat16", 16),
     ]
-    graph = subjects.read("rmat:8:4")
+    graph = graphs.read("rmat:8:4")
     for case in found["cases"]:
         assert (case["graph"], case["nodes"], case["edges"]) == ("rmat8", 256, graph.edges)
         assert spreads(case["ms"])
@@ -329,15 +330,15 @@ def test_a_peer_that_computes_something_else_is_left_out(mgg, peer, tmp_path):
 def test_turns_alternate():
     order: list[str] = []
 
-    def run(name: str) -> contest.Run:
-        contestant = SimpleNamespace(need=lambda _, name: order.append(name) or {"ms": float(len(order))})
-        return contest.Run(contestant, name)
+    def run(name: str) -> timing.Run:
+        worker = SimpleNamespace(need=lambda _, name: order.append(name) or {"ms": float(len(order))})
+        return timing.Run(worker, name)
 
     ours, theirs = run("a"), run("b")
-    contest.take_turns([ours, theirs], 3)
+    timing.take_turns([ours, theirs], 3)
     assert order == ["a", "b"] * 3
     assert (ours.ms, theirs.ms) == ([1, 3, 5], [2, 4, 6])
-    assert contest.ratios(theirs.ms, ours.ms) == {"min": 1.2, "median": 4 / 3, "max": 2}
+    assert timing.ratios(theirs.ms, ours.ms) == {"min": 1.2, "median": 4 / 3, "max": 2}
 
 
 def test_geometric_mean():
@@ -358,4 +359,4 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, text, said):
     path = tmp_path / "found.json"
     path.write_text(text)
     with pytest.raises(InputError, match=said):
-        plots.draw_again(path, tmp_path / "found.png")
+        pictures.draw_again(path, tmp_path / "found.png")

@@ -1,4 +1,4 @@
-"""What contestants of `mgg bench epoch` train: peers compute what we do, with weights that are ours."""
+"""What workers of `mgg bench epoch` train: peers compute what we do, with weights that are ours."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from mgg_hpc.data.graph import Graph, csr_from_edges
-from mgg_hpc.tools.bench import contest
-from mgg_hpc.tools.bench.contestants import ours
-from mgg_hpc.tools.bench.epoch import MODELS, Shape, inputs_of, labelled, title
+from mgg_hpc.tools.bench.baselines import ours
+from mgg_hpc.tools.bench.epoch.cpu import MODELS, inputs_of
+from mgg_hpc.tools.bench.epoch.shape import Shape, labelled, title
+from mgg_hpc.tools.bench.harness import timing
 
 SHAPE = Shape(features=12, hidden=6, classes=4, dropout=0.0)
 
@@ -34,19 +35,19 @@ def drawn(rng: np.random.Generator) -> Graph:
 
 
 @pytest.fixture
-def contestant(monkeypatch):
-    """A contestant's module, imported as its process does."""
-    monkeypatch.syspath_prepend(contest.SERVE.parent)
+def worker(monkeypatch):
+    """A worker's module, imported as its process does."""
+    monkeypatch.syspath_prepend(timing.WORKER.parent)
     return importlib.import_module
 
 
 @pytest.mark.filterwarnings("ignore")  # sparse CSR is in beta, and PyG asks for torch.jit
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("peer", ["pyg", "pyg-csr"])
-def test_pyg_trains_as_we_do_from_the_same_weights(contestant, tmp_path, rng, model, peer):
+def test_pyg_trains_as_we_do_from_the_same_weights(worker, tmp_path, rng, model, peer):
     inputs = inputs_of(labelled(drawn(rng), shape(model)), shape(model), tmp_path)
     mine = ours.epoch(**inputs)
-    theirs = contestant(f"peer_{peer.replace('-', '_')}").epoch(**inputs)
+    theirs = worker(f"peer_{peer.replace('-', '_')}").epoch(**inputs)
     assert theirs["untrained"]() == pytest.approx(mine["untrained"](), rel=1e-5)
     for _ in range(3):
         assert theirs[peer]() == pytest.approx(mine["mgg"](), rel=1e-5)

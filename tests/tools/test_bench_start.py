@@ -9,7 +9,7 @@ import pytest
 from jobs import MGG, clean_environment
 from suite.tiers import long_except
 
-from mgg_hpc.tools.bench import start
+from mgg_hpc.tools.bench import startup
 
 
 def bench(folder, *words):
@@ -63,7 +63,7 @@ def test_what_will_not_do_is_one_line(tmp_path, words, said):
 
 def test_times_beyond_reading_leave_it_out():
     summaries = [{"start_ms": {"read": 5.0, "plan": 2.0, "first epoch": 1.5}, "process_ms": 9.0}]
-    assert start.turns_of(summaries) == {
+    assert startup.turns_of(summaries) == {
         "read": [5.0],
         "plan": [2.0],
         "first epoch": [1.5],

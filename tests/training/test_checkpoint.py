@@ -8,8 +8,8 @@ import torch
 
 from mgg_hpc.config import ModelSettings
 from mgg_hpc.errors import InputError
-from mgg_hpc.nn.models import GNN
-from mgg_hpc.nn.random import Draws
+from mgg_hpc.nn.layers.models import GNN
+from mgg_hpc.nn.layers.random import Draws
 from mgg_hpc.training import checkpoint
 
 NAMES = ["convs.0.bias", "convs.0.lin.weight", "convs.1.bias", "convs.1.lin.weight"]

@@ -19,8 +19,8 @@ from suite.tiers import long_except
 from mgg_hpc import config
 from mgg_hpc.data import generate
 from mgg_hpc.errors import InputError
-from mgg_hpc.nn import host_features
-from mgg_hpc.nn.host_features import HostFeatures, drops_in_blocks
+from mgg_hpc.nn.inputs import host
+from mgg_hpc.nn.inputs.host import HostFeatures, drops_in_blocks
 from mgg_hpc.runtime import cores
 from mgg_hpc.training import footprint, memory, report
 from mgg_hpc.training.job import Job, build
@@ -170,10 +170,10 @@ def test_features_are_dropped_in_blocks_where_a_copy_is_large(made_job, monkeypa
     x = small_job.input
     assert not small_job.model.in_blocks
     for least, taken in ((x.nbytes, True), (x.nbytes + 1, False)):
-        monkeypatch.setattr(host_features, "LEAST_BYTES", least)
+        monkeypatch.setattr(host, "LEAST_BYTES", least)
         assert drops_in_blocks(x) == taken
         assert build(small_job.settings, MPI.COMM_SELF).model.in_blocks == taken
-    monkeypatch.setattr(host_features, "LEAST_BYTES", 0)
+    monkeypatch.setattr(host, "LEAST_BYTES", 0)
     assert not drops_in_blocks(torch.nn.Parameter(x))  # whose gradient is wanted
     assert not drops_in_blocks(HostFeatures.over(small_job.backend, x))
 
@@ -186,7 +186,7 @@ def test_a_copy_of_features_is_counted_where_one_is_kept(made_job, options):
         rows[small_job.model.in_blocks] = footprint.measure(small_job, trains=True).row
     copy = 4 * small_job.x.shape[1]
     # A block need not be there at the peak.
-    assert copy * (1 - 1 / host_features.BLOCKS) * 0.99 <= rows[False] - rows[True] <= copy * 1.01
+    assert copy * (1 - 1 / host.BLOCKS) * 0.99 <= rows[False] - rows[True] <= copy * 1.01
 
 
 def test_features_on_the_host_are_not_counted_by_rows(made_job):

@@ -15,7 +15,7 @@ from jobs import blocks, clean_environment, files, run, write_job
 from suite.tiers import long_except
 
 from mgg_hpc.__main__ import main
-from mgg_hpc.training import profiling
+from mgg_hpc.training.profile import profiler
 
 SPANS = {"step", "evaluate", "layer 1 forward: aggregate", "layer 2 backward: aggregate", "loss", "optimiser"}
 
@@ -168,11 +168,11 @@ class End:
 
 @pytest.mark.parametrize("size", [0, 1, 6, 7, 8, 1000])
 def test_a_trace_crosses_in_pieces(tmp_path, rng, monkeypatch, size):
-    monkeypatch.setattr(profiling, "BLOCK", 7)
+    monkeypatch.setattr(profiler, "BLOCK", 7)
     ends, contents = Ends(), [rng.bytes(size), rng.bytes(size)]
-    other = threading.Thread(target=profiling._write_traces, args=(ends.of(1), contents[1], None))
+    other = threading.Thread(target=profiler._write_traces, args=(ends.of(1), contents[1], None))
     other.start()
-    profiling._write_traces(ends.of(0), contents[0], tmp_path)
+    profiler._write_traces(ends.of(0), contents[0], tmp_path)
     other.join()
     found = {path.name: gzip.decompress(path.read_bytes()) for path in (tmp_path / "profile").iterdir()}
     assert found == {f"rank-{rank}.json.gz": content for rank, content in enumerate(contents)}
@@ -192,7 +192,7 @@ WAITS = {
 def test_waits_are_said(case):
     spans, said = WAITS[case]
     found = [{"rank": 1, "span": span, "call": "cudaStreamSynchronize", "calls": 2.0} for span in spans]
-    assert profiling.said_of_waits({"waits": found}) == [said]
+    assert profiler.said_of_waits({"waits": found}) == [said]
 
 
 def test_tables_of_a_gpu_run(tmp_path, capsys):
@@ -207,7 +207,7 @@ def test_tables_of_a_gpu_run(tmp_path, capsys):
         "without_graphs": True,
         "exchanges": [about | measured, about | {"layer": 2, "unknown": "no room on a GPU for the parts"}],
     }
-    profiling.print_summary(summary, tmp_path / "summary.json", True)
+    profiler.print_summary(summary, tmp_path / "summary.json", True)
     text = capsys.readouterr().out
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
     assert ["step", "1", "1.250", "3.500"] in cells

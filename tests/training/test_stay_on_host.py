@@ -10,7 +10,7 @@ import pytest
 from mgg_hpc import config
 from mgg_hpc.data import store
 from mgg_hpc.errors import InputError
-from mgg_hpc.nn.distribute import load_part
+from mgg_hpc.nn.graph.loading import load_part
 from mgg_hpc.runtime import cores, mpi
 from mgg_hpc.training import job as of_job
 

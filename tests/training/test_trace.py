@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mgg_hpc.training import trace
+from mgg_hpc.training.profile import trace
 
 HOST, AUTOGRAD, COPIES = 100, 101, 7  # threads, and a stream
 

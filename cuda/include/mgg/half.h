@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "mgg/both.h"
+#include "mgg/host_device.h"
 
 namespace mgg {
 

@@ -1,4 +1,4 @@
-// Who sums what: made by the host for its own threads (schedule_host.h) and for a GPU's.
+// Who sums what: made by the host for its own threads (cpu/schedule.h) and for a GPU's.
 #pragma once
 #include <cstdint>
 

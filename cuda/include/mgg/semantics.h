@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "mgg/both.h"
+#include "mgg/host_device.h"
 
 namespace mgg {
 

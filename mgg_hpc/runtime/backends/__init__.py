@@ -5,43 +5,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...errors import InputError
-from ...plan.layout import RowFormat
-from .base import BY_WIDTH, Backend, Geometry, Options
+from .base import BY_WIDTH, Backend, Geometry, Request
 
 # What "auto" stands for on CPUs. Blocks of 4,096 edges are small against a thread's share and large against the
 # cost of claiming one.
 DEFAULT_GEOMETRY = Geometry(ps=256, dist=BY_WIDTH, wpb=16)
 
 ON_CPUS = ("auto", "serial", "shm", "shmem")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a job asks of a backend. ps, dist, wpb: None for what the backend takes where nobody asks for others.
-
-    widest: the widest rows that will be summed.
-    """
-
-    ps: int | None = None
-    dist: int | None = None
-    wpb: int | None = None
-    threads: int = 1
-    widest: RowFormat = field(default_factory=lambda: RowFormat(np.dtype(np.float32), 1))
-
-    def options(self, default: Geometry) -> Options:
-        """With a backend's defaults."""
-        geometry = Geometry(
-            default.ps if self.ps is None else self.ps,
-            default.dist if self.dist is None else self.dist,
-            default.wpb if self.wpb is None else self.wpb,
-        )
-        return Options(geometry, self.threads)
 
 
 @dataclass(frozen=True)
@@ -97,19 +71,19 @@ def make(chosen: Chosen, comm: Any, request: Request) -> Backend:
 
     with mpi.agree(comm):
         if chosen.name == "cuda":
-            from . import cuda_rank
+            from .cuda import rank as cuda_rank
 
             return cuda_rank.backend(comm, chosen.gpu, request)
         options = request.options(DEFAULT_GEOMETRY)
         if chosen.name == "serial":
-            from .serial import SerialBackend, World
+            from .host.serial import SerialBackend, World
 
             return SerialBackend(0, World(1), options)
         if chosen.name == "shm":
-            from .shm import SharedBackend
+            from .host.shm import SharedBackend
 
             return SharedBackend(comm, options)
-        from .shmem import ShmemBackend
+        from .host.shmem import ShmemBackend
 
         return ShmemBackend(comm, options)
 
@@ -128,7 +102,7 @@ def _gpu(name: str, comm: Any, dtype: str, share: bool) -> tuple[Any, str]:
     """This rank's where every rank has one; else None, and why not, where there is a driver for GPUs."""
     if name == "auto" and not all(comm.allgather(_has_driver())):
         return None, ""
-    from . import cuda_rank
+    from .cuda import rank as cuda_rank
 
     try:
         return cuda_rank.take(comm, dtype, share), ""

@@ -18,8 +18,10 @@ BY_WIDTH = -1  # Geometry.dist: few wide rows ahead, or many narrow ones, 8 KiB 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a schedule cuts the work (MGG section 4): on a CPU, a block of wpb * ps edges is claimed by one thread,
-    and rows are prefetched ``dist`` edges ahead (or BY_WIDTH).
+    """How a schedule cuts the work (MGG, OSDI '23, sections 4.1 and 5.1).
+
+    On a CPU a block of wpb * ps edges is claimed by one thread, and rows are prefetched ``dist`` edges ahead (or
+    BY_WIDTH).
 
     far_ps: the same as ps for rows that no pointer reaches, where they are got in smaller partitions (section 4.1's
     note on several machines); None: ps.
@@ -120,7 +122,7 @@ class Meter:
         return found
 
     def add(self, other: Meter) -> None:
-        """Count as much again, but for what it took."""
+        """Add the other meter's byte and row counts, but not its time."""
         self.local_bytes += other.local_bytes
         self.remote_bytes += other.remote_bytes
         self.remote_rows += other.remote_rows
@@ -138,6 +140,29 @@ class Options:
     geometry: Geometry
     threads: int = 1
     meter: Meter = field(default_factory=Meter)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a job asks of a backend. ps, dist, wpb: None for what the backend takes where nobody asks for others.
+
+    widest: the widest rows that will be summed.
+    """
+
+    ps: int | None = None
+    dist: int | None = None
+    wpb: int | None = None
+    threads: int = 1
+    widest: RowFormat = field(default_factory=lambda: RowFormat(np.dtype(np.float32), 1))
+
+    def options(self, default: Geometry) -> Options:
+        """With a backend's defaults."""
+        geometry = Geometry(
+            default.ps if self.ps is None else self.ps,
+            default.dist if self.dist is None else self.dist,
+            default.wpb if self.wpb is None else self.wpb,
+        )
+        return Options(geometry, self.threads)
 
 
 @dataclass(frozen=True)
@@ -195,12 +220,12 @@ class Backend(Protocol):
         """Whether dropout finds its epoch in the device's memory (`Draw.epoch_at`)."""
 
     @property
-    def halo_waves(self) -> int | None:
-        """Of how many waves a plan's halo is; None: by its size."""
+    def halo_rounds(self) -> int | None:
+        """Number of rounds per halo exchange, or None to choose it from the halo's size."""
 
     @property
     def cache_bytes(self) -> int:
-        """Of the cache that keeps remote rows which are read through pointers."""
+        """Bytes of the cache that keeps remote rows which are read through pointers."""
 
     @property
     def probe_rows(self) -> int:

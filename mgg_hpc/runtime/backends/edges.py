@@ -42,7 +42,7 @@ class TailedRows:
 
     @property
     def format(self) -> RowFormat:
-        """Of rows that hold all of it."""
+        """Format of rows that hold the values, the tail and the id."""
         nbytes = (self.first + self.tail) * self.accumulator.itemsize + 8 * self.with_id
         return RowFormat(self.dtype, nbytes // self.dtype.itemsize)
 
@@ -66,12 +66,12 @@ class Attention:
 
     @property
     def columns(self) -> int:
-        """Of all heads."""
+        """Number of columns of all heads."""
         return self.heads * self.channels
 
     @property
     def scale(self) -> float:
-        """Of dot products."""
+        """Factor of dot products."""
         return float(self.channels**-0.5)
 
     def forward_rows(self, dtype: np.dtype[Any]) -> TailedRows:

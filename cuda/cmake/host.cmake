@@ -1,0 +1,63 @@
+# The kernels for CPUs (_host), and the transport over OpenSHMEM (_shmem) where the machine has one.
+
+# One source, compiled once per instruction set; module_host.cpp picks one at run time.
+set(isas baseline)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND isas avx2 avx512)
+endif()
+set(MGG_ISAS "${isas}" CACHE STRING "Instruction sets to compile kernels for, baseline among them")
+set(isas ${MGG_ISAS})
+set(flags_avx2 -march=x86-64-v3)
+set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
+foreach(isa IN LISTS isas)
+  add_library(kernels_${isa} OBJECT
+    cuda/cpu/aggregate.cpp cuda/cpu/attention.cpp cuda/cpu/edges.cpp cuda/cpu/random.cpp)
+  target_include_directories(kernels_${isa} PRIVATE cuda cuda/include)
+  target_compile_definitions(kernels_${isa} PRIVATE MGG_ISA=${isa})
+  # Products are rounded before they are added, in every tile alike: the same bits whichever way columns are cut.
+  target_compile_options(kernels_${isa} PRIVATE -ffp-contract=off ${flags_${isa}}
+                         -Wall -Wextra -Wno-psabi -Wno-maybe-uninitialized)
+  target_link_libraries(kernels_${isa} PRIVATE OpenMP::OpenMP_CXX)
+endforeach()
+
+# NOMINSIZE: not for size, since the exchange, the orders and the floor are here.
+nanobind_add_module(_host NB_STATIC NOMINSIZE
+  cuda/python/module_host.cpp cuda/python/module_edges.cpp cuda/runtime/halo_exchange.cpp cuda/cpu/order.cpp cuda/bench/module_floor.cpp
+  cuda/bench/gather_floor.cpp)
+target_include_directories(_host PRIVATE cuda cuda/include)
+target_link_libraries(_host PRIVATE OpenMP::OpenMP_CXX)
+target_compile_options(_host PRIVATE -Wall -Wextra)
+foreach(isa IN LISTS isas)
+  target_link_libraries(_host PRIVATE kernels_${isa})
+  string(TOUPPER ${isa} upper)
+  target_compile_definitions(_host PRIVATE MGG_HAVE_${upper}=1)
+endforeach()
+install(TARGETS _host LIBRARY DESTINATION mgg_hpc)
+
+# OpenSHMEM, where the machine has one: for jobs over several nodes. What it needs is asked of its own compiler driver.
+find_program(OSHCXX NAMES oshc++ oshcxx oshCC)
+if(OSHCXX)
+  foreach(what incdirs libdirs libs)
+    execute_process(COMMAND "${OSHCXX}" --showme:${what} OUTPUT_VARIABLE shmem_${what}
+                    RESULT_VARIABLE shmem_failed OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    if(shmem_failed)
+      set(shmem_libs)
+      break()
+    endif()
+    separate_arguments(shmem_${what})
+  endforeach()
+endif()
+if(shmem_libs)
+  message(STATUS "OpenSHMEM: ${OSHCXX}")
+  nanobind_add_module(_shmem NB_STATIC cuda/python/module_shmem.cpp cuda/runtime/runtime_shmem.cpp)
+  target_include_directories(_shmem PRIVATE cuda cuda/include)
+  target_include_directories(_shmem SYSTEM PRIVATE ${shmem_incdirs})
+  target_link_directories(_shmem PRIVATE ${shmem_libdirs})
+  target_link_libraries(_shmem PRIVATE ${shmem_libs})
+  target_compile_options(_shmem PRIVATE -Wall -Wextra)
+  # A site's MPI lies in a folder of its own, which a loaded module (LD_LIBRARY_PATH) may replace.
+  set_target_properties(_shmem PROPERTIES INSTALL_RPATH "${shmem_libdirs}")
+  install(TARGETS _shmem LIBRARY DESTINATION mgg_hpc)
+else()
+  message(STATUS "OpenSHMEM: no oshc++; built without the backend for several nodes")
+endif()

@@ -1,0 +1,208 @@
+// What each GPU kernel works on. All pointers are the device's.
+#pragma once
+#include <cstdint>
+
+#include "mgg/layout.h"
+#include "mgg/schedule.h"
+
+namespace mgg {
+
+// How a kernel reaches rows: in this PE's memory, through a pointer to another PE's, or by the transport.
+enum Link : int32_t { local_link = 0, near_link = 1, far_link = 2 };
+
+// Sums of neighbours' rows.
+template <class S>
+struct DeviceAggregation {
+  const Block* tasks;  // a destination each, or a part of a hub
+  int64_t count;
+  const Segment* segments;
+  const Hub* hubs;
+  int64_t hub_count;
+  int32_t* pending;  // passes x hubs: parts that have not arrived; as many as slots between calls
+  const int32_t* degree;
+  const S* const* sources;  // row 0 of each chunk
+  const int32_t* link;      // how a chunk's rows are reached: a Link each
+  const int32_t* indices;
+  const float* weight;  // an edge each, or null
+  S* out;
+  const float* scale;  // a destination each, or null
+  const float* bias;   // dim values, or null
+  float* partials;     // slots x stride
+  int64_t dim, stride;  // values of a row, and between rows: a multiple of 16 bytes
+  bool mean, relu;
+};
+
+constexpr int ring_rows = 4;  // remote rows under way, of each worker
+
+// What a block of `threads` takes of shared memory: a ring for each thread's packs, and behind all of them a barrier
+// for each of a worker's rows (bulk copies), of four lanes at least.
+constexpr int64_t ring_bytes(int64_t threads, int packs) {
+  return threads * packs * ring_rows * 16 + threads / 4 * ring_rows * 8;
+}
+
+// Remote rows fetched in stages, several ahead (get.cuh). A stage is a neighbour partition's rows, or fewer.
+struct DeviceGet {
+  int32_t ps[3];   // by Link: most rows of a stage
+  int32_t dist;    // stages under way, of each worker; at most `most_stages`
+  bool interleaved;  // or each stage is asked for when it is needed
+  // For rows that no pointer reaches:
+  const int32_t* owner;       // of each chunk, its PE; its rows begin at `mine` there
+  const char* mine;           // this PE's rows, symmetric
+  char* staging;              // symmetric: workers x dist x ps[far_link] x lanes x packs x 16 bytes
+  const int32_t* channels;    // of the transport
+  int32_t channel_count;
+};
+constexpr int most_stages = 32;
+
+template <class S>
+struct DeviceGetCall {
+  DeviceAggregation<S> sum;
+  DeviceGet get;
+};
+
+// What a block of `threads` takes of shared memory for them: a ring of `rows` rows and `dist` barriers for each worker,
+// and a word of its own.
+constexpr int64_t stage_bytes(int64_t threads, int lanes, int packs, int64_t rows, int64_t dist) {
+  return threads / lanes * dist * (rows * lanes * packs * 16 + 8) + 16;
+}
+
+// A run of rows that a PE packs and pushes into another's staging (halo.cuh). Rows are counted from `first` on.
+struct Push {
+  int64_t first, rows;  // among the plan's rows to send
+  int64_t place;        // the first one's in the receiver's staging
+  int64_t box;          // and in this PE's outbox, where no pointer reaches the receiver
+  int32_t pe;
+  int32_t signal;  // the receiver's
+  int32_t after;   // the rows are those of this PE's staging, once this signal of its own is there; or -1
+  int32_t padding;
+};
+static_assert(sizeof(Push) == 48, "Push is shared with Python");
+
+// What a plan keeps on its PE from call to call. Everything only grows.
+struct HaloState {
+  uint64_t calls;                  // that have ended
+  uint64_t claimed, claimed_before;  // work that blocks have taken; before this call
+  uint64_t left, left_before;        // blocks that have ended; before this call
+  uint64_t rows_pushed;
+};
+
+// A task put off until more rows have arrived.
+struct Deferred {
+  int64_t number;  // of the work
+  int64_t at;      // its next segment
+  int32_t left;    // terms until the block of its sum ends
+  int32_t chunk;   // the last segment's
+  int32_t slot;    // where its columns are
+  int32_t padding;
+};
+static_assert(sizeof(Deferred) == 32, "Deferred is shared with Python");
+
+// Of each block, in nanoseconds of the GPU's clock; and of each push.
+struct HaloStamps {
+  enum Event { began, pushed, claimed, ended, events };
+  uint64_t* blocks;    // [blocks, events]
+  uint64_t* pushes;    // [pushes, 2]: began, packed
+  uint64_t* arrivals;  // [arrivals]: when the first worker saw them; UINT64_MAX before the call
+};
+
+// What crosses in one call, and when. Chunk 0 of the plan is this PE's rows; chunk 1 + a is arrival a, in staging.
+struct DeviceHalo {
+  const Push* pushes;
+  const int32_t* send_rows;  // this PE's
+  const char* rows;
+  int64_t row_bytes;
+  const int32_t* arrivals;   // the signal of each, in the order in which they are summed
+  const int32_t* owners;     // PEs that push to this one, which get a credit when all is read
+  int32_t push_count, arrival_count, owner_count;
+  int32_t pushers;           // blocks that push before they sum
+  int32_t me, credits;       // the first credit among the signals: one for each PE
+  char* const* stagings;     // each PE's, null where no pointer reaches it
+  uint64_t* const* signals;  // the same
+  char* staging;             // this PE's, symmetric: two of staging_bytes, for odd and even calls
+  uint64_t* signal;          // this PE's, symmetric
+  char* outbox;              // symmetric
+  int64_t staging_bytes;
+  HaloState* state;
+  Deferred* paused;  // workers x slots
+  float* columns;  // workers x slots x 2 x lanes x packs x values of 16 bytes
+  int32_t slots;   // tasks that a worker can put off
+  int32_t claim;   // work that it takes at once
+  bool bulk;       // nothing is summed before all has arrived
+  bool holds;      // the staging is read after this call, and `let_go` gives the credits
+  HaloStamps stamps;  // or null
+};
+
+template <class S>
+struct DeviceHaloCall {
+  DeviceAggregation<S> sum;
+  DeviceHalo halo;
+};
+
+// out[e] = exp(score[e] - maximum) / total over the edges of each destination, in two kernels.
+struct DeviceSoftmax {
+  const Block* tasks;
+  int64_t count;
+  const Segment* segments;
+  const Hub* hubs;
+  int32_t* pending;  // parts of each hub that have not arrived; as many as slots between calls
+  const float* scores;
+  float* out;      // may be the scores
+  float* maximum;  // a destination each
+  float* total;    // a destination each: the sum of exp(score - maximum)
+  float* partials;  // slots x 2: the same of each part
+};
+
+// What dropout draws, what it keeps, and by how much that grows (semantics.h).
+struct Drawn {
+  uint64_t seed;
+  uint32_t epoch, stream, threshold;
+  float scale;
+  const int32_t* epoch_at;  // the epoch in device memory, or null: then it is `epoch`
+};
+
+// out[i, c] = x[i, c] * scale where the draw of (node[i], c) keeps it, else 0. May work in place.
+template <class S>
+struct DeviceDropout {
+  const S* x;
+  S* out;
+  int64_t x_stride, out_stride;  // values between rows
+  const int64_t* node;           // a row each
+  int64_t rows, columns;
+  Drawn drawn;
+  bool packs;  // whether all rows begin on multiples of 16 bytes
+};
+
+// The same for the stored values of CSR rows.
+struct DeviceDropoutCsr {
+  const int64_t* indptr;
+  const int32_t* index;
+  const float* value;
+  float* out;
+  const int64_t* node;
+  int64_t rows;
+  Drawn drawn;
+};
+
+// Rows of PE p are numbered bounds[p] .. bounds[p + 1] - 1.
+struct DeviceGather {
+  const int64_t* ids;
+  int64_t count;
+  const int64_t* bounds;      // pes + 1
+  const char* const* tables;  // each PE's row 0; null where no pointer reaches it
+  const char* mine;           // this PE's row 0, by which others' rows are asked for; `out` must be symmetric then
+  char* out;                  // count rows
+  int64_t row_bytes;          // a multiple of 16
+  int32_t pes;
+};
+
+// Reads the rows of `indices` in their order and stores nothing, unless `seen` is there: the exclusive or of all words
+// that a thread has read. No compiler knows that it is not, so all of them are read.
+struct DeviceFloor {
+  const int32_t* indices;
+  int64_t edges;
+  const char* rows;
+  int64_t row_bytes;
+  uint32_t* seen;  // a thread each, or null
+};
+
+}  // namespace mgg

@@ -1,0 +1,347 @@
+// Sums the rows of each destination's neighbours on a GPU: the transfer `halo`, where each distinct remote row crosses
+// once. One kernel, whose blocks are all resident.
+//
+// The first blocks pack this PE's rows and push them to those who need them, in chunks, with a signal each; then they
+// join the others, which sum. A worker claims destinations, or parts of hubs, adds their local rows, and whatever
+// remote rows are there by then. What has to wait is put off: its sum so far is stored, and taken up again once more
+// has come. So nobody waits while there is something to sum, and where rows come fast enough nothing is stored at all.
+//
+// Calls are numbered, and a signal's value is the number of the call whose rows are there: nothing is ever reset. Two
+// stagings are used in turn; call n is pushed when the receiver has given its credit for call n - 2, which the last of
+// its blocks to end does. tests/protocol has this as a model, which is checked exhaustively (but for rows that are passed
+// on, as a ring does).
+//
+// Whatever comes when, a destination's rows are added in the plan's order, as `direct` does: the bits are the same.
+#pragma once
+#include "runtime/transport_device.h"
+#include "gpu/row_worker.cuh"
+
+namespace mgg {
+
+// FAR: whether some PEs are reached by the transport only.
+template <bool FAR>
+struct HaloExchange {
+  const DeviceHalo& halo;
+  uint64_t call;  // the number of this one
+  MGG_DEVICE explicit HaloExchange(const DeviceHalo& halo) : halo(halo), call(halo.state->calls + 1) {}
+
+  // A fence must follow before what the signal announces is read.
+  MGG_DEVICE bool raised(int32_t signal, uint64_t value) const {
+    if constexpr (FAR) return device::test_signal(halo.signal + signal, value);
+    return device::peek_signal(halo.signal + signal) >= value;
+  }
+  MGG_DEVICE void await(int32_t signal, uint64_t value) const {
+    while (!raised(signal, value)) device::rest();
+    device::fence();
+  }
+  MGG_DEVICE int64_t staging_offset() const { return (call & 1) * halo.staging_bytes; }
+  MGG_DEVICE void raise(int32_t signal, uint64_t value, int32_t pe) const {
+    if (halo.signals[pe]) {
+      device::store_signal(halo.signals[pe] + signal, value);
+      return;
+    }
+    if constexpr (FAR) device::raise_signal(halo.signal + signal, value, pe);
+  }
+
+  // The rows of a push side by side: the whole block, LANES threads a row, four rows of each under way. Beyond the last
+  // row that one is read again, and not written.
+  template <int LANES>
+  MGG_DEVICE void pack(const Push& push, char* to) const {
+    constexpr int ahead = 4;
+    const char* rows = push.after < 0 ? halo.rows : halo.staging + staging_offset();
+    const int32_t* numbers = halo.send_rows + push.first;
+    const int packs = static_cast<int>(halo.row_bytes / 16), workers = device::threads() / LANES;
+    const auto last = static_cast<int32_t>(push.rows - 1);
+    for (int32_t row = device::thread() / LANES; row <= last; row += ahead * workers) {
+      const char* from[ahead];
+#pragma unroll
+      for (int u = 0; u < ahead; ++u) {
+        const int32_t mine = row + u * workers < last ? row + u * workers : last;
+        from[u] = rows + device::load_constant(numbers + mine) * halo.row_bytes;
+      }
+      for (int at = device::thread() % LANES; at < packs; at += LANES) {
+        device::Pack held[ahead];
+#pragma unroll
+        for (int u = 0; u < ahead; ++u) held[u] = device::load_pack_fresh(from[u] + 16 * at);
+#pragma unroll
+        for (int u = 0; u < ahead; ++u)
+          if (row + u * workers <= last)
+            device::store_pack(to + (row + u * workers) * halo.row_bytes + 16 * at, held[u]);
+      }
+    }
+  }
+
+  // This block's part of what this PE sends.
+  template <int LANES>
+  MGG_DEVICE void push_all() const {
+    [[maybe_unused]] bool asked = false;
+    for (int32_t at = device::block(); at < halo.push_count; at += halo.pushers) {
+      const Push& push = halo.pushes[at];
+      if (device::thread() == 0) {
+        if (halo.stamps.pushes) halo.stamps.pushes[2 * at] = device::clock();
+        if (call > 2) await(halo.credits + push.pe, call - 2);
+        if (push.after >= 0) await(push.after, call);
+      }
+      device::sync_block();
+      const int64_t place = staging_offset() + push.place * halo.row_bytes;
+      const bool near = !FAR || halo.signals[push.pe];
+      pack<LANES>(push, near ? halo.stagings[push.pe] + place : halo.outbox + push.box * halo.row_bytes);
+      device::sync_block();
+      if (device::thread() == 0) {
+        device::add(&halo.state->rows_pushed, push.rows);
+        if (halo.stamps.pushes) halo.stamps.pushes[2 * at + 1] = device::clock();
+        if (near)
+          device::store_signal(halo.signals[push.pe] + push.signal, call);
+        else if constexpr (FAR) {
+          device::put_signal_nbi(halo.staging + place, halo.outbox + push.box * halo.row_bytes,
+                                 push.rows * halo.row_bytes, halo.signal + push.signal, call, push.pe);
+          asked = true;
+        }
+      }
+    }
+    if constexpr (FAR) {
+      if (asked) device::quiet_puts();  // or the next call might pack into an outbox that is still being sent
+    }
+  }
+
+  // The last block to leave gives the owners of what this PE has read their credit. By the whole block.
+  MGG_DEVICE void leave() const {
+    device::sync_block();
+    if (device::thread() != 0) return;
+    HaloState& state = *halo.state;
+    const uint64_t before = state.left_before, blocks = device::blocks();
+    if (device::add_in_order(&state.left, 1) + 1 - before != blocks) return;
+    state.left_before = before + blocks;
+    state.claimed_before = device::add(&state.claimed, 0);
+    state.calls = call;
+    if (!halo.holds) give_credits(call);
+  }
+  // By one thread: the staging of a call may be written again.
+  MGG_DEVICE void give_credits(uint64_t ended) const {
+    for (int32_t i = 0; i < halo.owner_count; ++i) raise(halo.credits + halo.me, ended, halo.owners[i]);
+    if constexpr (FAR) device::quiet_puts();
+  }
+};
+
+template <class S, class R, int LANES, int PACKS, bool FAR>
+struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
+  using Base = RowWorker<S, R, LANES, PACKS>;
+  using Base::call, Base::worker;
+  using Sums = BlockedSum<S, R, PACKS>;
+  static constexpr int values = Columns<S, PACKS>::values, held = 2 * LANES * PACKS * values;
+  static constexpr int32_t fresh = -1;
+
+  const DeviceHalo& halo;
+  const HaloExchange<FAR>& exchange;
+  const S* staged;       // row 0 of this call's staging
+  int32_t here = 0;      // arrivals that are there, without a gap
+  int32_t put_off = 0;   // tasks
+  int32_t gone_over = -1;  // arrivals seen at the last scan of the deferred tasks
+  int32_t round = 0;     // of those put off, what is still to be looked at
+  uint32_t ready = 0;    // and what can go on, from `round` on, a bit each
+  int64_t next = 0, last = 0;  // work that it has claimed
+  Deferred* const paused;  // this worker's
+  float* const columns;
+
+  MGG_DEVICE HaloWorker(const DeviceAggregation<S>& call, const HaloExchange<FAR>& exchange)
+      : Base(call),
+        halo(exchange.halo),
+        exchange(exchange),
+        staged(reinterpret_cast<const S*>(exchange.halo.staging + exchange.staging_offset())),
+        paused(halo.paused + Base::worker.number() * halo.slots),
+        columns(halo.columns + Base::worker.number() * halo.slots * held) {}
+
+  MGG_DEVICE uint32_t vote(bool yes) const {
+    return device::vote(worker.mask, yes) >> (device::thread() % 32 - worker.lane) & Worker<LANES>::all;
+  }
+
+  // Sees what has arrived, a signal each lane. Whether anything more has.
+  MGG_DEVICE bool look() {
+    const int32_t before = here;
+    for (bool more = here < halo.arrival_count; more;) {
+      const int32_t mine = here + worker.lane;
+      const bool there = mine < halo.arrival_count && exchange.raised(halo.arrivals[mine], exchange.call);
+      const uint32_t missing = ~vote(there) & Worker<LANES>::all;
+      more = missing == 0;
+      here += more ? LANES : device::lowest(missing);
+      more &= here < halo.arrival_count;
+    }
+    if (here == before) return false;
+    device::fence();
+    worker.sync();  // what one lane has seen to be there, the others may read
+    if (halo.stamps.arrivals && worker.lane == 0)
+      for (int32_t at = before; at < here; ++at) device::lower(halo.stamps.arrivals + at, device::clock());
+    return true;
+  }
+
+  // Adds what is there, from segment `at` on; returns the first segment that is not.
+  MGG_DEVICE int64_t add_from(int64_t at, const Block& task, Sums& sums) const {
+    for (; at != task.last; ++at) {
+      const Segment segment = call.segments[at];
+      if (segment.chunk > here) return at;
+      if (segment.chunk == 0)
+        Base::template add_segment<false>(segment, reinterpret_cast<const S*>(halo.rows), sums);
+      else
+        Base::template add_segment<true>(segment, staged, sums);
+    }
+    return at;
+  }
+
+  // A worker's columns lie side by side, four values of each lane.
+  MGG_DEVICE float* column(int32_t slot, int which, int p, int i) const {
+    return columns + slot * int64_t(held) +
+           (((which * PACKS + p) * (values / 4) + i / 4) * LANES + worker.lane) * int64_t(4);
+  }
+  MGG_DEVICE void store(int32_t slot, int which, const Columns<S, PACKS>& sum) const {
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+      for (int i = 0; i < values; i += 4) {
+        device::Pack four;
+        memcpy(&four, &sum.value[p][i], sizeof four);
+        device::store_pack(column(slot, which, p, i), four);
+      }
+  }
+  MGG_DEVICE void load(int32_t slot, int which, Columns<S, PACKS>& sum) const {
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+      for (int i = 0; i < values; i += 4) {
+        const device::Pack four = device::load_pack(column(slot, which, p, i));
+        memcpy(&sum.value[p][i], &four, sizeof four);
+      }
+  }
+
+  // ---- what was put off: a list of this worker's
+
+  MGG_DEVICE void load(const Deferred& was, Sums& sums) const {
+    load(was.slot, 0, sums.sum);
+    load(was.slot, 1, sums.total);
+    sums.left = was.left;
+  }
+  // It goes on when all of its rows are there: each time costs storing and loading two sums.
+  MGG_DEVICE void keep(int32_t place, const Block& task, int64_t number, int64_t at, const Sums& sums) const {
+    const int32_t slot = paused[place].slot;
+    store(slot, 0, sums.sum);
+    store(slot, 1, sums.total);
+    worker.sync();  // all have read what is written now
+    if (worker.lane == 0) {
+      paused[place].number = number, paused[place].at = at;
+      paused[place].left = sums.left, paused[place].chunk = call.segments[task.last - 1].chunk;
+    }
+    worker.sync();
+  }
+  // The last of the list takes its place.
+  MGG_DEVICE void remove(int32_t place) {
+    --put_off;
+    worker.sync();
+    if (worker.lane == 0 && place != put_off) {
+      const int32_t slot = paused[place].slot;
+      paused[place] = paused[put_off];
+      paused[put_off].slot = slot;
+    }
+    worker.sync();
+  }
+
+  // ---- what to do next
+
+  // Of the tasks put off from `first` on, a bit each: those that can go on.
+  MGG_DEVICE uint32_t ready_from(int32_t first) const {
+    const int32_t mine = first + worker.lane;
+    return vote(mine < put_off && paused[mine].chunk <= here);
+  }
+  // Before this worker goes over all that it has put off, from the last to the first: the last has been looked at when
+  // it takes another's place.
+  MGG_DEVICE void begin_round() {
+    // Nothing can go on that could not before, until more arrives.
+    while (!look() && here == gone_over) device::rest();
+    gone_over = here;
+    round = (put_off + LANES - 1) / LANES * LANES, ready = 0;
+  }
+  // The next task of the round; `fresh` where there is none.
+  MGG_DEVICE int32_t next_of_round() {
+    while (!ready && round > 0) {
+      round -= LANES;
+      ready = ready_from(round);
+    }
+    if (!ready) return fresh;
+    const int32_t at = device::highest(ready);
+    ready ^= 1u << at;
+    return round + at;
+  }
+  // Claims the next batch of tasks. Returns false when none is left.
+  MGG_DEVICE bool claim() {
+    int64_t first = 0;
+    if (worker.lane == 0)
+      first = static_cast<int64_t>(device::add(&halo.state->claimed, halo.claim) - halo.state->claimed_before);
+    next = device::from_lane(worker.mask, first, device::thread() % 32 - worker.lane);
+    last = next + halo.claim < this->items() ? next + halo.claim : this->items();
+    return next < last;
+  }
+
+  MGG_DEVICE void sum_all() {
+    if (halo.bulk)
+      while (here < halo.arrival_count)
+        if (!look()) device::rest();
+    for (bool more = true;;) {
+      int32_t place = next_of_round();
+      if (place == fresh) {
+        if (more && next == last) {
+          more = claim();
+          if (!more) stamp(HaloStamps::claimed);
+          look();  // here, where no sums take registers
+        }
+        if (!more && !put_off) return;
+        if (!more || put_off == halo.slots) {
+          begin_round();
+          continue;
+        }
+      }
+      const Deferred was = place == fresh ? Deferred{next++, 0, 0, 0, 0, 0} : paused[place];
+      const Block& task = this->take(was.number);
+      Sums sums(Base::edges_of(task));
+      if (place != fresh) load(was, sums);
+      const int64_t at = add_from(place == fresh ? task.first : was.at, task, sums);
+      if (at == task.last) {
+        Base::complete(task, sums.result());
+        if (place != fresh) remove(place);
+      } else {
+        keep(place == fresh ? put_off++ : place, task, was.number, at, sums);
+      }
+    }
+  }
+  MGG_DEVICE void stamp(HaloStamps::Event event) const {
+    if (halo.stamps.blocks && device::thread() == 0)
+      halo.stamps.blocks[device::block() * HaloStamps::events + event] = device::clock();
+  }
+};
+
+// Registers of a thread, at most: as few as are possible without spills, for as many blocks as possible at once.
+template <class S, int PACKS, bool FAR>
+constexpr int halo_registers() {
+  constexpr int three_blocks = 80, two_blocks = 128, any = 255;  // blocks of 256 threads
+  constexpr bool float32 = sizeof(S) == 4, sm_90 = device::bulk_copies;
+  if (!sm_90 || (PACKS > 1 && !float32)) return any;
+  return float32 && PACKS == 1 && !FAR ? three_blocks : two_blocks;
+}
+
+// All blocks are resident, on this PE and on those that it exchanges rows with: they wait for each other.
+template <class S, class R, int LANES, int PACKS, bool FAR>
+MGG_KERNEL_OF((halo_registers<S, PACKS, FAR>())) void aggregate_halo(DeviceHaloCall<S> call) {
+  const HaloExchange<FAR> exchange(call.halo);
+  HaloWorker<S, R, LANES, PACKS, FAR> worker(call.sum, exchange);
+  worker.stamp(HaloStamps::began);
+  if (device::block() < call.halo.pushers) exchange.template push_all<LANES>();
+  worker.stamp(HaloStamps::pushed);
+  worker.sum_all();
+  exchange.leave();
+  worker.stamp(HaloStamps::ended);
+}
+
+// After a call that holds its staging, and all that has read it.
+template <bool FAR>
+MGG_KERNEL void give_credits(DeviceHalo halo) {
+  if (device::thread() == 0) HaloExchange<FAR>(halo).give_credits(halo.state->calls);
+}
+
+}  // namespace mgg

@@ -1,0 +1,381 @@
+// The Python module _cuda: plans, kernels and limits of one GPU. Arrays are addresses in device memory, which the
+// backend (mgg_hpc/runtime/backends/cuda/kernels.py) has checked.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "python/bindings.h"
+#include "gpu/halo_plan.h"
+#include "gpu/kernels.h"
+#include "mgg/semantics.h"
+#include "python/module_cuda_edges.h"
+#include "python/module_device.h"
+#include "python/module_nvshmem.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using mgg::Flat;
+using mgg::structs;
+
+template <class T>
+T* at(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// Which kernel, and how it is launched.
+struct Geometry {
+  mgg::Shape shape;
+  int blocks, threads;
+  int64_t shared_bytes;
+  uint64_t stream;
+  mgg::gpu::Launch launch(mgg::gpu::Blocks together = mgg::gpu::Blocks::in_turn) const {
+    return {blocks, threads, shared_bytes, at<void>(stream), together};
+  }
+};
+
+struct Rows {
+  Flat<const uint64_t> addresses;  // row 0 on each PE; 0: no pointer reaches it
+  int64_t dim;
+};
+
+// What is done with the rows. Addresses; 0 for what is not asked for.
+struct Sum {
+  std::string reduce;
+  uint64_t weight, out, scale, bias;
+  bool relu;
+};
+
+struct Get {
+  int near_ps, far_ps, dist;
+  bool interleaved;
+  uint64_t mine, staging, channels;
+  int channel_count;
+};
+
+struct Halo {
+  int pushers, claim, slots;
+  bool bulk, alone;
+  mgg::HaloStamps stamps;
+  bool holds;
+};
+
+template <class S>
+int64_t row_bytes(int64_t dim) {
+  return mgg::padded_stride(dim, sizeof(S)) * static_cast<int64_t>(sizeof(S));
+}
+template <class S>
+const S* const* typed(const void* const* sources) {
+  return reinterpret_cast<const S* const*>(sources);
+}
+
+int64_t passes(int64_t row_bytes, const mgg::Shape& shape) {
+  const int64_t held = int64_t(shape.lanes) * shape.packs * 16;
+  return (row_bytes + held - 1) / held;
+}
+// What a call over rows of this width would allocate. `read`: through pointers, or by gets.
+template <class S>
+void ready(mgg::DevicePlan& plan, const Rows& rows, bool read, const Geometry& geometry) {
+  plan.make_room(passes(row_bytes<S>(rows.dim), geometry.shape), mgg::padded_stride(rows.dim, sizeof(S)));
+  if (read) plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+}
+template <class S>
+void ready_halo(mgg::DeviceExchange& exchange, const Halo& halo, const Geometry& geometry) {
+  const mgg::Shape& shape = geometry.shape;
+  exchange.make_room(int64_t(geometry.blocks) * geometry.threads / shape.lanes, halo.slots,
+                     int64_t(shape.lanes) * shape.packs * 16 / int64_t(sizeof(S)));
+}
+
+// All but the tasks, and where rows are.
+template <class S>
+void fill(mgg::DeviceAggregation<S>& call, mgg::DevicePlan& plan, int64_t dim, const Sum& sum,
+          const mgg::Shape& shape) {
+  const int64_t stride = mgg::padded_stride(dim, sizeof(S));
+  call.hubs = plan.device_tasks().hubs(), call.hub_count = plan.hubs();
+  call.pending = plan.pending(passes(row_bytes<S>(dim), shape)), call.partials = plan.partials(stride);
+  call.degree = plan.degree(), call.indices = plan.indices();
+  call.weight = at<float>(sum.weight), call.out = at<S>(sum.out), call.scale = at<float>(sum.scale);
+  call.bias = at<float>(sum.bias), call.dim = dim, call.stride = stride;
+  call.mean = sum.reduce == "mean", call.relu = sum.relu;
+}
+
+template <class S>
+void aggregate(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Geometry& geometry) {
+  auto call = plan.call<mgg::DeviceAggregation<S>>();
+  if (call.count == 0) return;
+  fill(call, plan, rows.dim, sum, geometry.shape);
+  const mgg::DevicePlan::Sources& sources =
+      plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+  call.sources = typed<S>(sources.rows.as<const void*>()), call.link = sources.links.as<int32_t>();
+  const auto transfer = sources.near ? mgg::Transfer::direct : mgg::Transfer::none;
+  mgg::aggregate(call, {{sum.reduce == "max", transfer, false}, geometry.shape}, geometry.launch());
+}
+
+template <class S>
+void get(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Get& get, const Geometry& geometry) {
+  mgg::DeviceGetCall<S> call{plan.call<mgg::DeviceAggregation<S>>(), {}};
+  if (call.sum.count == 0) return;
+  fill(call.sum, plan, rows.dim, sum, geometry.shape);
+  const mgg::DevicePlan::Sources& sources =
+      plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+  call.sum.sources = typed<S>(sources.rows.as<const void*>()), call.sum.link = sources.links.as<int32_t>();
+  call.get = {{0, get.near_ps, get.far_ps}, get.dist, get.interleaved, plan.owners(), at<char>(get.mine),
+              at<char>(get.staging), at<int32_t>(get.channels), get.channel_count};
+  const mgg::Variant variant{sum.reduce == "max", mgg::Transfer::get, sources.far};
+  mgg::aggregate(call, {variant, geometry.shape}, geometry.launch());
+}
+
+template <class S>
+void halo(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg::DeviceExchange& exchange,
+          mgg::DeviceCrossing& crossing, const Halo& halo, const Geometry& geometry) {
+  mgg::DeviceHaloCall<S> call{};
+  crossing.tasks().fill(call.sum);
+  fill(call.sum, plan, dim, sum, geometry.shape);
+  call.sum.hubs = crossing.tasks().hubs();
+  const bool max = sum.reduce == "max";
+  if (crossing.empty() && call.sum.count == 0) return;
+  ready_halo<S>(exchange, halo, geometry);
+  exchange.fill(call.halo);
+  crossing.fill(call.halo);
+  call.halo.rows = at<char>(rows), call.halo.row_bytes = row_bytes<S>(dim);
+  call.halo.pushers = halo.pushers, call.halo.claim = halo.claim, call.halo.bulk = halo.bulk;
+  call.halo.stamps = halo.stamps, call.halo.holds = halo.holds;
+  const mgg::Kernel kernel{{max, mgg::Transfer::halo, exchange.far()}, geometry.shape};
+  using mgg::gpu::Blocks;
+  mgg::aggregate(call, kernel, geometry.launch(halo.alone ? Blocks::cooperative : Blocks::resident));
+}
+
+void let_go(const mgg::DeviceExchange& exchange, const mgg::DeviceCrossing& crossing, const Geometry& geometry) {
+  mgg::DeviceHalo halo{};
+  exchange.fill(halo);
+  crossing.fill(halo);
+  mgg::let_go(halo, exchange.far(), geometry.launch());
+}
+
+void edge_softmax(mgg::DevicePlan& plan, uint64_t scores, uint64_t out, const Geometry& geometry) {
+  auto call = plan.call<mgg::DeviceSoftmax>();
+  if (call.count == 0) return;
+  call.hubs = plan.device_tasks().hubs(), call.pending = plan.pending(1), call.partials = plan.partials(2);
+  call.scores = at<float>(scores), call.out = at<float>(out);
+  call.maximum = plan.maximum(), call.total = plan.total();
+  mgg::edge_softmax(call, geometry.launch());
+}
+
+// The tables of gathers from one set of rows, in device memory.
+class Gathers {
+ public:
+  Gathers(Flat<const int64_t> bounds, Flat<const uint64_t> addresses, uint64_t mine, int64_t row_bytes)
+      : pes_(static_cast<int32_t>(addresses.size())),
+        mine_(mine),
+        row_bytes_(row_bytes),
+        gets_(std::count(addresses.data(), addresses.data() + addresses.size(), uint64_t(0)) > 0),
+        bounds_(bounds.size() * sizeof(int64_t)),
+        tables_(addresses.size() * sizeof(uint64_t)) {
+    if (bounds.size() != addresses.size() + 1) throw std::invalid_argument("gather: one bound more than PEs");
+    bounds_.upload(bounds.data(), bounds_.bytes());
+    tables_.upload(addresses.data(), tables_.bytes());
+  }
+  void rows(uint64_t ids, int64_t count, uint64_t out, const Geometry& geometry) const {
+    if (count == 0) return;
+    mgg::gather({at<int64_t>(ids), count, bounds_.as<int64_t>(), tables_.as<const char*>(), at<char>(mine_),
+                 at<char>(out), row_bytes_, pes_},
+                gets_, geometry.shape, geometry.launch());
+  }
+
+ private:
+  int32_t pes_;
+  uint64_t mine_;
+  int64_t row_bytes_;
+  bool gets_;  // whether some PE's rows are not reachable by pointer
+  mgg::gpu::Memory bounds_, tables_;
+};
+
+template <class S>
+void dropout(uint64_t x, int64_t x_stride, uint64_t out, int64_t out_stride, uint64_t ids, int64_t rows,
+             int64_t columns, const mgg::Drawn& drawn, const Geometry& geometry) {
+  if (rows == 0 || columns == 0) return;
+  const uint64_t starts = x | out | static_cast<uint64_t>(x_stride | out_stride) * sizeof(S);
+  mgg::dropout({at<S>(x), at<S>(out), x_stride, out_stride, at<int64_t>(ids), rows, columns, drawn, starts % 16 == 0},
+               geometry.shape, geometry.launch());
+}
+void dropout_csr(uint64_t indptr, uint64_t indices, uint64_t values, uint64_t out, uint64_t ids, int64_t rows,
+                 const mgg::Drawn& drawn, const Geometry& geometry) {
+  if (rows == 0) return;
+  mgg::dropout({at<int64_t>(indptr), at<int32_t>(indices), at<float>(values), at<float>(out), at<int64_t>(ids), rows,
+                drawn},
+               geometry.launch());
+}
+
+void gather_floor(uint64_t indices, int64_t edges, uint64_t rows, int64_t row_bytes, uint64_t seen,
+                  const Geometry& geometry) {
+  if (edges == 0) return;
+  mgg::gather_floor({at<int32_t>(indices), edges, at<char>(rows), row_bytes, at<uint32_t>(seen)}, geometry.shape,
+                    geometry.launch());
+}
+
+template <class S>
+nb::dict occupancy(const std::string& transfer, bool max, bool far, int lanes, int packs, int threads, int64_t shared) {
+  const auto direct = transfer == "none" ? mgg::Transfer::none : mgg::Transfer::direct;
+  const mgg::Kernel kernel{{max, direct, far}, {lanes, packs}};
+  const mgg::gpu::Occupancy found = transfer == "get"    ? mgg::get_occupancy(S{}, kernel, threads, shared)
+                                    : transfer == "halo" ? mgg::halo_occupancy(S{}, kernel, threads, shared)
+                                                         : mgg::direct_occupancy(S{}, kernel, threads, shared);
+  nb::dict said;
+  said["registers"] = found.registers;
+  said["stack_bytes"] = found.stack_bytes;
+  said["threads_per_block"] = found.threads_per_block;
+  said["blocks_per_multiprocessor"] = found.blocks_per_multiprocessor;
+  return said;
+}
+
+// A launch may wait: for memory, or for a kernel that waits for another PE. Meanwhile other Python threads run: a
+// watchdog's, for one.
+using Released = nb::call_guard<nb::gil_scoped_release>;
+
+nb::class_<mgg::DeviceExchange> bind_halo(nb::module_& module) {
+  nb::class_<Halo>(module, "Halo")
+      .def("__init__", [](Halo* self, int pushers, int claim, int slots, bool bulk, bool alone, uint64_t blocks,
+                          uint64_t pushes, uint64_t arrivals, bool holds) {
+        new (self) Halo{pushers, claim, slots, bulk, alone,
+                        {at<uint64_t>(blocks), at<uint64_t>(pushes), at<uint64_t>(arrivals)}, holds};
+      }, "pushers"_a, "claim"_a, "slots"_a, "bulk"_a = false, "alone"_a = true, "stamp_blocks"_a = 0,
+           "stamp_pushes"_a = 0, "stamp_arrivals"_a = 0, "holds"_a = false);
+  nb::class_<mgg::DeviceExchange> exchange(module, "Exchange");
+  exchange
+      .def(nb::init<int, const std::vector<uint64_t>&, const std::vector<uint64_t>&, uint64_t, int64_t, uint64_t,
+                    uint64_t>(),
+           "rank"_a, "stagings"_a, "signals"_a, "staging"_a, "staging_bytes"_a, "signal"_a, "outbox"_a)
+      .def_prop_ro("far", &mgg::DeviceExchange::far)
+      .def("calls", [](const mgg::DeviceExchange& self) { return self.state().calls; }, Released(),
+           "That have ended; waits for them.")
+      .def("rows_pushed", [](const mgg::DeviceExchange& self) { return self.state().rows_pushed; }, Released(),
+           "In all calls; waits for them.");
+  nb::class_<mgg::DeviceCrossing>(module, "Crossing")
+      .def("__init__",
+           [](mgg::DeviceCrossing* self, const mgg::DevicePlan& plan, Flat<const int32_t> indices,
+              Flat<const uint8_t> pushes, Flat<const uint8_t> arrivals, Flat<const int32_t> send_rows,
+              Flat<const int32_t> owners, int credits) {
+             const auto list = [](const Flat<const int32_t>& of) {
+               return std::vector<int32_t>(of.data(), of.data() + of.size());
+             };
+             new (self) mgg::DeviceCrossing(
+                 plan, indices.data(), structs<mgg::Push>(pushes, "halo: a part of a push"),
+                 structs<mgg::DeviceCrossing::Arrival>(arrivals, "halo: a part of an arrival"), list(send_rows),
+                 list(owners), credits);
+           },
+           "plan"_a, "indices"_a, "pushes"_a, "arrivals"_a, "send_rows"_a, "owners"_a, "credits"_a)
+      .def_prop_ro("pushes", &mgg::DeviceCrossing::pushes)
+      .def_prop_ro("arrivals", &mgg::DeviceCrossing::arrivals);
+  exchange.def("let_go", let_go, "crossing"_a, "geometry"_a, Released());
+  return exchange;
+}
+
+}  // namespace
+
+#if defined(MGG_SHIM)
+void bind_shim(nb::module_& module);  // tests/shim/module_shim.cpp
+#endif
+
+NB_MODULE(_cuda, module) {
+  module.def("struct_sizes", [] { 
+    return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment), sizeof(mgg::Push),
+                               sizeof(mgg::DeviceCrossing::Arrival)};
+  });
+  bind_device(module);
+  module.def("compiler", [] { return std::string(mgg::compiler()); });
+  module.def("ring_bytes", [](int threads, int packs) { return mgg::ring_bytes(threads, packs); }, "threads"_a,
+             "packs"_a, "Shared memory of a block of the direct kernel.");
+  module.def("stage_bytes", mgg::stage_bytes, "threads"_a, "lanes"_a, "packs"_a, "rows"_a, "dist"_a,
+             "Shared memory of a block of the get kernel.");
+#define MGG_OCCUPANCY(name, S) \
+  module.def("occupancy_" name, occupancy<S>, "transfer"_a, "max"_a, "far"_a, "lanes"_a, "packs"_a, "threads"_a, \
+             "shared_bytes"_a)
+  MGG_OCCUPANCY("float32", float);
+  MGG_OCCUPANCY("float16", mgg::Float16);
+  MGG_OCCUPANCY("bfloat16", mgg::BFloat16);
+#undef MGG_OCCUPANCY
+
+  nb::class_<mgg::gpu::Managed>(module, "Managed")
+      .def(nb::init<size_t>(), "nbytes"_a)
+      .def_prop_ro("address", [](const mgg::gpu::Managed& self) { return reinterpret_cast<uint64_t>(self.data()); })
+      .def("to_host", &mgg::gpu::Managed::to_host, "nbytes"_a);
+  nb::class_<Geometry>(module, "Geometry")
+      .def("__init__", [](Geometry* self, int lanes, int packs, int blocks, int threads, int64_t shared,
+                          uint64_t stream) {
+        new (self) Geometry{{lanes, packs}, blocks, threads, shared, stream};
+      }, "lanes"_a, "packs"_a, "blocks"_a, "threads"_a, "shared_bytes"_a = 0, "stream"_a = 0);
+  nb::class_<Rows>(module, "Rows")
+      .def("__init__", [](Rows* self, Flat<const uint64_t> addresses, int64_t dim) {
+        new (self) Rows{std::move(addresses), dim};
+      }, "addresses"_a, "dim"_a);
+  nb::class_<Sum>(module, "Sum")
+      .def("__init__", [](Sum* self, const std::string& reduce, uint64_t weight, uint64_t out, uint64_t scale,
+                          uint64_t bias, bool relu) { new (self) Sum{reduce, weight, out, scale, bias, relu}; },
+           "reduce"_a, "weight"_a, "out"_a, "scale"_a, "bias"_a, "relu"_a);
+  nb::class_<Get>(module, "Get")
+      .def("__init__", [](Get* self, int near_ps, int far_ps, int dist, bool interleaved, uint64_t mine,
+                          uint64_t staging, uint64_t channels, int channel_count) {
+        if (dist < 1 || dist > mgg::most_stages || near_ps < 1 || far_ps < 1 || channel_count < 0)
+          throw std::invalid_argument("get: ps and dist of 1 or more, dist up to " + std::to_string(mgg::most_stages));
+        new (self) Get{near_ps, far_ps, dist, interleaved, mine, staging, channels, channel_count};
+      }, "near_ps"_a, "far_ps"_a, "dist"_a, "interleaved"_a, "mine"_a, "staging"_a, "channels"_a, "channel_count"_a);
+  nb::class_<mgg::DeviceExchange> exchange = bind_halo(module);
+  nb::class_<mgg::DevicePlan> plan(module, "Plan");
+  plan.def("__init__",
+           [](mgg::DevicePlan* self, Flat<const uint8_t> chunks, Flat<const uint8_t> segments,
+              Flat<const int32_t> indices, int64_t destinations, int64_t part_edges, int rank) {
+             new (self) mgg::DevicePlan(structs<mgg::Chunk>(chunks, "plan: a part of a chunk"),
+                                        structs<mgg::Segment>(segments, "plan: a part of a segment"), indices.data(),
+                                        indices.size(), destinations, part_edges, rank);
+           },
+           "chunks"_a, "segments"_a, "indices"_a, "destinations"_a, "part_edges"_a, "rank"_a);
+  plan.def_static("of_csr", [](Flat<const int64_t> indptr, uint64_t indices, int64_t columns, int64_t part_edges) {
+    if (indptr.size() == 0) throw std::invalid_argument("plan: no offsets");
+    return mgg::DevicePlan(indptr.data(), static_cast<int64_t>(indptr.size()) - 1, at<int32_t>(indices), columns,
+                           part_edges);
+  }, "indptr"_a, "indices"_a, "columns"_a, "part_edges"_a);
+  plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
+  plan.def_prop_ro("slots", &mgg::DevicePlan::slots);
+  plan.def("edge_softmax", edge_softmax, "scores"_a, "out"_a, "geometry"_a, Released());
+#define MGG_KERNELS(name, S)                                                                                       \
+  plan.def("aggregate_" name, aggregate<S>, "rows"_a, "sum"_a, "geometry"_a, Released());                          \
+  plan.def("ready_" name, ready<S>, "rows"_a, "read"_a, "geometry"_a, Released());                                 \
+  exchange.def("ready_" name, ready_halo<S>, "halo"_a, "geometry"_a, Released());                                  \
+  plan.def("get_" name, get<S>, "rows"_a, "sum"_a, "get"_a, "geometry"_a, Released());                             \
+  plan.def("halo_" name, halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "crossing"_a, "halo"_a, "geometry"_a, \
+           Released())
+  MGG_KERNELS("float32", float);
+  MGG_KERNELS("float16", mgg::Float16);
+  MGG_KERNELS("bfloat16", mgg::BFloat16);
+#undef MGG_KERNELS
+  bind_edges(module, plan);
+  nb::class_<Gathers>(module, "Gathers")
+      .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,
+           "mine"_a, "row_bytes"_a)
+      .def("rows", &Gathers::rows, "ids"_a, "count"_a, "out"_a, "geometry"_a, Released());
+  nb::class_<mgg::Drawn>(module, "Drawn")
+      .def("__init__", [](mgg::Drawn* self, double p, uint64_t seed, uint32_t epoch, uint32_t stream,
+                          uint64_t epoch_at) {
+        const float scale = static_cast<float>(1 / (1 - p));
+        new (self) mgg::Drawn{seed, epoch, stream, mgg::dropout_threshold(p), scale, at<int32_t>(epoch_at)};
+      }, "p"_a, "seed"_a, "epoch"_a, "stream"_a, "epoch_at"_a = 0);
+#define MGG_DROPOUT(name, S)                                                                                 \
+  module.def("dropout_" name, dropout<S>, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "ids"_a, "rows"_a, \
+             "columns"_a, "drawn"_a, "geometry"_a, Released())
+  MGG_DROPOUT("float32", float);
+  MGG_DROPOUT("float16", mgg::Float16);
+  MGG_DROPOUT("bfloat16", mgg::BFloat16);
+#undef MGG_DROPOUT
+  module.def("dropout_csr", dropout_csr, "indptr"_a, "indices"_a, "values"_a, "out"_a, "ids"_a, "rows"_a, "drawn"_a,
+             "geometry"_a, Released());
+  module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "geometry"_a, Released());
+  bind_nvshmem(module);
+#if defined(MGG_SHIM)
+  bind_shim(module);
+#endif
+}

@@ -1,0 +1,158 @@
+// What GPUs compute edge by edge (gpu/edge_arguments.h), as methods of a plan. Arrays are addresses in device memory, with the
+// values between their rows, which the backend (mgg_hpc/runtime/backends/cuda/edges.py) has checked.
+#include "python/module_cuda_edges.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "python/bindings.h"
+#include "gpu/halo_plan.h"
+#include "gpu/kernels.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Array = std::pair<uint64_t, int64_t>;  // address, and values between rows; 0 for what is not there
+constexpr Array none{0, 0};
+constexpr int threads = 256;
+
+// Rows of sources: on their owners, or of remote ones those that the last call of an exchange has brought. How they are
+// walked: by heads.
+struct EdgeRows {
+  mgg::Flat<const uint64_t> addresses;  // row 0 on each PE; 0: no pointer reaches it
+  const mgg::DeviceExchange* arrived;
+  int64_t dim, values, tail;  // of a row; its columns of S, and the floats behind them but for an id
+  int heads;
+  int64_t channels;
+  uint64_t stream;
+};
+
+template <class T>
+mgg::DeviceNear<T> near(const Array& array) {
+  return {reinterpret_cast<T*>(array.first), array.second};
+}
+template <class T>
+T* at(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// Lanes for a head's columns, as edges.cuh takes them.
+template <class S>
+void shape(mgg::DeviceEdges<S>& edges, const EdgeRows& rows, bool a_part_each_pass) {
+  const bool packed = rows.channels % mgg::lane_columns<S>(true) == 0;
+  const int64_t values = mgg::lane_columns<S>(packed), wanted = packed ? rows.channels / values : rows.channels;
+  edges.lanes = 1;
+  while (edges.lanes < 32 && edges.lanes < wanted) edges.lanes *= 2;
+  const int64_t held = edges.lanes * values;
+  edges.heads = rows.heads, edges.channels = static_cast<int32_t>(rows.channels);
+  edges.passes = static_cast<int32_t>((rows.channels + held - 1) / held);
+  edges.parts = edges.heads * (a_part_each_pass ? edges.passes : 1);
+}
+
+// All that calls have in common; makes what they keep.
+template <class S>
+mgg::DeviceEdges<S> edges_of(mgg::DevicePlan& plan, const EdgeRows& rows, bool a_part_each_pass = true) {
+  auto edges = plan.call<mgg::DeviceEdges<S>>();
+  shape(edges, rows, a_part_each_pass);
+  edges.hubs = plan.device_tasks().hubs(), edges.hub_count = plan.hubs();
+  edges.pending = plan.pending(edges.parts);
+  edges.partials = plan.partials(int64_t(edges.parts) * edges.lanes * mgg::most_state<S>);
+  edges.degree = plan.degree(), edges.indices = plan.indices();
+  edges.stride = mgg::padded_stride(rows.dim, sizeof(S));
+  constexpr int64_t size = sizeof(float);
+  edges.tail = (rows.values * static_cast<int64_t>(sizeof(S)) + size - 1) / size;
+  edges.id = edges.tail + rows.tail;
+  if (rows.arrived) {
+    mgg::DeviceHalo halo{};
+    rows.arrived->fill(halo);
+    edges.own = at<const S>(rows.addresses(plan.rank()));
+    edges.staging = halo.staging, edges.staging_bytes = halo.staging_bytes, edges.state = halo.state;
+    return edges;
+  }
+  const int64_t row_bytes = edges.stride * static_cast<int64_t>(sizeof(S));
+  const auto& found = plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes);
+  edges.sources = reinterpret_cast<const S* const*>(found.rows.template as<const void*>());
+  return edges;
+}
+
+template <class Call>
+void launch(const Call& call, const EdgeRows& rows) {
+  const int64_t wanted = call.edges.count * call.edges.parts * call.edges.lanes;
+  if (wanted == 0) return;
+  const auto blocks = std::min<int64_t>((wanted + threads - 1) / threads, INT32_MAX);
+  mgg::over(call, mgg::gpu::Launch{static_cast<int>(blocks), threads, 0, at<void>(rows.stream)});
+}
+
+template <class S>
+void attend(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& out, const Array& score, const Array& h,
+            uint64_t bias, const Array& log_sum, const Array& above, const Array& above_weight, float slope,
+            float scale, uint64_t ids, const mgg::Drawn& drawn) {
+  launch(mgg::DeviceAttend<S>{edges_of<S>(plan, rows), slope, scale, near<const float>(score), near<const S>(h),
+                              at<float>(bias), near<S>(out), near<float>(log_sum), near<float>(above),
+                              near<float>(above_weight), at<int64_t>(ids), drawn},
+         rows);
+}
+
+template <class S>
+void attend_back(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& out, const Array& score, const Array& h,
+                 const Array& gradient, const Array& log_sum, const Array& dot, const Array& score_gradient,
+                 float slope, float scale, uint64_t ids, const mgg::Drawn& drawn) {
+  launch(mgg::DeviceAttendBack<S>{edges_of<S>(plan, rows), slope, scale, near<const float>(score), near<const S>(h),
+                                  near<const S>(gradient), near<const float>(log_sum), near<const float>(dot),
+                                  near<S>(out), near<float>(score_gradient), at<int64_t>(ids), drawn},
+         rows);
+}
+
+template <class S>
+void max_ties(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& out, const Array& ties) {
+  launch(mgg::DeviceMaxTies<S>{edges_of<S>(plan, rows), near<S>(out), near<float>(ties)}, rows);
+}
+template <class S>
+void max_back(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& x, const Array& out) {
+  launch(mgg::DeviceMaxBack<S>{edges_of<S>(plan, rows), near<const S>(x), near<S>(out)}, rows);
+}
+template <class S>
+void weighted(mgg::DevicePlan& plan, const EdgeRows& rows, uint64_t weight, const Array& out) {
+  launch(mgg::DeviceWeighted<S>{edges_of<S>(plan, rows), at<float>(weight), near<S>(out)}, rows);
+}
+template <class S>
+void sddmm(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& y, uint64_t out) {
+  launch(mgg::DeviceSddmm<S>{edges_of<S>(plan, rows, false), near<const S>(y), at<float>(out)}, rows);
+}
+template <class S>
+void ready(mgg::DevicePlan& plan, const EdgeRows& rows) {
+  edges_of<S>(plan, rows);
+}
+
+}  // namespace
+
+void bind_edges(nb::module_& module, nb::class_<mgg::DevicePlan>& plan) {
+  using Released = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<EdgeRows>(module, "EdgeRows")
+      .def("__init__", [](EdgeRows* self, mgg::Flat<const uint64_t> addresses, const mgg::DeviceExchange* arrived,
+                          int64_t dim, int64_t values, int64_t tail, int heads, int64_t channels, uint64_t stream) {
+        new (self) EdgeRows{std::move(addresses), arrived, dim, values, tail, heads, channels, stream};
+      }, "addresses"_a, "arrived"_a.none(), "dim"_a, "values"_a, "tail"_a, "heads"_a, "channels"_a, "stream"_a,
+           nb::keep_alive<1, 3>());
+#define MGG_EDGES(name, S)                                                                                             \
+  plan.def("attend_" name, attend<S>, "rows"_a, "out"_a, "score"_a = none, "h"_a = none, "bias"_a = 0,                 \
+           "log_sum"_a = none, "above"_a = none, "above_weight"_a = none, "slope"_a, "scale"_a, "ids"_a, "drawn"_a,    \
+           Released());                                                                                                \
+  plan.def("attend_back_" name, attend_back<S>, "rows"_a, "out"_a, "score"_a = none, "h"_a, "gradient"_a = none,       \
+           "log_sum"_a = none, "dot"_a = none, "score_gradient"_a = none, "slope"_a, "scale"_a, "ids"_a, "drawn"_a,    \
+           Released());                                                                                                \
+  plan.def("max_ties_" name, max_ties<S>, "rows"_a, "out"_a, "ties"_a, Released());                                    \
+  plan.def("max_back_" name, max_back<S>, "rows"_a, "x"_a, "out"_a, Released());                                       \
+  plan.def("weighted_" name, weighted<S>, "rows"_a, "weight"_a, "out"_a, Released());                                  \
+  plan.def("sddmm_" name, sddmm<S>, "rows"_a, "y"_a, "out"_a, Released());                                             \
+  plan.def("ready_edges_" name, ready<S>, "rows"_a, Released())
+  MGG_EDGES("float32", float);
+  MGG_EDGES("float16", mgg::Float16);
+  MGG_EDGES("bfloat16", mgg::BFloat16);
+#undef MGG_EDGES
+}

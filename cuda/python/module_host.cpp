@@ -1,0 +1,199 @@
+// The Python module _host: schedules, aggregation and random draws for CPUs.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+
+#include "mgg/semantics.h"
+#include "python/module_host.h"
+#include "runtime/pointer_transport.h"
+#include "cpu/random.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using mgg::Flat;
+using mgg::HostExchange;
+using mgg::HostSchedule;
+using mgg::Matrix;
+using mgg::require;
+
+// ---- instruction sets
+
+#if MGG_HAVE_AVX2
+// What -march=x86-64-v3 and -v4 may use, by features, since older compilers cannot be asked for the levels.
+bool runs_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+}
+#endif
+#if MGG_HAVE_AVX512
+bool runs_avx512() {
+  return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> found;
+#if MGG_HAVE_AVX512
+  if (runs_avx512()) found.push_back("avx512");
+#endif
+#if MGG_HAVE_AVX2
+  if (runs_avx2()) found.push_back("avx2");
+#endif
+  found.push_back("baseline");
+  return found;
+}
+
+std::string choose_instruction_set() {
+  const auto found = instruction_sets();
+  const char* forced = std::getenv("MGG_ISA");
+  if (!forced || !*forced) return found.front();
+  for (const auto& name : found)
+    if (name == forced) return name;
+  std::string known;
+  for (const auto& name : found) known += (known.empty() ? "" : ", ") + name;
+  throw std::invalid_argument("MGG_ISA=" + std::string(forced) + ": this machine runs " + known);
+}
+
+template <class Call>
+void dropout_here(const Call& call) {
+  MGG_DISPATCH(dropout, call);
+}
+
+// ---- random draws
+
+// S: what rows are stored in; T: the type of the arrays that hold them (uint16 for halves).
+template <class S, class T>
+void dropout_rows(Matrix<const T> x, Matrix<T> out, Flat<const int64_t> node, double p, uint64_t seed,
+                  uint32_t epoch, uint32_t stream, int threads) {
+  require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1), "dropout: x and out differ in shape");
+  require(node.size() == x.shape(0), "dropout: one node id for each row");
+  // A rank may own no rows, and NumPy gives empty arrays strides of 0.
+  require(x.size() == 0 || (x.stride(1) == 1 && out.stride(1) == 1), "dropout: columns must be contiguous");
+  nb::gil_scoped_release release;
+  dropout_here(mgg::DropoutRows<S>{reinterpret_cast<const S*>(x.data()), reinterpret_cast<S*>(out.data()), x.stride(0),
+                                   out.stride(0), node.data(), static_cast<int64_t>(x.shape(0)),
+                                   static_cast<int64_t>(x.shape(1)), p, {seed, epoch, stream}, threads});
+}
+
+template <class T>
+void dropout_csr(Flat<const int64_t> indptr, Flat<const int32_t> index, Flat<const T> value, Flat<T> out,
+                 Flat<const int64_t> node, double p, uint64_t seed, uint32_t epoch, uint32_t stream, int threads) {
+  require(indptr.size() == node.size() + 1, "dropout: one node id for each row");
+  require(index.size() == value.size() && out.size() == value.size(), "dropout: arrays differ in length");
+  require(static_cast<size_t>(indptr.data()[node.size()]) == value.size(), "dropout: indptr does not end at nnz");
+  nb::gil_scoped_release release;
+  dropout_here(mgg::DropoutCsr<T>{indptr.data(), index.data(), value.data(), out.data(), node.data(),
+                                  static_cast<int64_t>(node.size()), p, {seed, epoch, stream}, threads});
+}
+
+// Initial weights: few, so drawn one by one. Node and column of a draw are the parameter's row and column.
+template <class T>
+void uniform_rows(Matrix<T> out, double low, double high, uint64_t seed, uint32_t stream) {
+  const int64_t rows = out.shape(0), columns = out.shape(1);
+  require(rows <= 1 || out.stride(0) == columns, "uniform: not contiguous");
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t c = 0; c < columns; ++c) {
+      const uint32_t word = mgg::draw(seed, 0, stream, i, c >> 2).word[c & 3];
+      out.data()[i * columns + c] = static_cast<T>(low + (high - low) * mgg::unit_interval(word));
+    }
+}
+
+// Nothing is converted: a converted output would be written and thrown away.
+template <class S, class T>
+void bind_aggregate(nb::class_<HostSchedule>& schedule, const char* name) {
+  schedule.def(name, &HostSchedule::aggregate<S, T>, "addresses"_a.noconvert(), "counts"_a.noconvert(), "rank"_a,
+               "weight"_a.noconvert().none(), "out"_a.noconvert(), "scale"_a.noconvert().none() = nb::none(),
+               "bias"_a.noconvert().none() = nb::none(), "relu"_a = false, "reduce"_a = "sum", "threads"_a = 1,
+               "exchange"_a.none() = nb::none(), "arrived"_a = false, "transport"_a = 0);
+}
+
+template <class S, class T>
+void bind_dropout(nb::module_& m, const char* name) {
+  m.def(name, &dropout_rows<S, T>, "x"_a.noconvert(), "out"_a.noconvert(), "node"_a.noconvert(), "p"_a, "seed"_a,
+        "epoch"_a, "stream"_a, "threads"_a);
+}
+
+template <class T>
+void bind(nb::module_& m) {
+  bind_dropout<T, T>(m, "dropout_rows");
+  m.def("dropout_csr", &dropout_csr<T>, "indptr"_a.noconvert(), "index"_a.noconvert(), "value"_a.noconvert(),
+        "out"_a.noconvert(), "node"_a.noconvert(), "p"_a, "seed"_a, "epoch"_a, "stream"_a, "threads"_a);
+  m.def("uniform_rows", &uniform_rows<T>, "out"_a.noconvert(), "low"_a, "high"_a, "seed"_a, "stream"_a);
+}
+
+}  // namespace
+
+const std::string& mgg::instruction_set() {
+  static const std::string chosen = choose_instruction_set();
+  return chosen;
+}
+
+void bind_order(nb::module_& m);                      // order.cpp
+void bind_floor(nb::module_& m);                      // module_floor.cpp
+void bind_edges(nb::class_<HostSchedule>& schedule);  // module_edges.cpp
+
+NB_MODULE(_host, m) {
+  m.doc() = "Schedules, aggregation and random draws for the cores of one host.";
+  nb::class_<mgg::PointerTransport>(m, "PointerTransport")
+      .def(nb::init<int>(), "rank"_a)
+      .def("add",
+           [](mgg::PointerTransport& self, Flat<const uint64_t> addresses, size_t bytes) {
+             self.add(addresses.data(), bytes);
+           },
+           nb::keep_alive<1, 2>(), "addresses"_a.noconvert(), "bytes"_a)
+      .def_prop_ro("address", [](mgg::PointerTransport& self) {
+        return reinterpret_cast<uint64_t>(static_cast<mgg::Transport*>(&self));
+      });
+  nb::class_<HostExchange>(m, "HaloExchange")
+      .def(nb::init<int, int, int, Flat<const int32_t>, Flat<const int64_t>, Flat<const int64_t>, Flat<const int64_t>,
+                    uint64_t, int64_t, uint64_t, uint64_t>(),
+           "rank"_a, "size"_a, "waves"_a, "send_rows"_a.noconvert(), "send_counts"_a.noconvert(),
+           "send_places"_a.noconvert(), "receive_counts"_a.noconvert(), "staging"_a, "staging_bytes"_a, "signals"_a,
+           "transport"_a)
+      .def("move", &HostExchange::move, "rows"_a, "row_bytes"_a)
+      .def("take_rows_pushed", &HostExchange::take_rows_pushed);
+  m.def("signal_count", &mgg::HaloExchange::signal_count, "waves"_a, "size"_a);
+  nb::class_<HostSchedule> schedule(m, "Schedule");
+  schedule.def(nb::init<Flat<const uint8_t>, Flat<const uint8_t>, Flat<const int32_t>, int64_t, int, int, int, bool>(),
+               "chunks"_a.noconvert(), "segments"_a.noconvert(), "indices"_a.noconvert(), "destinations"_a, "ps"_a,
+               "dist"_a, "wpb"_a, "gets"_a = false);
+  schedule.def_prop_ro("blocks", &HostSchedule::blocks).def_prop_ro("hubs", &HostSchedule::hubs);
+  schedule.def_prop_ro("bytes", &HostSchedule::bytes);
+  schedule.def("sweep", &HostSchedule::sweep, "dim"_a, "item_bytes"_a,
+               "Columns that the next call's sweeps take of such rows.");
+  schedule.attr("SETTLED") = mgg::settled;  // calls after which the way to sweep wide rows is chosen
+  bind_aggregate<float, float>(schedule, "aggregate_float32");
+  bind_aggregate<double, double>(schedule, "aggregate_float64");
+  bind_aggregate<mgg::Float16, uint16_t>(schedule, "aggregate_float16");
+  bind_aggregate<mgg::BFloat16, uint16_t>(schedule, "aggregate_bfloat16");
+  bind_edges(schedule);
+  bind<float>(m);
+  bind<double>(m);
+  bind_dropout<mgg::Float16, uint16_t>(m, "dropout_rows_float16");
+  bind_dropout<mgg::BFloat16, uint16_t>(m, "dropout_rows_bfloat16");
+  bind_floor(m);
+  m.def("instruction_sets", &instruction_sets, "What this machine runs, widest first.");
+  m.def("instruction_set", [] { return mgg::instruction_set(); }, "The one in use (MGG_ISA forces another).");
+  m.def("openmp_threads", [] { return omp_get_max_threads(); });
+  m.def("struct_sizes", [] { return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment)}; });
+  m.def("philox", [](std::vector<uint32_t> counter, uint64_t key) {
+    require(counter.size() == 4, "philox: a counter of four words");
+    const auto words = mgg::philox({{counter[0], counter[1], counter[2], counter[3]}}, key);
+    return std::vector<uint32_t>(words.word, words.word + 4);
+  });
+  bind_order(m);
+}

@@ -1,0 +1,112 @@
+#include "runtime/runtime_cuda.h"
+
+namespace mgg {
+namespace gpu {
+namespace {
+
+// 13000 is "13.0".
+std::string version(int number) { return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10); }
+
+}  // namespace
+
+int device_count(std::string& why) {
+  int count = 0, driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    why = "no NVIDIA driver";
+    return 0;
+  }
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess) return count;
+  cudaGetLastError();  // or the next call would report it
+  if (status == cudaErrorInsufficientDriver)
+    why = "the driver is for CUDA " + version(driver) + ", but this build needs " + version(CUDART_VERSION) +
+          ": update the driver";
+  else
+    why = cudaGetErrorString(status);
+  return 0;
+}
+
+std::vector<std::string> device_places() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "GPUs");
+  std::vector<std::string> places;
+  for (int device = 0; device < count; ++device) {
+    char place[32];
+    check(cudaDeviceGetPCIBusId(place, sizeof place, device), "the place of a GPU");
+    places.emplace_back(place);
+  }
+  return places;
+}
+void use_device(int device) { check(cudaSetDevice(device), "choosing a GPU"); }
+void make_context() {
+  if (cudaFree(nullptr) != cudaSuccess) cudaGetLastError();
+}
+
+Limits limits() {
+  int device = 0;
+  check(cudaGetDevice(&device), "the current GPU");
+  cudaDeviceProp found;
+  check(cudaGetDeviceProperties(&found, device), "properties of the GPU");
+  int driver = 0, runtime = 0;
+  check(cudaDriverGetVersion(&driver), "version of the driver");
+  check(cudaRuntimeGetVersion(&runtime), "version of the CUDA runtime");
+  Limits limits{};
+  limits.name = found.name;
+  limits.multiprocessors = found.multiProcessorCount;
+  limits.threads_per_block = found.maxThreadsPerBlock;
+  limits.threads_per_multiprocessor = found.maxThreadsPerMultiProcessor;
+  limits.blocks_per_multiprocessor = found.maxBlocksPerMultiProcessor;
+  limits.registers_per_multiprocessor = found.regsPerMultiprocessor;
+  limits.compute_capability = 10 * found.major + found.minor;
+  limits.shared_per_block = static_cast<int64_t>(found.sharedMemPerBlockOptin);
+  limits.shared_per_multiprocessor = static_cast<int64_t>(found.sharedMemPerMultiprocessor);
+  limits.shared_reserved = static_cast<int64_t>(found.reservedSharedMemPerBlock);
+  limits.l2_bytes = found.l2CacheSize;
+  limits.memory_bytes = static_cast<int64_t>(found.totalGlobalMem);
+  limits.driver = driver, limits.runtime = runtime;
+  return limits;
+}
+
+std::pair<int64_t, int64_t> free_memory() {
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "the GPU's free memory");
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+Memory::Memory(size_t bytes) : bytes_(bytes) {
+  if (bytes) check(cudaMalloc(&data_, bytes), "device memory");
+}
+Memory::~Memory() {
+  if (data_) cudaFree(data_);
+}
+void Memory::upload(const void* from, size_t bytes) {
+  if (!bytes) return;
+  check(cudaMemcpy(data_, from, bytes, cudaMemcpyHostToDevice), "copy to the GPU");
+  // From pageable memory the call may return before all has arrived, and other streams would not wait.
+  check(cudaStreamSynchronize(nullptr), "copy to the GPU");
+}
+void Memory::download(void* to, size_t bytes) const {
+  check(cudaDeviceSynchronize(), "a kernel");
+  if (bytes) check(cudaMemcpy(to, data_, bytes, cudaMemcpyDeviceToHost), "copy from the GPU");
+}
+
+Managed::Managed(size_t bytes) {
+  check(cudaMallocManaged(&data_, bytes ? bytes : 1), "managed memory");
+  check(cudaMemset(data_, 0, bytes), "managed memory");
+}
+Managed::~Managed() { cudaFree(data_); }
+void Managed::to_host(size_t bytes) const {
+  check(cudaDeviceSynchronize(), "a kernel");
+  if (!bytes) return;
+#if CUDART_VERSION >= 13000
+  cudaMemLocation host{};
+  host.type = cudaMemLocationTypeHost;
+  check(cudaMemPrefetchAsync(data_, bytes, host, 0, nullptr), "managed memory to the host");
+#else
+  check(cudaMemPrefetchAsync(data_, bytes, cudaCpuDeviceId, nullptr), "managed memory to the host");
+#endif
+  check(cudaStreamSynchronize(nullptr), "managed memory to the host");
+}
+
+}  // namespace gpu
+}  // namespace mgg

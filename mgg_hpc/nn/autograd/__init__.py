@@ -1,0 +1,1 @@
+"""Differentiable functions of rows and a distributed graph."""

@@ -1,0 +1,87 @@
+"""ReLU and ELU, with dropout behind them, in rows that are used again.
+
+Behind ReLU the rows tell by themselves where a gradient passes, and nothing else is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...runtime.backends.base import Draw
+from .. import spans
+from ..first_order import first_order
+from ..graph.handle import GraphHandle
+from ..spans import span
+from ..workspace import as_array
+
+
+def through_relu(
+    gradient: Tensor, out: Tensor | None, graph: GraphHandle, into: Tensor | None = None
+) -> Tensor:
+    """The gradient where ``out`` is positive, which came through ReLU, and perhaps `drop`; None: there was no ReLU.
+
+    into: where it goes then. [default: rows of the workspace]
+    """
+    if out is None:
+        return gradient
+    passed = graph.workspace.rows(out.shape[0], out.shape[1], out.dtype) if into is None else into
+    torch.ops.aten.threshold_backward.grad_input(gradient, out, 0, grad_input=passed)
+    return passed
+
+
+def drop(out: Tensor, graph: GraphHandle, draw: Draw | None) -> None:
+    """Dropout of a layer's rows in place, by these draws, if there are any."""
+    if draw is not None:
+        with span("dropout behind"):
+            graph.backend.dropout(as_array(out), as_array(out), graph.ids, draw)
+
+
+def dropped_rows(x: Tensor, graph: GraphHandle, draw: Draw) -> Tensor:
+    """x by these draws, in rows of the workspace."""
+    x = x if x.stride(1) == 1 else x.contiguous()
+    out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
+    graph.backend.dropout(as_array(x), as_array(out), graph.ids, draw)
+    return out
+
+
+def times_kept(values: Tensor, draw: Draw | None) -> Tensor:
+    """values / (1 - p), which dropout scales by what it keeps; the values themselves where nothing is dropped."""
+    return values if draw is None else values * (1 / (1 - draw.p))
+
+
+class _Elu(torch.autograd.Function):
+    """Dropout's draws are made again in the backward rather than kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, graph: GraphHandle, draw: Draw | None) -> Tensor:
+        out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
+        with span("activation"):
+            torch.ops.aten.elu.out(x, out=out)
+        drop(out, graph, draw)
+        ctx.call, ctx.layer = (graph, draw), spans.current()
+        ctx.save_for_backward(x)
+        return out
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
+        graph, draw = ctx.call
+        (x,) = ctx.saved_tensors
+        with spans.layer(ctx.layer):
+            if draw is not None:
+                with span("backward: dropout"):
+                    passed = gradient = dropped_rows(gradient, graph, draw)
+            else:
+                passed = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
+            with span("backward: activation"):
+                torch.ops.aten.elu_backward.grad_input(gradient, 1, 1, 1, False, x, grad_input=passed)
+        return passed, None, None
+
+
+def elu(x: Tensor, graph: GraphHandle, draw: Draw | None = None) -> Tensor:
+    """ELU (Clevert et al., ICLR 2016) of rows x [n, F]. draw: of dropout behind it."""
+    out: Tensor = _Elu.apply(x, graph, draw)
+    return out

@@ -1,0 +1,82 @@
+"""Layers whose inside is not kept for the backward, but computed again there (Chen et al., arXiv:1604.06174).
+
+What a layer is given is kept. Draws go by counters (random.py) and sums have a fixed order, so
+that the second pass gives the bits of the first; its exchanges with other ranks take place once more, on all ranks
+alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..graph.handle import GraphHandle
+from ..inputs.host import Input
+
+_again: ContextVar[bool] = ContextVar("again", default=False)
+_Rows = TypeVar("_Rows", bound=Input)
+_Value = TypeVar("_Value")
+
+
+@dataclass
+class _Pass:
+    """What `once` gave in the first pass of a layer; in the second one, ``next`` is which of them comes now.
+
+    outer: the pass that the layer's own first one is a part of.
+    """
+
+    values: list[Any] = field(default_factory=list)
+    outer: _Pass | None = None
+    next: int | None = None
+
+
+_pass: ContextVar[_Pass | None] = ContextVar("pass", default=None)
+
+
+def again() -> bool:
+    """Whether a layer is computed again: what counts its passes has counted this one."""
+    return _again.get()
+
+
+def once(make: Callable[[], _Value]) -> _Value:
+    """make(), of the first pass in the second one too, which calls for as many in the same order."""
+    return _once(make, _pass.get())
+
+
+def _once(make: Callable[[], _Value], here: _Pass | None) -> _Value:
+    if here is None:
+        return make()
+    if here.next is None:
+        here.values.append(_once(make, here.outer))
+        return here.values[-1]
+    here.next += 1
+    return here.values[here.next - 1]
+
+
+def recomputed(run: Callable[[_Rows, GraphHandle], Tensor], x: _Rows, graph: GraphHandle) -> Tensor:
+    """run(x, graph) for rows x [n, F], of whose inside nothing is kept. Collective, its backward too, as ``run`` is."""
+    out: Tensor = checkpoint(
+        run, x, graph, use_reentrant=False, preserve_rng_state=False, context_fn=_both_passes
+    )
+    return out
+
+
+def _both_passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    first = _Pass(outer=_pass.get())
+    return _within(first, _again.get()), _within(_Pass(first.values, next=0), True)
+
+
+@contextmanager
+def _within(here: _Pass, again: bool) -> Iterator[None]:
+    tokens = _pass.set(here), _again.set(again)
+    try:
+        yield
+    finally:
+        _pass.reset(tokens[0])
+        _again.reset(tokens[1])

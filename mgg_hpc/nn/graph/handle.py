@@ -1,0 +1,242 @@
+"""A rank's part of a distributed graph: what layers aggregate over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...plan.layout import RowFormat
+from ...plan.workload import Plan
+from ...runtime.backends.base import Backend, Epilogue, Rows
+from ..workspace import Workspace, as_array, as_tensor, row_format
+
+
+@dataclass(frozen=True)
+class Adjacency:
+    """A matrix to aggregate with: out = scale * (A' (scale * x)), A' with these plans and edge weights.
+
+    forward sums over in-edges, backward over out-edges: for a symmetric graph they are the same object.
+    scale: [n] or None. weights: in each plan's order, or None for ones. On the backend's device.
+    kind: "gcn", normalised and with weights; "edges", the graph's own, for GIN and SAGE; or "attention", with exactly
+    one self loop at each node. inverse_degree: [n], what makes a mean of a sum over "edges"; else None.
+    """
+
+    forward: Plan
+    backward: Plan
+    scale: Tensor | None
+    forward_weight: Tensor | None = None
+    backward_weight: Tensor | None = None
+    kind: str = "gcn"
+    inverse_degree: Tensor | None = None
+
+
+def plans_of(layers: Iterable[Adjacency]) -> list[Plan]:
+    """Their plans, each once."""
+    return list({id(plan): plan for each in layers for plan in (each.forward, each.backward)}.values())
+
+
+def read_by_peers(layers: Iterable[Adjacency]) -> bool:
+    """Whether peers read the rows of any of these layers. (Those that are pushed in rounds nobody else does.)"""
+    return any(each.forward.transfer != "halo" for each in layers)
+
+
+def buffers(read_by_peers: bool, ranks: int) -> int:
+    """Return the number of buffers of exchanged rows: 2 where peers may read one while the next is written, else 1."""
+    return 2 if read_by_peers and ranks > 1 else 1
+
+
+def symmetric_bytes(
+    layers: Sequence[Adjacency], counts: NDArray[np.int64], format: RowFormat, ranks: int
+) -> int:
+    """Bytes of symmetric memory that a handle of this widest format takes on each rank.
+
+    Buffers of rows that peers read; and with halos, for each plan, two stagings and the signals.
+    """
+    rows = (
+        buffers(True, ranks) * int(counts.max(initial=0)) * format.row_bytes if read_by_peers(layers) else 0
+    )
+    return rows + sum(staging_bytes(plan, format.row_bytes, ranks) for plan in plans_of(layers))
+
+
+def staging_bytes(plan: Plan, row_bytes: int, ranks: int) -> int:
+    """Bytes of symmetric memory that a plan keeps for rows up to this size."""
+    if plan.lists is None:
+        return 0
+    return 2 * plan.lists.capacity * row_bytes + signal_bytes(plan.lists.rounds, ranks)
+
+
+def signal_bytes(rounds: int, ranks: int) -> int:
+    """Bytes of the signals of an exchange (HaloExchange::signal_count words), and room to align them."""
+    return 8 * (rounds + 3) * ranks
+
+
+class GraphHandle:
+    """One rank's rows of a graph, its adjacency, and symmetric buffers used in turn (one barrier a layer).
+
+    counts: int64 [P], rows of each rank. ids: int64 [n], the original ids of this rank's nodes; kept as the backend
+    takes them. layers: the adjacency of each layer, or one for all; they differ in their transfers only. dtype: of
+    rows. widest: the largest width that will be exchanged, as far as that is known: buffers grow where layers ask for
+    more, and with 0 are made then. publishes: whether peers will read rows of layers that are planned later. comm: of
+    all ranks, for those. heap_bytes: this rank's symmetric memory.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        counts: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        layers: Adjacency | Sequence[Adjacency],
+        *,
+        dtype: torch.dtype = torch.float32,
+        widest: int = 1,
+        publishes: bool = False,
+        comm: Any = None,
+    ) -> None:
+        self._layers = [layers] if isinstance(layers, Adjacency) else list(layers)
+        self._by_kind = {each.kind: each for each in reversed(self._layers)}
+        self.backend, self.counts, self.dtype, self.comm = backend, counts, dtype, comm
+        self.ids = as_array(torch.from_numpy(ids).to(backend.device))
+        format = row_format(widest, dtype)
+        # If peers read any layer's rows, every layer publishes: buffers are used in turn by all of them.
+        self._read_by_peers = publishes or read_by_peers(self._layers)
+        self.heap_bytes = 0
+        self._room = [self._bytes(counts, format) if widest else 0] * buffers(
+            self._read_by_peers, backend.size
+        )
+        self._prepared = dict.fromkeys(plans_of(self._layers), format.row_bytes)  # of the widest rows
+        stagings = sum(staging_bytes(*plan, backend.size) for plan in self._prepared.items())
+        self._reserve(stagings + (sum(self._room) if self._read_by_peers else 0))
+        self._buffers = [self._new_buffer(counts, format) if widest else None for _ in self._room]
+        for plan in self._prepared:
+            backend.prepare(plan, format)
+        self._turn = 0
+        self.workspace = Workspace(backend)
+
+    def adjacency(self, kind: str) -> Adjacency:
+        """The graph's adjacency of a kind, which is planned at the first call for it: collective then.
+
+        Raises ValueError for a kind that the handle was not made for and cannot plan.
+        """
+        if kind not in self._by_kind:
+            self._by_kind[kind] = self._planned(kind)
+        return self._by_kind[kind]
+
+    def _planned(self, kind: str) -> Adjacency:
+        """The adjacency of a kind that the handle was not made for."""
+        made = " and ".join(self._by_kind)
+        raise ValueError(f"this graph was made for {made!r} layers, and {kind!r} is asked for")
+
+    def layer(self, number: int) -> Adjacency | None:
+        """The adjacency of a layer; None where it takes the one of its kind.
+
+        Raises IndexError where the graph has others, and not this one's.
+        """
+        if not self._layers:
+            return None
+        return self._layers[number] if len(self._layers) > 1 else self._layers[0]
+
+    @property
+    def rows(self) -> int:
+        """Rows of this rank."""
+        return int(self.counts[self.backend.rank])
+
+    def restart(self) -> None:
+        """Begin with the same buffer each time: before a pass, all ranks' reads of the last one having ended."""
+        self._turn = 0
+
+    def exchange(self, dim: int, counts: NDArray[np.int64] | None = None) -> tuple[Rows, Tensor]:
+        """The next symmetric rows of width ``dim``, and this rank's part as a tensor [n, dim] over the same memory.
+
+        Collective: all ranks ask for the same widths in the same order. What was handed out two calls ago (one, where
+        no peer reads it) is overwritten, or gone where rows of this width need more memory. counts: int64 [P], rows of
+        each rank. [default: the graph's] Raises InputError where there is no more memory.
+        """
+        self._turn = (self._turn + 1) % len(self._buffers)
+        counts = self.counts if counts is None else counts
+        rows = self._buffer(counts, row_format(dim, self.dtype)).shaped(dim, counts)
+        return rows, as_tensor(rows.local)
+
+    def offer(self, x: Tensor) -> Rows:
+        """Rows with the values of x [n, dim], to be summed at once; x itself where only this rank reads it, and it lies
+        as kernels read rows. Collective as `exchange` is.
+        """
+        format, own = row_format(x.shape[1], self.dtype), len(self._buffers) == 1
+        laid_out = x.stride() == (format.stride, 1) and x.data_ptr() % 16 == 0 and x.dtype == self.dtype
+        end = (x.storage_offset() + len(x) * format.stride) * x.element_size()  # with the last row's padding
+        laid_out = laid_out and end <= x.untyped_storage().nbytes()
+        if not (own and laid_out and self.backend.device == "cpu"):
+            rows, local = self.exchange(x.shape[1])
+            local.copy_(x)
+            return rows
+        addresses, counts = np.zeros(self.backend.size, np.uint64), np.zeros_like(self.counts)
+        addresses[self.backend.rank], counts[self.backend.rank] = x.data_ptr(), len(x)
+        return Rows(format, addresses, counts, as_array(x), self.backend.rank, False)
+
+    def _buffer(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
+        """The one whose turn it is, with room for these rows. Nobody reads what was in it before."""
+        held, nbytes = self._buffers[self._turn], self._bytes(counts, format)
+        if held is None or nbytes > self._room[self._turn]:
+            if self._read_by_peers:
+                if held is not None:
+                    self.backend.release(held)
+                self._reserve(nbytes, self._room[self._turn])
+            held = self._buffers[self._turn] = self._new_buffer(counts, format)
+            self._room[self._turn] = nbytes
+        return held
+
+    def _new_buffer(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
+        return self.backend.rows(counts, format, symmetric=self._read_by_peers)
+
+    def _bytes(self, counts: NDArray[np.int64], format: RowFormat) -> int:
+        """Return the bytes of such rows on this rank. Symmetric rows take as much on every rank as on the largest."""
+        rows = counts.max(initial=0) if self._read_by_peers else counts[self.backend.rank]
+        return int(rows) * format.row_bytes
+
+    def _reserve(self, nbytes: int, instead_of: int = 0) -> None:
+        """Symmetric memory, in place of as much that was given back. Collective."""
+        self.backend.reserve(nbytes, int(self.counts.argmax()))
+        self.heap_bytes += nbytes - instead_of
+
+    def prepare(self, plan: Plan, format: RowFormat) -> None:
+        """Make what the plan's exchange keeps for rows of this format, before the backend sums them. Collective."""
+        before, ranks = self._prepared.get(plan, 0), self.backend.size
+        if format.row_bytes > before:
+            had = staging_bytes(plan, before, ranks) if before else 0
+            self._reserve(staging_bytes(plan, format.row_bytes, ranks), had)
+            self.backend.prepare(plan, format)
+            self._prepared[plan] = format.row_bytes
+
+    def publish(self, rows: Rows, plan: Plan) -> None:
+        """Make exchanged rows ready to be read over a plan, here and by peers. Collective."""
+        if self._read_by_peers:
+            self.backend.publish(rows)
+        self.prepare(plan, rows.format)
+
+    def aggregate(
+        self,
+        adjacency: Adjacency,
+        rows: Rows,
+        *,
+        scale: Tensor | None = None,
+        backward: bool = False,
+        bias: Tensor | None = None,
+        relu: bool = False,
+    ) -> Tensor:
+        """scale * (A' rows) + bias through ReLU, [n, dim]: fetching and summing in one. Collective.
+
+        scale: [n], of the sums. backward: sum over the transposed matrix.
+        """
+        plan = adjacency.backward if backward else adjacency.forward
+        self.publish(rows, plan)
+        weight = adjacency.backward_weight if backward else adjacency.forward_weight
+        out = self.workspace.rows(plan.destinations, rows.format.dim, self.dtype)
+        epilogue = Epilogue(scale=as_array(scale), bias=as_array(bias), relu=relu)
+        op, edge = "copy" if weight is None else "mul", as_array(weight)
+        self.backend.aggregate(plan, op, "sum", rows, as_array(out), edge=edge, epilogue=epilogue)
+        return out

@@ -1,0 +1,317 @@
+"""From a graph file to each rank's part of it: rows, adjacency, features, ready to aggregate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...data import symmetry
+from ...data.graph import Graph, SparseRows
+from ...data.store import GraphSlice, open_graph
+from ...errors import InputError
+from ...plan import adjacency, workload
+from ...plan.ranges import edge_balanced
+from ...plan.workload import Plan
+from ...runtime import exchange, mpi
+from ...runtime.backends.base import Backend
+from ..inputs import blocks, nodes
+from ..inputs.host import HostFeatures, Input
+from ..inputs.sparse import SparseFeatures
+from ..workspace import accumulator
+from .handle import Adjacency
+
+
+@dataclass
+class Part:
+    """One rank's rows of a graph file, and what is known of the whole.
+
+    bounds: int64 [P + 1]. bounds_source: "file", or "computed" where the file has none for this number of ranks.
+    x_in_file: whether dense features are, which the slice has not then.
+    """
+
+    path: Path
+    name: str
+    uuid: str
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+    directed: bool
+    multilabel: bool
+    bounds: NDArray[np.int64]
+    bounds_source: str
+    slice: GraphSlice
+    x_in_file: bool = False
+    nbytes: int = 0  # of the slice as it was read, without its features
+
+    def __post_init__(self) -> None:
+        rows = self.slice
+        arrays = (rows.indptr, rows.indices, rows.weight, rows.y, rows.train, rows.val, rows.test, rows.ids)
+        self.nbytes = sum(array.nbytes for array in arrays if array is not None)
+
+    def take_edges(self) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None]:
+        """(indptr, indices, weight) of the slice, which lets go of them: plans replace them."""
+        taken = self.slice.indptr, self.slice.indices, self.slice.weight
+        nothing = np.zeros(0, dtype=np.int64)
+        self.slice = replace(self.slice, indptr=nothing, indices=nothing, weight=None)
+        return taken
+
+    def take_features(self) -> NDArray[Any] | SparseRows | None:
+        """The slice's features, which it lets go of: the model's input replaces them."""
+        taken = self.slice.x
+        self.slice = replace(self.slice, x=None)
+        return taken
+
+
+def load_part(path: Path, comm: Any) -> Part:
+    """Read this rank's slice, all but dense features, checking what is read. Collective.
+
+    Raises InputError, the same on all ranks, that names what is wrong with the file.
+    """
+    with mpi.agree(comm), open_graph(path) as file:
+        bounds = file.bounds(comm.size)
+        source = "file"
+        if bounds is None:
+            bounds, source = edge_balanced(file.indptr(), comm.size), "computed"
+        return Part(
+            path=path,
+            name=file.name,
+            uuid=file.uuid,
+            nodes=file.nodes,
+            edges=file.edges,
+            features=file.features,
+            classes=file.classes,
+            directed=file.directed,
+            multilabel=file.multilabel,
+            bounds=bounds,
+            bounds_source=source,
+            slice=file.slice(int(bounds[comm.rank]), int(bounds[comm.rank + 1]), dense=False),
+            x_in_file=file.x_dtype is not None,
+        )
+
+
+def whole(graph: Graph) -> Part:
+    """A graph in memory as the part of a rank that is alone."""
+    return sliced(graph, 0, 1)
+
+
+def sliced(graph: Graph, rank: int, ranks: int) -> Part:
+    """A rank's part of a graph that each rank has in memory: rows with as many edges as any other's."""
+    bounds = edge_balanced(graph.indptr, ranks)
+    low, high = int(bounds[rank]), int(bounds[rank + 1])
+    edges = slice(int(graph.indptr[low]), int(graph.indptr[high]))
+    own = slice(low, high)
+    rows = GraphSlice(
+        indptr=graph.indptr[low : high + 1] - edges.start,
+        indices=graph.indices[edges],
+        weight=None if graph.weight is None else graph.weight[edges],
+        x=_rows_of(graph.x, low, high),
+        y=None if graph.y is None else graph.y[own],
+        train=None if graph.train is None else graph.train[own],
+        val=None if graph.val is None else graph.val[own],
+        test=None if graph.test is None else graph.test[own],
+        ids=np.arange(low, high) if graph.permutation is None else graph.permutation[own],
+    )
+    return Part(
+        path=Path(graph.name),
+        name=graph.name,
+        uuid="",
+        nodes=graph.nodes,
+        edges=graph.edges,
+        features=0 if graph.x is None else graph.x.shape[1],
+        classes=graph.classes,
+        directed=graph.directed,
+        multilabel=graph.multilabel,
+        bounds=bounds,
+        bounds_source="computed",
+        slice=rows,
+    )
+
+
+def _rows_of(x: NDArray[Any] | SparseRows | None, low: int, high: int) -> NDArray[Any] | SparseRows | None:
+    """Rows low .. high - 1 of features, if there are any."""
+    if x is None or not isinstance(x, SparseRows):
+        return None if x is None else x[low:high]
+    values = slice(int(x.indptr[low]), int(x.indptr[high]))
+    indptr = x.indptr[low : high + 1] - values.start
+    return SparseRows(indptr, x.indices[values], x.data[values], (high - low, x.shape[1]))
+
+
+def adjacency_of(
+    comm: Any,
+    part: Part,
+    kind: str,
+    dtype: torch.dtype,
+    ps: int,
+    device: str = "cpu",
+    *,
+    keep_edges: bool = False,
+) -> Adjacency:
+    """This rank's adjacency of a kind, with the plans of both directions. Collective.
+
+    kind: "gcn", "edges" or "attention" (`Adjacency`). dtype: of scales and weights, which is the rows' accumulator.
+    device: the backend's. keep_edges: leave the edges in ``part``, which lets go of them otherwise.
+    """
+    edges = part.slice
+    taken = (edges.indptr, edges.indices, edges.weight) if keep_edges else part.take_edges()
+    indptr, indices, weight, factor = matrix(kind, int(part.bounds[comm.rank]), *taken)
+    rows = None if factor is None else torch.from_numpy(factor).to(device, dtype)
+    forward, forward_weight = _planned(comm, part, indptr, indices, weight, ps, (device, dtype))
+    backward, backward_weight = forward, forward_weight
+    if part.directed:
+        indptr, indices, weight = exchange.transpose(comm, part.bounds, indptr, indices, weight)
+        backward, backward_weight = _planned(comm, part, indptr, indices, weight, ps, (device, dtype))
+    return Adjacency(
+        forward,
+        backward,
+        rows if kind == "gcn" else None,
+        forward_weight,
+        backward_weight,
+        kind,
+        rows if kind == "edges" else None,
+    )
+
+
+def matrix(
+    kind: str,
+    first: int,
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.integer],
+    weight: NDArray[np.float32] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None, NDArray[np.float64] | None]:
+    """In-edge CSR and weights of a kind's matrix, and what it multiplies rows by: D^-1/2, D^-1 or nothing."""
+    if kind == "gcn":
+        indptr, indices, weight = adjacency.with_self_loops(first, indptr, indices, weight)
+        return indptr, indices, weight, adjacency.inverse_square_root(adjacency.in_degree(indptr, weight))
+    if kind == "edges":
+        return indptr, indices, None, adjacency.inverse(adjacency.in_degree(indptr, None))
+    if kind == "attention":
+        return *adjacency.with_one_self_loop(first, indptr, indices), None, None
+    raise ValueError(f"no such kind of adjacency: {kind!r}; known are gcn, edges and attention")
+
+
+def _planned(
+    comm: Any,
+    part: Part,
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.integer],
+    weight: NDArray[np.float32] | None,
+    ps: int,
+    kind: tuple[str, torch.dtype],
+) -> tuple[Plan, Tensor | None]:
+    """A plan, and the edge weights in its order. kind: their device and dtype, which are the rows'."""
+    plan = workload.build(comm.rank, part.bounds, indptr, indices, ps, keep_edges=weight is not None)
+    if weight is None or plan.edge is None:
+        return plan, None
+    return replace(plan, edge=None), torch.from_numpy(weight[plan.edge]).to(*kind)
+
+
+def without_features(part: Part, kind: str, columns: int) -> None:
+    """Replace the part's features by the input that model.input = ``kind`` makes of its nodes.
+
+    "degree": sparse rows (`nodes.degree_rows`). "learned": none yet (`nodes.learned_rows` makes them), but so many
+    ``columns``.
+    """
+    x = nodes.degree_rows(part.slice.indptr) if kind == "degree" else None
+    part.slice, part.x_in_file = replace(part.slice, x=x), False
+    part.features = columns if x is None else x.shape[1]
+
+
+def input_features(
+    part: Part, backend: Backend, dtype: torch.dtype, normalize: str, *, on_host: bool = False
+) -> Input:
+    """This rank's input rows, [n, F], dense or sparse as the file has them; "row" divides each by its sum.
+
+    on_host: dense rows stay in the host's memory. Takes the features out of ``part``, or reads them from its file, in
+    blocks. Raises InputError if there are none, or the file is damaged or another one now.
+    """
+    x = part.take_features()
+    if isinstance(x, SparseRows):
+        values = torch.from_numpy(x.data).to(accumulator(dtype))
+        if normalize == "row":
+            values /= torch.from_numpy(_row_sums(values.numpy(), x.indptr))
+        return SparseFeatures(backend, x.indptr, x.indices, values.to(backend.device), x.shape[1], dtype)
+    if x is None and not part.x_in_file:
+        raise InputError(
+            f"{part.path}: has no node features (/node/x); import the graph with features, "
+            'or make an input: model.input = "learned" or "degree"'
+        )
+    rows, columns = len(part.slice.ids), part.features if x is None else x.shape[1]
+    finish = _divide_by_sums if normalize == "row" else _leave
+    if on_host:
+        held = HostFeatures(backend, rows, columns, dtype)
+        _fill(held.blocks, "cpu", finish, part, x, backend.rank)
+        return held
+    dense = blocks.empty(rows, columns, dtype, backend.device)
+    cut = dense.split(blocks.lengths(rows, columns * dtype.itemsize))
+    _fill(cut, backend.device, finish, part, x, backend.rank)
+    return dense
+
+
+def _fill(
+    cut: Sequence[Tensor], device: str, finish: blocks.Finish, part: Part, x: NDArray[Any] | None, rank: int
+) -> None:
+    """Dense features of a rank, from memory or else from the file, into blocks on a device."""
+    if x is not None:
+        for block, values in zip(cut, torch.from_numpy(x).split([len(each) for each in cut]), strict=True):
+            block.copy_(values)
+            finish(block)
+        return
+    with open_graph(part.path) as file:
+        if file.uuid != part.uuid:
+            raise InputError(
+                f"{part.path}: is graph {file.uuid} now, and was {part.uuid} when this run began to read it; "
+                "start again, and replace graphs between runs only"
+            )
+        blocks.read(file, int(part.bounds[rank]), cut, device, finish)
+
+
+def _leave(rows: Tensor) -> None:
+    """Rows as they are."""
+
+
+def _divide_by_sums(rows: Tensor) -> None:
+    """Divide each row by its sum, in place, unless that is 0."""
+    total = rows.sum(1, keepdim=True, dtype=accumulator(rows.dtype))
+    rows.div_(torch.where(total == 0, torch.ones_like(total), total))
+
+
+def _row_sums(values: NDArray[Any], indptr: NDArray[np.int64]) -> NDArray[Any]:
+    """For each stored value the sum of its row, or 1 where that is 0."""
+    degree = np.diff(indptr)
+    row = np.repeat(np.arange(len(degree)), degree)
+    total = np.bincount(row, values, minlength=len(degree)).astype(values.dtype)
+    return np.where(total == 0, 1, total)[row]
+
+
+def check_symmetric(comm: Any, part: Part) -> None:
+    """A graph that calls itself undirected must have every edge in both directions, or its gradients are wrong.
+
+    Collective. Raises InputError, the same on all ranks.
+    """
+    if part.directed:
+        return
+    first, edges = int(part.bounds[comm.rank]), part.slice
+    mine, low, rows = 0, 0, len(edges.indptr) - 1
+    while low < rows:  # a block at a time: hashes take many times the edges' own memory
+        high = int(np.searchsorted(edges.indptr, edges.indptr[low] + workload.BLOCK_EDGES, side="right")) - 1
+        high = min(max(high, low + 1), rows)
+        run = slice(int(edges.indptr[low]), int(edges.indptr[high]))
+        destinations = np.repeat(np.arange(first + low, first + high), np.diff(edges.indptr[low : high + 1]))
+        weight = None if edges.weight is None else edges.weight[run]
+        mine += symmetry.imbalance(symmetry.EdgeSlice(run.start, destinations, edges.indices[run], weight))
+        low = high
+    total = np.array([mine % 2**64], dtype=np.uint64).view(np.int64)
+    mpi.sum_in_rank_order(comm, total)
+    if total[0] != 0:
+        raise InputError(
+            f"{part.path}: says directed=false, but some edge has no equal one in the other direction; "
+            f"'mgg verify {part.path}' names it"
+        )

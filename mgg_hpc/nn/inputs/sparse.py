@@ -1,0 +1,147 @@
+"""Sparse input features: multiplied as they are stored, by the same kernel that sums neighbours.
+
+X W^T is an aggregation: row v sums the rows of W^T that its stored columns name, times their values. The gradient of
+W^T is X^T G, the same with the transposed matrix.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...plan import workload
+from ...plan.workload import Plan
+from ...runtime.backends.base import Backend, Draw, Epilogue, Rows
+from ..workspace import Workspace, as_array, as_tensor, row_format
+
+
+class _Pattern:
+    """Where the stored values are, with the plans and storage that all copies of the features share."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32],
+        columns: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.backend, self.indptr, self.indices, self.dtype = backend, indptr, indices, dtype
+        self.shape = (len(indptr) - 1, columns)
+        self.plan = workload.rectangular(backend.rank, indptr, indices, columns, backend.geometry.ps)
+        self.workspace = Workspace(backend)
+        self._rows: dict[tuple[int, int], Rows] = {}
+
+    @cached_property
+    def places(self) -> tuple[Any, Any]:
+        """indptr and indices as the backend takes them."""
+        device = self.backend.device
+        offsets, columns = (torch.from_numpy(array).to(device) for array in (self.indptr, self.indices))
+        return as_array(offsets), as_array(columns)
+
+    @cached_property
+    def transposed(self) -> tuple[Plan, Tensor]:
+        """The plan of the transposed matrix, and for each of its values the place in the original."""
+        rows, columns = self.shape
+        order = np.argsort(self.indices, kind="stable")
+        indptr = workload.prefix_sum(np.bincount(self.indices, minlength=columns))
+        row_of = np.repeat(np.arange(rows, dtype=np.int32), np.diff(self.indptr))
+        ps = self.backend.geometry.ps
+        plan = workload.rectangular(self.backend.rank, indptr, row_of[order], rows, ps)
+        return plan, torch.from_numpy(order).to(self.backend.device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pattern and both plans."""
+        one_way = self.indices.nbytes + self.plan.nbytes
+        return 2 * one_way + 8 * len(self.indices) + self.indptr.nbytes
+
+    def filled(self, matrix: Tensor) -> Rows:
+        """Private rows that hold ``matrix``, reused from call to call."""
+        count, dim = matrix.shape
+        if (count, dim) not in self._rows:
+            counts = np.zeros(self.backend.size, np.int64)
+            counts[self.backend.rank] = count
+            self._rows[count, dim] = self.backend.rows(counts, row_format(dim, self.dtype), symmetric=False)
+        rows = self._rows[count, dim]
+        as_tensor(rows.local).copy_(matrix)
+        return rows
+
+
+class SparseFeatures:
+    """A CSR matrix [n, F] of this rank's input features.
+
+    indptr int64 [n + 1], indices int32 [nnz] (columns), values [nnz] of the parameters' dtype, on the backend's device.
+    dtype: of the rows that are summed. [default: the values'] on_device: whether dense rows of it have room there.
+    """
+
+    on_device = False
+
+    def __init__(
+        self,
+        backend: Backend,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32],
+        values: Tensor,
+        columns: int,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.values, self.dtype = values, dtype or values.dtype
+        self._pattern = _Pattern(backend, indptr, indices, columns, self.dtype)
+        self.shape = self._pattern.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix, its plans, and the copies that training makes of its values."""
+        return self._pattern.nbytes + 3 * self.values.nbytes
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Row and column of a stored value."""
+        pattern = self._pattern
+        row = int(np.searchsorted(pattern.indptr, number, side="right")) - 1
+        return row, int(pattern.indices[number])
+
+    def with_values(self, values: Tensor) -> SparseFeatures:
+        """The same pattern with other values; plans and storage are shared."""
+        other = object.__new__(SparseFeatures)
+        other.__dict__.update(self.__dict__)
+        other.values = values
+        return other
+
+    def dropped(self, ids: Any, draw: Draw) -> SparseFeatures:
+        """Dropout on the stored values; the zeros between them stay zeros. ids: int64 [n], original node ids."""
+        pattern, out = self._pattern, torch.empty_like(self.values)
+        pattern.backend.dropout_csr(*pattern.places, as_array(self.values), as_array(out), ids, draw)
+        return self.with_values(out)
+
+    def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+        """out [n, O] = scale * (X @ weight^T) for weight [O, F]; ``out`` is padded."""
+        pattern = self._pattern
+        source = pattern.filled(weight.detach().t())
+        epilogue, edge = Epilogue(scale=as_array(scale)), as_array(self.values)
+        pattern.backend.aggregate(
+            pattern.plan, "mul", "sum", source, as_array(out), edge=edge, epilogue=epilogue
+        )
+
+    def written(self, out: Tensor) -> Tensor:
+        """The matrix in ``out`` [n, F]; a value that is stored twice counts twice."""
+        pattern, device = self._pattern, out.device
+        counts = torch.from_numpy(np.diff(pattern.indptr)).to(device)
+        row_of = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
+        columns = torch.from_numpy(pattern.indices).to(device).long()
+        return out.zero_().index_put_((row_of, columns), self.values.to(out.dtype), accumulate=True)
+
+    def gradient(self, rows: Tensor) -> Tensor:
+        """rows^T @ X, [O, F], for rows [n, O]: the gradient of ``weight`` in X @ weight^T."""
+        pattern = self._pattern
+        plan, order = pattern.transposed
+        out = pattern.workspace.rows(self.shape[1], rows.shape[1], self.dtype)
+        source = pattern.filled(rows.detach())
+        edge = as_array(self.values[order])
+        pattern.backend.aggregate(plan, "mul", "sum", source, as_array(out), edge=edge)
+        return out.t()

@@ -1,0 +1,1 @@
+"""Layers and models: modules of torch that take this rank's rows and the graph."""

@@ -1,0 +1,193 @@
+"""Graph attention with gradients: scores, their softmax and the weighted sum in one pass over edges, each way.
+
+Nothing is kept for an edge. The backward computes weights again from scores and the logarithms of their sums (as Dao
+et al., FlashAttention, NeurIPS 2022, do for dense attention): a target publishes its gradient, score, log-sum and
+<gradient, output>, and its sources find the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ...runtime.backends.base import Draw, Rows
+from ...runtime.backends.edges import Attention, EdgeKernels, TailedRows
+from .. import spans
+from ..first_order import first_order
+from ..graph.handle import Adjacency, GraphHandle
+from ..spans import span
+from ..workspace import accumulator, as_array, row_format
+
+MOST_HEADS = 1024  # that draws of dropout tell apart (semantics.h, draw_edge)
+ROWS_AT_ONCE = 512  # no more than the smallest graph that memory is predicted from (training/footprint.py)
+
+
+def attend(
+    h: Tensor,
+    source_score: Tensor | None,
+    target_score: Tensor | None,
+    graph: GraphHandle,
+    adjacency: Adjacency,
+    heads: int,
+    *,
+    negative_slope: float = 0.2,
+    dropout: Draw | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head; [n, H C] of this rank's rows.
+
+    h: [n, H C], the graph's dtype. source_score, target_score: [n, H]; without them the score of an edge is the dot
+    product of its ends' rows over sqrt(C). dropout: of weights. bias: [H C] or None; nodes without in-edges get it
+    alone. Collective, its backward too: one exchange forward and one backward, two with dot products. Raises
+    ValueError for heads that do not divide the columns, one score without the other, or a slope below 0.
+    """
+    if heads < 1 or h.shape[1] % heads:
+        raise ValueError(f"{heads} heads do not divide {h.shape[1]} columns")
+    if negative_slope < 0:
+        raise ValueError(f"negative_slope is {negative_slope}; it must be at least 0")
+    if dropout is not None and heads > MOST_HEADS:
+        raise ValueError(f"dropout of attention tells {MOST_HEADS} heads apart, and there are {heads}")
+    if (source_score is None) != (target_score is None):
+        raise ValueError("attention takes the scores of sources and of targets, or neither")
+    if source_score is not None and target_score is not None:
+        wide = accumulator(h.dtype)  # rows of halves carry their scores unrounded
+        source_score, target_score = source_score.to(wide), target_score.to(wide)
+    additive = source_score is not None
+    ids = graph.ids if dropout is not None else None
+    how = Attention(heads, h.shape[1] // heads, additive, negative_slope, dropout, ids)
+    keeps = torch.is_grad_enabled()  # within a Function it never is
+    out: Tensor = _Attention.apply(h, source_score, target_score, bias, graph, adjacency, how, keeps)
+    return out
+
+
+class _Attention(torch.autograd.Function):
+    """See `attend`; the formulas are in cuda/cpu/edges.h."""
+
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def]
+        ctx: Any,
+        h,
+        source_score,
+        target_score,
+        bias,
+        graph: GraphHandle,
+        adjacency: Adjacency,
+        how: Attention,
+        keeps: bool,
+    ):
+        n, plan = len(h), adjacency.forward
+        rows = _published(graph, how.forward_rows(row_format(1, graph.dtype).dtype), [h], [source_score], how)
+        graph.publish(rows, plan)
+        kept: dict[str, Tensor] = {}
+        if keeps:
+            kept["log_sum"] = _values(graph, n, how.heads)
+            if how.additive:
+                kept["above"], kept["above_weight"] = (
+                    _values(graph, n, columns) for columns in (how.columns, how.heads)
+                )
+        out = graph.workspace.rows(n, how.columns, graph.dtype)
+        given = {"score": target_score} if how.additive else {"h": h}
+        # The backward subtracts what is of the size of the sums: half rows must not be rounded with the bias in them.
+        later = bias is not None and graph.dtype.itemsize == 2
+        given["bias"] = None if later else bias
+        with span("forward: attend"):
+            _kernels(graph).attend(plan, how, rows, as_array(out), **_arrays(given | kept))
+        ctx.call, ctx.layer, ctx.biased = (graph, adjacency, how), spans.current(), not later
+        ctx.save_for_backward(h, source_score, target_score, bias, out, *kept.values())
+        return out + bias.to(out.dtype) if later else out
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
+        with spans.layer(ctx.layer), span("backward: attend"):
+            return _gradients(ctx, gradient)
+
+
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    graph, adjacency, how = ctx.call
+    h, source_score, target_score, bias, out, log_sum, *parts = ctx.saved_tensors
+    gradient = gradient if gradient.stride(1) == 1 else gradient.contiguous()
+    dot = _head_products(gradient, out, how, bias if ctx.biased else None)
+    source_gradient = target_gradient = None
+    back = graph.workspace.rows(len(h), how.columns, graph.dtype)
+    layout = how.backward_rows(row_format(1, graph.dtype).dtype)
+    rows, tail = ([gradient], [target_score]) if how.additive else ([gradient, h], [])
+    published = _published(graph, layout, rows, [*tail, log_sum, dot], how)
+    graph.publish(published, adjacency.backward)
+    given: dict[str, Tensor | None] = {"h": h}
+    if how.additive:
+        above, above_weight = parts
+        source_gradient = _values(graph, len(h), how.heads)
+        target_gradient = _head_products(gradient, above, how) - dot * above_weight
+        target_gradient.mul_(1 - how.negative_slope)
+        given |= {"score": source_score, "score_gradient": source_gradient}
+    kernels = _kernels(graph)
+    kernels.attend_back(adjacency.backward, how, published, as_array(back), at_source=True, **_arrays(given))
+    if not how.additive:
+        published = _published(graph, how.forward_rows(layout.dtype), [h], [], how)
+        graph.publish(published, adjacency.forward)
+        second = graph.workspace.rows(len(h), how.columns, graph.dtype)
+        given |= {"gradient": gradient, "log_sum": log_sum, "dot": dot}
+        arrays = _arrays(given)
+        kernels.attend_back(adjacency.forward, how, published, as_array(second), at_source=False, **arrays)
+        back.add_(second)
+    bias_gradient = (
+        gradient.sum(0, dtype=bias.dtype) if bias is not None and ctx.needs_input_grad[3] else None
+    )
+    return back, source_gradient, target_gradient, bias_gradient, None, None, None, None
+
+
+def _published(
+    graph: GraphHandle, layout: TailedRows, rows: list[Tensor], tail: list[Tensor | None], how: Attention
+) -> Rows:
+    """The next symmetric rows, filled: ``rows`` [n, any] side by side, then ``tail`` [n, H] each, then ids."""
+    published, local = graph.exchange(layout.format.dim)
+    at = 0
+    for part in rows:
+        local[:, at : at + part.shape[1]].copy_(part)
+        at += part.shape[1]
+    values = [each for each in tail if each is not None]
+    if values or layout.with_id:
+        wide = local.view(accumulator(local.dtype))
+        at = layout.first
+        for each in values:
+            wide[:, at : at + each.shape[1]].copy_(each)
+            at += each.shape[1]
+        if layout.with_id:
+            words = 8 // wide.dtype.itemsize
+            kind = torch.int64 if words == 1 else torch.int32
+            ids = torch.as_tensor(graph.ids).view(kind).view(-1, words)
+            local.view(kind)[:, at : at + words].copy_(ids)
+    return published
+
+
+def _head_products(a: Tensor, b: Tensor, how: Attention, less: Tensor | None = None) -> Tensor:
+    """[n, H] of the accumulator: the dot product of the rows of a and b - less over each head's columns.
+
+    On CPUs some rows at a time, whose products stay in a cache.
+    """
+    wide, n = accumulator(a.dtype), len(a)
+    out = torch.empty(n, how.heads, dtype=wide, device=a.device)
+    step = ROWS_AT_ONCE if a.device.type == "cpu" else max(1, n)
+    for first in range(0, n, step):
+        own = slice(first, first + step)
+        right = b[own].to(wide)
+        products = a[own].to(wide) * (right if less is None else right - less.to(wide))
+        torch.sum(products.view(-1, how.heads, how.channels), 2, out=out[own])
+    return out
+
+
+def _values(graph: GraphHandle, count: int, columns: int) -> Tensor:
+    """[count, columns] of the accumulator, uninitialised."""
+    return torch.empty(count, columns, dtype=accumulator(graph.dtype), device=graph.backend.device)
+
+
+def _kernels(graph: GraphHandle) -> EdgeKernels:
+    return cast(EdgeKernels, graph.backend)
+
+
+def _arrays(given: dict[str, Tensor | None]) -> dict[str, Any]:
+    """Return tensors as arrays that a backend takes, without those that are None."""
+    return {name: as_array(tensor) for name, tensor in given.items() if tensor is not None}

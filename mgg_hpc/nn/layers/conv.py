@@ -1,0 +1,393 @@
+"""Layers with PyG's names: an ordinary torch.nn.Module each, whose forward takes this rank's rows and the graph.
+
+Parameters have the names and shapes of PyG's, so that ``load_state_dict`` takes a PyG layer's weights. Weights start
+as PyG's do, by torch's generator, or by a run's seed (random.py). Layers are collective: all ranks call them in the
+same order, and their backward passes too; gradients of parameters are each rank's part of them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...runtime.backends.base import Draw
+from ...runtime.backends.edges import Attention
+from ..autograd import functional
+from ..autograd.aggregation import aggregate
+from ..graph.handle import Adjacency, GraphHandle
+from ..inputs.host import Input
+from ..workspace import row_format
+from .attention import attend
+from .base import Convolution, Widths, check_channels, refuse
+from .perceptron import Step, is_linear, reset, steps, taken_along, through
+from .random import Dropout, Fill, dropped, fill_uniform, glorot
+
+
+class GCNConv(Convolution):
+    """Graph convolution (Kipf and Welling, ICLR 2017): D^-1/2 (A + I) D^-1/2 X W^T + b.
+
+    Arguments come in PyG's order: ``cached`` changes nothing, as a graph is normalised once; other values of
+    ``improved``, ``add_self_loops`` and ``normalize`` are refused. Parameters ``lin.weight`` [out, in], ``bias`` [out].
+    """
+
+    kind = "gcn"
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        improved: bool = False,
+        cached: bool = False,
+        add_self_loops: bool | None = True,
+        normalize: bool = True,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        check_channels(self, in_channels, out_channels)
+        refuse(self, improved=(improved, False), normalize=(normalize, True))
+        refuse(self, add_self_loops=(add_self_loops is not False, True))
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
+        self.bias = torch.nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self, fill: Fill = fill_uniform) -> None:
+        """Weights as Glorot and Bengio draw them, a bias of 0."""
+        glorot(self.lin.weight, fill)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+
+    @property
+    def saves_by_blocks(self) -> bool:
+        """See Convolution.saves_by_blocks."""
+        return functional.transform_first(self.in_channels, self.out_channels, needs_input_gradient=False)
+
+    def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
+        """See Convolution.exchanged."""
+        return _of_linear(self.in_channels, self.out_channels, products_only, wants_gradient)
+
+    def forward(
+        self,
+        x: Input,
+        graph: GraphHandle,
+        adjacency: Adjacency | None = None,
+        *,
+        relu: bool = False,
+        draw: Draw | None = None,
+    ) -> Tensor:
+        """x: this rank's rows [n, in_channels]; returns [n, out_channels], through ReLU in the same kernel if asked.
+
+        adjacency: one of the graph's. [default: graph.adjacency("gcn")] draw: of dropout behind the ReLU.
+        """
+        chosen = self.summed_with(graph, adjacency)
+        of = self.lin.weight, self.bias, graph, chosen
+        return functional.graph_convolution(x, *of, relu=relu, draw=draw)
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"{self.in_channels}, {self.out_channels}"
+
+
+class GINConv(Convolution):
+    """Graph isomorphism (Xu et al., ICLR 2019): nn((A + (1 + eps) I) X).
+
+    nn: any module of rows; where it begins with a Linear, that is applied before or after the sum, whichever moves
+    less. Parameters ``nn.*``, and ``eps`` [1], a buffer unless it is trained.
+    """
+
+    kind = "edges"
+    eps: Tensor
+
+    def __init__(self, nn: torch.nn.Module, eps: float = 0.0, train_eps: bool = False) -> None:
+        super().__init__()
+        self.nn, self.initial_eps = nn, eps
+        start = torch.full((1,), float(eps))
+        if train_eps:
+            self.eps = torch.nn.Parameter(start)
+        else:
+            self.register_buffer("eps", start)
+
+    def reset_parameters(self, fill: Fill = fill_uniform) -> None:
+        """Linear maps as torch's start, and the eps that was given."""
+        reset(self.nn, fill)
+        with torch.no_grad():
+            self.eps.fill_(self.initial_eps)
+
+    @property
+    def saves_by_blocks(self) -> bool:
+        """See Convolution.saves_by_blocks."""
+        first = next(iter(steps(self.nn)), self.nn)
+        if not is_linear(first):
+            return False
+        return functional.transform_first(first.in_features, first.out_features, needs_input_gradient=False)
+
+    def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
+        """See Convolution.exchanged. Raises ValueError for an ``nn`` that does not begin with a Linear."""
+        first = next(iter(steps(self.nn)), self.nn)
+        if not is_linear(first):
+            raise ValueError("nn does not begin with a Linear: nobody knows the width of its input")
+        return _of_linear(first.in_features, first.out_features, products_only, wants_gradient)
+
+    def forward(
+        self,
+        x: Input,
+        graph: GraphHandle,
+        adjacency: Adjacency | None = None,
+        *,
+        relu: bool = False,
+        draw: Draw | None = None,
+    ) -> Tensor:
+        """x: this rank's rows [n, in]; returns [n, out], those of ``nn``, through ReLU if asked.
+
+        adjacency: one of the graph's. [default: graph.adjacency("edges")] draw: of dropout behind the ReLU.
+        """
+        chosen = self.summed_with(graph, adjacency)
+        behind: list[Step] = [torch.nn.ReLU(), *([draw] if draw else [])] if relu else []
+        network = [*steps(self.nn), *behind]
+        if network and is_linear(first := network[0]):
+            of, rest = (first.weight, first.bias, self.eps, graph, chosen), network[1:]
+            fused, along = taken_along(rest)
+            return through(rest, functional.isomorphism_convolution(x, *of, relu=fused, draw=along), graph)
+        rows = functional.as_rows(x, graph)
+        summed = aggregate(rows, graph, chosen, "sum") + (1 + self.eps).to(rows.dtype) * rows
+        return through(network, summed, graph)
+
+
+class SAGEConv(Convolution):
+    """GraphSAGE (Hamilton, Ying and Leskovec, NeurIPS 2017): W aggr(X of in-neighbours) + b + V X.
+
+    aggr: "mean", "sum" or "max"; of no neighbours each is 0. root_weight: whether there is a V. normalize: divide each
+    row of the output by its length. Parameters ``lin_l.weight`` [out, in], ``lin_l.bias`` [out], ``lin_r.weight``.
+    """
+
+    kind = "edges"
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        aggr: str = "mean",
+        normalize: bool = False,
+        root_weight: bool = True,
+        project: bool = False,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        check_channels(self, in_channels, out_channels)
+        refuse(self, project=(project, False))
+        if aggr not in ("mean", "sum", "max"):
+            raise ValueError(f"aggr is {aggr!r}; known are 'mean', 'sum' and 'max'")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.aggr, self.normalize, self.by_edge = aggr, normalize, aggr == "max"
+        self.lin_l = torch.nn.Linear(in_channels, out_channels, bias=bias)
+        self.lin_r = torch.nn.Linear(in_channels, out_channels, bias=False) if root_weight else None
+
+    def reset_parameters(self, fill: Fill = fill_uniform) -> None:
+        """Initialise the parameters as torch's Linear does."""
+        reset(self.lin_l, fill)
+        if self.lin_r is not None:
+            reset(self.lin_r, fill)
+
+    @property
+    def saves_by_blocks(self) -> bool:
+        """See Convolution.saves_by_blocks."""
+        if self.aggr == "max":
+            return False
+        of = self.in_channels, self.out_channels
+        # Where it sums first, its gradient takes the place of the rows with dropout, if it is as wide.
+        return of[0] == of[1] or functional.transform_first(*of, needs_input_gradient=False)
+
+    @property
+    def state(self) -> int:
+        """See Convolution.state: a maximum, and how many reach it."""
+        return 2 * self.in_channels if self.aggr == "max" else 0
+
+    def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
+        """See Convolution.exchanged."""
+        if self.aggr == "max":
+            return max_widths(self.in_channels, wants_gradient and not products_only)
+        return _of_linear(self.in_channels, self.out_channels, products_only, wants_gradient)
+
+    def forward(
+        self,
+        x: Input,
+        graph: GraphHandle,
+        adjacency: Adjacency | None = None,
+        *,
+        relu: bool = False,
+        draw: Draw | None = None,
+    ) -> Tensor:
+        """x: this rank's rows [n, in_channels]; returns [n, out_channels], through ReLU if asked.
+
+        adjacency: one of the graph's. [default: graph.adjacency("edges")] draw: of dropout behind the ReLU.
+        """
+        chosen = self.summed_with(graph, adjacency)
+        own = None if self.lin_r is None else self.lin_r.weight
+        weight, bias = self.lin_l.weight, self.lin_l.bias
+        if self.aggr == "max":
+            rows = functional.as_rows(x, graph)
+            out = functional.linear(aggregate(rows, graph, chosen, "max"), weight, bias, graph)
+            out = out if own is None else out + functional.linear(rows, own, None, graph)
+        else:
+            fused, mean = relu and not self.normalize, self.aggr == "mean"
+            of = x, weight, bias, own, graph, chosen
+            out = functional.sampled_convolution(*of, mean=mean, relu=fused, draw=draw)
+            if fused:
+                return out
+        out = torch.nn.functional.normalize(out, dim=1) if self.normalize else out
+        return dropped(out.relu(), graph, draw, rectified=True) if relu else out
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr!r}"
+
+
+class GATConv(Convolution):
+    """Graph attention (Velickovic et al., ICLR 2018): sums of in-neighbours' rows h = X W^T, weighed by a softmax.
+
+    Each of ``heads`` has ``out_channels`` columns of h. attention: "additive", the score of an edge u -> v is
+    LeakyReLU(att_src . h_u + att_dst . h_v); or "dot", it is h_u . h_v / sqrt(out_channels), as DGL's DotGatConv.
+    concat: put heads side by side; else they are averaged. dropout: of the weights that come out of the softmax.
+    add_self_loops: each node attends to itself once; else to its in-neighbours as the graph has them, and a node
+    without any gets 0. residual: add a linear map of X. Parameters ``lin.weight`` [heads * out, in], ``att_src`` and
+    ``att_dst`` [1, heads, out], ``bias``, ``res.weight``.
+    """
+
+    by_edge = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: float | str = "mean",
+        bias: bool = True,
+        residual: bool = False,
+        *,
+        attention: str = "additive",
+    ) -> None:
+        super().__init__()
+        check_channels(self, in_channels, out_channels)
+        refuse(self, edge_dim=(edge_dim, None), fill_value=(fill_value, "mean"))
+        if attention not in ("additive", "dot"):
+            raise ValueError(f"attention is {attention!r}; known are 'additive' and 'dot'")
+        if heads < 1:
+            raise ValueError(f"heads is {heads}; attention has at least one")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.heads, self.concat = heads, concat
+        self.negative_slope, self.dropout, self.attention = negative_slope, dropout, attention
+        self.kind = "attention" if add_self_loops else "edges"
+        self.attention_dropout = Dropout(dropout)
+        self.lin = torch.nn.Linear(in_channels, heads * out_channels, bias=False)
+        if attention == "additive":
+            self.att_src = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+            self.att_dst = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        width = heads * out_channels if concat else out_channels
+        self.res = torch.nn.Linear(in_channels, width, bias=False) if residual else None
+        self.bias = torch.nn.Parameter(torch.empty(width)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self, fill: Fill = fill_uniform) -> None:
+        """Weights as Glorot and Bengio draw them, a bias of 0."""
+        for weight in (self.lin.weight, *self._scores()):
+            glorot(weight, fill)
+        if self.res is not None:
+            glorot(self.res.weight, fill)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+
+    @property
+    def saves_by_blocks(self) -> bool:
+        """See Convolution.saves_by_blocks."""
+        return True
+
+    @property
+    def state(self) -> int:
+        """See Convolution.state: a sum and its part above 0, a maximum, and two sums of weights."""
+        return self.heads * (2 * self.out_channels + 3)
+
+    def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
+        """See Convolution.exchanged."""
+        of = self.heads, self.out_channels, self.attention == "additive"
+        return attention_widths(*of, dtype, dropped=self.dropout > 0)
+
+    def forward(
+        self,
+        x: Input,
+        graph: GraphHandle,
+        adjacency: Adjacency | None = None,
+        *,
+        relu: bool = False,
+        draw: Draw | None = None,
+    ) -> Tensor:
+        """x: this rank's rows [n, in_channels]; returns [n, heads * out_channels], or [n, out_channels] if averaged.
+
+        adjacency: one of the graph's. [default: graph.adjacency of the layer's kind] relu: through ReLU. draw: of
+        dropout behind it.
+        """
+        chosen = self.summed_with(graph, adjacency)
+        functional.check_rows(x, graph)
+        transformed = functional.linear(x, self._weights(), None, graph)
+        width = self.heads * self.out_channels
+        h, source, target = transformed, None, None
+        if self.attention == "additive":
+            h, source, target = transformed.split((width, self.heads, self.heads), 1)
+        out = attend(
+            h,
+            source,
+            target,
+            graph,
+            chosen,
+            self.heads,
+            negative_slope=self.negative_slope,
+            dropout=self.attention_dropout.draw(),
+            bias=self.bias if self.concat else None,
+        )
+        if not self.concat:
+            out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
+            out = out if self.bias is None else out + self.bias.to(out.dtype)
+        out = out if self.res is None else out + functional.linear(x, self.res.weight, None, graph)
+        return dropped(out.relu(), graph, draw, rectified=True) if relu else out
+
+    def _weights(self) -> Tensor:
+        """[heads * out + 2 heads, in]: W, and W^T att_src and W^T att_dst of each head, which give a row's scores.
+
+        So one product of x gives all that is exchanged; of features too that can be multiplied only.
+        """
+        of_heads = self.lin.weight.view(self.heads, self.out_channels, self.in_channels)
+        scores = [(att.transpose(0, 1) @ of_heads).squeeze(1) for att in self._scores()]
+        return torch.cat([self.lin.weight, *scores])
+
+    def _scores(self) -> list[Tensor]:
+        """What a row's h is multiplied by, to give its halves of scores: as a source, as a destination."""
+        return [self.att_src, self.att_dst] if self.attention == "additive" else []
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, attention={self.attention!r}"
+
+
+def _of_linear(in_channels: int, out_channels: int, products_only: bool, wants_gradient: bool) -> Widths:
+    """Return the widths of a layer that applies its linear map first where that moves less (see functional)."""
+    if products_only or functional.transform_first(in_channels, out_channels, wants_gradient):
+        return Widths(out_channels, out_channels)
+    return Widths(in_channels, in_channels if wants_gradient else 0)
+
+
+def max_widths(width: int, wants_gradient: bool) -> Widths:
+    """Return the widths of a maximum (aggregation.py), whose backward exchanges the maximum beside the gradient."""
+    return Widths(width, 2 * width if wants_gradient else 0)
+
+
+def attention_widths(
+    heads: int, channels: int, additive: bool, dtype: torch.dtype, *, dropped: bool
+) -> Widths:
+    """Return the widths of the rows that attention (attention.py) publishes of sources, and backward of targets."""
+    draw = Draw(0.0, seed=0, epoch=0, stream=0) if dropped else None
+    how, kind = Attention(heads, channels, additive, draw=draw), row_format(1, dtype).dtype
+    return Widths(how.forward_rows(kind).format.dim, how.backward_rows(kind).format.dim)

@@ -1,0 +1,195 @@
+"""Whole models, built from a job's settings."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ...config import ModelSettings
+from .. import spans
+from ..autograd.activation import elu
+from ..autograd.functional import linear
+from ..autograd.recompute import recomputed
+from ..graph.handle import GraphHandle
+from ..inputs.host import Input
+from .base import Convolution, Widths
+from .conv import GATConv, GCNConv, GINConv, SAGEConv
+from .norms import made
+from .perceptron import MLP, reset, through
+from .random import ATTENTION_DROPOUT, Draws, Dropout, fill_by_seed
+
+OUTPUT_PARAMETERS = 14  # of layer 0's 16 streams for initial weights, the last two are the output's
+
+
+class GNN(torch.nn.Module):
+    """Dropout, a convolution, a normalisation and an activation for each layer; the last one gives the classes.
+
+    With ``jumping`` the last layer is like the others, and a linear map of all layers' outputs, side by side or their
+    maximum (Xu et al., ICML 2018), gives the classes. With ``residual`` a hidden layer's input is added to its output,
+    where they are as wide (Kipf and Welling, ICLR 2017, appendix B). The activation is ReLU, and ELU for GAT.
+
+    Parameters are named as in PyG's GCN, GIN, GraphSAGE and GAT: ``convs.<i>.*``, ``norms.<i>.*``, ``lin.*``. They are
+    drawn from ``draws.seed``. widths: of each layer's output. dtype: of rows.
+    """
+
+    def __init__(
+        self,
+        chosen: ModelSettings,
+        in_channels: int,
+        out_channels: int,
+        draws: Draws,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.chosen, self.draws, self.dtype = chosen, draws, dtype
+        self.recompute: frozenset[int] = frozenset()  # layers, from 1 on, that the backward computes again
+        self.in_blocks = False  # whether dropout of the input is made in blocks where that saves memory
+        hidden = chosen.hidden * (chosen.heads if chosen.name == "gat" else 1)
+        jumps = chosen.jumping != "none"
+        self.widths = [hidden] * chosen.layers
+        if not jumps:
+            self.widths[-1] = out_channels
+        self._activated = chosen.layers if jumps else chosen.layers - 1  # so many layers have an activation
+        self.convs, self.dropouts, self.norms = (torch.nn.ModuleList() for _ in range(3))
+        for i, (a, b) in enumerate(itertools.pairwise([in_channels, *self.widths])):
+            hides = i < self._activated
+            self.dropouts.append(Dropout(chosen.dropout, i, draws))
+            self.convs.append(_convolution(chosen, a, b, last=not hides))
+            self.norms.append(made(chosen.norm if hides else "none", b))
+        self.activation = torch.nn.ELU() if chosen.name == "gat" else torch.nn.ReLU()
+        self.lin: torch.nn.Linear | None = None
+        if jumps:
+            self.dropouts.append(Dropout(chosen.dropout, chosen.layers, draws))
+            self.lin = torch.nn.Linear(sum(self.widths) if chosen.jumping == "cat" else hidden, out_channels)
+        for i, conv in enumerate(self.convolutions):
+            if isinstance(conv, GATConv):
+                conv.attention_dropout = Dropout(conv.dropout, ATTENTION_DROPOUT + i, draws)
+        self.reset_parameters()
+
+    @property
+    def kind(self) -> str:
+        """The kind of adjacency that its layers sum with."""
+        return self.convolutions[0].kind
+
+    @property
+    def by_edge(self) -> bool:
+        """Whether some layer takes EdgeKernels."""
+        return any(each.by_edge for each in self.convolutions)
+
+    @property
+    def convolutions(self) -> list[Convolution]:
+        """The layers, first to last."""
+        return cast(list[Convolution], list(self.convs))
+
+    def reset_parameters(self) -> None:
+        """Draw the weights by the seed, as PyG's layers draw theirs. The same values for any dtype, up to rounding."""
+        for i, conv in enumerate(self.convolutions):
+            conv.reset_parameters(fill_by_seed(self.draws.seed, i))
+        for norm in self.norms:
+            reset(norm)
+        if self.lin is not None:
+            reset(self.lin, fill_by_seed(self.draws.seed, 0, OUTPUT_PARAMETERS))
+
+    def exchanged(self, sparse: bool) -> list[int]:
+        """The width of the rows that each layer exchanges in training's forward.
+
+        sparse: whether the input is, or stays on the host.
+        """
+        return [each.forward for each in self._widths(sparse)]
+
+    def exchanged_back(self, sparse: bool) -> list[int]:
+        """The same in training's backward; 0 for a layer that does not exchange then."""
+        return [each.backward for each in self._widths(sparse)]
+
+    def widest(self, sparse: bool) -> int:
+        """The largest width that any layer exchanges, in training or evaluation."""
+        trained = [max(each.forward, each.backward) for each in self._widths(sparse)]
+        return max(*trained, *(each.forward for each in self._widths(sparse, of_input=True)))
+
+    def _widths(self, sparse: bool, *, of_input: bool = False) -> list[Widths]:
+        """of_input: as where the gradient of the input is wanted, which evaluation sums alike."""
+        wants = of_input or self.chosen.input == "learned"
+        return [
+            conv.exchanged(sparse and i == 0, i > 0 or wants, self.dtype)
+            for i, conv in enumerate(self.convolutions)
+        ]
+
+    def forward(self, x: Input, graph: GraphHandle) -> Tensor:
+        """x: this rank's input rows [n, in]; returns logits [n, out]. Collective."""
+        if self.lin is not None:
+            return self.layers(x, graph)[-1]
+        out: Input = x
+        for i in range(len(self.convs)):  # outputs that nobody needs any more are let go
+            out = self._layer(i, out, graph)
+        assert isinstance(out, Tensor)
+        return out
+
+    def layers(self, x: Input, graph: GraphHandle) -> list[Tensor]:
+        """The output of every layer, the logits last; in training of some layers with the next one's dropout.
+
+        Collective.
+        """
+        outputs: list[Tensor] = []
+        for i in range(len(self.convs)):
+            outputs.append(self._layer(i, outputs[-1] if outputs else x, graph))
+        if self.lin is not None:
+            with spans.layer("output"):
+                outputs.append(self._jumped(outputs, graph))
+        return outputs
+
+    def _layer(self, i: int, x: Input, graph: GraphHandle) -> Tensor:
+        """The output of layer ``i`` for its input, which is computed again in the backward if that is asked for."""
+        again = i + 1 in self.recompute and torch.is_grad_enabled()
+        return recomputed(partial(self._named, i), x, graph) if again else self._named(i, x, graph)
+
+    def _named(self, i: int, x: Input, graph: GraphHandle) -> Tensor:
+        with spans.layer(f"layer {i + 1}"):
+            return self._output(i, x, graph)
+
+    def _output(self, i: int, x: Input, graph: GraphHandle) -> Tensor:
+        by_elu = isinstance(self.activation, torch.nn.ELU)
+        dropped = x
+        if not self._drops_behind(i - 1):
+            in_blocks = i == 0 and self.in_blocks and self.convolutions[0].saves_by_blocks
+            dropped = self.dropouts[i](x, graph, rectified=i > 0 and not by_elu, in_blocks=in_blocks)
+        behind = cast(Dropout, self.dropouts[i + 1]) if self._drops_behind(i) else None
+        draw = behind.draw() if behind else None
+        activated, norm = i < self._activated, self.norms[i]
+        # ReLU right behind a convolution is a part of it.
+        fused = activated and not by_elu and isinstance(norm, torch.nn.Identity)
+        out: Tensor = self.convs[i](dropped, graph, graph.layer(i), relu=fused, draw=draw if fused else None)
+        if activated and by_elu:
+            out = elu(through([norm], out, graph), graph, draw)
+        elif activated and not fused:
+            out = through([norm, self.activation, *([draw] if draw else [])], out, graph)
+        adds = self.chosen.residual and i > 0 and activated
+        return out + x if adds and isinstance(x, Tensor) else out
+
+    def _drops_behind(self, i: int) -> bool:
+        """Whether layer ``i`` takes the next one's dropout along: nobody else has its output."""
+        return 0 <= i < self._activated and self.lin is None and not self.chosen.residual
+
+    def _jumped(self, outputs: list[Tensor], graph: GraphHandle) -> Tensor:
+        """Logits from the outputs of all layers."""
+        joined = torch.cat(outputs, 1) if self.chosen.jumping == "cat" else torch.stack(outputs).amax(0)
+        assert self.lin is not None
+        return linear(self.dropouts[-1](joined, graph), self.lin.weight, self.lin.bias, graph)
+
+
+def _convolution(chosen: ModelSettings, in_channels: int, out_channels: int, *, last: bool) -> Convolution:
+    """A layer of the model that is chosen. last: whether it gives the classes."""
+    if chosen.name == "gin":
+        network = MLP([in_channels, out_channels, out_channels], chosen.norm)
+        return GINConv(network, train_eps=chosen.train_eps)
+    if chosen.name == "sage":
+        return SAGEConv(in_channels, out_channels, chosen.aggr)
+    if chosen.name == "gat":
+        heads = chosen.output_heads if last else chosen.heads
+        each = out_channels if last else chosen.hidden
+        dropout, attention = chosen.attention_dropout, chosen.attention
+        return GATConv(in_channels, each, heads, concat=not last, dropout=dropout, attention=attention)
+    return GCNConv(in_channels, out_channels)

@@ -1,0 +1,122 @@
+"""Networks that each row goes through alone: what GIN puts behind its sums."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from ...runtime.backends.base import Draw
+from ..autograd.functional import linear
+from ..graph.handle import GraphHandle
+from .norms import BatchNorm, made, normalised
+from .random import Dropout, Fill, dropped, fill_linear, fill_uniform
+
+
+class MLP(torch.nn.Module):
+    """Linear maps with a normalisation and ReLU between them, as PyG's MLP with ``act="relu"``.
+
+    channels: [in, hidden.., out]. norm: "none", "layer" or "batch". Parameters ``lins.<i>.weight``, ``lins.<i>.bias``
+    and those of ``norms.<i>``, as in PyG.
+    """
+
+    def __init__(self, channels: Sequence[int], norm: str = "none") -> None:
+        super().__init__()
+        pairs = itertools.pairwise(channels)
+        self.lins = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in pairs)
+        self.norms = torch.nn.ModuleList(made(norm, width) for width in channels[1:-1])
+
+    def forward(self, x: Tensor, graph: GraphHandle) -> Tensor:
+        """x: this rank's rows [n, channels[0]]; returns [n, channels[-1]]. Collective with batch norm."""
+        return through(steps(self), x, graph)
+
+
+Step = torch.nn.Module | Draw
+
+
+def steps(network: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules that a network applies one after another, where that is known; else itself alone."""
+    if isinstance(network, torch.nn.Sequential):
+        return [step for child in network for step in steps(child)]
+    if isinstance(network, MLP):
+        *first, last = network.lins
+        between = zip(first, network.norms, strict=True)
+        found = [step for lin, norm in between for step in (lin, norm, torch.nn.ReLU())]
+        return [step for step in found if not isinstance(step, torch.nn.Identity)] + [last]
+    return [] if isinstance(network, torch.nn.Identity) else [network]
+
+
+def through(network: Sequence[Step], x: Tensor, graph: GraphHandle) -> Tensor:
+    """Rows x [n, F] through each of these modules; a Draw is dropout of rows that came through ReLU.
+
+    A ReLU is taken together with the linear map or the batch norm before it, and dropout with a linear map and ReLU.
+    Modules of this package that need the graph get it, and torch's BatchNorm1d is computed as ours, over all ranks'
+    rows; others see this rank's rows alone. Raises ValueError on several ranks for those that would draw, or take
+    statistics, by themselves.
+    """
+    left = list(network)
+    while left:
+        step = left.pop(0)
+        if isinstance(step, Draw):
+            x = dropped(x, graph, step, rectified=True)
+        elif is_linear(step):
+            relu, draw = taken_along(left)
+            x = linear(x, step.weight, step.bias, graph, relu=relu, draw=draw)
+        elif isinstance(step, _NORMS):
+            relu, draw = taken_along(left)
+            x = dropped(normalised(step, x, graph, relu=relu), graph, draw, rectified=True)
+        elif isinstance(step, (Dropout, MLP)):
+            x = step(x, graph)
+        else:
+            _check_alone(step, graph)
+            x = step(x)
+    return x
+
+
+def taken_along(left: list[Step]) -> tuple[bool, Draw | None]:
+    """Whether ReLU comes first, and what dropout right behind it draws by; both are taken out of ``left``."""
+    if not left or not isinstance(left[0], torch.nn.ReLU):
+        return False, None
+    left.pop(0)
+    step = left[0] if left else None
+    if isinstance(step, Draw):
+        left.pop(0)
+        return True, step
+    if type(step) is Dropout:
+        left.pop(0)
+        return True, step.draw()
+    return True, None
+
+
+_NORMS = BatchNorm, torch.nn.BatchNorm1d
+
+
+def _check_alone(step: torch.nn.Module, graph: GraphHandle) -> None:
+    """Refuse what another number of ranks would change without a word."""
+    for inside in step.modules() if graph.backend.size > 1 else ():
+        draws = isinstance(inside, _DropoutNd) and inside.training and inside.p > 0
+        sums = isinstance(inside, _BatchNorm) and (inside.training or inside.running_mean is None)
+        if draws or sums:
+            name, ours = type(inside).__name__, "Dropout" if draws else "BatchNorm"
+            raise ValueError(
+                f"torch's {name} would see each rank's rows alone: put mgg_hpc.nn.{ours} into the Sequential or MLP"
+            )
+
+
+def is_linear(step: Step) -> TypeGuard[torch.nn.Linear]:
+    """Whether it is torch's own linear map, and not another one that is made of it."""
+    return type(step) is torch.nn.Linear
+
+
+def reset(network: torch.nn.Module, fill: Fill = fill_uniform) -> None:
+    """Linear maps as torch's start, by these draws; other modules start by themselves."""
+    for module in network.modules():
+        if isinstance(module, torch.nn.Linear):
+            fill_linear(module, fill)
+        elif callable(start := getattr(module, "reset_parameters", None)):
+            start()

@@ -1,0 +1,204 @@
+"""Draws that depend on what they are for, not on who makes them: Philox4x32-10 by counter (semantics.h).
+
+The counter holds (epoch, stream, original node id, column), so that dropout and initial weights are the same on
+any number of ranks and for any numbering of the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...runtime.backends.base import Draw
+from ...runtime.backends.host.kernels import uniform
+from .. import spans
+from ..autograd import recompute
+from ..autograd.activation import dropped_rows, through_relu
+from ..first_order import first_order
+from ..graph.handle import GraphHandle
+from ..inputs.host import HostFeatures, Input
+from ..spans import span
+from ..workspace import as_array
+
+INITIAL_WEIGHTS = 0x8000  # streams from here on are initial parameters; below, dropout by layer
+LAST_INITIAL_WEIGHTS = 0xC000  # from here on they are others' (inputs/nodes.py)
+ATTENTION_DROPOUT = 0x4000  # streams from here on are dropout of attention, by layer
+MOST_LAYERS = 1024
+
+
+@dataclass
+class Draws:
+    """The seed of a run and the epoch it is in (from 1).
+
+    epoch_at: int32 [1] on a GPU that holds the epoch for kernels, so that a CUDA graph draws anew in each; or None.
+    """
+
+    seed: int
+    epoch: int = 1
+    epoch_at: Tensor | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Draw for this epoch from now on."""
+        self.epoch = epoch
+        if self.epoch_at is not None:
+            self.epoch_at.fill_(epoch)
+
+
+Fill = Callable[[Tensor, float], None]  # puts uniform draws in +-limit into a parameter
+
+
+def fill_uniform(parameter: Tensor, limit: float) -> None:
+    """Fill by torch's generator: the same values on all ranks where they have seeded it alike."""
+    torch.nn.init.uniform_(parameter, -limit, limit)
+
+
+def fill_by_seed(seed: int, layer: int, first: int = 0) -> Fill:
+    """Draws by the seed, for one parameter of the layer after another: the same for any dtype, up to rounding.
+
+    layer: 0 .. 1023. A stream belongs to one parameter; a layer has at most 16. first: how many are skipped.
+    """
+    start = INITIAL_WEIGHTS + layer + first * MOST_LAYERS
+    streams = iter(range(start, LAST_INITIAL_WEIGHTS, MOST_LAYERS))
+
+    def fill(parameter: Tensor, limit: float) -> None:
+        columns = parameter.shape[-1] if parameter.dim() else 1
+        values = torch.empty(parameter.numel() // max(1, columns), columns, dtype=torch.float64)
+        uniform(values.numpy(), -limit, limit, seed, next(streams))
+        with torch.no_grad():
+            parameter.copy_(values.view(parameter.shape))
+
+    return fill
+
+
+def glorot(weight: Tensor, fill: Fill) -> None:
+    """Fill ``weight`` [.., out, in] with draws in +-sqrt(6 / (in + out)) (Glorot and Bengio, AISTATS 2010)."""
+    fill(weight, math.sqrt(6.0 / (weight.shape[-2] + weight.shape[-1])))
+
+
+def fill_linear(linear: torch.nn.Linear, fill: Fill) -> None:
+    """Weight and bias as torch's own Linear starts: draws in +-1 / sqrt(in)."""
+    limit = 1.0 / math.sqrt(max(1, linear.in_features))
+    for parameter in (linear.weight, linear.bias):
+        if parameter is not None:
+            fill(parameter, limit)
+
+
+@dataclass
+class _Unseeded:
+    """What modules draw by that belong to no run: a seed, and how many of them have been made since it was set."""
+
+    seed: int = 0
+    made: int = 0
+
+    def next_stream(self) -> int:
+        """A stream of dropout for one more module."""
+        self.made += 1
+        return (self.made - 1) % INITIAL_WEIGHTS
+
+
+_unseeded = _Unseeded()
+
+
+def manual_seed(seed: int) -> None:
+    """Seed torch's generator, and the dropout of modules that are made from now on; 0 .. 2^63 - 1, on all ranks alike.
+
+    Models that are made after it are the same on all ranks, and on any number of them.
+    """
+    torch.manual_seed(seed)
+    _unseeded.seed, _unseeded.made = seed, 0
+
+
+class _Dropout(torch.autograd.Function):
+    """The backward is dropout of the gradient by the same draws, which are made again rather than kept.
+
+    Of rows that came through ReLU the output tells enough: where it is 0 the ReLU, if not the dropout, lets no
+    gradient pass.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, graph: GraphHandle, draw: Draw, rectified: bool) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.call, ctx.layer = (graph, draw, rectified), spans.current()
+        out = dropped_rows(x, graph, draw)
+        ctx.save_for_backward(out if rectified else None)
+        return out
+
+    @staticmethod
+    @first_order
+    def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
+        graph, draw, rectified = ctx.call
+        with spans.layer(ctx.layer), span("backward: dropout"):
+            if rectified:
+                (out,) = ctx.saved_tensors
+                passed = through_relu(gradient, out, graph).mul_(1 / (1 - draw.p))
+            else:
+                passed = dropped_rows(gradient, graph, draw)
+            return passed, None, None, None
+
+
+def dropped(x: Tensor, graph: GraphHandle, draw: Draw | None, *, rectified: bool = False) -> Tensor:
+    """x by these draws, behind a layer; x itself where there are none. rectified: x came through ReLU."""
+    if draw is None:
+        return x
+    with span("dropout behind"):
+        out: Tensor = _Dropout.apply(x, graph, draw, rectified)
+        return out
+
+
+class Dropout(torch.nn.Module):
+    """Sets features to 0 with probability ``p`` and scales the others by 1 / (1 - p), while training.
+
+    stream: a number of its own for each place in the model. ``draws`` is shared by all modules of a model; the
+    training loop counts its epoch. Without them the seed is that of `manual_seed`, the stream tells how many such
+    modules have been made since, and each call draws anew: the same on any number of ranks, as long as all of them make
+    and call the same modules. What is computed again (recompute.py) draws what it drew first.
+    """
+
+    def __init__(self, p: float = 0.5, stream: int | None = None, draws: Draws | None = None) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"dropout is {p}; it must be at least 0 and less than 1")
+        self.p, self.stream = p, _unseeded.next_stream() if stream is None else stream
+        self.draws, self._counts = draws or Draws(_unseeded.seed, epoch=0), draws is None
+
+    def forward(
+        self, x: Input, graph: GraphHandle, *, rectified: bool = False, in_blocks: bool = False
+    ) -> Input:
+        """x: this rank's rows, dense [n, F] or features that can be multiplied only; the same kind comes back.
+
+        rectified: x came through ReLU, which the backward makes use of. in_blocks: x is of a host, contiguous, and the
+        backward of who gets the result only multiplies it. Where nobody wants x's gradient, that is then features, of
+        which there is no copy: they are dropped block by block, by the same draws in the forward and in the backward.
+        """
+        draw = self.draw()
+        if draw is None:
+            return x
+        if in_blocks and isinstance(x, Tensor) and not x.requires_grad:
+            x = HostFeatures.over(graph.backend, x)
+        if isinstance(x, HostFeatures):
+            return x.dropped(graph.ids, draw)
+        with span("dropout"):
+            return (
+                _Dropout.apply(x, graph, draw, rectified)
+                if isinstance(x, Tensor)
+                else x.dropped(graph.ids, draw)
+            )
+
+    def draw(self) -> Draw | None:
+        """What this epoch's draws depend on; None where nothing is dropped."""
+        if not self.training or self.p == 0:
+            return None
+        draws = self.draws
+        epoch = recompute.once(self._next_epoch) if self._counts else draws.epoch
+        return Draw(self.p, draws.seed, epoch, self.stream, epoch_at=as_array(draws.epoch_at))
+
+    def _next_epoch(self) -> int:
+        self.draws.begin(self.draws.epoch + 1)
+        return self.draws.epoch
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"p={self.p}, stream={self.stream}"

@@ -1,0 +1,146 @@
+"""The halo in rounds: remote rows as they arrive, each once, instead of rows read on their owners.
+
+A plan made by `workload.build` reads remote rows on their owners. Here its remote edges are divided anew: the rows
+that most edges need come first, so that each round that arrives gives the most to sum while the rest is on its way,
+and the last one gives the least. (With hubs a tenth of the rows can hold half of the edges.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import CHUNK, HALO
+from .workload import HaloLists, Plan, prefix_sum, segments_of
+
+MOST_ROUNDS = 8  # more would cut destinations into more pieces than the last round's share is worth
+ROWS_PER_ROUND = 512  # fewer are not worth a round of their own
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """What a rank asks of the owners of its halo.
+
+    counts: int64 [W, P]. places: int64 [W, P], where each part begins in this rank's staging.
+    rows: a list of P int32 arrays, the owners' rows by round.
+    """
+
+    counts: NDArray[np.int64]
+    places: NDArray[np.int64]
+    rows: list[NDArray[np.int32]]
+
+
+def round_count(largest_halo: int) -> int:
+    """Rounds for ranks whose largest halo has this many rows: 1 .. MOST_ROUNDS."""
+    return int(np.clip(largest_halo // ROWS_PER_ROUND, 1, MOST_ROUNDS))
+
+
+def uses(plan: Plan) -> NDArray[np.int64]:
+    """How many edges take each row of the halo, [H]."""
+    return np.bincount(_remote_edges(plan)[0], minlength=len(plan.halo))
+
+
+def in_rounds(plan: Plan, rounds: int) -> tuple[Plan, NDArray[np.int64], Requests]:
+    """The same sums over the owned rows and ``rounds`` chunks of arriving rows.
+
+    Returns the plan (without its lists, which need the other ranks' answers), the order int64 [E] of its edges (its
+    edge i is edge order[i] of ``plan``), and what to ask of the other ranks. Takes O(E log E) time.
+    """
+    ranks = len(plan.halo_bounds) - 1
+    pe_of = np.repeat(np.arange(ranks), np.diff(plan.halo_bounds))
+    position, destination = _remote_edges(plan)
+    used = np.bincount(position, minlength=len(plan.halo))
+    by_use = np.argsort(-used, kind="stable")
+    round_of = np.empty(len(plan.halo), dtype=np.int64)
+    round_of[by_use] = np.arange(len(by_use)) * rounds // max(1, len(by_use))
+    arrival = np.lexsort((plan.halo, pe_of, round_of))
+    place = np.empty(len(arrival), dtype=np.int64)
+    place[arrival] = np.arange(len(arrival))
+    counts = np.bincount(round_of * ranks + pe_of, minlength=rounds * ranks).reshape(rounds, ranks)
+    starts = prefix_sum(counts.sum(axis=1))
+
+    owned = plan.chunks[0]
+    local = int(plan.local_edges)
+    edge_round = round_of[position]
+    moved = np.lexsort((destination, edge_round))
+    chunks = np.zeros(1 + rounds, dtype=CHUNK)
+    chunks[0] = owned
+    chunks["kind"][1:], chunks["pe"][1:] = HALO, plan.rank
+    chunks["first_row"][1:], chunks["rows"][1:] = starts[:-1], np.diff(starts)
+    segments = [plan.segments[: owned["segments"]]]
+    nothing = np.zeros(0, np.int64)
+    ends = np.searchsorted(edge_round[moved], np.arange(rounds + 1))
+    for number in range(rounds):
+        mine = destination[moved[ends[number] : ends[number + 1]]]
+        filled, degree = np.unique(mine, return_counts=True)
+        segments.append(segments_of(number + 1, local + int(ends[number]), filled, degree, nothing, plan.ps))
+    chunks["segments"] = [len(part) for part in segments]
+    chunks["first_segment"] = prefix_sum(chunks["segments"])[:-1]
+    new_index = (place[position] - starts[edge_round])[moved].astype(np.int32)
+    order = np.concatenate([np.arange(local), local + moved])
+    made = replace(
+        plan,
+        chunks=chunks,
+        segments=np.concatenate(segments),
+        indices=np.concatenate([plan.indices[:local], new_index]),
+        edge=None if plan.edge is None else plan.edge[order],
+        transfer="halo",
+    )
+    sorted_pe, sorted_row = pe_of[arrival], plan.halo[arrival]
+    rows = [sorted_row[sorted_pe == pe] for pe in range(ranks)]
+    places = prefix_sum(counts.reshape(-1))[:-1].reshape(rounds, ranks)
+    return made, order, Requests(counts, places, rows)
+
+
+def _remote_edges(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """For each remote edge, in the plan's order, its source's position in the halo, and its destination."""
+    positions, destinations = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    for chunk in plan.chunks[1:]:
+        segments = plan.segments[chunk["first_segment"] : chunk["first_segment"] + chunk["segments"]]
+        count = segments["count"]
+        first = int(segments["first_edge"][0])
+        indices = plan.indices[first : first + int(count.sum(dtype=np.int64))]
+        low, high = plan.halo_bounds[chunk["pe"]], plan.halo_bounds[chunk["pe"] + 1]
+        positions.append(low + np.searchsorted(plan.halo[low:high], indices))
+        destinations.append(np.repeat(segments["destination"], count))
+    return np.concatenate(positions), np.concatenate(destinations)
+
+
+def answer(
+    asked: list[NDArray[np.int32]], counts: NDArray[np.int64], places: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """(send_rows, send_counts, send_places) from what every rank asked of this one.
+
+    asked: a list of P int32 arrays, rows of this rank by round. counts, places: int64 [P, W] of the same.
+    """
+    cuts = [prefix_sum(each) for each in counts]
+    parts = [
+        asked[pe][cuts[pe][number] : cuts[pe][number + 1]]
+        for number in range(counts.shape[1])
+        for pe in range(len(counts))
+    ]
+    rows = np.concatenate([np.zeros(0, np.int32), *parts])
+    return rows, np.ascontiguousarray(counts.T), np.ascontiguousarray(places.T)
+
+
+def of_all_ranks(plans: Sequence[Plan], count: int) -> list[tuple[Plan, NDArray[np.int64]]]:
+    """`runtime.exchange.halo_in_rounds` where one process has the plans of all ranks."""
+    made = [in_rounds(plan, count) for plan in plans]
+    requests = [request for _, _, request in made]
+    capacity = max(int(request.counts.sum()) for request in requests)
+    answers = [
+        answer(
+            [each.rows[rank] for each in requests],
+            np.array([each.counts[:, rank] for each in requests]),
+            np.array([each.places[:, rank] for each in requests]),
+        )
+        for rank in range(len(plans))
+    ]
+    most_sent = max(len(rows) for rows, _, _ in answers)
+    return [
+        (replace(plan, lists=HaloLists(request.counts, *lists, capacity, most_sent)), order)
+        for (plan, order, request), lists in zip(made, answers, strict=True)
+    ]

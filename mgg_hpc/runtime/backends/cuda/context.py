@@ -1,0 +1,106 @@
+"""A GPU, its memory and the ranks around it, as all kernels of a backend see them."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....plan import halo_schedule, launch
+from ....plan.launch import Launch
+from ....plan.layout import RowFormat
+from ....plan.workload import Plan
+from ..base import Geometry, Rows
+from ..simulated import Peers
+from .ablation import Ablation
+from .memory import Memory
+from .module import limits_of
+
+THREADS = 256  # of a block, of kernels that have no wpb
+
+
+class DeviceContext:
+    """Storage, plans in device memory and launch sizes of one rank.
+
+    has_gets: whether a transport fetches what no pointer reaches. share: of the CUDA blocks that the GPU holds at
+    once, less than 1 where other ranks run kernels on it. chunk_bytes: of a push.
+    """
+
+    share = 1.0
+
+    def __init__(
+        self,
+        rank: int,
+        world: Peers,
+        geometry: Geometry,
+        module: Any,
+        memory: Memory,
+        ablation: Ablation,
+        table_memory: Memory | None = None,
+    ) -> None:
+        """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
+        self.rank, self.size, self.geometry = rank, world.size, geometry
+        self.memory, self.ablation = memory, ablation
+        self.native, self._made = module, 0
+        self.join(world, table_memory)
+        self.chunk_bytes = halo_schedule.CHUNK_BYTES
+        self.limits = limits_of(module)
+        self._plans: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
+
+    def join(self, world: Peers, table_memory: Memory | None = None) -> None:
+        """Be one of these ranks from now on."""
+        self._world, self.has_gets = world, world.gets
+        self._symmetric_memory = world.memory or self.memory
+        self._table_memory = table_memory or self._symmetric_memory
+
+    def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
+        """See Backend.rows."""
+        return self._allocated(counts, format, symmetric, self._table_memory if symmetric else self.memory)
+
+    def symmetric(self, count: int, format: RowFormat) -> Rows:
+        """Allocate ``count`` symmetric rows on every rank, for this backend's own use."""
+        counts = np.full(self.size, count, dtype=np.int64)
+        return self._allocated(counts, format, True, self._symmetric_memory)
+
+    def _allocated(
+        self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool, memory: Memory
+    ) -> Rows:
+        size = int(counts.max(initial=0) if symmetric else counts[self.rank]) * format.row_bytes
+        buffer = memory.zeros(size)
+        if symmetric:
+            addresses = self._world.allocate(self._made, self.rank, memory.address(buffer), size)
+            self._made += 1
+        else:
+            addresses = np.zeros(self.size, dtype=np.uint64)
+            addresses[self.rank] = memory.address(buffer)
+        return Rows(format, addresses, counts, buffer, self.rank, symmetric)
+
+    def padded(self, count: int, format: RowFormat) -> Any:
+        """Private rows [count, dim] laid out as kernels store them."""
+        counts = np.zeros(self.size, dtype=np.int64)
+        counts[self.rank] = count
+        return self.rows(counts, format, symmetric=False).local
+
+    def native_plan(self, plan: Plan) -> Any:
+        """The plan on the GPU, made once."""
+        made = self._plans.get(plan)
+        if made is None:
+            part_edges = launch.part_edges(self.geometry.ps, self.geometry.dist)
+            if not self.ablation.partition:
+                part_edges = np.iinfo(np.int32).max
+            arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
+            made = self.native.Plan(*arrays, plan.destinations, part_edges, plan.rank)
+            self._plans[plan] = made
+        return made
+
+    def geometry_of(self, launch: Launch) -> Any:
+        """A launch as the module takes it."""
+        sizes = (launch.lanes, launch.packs, launch.blocks, launch.threads, launch.shared_bytes)
+        return self.native.Geometry(*sizes, self.memory.stream())
+
+    def spread(self, lanes: int, workers: int) -> Any:
+        """Blocks for as many workers of ``lanes`` lanes as there is work for."""
+        blocks = min(max(1, -(-workers * lanes // THREADS)), launch.MOST_BLOCKS)
+        return self.native.Geometry(lanes, 1, blocks, THREADS, 0, self.memory.stream())

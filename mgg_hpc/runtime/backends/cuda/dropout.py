@@ -1,0 +1,55 @@
+"""Dropout by the GPU's kernels (cuda/gpu/rows/dropout.cuh): the same draws as on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....plan import launch
+from ....plan.layout import RowFormat
+from ..base import Draw
+from .arrays import checked_name, flat, rows_of
+from .context import DeviceContext
+from .memory import Memory
+
+CSR_LANES = 8  # dropout_csr_lanes
+
+
+def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, draw: Draw) -> None:
+    """See Backend.dropout."""
+    memory = backend.memory
+    dtype, shape, _ = memory.kind(out)
+    run = getattr(backend.native, f"dropout_{checked_name(dtype)}")
+    places = [*rows_of(memory, "x", x, dtype, shape), *rows_of(memory, "out", out, dtype, shape)]
+    lanes, _ = launch.shape(RowFormat(np.dtype(dtype), shape[1]))
+    grid = backend.spread(lanes, shape[0])
+    run(
+        *places,
+        flat(memory, "ids", ids, shape[0], "int64"),
+        *shape,
+        drawn(memory, backend.native, draw),
+        grid,
+    )
+
+
+def values(backend: DeviceContext, arrays: tuple[Any, Any, Any, Any, Any], draw: Draw) -> None:
+    """See Backend.dropout_csr. arrays: indptr, indices, values, out, ids."""
+    memory, (indptr, indices, given, out, ids) = backend.memory, arrays
+    (count,), (stored,) = memory.kind(ids)[1], memory.kind(given)[1]
+    backend.native.dropout_csr(
+        flat(memory, "indptr", indptr, count + 1, "int64"),
+        flat(memory, "indices", indices, stored, "int32"),
+        flat(memory, "values", given, stored),
+        flat(memory, "out", out, stored),
+        flat(memory, "ids", ids, count, "int64"),
+        count,
+        drawn(memory, backend.native, draw),
+        backend.spread(CSR_LANES, count),
+    )
+
+
+def drawn(memory: Memory, native: Any, draw: Draw) -> Any:
+    """A draw as the module takes it."""
+    epoch_at = flat(memory, "epoch_at", draw.epoch_at, 1, "int32")
+    return native.Drawn(draw.p, draw.seed, draw.epoch, draw.stream, epoch_at)

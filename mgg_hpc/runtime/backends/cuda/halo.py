@@ -1,0 +1,136 @@
+"""The transfer `halo` between the kernels of several GPUs: stagings, signals, and what crosses."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ....plan import halo_schedule
+from ....plan.halo_schedule import Crossing
+from ....plan.launch import LANES, Launch
+from ....plan.layout import RowFormat
+from ....plan.workload import Plan
+from ..base import Rows
+from .context import DeviceContext
+
+PUSHING = 4  # one in so many blocks pushes before it sums
+CLAIMS, MOST_CLAIMED = 16, 16  # a worker takes work at least so often, and at most so much at once
+
+
+class Halo:
+    """The exchange of one plan, and of others that move the same rows. Making it is collective, and so is every call.
+
+    rows of up to ``widest.row_bytes`` bytes can cross.
+    """
+
+    def __init__(self, backend: DeviceContext, plan: Plan, widest: RowFormat) -> None:
+        extent = halo_schedule.extent(plan)
+        if extent is None:
+            raise ValueError("halo: a plan whose remote rows are pushed")
+        capacity, most_sent = extent
+        self.widest = widest.row_bytes
+        self._fewest = halo_schedule.rows_a_chunk(self.widest, backend.chunk_bytes)
+        self._made: WeakKeyDictionary[Plan, dict[int, tuple[Crossing, Any]]] = WeakKeyDictionary()
+        words = self.crossing(backend, plan, self.widest)[0].signals
+        # Two stagings, for odd and even calls; an outbox only where some peer has to be sent what it shall have.
+        self._staging = backend.symmetric(2 * capacity, widest)
+        self._outbox = backend.symmetric(most_sent if backend.has_gets else 0, widest)
+        self._signals = backend.symmetric(-(-words // 2), RowFormat(np.dtype(np.uint64), 2))
+        self._staging_bytes = capacity * self.widest
+        self._exchange: Any = None
+        self.stamps: tuple[int, int, int] = (0, 0, 0)  # addresses, or 0 (cuda/gpu/arguments.h, HaloStamps)
+
+    def crossing(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> tuple[Crossing, Any]:
+        """What crosses for rows of this size, and the same on the GPU. Raises ValueError for rows beyond the widest."""
+        if row_bytes > self.widest:
+            raise ValueError(f"halo: rows of {row_bytes} bytes; prepared for up to {self.widest}")
+        made = self._made.setdefault(plan, {})
+        if row_bytes not in made:
+            rows = halo_schedule.rows_a_chunk(row_bytes, backend.chunk_bytes)
+            found = halo_schedule.in_chunks(plan, rows, self._fewest)
+            native = backend.native.Crossing(
+                backend.native_plan(plan),
+                plan.indices,
+                found.pushes.view(np.uint8),
+                found.arrivals.view(np.uint8),
+                found.send_rows,
+                found.owners,
+                found.credits,
+            )
+            made[row_bytes] = (found, native)
+        return made[row_bytes]
+
+    def exchange(self, backend: DeviceContext) -> Any:
+        """The native exchange, made at the first call, when all ranks have allocated."""
+        if self._exchange is None:
+            rank = backend.rank
+            unreached = np.flatnonzero(self._signals.addresses == 0)
+            if len(unreached) and not backend.has_gets:
+                raise ValueError(
+                    f"halo: memory of PE {unreached[0]} is not reachable by pointer from PE {rank}, "
+                    "and NVSHMEM does not run"
+                )
+            self._exchange = backend.native.Exchange(
+                rank,
+                self._staging.addresses.tolist(),
+                self._signals.addresses.tolist(),
+                int(self._staging.addresses[rank]),
+                self._staging_bytes,
+                int(self._signals.addresses[rank]),
+                int(self._outbox.addresses[rank]),
+            )
+        return self._exchange
+
+    def pushes(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> int:
+        """Chunks that this rank sends in a call."""
+        return len(self.crossing(backend, plan, row_bytes)[0].pushes)
+
+    def ready(self, backend: DeviceContext, plan: Plan, kind: str, format: RowFormat, launch: Launch) -> None:
+        """Allocate what a call takes."""
+        self.crossing(backend, plan, format.row_bytes)
+        halo = self._halo(backend, plan, format, launch)
+        getattr(self.exchange(backend), f"ready_{kind}")(halo, backend.geometry_of(launch))
+
+    def aggregate(
+        self,
+        backend: DeviceContext,
+        plan: Plan,
+        kind: str,
+        src: Rows,
+        total: Any,
+        launch: Launch,
+        *,
+        holds: bool = False,
+    ) -> None:
+        """Push, and sum; see Backend.aggregate. ``total``: a native Sum. holds: what has arrived stays where it is
+        until the exchange is told to let go.
+        """
+        _, native = self.crossing(backend, plan, src.format.row_bytes)
+        run = getattr(backend.native_plan(plan), f"halo_{kind}")
+        halo = self._halo(backend, plan, src.format, launch, holds)
+        address = int(src.addresses[backend.rank])
+        exchange = self.exchange(backend)
+        run(address, src.format.dim, total, exchange, native, halo, backend.geometry_of(launch))
+
+    def _halo(
+        self, backend: DeviceContext, plan: Plan, format: RowFormat, launch: Launch, holds: bool = False
+    ) -> Any:
+        workers = launch.blocks * launch.threads // launch.lanes
+        # A task's columns in both sums (cuda/gpu/sums/halo.cuh), of float32, and what is known of it.
+        each = 2 * launch.lanes * launch.packs * 16 // format.dtype.itemsize * 4 + 32
+        passes = -(-format.row_bytes // (16 * launch.lanes * launch.packs))
+        work = backend.native_plan(plan).tasks * passes
+        slots = int(np.clip(backend.ablation.put_off_bytes // (workers * each), 1, max(1, work)))
+        # Blocks that sums do not need push first.
+        idle = launch.blocks - -(-launch.warps * LANES // launch.threads)
+        pushers = min(self.pushes(backend, plan, format.row_bytes), max(1, launch.blocks // PUSHING, idle))
+        alone = backend.share == 1
+        claim = int(np.clip(work // (CLAIMS * workers), 1, MOST_CLAIMED))
+        bulk = backend.ablation.bulk or holds  # who sums nothing would not wait
+        return backend.native.Halo(pushers, claim, slots, bulk, alone, *self.stamps, holds)
+
+    def rows_pushed(self) -> int:
+        """Return the number of rows that this rank has pushed in all calls. Waits for its kernels."""
+        return int(self._exchange.rows_pushed()) if self._exchange is not None else 0

@@ -1,0 +1,84 @@
+"""How large NVSHMEM's symmetric heap is, and whether every rank's GPU has room for it: known before NVSHMEM starts.
+
+NVSHMEM takes its heap down where an allocation does not fit, while other ranks wait for theirs; so what a job needs is
+checked before, allocated as one block, and cut up here (`nvshmem.SymmetricMemory`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ....errors import InputError
+from ....plan.launch import Limits
+from ... import mpi
+from ...device import GpuAssignment
+from ..base import Geometry
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+GRANULE = 512 << 20  # bytes in which NVSHMEM maps a GPU's memory; the first also holds what it needs itself
+SMALL = 16 << 20  # signals, gradients, and rounding each array up
+RINGS = 4  # plans whose rows are fetched through memory: forward, backward, and those of a measurement
+
+# Read by NVSHMEM as it starts. A heap that grows has room for addresses up to the first; one that does not
+# (NVSHMEM_DISABLE_CUDA_VMM) is as large as the second.
+MOST, SIZE = "NVSHMEM_MAX_MEMORY_PER_GPU", "NVSHMEM_SYMMETRIC_SIZE"
+USUAL_MOST = 128 << 30
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank's GPU as it is before the heap: its node and place on the bus, its name, and bytes that are free."""
+
+    gpu: tuple[int, str]
+    name: str
+    free: int
+
+
+def mapped_bytes(requested: int, *, started: bool) -> int:
+    """What NVSHMEM maps of a GPU for a block of this size; with its own granule, unless it has started already."""
+    return (-(-requested // GRANULE) + (not started)) * GRANULE
+
+
+def beside(requested: int, limits: Limits, geometry: Geometry) -> int:
+    """What transfers over a network take on the heap: rows packed to be sent, and rings of rows on their way."""
+    ring = limits.multiprocessors * limits.threads_per_multiprocessor * 2 * 16 * geometry.dist
+    return requested + RINGS * ring * (geometry.far_ps or geometry.ps)
+
+
+def refused(mapped: int, places: list[Place], largest: int) -> str | None:
+    """Why there is no room for ``mapped`` bytes of each rank; None where there is.
+
+    places: of each rank; those that share a GPU share what is free. largest: the rank that needs as much.
+    """
+    for rank, place in enumerate(places):
+        sharing = sum(other.gpu == place.gpu for other in places)
+        if mapped * sharing > place.free:
+            many = f" for the {sharing} ranks that share it" if sharing > 1 else ""
+            return (
+                f"rank {rank}'s {place.name} needs {mapped * sharing / 2**30:.1f} GiB of symmetric memory{many}, and "
+                f"has {place.free / 2**30:.1f} GiB free; every rank's is as large as that of rank {largest}, the "
+                'largest. Use more GPUs, fewer or narrower layers (model.hidden), or train.dtype = "bfloat16"'
+            )
+    return None
+
+
+def check(comm: MPI.Intracomm, module: Any, seat: GpuAssignment, mapped: int, largest: int) -> None:
+    """Raises InputError, the same on all ranks, where some GPU has no room for it. Collective."""
+    with mpi.agree(comm):
+        free, _ = module.memory()
+        name = module.limits()["name"]
+    node = mpi.node(comm).bcast(comm.Get_rank())
+    places = comm.allgather(Place((node, seat.place), name, free))
+    with mpi.agree(comm):
+        if said := refused(mapped, places, largest):
+            raise InputError(said)
+
+
+def announce(mapped: int) -> None:
+    """To NVSHMEM, before it starts; what the user has set stays."""
+    os.environ.setdefault(SIZE, str(mapped))
+    os.environ.setdefault(MOST, str(max(USUAL_MOST, 2 * mapped)))  # a second block may follow

@@ -1,0 +1,200 @@
+"""Arrays of the memory that GPU kernels run over."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import InputError
+from ..base import Recording
+
+
+@contextlib.contextmanager
+def nothing_freed() -> Iterator[None]:
+    """Keeps Python from collecting garbage meanwhile.
+
+    Freeing device memory waits for the kernels that run; of ranks that share a GPU they wait for those still to be
+    launched.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+class Memory(Protocol):
+    """Arrays of the memory that kernels run over."""
+
+    def begin(self, device: int) -> None:
+        """From now on this process uses this GPU, on a stream of its own. Raises InputError where it cannot."""
+
+    def zeros(self, nbytes: int) -> Any:
+        """uint8 [nbytes], aligned to 256 bytes."""
+
+    def uploaded(self, array: NDArray[Any]) -> Any:
+        """A copy of a NumPy array."""
+
+    def view(self, address: int, nbytes: int) -> Any:
+        """uint8 [nbytes] of memory that somebody else keeps."""
+
+    def address(self, array: Any) -> int:
+        """Return the address of an array's first item."""
+
+    def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """The name of the type, the shape, and the strides in items."""
+
+    def stream(self) -> int:
+        """The stream that launches go to."""
+
+    def finish(self) -> None:
+        """Waits for what that stream has."""
+
+    def stamp(self) -> Any:
+        """A point on that stream; None while a CUDA graph is recorded, in which nothing can be timed."""
+
+    def since(self, stamp: Any) -> Callable[[], float]:
+        """Seconds from a point to the present one, known when the stream has got here."""
+
+    def record(self, launch: Callable[[], None]) -> Recording:
+        """What ``launch`` launches on that stream, without running it. Raises RuntimeError where that cannot be."""
+
+    def column_sums(self, rows: Any) -> Any:
+        """Return the sums [F] of the columns of float32 rows [n, F], added in float64 in the order of rows."""
+
+
+class TorchMemory:
+    """Tensors on the current GPU, and torch's current stream."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+
+    def begin(self, device: int) -> None:
+        """See Memory."""
+        cuda = self._torch.cuda
+        if not cuda.is_available():
+            raise InputError(
+                f"torch {self._torch.__version__} finds no GPU: it is built without CUDA, or for another driver; "
+                "install a torch that is built for this machine's CUDA"
+            )
+        cuda.set_device(device)
+        # Not the default one, on which no CUDA graph can be recorded.
+        cuda.set_stream(cuda.Stream())
+        # Some containers turn on TF32, which keeps 10 bits of each factor; half products are added in float32.
+        self._torch.set_float32_matmul_precision("highest")
+        self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+    def zeros(self, nbytes: int) -> Any:
+        """See Memory; torch's allocations are aligned to 512 bytes."""
+        return self._torch.zeros(nbytes, dtype=self._torch.uint8, device="cuda")
+
+    def uploaded(self, array: NDArray[Any]) -> Any:
+        """See Memory; bfloat16 has no name in torch's NumPy, and travels as bits."""
+        if array.dtype.name == "bfloat16":
+            return self._torch.from_numpy(array.view(np.uint16)).cuda().view(self._torch.bfloat16)
+        return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
+
+    def view(self, address: int, nbytes: int) -> Any:
+        """See Memory."""
+        return self._torch.as_tensor(_Array(address, nbytes), device="cuda")
+
+    def address(self, array: Any) -> int:
+        """See Memory."""
+        return int(array.data_ptr())
+
+    def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """See Memory."""
+        if not array.is_cuda:
+            raise ValueError("expected a tensor on the GPU")
+        return str(array.dtype).removeprefix("torch."), tuple(array.shape), tuple(array.stride())
+
+    def stream(self) -> int:
+        """See Memory."""
+        return int(self._torch.cuda.current_stream().cuda_stream)
+
+    def finish(self) -> None:
+        """See Memory."""
+        self._torch.cuda.current_stream().synchronize()
+
+    def stamp(self) -> Any:
+        """See Memory."""
+        if self._torch.cuda.is_current_stream_capturing():
+            return None
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def since(self, stamp: Any) -> Callable[[], float]:
+        """See Memory."""
+        now = self.stamp()
+        return lambda: stamp.elapsed_time(now) / 1e3
+
+    def record(self, launch: Callable[[], None]) -> Recording:
+        """See Memory; as a CUDA graph."""
+        cuda = self._torch.cuda
+        graph = cuda.CUDAGraph()
+        cuda.synchronize()
+        # Other threads may ask the GPU meanwhile: NCCL's does.
+        with (
+            nothing_freed(),
+            cuda.graph(graph, stream=cuda.current_stream(), capture_error_mode="thread_local"),
+        ):
+            launch()
+        made: Recording = graph
+        return made
+
+    def column_sums(self, rows: Any) -> Any:
+        """See Memory."""
+        total = rows[0].double()
+        for row in rows[1:]:
+            total += row
+        return total.float()
+
+
+class PinnedMemory(TorchMemory):
+    """Tensors in page-locked memory of the host, which kernels read and write through the link between them."""
+
+    def zeros(self, nbytes: int) -> Any:
+        """See Memory."""
+        return self._torch.zeros(nbytes, dtype=self._torch.uint8, pin_memory=True)
+
+
+class ManagedMemory(TorchMemory):
+    """Tensors whose pages move to the processor that touches them (CUDA's unified memory). module: the native one."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self._module = module
+        self._blocks: dict[int, Any] = {}
+
+    def zeros(self, nbytes: int) -> Any:
+        """See Memory."""
+        block = self._module.Managed(nbytes)
+        made = self.view(block.address, nbytes)
+        self._blocks[made.data_ptr()] = block
+        return made
+
+    def to_host(self, array: Any) -> None:
+        """Moves the pages of a whole array to the host, and waits."""
+        self._blocks[array.data_ptr()].to_host(array.numel() * array.element_size())
+
+
+class _Array:
+    """Bytes of the GPU's memory as other libraries take them."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }

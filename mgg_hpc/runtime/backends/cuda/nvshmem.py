@@ -1,0 +1,123 @@
+"""The PEs of a job, each a process with a GPU, and memory on NVSHMEM's symmetric heap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import mpi
+from ..simulated import everybody
+from .memory import Memory
+from .module import as_input_error
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+ALIGNMENT = 512  # bytes; NVSHMEM's own
+SIDE_BY_SIDE = "kernels run side by side (MPS)"
+SHARED_GPU = {3: "kernels take turns", 4: SIDE_BY_SIDE}  # nvshmemx_init_status_t
+
+
+class Job:
+    """All ranks of a communicator as PEs of the same numbers. Making it is collective, and starts NVSHMEM.
+
+    memory: arrays on this rank's GPU. reaches(rank, peer): whether kernels of ``rank`` may use pointers to memory of
+    ``peer`` where there are any. Only one job can run in a process at a time. Raises InputError where NVSHMEM does
+    not start: on the ranks where it fails, which ends the others.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        module: Any,
+        memory: Memory,
+        reaches: Callable[[int, int], bool] = everybody,
+    ) -> None:
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self._module, self._reaches, self._of = module, reaches, memory
+        made = None
+        with mpi.agree(comm), as_input_error():
+            made = module.nvshmem_unique_id() if self.rank == 0 else None
+        unique_id = comm.bcast(made)
+        # Not within `agree`: where only some ranks fail, the others wait for them in here, and not for their word.
+        with as_input_error():
+            status = module.nvshmem_start(unique_id, self.rank, self.size)
+        self.shared_gpu = SHARED_GPU.get(status, "")
+        self.memory = SymmetricMemory(module, memory)
+        probe = memory.address(self.memory.zeros(1))
+        reached = self._seen(probe).all()
+        self.gets = not all(comm.allgather(bool(reached)))
+
+    def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
+        """Where this rank's kernels find all PEs' memory at this symmetric address, [P]; 0 where no pointer leads."""
+        return self._seen(address)
+
+    def _seen(self, address: int) -> NDArray[np.uint64]:
+        seen = [
+            self._module.nvshmem_pointer(address, pe) if self._reaches(self.rank, pe) else 0
+            for pe in range(self.size)
+        ]
+        return np.array(seen, dtype=np.uint64)
+
+    def barrier(self, stream: int) -> None:
+        """On a stream: ends once all PEs have got there, and what they wrote before can be read. Collective."""
+        self._module.nvshmem_barrier(stream)
+
+    def release(self) -> None:
+        """Give back all symmetric memory, which no array may use any more. Collective; waits for all PEs' kernels."""
+        self.barrier(self._of.stream())
+        self._of.finish()
+        self.memory.release()
+
+    def finish(self) -> None:
+        """Give everything back, and end NVSHMEM. Collective."""
+        self.release()
+        self._module.nvshmem_finish()
+
+
+class SymmetricMemory:
+    """Bytes on the symmetric heap, seen as arrays of another Memory.
+
+    Arrays are cut from a block that was reserved, or allocated one by one where it has no room: collective then, and
+    RuntimeError where the heap has none. left: bytes of the block that are not cut yet.
+    """
+
+    def __init__(self, module: Any, of: Memory) -> None:
+        self._module, self._of = module, of
+        self._held: list[int] = []
+        self._next, self.left = 0, 0
+
+    def reserve(self, nbytes: int) -> None:
+        """Allocate a block, from which arrays are cut from now on. Collective.
+
+        Raises InputError where there is no room.
+        """
+        with as_input_error():
+            self._next, self.left = self._allocate(nbytes), nbytes
+
+    def zeros(self, nbytes: int) -> Any:
+        """See Memory."""
+        nbytes = max(nbytes, 1)  # an array of nothing has no address
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        if size > self.left:
+            return self._of.view(self._allocate(size), nbytes)
+        at = self._next
+        self._next, self.left = at + size, self.left - size
+        return self._of.view(at, nbytes)
+
+    def _allocate(self, nbytes: int) -> int:
+        self._held.append(self._module.nvshmem_allocate(nbytes))
+        return self._held[-1]
+
+    def address(self, array: Any) -> int:
+        """See Memory."""
+        return self._of.address(array)
+
+    def release(self) -> None:
+        """Give back everything. Collective."""
+        self._next, self.left = 0, 0
+        while self._held:
+            self._module.nvshmem_release(self._held.pop())

@@ -1,0 +1,1 @@
+"""Backends on CPUs: the native kernels, and where symmetric rows live."""

@@ -1,0 +1,77 @@
+"""What CPUs compute edge by edge (edges.py), over the native module's schedules."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ....plan.workload import Plan
+from ..base import Rows
+from ..edges import Attention
+
+
+class HostEdges(ABC):
+    """The kernels of EdgeKernels; a part of HostBackend."""
+
+    @contextmanager
+    @abstractmethod
+    def _over(self, plan: Plan, src: Rows, arrived: bool = False) -> Iterator[tuple[Any, ...]]:
+        """What native calls over a plan's rows begin with; in the end, the call is metered."""
+
+    @abstractmethod
+    def schedule(self, plan: Plan) -> Any:
+        """The native schedule of a plan."""
+
+    def _run(self, plan: Plan, name: str, src: Rows, **given: Any) -> None:
+        kernel = getattr(self.schedule(plan), f"{name}_{src.format.dtype.name}")
+        with self._over(plan, src) as reach:
+            kernel(*reach, **{key: _carried(value) for key, value in given.items() if value is not None})
+
+    def attend(self, plan: Plan, how: Attention, src: Rows, out: Any, **given: Any) -> None:
+        """See EdgeKernels.attend."""
+        self._run(plan, "attend", src, out=out, **_call(how), **given)
+
+    def attend_back(
+        self, plan: Plan, how: Attention, src: Rows, out: Any, *, at_source: bool, **given: Any
+    ) -> None:
+        """See EdgeKernels.attend_back."""
+        self._run(plan, "attend_back", src, out=out, at_source=at_source, **_call(how), **given)
+
+    def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:
+        """See EdgeKernels.max_ties."""
+        self._run(plan, "max_ties", src, out=out, ties=ties)
+
+    def max_back(self, plan: Plan, src: Rows, x: Any, out: Any) -> None:
+        """See EdgeKernels.max_back."""
+        self._run(plan, "max_back", src, x=x, out=out)
+
+    def weighted(self, plan: Plan, src: Rows, weight: Any, out: Any) -> None:
+        """See EdgeKernels.weighted."""
+        self._run(plan, "weighted", src, weight=weight, out=out)
+
+    def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
+        """See EdgeKernels.sddmm."""
+        self._run(plan, "sddmm", src, y=dst, out=out_edge)
+
+
+def _call(how: Attention) -> dict[str, Any]:
+    """An Attention as native calls take it."""
+    call: dict[str, Any] = {
+        "heads": how.heads,
+        "channels": how.channels,
+        "slope": how.negative_slope,
+        "scale": how.scale,
+    }
+    if how.draw is not None:
+        draw = how.draw
+        call |= {"p": draw.p, "seed": draw.seed, "epoch": draw.epoch, "stream": draw.stream, "ids": how.ids}
+    return call
+
+
+def _carried(value: Any) -> Any:
+    """Half rows travel as bits."""
+    return value.view(np.uint16) if isinstance(value, np.ndarray) and value.dtype.itemsize == 2 else value

@@ -1,0 +1,1 @@
+"""Sums of neighbours' rows, beside other libraries' and a gather floor."""

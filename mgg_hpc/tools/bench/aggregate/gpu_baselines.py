@@ -1,0 +1,178 @@
+"""Who sums on a GPU: this package, the gather floor, cuSPARSE three ways, and PyG two ways."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ....plan import launch
+from ....runtime.backends.base import Geometry
+from ..harness.gpu import Call, Problem, matrix
+from . import cusparse, gpu_alone
+
+FLOOR_THREADS = (128, 256, 512)  # of a block; the best counts
+FLOOR_EDGES = 8  # of a worker at once (cuda/gpu/rows/gather.cuh)
+OURS = {"direct": "mgg", "get": "mgg-get", "halo": "mgg-halo"}
+
+
+@dataclass
+class Baseline:
+    """calls[i] sums set i; result() is the last set's output, float32 [n, dim].
+
+    kept: what the calls name by address.
+    """
+
+    name: str
+    calls: Sequence[Call]
+    result: Callable[[], np.ndarray]
+    kept: tuple[Any, ...] = ()
+    ms: list[float] = field(default_factory=list)
+
+
+def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None = None) -> Baseline:
+    """This package, by the kernel of a transfer; nothing is remote. geometry: other knobs than the default."""
+    stage = problem.stage
+    geometry = geometry or gpu_alone.geometry_of(stage, transfer, problem.format)
+    plan = gpu_alone.plan_of(problem.plan(geometry.ps), transfer)
+    edge = None if problem.weight is None else stage.memory.uploaded(problem.weight[plan.edge])
+    op = "copy" if edge is None else "mul"
+    backend = gpu_alone.backend_of(stage, transfer, geometry)
+    backend.prepare(plan, problem.format)
+    calls = [
+        partial(backend.aggregate, plan, op, "sum", rows, out, edge=edge)
+        for rows, out in zip(problem.sources, problem.outputs, strict=True)
+    ]
+    return Baseline(OURS[transfer], calls, lambda: numbers(problem.outputs[-1]))
+
+
+def floors(problem: Problem) -> list[Baseline]:
+    """The gather floor with blocks of several sizes."""
+    stage, graph = problem.stage, problem.graph
+    indices = stage.memory.uploaded(graph.indices.astype(np.int32))
+    at, row_bytes = stage.memory.address(indices), problem.format.row_bytes
+    lanes, _ = launch.shape(problem.format)
+    workers = -(-graph.edges // FLOOR_EDGES)
+    made = []
+    for threads in FLOOR_THREADS:
+        blocks = -(-workers * lanes // threads)
+        geometry = stage.module.Geometry(lanes, 1, blocks, threads, 0, stage.memory.stream())
+        starts = [int(rows.addresses[0]) for rows in problem.sources]
+        calls = [
+            partial(stage.module.gather_floor, at, graph.edges, start, row_bytes, 0, geometry)
+            for start in starts
+        ]
+        made.append(Baseline(f"floor {threads}", calls, lambda: np.zeros(0), (indices,)))
+    return made
+
+
+def numbers(rows: Any) -> np.ndarray:
+    """Rows as float32 on the host."""
+    return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float().cpu().numpy()
+
+
+def returning(name: str, problem: Problem, sums_of: Callable[[Any], Any]) -> Baseline:
+    """One whose calls make a new tensor of sums [n, dim] from rows [n, dim] without padding, as torch takes them."""
+    dense = [problem.stage.tensor(rows.local).contiguous() for rows in problem.sources]
+    held: list[Any] = [None]
+
+    def call(x: Any) -> None:
+        held[0] = sums_of(x)
+
+    return Baseline(name, [partial(call, x) for x in dense], lambda: numbers(held[0]))
+
+
+def torch_(problem: Problem) -> Baseline:
+    """torch.sparse.mm on a CSR tensor: cuSPARSE by torch's own choice of algorithm."""
+    import torch
+
+    stage = problem.stage
+    indptr, indices, values = (stage.tensor(array) for array in matrix(problem))
+    shape = (problem.graph.nodes, problem.graph.nodes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that sparse tensors are in beta
+        sparse_ = torch.sparse_csr_tensor(indptr, indices, values, shape, check_invariants=False)
+    return returning("torch", problem, lambda x: torch.sparse.mm(sparse_, x))
+
+
+def cupy_(problem: Problem) -> Baseline:
+    """CuPy's spmm: cuSPARSE's default algorithm on column-major rows, the only ones that it takes."""
+    import cupy
+    from cupyx import cusparse as cupyx_cusparse
+    from cupyx.scipy.sparse import csr_matrix
+
+    if problem.format.dtype != np.float32:
+        raise RuntimeError(f"takes no matrix of {problem.format.dtype}")
+    indptr, indices, values = (cupy.from_dlpack(problem.stage.tensor(array)) for array in matrix(problem))
+    shape = (problem.graph.nodes, problem.graph.nodes)
+    sparse_ = csr_matrix((values, indices, indptr), shape=shape)
+    sparse_.has_canonical_format = True  # sorted and without duplicates, as graphs are
+    dense = [cupy.asfortranarray(cupy.from_dlpack(rows.local.contiguous())) for rows in problem.sources]
+    out = cupy.zeros((problem.graph.nodes, problem.format.dim), cupy.float32, "F")
+    calls = [partial(cupyx_cusparse.spmm, sparse_, x, c=out) for x in dense]
+    return Baseline("cupy", calls, lambda: cupy.asnumpy(out))
+
+
+def cusparse_(problem: Problem) -> Baseline:
+    """cuSPARSE CSR_ALG2, preprocessed, on our own rows."""
+    stage, graph, format = problem.stage, problem.graph, problem.format
+    arrays = matrix(problem)
+    indptr, indices, values = (stage.memory.address(array) for array in arrays)
+
+    def zeros(nbytes: int) -> tuple[Any, int]:
+        memory = stage.memory.zeros(nbytes)
+        return memory, stage.memory.address(memory)
+
+    rows = (format.dtype.name, format.dim, format.stride)
+    sizes, addresses = (graph.nodes, graph.edges), (indptr, indices, values)
+    product = cusparse.Product(*sizes, addresses, rows, zeros, stage.memory.stream())
+    x = [product.dense(int(one.addresses[0])) for one in problem.sources]
+    out = [product.dense(stage.memory.address(one)) for one in problem.outputs]
+    product.prepare(x[0], out[0])
+    calls = [partial(product.run, *pair) for pair in zip(x, out, strict=True)]
+    return Baseline("cusparse", calls, lambda: numbers(problem.outputs[-1]), arrays)
+
+
+def edge_list(problem: Problem, dtype: type) -> Any:
+    """[2, E]: each edge's destination, and its source."""
+    graph, stage = problem.graph, problem.stage
+    destination = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
+    return stage.tensor(stage.memory.uploaded(np.stack([destination, graph.indices]).astype(dtype)))
+
+
+def pyg_(problem: Problem) -> Baseline:
+    """PyG's message passing over a list of edges: a message for each is gathered, and scattered to its destination."""
+    from torch_geometric.nn import SimpleConv
+
+    stage, convolution = problem.stage, SimpleConv(aggr="sum")
+    edges, weight = edge_list(problem, np.int64).flip(0), None
+    if problem.weight is not None:
+        weight = stage.tensor(stage.memory.uploaded(problem.weight.astype(problem.format.dtype)))
+    return returning("pyg", problem, lambda x: convolution(x, edges, weight))
+
+
+def pyg_csr_(problem: Problem) -> Baseline:
+    """PyG's EdgeIndex, sorted and with its CSR cached: a sparse product."""
+    from torch_geometric import EdgeIndex
+
+    size = (problem.graph.nodes, problem.graph.nodes)
+    edges = EdgeIndex(edge_list(problem, np.int32), sparse_size=size, sort_order="row")
+    edges.fill_cache_(no_transpose=True)
+    values = problem.stage.tensor(matrix(problem)[2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that sparse tensors are in beta, said once
+        edges.to_sparse_csr(values)
+    return returning("pyg-csr", problem, lambda x: edges.matmul(x, values))
+
+
+MAKERS: dict[str, Callable[[Problem], Baseline]] = {
+    "cusparse": cusparse_,
+    "torch": torch_,
+    "cupy": cupy_,
+    "pyg": pyg_,
+    "pyg-csr": pyg_csr_,
+}

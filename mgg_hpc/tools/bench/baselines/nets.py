@@ -1,0 +1,136 @@
+"""The epoch that the peers train: what `mgg train` does by default, around a peer's own convolutions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LEARNING_RATE, WEIGHT_DECAY = 0.01, 5e-4
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution to make: columns of its input and of each head's output; a last layer has one head."""
+
+    inputs: int
+    outputs: int
+    heads: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained: the model (epoch/cpu.py's Shape), and files.
+
+    x float32 [N, F], y int64 [N], train bool [N]; weights: the initial ones, under the names of PyG's parameters.
+    """
+
+    model: str
+    features: int
+    hidden: int
+    layers: int
+    heads: int
+    classes: int
+    dropout: float
+    x: str
+    y: str
+    train: str
+    weights: str
+
+    @property
+    def convolutions(self) -> list[Layer]:
+        """First to last."""
+        widths = [self.features, *[self.hidden * self.heads] * (self.layers - 1), self.classes]
+        heads = [self.heads] * (self.layers - 1) + [1]
+        return [Layer(a, b // h, h) for (a, b), h in zip(itertools.pairwise(widths), heads, strict=True)]
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """The initial weights by name."""
+        with np.load(self.weights) as file:
+            return {name: torch.from_numpy(file[name]) for name in file.files}
+
+
+class Net(torch.nn.Module):
+    """Dropout and a convolution for each layer, an activation between layers.
+
+    call(convolution, x): a convolution over the peer's graph.
+    """
+
+    def __init__(
+        self,
+        convolutions: Sequence[torch.nn.Module],
+        dropout: float,
+        call: Callable[[Any, Tensor], Tensor],
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+    ) -> None:
+        super().__init__()
+        self.convs = torch.nn.ModuleList(convolutions)
+        self.dropout, self.call, self.activation = dropout, call, activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores [N, C]."""
+        last = len(self.convs) - 1
+        for i, convolution in enumerate(self.convs):
+            x = torch.nn.functional.dropout(x, self.dropout, self.training)
+            x = self.call(convolution, x)
+            x = self.activation(x) if i < last else x
+        return x
+
+
+class Perceptron(torch.nn.Module):
+    """GIN's: Linear, ReLU, Linear; parameters are named as in PyG's MLP."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        widths = [layer.inputs, layer.outputs, layer.outputs]
+        self.lins = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [N, inputs]; returns [N, outputs]."""
+        return self.lins[1](self.lins[0](x).relu())
+
+
+def made(task: Task, convolutions: Sequence[torch.nn.Module], call: Callable[[Any, Tensor], Tensor]) -> Net:
+    """The task's net of these convolutions, with weights of their own."""
+    activation = torch.nn.functional.elu if task.model == "gat" else torch.relu
+    return Net(convolutions, task.dropout, call, activation)
+
+
+def adam(convolutions: Sequence[torch.nn.Module]) -> torch.optim.Adam:
+    """The first layer's weights decay, as `mgg train` has it."""
+    first, *rest = convolutions
+    groups: list[dict[str, Any]] = [{"params": first.parameters(), "weight_decay": WEIGHT_DECAY}]
+    groups += [{"params": each.parameters()} for each in rest]
+    return torch.optim.Adam(groups, lr=LEARNING_RATE)
+
+
+def runs(name: str, net: Net, task: Task) -> dict[str, Callable[[], Any]]:
+    """``name``: one full-graph step (forward, loss over the training rows, backward, Adam) that returns the loss.
+
+    "untrained": the mean loss of the rows that do not train, without dropout.
+    """
+    features, labels = torch.from_numpy(np.load(task.x)), torch.from_numpy(np.load(task.y))
+    train = np.load(task.train)
+    chosen, others = torch.from_numpy(np.flatnonzero(train)), torch.from_numpy(np.flatnonzero(~train))
+    optimizer = adam(list(net.convs))
+
+    def step() -> np.ndarray:
+        net.train()
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(features)[chosen], labels[chosen])
+        loss.backward()
+        optimizer.step()
+        return np.array(loss.item())
+
+    @torch.no_grad()
+    def untrained() -> np.ndarray:
+        net.eval()
+        return np.array(torch.nn.functional.cross_entropy(net(features)[others], labels[others]).item())
+
+    return {name: step, "untrained": untrained}

@@ -1,0 +1,107 @@
+"""DGL: copy_u_sum (u_mul_e_sum with weights) on a graph in in-edge CSR alone, int32 ids; and its convolutions."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import nets
+import numpy as np
+import packaging.version
+import torch
+from nets import Layer, Task
+
+# DGL 1.1 takes this from setuptools, which no longer brings it.
+sys.modules.setdefault("setuptools.extern", types.ModuleType("setuptools.extern"))
+sys.modules.setdefault("setuptools.extern.packaging", packaging)
+
+import dgl  # noqa: E402 - after what it looks for
+import dgl.nn  # noqa: E402
+
+CONVOLUTIONS: dict[str, Callable[[Layer], torch.nn.Module]] = {
+    "gcn": lambda layer: dgl.nn.GraphConv(layer.inputs, layer.outputs, norm="both"),
+    "gin": lambda layer: dgl.nn.GINConv(nets.Perceptron(layer), "sum"),
+    "sage": lambda layer: dgl.nn.SAGEConv(layer.inputs, layer.outputs, "mean"),
+    # Each node has its self loop; looking whether it has takes a pass over them.
+    "gat": lambda layer: dgl.nn.GATConv(layer.inputs, layer.outputs, layer.heads, allow_zero_in_degree=True),
+}
+# What PyG calls their parameters.
+NAMES = {
+    "gcn": {"lin.weight": "weight"},
+    "gin": {"nn.": "apply_func."},
+    "sage": {
+        "lin_l.weight": "fc_neigh.weight",
+        "lin_l.bias": "fc_self.bias",
+        "lin_r.weight": "fc_self.weight",
+    },
+    "gat": {"lin.weight": "fc.weight", "att_src": "attn_l", "att_dst": "attn_r"},
+}
+
+
+def set_threads(count: int) -> None:
+    """Set the number of threads of all later runs."""
+    torch.set_num_threads(count)
+
+
+def about() -> str:
+    """Versions."""
+    return f"dgl {dgl.__version__} (torch {torch.__version__})"
+
+
+def _graph(indptr: str, indices: str) -> Any:
+    pointers = torch.from_numpy(np.load(indptr).astype(np.int32))
+    edges = torch.empty(0, dtype=torch.int32)  # numbered as they are stored
+    return dgl.graph(
+        ("csc", (pointers, torch.from_numpy(np.load(indices)), edges)), num_nodes=len(pointers) - 1
+    )
+
+
+def aggregate(
+    indptr: str, indices: str, weight: str | None, x: str, dtype: str, **_: Any
+) -> dict[str, Callable[[], Any]]:
+    """The run "dgl"."""
+    kind = getattr(torch, dtype)
+    graph, rows = _graph(indptr, indices).formats("csc"), torch.from_numpy(np.load(x)).to(kind)
+    if weight is None:
+        return {"dgl": lambda: dgl.ops.copy_u_sum(graph, rows)}
+    edge = torch.from_numpy(np.load(weight))[:, None].to(kind)
+    return {"dgl": lambda: dgl.ops.u_mul_e_sum(graph, rows, edge)}
+
+
+def _state(task: Task) -> dict[str, torch.Tensor]:
+    """The initial weights under DGL's names."""
+    found = {}
+    for name, value in task.state.items():
+        turned = task.model == "gcn" and value.dim() == 2  # GraphConv's is [in, out]
+        found[_renamed(task.model, name)] = value.t() if turned else value
+    return found
+
+
+def _renamed(model: str, name: str) -> str:
+    for theirs, here in NAMES[model].items():
+        if theirs in name:
+            return name.replace(theirs, here)
+    return name
+
+
+def epoch(
+    indptr: str, indices: str, weight: None, file: object, **inputs: Any
+) -> dict[str, Callable[[], Any]]:
+    """The runs "dgl" and "untrained"; self loops are added before the clock starts."""
+    task = Task(**inputs)
+    graph = _graph(indptr, indices)
+    if task.model == "gat":
+        graph = dgl.remove_self_loop(graph)
+    if task.model in ("gcn", "gat"):
+        graph = dgl.add_self_loop(graph)
+    graph = graph.formats(
+        ["csc", "csr", *(["coo"] if task.model == "gat" else [])]
+    )  # as values an edge need it
+    graph.create_formats_()
+    convolutions = [CONVOLUTIONS[task.model](layer) for layer in task.convolutions]
+    # GATConv's outputs are [N, heads, C], and the last has one head.
+    net = nets.made(task, convolutions, lambda layer, x: layer(graph, x).flatten(1))
+    net.load_state_dict(_state(task))
+    return nets.runs("dgl", net, task)

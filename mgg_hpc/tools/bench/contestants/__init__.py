@@ -1,1 +1,0 @@
-"""What runs in the contestants' processes. A peer's module imports nothing of this package: it may not be there."""

@@ -1,0 +1,1 @@
+"""Training epochs, beside other libraries'."""

@@ -1,0 +1,176 @@
+"""Two-layer GCNs that train on a GPU: this package's, and PyG's over a list of edges and over a sparse matrix."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....config import ModelSettings
+from ....data.graph import Graph
+from ....nn.graph.handle import GraphHandle
+from ....nn.graph.loading import adjacency_of, whole
+from ....nn.layers.models import GNN
+from ....nn.layers.random import Draws
+from ....nn.workspace import row_format
+from ....runtime.backends.base import Options
+from ....runtime.backends.cuda.kernels import DeviceBackend, default_geometry
+from ....runtime.backends.cuda.module import limits_of
+from ....runtime.backends.simulated import World
+from ..baselines import nets
+from ..harness.gpu import Stage
+from .shape import Shape
+
+ALONE = SimpleNamespace(rank=0, size=1)
+IGNORED = -100  # of torch's cross entropy
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What all train on, tensors of the stage. x [n, features]; labels int64 [n], IGNORED where a row does not train.
+
+    layers: what each layer is timed on: rows, and a gradient of its output.
+    """
+
+    stage: Stage
+    graph: Graph
+    shape: Shape
+    x: Tensor
+    labels: Tensor
+    layers: tuple[tuple[Tensor, Tensor], ...]
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """Widths of the features and of each layer's output."""
+        return self.shape.features, self.shape.hidden, self.shape.classes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all inputs of an epoch."""
+        return sum(tensor.nbytes for tensor in (self.x, self.labels))
+
+
+def inputs_of(stage: Stage, graph: Graph, shape: Shape) -> Inputs:
+    """A graph with features, labels and training rows (`epoch.labelled`)."""
+    if not isinstance(graph.x, np.ndarray) or graph.y is None or graph.train is None:
+        raise ValueError("expected a graph with dense features, labels and training rows")
+    rng = np.random.default_rng(1)
+    hidden, gradient = (
+        rng.standard_normal((graph.nodes, width), dtype=np.float32) for width in (shape.hidden, shape.classes)
+    )
+    x, labels, second, after_first, after_second = (
+        stage.tensor(stage.memory.uploaded(array))
+        for array in (graph.x, np.where(graph.train, graph.y, IGNORED), hidden, hidden, gradient)
+    )
+    layers = ((x, after_first), (second.requires_grad_(), after_second))
+    return Inputs(stage, graph, shape, x, labels, layers)
+
+
+@dataclass
+class Net:
+    """A model, its optimiser, and the loss of its last epoch; ``convolutions[i](x)`` is a layer of it.
+
+    logits(): of all rows, with dropout by the epoch's draws.
+    """
+
+    name: str
+    inputs: Inputs
+    model: torch.nn.Module
+    logits: Callable[[], Tensor]
+    convolutions: Sequence[Callable[[Tensor], Tensor]]
+    optimizer: torch.optim.Optimizer
+    last: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def step(self) -> None:
+        """An epoch: forward, loss over the training rows, backward, Adam. Nothing is waited for."""
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(self.logits(), self.inputs.labels)
+        loss.backward()
+        self.optimizer.step()
+        self.last = loss.detach()
+
+    def loss(self) -> float:
+        """Return the loss of the last epoch. Waits for it."""
+        return float(self.last)
+
+    def forward(self, layer: int) -> None:
+        """A layer, as training calls it."""
+        self.convolutions[layer](self.inputs.layers[layer][0])
+
+    def forward_and_backward(self, layer: int) -> None:
+        """The same with its gradients."""
+        x, gradient = self.inputs.layers[layer]
+        for tensor in (x, *self.model.parameters()):
+            tensor.grad = None
+        self.convolutions[layer](x).backward(gradient)
+
+
+def ours(inputs: Inputs) -> Net:
+    """This package's model, as a rank that is alone trains it."""
+    stage, graph = inputs.stage, inputs.graph
+    draws = Draws(seed=0, epoch=0)
+    features, hidden, classes = inputs.widths
+    chosen = ModelSettings(hidden=hidden, dropout=inputs.shape.dropout)
+    model = GNN(chosen, features, classes, draws)
+    format = row_format(model.widest(sparse=False), torch.float32)
+    geometry = default_geometry(format, limits_of(stage.module))
+    backend: Any = DeviceBackend(0, World(1), Options(geometry), stage.module, stage.memory)
+    adjacency = adjacency_of(ALONE, whole(graph), "gcn", torch.float32, geometry.ps, backend.device)
+    rows = np.array([graph.nodes])
+    handle = GraphHandle(backend, rows, np.arange(graph.nodes), adjacency, widest=format.dim)
+    model.to(backend.device)
+
+    def logits() -> Tensor:
+        draws.epoch += 1
+        return model(inputs.x, handle)
+
+    convolutions = [partial(conv, graph=handle) for conv in model.convolutions]
+    return Net("mgg", inputs, model, logits, convolutions, nets.adam(model.convolutions))
+
+
+def _of_pyg(name: str, inputs: Inputs, graph: tuple[Any, ...]) -> Net:
+    """Two GCNConv, which are called with x and ``graph``, whose norm is computed already."""
+    from torch_geometric.nn import GCNConv
+
+    features, hidden, classes = inputs.widths
+    torch.manual_seed(0)
+    both = [GCNConv(features, hidden, normalize=False), GCNConv(hidden, classes, normalize=False)]
+    model = nets.Net(both, inputs.shape.dropout, lambda layer, x: layer(x, *graph))
+    model.to(inputs.labels.device)
+    convolutions = [lambda x, layer=layer: layer(x, *graph) for layer in both]
+    return Net(name, inputs, model, lambda: model(inputs.x), convolutions, nets.adam(both))
+
+
+def _normalised(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """int64 [2, E'] (source, destination) with self loops, and GCN's norm [E'], by PyG."""
+    from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+    graph, stage = inputs.graph, inputs.stage
+    destination = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
+    edges = stage.memory.uploaded(np.stack([graph.indices.astype(np.int64), destination]))
+    return gcn_norm(stage.tensor(edges), num_nodes=graph.nodes)
+
+
+def pyg(inputs: Inputs) -> Net:
+    """PyG's GCNConv over a list of edges, its default."""
+    return _of_pyg("pyg", inputs, _normalised(inputs))
+
+
+def pyg_csr(inputs: Inputs) -> Net:
+    """PyG's GCNConv over torch's sparse CSR tensor."""
+    edges, weight = _normalised(inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that sparse tensors are in beta
+        # Self loops stand at the end of the list: the way over coordinates sorts them in.
+        sparse = torch.sparse_coo_tensor(edges.flip(0), weight, (inputs.graph.nodes,) * 2).to_sparse_csr()
+    return _of_pyg("pyg-csr", inputs, (sparse,))
+
+
+MAKERS: dict[str, Callable[[Inputs], Net]] = {"mgg": ours, "pyg": pyg, "pyg-csr": pyg_csr}

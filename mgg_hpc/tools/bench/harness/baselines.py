@@ -1,0 +1,84 @@
+"""Which peers there are, where they are installed, and starting those that are there."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....errors import InputError
+from .timing import Worker
+
+ENVIRONMENT = Path(".venv-peers")  # what `make bench-peers` makes
+MAKE = "'make bench-peers' installs the peers"
+MODULES = {
+    "dgl": "peer_dgl",
+    "torch": "peer_torch",
+    "pyg": "peer_pyg",
+    "mkl": "peer_mkl",
+    "scipy": "peer_scipy",
+    "pyg-csr": "peer_pyg_csr",
+}
+TASKS = {"aggregate": ("dgl", "torch", "pyg", "mkl", "scipy"), "epoch": ("dgl", "pyg", "pyg-csr")}
+
+
+@dataclass(frozen=True)
+class Field:
+    """Who takes part: this package, its peers that are installed, and a line for each that is not."""
+
+    ours: Worker
+    peers: list[Worker]
+    missing: list[str]
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What each is."""
+        return {one.name: one.about for one in (self.ours, *self.peers)}
+
+
+def chosen(names: str, task: str) -> list[str]:
+    """The peers in a comma-separated list; "none" is an empty one. Raises InputError for one that is not known."""
+    found = [] if names == "none" else [name.strip() for name in names.split(",")]
+    for name in found:
+        if name not in TASKS[task]:
+            raise InputError(
+                f"--peers {name}: no such peer; expected none or some of {', '.join(TASKS[task])}"
+            )
+    return list(dict.fromkeys(found))
+
+
+def interpreter(environment: Path | None) -> Path:
+    """The Python that has the peers: of the environment given, else of .venv-peers here or beside the package.
+
+    Without any it is this one, which has torch and SciPy. Raises InputError for one that is given and is not there.
+    """
+    if environment is not None:
+        python = environment / "bin" / "python"
+        if not python.exists():
+            raise InputError(f"--peers-env {environment}: no Python environment (bin/python); {MAKE}")
+        return python.absolute()
+    for folder in (Path.cwd(), Path(__file__).resolve().parents[3]):
+        python = folder / ENVIRONMENT / "bin" / "python"
+        if python.exists():
+            return python
+    return Path(sys.executable)
+
+
+@contextlib.contextmanager
+def started(names: list[str], python: Path, threads: int, pages: str) -> Iterator[Field]:
+    """Start this package's process and the peers'; they end with the context."""
+    with contextlib.ExitStack() as stack:
+        ours = Worker("mgg", Path(sys.executable), "mgg_hpc.tools.bench.baselines.ours", threads, pages)
+        ours.about = stack.enter_context(ours).need("about")["about"]
+        peers, missing = [], []
+        for name in names:
+            peer = stack.enter_context(Worker(name, python, MODULES[name], threads, pages))
+            reply = peer.ask("about")
+            if "about" in reply:
+                peer.about = reply["about"]
+                peers.append(peer)
+            else:
+                missing.append(f"{name} is left out: {reply.get('missing') or reply['failed']}; {MAKE}")
+        yield Field(ours, peers, missing)

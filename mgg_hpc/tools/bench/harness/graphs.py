@@ -1,0 +1,69 @@
+"""The graphs that a benchmark runs on, named on the command line, handed to workers as .npy files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ....data import generate, store
+from ....data.graph import Graph
+from ....data.readers import npz
+from ....errors import InputError
+
+DRAWN = re.compile(r"(rmat|uniform):(\d+)(?::(\d+))?")
+EXPECTED = (
+    "expected rmat:SCALE[:EDGE_FACTOR], uniform:SCALE[:EDGE_FACTOR], a graph file (.h5), or an archive (.npz)"
+)
+LARGEST_SCALE = 28
+
+
+def check(name: str) -> None:
+    """Raises InputError for a name that no graph has, without reading one."""
+    if found := DRAWN.fullmatch(name):
+        if int(found[2]) > LARGEST_SCALE:
+            raise InputError(f"{name}: a scale of {LARGEST_SCALE} at most")
+    elif Path(name).suffix not in (".npz", ".h5"):
+        raise InputError(f"{name}: no such graph; {EXPECTED}")
+    elif not Path(name).is_file():
+        raise InputError(f"{name}: no such file")
+
+
+def read(name: str) -> Graph:
+    """The graph that a user named: structure and weights. Raises InputError if int32 cannot count its edges."""
+    check(name)
+    path = Path(name)
+    if found := DRAWN.fullmatch(name):
+        size = int(found[2]), int(found[3] or 16)
+        even = found[1] == "uniform"
+        graph = generate.rmat(*size, seed=0, a=0.25, b=0.25, c=0.25) if even else generate.rmat(*size, seed=0)
+        graph = replace(graph, name=f"{found[1]}{found[2]}")
+    elif path.suffix == ".npz":
+        graph = npz.read_npz(path)
+    else:
+        with store.open_graph(path) as file:
+            rows = file.slice(0, file.nodes)
+            graph = Graph(file.name, rows.indptr, rows.indices, rows.weight, directed=file.directed)
+    if not graph.edges or max(graph.edges, graph.nodes) > np.iinfo(np.int32).max:
+        raise InputError(f"{name}: has {graph.edges:,} edges; the peers' indices take 1 .. 2**31 - 1")
+    return graph
+
+
+def write(graph: Graph, folder: Path, *, weighted: bool = False) -> dict[str, str | None]:
+    """The graph's files: indptr int64 [N+1], indices int32 [E], and weight float32 [E] or None."""
+    arrays = {"indptr": graph.indptr, "indices": graph.indices.astype(np.int32, copy=False)}
+    if weighted:
+        drawn = np.random.default_rng(0).uniform(0.1, 1, graph.edges).astype(np.float32)
+        arrays["weight"] = drawn if graph.weight is None else graph.weight
+    files: dict[str, str | None] = {"weight": None}
+    for name, array in arrays.items():
+        files[name] = save(folder / f"{name}.npy", array)
+    return files
+
+
+def save(path: Path, array: np.ndarray) -> str:
+    """Write one array; its path, as workers are told it."""
+    np.save(path, array)
+    return str(path)

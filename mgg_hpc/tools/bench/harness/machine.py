@@ -1,0 +1,58 @@
+"""What a figure was measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .... import __version__
+from ....runtime import cores
+from ....runtime.backends.host import kernels
+
+PAGE_POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def describe() -> dict[str, Any]:
+    """CPU, cores, instruction set, caches, memory, page policy, load and versions."""
+    return {
+        "cpu": _cpu(),
+        "cores": cores.available(),
+        "instruction_set": kernels.load().instruction_set(),
+        "caches": _caches(),
+        "memory_gib": round(cores.memory_total() / 2**30, 1),
+        "huge_pages": _page_policy(),
+        "load": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+        "mgg": __version__,
+    }
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _caches() -> str:
+    """Sizes of the first core's data caches, "L1 48K, L2 2048K"; empty where the kernel does not tell."""
+    found = []
+    for entry in sorted(CACHES.glob("index*")):
+        kind, level, size = ((entry / name).read_text().strip() for name in ("type", "level", "size"))
+        if kind != "Instruction":
+            found.append(f"L{level} {size}")
+    return ", ".join(found)
+
+
+def _page_policy() -> str:
+    """always, madvise or never: what stands in brackets."""
+    try:
+        return PAGE_POLICY.read_text().partition("[")[2].partition("]")[0]
+    except OSError:
+        return "unknown"

@@ -1,0 +1,309 @@
+"""`mgg bench huge --device cuda`: a layer over a table of features as large as ogbn-papers100M's, on one GPU.
+
+111 million rows of 128 float32 values times a matrix [128, 16], and sums of the result over 1.6 billion edges, all of
+it drawn on the device (drawn_graph.py). The plan names the indices where they lie (``Plan.of_csr``); the host sees
+their offsets, from which it makes tasks. Sums are compared with float64 on a sample of rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....errors import InputError
+from ....plan import launch
+from ....plan.layout import RowFormat
+from ....runtime import cores
+from ....runtime.backends.base import Options as BackendOptions
+from ....runtime.backends.cuda.context import THREADS
+from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY, DeviceBackend
+from ....runtime.backends.cuda.memory import TorchMemory
+from ....runtime.backends.simulated import World
+from ..aggregate.gpu_baselines import FLOOR_EDGES
+from ..harness import document, timing
+from ..harness.document import Options, Sheet, cell
+from ..harness.gpu import Call, Stage
+from . import random_graph
+from .random_graph import DrawnGraph
+
+PLAN_ROW_BYTES = 24 + 24 + 4  # a task, a segment and a degree
+MULTIPLIED = 1 << 22  # rows at once
+SAMPLE = 1024  # rows whose sums are compared
+FLOAT = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is asked for. features, width: values of a row before and after the transform."""
+
+    rows: int
+    edges: int
+    features: int
+    width: int
+    distribution: str
+    seed: int
+
+    @property
+    def format(self) -> RowFormat:
+        """Format of the rows that are summed."""
+        return RowFormat(FLOAT, self.width)
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the table of features."""
+        return self.rows * self.features * FLOAT.itemsize
+
+    @property
+    def needed(self) -> dict[str, int]:
+        """Bytes on the device, by purpose. The plan's are those of a graph without hubs; their parts add a little."""
+        return {
+            "features": self.table_bytes,
+            "rows": 2 * self.rows * self.format.row_bytes,
+            "indices": 4 * self.edges,
+            "plan": PLAN_ROW_BYTES * self.rows,
+            "drawing": 8 * (self.rows + 1) + random_graph.block_bytes(max(self.rows, self.edges)),
+        }
+
+    @property
+    def host_needed(self) -> int:
+        """Bytes on the host: offsets, and the plan while it is made."""
+        return (8 + 2 * PLAN_ROW_BYTES) * self.rows
+
+    @property
+    def transform_bytes(self) -> int:
+        """Each row read and written."""
+        return self.table_bytes + self.rows * self.width * FLOAT.itemsize
+
+    @property
+    def sum_bytes(self) -> int:
+        """Each edge's row and index, each output and offset, as `mgg bench aggregate` counts them."""
+        row = self.width * FLOAT.itemsize
+        return self.edges * (row + 4) + self.rows * (row + 8)
+
+
+def free_bytes(stage: Stage) -> int:
+    """What the device has left for this process; where the host plays it, what that says it has."""
+    if not isinstance(stage.memory, TorchMemory):
+        return int(stage.module.limits()["memory_bytes"])
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0])
+
+
+def check_memory(size: Size, free: int, host_free: int) -> None:
+    """Raises InputError where either memory is too small, before anything is allocated."""
+    for needed, there, where in (
+        (sum(size.needed.values()), free, "the GPU"),
+        (size.host_needed, host_free, "the host"),
+    ):
+        if needed > there:
+            raise InputError(
+                f"{size.rows:,} rows of {size.features} features and {size.edges:,} edges take {needed:,} bytes of "
+                f"{where}'s memory, where {there:,} are free; give fewer --rows, --edges or --features"
+            )
+
+
+@dataclass
+class Step:
+    """What is timed, and the bytes that it must move."""
+
+    name: str
+    calls: Sequence[Call]
+    moved: int
+    ms: list[float] = field(default_factory=list)
+
+    def turn(self, stage: Stage) -> None:
+        """Once."""
+        self.ms.append(stage.clock.ms(self.calls) * len(self.calls))
+
+
+class Layer:
+    """A table of features, its transform, and its sums over a drawn graph, all on the device.
+
+    x: float32 [N, F]; weight: [F, D]; rows: Rows of D values; out: padded rows [N, D].
+    """
+
+    def __init__(self, stage: Stage, size: Size) -> None:
+        self.stage, self.size = stage, size
+        self.seconds: dict[str, float] = {}
+        self.graph: DrawnGraph = self._timed(
+            "graph",
+            lambda: random_graph.draw(stage, size.rows, size.edges, size.distribution, size.seed),
+        )
+        self.plan: Any = self._timed("plan", self._plan)
+        self.x, self.weight = self._timed("features", self._features)
+        options = BackendOptions(DEFAULT_GEOMETRY)
+        self.backend = DeviceBackend(0, World(1), options, stage.module, stage.memory)
+        self.rows = self.backend.rows(np.array([size.rows]), size.format, symmetric=False)
+        self.out = self.backend.padded(size.rows, size.format)
+
+    def _timed(self, name: str, made: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        result = made()
+        self.stage.memory.finish()
+        self.seconds[name] = time.perf_counter() - began
+        return result
+
+    def _plan(self) -> Any:
+        knobs = DEFAULT_GEOMETRY
+        at, part_edges = self.graph.indices.data_ptr(), launch.part_edges(knobs.ps, knobs.dist)
+        return self.stage.module.Plan.of_csr(self.graph.indptr, at, self.size.rows, part_edges)
+
+    def _features(self) -> tuple[Any, Any]:
+        """Normally distributed values. What torch draws depends on the device."""
+        import torch
+
+        size, stage = self.size, self.stage
+        x = stage.tensor(stage.memory.zeros(size.table_bytes)).view(torch.float32).reshape(-1, size.features)
+        generator = torch.Generator(x.device).manual_seed(size.seed)
+        for low, high in random_graph.blocks(size.rows, MULTIPLIED):
+            x[low:high].normal_(generator=generator)
+        weight = torch.empty(size.features, size.width, device=x.device).normal_(generator=generator)
+        return x, weight / size.features**0.5
+
+    def transform(self) -> None:
+        """rows = x weight."""
+        import torch
+
+        into = self.stage.tensor(self.rows.local)
+        for low, high in random_graph.blocks(self.size.rows, MULTIPLIED):
+            torch.mm(self.x[low:high], self.weight, out=into[low:high])
+
+    def steps(self) -> list[Step]:
+        """The transform, the sums, both, and the gather floor: the same rows read in the same order."""
+        size, module, memory = self.size, self.stage.module, self.stage.memory
+        knobs, limits = self.backend.geometry, self.backend.limits
+        pieces = self.graph.pieces(knobs.ps)
+        made = launch.direct(
+            pieces, 0, size.format, ps=knobs.ps, dist=knobs.dist, wpb=knobs.wpb, limits=limits
+        )
+        rows = module.Rows(self.rows.addresses, size.width)
+        total = module.Sum("sum", 0, memory.address(self.out), 0, 0, False)
+        sums = partial(self.plan.aggregate_float32, rows, total, self.backend.geometry_of(made))
+        workers = -(-size.edges // FLOOR_EDGES)
+        blocks = -(-workers * made.lanes // THREADS)
+        grid = module.Geometry(made.lanes, 1, blocks, THREADS, 0, memory.stream())
+        indices, first = self.graph.indices.data_ptr(), int(self.rows.addresses[0])
+        floor = partial(module.gather_floor, indices, size.edges, first, size.format.row_bytes, 0, grid)
+        return [
+            Step("transform", [self.transform], size.transform_bytes),
+            Step("sums", [sums], size.sum_bytes),
+            Step("both", [self.transform, sums], size.transform_bytes + size.sum_bytes),
+            Step("gather floor", [floor], size.edges * (size.width * FLOAT.itemsize + 4)),
+        ]
+
+    def check(self) -> dict[str, int]:
+        """Compare transforms and sums with float64 on a sample of rows, the one with most edges among them.
+
+        Raises AssertionError for one that is further off than rounding allows.
+        """
+        import torch
+
+        rng, size = np.random.default_rng(self.size.seed), self.size
+        degree = np.diff(self.graph.indptr)
+        picked = np.unique([int(degree.argmax()), *rng.integers(size.rows, size=SAMPLE).tolist()])
+        rows, out = self.stage.tensor(self.rows.local), self.stage.tensor(self.out)
+        eps = torch.finfo(torch.float32).eps
+        for row in picked.tolist():
+            low, high = self.graph.indptr[row : row + 2].tolist()
+            x, terms = self.x[row].double(), rows[self.graph.indices[low:high].long()].double()
+            weight = self.weight.double()
+            rounding = eps * size.features**0.5 * (x.abs() @ weight.abs())
+            near(f"row {row}, transformed", rows[row], x @ weight, rounding)
+            near(f"sum of row {row}", out[row], terms.sum(0), eps * (high - low) ** 0.5 * terms.abs().sum(0))
+        return {"rows": len(picked), "most_edges": int(degree.max())}
+
+
+def near(what: str, found: Any, right: Any, limit: Any) -> None:
+    """Raises AssertionError where a value is further from the right one than the limit."""
+    wrong = len(right) - int(((found.double() - right).abs() <= limit).sum())
+    if wrong:
+        raise AssertionError(f"{what}: {wrong} of {len(right)} values differ from float64")
+
+
+def run_huge(*, turns: int, json: Path | None, table: Path | None, **size: Any) -> int:
+    """Check what was named on the command line, and measure. Raises InputError."""
+    options = Options("none", None, 0, turns, "", json, table, None)
+    options.check()
+    document.refuse_ranks()
+    process_huge(Size(**size), options)
+    return 0
+
+
+def process_huge(size: Size, options: Options, stage: Stage | None = None) -> Layer:
+    """Measure, print and write. Raises InputError where there is no GPU, no GPU kernels, or too little memory."""
+    stage = stage or Stage.gpu()
+    free = free_bytes(stage)
+    check_memory(size, free, cores.memory_available())
+    found = document.begin("huge", options.threads, options.turns)
+    found["device"] = stage.module.limits()
+    found["copy_gb_per_s"] = copy = stage.copy_gb_per_s()
+    release(stage)
+    layer = Layer(stage, size)
+    steps = layer.steps()
+    for step in steps:
+        stage.clock.ms(step.calls)
+    for _ in range(options.turns):  # A B C, A B C, ...
+        for step in steps:
+            step.turn(stage)
+    found |= asdict(size) | {"seconds": layer.seconds, "checked": layer.check()}
+    found["bytes"] = size.needed | {"free": free, "taken": free - free_bytes(stage)}
+    found["cases"] = [case_of(step, copy) for step in steps]
+    made = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in layer.seconds.items())
+    found["notes"] += [
+        f"{size.rows:,} rows of {size.features} float32 values, {size.edges:,} edges, {size.distribution}, "
+        f"{found['checked']['most_edges']:,} of them for one row; seed {size.seed}",
+        f"made before, with allocation: {made}; {found['checked']['rows']:,} rows are those of float64 to rounding",
+    ]
+    document.finish(found, sheets(found), options)
+    return layer
+
+
+def release(stage: Stage) -> None:
+    """Give back what torch keeps for later: the plan's memory is not torch's."""
+    if isinstance(stage.memory, TorchMemory):
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+def case_of(step: Step, copy: float) -> dict[str, Any]:
+    """A step's times, and what they say."""
+    spread = timing.spread(step.ms)
+    rate = step.moved / spread["median"] / 1e6
+    return {
+        "name": step.name,
+        "ms": spread,
+        "bytes": step.moved,
+        "gb_per_s": rate,
+        "of_copy": rate / copy,
+        "copy_ms": step.moved / copy / 1e6,
+    }
+
+
+def sheets(found: dict[str, Any]) -> list[Sheet]:
+    """Times, and memory."""
+    times = [
+        [
+            case["name"],
+            cell(case["ms"], 3),
+            f"{case['bytes'] / 1e9:,.1f}",
+            f"{case['copy_ms']:.3f}",
+            f"{case['gb_per_s']:,.0f}",
+            f"{case['of_copy']:.2f}",
+        ]
+        for case in found["cases"]
+    ]
+    copy = found["copy_gb_per_s"]
+    columns = ["", "ms, median (min .. max)", "moved, GB", f"ms at {copy:,.0f} GB/s", "GB/s", "of copying"]
+    memory = [[name, f"{size / 1e9:,.2f}"] for name, size in found["bytes"].items()]
+    return [
+        Sheet(f"a layer, {found['features']} to {found['width']} values a row", columns, times),
+        Sheet("memory of the device", ["for", "GB"], memory),
+    ]

@@ -1,0 +1,235 @@
+"""`mgg bench overlap --device cuda`: how much of fetching remote rows hides behind sums, in kernels on one GPU.
+
+One process plays two PEs. The first sums; the second owns a share of the rows, which lie in page-locked memory of the
+host: the link to the host plays a slow one between GPUs. What the parts of a way take is measured without the other:
+sums by the direct kernel over rows that all lie on the GPU (`sum`), and the transfer by the way's own kernel over a
+plan with nothing else to do (`moves`; `get` fetches nothing without edges, so that it sums its remote rows there too).
+`near` is the whole way with all rows on the GPU. What is hidden follows from that (`plan.overlap`).
+
+Beside the pipelined transfers stand those that MGG is compared with: `bulk` (all rows arrive, then sums), `direct`
+(loads through pointers), and `managed`: pages move to the GPU as they are touched, and back to the host between turns.
+If asked for, too: `ring` (whole partitions, passed on), and gets without neighbour partitions (`get-whole`), asked for
+when they are needed (`get-late`), by single threads (`get-thread`) or by whole blocks (`get-block`), or one row an edge
+without anything of MGG (`get-plain`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....data.graph import Graph
+from ....errors import InputError
+from ....plan.layout import RowFormat
+from ....plan.overlap import hidden_share
+from ..harness import document, graphs, timing
+from ..harness.document import Options, Sheet, cell
+from ..harness.gpu import Stage
+from . import plot
+from .gpu_transfers import ABLATIONS, Subject
+
+WAYS = ("halo", "get", "bulk", "direct", "managed")
+HIDES = ("halo", "get")  # what has parts
+SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+GRAPH, WIDTH = "uniform:20:16", 128
+NOT_SEEN = np.iinfo(np.uint64).max
+
+
+def measure(
+    stage: Stage, graph: Graph, share: float, format: RowFormat, ways: Sequence[str], turns: int
+) -> dict[str, Any]:
+    """One row of the result. Raises AssertionError where ways differ in their sums."""
+    subject = Subject(stage, graph, share, format)
+    plan, row = subject.plans[0], format.dim * format.dtype.itemsize
+    hides = [name for name in HIDES if name in ways and plan.remote_edges]
+    whole = {name: subject.way(name) for name in ways}
+    runs = {"sum": subject.sums()} | whole
+    runs |= {f"{name} moves": subject.moving(name) for name in hides}
+    runs |= {f"{name} near": subject.way(name, near=True) for name in hides}
+    for run in runs.values():
+        stage.clock.ms([run.call])
+    for _ in range(turns):  # A B C, A B C, ...
+        for run in runs.values():
+            run.turn()
+    for name, run in whole.items():
+        if count := subject.wrong(run):
+            raise AssertionError(f"{name}: {count} sums differ from those of rows on the GPU")
+    spreads = {name: timing.spread(run.ms) for name, run in runs.items()}
+    return {
+        "share": share,
+        "local_edges": plan.local_edges,
+        "remote_edges": plan.remote_edges,
+        "halo_rows": len(plan.halo),
+        "bytes": {name: row * (len(plan.halo) if name != "get" else plan.remote_edges) for name in HIDES},
+        "ms": spreads,
+        "balance": {name: spreads[f"{name} moves"]["median"] / spreads["sum"]["median"] for name in hides},
+        "hidden_share": {name: hidden(spreads, name) for name in hides},
+        "over_direct": {
+            name: spreads[name]["median"] / spreads["direct"]["median"]
+            for name in HIDES
+            if name in ways and "direct" in ways
+        },
+    }
+
+
+def hidden(ms: dict[str, Any], name: str) -> float:
+    """The hidden share, of medians."""
+    return hidden_share(*(ms[each]["median"] for each in ("sum", f"{name} moves", name)))
+
+
+def timeline(stage: Stage, graph: Graph, share: float, format: RowFormat) -> dict[str, Any]:
+    """One call of the halo with time stamps, in microseconds since the first.
+
+    pushes: [began, packed] of each chunk, which is signalled then; arrivals: when the first worker saw it; blocks:
+    of the PE that sums, [began, has taken the last work, ended].
+    """
+    way = Subject(stage, graph, share, format).way("halo")
+    way.call()
+    owner, sums = way.backends[1].halo(way.plans[1]), way.backends[0].halo(way.plans[0])
+    blocks = way.backends[0].launch(way.plans[0], format).blocks
+    chunks = owner.pushes(way.backends[1], way.plans[1], format.row_bytes)
+    taken = {
+        "pushes": stage.memory.uploaded(np.zeros((chunks, 2), np.int64)),
+        "arrivals": stage.memory.uploaded(np.full(chunks, NOT_SEEN).view(np.int64)),
+        "blocks": stage.memory.uploaded(np.zeros((blocks, 4), np.int64)),
+    }
+    address = {name: stage.memory.address(array) for name, array in taken.items()}
+    owner.stamps = (0, address["pushes"], 0)
+    sums.stamps = (address["blocks"], 0, address["arrivals"])
+    stage.clock.ms([way.call])
+    found: dict[str, NDArray[Any]] = {
+        name: stage.tensor(array).cpu().numpy().view(np.uint64) for name, array in taken.items()
+    }
+    found["blocks"] = found["blocks"][:, [0, 2, 3]]
+    first = min(int(each.min()) for each in found.values())
+    return {
+        "share": share,
+        "chunk_bytes": way.backends[1].chunk_bytes,
+        **{name: ((each - first) / 1e3).tolist() for name, each in found.items()},
+    }
+
+
+def shares_of(text: str | None) -> list[float]:
+    """The shares named on the command line. Raises InputError for what is none."""
+    try:
+        found = [float(word) for word in text.split(",")] if text else list(SHARES)
+    except ValueError:
+        found = [-1.0]
+    if not all(0 <= each < 1 for each in found):
+        raise InputError(f"--shares: {text!r}; expected numbers from 0 to less than 1, as 0,0.05,0.1")
+    return sorted(set(found))
+
+
+def run_overlap(
+    graph: str | None,
+    *,
+    width: int | None,
+    ways: str | None,
+    backend: str,
+    threads: int,
+    turns: int,
+    shares: str | None,
+    json: Path | None,
+    table: Path | None,
+    plot: Path | None,
+) -> int:
+    """Check what was named on the command line, and measure. Raises InputError."""
+    if threads or backend != "auto":
+        raise InputError(f"--{'threads' if threads else 'backend'} has no meaning with --device cuda")
+    chosen = [word.strip() for word in (ways or ",".join(WAYS)).split(",")]
+    if unknown := [word for word in chosen if word not in ABLATIONS]:
+        raise InputError(f"--ways: {unknown[0]!r}; expected {', '.join(ABLATIONS)}")
+    options = Options("none", None, 0, turns, "", json, table, plot)
+    name, far = graph or GRAPH, shares_of(shares)
+    options.check()
+    document.refuse_ranks()
+    graphs.check(name)
+    process_device_overlap(name, width=width or WIDTH, shares=far, ways=chosen, options=options)
+    return 0
+
+
+def process_device_overlap(
+    name: str,
+    *,
+    width: int,
+    shares: Sequence[float],
+    ways: Sequence[str],
+    options: Options,
+    stage: Stage | None = None,
+) -> None:
+    """Measure, print and write. Raises InputError where there is no GPU, or no GPU kernels."""
+    stage = stage or Stage.gpu()
+    graph, format = graphs.read(name), RowFormat(np.dtype(np.float32), width)
+    found = document.begin("device-overlap", options.threads, options.turns)
+    found["device"] = stage.module.limits()
+    found["copy_gb_per_s"] = stage.copy_gb_per_s()
+    found |= {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges, "width": width}
+    found["cases"] = [measure(stage, graph, share, format, ways, options.turns) for share in shares]
+    for way in HIDES:
+        if (share := balanced(found["cases"], way)) is not None:
+            found["cases"].append(measure(stage, graph, share, format, ways, options.turns))
+    found["cases"].sort(key=lambda case: case["share"])
+    found["balance"] = {}
+    for way in HIDES:
+        at = [case for case in found["cases"] if way in case["balance"]]
+        if at:
+            case = min(at, key=lambda case: abs(np.log(case["balance"][way])))
+            kept = {
+                "share": case["share"],
+                "ratio": case["balance"][way],
+                "hidden": case["hidden_share"][way],
+            }
+            found["balance"][way] = kept
+            found["notes"].append(
+                f"{way}: at a remote share of {kept['share']:.3g} the transfer takes {kept['ratio']:.2f} times the "
+                f"sums' time, and {kept['hidden']:.2f} of the shorter one is hidden"
+            )
+    if "halo" in found["balance"]:
+        found["timeline"] = timeline(stage, graph, found["balance"]["halo"]["share"], format)
+    document.finish(found, sheets(found), options, plot.draw)
+
+
+def balanced(cases: Sequence[dict[str, Any]], name: str) -> float | None:
+    """The share, between those measured, at which a transfer should take as long as the sums; None: at none of them."""
+    known = sorted((case["share"], case["balance"][name]) for case in cases if name in case["balance"])
+    for (low, below), (high, above) in itertools.pairwise(known):
+        if below < 1 < above:
+            part = np.log(1 / below) / np.log(above / below)
+            return float(np.exp(np.log(low) + part * np.log(high / low)))
+    return None
+
+
+def sheets(found: dict[str, Any]) -> list[Sheet]:
+    """Times, and what is hidden."""
+    cases = found["cases"]
+    names = list(dict.fromkeys(name for case in reversed(cases) for name in case["ms"]))
+    hides = [name for name in HIDES if name in names]
+    times, says = [], []
+    for case in cases:
+        ms, share = case["ms"], f"{case['share']:.3g}"
+        times.append([share, *(cell(ms[name], 3) if name in ms else "-" for name in names)])
+        counts = [f"{case['halo_rows']:,}", f"{case['remote_edges']:,}"]
+        there = [name for name in hides if name in case["hidden_share"]]
+        rates = {name: case["bytes"][name] / ms[f"{name} moves"]["median"] / 1e6 for name in there}
+        for values, places in (
+            (rates, 1),
+            (case["balance"], 2),
+            (case["hidden_share"], 2),
+            (case["over_direct"], 2),
+        ):
+            counts += [f"{values[name]:.{places}f}" if name in values else "-" for name in hides]
+        says.append([share, *counts])
+    kinds = ("{}, GB/s", "{} moves / sum", "{} hides", "{} / direct")
+    columns = [kind.format(name) for kind in kinds for name in hides]
+    title = f"{found['graph']}, float32 x {found['width']}: ms, median (min .. max)"
+    return [
+        Sheet(title, ["remote share", *names], times),
+        Sheet(
+            "what crosses, and how much of it is hidden", ["remote share", "rows", "edges", *columns], says
+        ),
+    ]

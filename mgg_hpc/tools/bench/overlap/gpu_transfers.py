@@ -1,0 +1,174 @@
+"""The ways of fetching and summing that `mgg bench overlap --device cuda` times, whole and in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ....data.graph import Graph
+from ....plan import halo, halo_schedule, workload
+from ....plan.layout import RowFormat
+from ....plan.overlap import moving_only
+from ....plan.workload import Plan
+from ....runtime.backends.base import Geometry, Rows
+from ....runtime.backends.base import Options as BackendOptions
+from ....runtime.backends.cuda import module
+from ....runtime.backends.cuda.ablation import Ablation
+from ....runtime.backends.cuda.kernels import DeviceBackend, default_geometry
+from ....runtime.backends.cuda.memory import ManagedMemory
+from ....runtime.backends.simulated import World
+from ..harness.gpu import Stage
+
+# MGG's schedules, and those that it is compared with.
+ABLATIONS = {
+    "halo": Ablation(),
+    "get": Ablation(),
+    "bulk": Ablation(bulk=True),
+    "direct": Ablation(),
+    "managed": Ablation(),
+    "ring": Ablation(),
+    "get-whole": Ablation(partition=False),
+    "get-late": Ablation(interleave=False),
+    "get-thread": Ablation(level="thread"),
+    "get-block": Ablation(level="block"),
+    "get-plain": Ablation(partition=False, interleave=False),  # and a row at a time
+}
+OWNER_SHARE = 0.125  # of the GPU's blocks, for the PE that only packs and pushes
+
+
+def cut(graph: Graph, share: float, ps: int) -> list[Plan]:
+    """Both PEs' plans: the first has all destinations, its own rows; the second the last ``share`` of the rows."""
+    own = graph.nodes - min(graph.nodes - 1, round(share * graph.nodes))
+    bounds = np.array([0, own, graph.nodes], dtype=np.int64)
+    edges = graph.indices[: graph.indptr[own]]
+    nothing = np.zeros(graph.nodes - own + 1, dtype=np.int64)
+    return [
+        workload.build(0, bounds, graph.indptr[: own + 1], edges, ps),
+        workload.build(1, bounds, nothing, edges[:0], ps),
+    ]
+
+
+@dataclass
+class Way:
+    """Two PEs that sum in one way, or do a part of it."""
+
+    name: str
+    stage: Stage
+    plans: Sequence[Plan]
+    rows: list[Rows]
+    backends: list[DeviceBackend]
+    out: Any
+    world: World
+    between: Callable[[], None] = lambda: None  # turns
+    ms: list[float] = field(default_factory=list)
+
+    def call(self) -> None:
+        """Once; on a GPU it is not waited for."""
+
+        def of(rank: int) -> Callable[[], None]:
+            out = self.out[: self.plans[rank].destinations]
+            return lambda: self.backends[rank].aggregate(
+                self.plans[rank], "copy", "sum", self.rows[rank], out
+            )
+
+        active = [rank for rank, plan in enumerate(self.plans) if rank == 0 or halo_schedule.crosses(plan)]
+        self.stage.together(self.world, [of(rank) for rank in active])
+
+    def turn(self) -> None:
+        """Once, timed."""
+        self.between()
+        self.ms.append(self.stage.clock.ms([self.call]))
+
+
+class Subject:
+    """A graph with a share of its rows far away."""
+
+    def __init__(self, stage: Stage, graph: Graph, share: float, format: RowFormat) -> None:
+        self.stage, self.format = stage, format
+        self.geometry = default_geometry(format, module.limits_of(stage.module))
+        self.plans = cut(graph, share, self.geometry.ps)
+        sums, owner = (plan for plan, _ in halo.of_all_ranks(self.plans, 1))
+        self.halos = [sums, moving_only(owner, edges=False)]
+        bounds = np.array([0, self.plans[0].destinations, graph.nodes])
+        sums, owner = (halo_schedule.ring(plan, bounds) for plan in self.plans)
+        self.rings = [sums, moving_only(owner, edges=False)]
+        self.counts = np.array([self.plans[0].destinations, graph.nodes - self.plans[0].destinations])
+        self.whole = workload.rectangular(
+            0,
+            graph.indptr[: self.plans[0].destinations + 1],
+            graph.indices[: self.plans[0].edges].astype(np.int32, copy=False),
+            graph.nodes,
+            self.geometry.ps,
+        )
+        random = np.random.default_rng(0)
+        self.x = random.standard_normal((graph.nodes, format.dim), dtype=np.float32).astype(format.dtype)
+        self.uploaded = stage.memory.uploaded(self.x)
+        backend = DeviceBackend(0, World(1), BackendOptions(self.geometry), stage.module, stage.memory)
+        self.out = backend.padded(self.plans[0].destinations, format)
+
+    def geometry_of(self, name: str) -> Geometry:
+        """A way's."""
+        return replace(self.geometry, ps=1, dist=1) if name == "get-plain" else self.geometry
+
+    def sums(self, name: str = "direct") -> Way:
+        """All rows on the GPU: what sums take by themselves. The same bits as those of a way of this name."""
+        ablation, options = (
+            Ablation(partition=ABLATIONS[name].partition),
+            BackendOptions(self.geometry_of(name)),
+        )
+        stage, world = self.stage, World(1)
+        backend = DeviceBackend(0, world, options, stage.module, stage.memory, ablation)
+        rows = backend.rows(np.array([len(self.x)]), self.format, symmetric=False)
+        rows.local[:] = self.uploaded
+        return Way(name, stage, [self.whole], [rows], [backend], self.out, world)
+
+    def way(self, name: str, plans: Sequence[Plan] | None = None, *, near: bool = False) -> Way:
+        """One of ABLATIONS, whole or over a part of its plan. near: all rows lie on the GPU."""
+        stage, world = self.stage, World(2)
+        memory = stage.memory if near else stage.slow["managed" if name == "managed" else "pinned"]
+        options = BackendOptions(self.geometry_of(name))
+        backends = [
+            DeviceBackend(rank, world, options, stage.module, stage.memory, ABLATIONS[name], table)
+            for rank, table in enumerate((stage.memory, memory))
+        ]
+        pushed = name in ("halo", "bulk", "ring")
+        if pushed:
+            backends[0].share, backends[1].share = 1 - OWNER_SHARE, OWNER_SHARE
+        rows = [each.rows(self.counts, self.format, symmetric=True) for each in backends]
+        for rank, part in enumerate((slice(0, self.counts[0]), slice(self.counts[0], None))):
+            rows[rank].local[:] = self.uploaded[part]
+        if plans is None and name == "ring":
+            plans = self.rings
+        elif plans is None:
+            transfer = "get" if name.startswith("get") else "direct"
+            plans = self.halos if pushed else [replace(plan, transfer=transfer) for plan in self.plans]
+        between: Callable[[], None] = lambda: None  # noqa: E731
+        if isinstance(memory, ManagedMemory):
+            moving, far = memory, rows[1].buffer
+
+            def between() -> None:
+                moving.to_host(far)
+
+        for backend, plan in zip(backends, plans, strict=True):
+            backend.prepare(plan, self.format)
+        for backend, plan, of in zip(backends, plans, rows, strict=True):
+            backend.ready(plan, of)
+        return Way(name, stage, plans, rows, backends, self.out, world, between)
+
+    def moving(self, name: str) -> Way:
+        """What fetching takes by itself: nothing is summed, or for `get` remote rows only."""
+        if name == "get":
+            return self.way(name, [replace(moving_only(p, edges=True), transfer="get") for p in self.plans])
+        return self.way(name, [moving_only(plan, edges=False) for plan in self.halos])
+
+    def wrong(self, way: Way) -> int:
+        """How many of its sums are not those of rows on the GPU, bit by bit."""
+        self.out[:] = float("nan")
+        way.between()
+        way.call()
+        found = way.stage.tensor(self.out).clone()
+        self.sums(way.name).call()
+        return int((found != way.stage.tensor(self.out)).sum())

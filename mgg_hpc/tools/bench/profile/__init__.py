@@ -1,0 +1,1 @@
+"""Counters of a GPU for each kernel, by Nsight Compute."""

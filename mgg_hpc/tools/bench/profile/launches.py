@@ -1,0 +1,172 @@
+"""What `mgg bench profile` looks at: each kernel launched once to warm up, and once more between marks for a profiler.
+
+Run under Nsight Compute as ``python -m mgg_hpc.tools.bench.profile.launches REQUEST``, a JSON object; what was
+launched, and what it should cost, goes to the file that it names. A profiler takes kernels one at a time: so the
+owner of remote rows has pushed them all before the halo's kernel begins, and what is seen is its work without any
+waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....data.graph import Graph
+from ....errors import WRONG_INPUT, InputError
+from ....plan import workload
+from ....plan.layout import SEGMENT, RowFormat
+from ....plan.workload import Plan
+from ....runtime.backends.cuda.kernels import DeviceBackend
+from ..aggregate import gpu_baselines
+from ..harness import graphs
+from ..harness.gpu import Call, Stage, problem_of
+from ..overlap.gpu_transfers import Subject
+
+# The kernels of each way of reaching rows.
+FUNCTIONS = {
+    "local": "aggregate_direct",
+    "direct": "aggregate_direct",
+    "get": "aggregate_get",
+    "halo": "aggregate_halo",
+    "floor": "gather_floor",
+}
+SHARE = 0.3  # of rows that the second PE owns, where there is one
+TASK_BYTES = 24  # of a Block (cuda/include/mgg/schedule.h)
+DEGREE_BYTES = INDEX_BYTES = 4
+FLOOR = 1  # of the gather floors, the one of blocks of 256 threads
+
+Marks = Callable[[], AbstractContextManager[Any]]
+
+
+def cuda_marks() -> AbstractContextManager[Any]:
+    """What is launched inside is profiled."""
+    import torch
+
+    profile: AbstractContextManager[Any] = torch.cuda.profiler.profile()
+    return profile
+
+
+def bytes_of(edges: int, rows: int, row_bytes: int, beside: int) -> dict[str, int]:
+    """What a kernel must move: `edges` of one row each, ``rows`` different ones among them, and ``beside``.
+
+    second_cache: each edge's row and index; what multiprocessors ask of it if their own caches hold nothing.
+    memory_least, memory_most: if the second cache holds everything once it was read, and nothing.
+    """
+    indices = edges * INDEX_BYTES + beside
+    whole = edges * row_bytes + indices
+    return {"second_cache": whole, "memory_least": rows * row_bytes + indices, "memory_most": whole}
+
+
+def model_of(backend: DeviceBackend, plan: Plan, format: RowFormat, sources: Any) -> dict[str, Any]:
+    """What an aggregation should cost: its launch by MGG's equations, and bytes. sources: of its edges."""
+    launch, row_bytes = backend.launch(plan, format), format.row_bytes
+    tasks = int(backend.native_plan(plan).tasks)
+    pieces = max(tasks, len(np.unique(plan.segments[["chunk", "destination"]])))
+    beside = tasks * TASK_BYTES + pieces * SEGMENT.itemsize + plan.destinations * (row_bytes + DEGREE_BYTES)
+    threads = backend.limits.threads_per_multiprocessor
+    return {
+        "launch": asdict(launch),
+        "occupancy": min(1.0, launch.resident * launch.threads / threads),
+        "grid": [launch.blocks, launch.threads],
+        "bytes": bytes_of(plan.edges, len(np.unique(sources)), row_bytes, beside),
+    }
+
+
+Launches = tuple[dict[str, Any], list[Call]]  # what the last one should cost
+
+
+class Launcher:
+    """The launches of each way of reaching rows of one width."""
+
+    def __init__(self, stage: Stage, graph: Graph, width: int) -> None:
+        self.graph = graph
+        self.problem = problem_of(stage, graph, "float32", width, None)
+        self.subject = Subject(stage, graph, SHARE, self.problem.format)
+
+    def of(self, name: str) -> Launches:
+        """A key of FUNCTIONS."""
+        return getattr(self, name)() if name in ("local", "floor") else self.way(name)
+
+    def local(self) -> Launches:
+        """Launch a kernel over local rows as `mgg bench aggregate` does."""
+        problem, graph = self.problem, self.graph
+        backend, rows, out = problem.backend, problem.sources[0], problem.outputs[0]
+        bounds = np.array([0, graph.nodes])
+        plan = workload.build(0, bounds, graph.indptr, graph.indices, backend.geometry.ps)
+        cost = model_of(backend, plan, problem.format, graph.indices)
+        return cost, [partial(backend.aggregate, plan, "copy", "sum", rows, out)]
+
+    def floor(self) -> Launches:
+        """The gather floor: no outputs, and nothing that says whose an edge is."""
+        problem, floor = self.problem, gpu_baselines.floors(self.problem)[FLOOR]
+        used = len(np.unique(self.graph.indices))
+        moved = bytes_of(self.graph.edges, used, problem.format.row_bytes, 0)
+
+        def call() -> None:
+            assert floor.kept  # what it reads by address
+            floor.calls[0]()
+
+        return {"launch": None, "occupancy": None, "grid": None, "bytes": moved}, [call]
+
+    def way(self, name: str) -> Launches:
+        """The first PE's kernel; before it the owner's, where that one pushes."""
+        way = self.subject.way(name, near=True)
+
+        def of(rank: int) -> Call:
+            out = way.out[: way.plans[rank].destinations]
+            return partial(way.backends[rank].aggregate, way.plans[rank], "copy", "sum", way.rows[rank], out)
+
+        sources = self.graph.indices[: way.plans[0].edges]
+        cost = model_of(way.backends[0], way.plans[0], self.subject.format, sources)
+        return cost, [of(1), of(0)] if name == "halo" else [of(0)]
+
+
+def launch_all(
+    stage: Stage, graph: Graph, widths: Sequence[int], transfers: Sequence[str], marks: Marks = cuda_marks
+) -> dict[str, Any]:
+    """Launch each kernel for rows of each width. What was launched, in this order: cases, and what runs them."""
+    found: dict[str, Any] = {
+        "device": stage.module.limits(),
+        "copy_gb_per_s": stage.copy_gb_per_s(),
+        "graph": graph.name,
+        "nodes": graph.nodes,
+        "edges": graph.edges,
+        "share": SHARE,
+        "cases": [],
+    }
+    for width in widths:
+        launcher = Launcher(stage, graph, width)
+        for name in transfers:
+            cost, calls = launcher.of(name)
+            for call in (*calls, *calls[:-1]):
+                call()
+            stage.memory.finish()
+            with marks():
+                calls[-1]()
+                stage.memory.finish()
+            found["cases"].append({"name": name, "function": FUNCTIONS[name], "width": width, **cost})
+    return found
+
+
+def main(request: str, stage: Stage | None = None, marks: Marks = cuda_marks) -> int:
+    """Launch what is asked for. An error that the user can mend goes to the file too."""
+    asked = json.loads(request)
+    try:
+        graph = graphs.read(asked["graph"])
+        found = launch_all(stage or Stage.gpu(), graph, asked["widths"], asked["transfers"], marks)
+    except InputError as error:
+        found = {"failed": str(error)}
+    Path(asked["file"]).write_text(json.dumps(found))
+    return WRONG_INPUT if "failed" in found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Kernels over a grid of ps, dist and wpb."""

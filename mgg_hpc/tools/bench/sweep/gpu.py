@@ -1,0 +1,343 @@
+"""`mgg bench sweep --device cuda`: our kernels over a grid of (ps, dist, wpb), beside what the model says of each.
+
+Settings of one ps and dist take turns, with the default one of each transfer among them, whose time each one's is
+divided by, turn by turn: groups are measured one after another, and so compare. First comes every other value of each
+knob, then the neighbours of the best until it has no better one, then what is left: a run that ends early has a whole
+coarse map. All sums are compared with SciPy's before anything is timed. With a share of rows that is far away, a second
+PE owns them, as in `mgg bench overlap`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ....data.graph import Graph
+from ....errors import InputError
+from ....plan.layout import RowFormat
+from ..aggregate import gpu as aggregate_gpu
+from ..harness import document, gpu, graphs, timing
+from ..harness.document import Options, Sheet, cell
+from ..harness.gpu import Stage
+from . import plot
+from .settings import Alone, Apart, Run, Runs, Setting
+
+KNOBS = {"ps": (1, 2, 4, 8, 16, 32), "dist": (1, 2, 4, 8, 16), "wpb": (1, 2, 4, 6, 8, 12, 16)}
+TRANSFERS = ("direct", "get", "halo")
+DTYPES = ("float32", "bfloat16", "float16")
+GRAPH, WIDTH = "uniform:20:16", 128
+SHOWN = 5  # best settings of each transfer, in tables
+LARGEST_KNOB = 1024
+
+Step = Callable[[], None]
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Step]:
+    """A bar on stderr, where that is a terminal; the step to call after each of ``total``."""
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
+
+
+@dataclass
+class Sweep:
+    """What is measured, and what has been: cells[s] as in the JSON, "refused" where the GPU cannot hold it.
+
+    expected, limit: float32 [destinations, dim] in the stage's memory, sums and how far right ones may lie apart.
+    """
+
+    runs: Runs
+    transfers: Sequence[str]
+    knobs: Mapping[str, Sequence[int]]
+    turns: int
+    deadline: float
+    expected: Any
+    limit: Any
+    cells: dict[Setting, dict[str, Any]] = field(default_factory=dict)
+    defaults: dict[str, Run] = field(default_factory=dict)
+
+    def on(self, transfer: str, *values: Sequence[int]) -> list[Setting]:
+        """The settings of a transfer with these values of ps, dist and wpb."""
+        return [Setting(transfer, *knobs) for knobs in itertools.product(*values)]
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self.deadline
+
+    def checked(self, setting: Setting) -> Run:
+        """A run that sums what SciPy does. Raises InputError for too large a block, AssertionError for other sums."""
+        run = self.runs.run(setting)
+        run.out[:] = float("nan")
+        self.runs.stage.clock.ms(run.calls)
+        found = run.out.astype(np.float32) if isinstance(run.out, np.ndarray) else run.out.float()
+        if count := int((~(abs(found - self.expected) <= self.limit)).sum()):
+            raise AssertionError(f"{setting}: {count} sums differ from SciPy's")
+        return run
+
+    def begin(self) -> None:
+        """Make the runs that all others are compared with."""
+        for transfer in self.transfers:
+            self.defaults[transfer] = self.checked(self.runs.default(transfer))
+        self._turn(self.defaults.values())
+
+    def measure(self, what: str, settings: Sequence[Setting], *, whole: bool = False) -> None:
+        """Those not measured yet. whole: all of them, with a turn each at least, though the time be up."""
+        left = self.unknown(settings)
+        groups: dict[tuple[int, int], list[Setting]] = {}
+        for setting in left:
+            groups.setdefault((setting.ps, setting.dist), []).append(setting)
+        with progress(what, len(left)) as step:
+            for group in groups.values():
+                if self.late and not whole:
+                    return
+                self._take_turns(group, step)
+
+    def _turn(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            run.ms.append(self.runs.stage.clock.ms(run.calls))
+
+    def _take_turns(self, group: Sequence[Setting], step: Step) -> None:
+        there = []
+        for setting in group:
+            try:
+                there.append(self.checked(setting))
+            except InputError as error:
+                self.cells[setting] = {"refused": str(error)}
+                step()
+        before = {transfer: len(run.ms) for transfer, run in self.defaults.items()}
+        for turn in range(self.turns if there else 0):  # A B C, A B C, ...
+            if turn and self.late:
+                break
+            self._turn((*self.defaults.values(), *there))
+        for run in there:
+            default = self.defaults[run.setting.transfer].ms[before[run.setting.transfer] :]
+            self.cells[run.setting] = self.cell(run, timing.ratios(run.ms, default))
+            step()
+        self.runs.drop({run.setting.cut for run in self.defaults.values()})
+        gpu.release()
+
+    def cell(self, run: Run, over_default: dict[str, float]) -> dict[str, Any]:
+        """What is kept of a setting."""
+        launched = {name: getattr(run.launched, name) for name in ("blocks", "resident")}
+        model = self.runs.model(run.setting)
+        return {
+            "ms": timing.spread(run.ms),
+            "over_default": over_default,
+            "model": model,
+            "launched": launched,
+        }
+
+    def finish(self) -> None:
+        """Keep the defaults too."""
+        for run in self.defaults.values():
+            self.cells[run.setting] = self.cell(run, dict.fromkeys(("min", "median", "max"), 1.0))
+
+    def over_default(self, transfer: str) -> dict[Setting, float]:
+        """Return the ratios of a transfer's settings so far to its default, which need not lie on the grid."""
+        found = {s: c["over_default"]["median"] for s, c in self.cells.items() if "ms" in c}
+        found |= {run.setting: 1.0 for run in self.defaults.values()}
+        return {setting: times for setting, times in found.items() if setting.transfer == transfer}
+
+    def fastest(self, transfer: str) -> Setting:
+        """The best so far."""
+        found = self.over_default(transfer)
+        return min(found, key=found.__getitem__)
+
+    def best(self, transfer: str) -> Setting | None:
+        """The best of the grid so far, whose neighbours are worth a look."""
+        found = self.over_default(transfer)
+        return min(filter(self.inside, found), key=found.__getitem__, default=None)
+
+    def inside(self, setting: Setting) -> bool:
+        """Whether a setting lies on the grid; the default need not."""
+        return all(getattr(setting, name) in values for name, values in self.knobs.items())
+
+    def unknown(self, settings: Sequence[Setting]) -> list[Setting]:
+        """Those not measured yet."""
+        default = {run.setting for run in self.defaults.values()}
+        return [each for each in settings if each not in self.cells and each not in default]
+
+    def coarse(self) -> list[Setting]:
+        """Every other value of each knob."""
+        values = [values[::2] for values in self.knobs.values()]
+        return [setting for transfer in self.transfers for setting in self.on(transfer, *values)]
+
+    def beside_best(self) -> list[Setting]:
+        """The neighbours of each transfer's best setting that are not measured yet."""
+        found = []
+        for transfer in self.transfers:
+            if (best := self.best(transfer)) is None:
+                continue
+            near = []
+            for name, values in self.knobs.items():
+                at = values.index(getattr(best, name))
+                near.append(values[max(0, at - 1) : at + 2])
+            found += self.unknown(self.on(transfer, *near))
+        return found
+
+    def run(self) -> None:
+        """All of it, or as much as there is time for."""
+        self.begin()
+        self.measure("coarse", self.coarse(), whole=True)
+        while not self.late and (beside := self.beside_best()):
+            self.measure("around the best", beside)
+        everything = [s for transfer in self.transfers for s in self.on(transfer, *self.knobs.values())]
+        self.measure("the rest", everything)
+        self.finish()
+
+
+def numbers_of(option: str, text: str | None, default: Sequence[int]) -> list[int]:
+    """Ascending numbers of a comma-separated list. Raises InputError for anything else."""
+    words = [word.strip() for word in text.split(",")] if text else [str(each) for each in default]
+    if not all(word.isdigit() and 1 <= int(word) <= LARGEST_KNOB for word in words):
+        raise InputError(
+            f"--{option} {text}: expected numbers of 1 .. {LARGEST_KNOB}, as {default[0]},{default[1]}"
+        )
+    return sorted({int(word) for word in words})
+
+
+def run_sweep(
+    graph: str | None,
+    *,
+    width: int,
+    dtype: str,
+    transfer: str,
+    share: float,
+    seconds: float,
+    turns: int,
+    json: Path | None,
+    table: Path | None,
+    plot: Path | None,
+    **knobs: str | None,
+) -> int:
+    """Check what was named on the command line, and measure. Raises InputError."""
+    grid = {name: numbers_of(name, knobs[name], values) for name, values in KNOBS.items()}
+    transfers = list(dict.fromkeys(word.strip() for word in transfer.split(",")))
+    if unknown := [word for word in transfers if word not in TRANSFERS]:
+        raise InputError(f"--transfer {transfer}: {unknown[0]!r} is not one of {', '.join(TRANSFERS)}")
+    options, name = Options("none", None, 0, turns, "", json, table, plot), graph or GRAPH
+    options.check()
+    document.refuse_ranks()
+    graphs.check(name)
+    format = RowFormat(np.dtype(dtype), width)
+    process_sweep(name, format, transfers, grid, share=share, seconds=seconds, options=options)
+    return 0
+
+
+def process_sweep(
+    name: str,
+    format: RowFormat,
+    transfers: Sequence[str],
+    knobs: Mapping[str, Sequence[int]],
+    *,
+    share: float,
+    seconds: float,
+    options: Options,
+    stage: Stage | None = None,
+) -> None:
+    """Measure for about so many seconds, print and write. Raises InputError without a GPU, or its kernels."""
+    stage = stage or Stage.gpu()
+    graph = graphs.read(name)
+    found = document.begin("sweep", options.threads, options.turns)
+    found["device"] = stage.module.limits()
+    found["copy_gb_per_s"] = stage.copy_gb_per_s()
+    found |= {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges}
+    found |= {"dtype": format.dtype.name, "width": format.dim, "share": share, "seconds": seconds}
+    found["knobs"] = {name: list(values) for name, values in knobs.items()}
+    sweep = swept(stage, graph, format, transfers, knobs, share, seconds, options.turns)
+    found["cells"] = [asdict(setting) | sweep.cells[setting] for setting in sorted(sweep.cells)]
+    found["transfers"] = {}
+    size = int(np.prod([len(values) for values in knobs.values()]))
+    for transfer in transfers:
+        best, default = sweep.fastest(transfer), sweep.defaults[transfer].setting
+        grid = [each for each in sweep.cells if each.transfer == transfer and sweep.inside(each)]
+        refused = sum("refused" in sweep.cells[each] for each in grid)
+        found["transfers"][transfer] = {
+            "best": asdict(best),
+            "default": asdict(default),
+            "measured": len(grid) - refused,
+            "refused": refused,
+        }
+        if len(grid) < size:
+            found["notes"].append(f"{transfer}: the time was up after {len(grid)} of {size} settings")
+    document.finish(found, sheets(found), options, plot.draw)
+
+
+def swept(
+    stage: Stage,
+    graph: Graph,
+    format: RowFormat,
+    transfers: Sequence[str],
+    knobs: Mapping[str, Sequence[int]],
+    share: float,
+    seconds: float,
+    turns: int,
+) -> Sweep:
+    """The measurements."""
+    ranks: Alone | Apart = Apart(stage, graph, format, share) if share else Alone(stage, graph, format)
+    own, upload = ranks.destinations, stage.memory.uploaded
+    expected = upload(aggregate_gpu.product(graph, ranks.x.astype(np.float32))[:own])
+    limit = upload(aggregate_gpu.allowed(graph, ranks.x)[:own])
+    deadline = time.monotonic() + seconds
+    sweep = Sweep(Runs(stage, ranks, format), transfers, knobs, turns, deadline, expected, limit)
+    sweep.run()
+    return sweep
+
+
+def sheets(found: dict[str, Any]) -> list[Sheet]:
+    """The best settings beside the default one; what the GPU cannot hold."""
+    cells, best = found["cells"], []
+    refused: dict[tuple[str, str], list[str]] = {}
+    for transfer, of in found["transfers"].items():
+        mine = [each for each in cells if each["transfer"] == transfer]
+        there = sorted((c for c in mine if "ms" in c), key=lambda c: c["over_default"]["median"])
+        default = next(c for c in there if of["default"].items() <= c.items())
+        shown = there[:SHOWN] + ([default] if default not in there[:SHOWN] else [])
+        for each in shown:
+            model = each["model"]
+            best.append(
+                [
+                    transfer + (" (default)" if each is default else ""),
+                    f"{each['ps']}, {each['dist']}, {each['wpb']}",
+                    cell(each["ms"], 3),
+                    cell(each["over_default"], 2),
+                    f"{model['warps']:,}",
+                    f"{model['blocks_per_multiprocessor']:,.1f}",
+                    f"{model['shared_bytes']:,}",
+                    f"{model['resident']}, {each['launched']['resident']}",
+                ]
+            )
+        for each in mine:
+            if "refused" in each:
+                knob = each["refused"].partition(" = ")[0]
+                refused.setdefault((transfer, knob), []).append(each["refused"])
+    title = f"{found['graph']}, {found['dtype']} x {found['width']}, a share of {found['share']:g} far away: "
+    columns = [
+        "ps, dist, wpb",
+        "ms",
+        "over the default",
+        "warps",
+        "blocks per SM",
+        "shared bytes",
+        "resident",
+    ]
+    made = [
+        Sheet(title + "the best settings; resident: by the model, and with registers", ["", *columns], best)
+    ]
+    if refused:
+        rows = [[transfer, str(len(why)), why[0]] for (transfer, _), why in refused.items()]
+        made.append(Sheet("what the GPU cannot hold", ["", "settings", "the first of them"], rows))
+    return made

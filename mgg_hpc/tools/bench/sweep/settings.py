@@ -1,0 +1,204 @@
+"""Our kernels at given knobs over the same rows: what `mgg bench sweep` times."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from ....data.graph import Graph
+from ....errors import InputError
+from ....plan import halo, halo_schedule, launch
+from ....plan.launch import Launch
+from ....plan.layout import RowFormat
+from ....plan.overlap import moving_only
+from ....plan.workload import Plan
+from ....runtime.backends.base import Geometry, Options, Rows
+from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY, DeviceBackend
+from ....runtime.backends.cuda.module import limits_of
+from ....runtime.backends.simulated import World
+from ..aggregate import gpu_alone
+from ..harness.gpu import Call, Stage, problem_of
+from ..overlap.gpu_transfers import OWNER_SHARE, cut
+
+Cut = tuple[str, int, int]  # transfer, ps, dist: what a plan on the GPU depends on
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """A kernel and its knobs."""
+
+    transfer: str
+    ps: int
+    dist: int
+    wpb: int
+
+    def __str__(self) -> str:
+        return f"{self.transfer} with ps {self.ps}, dist {self.dist}, wpb {self.wpb}"
+
+    @property
+    def cut(self) -> Cut:
+        """What settings share that differ in wpb only."""
+        return self.transfer, self.ps, self.dist
+
+
+@dataclass
+class Run:
+    """calls[i] sums over set i of rows; out: where the last one leaves its sums. launched: as the backend does it."""
+
+    setting: Setting
+    calls: Sequence[Call]
+    out: Any
+    launched: Launch
+    ms: list[float] = field(default_factory=list)
+
+
+class Ranks(Protocol):
+    """One or two PEs that this process plays. sets: each PE's rows, and where the first one's sums go.
+
+    x: [N, dim]. destinations: of the first PE.
+    """
+
+    x: np.ndarray
+    destinations: int
+    sets: list[tuple[list[Rows], Any]]
+
+    def plans(self, transfer: str, ps: int) -> list[Plan]:
+        """Return the plan of each PE."""
+
+    def backends(self, transfer: str, geometry: Geometry) -> tuple[World, list[DeviceBackend]]:
+        """Return the world of PEs and the backend of each."""
+
+
+class Alone:
+    """One PE, whose rows lie in several sets."""
+
+    def __init__(self, stage: Stage, graph: Graph, format: RowFormat) -> None:
+        self._problem = problem_of(stage, graph, format.dtype.name, format.dim, None)
+        self.x, self.destinations = self._problem.x, graph.nodes
+        pairs = zip(self._problem.sources, self._problem.outputs, strict=True)
+        self.sets: list[tuple[list[Rows], Any]] = [([rows], out) for rows, out in pairs]
+
+    def plans(self, transfer: str, ps: int) -> list[Plan]:
+        """See Ranks."""
+        return [gpu_alone.plan_of(self._problem.plan(ps), transfer)]
+
+    def backends(self, transfer: str, geometry: Geometry) -> tuple[World, list[DeviceBackend]]:
+        """See Ranks."""
+        return World(1), [gpu_alone.backend_of(self._problem.stage, transfer, geometry)]
+
+
+class Apart:
+    """Two PEs, the second of which owns the last ``share`` of the rows, in page-locked memory of the host.
+
+    Raises InputError where no edge comes from there.
+    """
+
+    def __init__(self, stage: Stage, graph: Graph, format: RowFormat, share: float) -> None:
+        self._stage, self._graph, self._share = stage, graph, share
+        self._cuts: dict[int, list[Plan]] = {}
+        random = np.random.default_rng(0)
+        self.x = random.standard_normal((graph.nodes, format.dim), dtype=np.float32).astype(format.dtype)
+        plan = self._cut(DEFAULT_GEOMETRY.ps)[0]
+        if not plan.remote_edges:
+            raise InputError(f"--share {share:g}: no edge of {graph.name} comes from there; expected more")
+        self.destinations = own = plan.destinations
+        _, backends = self.backends("direct", DEFAULT_GEOMETRY)
+        counts = np.array([own, graph.nodes - own])
+        rows = [each.rows(counts, format, symmetric=True) for each in backends]
+        for mine, part in zip(rows, (slice(0, own), slice(own, None)), strict=True):
+            mine.local[:] = stage.memory.uploaded(self.x[part])
+        self.sets: list[tuple[list[Rows], Any]] = [(rows, backends[0].padded(own, format))]
+
+    def _cut(self, ps: int) -> list[Plan]:
+        if ps not in self._cuts:
+            self._cuts[ps] = cut(self._graph, self._share, ps)
+        return self._cuts[ps]
+
+    def plans(self, transfer: str, ps: int) -> list[Plan]:
+        """See Ranks."""
+        if transfer != "halo":
+            return [replace(plan, transfer=transfer) for plan in self._cut(ps)]
+        sums, owner = (plan for plan, _ in halo.of_all_ranks(self._cut(ps), 1))
+        return [sums, moving_only(owner, edges=False)]
+
+    def backends(self, transfer: str, geometry: Geometry) -> tuple[World, list[DeviceBackend]]:
+        """See Ranks."""
+        stage, world, options = self._stage, World(2), Options(geometry)
+        made = [
+            DeviceBackend(rank, world, options, stage.module, stage.memory, table_memory=table)
+            for rank, table in enumerate((stage.memory, stage.slow["pinned"]))
+        ]
+        if transfer == "halo":
+            made[0].share, made[1].share = 1 - OWNER_SHARE, OWNER_SHARE
+        return world, made
+
+
+class Runs:
+    """Makes runs. Those of one cut share plans on the GPU: a wpb changes nothing but the launch."""
+
+    def __init__(self, stage: Stage, ranks: Ranks, format: RowFormat) -> None:
+        self.stage, self.ranks, self.format = stage, ranks, format
+        self.limits = limits_of(stage.module)
+        self._plans: dict[tuple[str, int], list[Plan]] = {}
+        self._backends: dict[Cut, tuple[World, list[DeviceBackend]]] = {}
+
+    def default(self, transfer: str) -> Setting:
+        """The knobs where nobody asks for others."""
+        knobs = gpu_alone.geometry_of(self.stage, transfer, self.format)
+        return Setting(transfer, knobs.ps, knobs.dist, knobs.wpb)
+
+    def plans(self, setting: Setting) -> list[Plan]:
+        """Return the plan of each PE, made at the first call."""
+        key = setting.transfer, setting.ps
+        if key not in self._plans:
+            self._plans[key] = self.ranks.plans(*key)
+        return self._plans[key]
+
+    def model(self, setting: Setting) -> dict[str, Any]:
+        """What the paper's equations say of the first PE (plan/launch.py). Raises InputError for too large a block."""
+        plan = self.plans(setting)[0]
+        local = int(plan.chunks[0]["segments"])
+        make = {"direct": launch.direct, "get": launch.get, "halo": launch.halo}[setting.transfer]
+        knobs = {name: getattr(setting, name) for name in ("ps", "dist", "wpb")}
+        return asdict(make(local, len(plan.segments) - local, self.format, **knobs, limits=self.limits))
+
+    def run(self, setting: Setting) -> Run:
+        """Ready to be timed. Raises InputError where the GPU cannot hold a block."""
+        geometry, plans = Geometry(setting.ps, setting.dist, setting.wpb), self.plans(setting)
+        if setting.cut not in self._backends:
+            world, backends = self.ranks.backends(setting.transfer, geometry)
+            for backend, plan in zip(backends, plans, strict=True):
+                backend.prepare(plan, self.format)
+            self._backends[setting.cut] = world, backends
+        world, backends = self._backends[setting.cut]
+        for backend in backends:
+            backend.geometry = geometry
+        launched, *_ = (
+            backend.launch(plan, self.format) for backend, plan in zip(backends, plans, strict=True)
+        )
+        if world.size > 1:
+            for backend, plan, rows in zip(backends, plans, self.ranks.sets[0][0], strict=True):
+                backend.ready(plan, rows)
+
+        def call(rows: Sequence[Rows], out: Any) -> None:
+            sums = []
+            for rank, (backend, plan) in enumerate(zip(backends, plans, strict=True)):
+                backend.geometry = geometry
+                if rank == 0 or halo_schedule.crosses(plan):
+                    to = out[: plan.destinations]
+                    sums.append(partial(backend.aggregate, plan, "copy", "sum", rows[rank], to))
+            if world.size > 1:
+                self.stage.together(world, sums)
+            else:
+                sums[0]()
+
+        calls = [partial(call, rows, out) for rows, out in self.ranks.sets]
+        return Run(setting, calls, self.ranks.sets[-1][1], launched)
+
+    def drop(self, kept: Collection[Cut]) -> None:
+        """Forget what lies on the GPU for all but these."""
+        self._backends = {cut: made for cut, made in self._backends.items() if cut in kept}

@@ -1,0 +1,1 @@
+"""Where the time of an epoch goes: traces, spans, and the share of an exchange that sums hide."""

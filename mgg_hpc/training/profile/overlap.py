@@ -1,0 +1,100 @@
+"""How much of each layer's transfer its sums hid: measured after training, over the run's own plans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ...nn.graph.handle import GraphHandle
+from ...nn.workspace import as_array, row_format
+from ...plan import overlap
+from ...plan.workload import Plan
+from ...runtime import mpi
+from ..job import Job
+
+TURNS = 7  # of which the fastest counts: what else a machine does only adds
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A layer's aggregation in one direction, of rows of this width."""
+
+    layer: int
+    direction: str
+    plan: Plan
+    weight: Tensor | None
+    width: int
+
+
+def exchanges(job: Job) -> Iterator[Exchange]:
+    """Those of a training step."""
+    widths, back = job.model.exchanged(job.sparse), job.model.exchanged_back(job.sparse)
+    for i, (adjacency, width) in enumerate(zip(job.layers, widths, strict=True)):
+        yield Exchange(i + 1, "forward", adjacency.forward, adjacency.forward_weight, width)
+        if back[i]:
+            yield Exchange(i + 1, "backward", adjacency.backward, adjacency.backward_weight, back[i])
+
+
+def measure(job: Job, graph: GraphHandle, step: Callable[[str], None]) -> list[dict[str, Any]]:
+    """For each exchange, as summary.json has it, ms of the slowest rank at its fastest: both, sums alone, the transfer
+    alone, and the share that is hidden; or why none is known. Collective.
+
+    step: is told what is measured.
+    """
+    known: dict[tuple[int, int], dict[str, Any]] = {}
+    found = []
+    for each in exchanges(job):
+        step(f"measuring what layer {each.layer} hides {each.direction}")
+        key = (id(each.plan), each.width)  # of a symmetric graph both directions are the same
+        if key not in known:
+            known[key] = _measured(job, graph, each)
+        about = {"layer": each.layer, "direction": each.direction, "width": each.width}
+        found.append(about | {"transfer": each.plan.transfer} | known[key])
+    return found
+
+
+def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
+    backend, plan, comm = job.backend, each.plan, job.comm
+    if not any(comm.allgather(plan.remote_edges)):
+        return {"unknown": "no row is remote"}
+    if not all(comm.allgather(_has_room(job, each))):
+        return {"unknown": "no room on a GPU for the parts"}
+    rows, _ = graph.exchange(each.width)
+    out = backend.padded(plan.destinations, rows.format)
+    op, edge = "copy" if each.weight is None else "mul", as_array(each.weight)
+    alone = backend.apart(plan, op, rows, out, edge=edge)
+
+    def both() -> None:
+        backend.aggregate(plan, op, "sum", rows, out, edge=edge)
+
+    actions = (alone.move, both, alone.add)
+    taken: list[list[float]] = [[] for _ in actions]
+    for turn in range(1 + TURNS):
+        for seconds, action in zip(taken, actions, strict=True):
+            mpi.barrier(comm)
+            began = backend.stamp()
+            action()
+            ended = backend.since(began)
+            backend.finish()
+            if turn:  # the first one allocates
+                seconds.append(ended())
+    slowest = [
+        [max(turn) for turn in zip(*of, strict=True)] for of in zip(*comm.allgather(taken), strict=True)
+    ]
+    transfer, together, sums = (1e3 * min(turns) for turns in slowest)
+    share = overlap.hidden_share(sums, transfer, together)
+    times = {"both_ms": together, "sums_ms": sums, "transfer_ms": transfer}
+    return times | ({"unknown": "a part takes no time"} if math.isnan(share) else {"hidden_share": share})
+
+
+def _has_room(job: Job, each: Exchange) -> bool:
+    """Whether this rank's GPU holds the parts beside what it holds already."""
+    free = job.backend.free_bytes()
+    rows = each.plan.destinations + overlap.held_here(each.plan)[1]
+    return (
+        free is None or 2 * each.plan.nbytes + 2 * rows * row_format(each.width, job.dtype).row_bytes < free
+    )

@@ -1,0 +1,195 @@
+"""`mgg train --profile`: a few epochs under torch's profiler, a Chrome trace for each rank, and what they say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.table import Table
+from torch.profiler import ProfilerActivity
+
+from ...nn.graph.handle import GraphHandle
+from ...runtime import mpi
+from .. import run_folder
+from ..job import Job
+from ..report import console, counted
+from . import overlap, trace
+
+FOLDER = "profile"
+WARM, PROFILED = 3, 3  # epochs
+BLOCK = 1 << 26  # bytes sent at a time
+
+
+class Recorder:
+    """Profiles epochs ``first`` to ``last`` of a run: not those in which memory is found and libraries start, if there
+    are others. last: smaller in a run that ends before. events: of this rank's trace, as it is written.
+    """
+
+    def __init__(self, job: Job) -> None:
+        total = job.settings.train.epochs
+        self.first = min(WARM, total - 1) + 1
+        self.last = min(self.first + PROFILED - 1, total)
+        self.content = b""
+        self._comm = job.comm
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it says on stderr that it starts and stops
+        activities = [ProfilerActivity.CPU]
+        if job.backend.device != "cpu":
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = torch.profiler.profile(activities=activities)
+        self._prepared = self._runs = False
+
+    def begin(self, epoch: int) -> None:
+        """An epoch begins. Collective."""
+        if not self._prepared and epoch >= self.first - 1:
+            self._profile.prepare_trace()  # an epoch ahead, since what it starts takes its time
+            self._prepared = True
+        if epoch == self.first:
+            self._profile.start_trace()
+            self._runs = True
+            mpi.barrier(self._comm)
+
+    def end(self, epoch: int, last: bool) -> None:
+        """An epoch has ended, the last one of all or not."""
+        if self._runs and (epoch == self.last or last):
+            self.last = epoch
+            self.close()
+            with tempfile.TemporaryDirectory(prefix="mgg-profile-") as folder:
+                path = Path(folder) / "trace.json"
+                self._profile.export_chrome_trace(str(path))
+                self.content = path.read_bytes()
+        elif last and epoch < self.first:
+            self.first, self.last = 1, 0
+
+    def close(self) -> None:
+        """Profile no more. A process that ends while it is profiled crashes."""
+        if self._runs:
+            self._runs = False
+            self._profile.stop_trace()
+
+
+def finish(
+    job: Job, graph: GraphHandle, recorder: Recorder, folder: Path | None, step: Callable[[str], None]
+) -> None:
+    """Write every rank's trace and summary.json, and print what they say. Collective.
+
+    folder: rank 0's run folder, None elsewhere; nobody else writes. step: is told what is done.
+    """
+    step("writing traces")
+    _write_traces(job.comm, recorder.content, folder)
+    with mpi.agree(job.comm):
+        events = json.loads(recorder.content)["traceEvents"] if recorder.content else []
+        found = trace.digest(events)
+    every = job.comm.gather(found)
+    exchanges = overlap.measure(job, graph, step)
+    if every is None or folder is None:
+        return
+    summary = {
+        "format": "mgg-profile",
+        "version": 1,
+        "epochs": list(range(recorder.first, recorder.last + 1)),
+        "ranks": job.comm.size,
+        "backend": job.backend.name,
+        "without_graphs": job.records,
+        "spans": trace.slowest(every),
+        "waits": trace.waits(every),
+        "exchanges": exchanges,
+    }
+    print_summary(summary, run_folder.write_summary(folder / FOLDER, summary), job.backend.device != "cpu")
+
+
+def _write_traces(comm: Any, content: bytes, folder: Path | None) -> None:
+    """rank-<r>.json.gz of each rank, by rank 0, which may be the only one that sees the folder."""
+    mine = np.frombuffer(gzip.compress(content), dtype=np.uint8)
+    if folder is None:
+        comm.send(len(mine), 0)
+        for first in range(0, len(mine), BLOCK):
+            comm.Send(mine[first : first + BLOCK], 0)
+        return
+    (folder / FOLDER).mkdir()
+    for rank in range(comm.size):
+        if rank:
+            mine = np.empty(comm.recv(source=rank), dtype=np.uint8)
+            for first in range(0, len(mine), BLOCK):
+                comm.Recv(mine[first : first + BLOCK], rank)
+        run_folder.write_whole(folder / FOLDER / f"rank-{rank}.json.gz", mine.tobytes())
+
+
+def print_summary(summary: dict[str, Any], path: Path, on_gpus: bool) -> None:
+    """Tables of what an epoch takes and what is hidden, and what is to be known of both."""
+    tables, lines = [], said_of_epochs(summary)
+    if summary["spans"]:
+        tables.append(_spans(summary, on_gpus))
+        lines += said_of_waits(summary) if on_gpus else []
+    if summary["ranks"] > 1:
+        tables.append(_exchanges(summary))
+        unknown = (each for each in summary["exchanges"] if "unknown" in each)
+        lines += [f"{_exchange(each)}: not known, {each['unknown']}" for each in unknown]
+    console().print(*tables, sep="\n")
+    for line in [*lines, f"traces and their summary: {path.parent}"]:
+        console().print(line, soft_wrap=True)
+
+
+def said_of_epochs(summary: dict[str, Any]) -> list[str]:
+    """How the epochs differ from others."""
+    epochs, said = summary["epochs"], []
+    if not epochs:
+        said.append(f"patience ended the run before epoch {WARM + 1}: no epoch was profiled")
+    elif epochs[0] <= WARM:
+        said.append(
+            f"epoch {epochs[0]} of a short run also finds memory and starts libraries; train {WARM + 1}"
+        )
+    if summary["without_graphs"]:
+        said.append("no epoch was replayed as a CUDA graph, so that each launch is seen; other runs replay")
+    return said
+
+
+def said_of_waits(summary: dict[str, Any]) -> list[str]:
+    """Whether any rank's host waited for its GPU within the training step, and where."""
+    inside = [each for each in summary["waits"] if trace.STEP in each["span"]]
+    if not inside:
+        return ["no rank's host waits for its GPU within the training step"]
+    return [
+        f"rank {each['rank']} waits within {' / '.join(each['span'])}: {each['call']}, {each['calls']:.3g} an epoch"
+        for each in inside
+    ]
+
+
+def _spans(summary: dict[str, Any], on_gpus: bool) -> Table:
+    epochs = summary["epochs"]
+    of = f"epoch {epochs[0]}" if len(epochs) == 1 else f"mean of epochs {epochs[0]} to {epochs[-1]}"
+    slowest = "" if summary["ranks"] == 1 else f", slowest of {counted(summary['ranks'], 'rank')}"
+    table = Table(title=f"an epoch: {of}{slowest}")
+    table.add_column("span", no_wrap=True)
+    for name in ("calls", "host ms", *(["GPU ms"] if on_gpus else [])):
+        table.add_column(name, justify="right")
+    for each in summary["spans"]:
+        times = [f"{each['host_ms']:.3f}", *([f"{each['gpu_ms']:.3f}"] if on_gpus else [])]
+        name = "  " * (len(each["span"]) - 1) + each["span"][-1]
+        table.add_row(name, f"{each['calls']:.3g}", *times)
+    return table
+
+
+def _exchanges(summary: dict[str, Any]) -> Table:
+    table = Table(title="what is hidden of the transfer: ms of the slowest rank, each at its fastest")
+    table.add_column("aggregation", no_wrap=True)
+    table.add_column("transfer")
+    for name in ("width", "both", "sums alone", "transfer alone", "hidden"):
+        table.add_column(name, justify="right")
+    for each in summary["exchanges"]:
+        times = [
+            f"{each[name]:.3f}" if name in each else "-" for name in ("both_ms", "sums_ms", "transfer_ms")
+        ]
+        share = f"{each['hidden_share']:.2f}" if "hidden_share" in each else "not known"
+        table.add_row(_exchange(each), each["transfer"], str(each["width"]), *times, share)
+    return table
+
+
+def _exchange(each: dict[str, Any]) -> str:
+    return f"layer {each['layer']} {each['direction']}"

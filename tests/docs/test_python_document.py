@@ -1,0 +1,84 @@
+"""docs/python.md: its programs, as they stand there, print the same on one rank and on two."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import clean_environment, run
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "python.md").read_text()
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+COMMANDS = [
+    line for block in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S) for line in block.splitlines()
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The graph that the document makes, and its programs, one after another: they share imports."""
+    made = tmp_path_factory.mktemp("document")
+    first = shlex.split(COMMANDS[0])
+    assert first[0] == "mgg" and run(*first[1:], folder=made).returncode == 0
+    (made / "train.py").write_text("\n".join(PROGRAMS))
+    return made
+
+
+def printed(folder: Path, command: str) -> str:
+    """What one of the document's commands prints."""
+    name, *arguments = shlex.split(command)
+    if name == "mgg":
+        done = run(*arguments, folder=folder)
+    else:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
+    assert len(PROGRAMS) == 4 and COMMANDS[1:] == ["python train.py", "mgg launch -n 2 train.py"]
+    alone, together = (printed(folder, command) for command in COMMANDS[1:])
+    assert NUMBER.sub("#", alone) == NUMBER.sub("#", together)
+    numbers, others = ([float(number) for number in NUMBER.findall(text)] for text in (alone, together))
+    assert numbers == pytest.approx(others, abs=2e-3)  # a last digit, or one node of 500
+    epochs = re.findall(r"^epoch \d+: loss ([\d.]+), validation ([\d.]+)$", alone, re.M)
+    assert len(epochs) == 3 and float(epochs[-1][0]) < float(epochs[0][0])
+    assert float(epochs[-1][1]) > 0.6  # of 5 classes
+    assert re.search(r"^2000 nodes, \d+ of them", alone, re.M)
+    assert float(re.search(r"^karate club: ([\d.]+)$", alone, re.M)[1]) > 0.8
+    assert re.search(r"^transformer: loss 1?\.?\d+", alone, re.M)
+    assert re.search(r"^dot attention: loss \d", alone, re.M)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_wrong_program_ends_all_ranks_with_one_message(folder):
+    (folder / "wrong.py").write_text("import mgg_hpc as mgg\nmgg.open('missing.h5')\n")
+    done = run("launch", "-n", "2", "wrong.py", folder=folder)
+    assert done.returncode == 2
+    assert done.stderr.count("mgg: error: ") == 1 and "missing.h5" in done.stderr
+
+
+def test_an_error_at_a_prompt_does_not_end_python():
+    code = (
+        "import sys; sys.ps1 = '>>> '; from mgg_hpc.runtime import mpi; mpi.world()\n"
+        "print(sys.excepthook is sys.__excepthook__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=clean_environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"

@@ -1,0 +1,156 @@
+"""docs/gpu-results.md: from what was found to what stands there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpu import page
+
+GPU = {
+    "name": "NVIDIA H200",
+    "multiprocessors": 132,
+    "memory_bytes": 141 << 30,
+    "driver": 13010,
+    "runtime": 13000,
+}
+
+
+def ended(part, verdict="passed", cases=0, passed=None, why=""):
+    passed = cases if passed is None else passed
+    return {
+        "part": part,
+        "verdict": verdict,
+        "cases": cases,
+        "passed": passed,
+        "seconds": 3.4,
+        "why": why,
+        "date": "",
+    }
+
+
+def cell(times, graph="rmat20", dtype="float32", width=64):
+    return {"graph": graph, "dtype": dtype, "width": width, "times": times}
+
+
+@pytest.fixture
+def results(tmp_path, rng):
+    """A run's documents, and the numbers in them."""
+    drawn = dict(zip("abcdefgh", (round(float(each), 2) for each in rng.uniform(1, 9, 8)), strict=True))
+    cases = int(rng.integers(1000, 9000))
+    parts = [
+        ended("table", cases=cases),
+        ended("processes-2", cases=55),
+        ended("processes-2-mps", "left out", why="no daemon"),
+    ]
+    parts += [ended(name, cases=1) for name in page.SANITIZERS] + [ended("planted", "failed", 4, 3, "a | b")]
+    documents = {
+        "test": {"format": "mgg-gpu-acceptance", "machine": GPU, "parts": parts},
+        "aggregate": {
+            "format": "mgg-bench",
+            "device": GPU,
+            "summary": {
+                "over_floor": {"mean": drawn["a"], "worst": cell(drawn["b"], width=16)},
+                "speedup": {"cusparse": {"mean": drawn["c"], "worst": cell(drawn["d"], "uniform20")}},
+            },
+        },
+        "half-rows": {
+            "format": "mgg-bench",
+            "device": GPU,
+            "summary": {
+                "half": [
+                    cell(drawn["e"], dtype="bfloat16"),
+                    cell(0.5, dtype="float16"),
+                    cell(9.5, dtype="bfloat16"),
+                ]
+            },
+        },
+        "overlap": {
+            "format": "mgg-bench",
+            "device": GPU,
+            "balance": {"halo": {"hidden": drawn["f"], "share": 0.05, "ratio": 1.0}},
+            "cases": [{"share": 0, "over_direct": {"halo": drawn["g"], "get": 1.0}}],
+        },
+        "huge": {
+            "format": "mgg-bench",
+            "device": GPU,
+            "cases": [{"name": "sums", "ms": {"median": 10 * drawn["h"]}, "of_copy": 0.5}],
+        },
+    }
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for name, document in documents.items():
+        (folder / f"{name}.json").write_text(json.dumps(document | {"date": "2026-11-22T10:00:00+00:00"}))
+    (folder / "aggregate.md").write_text("# all figures\n")
+    return folder, drawn, cases
+
+
+def test_a_run_is_kept_and_written(results, tmp_path, monkeypatch):
+    folder, drawn, cases = results
+    monkeypatch.setattr(page, "PICTURES", ())
+    kept, docs = tmp_path / "benchmarks" / "gpu", tmp_path / "docs"
+    docs.mkdir()
+    assert page.main([str(folder)], kept, docs / "page.md") == 0
+    run = kept / "2026-11-22T1000-nvidia-h200"
+    assert (run / "aggregate.json").read_bytes() == (folder / "aggregate.json").read_bytes()
+    said = (docs / "page.md").read_text()
+    rows = dict(line[2:].split(" | ")[::2][:2] for line in said.splitlines() if line.startswith("| "))
+    assert (
+        rows["cases on the GPU, one process and several"]
+        == f"{cases + 55:,} of {cases + 55:,} pass; not: processes-2-mps"
+    )
+    wanted = "0 reports of memcheck, racecheck, initcheck, synccheck; planted 3 of 4"
+    assert rows["sanitizers; planted faults"] == wanted
+    floor = f"worst {drawn['b']:.2f} (rmat20, float32 x 16), geometric mean {drawn['a']:.2f}"
+    assert rows["our time over the gather floor"] == floor
+    wanted = f"{drawn['c']:.2f}, least {drawn['d']:.2f} (uniform20, float32 x 64)"
+    assert rows["times as fast as cuSPARSE CSR_ALG2, float32"] == wanted
+    wanted = f"least {drawn['e']:.2f} (rmat20, bfloat16 x 64)"
+    assert rows["bfloat16 rows over float32, widths of 64 and more"] == wanted
+    wanted = f"{drawn['f']:.2f}, at a share of 0.05 (transfer over sums 1.00)"
+    assert rows["hidden share where transfer and sums take as long"] == wanted
+    assert rows["pipelines over direct where nothing is remote"] == f"halo {drawn['g']:.2f}, get 1.00"
+    assert rows["a GCN's epoch, and times as fast as PyG's"] == "not measured"
+    wanted = f"sums {10 * drawn['h']:.1f} ms, 0.50 of the copy bandwidth"
+    assert rows["a layer over 111 million rows and 1.6 billion edges"] == wanted
+    assert "## NVIDIA H200, 2026-11-22" in said and "driver for CUDA 13.1, runtime 13.0" in said
+    assert "| planted | failed | 3 / 4 | 3 | a / b |" in said
+    assert "[aggregate](../benchmarks/gpu/2026-11-22T1000-nvidia-h200/aggregate.md)" in said
+    assert "None yet" not in said
+
+
+def test_the_newest_run_comes_first(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "PICTURES", ())
+    kept = tmp_path / "benchmarks" / "gpu"
+    older = page.keep(results[0], kept)
+    for path in results[0].glob("*.json"):
+        path.write_text(path.read_text().replace("2026-11-22", "2027-01-02"))
+    assert page.keep(results[0], kept) != older
+    said = page.text(kept, tmp_path / "docs" / "page.md")
+    assert said.index("2027-01-02") < said.index("## NVIDIA H200, 2026-11-22")
+
+
+def test_what_is_no_result_of_a_gpu_is_refused(results, tmp_path, capsys):
+    folder = results[0]
+    kept, written = tmp_path / "kept", tmp_path / "page.md"
+
+    def refused():
+        assert page.main([str(folder)], kept, written) == 2
+        assert not kept.exists() and not written.exists()
+        return capsys.readouterr().err.removeprefix("gpu-results: ").strip()
+
+    shim = json.loads((folder / "huge.json").read_text()) | {"device": {"name": "shim"}}
+    (folder / "huge.json").write_text(json.dumps(shim))
+    assert refused() == "results of the shim, or none: the page is for those of a GPU"
+    other = shim | {"device": GPU | {"name": "NVIDIA A100"}}
+    (folder / "huge.json").write_text(json.dumps(other))
+    assert refused() == "results of several GPUs: NVIDIA A100, NVIDIA H200"
+    (folder / "huge.json").write_text('{"format": "other"}')
+    assert refused().startswith(
+        f"{folder / 'huge.json'}: not a result of gpu-test or gpu-bench (its format is 'other')"
+    )
+
+
+def test_the_page_in_docs_is_what_its_results_say():
+    assert page.PAGE.read_text() == page.text(page.KEPT, page.PAGE)

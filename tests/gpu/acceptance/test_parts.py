@@ -1,0 +1,267 @@
+"""The parts of `make gpu-test`: what they find, and what they make of tools that are not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jobs
+import numpy as np
+import pytest
+
+from gpu import accept, faults, processes, random_graphs, sanitize
+from gpu.pes import table
+from mgg_hpc.errors import InputError
+
+from .gone import ended
+
+
+@pytest.mark.slow
+def test_random_graphs_are_made_small_where_they_fail(engine, monkeypatch):
+    def wrong(engine, problem):
+        assert problem.edges < 10, "too many edges"
+        return 0.5
+
+    monkeypatch.setattr(random_graphs, "check", wrong)
+    line = random_graphs.run(engine, 20, 3)
+    assert line.cases - line.passed == 1 and line.worst == 0.5
+    assert "edges=10," in line.failures[0] and "nodes=1," in line.failures[0]
+    assert line.failures[0].endswith(": too many edges")
+
+
+def test_a_wrong_sum_of_a_random_graph_is_found(engine, monkeypatch):
+    right = random_graphs.reference.aggregate
+    monkeypatch.setattr(random_graphs.reference, "aggregate", lambda *given: right(*given) * (1 + 1e-4))
+    assert random_graphs.run(engine, 20, 3).failures
+
+
+class Alone:
+    """A communicator of one rank."""
+
+    def Get_rank(self):  # noqa: N802
+        return 0
+
+    def Get_size(self):  # noqa: N802
+        return 1
+
+    def bcast(self, value):
+        return value
+
+    def allgather(self, value):
+        return [value]
+
+
+@pytest.fixture
+def alone(engine):
+    """One PE, which is a job by itself."""
+    job = processes.Job(Alone(), engine.module, engine.memory)
+    yield processes.Processes(engine, job, Alone(), ("direct", "get", "halo"), 1.0)
+    job.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_processes_find_wrong_sums_and_other_bits(rng, alone, monkeypatch, seed):
+    entry = table.Entry("processes", "float32", 33, "ordinary")
+    worst, wrong = alone.check(entry, np.random.default_rng(seed))
+    assert wrong == "" and 0 <= worst <= 1
+    right = processes.Processes.aggregate
+
+    def flawed(transfer):
+        def aggregate(self, drawn, name, rng):
+            outputs, problems = right(self, drawn, name, rng)
+            if name == transfer:
+                outputs[2] = outputs[2] + np.float32(0.5)
+            return outputs, problems
+
+        return aggregate
+
+    monkeypatch.setattr(processes.Processes, "aggregate", flawed("halo"))
+    assert alone.check(entry, rng)[1] == "PE 0: halo differs from direct in call 3"
+    monkeypatch.setattr(processes.Processes, "aggregate", flawed("direct"))
+    assert alone.check(entry, rng)[1].startswith("PE 0: direct, call 3: ")
+
+
+def test_symmetric_memory_is_given_back_and_zeroed(rng, engine, alone):
+    """Of one size each time, so that the same place comes again."""
+    job = alone.job
+    first = job.memory.zeros(1000)
+    first[:] = rng.integers(1, 255, 1000).astype(np.uint8)
+    address = engine.memory.address(first)
+    job.release()
+    again = job.memory.zeros(1000)
+    assert engine.memory.address(again) != 0 and not again.any()
+    assert abs(engine.memory.address(again) - address) <= 1024
+    assert job.allocate(0, 0, engine.memory.address(again), 1000).tolist() == [engine.memory.address(again)]
+
+
+# ---- Compute Sanitizer, played by a script
+
+
+REPORTS = {
+    "memcheck": "Invalid __global__ read of size 4 bytes",
+    "racecheck": "Error: Race reported between Write access and Read access",
+    "initcheck": "Uninitialized __global__ memory read of size 4 bytes",
+    "synccheck": "Barrier error detected. Invalid arguments.",
+}
+
+
+def log_of(tool, count, kernel):
+    """As Compute Sanitizer writes it."""
+    entry = (
+        f"========= {REPORTS[tool]}\n=========     at {kernel}(Call)+0x1b0\n=========     by thread (3,0,0)\n"
+    )
+    summary = f"RACECHECK SUMMARY: {count} hazards displayed (1 error, 0 warnings)"
+    if tool != "racecheck":
+        summary = f"ERROR SUMMARY: {count} errors"
+    return "========= COMPUTE-SANITIZER\n" + count * f"{entry}========= \n" + f"========= {summary}\n"
+
+
+PLAYED = """#!{python}
+import json, os, pathlib, sys
+words = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--") and "=" in word)
+program = [word for word in sys.argv[1:] if "=" not in word]
+assert words.get("kernel-name") == (None if words["tool"] == "initcheck" else "kernel_substring=mgg")
+assert words["target-processes"] == "application-only" and os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
+assert program[1].endswith("run.py") and "--small" in program
+report = json.loads(os.environ["PLAYED"])[words["tool"]]
+if report is not None:
+    pathlib.Path(words["log-file"]).write_text(report)
+print("the program's last word")
+"""
+
+
+@pytest.fixture
+def played(tmp_path, monkeypatch):
+    """A compute-sanitizer that reports so many errors; None: it ends without a word."""
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(PLAYED.format(python=sys.executable))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def reports(count, kernel="void mgg::aggregate_direct<float, 4>"):
+        said = {name: None if count is None else log_of(name, count, kernel) for name in REPORTS}
+        monkeypatch.setenv("PLAYED", json.dumps(said))
+
+    return reports
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", sanitize.TOOLS)
+def test_reports_of_a_sanitizer_count(played, tool):
+    fault = faults.FAULTS[tool]
+    missed = [f"{fault.what}: was not reported"]
+    played(0)
+    assert sanitize.clean("cuda", tool, []).failures == []
+    assert sanitize.planted("cuda", tool, []).failures == missed
+    played(3, f"void mgg::{fault.kernel}_something<float>")
+    found = sanitize.clean("cuda", tool, [])
+    assert found.failures == [f"{name}: 3 reports: {REPORTS[tool]}" for name in (tool, f"{tool}, halo")]
+    assert sanitize.planted("cuda", tool, []).passed == 1
+    played(3, "void mgg::another_kernel<float>")
+    assert sanitize.planted("cuda", tool, []).failures == missed
+
+
+def test_what_initcheck_says_of_other_kernels_is_not_ours(played):
+    played(4, "void at::native::elementwise_kernel<128>")
+    assert sanitize.clean("cuda", "initcheck", []).failures == []
+    assert len(sanitize.clean("cuda", "memcheck", []).failures) == 2  # which looks at ours only
+
+
+def test_a_sanitizer_that_did_not_run_has_failed(played, monkeypatch, tmp_path):
+    played(None)
+    said = "ended without a summary; the last that was said: the program's last word"
+    for look in (sanitize.clean, sanitize.planted):
+        assert look("cuda", "racecheck", []).failures[0].endswith(said)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    failure = sanitize.clean("cuda", "racecheck", []).failures[0]
+    assert failure == "racecheck: no compute-sanitizer on PATH; it comes with the CUDA toolkit"
+
+
+@pytest.mark.slow
+def test_a_tool_that_hangs_is_ended_with_what_it_runs(tmp_path):
+    code = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "open(sys.argv[1], 'w').write(str(child.pid))\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(InputError, match="took more than 2 s"):
+        sanitize.run([sys.executable, "-c", code, str(tmp_path / "child")], dict(os.environ), 2.0)
+    assert ended(tmp_path / "child")
+
+
+# ---- a daemon of CUDA's Multi-Process Service, played by a script
+
+
+DAEMON = """#!{python}
+import os, sys
+folder = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+with open("{log}", "a") as log:
+    log.write(" ".join(sys.argv[1:] or sys.stdin.read().split()) + "|")
+sys.exit({code} if "-d" in sys.argv else 0)
+"""
+
+
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    """An nvidia-cuda-mps-control that notes what it is told, and starts with a code."""
+
+    def made(code):
+        path = tmp_path / processes.CONTROL
+        path.write_text(DAEMON.format(python=sys.executable, log=tmp_path / "told", code=code))
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return made
+
+
+def test_a_daemon_is_started_probed_and_ended(tmp_path, control, monkeypatch):
+    control(0)
+    monkeypatch.setattr(processes, "PROBE", "print('a GPU')")
+    with processes.mps(4) as variables:
+        assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+        assert Path(variables["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
+    assert (tmp_path / "told").read_text() == "-d|quit -t 5|"
+
+
+def test_a_daemon_whose_clients_find_no_gpu_is_ended(tmp_path, control, monkeypatch):
+    control(0)
+    monkeypatch.setattr(processes, "PROBE", "raise SystemExit('no CUDA device')")
+    with pytest.raises(OSError, match=r"^no CUDA device$"), processes.mps(2):
+        pytest.fail("ranks would start")
+    assert (tmp_path / "told").read_text() == "-d|quit -t 5|"
+
+
+@pytest.mark.slow
+def test_a_daemon_that_does_not_start_leaves_the_part_out(tmp_path, control):
+    control(1)
+    words = [sys.executable, processes.__file__, "--ranks", "2", "--mps"]
+    done = subprocess.run(words, env=jobs.clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == accept.LEFT_OUT
+    assert (
+        done.stderr == "gpu-test: no daemon of CUDA's Multi-Process Service: nvidia-cuda-mps-control failed\n"
+    )
+
+
+def test_planted_faults_are_in_the_sources_once(tmp_path):
+    faults.plant(tmp_path / "planted")
+    kernels = Path(__file__).parents[3] / "cuda"
+    changed = {
+        name
+        for name in (str(path.relative_to(kernels)) for path in kernels.rglob("*") if path.is_file())
+        if (tmp_path / "planted" / "cuda" / name).read_text() != (kernels / name).read_text()
+    }
+    assert changed == {
+        "gpu/edges/edges.cuh",
+        "gpu/sums/aggregate.cuh",
+        "gpu/row_worker.cuh",
+        "gpu/edges/softmax.cuh",
+    }
+    with pytest.raises(ValueError, match="is there 0 times; expected once"):
+        faults.Edit("gpu/sums/get.cuh", "nothing like it", "").applied(
+            (kernels / "gpu/sums/get.cuh").read_text()
+        )

@@ -1,0 +1,231 @@
+"""What the table of cases runs on: a GPU, or the host that plays one (tests/shim)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from memory import heap_zeros
+
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.base import Geometry, Options
+from mgg_hpc.runtime.backends.cuda import module as cuda_module
+from mgg_hpc.runtime.backends.cuda.ablation import Ablation
+from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
+from mgg_hpc.runtime.backends.cuda.memory import TorchMemory, nothing_freed
+from mgg_hpc.runtime.backends.cuda.nvshmem import Job
+from mgg_hpc.runtime.backends.simulated import World
+
+# Hubs of more than eight edges, so that every case has some; several warps a block.
+SMALL = Geometry(ps=2, dist=2, wpb=2)
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+CHANNELS = 5  # of the shim's transport
+
+
+class HostMemory:
+    """NumPy arrays, for the shim; rows end where their memory ends."""
+
+    def begin(self, device):
+        pass
+
+    def zeros(self, nbytes):
+        return heap_zeros(nbytes, 256)
+
+    def uploaded(self, array):
+        return array.copy()
+
+    def view(self, address, nbytes):
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+    def address(self, array):
+        return array.ctypes.data
+
+    def kind(self, array):
+        return (
+            array.dtype.name,
+            array.shape,
+            tuple(step // array.itemsize for step in array.strides),
+        )
+
+    def stream(self):
+        return 0
+
+    def finish(self):
+        """Launches are done when they return, unless they are held."""
+
+    def stamp(self):
+        return time.perf_counter()
+
+    def since(self, stamp):
+        taken = time.perf_counter() - stamp
+        return lambda: taken
+
+    def record(self, launch):
+        raise RuntimeError("the shim records nothing")
+
+    def column_sums(self, rows):
+        return rows.astype(np.float64).sum(0).astype(np.float32)
+
+
+@functools.cache
+def _loaded(library: Path) -> Any:
+    """An extension module from a file; once, since its types are registered once."""
+    spec = importlib.util.spec_from_file_location("_cuda", library)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Engine:
+    """Backends over one native module, and ways in and out of its memory."""
+
+    def __init__(self, device: str, module: Any, memory: Any) -> None:
+        self.device, self.module, self.memory = device, module, memory
+        self.repeats = 100 if device == "cuda" else 2  # of what must give the same bits each time
+        self._seed = 0
+        self._streams: list[Any] = []
+
+    @classmethod
+    def shim(cls, library: Path) -> Engine:
+        """The host, through a _cuda that was built for the shim."""
+        return cls("shim", cuda_module.checked(_loaded(library)), HostMemory())
+
+    @classmethod
+    def gpu(cls, library: Path | None = None) -> Engine:
+        """The current GPU, through the package's _cuda or another. Raises InputError where there is none."""
+        module = cuda_module.load() if library is None else cuda_module.checked(_loaded(library))
+        cuda_module.need_device(module)
+        return cls("cuda", module, TorchMemory())
+
+    def answers(self) -> bool:
+        """Whether the device still works: after some errors a GPU refuses all that follows."""
+        if self.device == "shim":
+            return True
+        import torch
+
+        try:
+            torch.cuda.synchronize()
+            return bool(torch.ones(1, device="cuda").item())
+        except RuntimeError:
+            return False
+
+    def seed(self, seed: int, pe: int = 0) -> None:
+        """Draw the order of execution anew, where it is ours to draw; ``pe`` launches."""
+        self._seed = seed
+        if self.device == "shim":
+            self.module.shim_set(seed, pe, 1 + seed % 5)
+
+    def backends(
+        self, world: World, geometry: Geometry = SMALL, ablation: Ablation | None = None
+    ) -> list[DeviceBackend]:
+        """One for each rank of a world, all of which run kernels at once."""
+        made, ranks = [], range(world.size)
+        far = not all(world.reaches(rank, peer) for rank in ranks for peer in ranks)
+        for rank in ranks:
+            backend = DeviceBackend(rank, world, Options(geometry), self.module, self.memory, ablation)
+            backend.share = 1 / world.size
+            if self.device == "shim":
+                backend.has_gets = far
+                backend.channels = list(range(CHANNELS))
+            made.append(backend)
+        return made
+
+    def backend(self, job: Job, geometry: Geometry, share: float) -> DeviceBackend:
+        """This process's, one of a job's. share: of the GPU's blocks."""
+        made = DeviceBackend(job.rank, job, Options(geometry), self.module, self.memory)
+        made.share = share
+        if self.device == "shim":
+            made.channels = list(range(CHANNELS))
+        return made
+
+    @contextlib.contextmanager
+    def together(self, world: World) -> Iterator[Callable[[int], contextlib.AbstractContextManager]]:
+        """What is launched inside runs at once, as soon as all of it is launched: a rank's within the given context."""
+        if self.device != "shim":
+            import torch
+
+            with nothing_freed():
+                yield self._stream
+            torch.cuda.synchronize()
+            return
+        seed = self._seed
+        for made in world.allocations:
+            self.module.shim_symmetric(made.addresses.diagonal().tolist(), made.nbytes)
+        self.module.shim_hold()
+        try:
+            yield lambda rank: contextlib.nullcontext(self.module.shim_set(seed, rank, 1 + seed % 5))
+            self.module.shim_release()
+        finally:
+            self.module.shim_drop()
+            self.module.shim_forget()
+
+    def _stream(self, rank: int) -> contextlib.AbstractContextManager:
+        import torch
+
+        while len(self._streams) <= rank:
+            self._streams.append(torch.cuda.Stream())
+        self._streams[rank].wait_stream(torch.cuda.current_stream())
+        return torch.cuda.stream(self._streams[rank])
+
+    def array(self, values: np.ndarray | None) -> Any:
+        """In the engine's memory."""
+        return None if values is None else self.memory.uploaded(values)
+
+    def numpy(self, array: Any) -> np.ndarray:
+        """From the engine's memory."""
+        if isinstance(array, np.ndarray):
+            return array
+        if str(array.dtype) == "torch.bfloat16":
+            import torch
+
+            return array.contiguous().view(torch.int16).cpu().numpy().view(ml_dtypes.bfloat16)
+        return array.cpu().numpy()
+
+    def fill(self, rows: Any, values: np.ndarray) -> None:
+        """Write into rows in place."""
+        rows[:] = self.array(np.ascontiguousarray(values)) if len(values) else rows[:]
+
+    def nan_rows(self, backend: DeviceBackend, count: int, format: RowFormat) -> Any:
+        """Rows that nobody has written yet."""
+        rows = backend.padded(count, format)
+        rows[:] = float("nan")
+        return rows
+
+    def about(self) -> dict[str, Any]:
+        """The device, its driver and versions."""
+        return describe(self.device, self.module.limits())
+
+
+def describe(device: str, limits: dict[str, Any]) -> dict[str, Any]:
+    """What stands in every result about where it was found."""
+    import platform
+    from importlib import metadata
+
+    from mgg_hpc import __version__
+
+    versions = {"mgg": __version__, "python": platform.python_version(), "numpy": np.__version__}
+    for name in ("torch", "nvidia-nvshmem-cu13", "cupy-cuda13x"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"device": device, **limits, "driver_version": _driver(), "versions": versions}
+
+
+def _driver() -> str | None:
+    """As nvidia-smi names it; None where there is none."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return said[0] if said else None

@@ -1,0 +1,119 @@
+"""A case of the table, played on every rank by one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import cases
+import numpy as np
+from world import plans_of
+
+from mgg_hpc import reference
+from mgg_hpc.plan import halo_schedule
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.base import Geometry, Rows
+from mgg_hpc.runtime.backends.cuda.ablation import Ablation
+from mgg_hpc.runtime.backends.simulated import World, everybody
+
+from .engine import SMALL, Engine
+
+MARGIN = 40  # rows behind each output, which nothing may touch
+
+
+class Played:
+    """A case on every rank of an engine: rows, plans and backends.
+
+    transfer: "direct", "get", "halo" or "ring". reaches(rank, peer): whether a pointer does. chunk_bytes: of a halo.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        case: cases.Case,
+        x: np.ndarray,
+        geometry: Geometry = SMALL,
+        transfer: str = "direct",
+        reaches: Callable[[int, int], bool] = everybody,
+        ablation: Ablation | None = None,
+        chunk_bytes: int = 128,
+    ) -> None:
+        self.engine, self.case = engine, case
+        self.format = RowFormat(x.dtype, x.shape[1])
+        ranks = len(case.bounds) - 1
+        self.world = World(ranks, reaches)
+        self.backends = engine.backends(self.world, geometry, ablation)
+        self.rows = [
+            backend.rows(np.diff(case.bounds), self.format, symmetric=True) for backend in self.backends
+        ]
+        self.write(x)
+        self.plans = plans_of(case, geometry.ps, "direct" if transfer == "ring" else transfer, 1)
+        if transfer == "ring":
+            self.plans = [halo_schedule.ring(plan, case.bounds) for plan in self.plans]
+        for backend, plan in zip(self.backends, self.plans, strict=True):
+            backend.chunk_bytes = chunk_bytes
+            backend.prepare(plan, self.format)
+
+    def write(self, x: np.ndarray) -> None:
+        """All ranks' rows, [N, F]."""
+        for rank, rows in enumerate(self.rows):
+            self.engine.fill(rows.local, x[self.part(rank)])
+
+    def part(self, rank: int) -> slice:
+        """A rank's rows."""
+        return slice(int(self.case.bounds[rank]), int(self.case.bounds[rank + 1]))
+
+    def each(self, rng: np.random.Generator) -> Iterator[tuple]:
+        """(backend, plan, rows, part of the rows, part of the edges), in an order of execution of its own each."""
+        for rank, backend in enumerate(self.backends):
+            self.engine.seed(int(rng.integers(1 << 60)), rank)
+            yield backend, self.plans[rank], self.rows[rank], self.part(rank), self.case.edges(rank)
+
+    def aggregate(self, rng: np.random.Generator, reduce="sum", weight=None, epilogue=None) -> np.ndarray:
+        """All ranks' outputs, [N, F]; their rows are NaN before. epilogue(part) makes a rank's."""
+        return self.calls(rng, [self.rows], reduce, weight, epilogue)[0]
+
+    def more_rows(self, x: np.ndarray) -> list[Rows]:
+        """Further rows of all ranks, beside the world's own."""
+        made = []
+        for rank, backend in enumerate(self.backends):
+            rows = backend.rows(np.diff(self.case.bounds), self.format, symmetric=True)
+            self.engine.fill(rows.local, x[self.part(rank)])
+            made.append(rows)
+        return made
+
+    def calls(
+        self, rng: np.random.Generator, sets: list[list[Rows]], reduce="sum", weight=None, epilogue=None
+    ) -> list[np.ndarray]:
+        """The same over several sets of rows, a call each, which a rank may begin when its own last one has ended."""
+        outputs: list[list] = [[] for _ in sets]
+        kept = []
+        op = "copy" if weight is None else "mul"
+        for rank, (backend, plan) in enumerate(zip(self.backends, self.plans, strict=True)):
+            edge = None
+            if weight is not None:
+                edge = self.engine.array(weight[self.case.edges(rank)][plan.edge])
+            kept.append((edge, epilogue and epilogue(self.part(rank))))
+            for rows, into in zip(sets, outputs, strict=True):
+                into.append(self.engine.nan_rows(backend, plan.destinations + MARGIN, self.format))
+                backend.ready(plan, rows[rank], reduce)
+        self.engine.seed(int(rng.integers(1 << 60)))
+        with self.engine.together(self.world) as of:
+            for rows, into in zip(sets, outputs, strict=True):  # no rank is launched ahead of the others
+                for rank, (backend, plan) in enumerate(zip(self.backends, self.plans, strict=True)):
+                    edge, finish = kept[rank]
+                    out = into[rank][: plan.destinations]
+                    with of(rank):
+                        backend.aggregate(plan, op, reduce, rows[rank], out, edge=edge, epilogue=finish)
+        return [self._joined(each) for each in outputs]
+
+    def _joined(self, outputs: list) -> np.ndarray:
+        found = []
+        for beyond, plan in zip(map(self.engine.numpy, outputs), self.plans, strict=True):
+            behind = beyond[plan.destinations :].astype(np.float32)
+            assert np.isnan(behind).all(), "wrote behind its rows"
+            found.append(beyond[: plan.destinations])
+        return np.concatenate(found)
+
+    def edge_lists(self) -> tuple[np.ndarray, np.ndarray]:
+        """(sources, destinations) of all edges."""
+        return reference.edge_list(self.case.indptr, self.case.indices)

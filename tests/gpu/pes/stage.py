@@ -1,0 +1,27 @@
+"""The shim as what benchmarks of a GPU run on."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from mgg_hpc.tools.bench.harness import gpu
+from mgg_hpc.tools.bench.harness.gpu import Stage
+
+from .engine import Engine, HostMemory
+
+
+def stage_of(engine: Engine, seed: int = 0) -> Stage:
+    """Several PEs at once, each time in another order; and slow memory that is the host's too."""
+    engine.seed(seed)
+    seeds = itertools.count(seed)
+
+    def together(world: Any, calls: Any) -> None:
+        engine.seed(next(seeds))
+        with engine.together(world) as of:
+            for rank, call in enumerate(calls):
+                with of(rank):
+                    call()
+
+    slow = {"pinned": HostMemory(), "managed": HostMemory()}
+    return Stage(engine.module, engine.memory, gpu.HostClock(), 1 << 16, together, slow)

@@ -1,0 +1,400 @@
+"""Training loops of one's own: on any number of ranks they compute what one rank does that has the whole graph."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch.nn import functional as F
+
+import mgg_hpc as mgg
+from mgg_hpc import reference
+from mgg_hpc.data import libraries, store
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime.backends.base import Geometry, Options
+from mgg_hpc.runtime.backends.host.shm import SharedBackend
+
+pytestmark = pytest.mark.mpi
+
+TRANSFERS = ["direct", "get", "halo"]
+NODES = 61
+
+
+def drawn(rng, *, directed=True, weighted=False, nodes=NODES):
+    """A matrix with isolated nodes and a hub, features, labels of 3 classes (some missing), and masks."""
+    dense = (rng.random((nodes, nodes)) < 0.06).astype(np.float32)
+    dense[:, nodes // 2] = rng.random(nodes) < 0.5
+    dense[nodes // 2] = rng.random(nodes) < 0.5
+    if weighted:
+        dense *= rng.uniform(0.5, 2.0, dense.shape).astype(np.float32)
+    if not directed:
+        dense = np.maximum(dense, dense.T)
+    dense[3] = dense[:, 3] = 0
+    masks = np.array_split(rng.permutation(nodes), 3)
+    train, val, test = (np.isin(np.arange(nodes), chosen) for chosen in masks)
+    x, y = rng.standard_normal((nodes, 9)).astype(np.float32), rng.integers(-1, 3, nodes)
+    y[masks[0][0]] = 2  # which training must know, or there are fewer classes
+    masks = {"train": train & (y >= 0), "val": val & (y >= 0), "test": test & (y >= 0)}
+    return sp.csr_array(dense), {"x": x, "y": y} | masks
+
+
+def alone():
+    from mpi4py import MPI
+
+    return MPI.COMM_SELF
+
+
+class Net(torch.nn.Module):
+    """Rows grow wider from layer to layer, and kinds of adjacency differ."""
+
+    def __init__(self, columns=9, classes=3):
+        super().__init__()
+        self.first = mgg.nn.GCNConv(columns, 8)
+        self.dropout = mgg.nn.Dropout(0.4)
+        self.second = mgg.nn.SAGEConv(8, 40)
+        self.third = mgg.nn.GCNConv(40, classes)
+
+    def forward(self, x, graph):
+        h = self.dropout(self.first(x, graph).relu(), graph)
+        return self.third(self.second(h, graph).relu(), graph)
+
+
+def trained(graph, steps=3):
+    """Losses, weights and outputs of a few steps."""
+    mgg.manual_seed(5)
+    net = Net(graph.num_features, graph.num_classes).double()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = graph.loss(net(graph.x, graph), F.cross_entropy)
+        loss.backward()
+        mgg.allreduce_gradients(net, graph)
+        optimizer.step()
+        losses.append(loss.item())
+    net.eval()
+    with torch.no_grad():
+        out = net(graph.x, graph)
+    scores = [graph.accuracy(out, split) for split in ("train", "val", "test")]
+    return losses, [p.detach().clone() for p in net.parameters()], graph.gather(out, everywhere=True), scores
+
+
+def same(comm, found, wanted, tolerance=1e-10):
+    with mpi.agree(comm):
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_ranks_train_what_one_rank_trains(rng, comm, transfer, directed):
+    matrix, fields = drawn(rng, directed=directed, weighted=True)
+    fields["train"][: NODES // 2] = False  # the first rank of several has no training rows
+    options = {"dtype": "float64", "threads": 1}
+    with mgg.from_scipy(matrix, **fields, comm=alone(), **options) as whole:
+        wanted = trained(whole)
+    with mgg.from_scipy(matrix, **fields, transfer=transfer, comm=comm, **options) as graph:
+        assert graph._part.directed == directed
+        found = trained(graph)
+    same(comm, found[:1], wanted[:1])
+    same(comm, found[1], wanted[1])
+    same(comm, found[2:3], wanted[2:3])
+    assert found[3] == wanted[3]
+
+
+def test_the_loss_is_the_mean_over_all_training_rows(rng, comm):
+    """Value and gradients against torch on all rows at once; the gradient is this rank's part."""
+    matrix, fields = drawn(rng)
+    logits = torch.from_numpy(rng.standard_normal((NODES, 3))).requires_grad_()
+    rows = torch.from_numpy(np.flatnonzero(fields["val"]))
+    wanted = F.cross_entropy(logits[rows], torch.from_numpy(fields["y"])[rows])
+    wanted.backward()
+    with mgg.from_scipy(matrix, **fields, dtype="float64", comm=comm) as graph:
+        mine = logits.detach()[graph.ids].clone().requires_grad_()
+        loss = graph.loss(mine, F.cross_entropy, split="val")
+        loss.backward()
+        same(comm, [loss.detach(), mine.grad], [wanted.detach(), logits.grad[graph.ids]])
+        right = (logits.argmax(1).numpy() == fields["y"])[fields["val"]]
+        assert graph.accuracy(mine, "val") == right.mean()
+
+
+def test_several_labels_a_node_count_each(rng, comm):
+    matrix, fields = drawn(rng)
+    fields["y"] = (rng.random((NODES, 4)) < 0.3).astype(np.float32)
+    logits = torch.from_numpy(rng.standard_normal((NODES, 4)))
+    chosen, y = logits[fields["train"]], torch.from_numpy(fields["y"])[fields["train"]].double()
+    wanted = F.binary_cross_entropy_with_logits(chosen, y)
+
+    def loss_of(out, labels, reduction):
+        return F.binary_cross_entropy_with_logits(out, labels.double(), reduction=reduction)
+
+    with mgg.from_scipy(matrix, **fields, dtype="float64", comm=comm) as graph:
+        found = graph.loss(logits[graph.ids], loss_of)
+        same(comm, [found], [wanted])
+        assert graph.num_classes == 4
+        assert graph.accuracy(logits[graph.ids], "train") == ((chosen > 0) == (y > 0)).double().mean()
+
+
+def test_labels_that_outputs_do_not_fit_are_refused_on_all_ranks(rng, comm):
+    matrix, fields = drawn(rng)
+    with mgg.from_scipy(matrix, **fields, comm=comm) as graph:
+        out, y = torch.zeros(graph.rows, 3), graph.y
+        graph.y = y.int()
+        assert math.isclose(graph.loss(out, F.cross_entropy).item(), math.log(3), rel_tol=1e-6)
+        # The lowest rank that fails reports the labels of its own rows, which may lack the third class.
+        with pytest.raises(mgg.InputError, match=r"1 outputs, but the labels are of [23] classes"):
+            graph.loss(out[:, :1], F.cross_entropy)
+        with pytest.raises(mgg.InputError, match=r"graph.y is torch.float32 \[n\]; expected integers"):
+            graph.y = y.float()
+            graph.loss(out, F.cross_entropy)
+        if comm.rank == comm.size - 1:  # one rank has a label too many
+            graph.train, y = torch.ones(graph.rows, dtype=torch.bool), y.clone()
+            y[-1] = 6
+        with pytest.raises(mgg.InputError, match="3 outputs, but the labels are of 7 classes"):
+            graph.y = y
+            graph.loss(out, F.cross_entropy)
+        with pytest.raises(mgg.InputError, match=r"out is \[\d+, 3\], and graph.y \[\d+, 2\]"):
+            graph.y = torch.zeros(graph.rows, 2)
+            graph.loss(out, F.binary_cross_entropy_with_logits)
+
+
+def test_a_closed_graph_says_so(rng, comm):
+    matrix, fields = drawn(rng)
+    with mgg.from_scipy(matrix, **fields, comm=comm) as graph:
+        assert graph.edge_index("gcn") is graph.edge_index("gcn")
+        out = torch.zeros(graph.rows, 3)
+    for use in (lambda: graph.loss(out, F.cross_entropy), lambda: mgg.nn.GCNConv(9, 3)(graph.x, graph)):
+        with pytest.raises(ValueError, match="the graph is closed"):
+            use()
+    with pytest.raises(KeyError), mgg.from_scipy(matrix, comm=alone()) as one:
+        raise KeyError
+    assert one._closed
+
+
+def test_what_no_rank_has_is_refused(rng, comm):
+    matrix, fields = drawn(rng)
+    fields["test"][:] = False
+    with mgg.from_scipy(matrix, **fields, comm=comm) as graph:
+        out = torch.zeros(graph.rows, 3)
+        with pytest.raises(mgg.InputError, match="no rank has labelled rows of the split 'test'"):
+            graph.loss(out, F.cross_entropy, split="test")
+        with pytest.raises(mgg.InputError, match="2 outputs, but the labels are of 3 classes"):
+            graph.loss(out[:, :2], F.cross_entropy)
+        with pytest.raises(ValueError, match="no such split: 'tset'"):
+            graph.loss(out, F.cross_entropy, split="tset")
+        with pytest.raises(ValueError, match=r"not one number: it shall take reduction=\"sum\""):
+            graph.train = torch.ones(graph.rows, dtype=torch.bool)
+            graph.loss(out, lambda out, y, reduction: out[:, 0])
+        with pytest.raises(mgg.InputError, match=r"out is \[.*, and this rank has \d+ rows of the graph"):
+            graph.loss(out[1:] if comm.rank == comm.size - 1 else out, F.cross_entropy)
+    bare = {"train": fields["train"]}
+    with mgg.from_scipy(matrix, comm=comm, **bare) as graph:
+        assert graph.x is None and graph.y is None and not graph.val.any()
+        with pytest.raises(mgg.InputError, match="has no labels"):
+            graph.loss(torch.zeros(graph.rows, 3), F.cross_entropy)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "gpu"}, "run.backend: gpu is none of"),
+        ({"transfer": "push"}, "transfer: 'push' is none of auto, direct, get, halo"),
+        ({"dtype": "int8"}, "dtype: 'int8' is none of float32"),
+    ],
+)
+def test_options_that_do_not_exist_are_refused(rng, comm, options, said):
+    matrix, _ = drawn(rng)
+    with pytest.raises(mgg.InputError, match=said):
+        mgg.from_scipy(matrix, comm=comm, **options)
+
+
+def test_ranks_pass_the_same_graph(rng, comm):
+    matrix, _ = drawn(rng)
+    if comm.rank == comm.size - 1:
+        matrix = matrix.tolil()
+        matrix[0, 1] = 1 - matrix[0, 1]
+        matrix = matrix.tocsr()
+        matrix.eliminate_zeros()
+    if comm.size > 1:
+        with pytest.raises(mgg.InputError, match=f"edges of rank {comm.size - 1} are not those of rank 0"):
+            mgg.from_scipy(matrix, comm=comm)
+    else:
+        mgg.from_scipy(matrix, comm=comm).close()
+
+
+@pytest.mark.parametrize("name", ["weights", "features x", "labels y", "train masks"])
+def test_ranks_pass_the_same_weights_and_rows(rng, comm, name):
+    matrix, fields = drawn(rng, weighted=True)
+    if comm.rank == comm.size - 1 and comm.size > 1:
+        changed = {"weights": matrix.data, "features x": fields["x"][5]}
+        changed |= {"labels y": fields["y"], "train masks": fields["train"]}
+        changed[name][changed[name] > 0] = 0
+    if comm.size > 1:
+        with pytest.raises(
+            mgg.InputError, match=f"the {name} of rank {comm.size - 1} are not those of rank 0"
+        ):
+            mgg.from_scipy(matrix, **fields, comm=comm)
+    else:
+        mgg.from_scipy(matrix, **fields, comm=comm).close()
+
+
+def test_what_one_rank_refuses_all_refuse(rng, comm):
+    matrix, fields = drawn(rng)
+    if comm.rank == comm.size - 1:
+        matrix = matrix.toarray()
+    with pytest.raises(mgg.InputError, match="expected a SciPy sparse matrix"):
+        mgg.from_scipy(matrix, **fields, comm=comm)
+
+
+def test_a_file_is_opened_in_its_own_order_and_gathered_in_the_users(rng, comm, tmp_path):
+    matrix, fields = drawn(rng)
+    graph = libraries.from_scipy(matrix, **fields)
+    order = rng.permutation(NODES)
+    permuted = libraries.from_scipy(
+        matrix[order][:, order], **{name: value[order] for name, value in fields.items()}
+    )
+    path = comm.bcast(tmp_path / "g.h5")
+    if comm.rank == 0:
+        store.write(path, replace(permuted, permutation=order))
+    comm.Barrier()
+    with mgg.open(path, comm=comm) as opened:
+        assert (opened.num_nodes, opened.num_features, opened.num_classes) == (NODES, 9, 3)
+        assert (opened.rank, opened.ranks, opened.rows) == (comm.rank, comm.size, len(opened.ids))
+        np.testing.assert_array_equal(opened.x, graph.x[opened.ids])
+        np.testing.assert_array_equal(opened.train, graph.train[opened.ids])
+        for values in (opened.x, opened.y, opened.val, opened.x.to(torch.bfloat16), opened.x[:, :0]):
+            whole = opened.gather(values, everywhere=True)
+            at_root = opened.gather(values)
+            assert whole.dtype == values.dtype and (at_root is None) == (comm.rank > 0)
+            same(comm, [whole[opened.ids]], [values], 0)
+            if at_root is not None:
+                torch.testing.assert_close(at_root, whole, rtol=0, atol=0)
+        same(comm, [opened.gather(opened.y, everywhere=True)], [torch.from_numpy(graph.y)], 0)
+
+
+def test_sparse_features_are_the_dense_ones(rng, comm):
+    matrix, fields = drawn(rng)
+    x = fields["x"] * (rng.random(fields["x"].shape) < 0.3)
+    outputs = []
+    for given in (x, sp.csr_array(x)):
+        with mgg.from_scipy(matrix, **fields | {"x": given}, dtype="float64", comm=comm) as graph:
+            mgg.manual_seed(1)
+            net = mgg.nn.GCNConv(9, 4).double()
+            outputs.append(graph.gather(net(graph.x, graph), everywhere=True))
+    same(comm, outputs[:1], outputs[1:], 1e-12)
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_buffers_grow_with_the_rows(rng, comm, transfer):
+    """Widths that rise and fall, against dense matrices; memory of narrower rows is given back."""
+    matrix, fields = drawn(rng)
+    source, destination = reference.edge_list(matrix.indptr, matrix.indices)
+    u, v, coefficient = reference.gcn_edges(source, destination, NODES, None)
+    dense = np.zeros((NODES, NODES))
+    np.add.at(dense, (v, u), coefficient)
+    with mgg.from_scipy(matrix, **fields, transfer=transfer, dtype="float64", widest=2, comm=comm) as graph:
+        held = []
+        for width in (1, 5, 40, 3, 129, 129, 16):
+            x = rng.standard_normal((NODES, width))
+            g = rng.standard_normal((NODES, width))
+            mine = torch.from_numpy(x[graph.ids]).requires_grad_()
+            identity = mgg.nn.GCNConv(width, width, bias=False).double()
+            identity.lin.weight.data.copy_(torch.eye(width))
+            out = identity(mine, graph)
+            out.backward(torch.from_numpy(g[graph.ids]))
+            wanted = [torch.from_numpy(each[graph.ids]) for each in (dense @ x, dense.T @ g)]
+            same(comm, [out.detach(), mine.grad], wanted, 1e-12)
+            held.append(graph.heap_bytes)
+        assert held == sorted(held) and held[-1] == held[-3]
+        if graph.ranks > 1:
+            assert graph.heap_bytes > 0
+        if graph.backend.name == "shm":
+            exchanged = 0 if transfer == "halo" else 2
+            assert len(graph.backend._windows) == exchanged + (4 if transfer == "halo" else 0)
+
+
+def test_dropout_needs_no_run(rng, comm):
+    """Against the formula: each call is an epoch, each module a stream, by original node ids."""
+    matrix, fields = drawn(rng)
+    with mgg.from_scipy(matrix, **fields, comm=comm) as graph:
+        mgg.manual_seed(77)
+        modules = [mgg.nn.Dropout(0.3), mgg.nn.Dropout(0.6)]
+        for epoch, (stream, module) in itertools.product((1, 2), enumerate(modules)):
+            found = module(graph.x, graph)
+            wanted = reference.dropout(graph.x.double().numpy(), graph.ids, module.p, 77, epoch, stream)
+            same(comm, [found.double()], [torch.from_numpy(wanted)], 1e-6)
+            module.eval()
+            assert module(graph.x, graph) is graph.x
+            module.train()
+
+
+class Odd(torch.nn.Module):
+    """A parameter that all ranks use, one that only the first does, and one that nobody does."""
+
+    def __init__(self):
+        super().__init__()
+        self.all = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+        self.first = torch.nn.Parameter(torch.ones(2, 2))
+        self.none = torch.nn.Parameter(torch.ones(4))
+        self.frozen = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+
+
+def test_gradients_are_summed_in_one_exchange(rng, comm):
+    matrix, _ = drawn(rng)
+    with mgg.from_scipy(matrix, comm=comm) as graph:
+        model = Odd()
+        model.all.grad = given = torch.full((3,), float(comm.rank + 1), dtype=torch.float64)
+        if comm.rank == 0:
+            model.first.grad = torch.full((2, 2), 7.0)
+        calls = []
+        summed = graph.backend.sum_over_ranks
+        graph.backend.sum_over_ranks = lambda values: (calls.append(len(values)), summed(values))
+        mgg.allreduce_gradients(model)
+        total = comm.size * (comm.size + 1) / 2
+        with mpi.agree(comm):
+            assert model.all.grad is given and (given == total).all()
+            assert (model.first.grad == 7).all() and model.first.grad.dtype == torch.float32
+            assert model.none.grad is None and model.frozen.grad is None
+            assert len(calls) == (comm.size > 1)
+
+
+def test_models_that_differ_between_ranks_are_refused(rng, comm):
+    matrix, _ = drawn(rng)
+    with mgg.from_scipy(matrix, comm=comm) as graph:
+        torch.manual_seed(comm.rank)
+        model = torch.nn.Linear(3, 3)
+        if comm.size > 1:
+            with pytest.raises(mgg.InputError, match=r"rank 1 differ from rank 0's; call mgg.manual_seed"):
+                mgg.allreduce_gradients(model, graph)
+        else:
+            mgg.allreduce_gradients(model, graph)
+        alike = torch.nn.BatchNorm1d(4)
+        if comm.size > 1:
+            with torch.no_grad():  # the same sum
+                alike.weight.copy_(torch.arange(4.0).roll(comm.rank))
+            with pytest.raises(mgg.InputError, match="the parameters of rank 1 differ"):
+                mgg.allreduce_gradients(alike, graph)
+            torch.nn.init.ones_(alike.weight)
+            alike(torch.rand(5, 4) + comm.rank)
+            with pytest.raises(mgg.InputError, match="the buffer running_mean of rank 1 differs"):
+                mgg.allreduce_gradients(alike, graph)
+    with pytest.raises(mgg.InputError, match="no graph is open"):
+        mgg.allreduce_gradients(model)
+    graph.close()  # again, which changes nothing
+
+
+def test_rows_that_were_given_back_are_found_no_more(comm):
+    """Transports look addresses up; a later allocation may begin where one was that is gone."""
+    backend = SharedBackend(comm, Options(Geometry(ps=4, dist=1, wpb=1)))
+    counts, format = np.full(comm.size, 5), RowFormat(np.dtype(np.float32), 4)
+    kept, gone = (backend.rows(counts, format, symmetric=True) for _ in range(2))
+    backend.release(gone)
+    backend.publish(kept)
+    assert kept.addresses.all() and not gone.addresses.any()
+    backend.close()

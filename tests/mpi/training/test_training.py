@@ -1,0 +1,290 @@
+"""Training over 1, 2 and 4 ranks: the same losses as one rank, the same bits twice, and torch's own gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from jobs import blocks, dense_features, directed_weighted, renumbered, with_sparse_features
+from mpi4py import MPI
+
+from mgg_hpc import config, reference
+from mgg_hpc.data import store
+from mgg_hpc.data.graph import Graph, csr_from_edges
+from mgg_hpc.errors import InputError
+from mgg_hpc.nn.inputs import host
+from mgg_hpc.nn.inputs.host import HostFeatures
+from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.training.job import build
+from mgg_hpc.training.trainer import Trainer
+
+pytestmark = pytest.mark.mpi
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+
+
+def lopsided() -> Graph:
+    """All training rows among the first few nodes, and one node with an edge to every other: a split over 4
+    ranks leaves ranks without training rows."""
+    graph = blocks()
+    order = np.argsort(~graph.train, kind="stable")
+    graph = renumbered(graph, order)
+    hub = graph.nodes - 1
+    source, destination = reference.edge_list(graph.indptr, graph.indices)
+    spokes = np.arange(hub)
+    indptr, indices, _ = csr_from_edges(
+        np.append(source, spokes), np.append(destination, np.full(hub, hub)), graph.nodes, symmetric=True
+    )
+    return dataclasses.replace(graph, indptr=indptr, indices=indices, permutation=None)
+
+
+def tiny() -> Graph:
+    """Three nodes: over 4 ranks, one owns nothing."""
+    return Graph(
+        "tiny",
+        indptr=np.array([0, 2, 3, 4]),
+        indices=np.array([1, 2, 0, 0], dtype=np.int32),
+        x=np.array([[1.0, 2.0], [0.5, -1.0], [3.0, 0.0]], np.float32),
+        y=np.array([0, 1, 0]),
+        train=np.array([True, True, False]),
+        val=np.array([False, False, True]),
+        test=np.zeros(3, bool),
+        directed=False,
+        classes=2,
+    )
+
+
+GRAPHS = {
+    "dense": blocks,
+    "sparse": lambda: with_sparse_features(blocks(features=40)),
+    "directed-weighted": directed_weighted,
+    "directed-sparse": lambda: with_sparse_features(directed_weighted()),
+    "lopsided": lopsided,
+    "tiny": tiny,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(comm, tmp_path_factory) -> Path:
+    """A folder that all ranks see."""
+    return Path(comm.bcast(str(tmp_path_factory.mktemp("training")) if comm.rank == 0 else None))
+
+
+@pytest.fixture
+def stored(comm, folder):
+    """Write a graph once, for all ranks; returns its path."""
+
+    def stored(name: str, graph: Graph) -> Path:
+        path = folder / f"{name}.h5"
+        if comm.rank == 0 and not path.exists():
+            store.write(path, graph)
+        comm.Barrier()
+        return path
+
+    return stored
+
+
+def settings(path: Path, dtype: str, **model: object) -> config.Settings:
+    tree = {
+        "graph": {"file": str(path)},
+        "model": {"hidden": 8, "dropout": 0.5} | model,
+        "train": {
+            "dtype": dtype,
+            "seed": 20,
+            "normalize_features": "row" if "sparse" in path.name else "none",
+        },
+        "run": {"threads": 1},
+    }
+    return config.from_tree(tree, "test")
+
+
+def losses(chosen: config.Settings, comm: MPI.Intracomm, epochs: int = 30) -> np.ndarray:
+    """The loss of each epoch, and the final validation loss."""
+    job = build(chosen, comm)
+    trainer = Trainer(job, job.graph())
+    values = []
+    for epoch in range(1, epochs + 1):
+        trainer.step(epoch)
+        values.append(trainer.loss())
+    trainer.evaluate()
+    values.append(trainer.scores().val_loss)
+    job.backend.close()
+    return np.array(values)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_losses_do_not_depend_on_the_number_of_ranks(comm, stored, kind, dtype):
+    chosen = settings(stored(kind, GRAPHS[kind]()), dtype)
+    alone = losses(chosen, MPI.COMM_SELF)
+    assert len(set(alone)) == len(alone)  # it learns, and dropout is on
+    np.testing.assert_allclose(losses(chosen, comm), alone, rtol=TOLERANCE[dtype], atol=0)
+
+
+MODELS = {
+    "gin": {"name": "gin", "layers": 3, "train_eps": True, "norm": "batch"},
+    "sage": {"name": "sage", "jumping": "cat", "norm": "layer"},
+    "sage-max": {"name": "sage", "aggr": "max", "layers": 3, "residual": True},
+    "gat": {"name": "gat", "hidden": 4, "heads": 3, "output_heads": 2, "attention_dropout": 0.4},
+    "gat-dot": {"name": "gat", "hidden": 4, "heads": 2, "attention": "dot", "jumping": "max"},
+}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", ["sparse", "directed-weighted", "lopsided", "tiny"])
+@pytest.mark.parametrize("model", MODELS)
+def test_losses_of_other_models_do_not_depend_on_the_number_of_ranks(comm, stored, kind, model):
+    chosen = settings(stored(kind, GRAPHS[kind]()), "float64", **MODELS[model])
+    # A bias before a batch norm has no gradient but rounding, of which Adam makes steps: training removes them with
+    # the mean, evaluation by the running one does not.
+    compared = slice(-1 if chosen.model.norm == "batch" else None)
+    alone, found = losses(chosen, MPI.COMM_SELF, 8), losses(chosen, comm, 8)
+    np.testing.assert_allclose(found[compared], alone[compared], rtol=TOLERANCE["float64"], atol=0)
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("hidden", [5, 12])  # of 12 features: layers multiply first, or sum first
+@pytest.mark.parametrize("name", ["gcn", "gin", "sage", "gat"])
+def test_losses_do_not_depend_on_blocks_of_features(comm, stored, monkeypatch, name, hidden):
+    chosen = settings(stored("dense", blocks()), "float64", name=name, hidden=hidden)
+    whole, dropped = (
+        losses(chosen, comm, 8),
+        create_autospec(HostFeatures.dropped, side_effect=HostFeatures.dropped),
+    )
+    monkeypatch.setattr(host, "LEAST_BYTES", 0)
+    monkeypatch.setattr(HostFeatures, "dropped", dropped)
+    np.testing.assert_allclose(losses(chosen, comm, 8), whole, rtol=TOLERANCE["float64"], atol=0)
+    sums_first = hidden == 12 and name in ("gcn", "gin")
+    assert dropped.call_count == (0 if sums_first else 8)
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "directed-weighted"])
+def test_losses_do_not_depend_on_the_numbering_of_rows(comm, stored, kind, dtype):
+    graph = GRAPHS[kind]()
+    order = np.random.default_rng(5).permutation(graph.nodes)
+    alone = losses(settings(stored(kind, graph), dtype), MPI.COMM_SELF)
+    other = settings(stored(f"{kind}-renumbered", renumbered(graph, order)), dtype)
+    np.testing.assert_allclose(losses(other, comm), alone, rtol=TOLERANCE[dtype], atol=0)
+
+
+def test_evaluation_exchanges_no_wider_rows_than_were_planned(comm, stored):
+    """A layer that would aggregate first if it were trained without a gradient of its input."""
+    graph, hidden = blocks(features=3), 7
+    assert graph.x.shape[1] < graph.classes < hidden < 2 * graph.classes
+    chosen = settings(stored("narrow", graph), "float32", hidden=hidden)
+    assert np.isfinite(losses(chosen, comm, 1)).all()
+
+
+def test_losses_depend_on_the_seed_and_the_original_ids(comm, stored):
+    """Were draws constant, or taken by row, the tests above could not tell."""
+    graph = blocks()
+    order = np.random.default_rng(5).permutation(graph.nodes)
+    chosen = settings(stored("dense", graph), "float32")
+    base = losses(chosen, comm, 2)
+    other = dataclasses.replace(renumbered(graph, order), permutation=None)
+    unlabelled = losses(settings(stored("dense-forgotten", other), "float32"), comm, 2)
+    assert abs(unlabelled[0] / base[0] - 1) > 1e-4
+    train = dict(msgspec.to_builtins(chosen.train), seed=21)
+    reseeded = config.from_tree(msgspec.to_builtins(chosen) | {"train": train}, "test")
+    assert abs(losses(reseeded, comm, 2)[0] / base[0] - 1) > 1e-4
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
+@pytest.mark.parametrize("kind", ["sparse", "directed-weighted"])
+def test_the_same_run_gives_the_same_bits(comm, stored, kind, transfer):
+    """By any transfer; "auto" may take another one another time."""
+    chosen = settings(stored(kind, GRAPHS[kind]()), "float32")
+    chosen = config.with_transfer(chosen, [transfer])
+    first, second = losses(chosen, comm, 10), losses(chosen, comm, 10)
+    assert first.tobytes() == second.tobytes()
+    assert len(set(comm.allgather(first.tobytes()))) == 1  # and every rank knows the same ones
+
+
+@pytest.mark.parametrize(
+    "transfers", [("halo", "direct", "get"), ("get", "halo", "halo"), ("direct", "halo", "direct")]
+)
+def test_layers_may_differ_in_their_transfers(comm, stored, transfers):
+    chosen = settings(stored("directed-weighted", GRAPHS["directed-weighted"]()), "float64", layers=3)
+    one = losses(config.with_transfer(chosen, ["direct"]), comm, 10)
+    each = losses(config.with_transfer(chosen, transfers), comm, 10)
+    np.testing.assert_allclose(each, one, rtol=TOLERANCE["float64"], atol=0)
+
+
+def test_there_must_be_a_transfer_for_each_layer(comm, stored):
+    chosen = settings(stored("dense", GRAPHS["dense"]()), "float32")
+    with pytest.raises(InputError, match=r"plan\.transfer names 3 transfers, and the model has 2 layers"):
+        build(config.with_transfer(chosen, ["halo", "get", "direct"]), comm)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_loss_and_gradients_equal_torchs_own(comm, stored, kind, layers):
+    """One step against dense float64 matrices, with nothing in common but the reference's formulas."""
+    graph = GRAPHS[kind]()
+    chosen = settings(stored(kind, graph), "float64", layers=layers)
+    job = build(chosen, comm)
+    trainer = Trainer(job, job.graph())
+    weights = [(conv.lin.weight.detach().clone(), conv.bias.detach().clone()) for conv in job.model.convs]
+    epoch = 7
+    trainer.step(epoch)
+    loss = trainer.loss()
+    found = [(conv.lin.weight.grad.clone(), conv.bias.grad.clone()) for conv in job.model.convs]
+    job.backend.close()
+
+    expected, gradients = torchs_own(graph, weights, epoch, chosen)
+    assert loss == pytest.approx(expected, rel=1e-10)
+    for pair, expected_pair in zip(found, gradients, strict=True):
+        for value, right in zip(pair, expected_pair, strict=True):
+            scale = float(right.abs().max())
+            assert scale > 0
+            torch.testing.assert_close(value, right, rtol=1e-10, atol=1e-12 * scale)
+
+
+def torchs_own(graph: Graph, weights: list, epoch: int, chosen: config.Settings) -> tuple[float, list]:
+    """Loss and gradients (before weight decay) of an epoch, by dense matrices and torch's autograd."""
+    source, destination = reference.edge_list(graph.indptr, graph.indices)
+    u, v, coefficient = reference.gcn_edges(source, destination, graph.nodes, graph.weight)
+    adjacency = np.zeros((graph.nodes, graph.nodes))
+    np.add.at(adjacency, (v, u), coefficient)
+    matrix = torch.from_numpy(adjacency)
+    h = dense_features(graph)
+    if chosen.train.normalize_features == "row":
+        total = h.sum(axis=1, keepdims=True)
+        h = h / np.where(total == 0, 1, total)
+    h = torch.from_numpy(h)
+    ids = np.arange(graph.nodes)
+    leaves = [(w.requires_grad_(), b.requires_grad_()) for w, b in weights]
+    for layer, (weight, bias) in enumerate(leaves):
+        ones = np.ones(h.shape)
+        mask = torch.from_numpy(
+            reference.dropout(ones, ids, chosen.model.dropout, chosen.train.seed, epoch, layer)
+        )
+        h = matrix @ (h * mask) @ weight.t() + bias
+        if layer < len(leaves) - 1:
+            h = torch.relu(h)  # clamp has a gradient of 1 at 0, where nodes without features may lie
+    rows = torch.from_numpy(graph.train)
+    chance = torch.log_softmax(h[rows], 1)
+    loss = -chance[torch.arange(len(chance)), torch.from_numpy(graph.y)[rows]].mean()
+    loss.backward()
+    return loss.item(), [(w.grad, b.grad) for w, b in leaves]
+
+
+def test_four_ranks_leave_one_without_rows_and_some_without_training_rows():
+    """What the graphs above are made for really happens."""
+    assert 0 in np.diff(edge_balanced(tiny().indptr, 4))
+    graph = lopsided()
+    bounds = edge_balanced(graph.indptr, 4)
+    training = [int(graph.train[a:b].sum()) for a, b in itertools.pairwise(bounds)]
+    assert 0 in training
+    assert max(np.diff(graph.indptr)) == graph.nodes - 1

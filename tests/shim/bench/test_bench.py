@@ -1,0 +1,358 @@
+"""`mgg bench aggregate --device cuda` with the shim in place of a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from command import refused
+from gpu.pes.stage import stage_of
+from scipy import sparse
+
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.cuda.halo import Halo
+from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
+from mgg_hpc.tools.bench.aggregate import cusparse, gpu_alone, gpu_baselines, summary
+from mgg_hpc.tools.bench.aggregate import gpu as aggregate_gpu
+from mgg_hpc.tools.bench.harness import gpu
+from mgg_hpc.tools.bench.harness.document import Options
+
+SHIM, ROOT = Path(__file__).parents[1], Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def stage(engine):
+    """The shim as what baselines run on."""
+    return stage_of(engine, 1)
+
+
+@pytest.fixture
+def fake(shim, tmp_path, monkeypatch):
+    """A libcusparse that counts on the host what it is asked."""
+    library = tmp_path / "libcusparse.so"
+    include = f"-I{ROOT / 'cuda' / 'include'}"
+    source = SHIM / "src" / "fake_cusparse.cpp"
+    command = [shim.compiler, "-std=c++17", "-shared", "-fPIC", include, source, "-o", library]
+    subprocess.run(command, check=True)
+    loaded = ctypes.CDLL(str(library))
+    monkeypatch.setattr(cusparse, "library", lambda: loaded)
+    return loaded
+
+
+def options(tmp_path, **given):
+    files = {name: tmp_path / f"found.{name}" for name in ("json", "table")} | {
+        "plot": tmp_path / "found.png"
+    }
+    return Options(peers="", peers_env=None, threads=2, turns=2, pages="huge", **(files | given))
+
+
+def test_a_whole_run(stage, fake, tmp_path, capsys):
+    aggregate_gpu.process_device(
+        ["rmat:6:4", "uniform:5"],
+        [5, 64],
+        ["float32", "bfloat16"],
+        ["cusparse", "torch", "cupy"],
+        weighted=False,
+        options=options(tmp_path),
+        stage=stage,
+    )
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [(c["graph"], c["dtype"], c["width"]) for c in found["cases"]] == [
+        (graph, dtype, width)
+        for graph in ("rmat6", "uniform5")
+        for dtype in ("float32", "bfloat16")
+        for width in (5, 64)
+    ]
+    for case in found["cases"]:
+        # On a CPU torch sums no half rows; CuPy needs a GPU.
+        ours = {"mgg", "mgg-get", "mgg-halo"}
+        assert set(case["ms"]) == ours | {"cusparse"} | ({"torch"} if case["dtype"] == "float32" else set())
+        assert set(case["over_direct"]) == ours - {"mgg"}
+        for name, ratio in case["over_direct"].items():
+            low, high = (case["ms"][name][end] / case["ms"]["mgg"][end] for end in ("min", "max"))
+            assert ratio["min"] <= max(low, high)
+            assert ratio["max"] >= min(low, high)
+        row = case["width"] * (4 if case["dtype"] == "float32" else 2)
+        moved = case["edges"] * (row + 4) + case["nodes"] * (row + 8)
+        assert case["compulsory"]["bytes"] == moved
+        assert case["gb_per_s"] == pytest.approx(moved / case["ms"]["mgg"]["median"] / 1e6)
+        assert case["of_copy"] == pytest.approx(case["gb_per_s"] / found["copy_gb_per_s"])
+        assert case["sets"] == gpu.MOST_SETS  # small graphs: as many as there may be
+    assert found["device"]["name"] == "shim"
+    named = {note.partition(":")[0] for note in found["notes"] if note.startswith("cupy")}
+    left = {
+        f"cupy is left out of {graph}, {kind}"
+        for graph in ("rmat6", "uniform5")
+        for kind in ("float32", "bfloat16")
+    }
+    assert named == left
+    over = {case["over_floor"]["median"]: case for case in found["cases"]}
+    worst = found["summary"]["over_floor"]["worst"]
+    assert worst["times"] == max(over)
+    assert all(over[max(over)][key] == worst[key] for key in ("graph", "dtype", "width"))
+    assert found["speedup"] == {name: of["mean"] for name, of in found["summary"]["speedup"].items()}
+    said = capsys.readouterr().out
+    for word in ("rmat6", "bfloat16 x 64", "gather floor", "over cusparse", "copies", "mgg-halo over mgg"):
+        assert word in said
+    assert "| uniform5 |" in (tmp_path / "found.table").read_text()
+    assert (tmp_path / "found.png").stat().st_size > 10_000
+
+
+def test_types_of_rows_take_turns(stage, monkeypatch):
+    """And each is compared with float32 of its own turn, not by medians."""
+    graph, asked = aggregate_gpu.graphs.read("rmat:5:4"), []
+    problems = [gpu.problem_of(stage, graph, dtype, 3, None) for dtype in ("bfloat16", "float32", "float16")]
+    times = iter([8.0, 2.0, 1.0, 4.0, 6.0, 2.0, 6.0, 6.0, 6.0])
+
+    def entry(problem, baselines, transfers):
+        def one(name):
+            return gpu_baselines.Baseline(name, [(name, problem.format.dtype.name)], lambda: np.zeros(1))
+
+        return aggregate_gpu.Entry(problem, one("mgg"), [], [one("floor 128")], [], [])
+
+    def ms(self, calls):
+        ((name, dtype),) = calls
+        asked.append((name, dtype))
+        return next(times) if name == "mgg" else 1.0
+
+    monkeypatch.setattr(aggregate_gpu, "entry_of", entry)
+    monkeypatch.setattr(gpu.HostClock, "ms", ms)
+    rows, _ = aggregate_gpu.measure(problems, [], 3, 1.0)
+    turn = [(name, dtype) for dtype in ("bfloat16", "float32", "float16") for name in ("mgg", "floor 128")]
+    assert asked == 3 * turn
+    half, whole, other = rows
+    # bfloat16 8, 4, 6; float32 2, 6, 6; float16 1, 2, 6
+    assert half["over_float32"]["median"] == 1.0 and other["over_float32"]["median"] == 2.0
+    assert "over_float32" not in whole
+    assert summary.summarise(rows)["half"][0]["times"] == 1.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_baselines_sum_what_we_sum(rng, stage, fake, dtype, weighted):
+    graph = aggregate_gpu.graphs.read("rmat:6:4")
+    weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
+    problem = gpu.problem_of(stage, graph, dtype, 7, weight)
+    (row,), notes = aggregate_gpu.measure([problem], ["cusparse", "torch"], 1, 1.0)
+    assert set(row["speedup"]) >= ({"cusparse", "torch"} if dtype == "float32" else {"cusparse"}), notes
+
+
+def test_a_baselines_with_other_sums_is_left_out_and_named(stage, monkeypatch):
+    def wrong(problem):
+        right = gpu_baselines.torch_(problem)
+        return gpu_baselines.Baseline("torch", right.calls, lambda: right.result() + 1)
+
+    monkeypatch.setitem(gpu_baselines.MAKERS, "torch", wrong)
+    problem = gpu.problem_of(stage, aggregate_gpu.graphs.read("rmat:5:4"), "float32", 3, None)
+    (row,), notes = aggregate_gpu.measure([problem], ["torch"], 1, 1.0)
+    assert not row["speedup"]
+    assert notes == ["torch is left out of rmat5, float32: 96 of its 96 sums differ from ours"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [7, 130])
+def test_the_other_kernels_sum_the_same_where_nothing_is_remote(rng, stage, monkeypatch, dtype, width):
+    """Each by its own kernel; with hubs and weights; and what they sum is what SciPy does."""
+    ran = []
+
+    def recorded(owner, name):
+        made = getattr(owner, name)
+
+        def call(self, *given, **more):
+            ran.append(name)
+            return made(self, *given, **more)
+
+        monkeypatch.setattr(owner, name, call)
+
+    recorded(DeviceBackend, "_get")
+    recorded(Halo, "aggregate")
+    graph = aggregate_gpu.graphs.read("rmat:6:64")
+    weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32)
+    problem = gpu.problem_of(stage, graph, dtype, width, weight)
+    geometry = gpu_alone.geometry_of(stage, "get", problem.format)
+    assert np.diff(graph.indptr).max() > 2 * geometry.ps * geometry.dist
+    runs, expected = aggregate_gpu.own_runs(problem, ["halo", "direct", "get"])
+    assert [one.name for one in runs] == ["mgg", "mgg-halo", "mgg-get"]
+    sets = len(problem.sources)
+    assert ran == ["aggregate"] * sets + ["_get"] * sets
+    matrix = sparse.csr_matrix((weight.astype(float), graph.indices, graph.indptr), (graph.nodes,) * 2)
+    apart = np.abs(matrix @ problem.x.astype(float) - expected)
+    assert (apart <= aggregate_gpu.allowed(graph, problem.x, weight)).all()
+
+
+def test_other_kernels_that_sum_nothing_are_an_error(stage, monkeypatch):
+    monkeypatch.setattr(gpu_alone.AloneBackend, "aggregate", lambda *given, **more: None)
+    problem = gpu.problem_of(stage, aggregate_gpu.graphs.read("rmat:5:4"), "float32", 3, None)
+    for transfer in ("get", "halo"):
+        with pytest.raises(AssertionError, match=f"mgg-{transfer}: 96 sums differ from those of direct"):
+            aggregate_gpu.measure([problem], [], 1, 1.0, ["direct", transfer])
+
+
+class EdgeIndex:
+    """PyG's, as far as it is used here: from destinations and sources, sorted by destination."""
+
+    def __init__(self, data, *, sparse_size, sort_order):
+        assert sort_order == "row"
+        assert data.is_contiguous()
+        assert (data[0].diff() >= 0).all()
+        self.data, self.size, self.filled = data, sparse_size, False
+
+    def fill_cache_(self, no_transpose=False):
+        assert no_transpose
+        self.filled = True
+
+    def to_sparse_csr(self, value):
+        return torch.sparse_coo_tensor(self.data, value, self.size)
+
+    def matmul(self, other, input_value):
+        assert self.filled
+        return self.to_sparse_csr(input_value).to_dense().to(other.dtype) @ other
+
+
+class SimpleConv:
+    """PyG's: messages of edges [2, E] go from the first row's nodes to the second's."""
+
+    def __init__(self, aggr):
+        assert aggr == "sum"
+
+    def __call__(self, x, edge_index, edge_weight=None):
+        assert edge_index.dtype == torch.int64
+        source, destination = edge_index
+        messages = x[source] if edge_weight is None else edge_weight[:, None] * x[source]
+        return torch.zeros_like(x).index_add_(0, destination, messages)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_pyg_both_ways(rng, stage, monkeypatch, weighted):
+    package, layers = ModuleType("torch_geometric"), ModuleType("torch_geometric.nn")
+    package.EdgeIndex, layers.SimpleConv = EdgeIndex, SimpleConv
+    monkeypatch.setitem(sys.modules, "torch_geometric", package)
+    monkeypatch.setitem(sys.modules, "torch_geometric.nn", layers)
+    graph = aggregate_gpu.graphs.read("rmat:6:4")
+    weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
+    problem = gpu.problem_of(stage, graph, "float32", 7, weight)
+    (row,), notes = aggregate_gpu.measure([problem], ["pyg", "pyg-csr"], 1, 1.0)
+    assert set(row["speedup"]) == {"pyg", "pyg-csr"}, notes
+
+
+def test_baselines_that_are_not_there_or_take_too_much(stage, monkeypatch):
+    def hungry(problem):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40 GiB")
+
+    monkeypatch.setitem(sys.modules, "torch_geometric.nn", None)
+    monkeypatch.setitem(gpu_baselines.MAKERS, "pyg-csr", hungry)
+    problem = gpu.problem_of(stage, aggregate_gpu.graphs.read("rmat:5:4"), "float32", 3, None)
+    (row,), notes = aggregate_gpu.measure([problem], ["pyg", "pyg-csr"], 1, 1.0)
+    assert set(row["ms"]) == {"mgg"}
+    assert notes[0].startswith("pyg is left out of rmat5, float32: import of torch_geometric")
+    assert notes[1] == "pyg-csr is left out of rmat5, float32: CUDA out of memory. Tried to allocate 40 GiB"
+
+
+def test_a_summary(rng):
+    """Of drawn times: worst cells, means, and what half rows gain."""
+
+    def spread(value):
+        return {"min": value / 2, "median": value, "max": value * 2}
+
+    cases = []
+    for graph in ("a", "b"):
+        for dtype in ("float32", "bfloat16"):
+            for width in (16, 64):
+                ours, over, get, baseline = rng.uniform(0.5, 5, 4).tolist()
+                case = {"graph": graph, "order": "none", "weighted": False, "dtype": dtype, "width": width}
+                case |= {"ms": {"mgg": spread(ours)}, "over_floor": spread(over)}
+                case |= {"over_direct": {"mgg-get": spread(get)}, "speedup": {"torch": spread(baseline)}}
+                if dtype == "bfloat16":
+                    case["speedup"] = {}
+                cases.append(case)
+    found = summary.summarise(cases)
+
+    def medians(of):
+        return np.array([of(case)["median"] for case in cases])
+
+    over, get = medians(lambda case: case["over_floor"]), medians(lambda case: case["over_direct"]["mgg-get"])
+    baselines = np.array([case["speedup"]["torch"]["median"] for case in cases if case["speedup"]])
+    for of, ratios, worst in (
+        (found["over_floor"], over, over.max()),
+        (found["over_direct"]["mgg-get"], get, get.max()),
+        (found["speedup"]["torch"], baselines, baselines.min()),
+    ):
+        assert of["mean"] == pytest.approx(np.prod(ratios) ** (1 / len(ratios)))
+        assert of["worst"]["times"] == worst
+    worst = cases[int(over.argmax())]
+    assert {key: worst[key] for key in summary.KEYS} == {
+        key: found["over_floor"]["worst"][key] for key in summary.KEYS
+    }
+    ms = {(case["graph"], case["dtype"], case["width"]): case["ms"]["mgg"]["median"] for case in cases}
+    assert {(cell["graph"], cell["width"]): cell["times"] for cell in found["half"]} == {
+        (graph, width): ms[graph, "float32", width] / ms[graph, "bfloat16", width]
+        for graph in "ab"
+        for width in (16, 64)
+    }
+    lines, halves = summary.sheets(found)
+    assert [row[0] for row in lines.rows] == [
+        "over the gather floor",
+        "mgg-get over mgg",
+        "times as fast as torch",
+    ]
+    assert halves.columns == ["graph", "rows", "x 16", "x 64"]
+    assert [row[:2] for row in halves.rows] == [["a", "bfloat16"], ["b", "bfloat16"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--transfers", "get"], "--transfers has a meaning with --device cuda only"),
+        (
+            ["--device", "cuda", "--transfers", "ring"],
+            "--transfers ring: 'ring' is not one of direct, get, halo",
+        ),
+        (
+            ["--device", "cuda", "--peers", "dgl"],
+            "--peers dgl: 'dgl' is not one of cusparse, torch, cupy, pyg, pyg-csr",
+        ),
+    ],
+)
+def test_what_will_not_do_is_refused_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused(capsys, "bench", "aggregate", "rmat:5", *arguments) == said
+
+
+def test_a_failing_call_of_cusparse_is_named(stage, fake):
+    problem = gpu.problem_of(stage, aggregate_gpu.graphs.read("rmat:5:4"), "float32", 3, None)
+    arrays = [stage.memory.address(array) for array in gpu.matrix(problem)]
+    product = cusparse.Product(32, problem.graph.edges, arrays, ("float32", 3, 2), None)
+    with pytest.raises(RuntimeError, match="cusparseCreateDnMat: status 1"):
+        product.dense(0)
+
+
+def test_sets_of_rows_are_more_than_the_second_cache(stage):
+    graph = aggregate_gpu.graphs.read("rmat:10:1")
+    wide = gpu.problem_of(stage, graph, "float32", 4096, None)
+    cache = stage.module.limits()["l2_bytes"]
+    size = graph.nodes * RowFormat(np.dtype(np.float32), 4096).row_bytes
+    assert (len(wide.sources) - 1) * size < 3 * cache <= len(wide.sources) * size
+    assert len({int(rows.addresses[0]) for rows in wide.sources}) == len(wide.sources)
+
+
+def test_the_floor_reads_every_word_of_every_row(rng, engine):
+    """What its threads have seen, all together, is the exclusive or of all words."""
+    indices = rng.integers(0, 50, 203).astype(np.int32)
+    rows = rng.integers(0, 2**32, (50, 12), dtype=np.uint32)
+    held = engine.memory.zeros(rows.nbytes)
+    held[:] = rows.view(np.uint8).reshape(-1)
+    for lanes, threads, blocks in ((4, 64, 3), (8, 32, 1), (32, 96, 5)):
+        engine.seed(int(rng.integers(1 << 60)))
+        seen = np.zeros(threads * blocks, np.uint32)
+        geometry = engine.module.Geometry(lanes, 1, blocks, threads)
+        engine.module.gather_floor(
+            indices.ctypes.data, len(indices), held.ctypes.data, 48, seen.ctypes.data, geometry
+        )
+        assert np.bitwise_xor.reduce(seen) == np.bitwise_xor.reduce(rows[indices].reshape(-1))
