@@ -7,11 +7,11 @@ import json
 import os
 import pty
 import re
+import resource
 import shutil
 import struct
 import subprocess
 import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from jobs import MGG, clean_environment, run
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 COLUMNS = 96
+PROCESSOR_SECONDS = 24.0  # twice what the demo takes on two cores that other work shares
 TRAIN = ["launch", "-n", "2", "--mpi", "auto", "train"]
 
 
@@ -70,16 +71,18 @@ def test_make_demo_runs_these_commands():
     )
 
 
-def test_the_demo_takes_less_than_12_seconds_and_ends_with_its_table(inputs, tmp_path):
-    for attempt in range(4):
-        began = time.perf_counter()
-        imported = run("import", "digits", "-o", tmp_path / f"digits{attempt}.h5")
-        done = run(*TRAIN, inputs / "digits.toml", folder=tmp_path)
-        seconds = time.perf_counter() - began
-        assert (imported.returncode, done.returncode) == (0, 0), imported.stderr + done.stderr
-        if seconds < 12:
-            break
-    assert seconds < 12
+def processor_seconds() -> float:
+    """Return the processor time of all ended children, which other work on the machine does not lengthen."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_the_demo_is_short_and_ends_with_its_table(inputs, tmp_path):
+    began = processor_seconds()
+    imported = run("import", "digits", "-o", tmp_path / "digits.h5")
+    done = run(*TRAIN, inputs / "digits.toml", folder=tmp_path)
+    assert (imported.returncode, done.returncode) == (0, 0), imported.stderr + done.stderr
+    assert processor_seconds() - began < PROCESSOR_SECONDS
     assert done.stderr == ""  # no bar where nobody looks
     assert "\x1b" not in done.stdout
     table = cells(done.stdout)
