@@ -22,17 +22,17 @@ from ..runtime.backends.base import Backend
 
 
 def row_format(dim: int, dtype: torch.dtype) -> RowFormat:
-    """The format of rows of ``dim`` values of a torch type."""
+    """Return the format of rows of ``dim`` values of a torch type."""
     return RowFormat(np.dtype(str(dtype).removeprefix("torch.")), dim)
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """What rows of this type are summed in, which is also the type of weights, scales and parameters."""
+    """Return the type in which rows are summed, which is also the type of weights, scales and parameters."""
     return torch.float32 if dtype.itemsize == 2 else dtype
 
 
 def as_tensor(array: Any) -> Tensor:
-    """An array of a backend's memory, over the same memory. (NumPy and torch share no bfloat16, but its bits.)"""
+    """Return a tensor over the memory of a backend's array. (NumPy and torch share no bfloat16, but its bits.)"""
     if isinstance(array, Tensor):
         return array
     if array.dtype.name == "bfloat16":
@@ -41,7 +41,7 @@ def as_tensor(array: Any) -> Tensor:
 
 
 def as_array(tensor: Tensor | None) -> Any:
-    """What a backend takes for a tensor of its device, over the same memory: NumPy's on a host. None stays None."""
+    """Return the array that a backend takes, over a tensor's memory: NumPy's on a host. None stays None."""
     if tensor is None:
         return None
     tensor = tensor.detach()

@@ -1,4 +1,4 @@
-"""The halo in rounds: remote rows as they arrive, each once, instead of rows read on their owners.
+"""The halo in rounds: each distinct remote row arrives once, instead of being read on its owner by every edge.
 
 A plan made by `workload.build` reads remote rows on their owners. Here its remote edges are divided anew: the rows
 that most edges need come first, so that each round that arrives gives the most to sum while the rest is on its way,
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from .layout import CHUNK, HALO
 from .workload import HaloLists, Plan, prefix_sum, segments_of
 
-MOST_ROUNDS = 8  # more would cut destinations into more pieces than the last round's share is worth
+MOST_ROUNDS = 8  # more would cut destinations into more pieces than the smaller last round saves
 ROWS_PER_ROUND = 512  # fewer are not worth a round of their own
 
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """What a rank asks of the owners of its halo.
+    """Rows that a rank requests from the owners of its halo.
 
     counts: int64 [W, P]. places: int64 [W, P], where each part begins in this rank's staging.
     rows: a list of P int32 arrays, the owners' rows by round.
@@ -34,17 +34,17 @@ class Requests:
 
 
 def round_count(largest_halo: int) -> int:
-    """Rounds for ranks whose largest halo has this many rows: 1 .. MOST_ROUNDS."""
+    """Return the number of rounds for ranks whose largest halo has this many rows: 1 .. MOST_ROUNDS."""
     return int(np.clip(largest_halo // ROWS_PER_ROUND, 1, MOST_ROUNDS))
 
 
 def uses(plan: Plan) -> NDArray[np.int64]:
-    """How many edges take each row of the halo, [H]."""
+    """Return the number of edges that use each row of the halo, int64 [H]."""
     return np.bincount(_remote_edges(plan)[0], minlength=len(plan.halo))
 
 
 def in_rounds(plan: Plan, rounds: int) -> tuple[Plan, NDArray[np.int64], Requests]:
-    """The same sums over the owned rows and ``rounds`` chunks of arriving rows.
+    """Return the same sums over the owned rows and ``rounds`` chunks of arriving rows.
 
     Returns the plan (without its lists, which need the other ranks' answers), the order int64 [E] of its edges (its
     edge i is edge order[i] of ``plan``), and what to ask of the other ranks. Takes O(E log E) time.
@@ -96,7 +96,7 @@ def in_rounds(plan: Plan, rounds: int) -> tuple[Plan, NDArray[np.int64], Request
 
 
 def _remote_edges(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """For each remote edge, in the plan's order, its source's position in the halo, and its destination."""
+    """Return for each remote edge, in the plan's order, its source's position in the halo, and its destination."""
     positions, destinations = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     for chunk in plan.chunks[1:]:
         segments = plan.segments[chunk["first_segment"] : chunk["first_segment"] + chunk["segments"]]
@@ -112,7 +112,7 @@ def _remote_edges(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
 def answer(
     asked: list[NDArray[np.int32]], counts: NDArray[np.int64], places: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """(send_rows, send_counts, send_places) from what every rank asked of this one.
+    """Return (send_rows, send_counts, send_places) from what every rank requests of this one.
 
     asked: a list of P int32 arrays, rows of this rank by round. counts, places: int64 [P, W] of the same.
     """

@@ -1,4 +1,4 @@
-"""What one rank sums: its edges split by owner into chunks, and by destination into segments.
+"""The workload of one rank: its edges split by owner into chunks, and by destination into segments.
 
 MGG (OSDI '23, section 4.1): each destination's neighbours are divided into local and remote ones, and each group into
 neighbour partitions of at most ``ps``. Here a group is a chunk (source rows that become readable together), a
@@ -24,7 +24,7 @@ BLOCK_EDGES = 1 << 20  # taken at a time while a plan is built
 
 @dataclass(frozen=True, eq=False)
 class HaloLists:
-    """What crosses in one aggregation, for W rounds and P ranks.
+    """Rows that cross in one aggregation, for W rounds and P ranks.
 
     receive_counts: int64 [W, P], rows that come from each rank in each round. They lie in this rank's staging by round,
     then rank, then row.
@@ -61,7 +61,7 @@ class Plan:
     one, the one before that, and so on round.
     segments: SEGMENT [S], by chunk, then destination, then edge. A destination without edges has one of count 0.
     indices: int32 [E], the source's row within its chunk.
-    edge: int64 [E], the place of each edge in the CSR that the plan was made from; None where nobody asked.
+    edge: int64 [E], the place of each edge in the CSR that the plan was made from, or None if it was not asked for.
     halo: the distinct remote rows, int32 offsets into their owners' rows, ascending for each owner.
     halo_bounds: int64 [P + 1]; owner p's part of ``halo`` is halo_bounds[p] .. halo_bounds[p + 1] - 1.
     transfer: how remote rows reach the kernel: "direct" or "get" from their owners, "halo" in rounds (rounds.py);
@@ -82,19 +82,19 @@ class Plan:
 
     @property
     def edges(self) -> int:
-        """Edges summed by this rank."""
+        """Number of edges that this rank sums."""
         return len(self.indices)
 
     @cached_property
     def local_edges(self) -> int:
-        """Edges whose source this rank owns."""
+        """Number of edges whose source this rank owns."""
         owned = self.chunks[0]
         mine = self.segments[owned["first_segment"] : owned["first_segment"] + owned["segments"]]
         return int(mine["count"].sum(dtype=np.int64))
 
     @property
     def remote_edges(self) -> int:
-        """Edges whose source another rank owns."""
+        """Number of edges whose source another rank owns."""
         return self.edges - self.local_edges
 
     @property
@@ -104,7 +104,7 @@ class Plan:
         return sum(array.nbytes for array in (*arrays, self.lists) if array is not None)
 
     def csr(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """One chunk's edges as CSR over all destinations: indptr [n + 1], rows within the chunk."""
+        """Return one chunk's edges as CSR over all destinations: indptr [n + 1], and rows within the chunk."""
         first, count = self.chunks[chunk]["first_segment"], self.chunks[chunk]["segments"]
         segments = self.segments[first : first + count]
         degree = np.bincount(segments["destination"], segments["count"], self.destinations).astype(np.int64)
@@ -113,7 +113,7 @@ class Plan:
 
 
 def prefix_sum(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, c0, c0 + c1, ...: int64, one longer than ``counts``."""
+    """Return 0, c0, c0 + c1, ...: int64, one longer than ``counts``."""
     total = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=total[1:])
     return total
@@ -128,7 +128,7 @@ def build(
     *,
     keep_edges: bool = False,
 ) -> Plan:
-    """The plan of ``rank``, which owns rows bounds[rank] .. bounds[rank + 1] - 1.
+    """Build the plan of ``rank``, which owns rows bounds[rank] .. bounds[rank + 1] - 1.
 
     indptr: int64 [n + 1] and indices [E]: in-edge CSR of the owned rows, global source ids in 0 .. bounds[-1] - 1.
     ps: most edges in one segment. keep_edges: remember each edge's place in the CSR (for weights).
@@ -140,7 +140,7 @@ def build(
         )
     split = _split_by_owner(rank, bounds, indptr, indices, keep_edges)
     used = [pe for pe in range(len(bounds) - 1) if pe == rank or split.offsets[pe]]
-    # Own rows first, then those of the rank before, and so on round: no rank is everybody's first.
+    # Own rows first, then those of the rank before, and so on in a circle, so that no rank is read first by all.
     pes = np.array(sorted(used, key=lambda pe: (rank - pe) % (len(bounds) - 1)), dtype=np.int32)
     chunks = np.zeros(len(pes), dtype=CHUNK)
     chunks["kind"] = np.where(pes == rank, OWNED, DIRECT)
@@ -176,7 +176,7 @@ def build(
 def rectangular(
     rank: int, indptr: NDArray[np.int64], indices: NDArray[np.int32], columns: int, ps: int
 ) -> Plan:
-    """The plan of a sparse matrix [n, columns] times rows that this rank holds itself: one owned chunk."""
+    """Build the plan of a sparse matrix [n, columns] times rows that this rank holds itself: one owned chunk."""
     degree = np.diff(indptr)
     filled, empty = np.flatnonzero(degree), np.flatnonzero(degree == 0)
     segments = segments_of(0, 0, filled.astype(np.int32), degree[filled], empty, ps)
@@ -270,7 +270,7 @@ def segments_of(
 
 
 def _distinct(offsets: NDArray[np.int32], rows: int) -> NDArray[np.int32]:
-    """The distinct ones, ascending, by marking: O(rows + edges)."""
+    """Return the distinct offsets, ascending, by marking: O(rows + edges)."""
     needed = np.zeros(rows, dtype=bool)
     needed[offsets] = True
     return np.flatnonzero(needed).astype(np.int32)

@@ -1,4 +1,4 @@
-"""What ranks tell each other once, while a workload is built: edges, and which rows they need."""
+"""Exchanges between ranks while a workload is built: edges, and the rows that each rank needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def transpose(
     weight: Weight,
     destinations: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.integer], Weight]:
-    """The out-edges of this rank's rows, from every rank's in-edges: row u lists the v of edges u -> v.
+    """Return the out-edges of this rank's rows, from every rank's in-edges: row u lists the v of edges u -> v.
 
     indptr int64 [n + 1], indices [E] global, weight float32 [E] or None: this rank's part of the in-edge CSR. The
     result has the same form. Every edge crosses at most once. Collective.
@@ -67,7 +67,7 @@ def halo_in_rounds(comm: Any, plan: Plan, count: int | None = None) -> tuple[Pla
 
 
 def send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
-    """values, cut by ``counts``, to ranks 0, 1, ...; returns what came, in rank order."""
+    """Send ``values``, cut by ``counts``, to ranks 0, 1, ...; return what arrives, in rank order."""
     if comm.size == 1:
         return values
     from mpi4py.util.dtlib import from_numpy_dtype

@@ -37,12 +37,12 @@ class Adjacency:
 
 
 def plans_of(layers: Iterable[Adjacency]) -> list[Plan]:
-    """Their plans, each once."""
+    """Return the plans of these adjacencies, each once."""
     return list({id(plan): plan for each in layers for plan in (each.forward, each.backward)}.values())
 
 
 def read_by_peers(layers: Iterable[Adjacency]) -> bool:
-    """Whether peers read the rows of any of these layers. (Those that are pushed in rounds nobody else does.)"""
+    """Return whether peers read the rows of any of these layers. (Rows of a halo are pushed instead.)"""
     return any(each.forward.transfer != "halo" for each in layers)
 
 
@@ -54,7 +54,7 @@ def buffers(read_by_peers: bool, ranks: int) -> int:
 def symmetric_bytes(
     layers: Sequence[Adjacency], counts: NDArray[np.int64], format: RowFormat, ranks: int
 ) -> int:
-    """Bytes of symmetric memory that a handle of this widest format takes on each rank.
+    """Return the bytes of symmetric memory that a handle of this widest format takes on each rank.
 
     Buffers of rows that peers read; and with halos, for each plan, two stagings and the signals.
     """
@@ -65,19 +65,19 @@ def symmetric_bytes(
 
 
 def staging_bytes(plan: Plan, row_bytes: int, ranks: int) -> int:
-    """Bytes of symmetric memory that a plan keeps for rows up to this size."""
+    """Return the bytes of symmetric memory that a plan keeps for rows up to this size."""
     if plan.lists is None:
         return 0
     return 2 * plan.lists.capacity * row_bytes + signal_bytes(plan.lists.rounds, ranks)
 
 
 def signal_bytes(rounds: int, ranks: int) -> int:
-    """Bytes of the signals of an exchange (HaloExchange::signal_count words), and room to align them."""
+    """Return the bytes of the signals of an exchange (HaloExchange::signal_count words), with room to align them."""
     return 8 * (rounds + 3) * ranks
 
 
 class GraphHandle:
-    """One rank's rows of a graph, its adjacency, and symmetric buffers used in turn (one barrier a layer).
+    """One rank's rows of a graph, its adjacencies, and symmetric buffers used in turn (one barrier per layer).
 
     counts: int64 [P], rows of each rank. ids: int64 [n], the original ids of this rank's nodes; kept as the backend
     takes them. layers: the adjacency of each layer, or one for all; they differ in their transfers only. dtype: of
@@ -119,7 +119,7 @@ class GraphHandle:
         self.workspace = Workspace(backend)
 
     def adjacency(self, kind: str) -> Adjacency:
-        """The graph's adjacency of a kind, which is planned at the first call for it: collective then.
+        """Return the graph's adjacency of a kind, which is planned at the first call for it: collective then.
 
         Raises ValueError for a kind that the handle was not made for and cannot plan.
         """
@@ -128,12 +128,12 @@ class GraphHandle:
         return self._by_kind[kind]
 
     def _planned(self, kind: str) -> Adjacency:
-        """The adjacency of a kind that the handle was not made for."""
+        """Plan the adjacency of a kind that the handle was not made for."""
         made = " and ".join(self._by_kind)
         raise ValueError(f"this graph was made for {made!r} layers, and {kind!r} is asked for")
 
     def layer(self, number: int) -> Adjacency | None:
-        """The adjacency of a layer; None where it takes the one of its kind.
+        """Return the adjacency of a layer; None where it takes the one of its kind.
 
         Raises IndexError where the graph has others, and not this one's.
         """
@@ -143,7 +143,7 @@ class GraphHandle:
 
     @property
     def rows(self) -> int:
-        """Rows of this rank."""
+        """Number of rows of this rank."""
         return int(self.counts[self.backend.rank])
 
     def restart(self) -> None:
@@ -151,7 +151,7 @@ class GraphHandle:
         self._turn = 0
 
     def exchange(self, dim: int, counts: NDArray[np.int64] | None = None) -> tuple[Rows, Tensor]:
-        """The next symmetric rows of width ``dim``, and this rank's part as a tensor [n, dim] over the same memory.
+        """Return the next symmetric rows of width ``dim``, and a tensor [n, dim] over this rank's part of them.
 
         Collective: all ranks ask for the same widths in the same order. What was handed out two calls ago (one, where
         no peer reads it) is overwritten, or gone where rows of this width need more memory. counts: int64 [P], rows of
@@ -179,7 +179,7 @@ class GraphHandle:
         return Rows(format, addresses, counts, as_array(x), self.backend.rank, False)
 
     def _buffer(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
-        """The one whose turn it is, with room for these rows. Nobody reads what was in it before."""
+        """Return the buffer whose turn it is, with room for these rows. What it held before is not read any more."""
         held, nbytes = self._buffers[self._turn], self._bytes(counts, format)
         if held is None or nbytes > self._room[self._turn]:
             if self._read_by_peers:
@@ -199,12 +199,12 @@ class GraphHandle:
         return int(rows) * format.row_bytes
 
     def _reserve(self, nbytes: int, instead_of: int = 0) -> None:
-        """Symmetric memory, in place of as much that was given back. Collective."""
+        """Reserve symmetric memory in place of ``instead_of`` bytes that were released. Collective."""
         self.backend.reserve(nbytes, int(self.counts.argmax()))
         self.heap_bytes += nbytes - instead_of
 
     def prepare(self, plan: Plan, format: RowFormat) -> None:
-        """Make what the plan's exchange keeps for rows of this format, before the backend sums them. Collective."""
+        """Allocate what the plan's exchange keeps for rows of this format, before the backend sums them. Collective."""
         before, ranks = self._prepared.get(plan, 0), self.backend.size
         if format.row_bytes > before:
             had = staging_bytes(plan, before, ranks) if before else 0

@@ -98,12 +98,12 @@ def load_part(path: Path, comm: Any) -> Part:
 
 
 def whole(graph: Graph) -> Part:
-    """A graph in memory as the part of a rank that is alone."""
+    """Return a graph in memory as the part of the only rank."""
     return sliced(graph, 0, 1)
 
 
 def sliced(graph: Graph, rank: int, ranks: int) -> Part:
-    """A rank's part of a graph that each rank has in memory: rows with as many edges as any other's."""
+    """Return a rank's part of a graph that each rank has in memory, with edges balanced between ranks."""
     bounds = edge_balanced(graph.indptr, ranks)
     low, high = int(bounds[rank]), int(bounds[rank + 1])
     edges = slice(int(graph.indptr[low]), int(graph.indptr[high]))
@@ -136,7 +136,7 @@ def sliced(graph: Graph, rank: int, ranks: int) -> Part:
 
 
 def _rows_of(x: NDArray[Any] | SparseRows | None, low: int, high: int) -> NDArray[Any] | SparseRows | None:
-    """Rows low .. high - 1 of features, if there are any."""
+    """Return rows low .. high - 1 of features, if there are any."""
     if x is None or not isinstance(x, SparseRows):
         return None if x is None else x[low:high]
     values = slice(int(x.indptr[low]), int(x.indptr[high]))
@@ -154,7 +154,7 @@ def adjacency_of(
     *,
     keep_edges: bool = False,
 ) -> Adjacency:
-    """This rank's adjacency of a kind, with the plans of both directions. Collective.
+    """Build this rank's adjacency of a kind, with the plans of both directions. Collective.
 
     kind: "gcn", "edges" or "attention" (`Adjacency`). dtype: of scales and weights, which is the rows' accumulator.
     device: the backend's. keep_edges: leave the edges in ``part``, which lets go of them otherwise.
@@ -186,7 +186,7 @@ def matrix(
     indices: NDArray[np.integer],
     weight: NDArray[np.float32] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None, NDArray[np.float64] | None]:
-    """In-edge CSR and weights of a kind's matrix, and what it multiplies rows by: D^-1/2, D^-1 or nothing."""
+    """Return the in-edge CSR and weights of a kind's matrix, and the factor of rows: D^-1/2, D^-1 or None."""
     if kind == "gcn":
         indptr, indices, weight = adjacency.with_self_loops(first, indptr, indices, weight)
         return indptr, indices, weight, adjacency.inverse_square_root(adjacency.in_degree(indptr, weight))
@@ -206,7 +206,7 @@ def _planned(
     ps: int,
     kind: tuple[str, torch.dtype],
 ) -> tuple[Plan, Tensor | None]:
-    """A plan, and the edge weights in its order. kind: their device and dtype, which are the rows'."""
+    """Return a plan, and the edge weights in its order. kind: device and dtype of the weights."""
     plan = workload.build(comm.rank, part.bounds, indptr, indices, ps, keep_edges=weight is not None)
     if weight is None or plan.edge is None:
         return plan, None
@@ -227,7 +227,7 @@ def without_features(part: Part, kind: str, columns: int) -> None:
 def input_features(
     part: Part, backend: Backend, dtype: torch.dtype, normalize: str, *, on_host: bool = False
 ) -> Input:
-    """This rank's input rows, [n, F], dense or sparse as the file has them; "row" divides each by its sum.
+    """Return this rank's input rows, [n, F], dense or sparse as the file has them; "row" divides each by its sum.
 
     on_host: dense rows stay in the host's memory. Takes the features out of ``part``, or reads them from its file, in
     blocks. Raises InputError if there are none, or the file is damaged or another one now.
@@ -258,7 +258,7 @@ def input_features(
 def _fill(
     cut: Sequence[Tensor], device: str, finish: blocks.Finish, part: Part, x: NDArray[Any] | None, rank: int
 ) -> None:
-    """Dense features of a rank, from memory or else from the file, into blocks on a device."""
+    """Copy dense features of a rank, from memory or else from the file, into blocks on a device."""
     if x is not None:
         for block, values in zip(cut, torch.from_numpy(x).split([len(each) for each in cut]), strict=True):
             block.copy_(values)
@@ -274,7 +274,7 @@ def _fill(
 
 
 def _leave(rows: Tensor) -> None:
-    """Rows as they are."""
+    """Leave rows as they are."""
 
 
 def _divide_by_sums(rows: Tensor) -> None:
@@ -284,7 +284,7 @@ def _divide_by_sums(rows: Tensor) -> None:
 
 
 def _row_sums(values: NDArray[Any], indptr: NDArray[np.int64]) -> NDArray[Any]:
-    """For each stored value the sum of its row, or 1 where that is 0."""
+    """Return for each stored value the sum of its row, or 1 where that is 0."""
     degree = np.diff(indptr)
     row = np.repeat(np.arange(len(degree)), degree)
     total = np.bincount(row, values, minlength=len(degree)).astype(values.dtype)
@@ -292,7 +292,7 @@ def _row_sums(values: NDArray[Any], indptr: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def check_symmetric(comm: Any, part: Part) -> None:
-    """A graph that calls itself undirected must have every edge in both directions, or its gradients are wrong.
+    """Check that a graph marked undirected has every edge in both directions, since gradients rely on it.
 
     Collective. Raises InputError, the same on all ranks.
     """

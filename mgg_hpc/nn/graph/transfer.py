@@ -1,4 +1,4 @@
-"""How remote rows reach the kernel: chosen from counts and measured costs, or as asked for."""
+"""The choice of transfers, from counts and measured costs or by request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def choose_transfer(
     *,
     by_edge: bool = False,
 ) -> Choice:
-    """How the rows of each layer are reached. Collective.
+    """Choose the transfer of each layer's rows. Collective.
 
     formats: of each layer's rows in an epoch's forward. backward: the same of its backward, None where that exchanges
     nothing. asked: of all layers, or of each; "auto" measures what a row costs by each transfer, and compares what the
@@ -103,7 +103,7 @@ def choose_transfer(
 
 
 def routed(comm: Any, gcn: Adjacency, transfers: Sequence[str], rounds: int | None = None) -> list[Adjacency]:
-    """The same matrix for each layer, its remote rows reached by "direct", "get" or "halo". Collective.
+    """Return the adjacency of each layer, with its remote rows reached by "direct", "get" or "halo". Collective.
 
     Layers of one transfer share plans. rounds: of a halo (`Backend.halo_rounds`).
     """

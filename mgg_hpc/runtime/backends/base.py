@@ -13,7 +13,7 @@ from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 
 REDUCTIONS = ("sum", "mean", "max")
-BY_WIDTH = -1  # Geometry.dist: few wide rows ahead, or many narrow ones, 8 KiB of them
+BY_WIDTH = -1  # Geometry.dist: as many rows ahead as take 8 KiB
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Geometry:
     On a CPU a block of wpb * ps edges is claimed by one thread, and rows are prefetched ``dist`` edges ahead (or
     BY_WIDTH).
 
-    far_ps: the same as ps for rows that no pointer reaches, where they are got in smaller partitions (section 4.1's
-    note on several machines); None: ps.
+    far_ps: ps of rows that no pointer reaches, which are fetched in smaller partitions (section 4.1's note on several
+    machines), or None for ps.
     """
 
     ps: int
@@ -35,7 +35,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to a destination's sum before it is stored: scale it, add the bias, apply ReLU.
+    """Operations on a destination's sum before it is stored: scale it, add the bias, apply ReLU.
 
     scale: [n] or None. bias: [dim] or None. Both of the rows' dtype.
     """
@@ -47,10 +47,10 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class Draw:
-    """What dropout draws depends on beside node and column: seed, epoch, and a stream for each place in a model.
+    """Key of dropout's random draws beside node and column: seed, epoch, and a stream for each place in a model.
 
-    epoch_at: int32 [1] on the backend's device that holds the epoch instead; what CUDA graphs read anew at each
-    replay. Host backends never get one.
+    epoch_at: int32 [1] on the backend's device that holds the epoch instead, which CUDA graphs read at each replay, or
+    None. Host backends never get one.
     """
 
     p: float
@@ -62,11 +62,11 @@ class Draw:
 
 @dataclass
 class Rows:
-    """Rows of every PE in one format: this rank's are ``local``, the others' are read by kernels.
+    """Rows of all PEs in one format. This rank's are ``local``; kernels read the others'.
 
-    addresses: uint64 [P], where each PE's row 0 lies in this process's address space (0: not reachable).
-    counts: int64 [P], rows of each PE.
-    buffer: uint8, this rank's storage, a NumPy array or, on a GPU, a tensor; it may be larger than the rows.
+    addresses: uint64 [P], address of each PE's row 0 in this process's address space, 0 where it is not reachable.
+    counts: int64 [P], number of rows of each PE.
+    buffer: uint8, this rank's storage: a NumPy array, or a tensor on a GPU. It may be larger than the rows.
     symmetric: whether peers can read them.
     """
 
@@ -90,9 +90,9 @@ class Rows:
         return flat.reshape(count, format.stride)[:, : format.dim]
 
     def shaped(self, dim: int, counts: NDArray[np.int64] | None = None) -> Rows:
-        """The same storage as rows of another width, where that fits. counts: how many, where that changes too.
+        """Return the same storage as rows of another width.
 
-        Raises ValueError where it does not.
+        counts: int64 [P], other numbers of rows. [default: the same] Raises ValueError where such rows do not fit.
         """
         format, counts = RowFormat(self.format.dtype, dim), self.counts if counts is None else counts
         if int(counts[self.rank]) * format.row_bytes > len(self.buffer):
@@ -102,10 +102,10 @@ class Rows:
 
 @dataclass
 class Meter:
-    """What aggregations over symmetric rows cost since the last reset.
+    """Cost of aggregations over symmetric rows since the last reset.
 
-    Seconds, and bytes of the rows read from this rank and from others (without padding). later: seconds of calls that
-    may still run, each known when it has ended.
+    seconds: of calls that have ended. local_bytes, remote_bytes: of rows read from this rank and from others, without
+    padding. later: functions that return the seconds of calls that may still run, once those have ended.
     """
 
     seconds: float = 0.0
@@ -115,7 +115,7 @@ class Meter:
     later: list[Callable[[], float]] = field(default_factory=list)
 
     def taken(self) -> Meter:
-        """What was counted so far; counting starts again from nothing."""
+        """Return a copy of the counts, and reset them."""
         found = replace(self)
         self.seconds, self.local_bytes, self.remote_bytes, self.remote_rows = 0.0, 0, 0, 0
         self.later = []
@@ -128,14 +128,14 @@ class Meter:
         self.remote_rows += other.remote_rows
 
     def settle(self) -> None:
-        """Add up the seconds of calls, all of which have ended."""
+        """Add the seconds of the calls in ``later``, all of which have ended."""
         self.seconds += sum(each() for each in self.later)
         self.later = []
 
 
 @dataclass
 class Options:
-    """What every backend is built from."""
+    """Arguments of every backend."""
 
     geometry: Geometry
     threads: int = 1
@@ -144,9 +144,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks of a backend. ps, dist, wpb: None for what the backend takes where nobody asks for others.
+    """Options that a job gives a backend. ps, dist, wpb: None for the backend's default.
 
-    widest: the widest rows that will be summed.
+    widest: format of the widest rows that will be summed.
     """
 
     ps: int | None = None
@@ -156,7 +156,7 @@ class Request:
     widest: RowFormat = field(default_factory=lambda: RowFormat(np.dtype(np.float32), 1))
 
     def options(self, default: Geometry) -> Options:
-        """With a backend's defaults."""
+        """Return the options of a backend with these defaults."""
         geometry = Geometry(
             default.ps if self.ps is None else self.ps,
             default.dist if self.dist is None else self.dist,
@@ -174,19 +174,19 @@ class Parts:
 
 
 def check_operation(op: str, reduce: str, edge: Any) -> None:
-    """Raises ValueError for what `Backend.aggregate` does not know, or a "mul" without edges."""
+    """Raise ValueError for an operation that `Backend.aggregate` does not have, or a "mul" without edge values."""
     if reduce not in REDUCTIONS or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
         raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")
 
 
 class Recording(Protocol):
-    """What was launched, to be launched again."""
+    """Recorded launches, which can be replayed."""
 
     def replay(self) -> None:
-        """On the current stream."""
+        """Launch everything again, on the current stream."""
 
     def reset(self) -> None:
-        """Let go of it; NCCL does not end before."""
+        """Release the recording. NCCL does not end before that."""
 
 
 class Backend(Protocol):
@@ -201,7 +201,7 @@ class Backend(Protocol):
 
     @property
     def device(self) -> str:
-        """Where the arrays lie that calls take, as torch names it: "cpu" for NumPy's, else they are tensors."""
+        """torch's name of the device of the arrays that calls take: "cpu" for NumPy arrays, else they are tensors."""
 
     @property
     def reaches_peers(self) -> bool:
@@ -229,62 +229,62 @@ class Backend(Protocol):
 
     @property
     def probe_rows(self) -> int:
-        """Rows of each rank that a measurement of costs takes (`runtime.probe`)."""
+        """Number of rows per rank in a measurement of costs (`runtime.probe`)."""
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
-        """Storage for ``counts[p]`` rows on each PE p; symmetric rows can be read by every PE, others only here.
+        """Allocate storage for ``counts[p]`` rows on each PE p, zero at first.
 
-        Collective where symmetric. Rows start as zeros.
+        Symmetric rows can be read by every PE, others only here. Collective where symmetric.
         """
 
     def release(self, rows: Rows) -> None:
-        """Give symmetric rows back before `close`, where the memory can be used again. Collective.
+        """Free symmetric rows before `close`, where the memory can be used again. Collective.
 
-        Nobody uses them any more, nor arrays over them.
+        Neither the rows nor arrays over them may be used afterwards.
         """
 
     def reserve(self, nbytes: int, largest: int = 0) -> None:
-        """Make room for ``nbytes`` of symmetric memory on each rank, before any of it is allocated. Collective.
+        """Reserve ``nbytes`` of symmetric memory on each rank, before any of it is allocated. Collective.
 
-        largest: the rank that needs as much, for what is said where there is less. Raises InputError, the same on all
+        largest: the rank that needs that much, which an error names. Raises InputError, the same on all
         ranks, where the memory of a node or a GPU cannot hold it.
         """
 
     def free_bytes(self) -> int | None:
-        """Free memory of this rank's GPU, as its part where several ranks share it; None on CPUs."""
+        """Return the free bytes of this rank's GPU, or of its part where several ranks share it; None on CPUs."""
 
     def reserved_bytes(self) -> int:
-        """Symmetric memory that is reserved, and not allocated yet; it is not free any more."""
+        """Return the bytes of symmetric memory that are reserved and not allocated yet; they are not free."""
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
-        """Make what aggregations over ``plan`` keep, for rows up to this format. Collective; before `aggregate`.
+        """Allocate what aggregations over ``plan`` keep, for rows up to this format. Collective; before `aggregate`.
 
-        Again for wider rows, when all ranks have ended what they summed over it.
+        It is called again for wider rows, after all ranks have finished their sums over the plan.
         """
 
     def padded(self, count: int, format: RowFormat) -> Any:
-        """Private rows [count, dim] laid out as kernels store them."""
+        """Allocate private rows [count, dim] in the layout in which kernels store rows."""
 
     def finish(self) -> None:
-        """Wait for what this rank has launched."""
+        """Wait for everything that this rank has launched."""
 
     def stamp(self) -> Any:
-        """This point among what this rank has launched."""
+        """Return a time stamp behind everything that this rank has launched."""
 
     def since(self, stamp: Any) -> Callable[[], float]:
-        """Seconds from there to here, known when what was launched before has ended."""
+        """Return a function for the seconds from ``stamp`` to now, to be called when earlier launches have ended."""
 
     def record(self, launch: Callable[[], None]) -> Recording:
-        """What ``launch`` launches, without running it. Raises RuntimeError for what cannot be recorded."""
+        """Record what ``launch`` launches, without running it. Raises RuntimeError for what cannot be recorded."""
 
     def sum_over_ranks(self, values: Any) -> None:
         """Replace float values [n] by their sums over all ranks, the same bits on each of them. Collective."""
 
     def publish(self, rows: Rows) -> None:
-        """This rank's written rows become readable by its peers, and theirs here: the layer's one barrier.
+        """Make this rank's written rows readable by its peers, and theirs here: the layer's one barrier.
 
-        With two Rows used in turn no second barrier is needed: whoever arrives here has finished reading the
-        Rows published before, so those may be written again.
+        With two Rows used in turn no second barrier is needed: a rank that arrives here has finished reading the Rows
+        published before, so those may be written again.
         """
 
     def aggregate(

@@ -32,12 +32,12 @@ class TailedRows:
 
     @property
     def accumulator(self) -> np.dtype[Any]:
-        """float32 for half rows, else the rows' own."""
+        """Type in which rows are summed: float32 for half rows, else the rows' own."""
         return np.dtype(np.float32) if self.dtype.itemsize == 2 else self.dtype
 
     @property
     def first(self) -> int:
-        """Where the tail begins, in values of the accumulator."""
+        """First value of the tail, counted in values of the accumulator."""
         return -(-self.values * self.dtype.itemsize // self.accumulator.itemsize)
 
     @property
@@ -75,11 +75,11 @@ class Attention:
         return float(self.channels**-0.5)
 
     def forward_rows(self, dtype: np.dtype[Any]) -> TailedRows:
-        """What `EdgeKernels.attend` reads of sources: their rows, and their scores where those are additive."""
+        """Return the format of sources' rows for `EdgeKernels.attend`: features, and additive scores behind them."""
         return TailedRows(dtype, self.columns, self.heads if self.additive else 0, self.draw is not None)
 
     def backward_rows(self, dtype: np.dtype[Any]) -> TailedRows:
-        """What `EdgeKernels.attend_back` reads of targets, for gradients of sources.
+        """Return the rows of targets that `EdgeKernels.attend_back` reads for gradients of sources.
 
         The output's gradient g, and for dot products the rows; target scores where they are additive, log_sum, and
         <g, output without bias>, each for every head.
@@ -90,7 +90,7 @@ class Attention:
 
 
 class EdgeKernels(Protocol):
-    """What layers beyond weighted sums need. Plans are prepared and rows published as for `Backend.aggregate`.
+    """Kernels of layers beyond weighted sums. Plans are prepared and rows published as for `Backend.aggregate`.
 
     n: the plan's destinations; [n, H] arrays are contiguous ones of the accumulator's dtype, [n, F] padded or
     contiguous rows of the rows'. Collective with "halo".
