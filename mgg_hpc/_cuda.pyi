@@ -72,7 +72,7 @@ class Get:
     ) -> None: ...
 
 class Halo:
-    """How a halo is run: blocks that push, work claimed at once, tasks a worker can put off; addresses of stamps.
+    """How a halo is run: blocks that push, work claimed at once, tasks that a worker can defer; addresses of stamps.
 
     alone: its blocks must all fit at once, or the launch fails; else whoever launches sees to it. holds: what arrives
     stays until `Exchange.let_go`.
@@ -114,7 +114,7 @@ class Exchange:
     ready_float16 = ready_float32
     ready_bfloat16 = ready_float32
 
-    def let_go(self, crossing: Crossing, geometry: Geometry) -> None:
+    def let_go(self, schedule: HaloSchedule, geometry: Geometry) -> None:
         """After a call that holds what has arrived, and all that has read it."""
 
     def calls(self) -> int:
@@ -123,7 +123,7 @@ class Exchange:
     def rows_pushed(self) -> int:
         """In all calls; waits for them."""
 
-class Crossing:
+class HaloSchedule:
     """What crosses for rows of one size. pushes, arrivals: structs as uint8. indices: the plan's.
 
     Raises ValueError for a plan or arrivals that do not fit.
@@ -196,7 +196,7 @@ class Plan:
         dim: int,
         sum: Sum,
         exchange: Exchange,
-        crossing: Crossing,
+        schedule: HaloSchedule,
         halo: Halo,
         geometry: Geometry,
     ) -> None:
@@ -225,7 +225,7 @@ class Plan:
         slope: float,
         scale: float,
         ids: int,
-        drawn: Drawn,
+        drawn: RngKey,
     ) -> None:
         """EdgeKernels.attend; ids: 0 where nothing is dropped."""
 
@@ -246,7 +246,7 @@ class Plan:
         slope: float,
         scale: float,
         ids: int,
-        drawn: Drawn,
+        drawn: RngKey,
     ) -> None:
         """EdgeKernels.attend_back; of targets where there is a gradient."""
 
@@ -287,7 +287,7 @@ class Gathers:
     def rows(self, ids: int, count: int, out: int, geometry: Geometry) -> None:
         """DeviceKernels.gather."""
 
-class Drawn:
+class RngKey:
     """What dropout draws (base.Draw). epoch_at: the address of an int32 that holds the epoch instead, or 0."""
 
     def __init__(self, p: float, seed: int, epoch: int, stream: int, epoch_at: int = 0) -> None: ...
@@ -300,7 +300,7 @@ def dropout_float32(
     ids: int,
     rows: int,
     columns: int,
-    drawn: Drawn,
+    drawn: RngKey,
     geometry: Geometry,
 ) -> None:
     """Backend.dropout. Strides: values from row to row."""
@@ -309,7 +309,7 @@ dropout_float16 = dropout_float32
 dropout_bfloat16 = dropout_float32
 
 def dropout_csr(
-    indptr: int, indices: int, values: int, out: int, ids: int, rows: int, drawn: Drawn, geometry: Geometry
+    indptr: int, indices: int, values: int, out: int, ids: int, rows: int, drawn: RngKey, geometry: Geometry
 ) -> None:
     """Backend.dropout_csr, of float32."""
 

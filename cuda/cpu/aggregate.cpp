@@ -102,8 +102,8 @@ __attribute__((noinline)) bool finish(const Aggregation<typename T::S>& call, co
   const int64_t destination = head.destination;
   if (call.accumulators) {
     A* accumulator = call.accumulators + destination * call.stride + column;
-    if (!(head.flags & opens)) sum.template combine_kept<R>(accumulator, valid);
-    if (!(head.flags & closes)) {
+    if (!(head.flags & first_stage)) sum.template combine_kept<R>(accumulator, valid);
+    if (!(head.flags & last_stage)) {
       sum.keep(accumulator, valid);
       return false;
     }

@@ -22,7 +22,7 @@ struct Stage {
 };
 
 // Segment::flags of the first segment of a destination in a stage.
-enum SegmentFlag : int32_t { opens = 1, closes = 2 };
+enum SegmentFlag : int32_t { first_stage = 1, last_stage = 2 };
 
 // Who sums what: made once for a plan, independent of width and type.
 struct Schedule {

@@ -72,11 +72,11 @@ class EdgeWorker {
   // A destination's state in this stage: from the one before where that has begun it.
   A* opened(const Segment& head) {
     A* state = call_.states ? call_.states + head.destination * op_.state() : state_.data();
-    if (!call_.states || head.flags & opens) op_.begin(state);
+    if (!call_.states || head.flags & first_stage) op_.begin(state);
     return state;
   }
   void closed(const Segment& head, A* state) {
-    if (!call_.states || head.flags & closes) op_.finish(state, head.destination);
+    if (!call_.states || head.flags & last_stage) op_.finish(state, head.destination);
   }
 
   void add_parts(const Hub& hub) {

@@ -88,7 +88,7 @@ inline void mark(Schedule& s) {
            stage_of(s, s.segments[end]) == stage;
          ++end)
       s.degree[head.destination] += s.segments[end].count;
-    head.flags = (open[head.destination] ? 0 : opens) | (last[head.destination] == stage ? closes : 0);
+    head.flags = (open[head.destination] ? 0 : first_stage) | (last[head.destination] == stage ? last_stage : 0);
     open[head.destination] = 1;
   }
 }

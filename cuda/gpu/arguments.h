@@ -86,16 +86,16 @@ struct HaloState {
   uint64_t rows_pushed;
 };
 
-// A task put off until more rows have arrived.
-struct Deferred {
+// A task that is deferred until more rows have arrived.
+struct DeferredTask {
   int64_t number;  // of the work
   int64_t at;      // its next segment
   int32_t left;    // terms until the block of its sum ends
   int32_t chunk;   // the last segment's
-  int32_t slot;    // where its columns are
+  int32_t slot;    // index of its partial sums
   int32_t padding;
 };
-static_assert(sizeof(Deferred) == 32, "Deferred is shared with Python");
+static_assert(sizeof(DeferredTask) == 32, "DeferredTask is shared with Python");
 
 // Of each block, in nanoseconds of the GPU's clock; and of each push.
 struct HaloStamps {
@@ -123,9 +123,9 @@ struct DeviceHalo {
   char* outbox;              // symmetric
   int64_t staging_bytes;
   HaloState* state;
-  Deferred* paused;  // workers x slots
-  float* columns;  // workers x slots x 2 x lanes x packs x values of 16 bytes
-  int32_t slots;   // tasks that a worker can put off
+  DeferredTask* deferred;  // workers x slots
+  float* partial_sums;  // workers x slots x 2 x lanes x packs x values of 16 bytes
+  int32_t slots;   // tasks that a worker can defer
   int32_t claim;   // work that it takes at once
   bool bulk;       // nothing is summed before all has arrived
   bool holds;      // the staging is read after this call, and `let_go` gives the credits
@@ -153,7 +153,7 @@ struct DeviceSoftmax {
 };
 
 // What dropout draws, what it keeps, and by how much that grows (semantics.h).
-struct Drawn {
+struct RngKey {
   uint64_t seed;
   uint32_t epoch, stream, threshold;
   float scale;
@@ -168,7 +168,7 @@ struct DeviceDropout {
   int64_t x_stride, out_stride;  // values between rows
   const int64_t* node;           // a row each
   int64_t rows, columns;
-  Drawn drawn;
+  RngKey drawn;
   bool packs;  // whether all rows begin on multiples of 16 bytes
 };
 
@@ -180,7 +180,7 @@ struct DeviceDropoutCsr {
   float* out;
   const int64_t* node;
   int64_t rows;
-  Drawn drawn;
+  RngKey drawn;
 };
 
 // Rows of PE p are numbered bounds[p] .. bounds[p + 1] - 1.

@@ -59,7 +59,7 @@ struct DeviceAttend {
   DeviceNear<S> out;
   DeviceNear<float> log_sum, above, above_weight;  // or none
   const int64_t* ids;  // of this PE's destinations; null where nothing is dropped
-  Drawn drawn;
+  RngKey drawn;
 };
 
 template <class S>
@@ -72,7 +72,7 @@ struct DeviceAttendBack {
   DeviceNear<S> out;
   DeviceNear<float> score_gradient;
   const int64_t* ids;
-  Drawn drawn;
+  RngKey drawn;
 };
 
 template <class S>

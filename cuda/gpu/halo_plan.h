@@ -26,25 +26,25 @@ class DeviceExchange {
   bool far() const { return far_; }  // whether some PEs are reached by the transport only
   int rank() const { return rank_; }
 
-  // Room for tasks that workers put off, of `values` columns each, twice. Kept for each size: layers of several widths
+  // Room for tasks that workers defer, of `values` columns each, twice. Kept for each size: layers of several widths
   // take turns, and making it anew would wait for the kernels that run.
   void make_room(int64_t workers, int64_t slots, int64_t values) {
     gpu::Memory& room = rooms_[{workers, slots}];
     if (room.bytes() == 0) {
-      std::vector<Deferred> empty(workers * slots);
+      std::vector<DeferredTask> empty(workers * slots);
       for (int64_t at = 0; at < workers * slots; ++at) empty[at].slot = static_cast<int32_t>(at % slots);
       room = gpu::uploaded(empty);
     }
-    paused_ = room.as<Deferred>(), slots_ = slots;
+    deferred_ = room.as<DeferredTask>(), slots_ = slots;
     const size_t bytes = workers * slots * 2 * values * sizeof(float);
-    if (bytes > columns_.bytes()) columns_ = gpu::Memory(bytes);
+    if (bytes > partial_sums_.bytes()) partial_sums_ = gpu::Memory(bytes);
   }
 
   void fill(DeviceHalo& halo) const {
     halo.me = rank_, halo.stagings = stagings_.as<char*>(), halo.signals = signals_.as<uint64_t*>();
     halo.staging = reinterpret_cast<char*>(staging_), halo.signal = reinterpret_cast<uint64_t*>(signal_);
     halo.outbox = reinterpret_cast<char*>(outbox_), halo.staging_bytes = staging_bytes_;
-    halo.state = state_.as<HaloState>(), halo.paused = paused_, halo.columns = columns_.as<float>();
+    halo.state = state_.as<HaloState>(), halo.deferred = deferred_, halo.partial_sums = partial_sums_.as<float>();
     halo.slots = static_cast<int32_t>(slots_);
   }
 
@@ -60,13 +60,13 @@ class DeviceExchange {
   bool far_;
   uint64_t staging_, signal_, outbox_;
   int64_t staging_bytes_, slots_ = 0;
-  Deferred* paused_ = nullptr;
+  DeferredTask* deferred_ = nullptr;
   std::map<std::pair<int64_t, int64_t>, gpu::Memory> rooms_;
-  gpu::Memory stagings_, signals_, state_, columns_;
+  gpu::Memory stagings_, signals_, state_, partial_sums_;
 };
 
 // What crosses in a call over rows of one size, and the plan's tasks cut accordingly.
-class DeviceCrossing {
+class DeviceHaloSchedule {
  public:
   // arrivals: rows of the staging that come together, in the order of the plan's edges. credits: the first credit among
   // the signals. `indices`: the plan's.
@@ -75,7 +75,7 @@ class DeviceCrossing {
     int32_t signal, padding;
   };
 
-  DeviceCrossing(const DevicePlan& plan, const int32_t* indices, const std::vector<Push>& pushes,
+  DeviceHaloSchedule(const DevicePlan& plan, const int32_t* indices, const std::vector<Push>& pushes,
                  const std::vector<Arrival>& arrivals, const std::vector<int32_t>& send_rows,
                  const std::vector<int32_t>& owners, int32_t credits)
       : credits_(credits),
@@ -118,6 +118,6 @@ class DeviceCrossing {
   DeviceTasks tasks_;
   gpu::Memory pushes_, arrivals_, send_rows_, owners_;
 };
-static_assert(sizeof(DeviceCrossing::Arrival) == 24, "Arrival is shared with Python");
+static_assert(sizeof(DeviceHaloSchedule::Arrival) == 24, "Arrival is shared with Python");
 
 }  // namespace mgg

@@ -132,16 +132,16 @@ void get(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Get& get
 
 template <class S>
 void halo(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg::DeviceExchange& exchange,
-          mgg::DeviceCrossing& crossing, const Halo& halo, const Geometry& geometry) {
+          mgg::DeviceHaloSchedule& schedule, const Halo& halo, const Geometry& geometry) {
   mgg::DeviceHaloCall<S> call{};
-  crossing.tasks().fill(call.sum);
+  schedule.tasks().fill(call.sum);
   fill(call.sum, plan, dim, sum, geometry.shape);
-  call.sum.hubs = crossing.tasks().hubs();
+  call.sum.hubs = schedule.tasks().hubs();
   const bool max = sum.reduce == "max";
-  if (crossing.empty() && call.sum.count == 0) return;
+  if (schedule.empty() && call.sum.count == 0) return;
   ready_halo<S>(exchange, halo, geometry);
   exchange.fill(call.halo);
-  crossing.fill(call.halo);
+  schedule.fill(call.halo);
   call.halo.rows = at<char>(rows), call.halo.row_bytes = row_bytes<S>(dim);
   call.halo.pushers = halo.pushers, call.halo.claim = halo.claim, call.halo.bulk = halo.bulk;
   call.halo.stamps = halo.stamps, call.halo.holds = halo.holds;
@@ -150,10 +150,10 @@ void halo(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg
   mgg::aggregate(call, kernel, geometry.launch(halo.alone ? Blocks::cooperative : Blocks::resident));
 }
 
-void let_go(const mgg::DeviceExchange& exchange, const mgg::DeviceCrossing& crossing, const Geometry& geometry) {
+void let_go(const mgg::DeviceExchange& exchange, const mgg::DeviceHaloSchedule& schedule, const Geometry& geometry) {
   mgg::DeviceHalo halo{};
   exchange.fill(halo);
-  crossing.fill(halo);
+  schedule.fill(halo);
   mgg::let_go(halo, exchange.far(), geometry.launch());
 }
 
@@ -197,14 +197,14 @@ class Gathers {
 
 template <class S>
 void dropout(uint64_t x, int64_t x_stride, uint64_t out, int64_t out_stride, uint64_t ids, int64_t rows,
-             int64_t columns, const mgg::Drawn& drawn, const Geometry& geometry) {
+             int64_t columns, const mgg::RngKey& drawn, const Geometry& geometry) {
   if (rows == 0 || columns == 0) return;
   const uint64_t starts = x | out | static_cast<uint64_t>(x_stride | out_stride) * sizeof(S);
   mgg::dropout({at<S>(x), at<S>(out), x_stride, out_stride, at<int64_t>(ids), rows, columns, drawn, starts % 16 == 0},
                geometry.shape, geometry.launch());
 }
 void dropout_csr(uint64_t indptr, uint64_t indices, uint64_t values, uint64_t out, uint64_t ids, int64_t rows,
-                 const mgg::Drawn& drawn, const Geometry& geometry) {
+                 const mgg::RngKey& drawn, const Geometry& geometry) {
   if (rows == 0) return;
   mgg::dropout({at<int64_t>(indptr), at<int32_t>(indices), at<float>(values), at<float>(out), at<int64_t>(ids), rows,
                 drawn},
@@ -255,23 +255,23 @@ nb::class_<mgg::DeviceExchange> bind_halo(nb::module_& module) {
            "That have ended; waits for them.")
       .def("rows_pushed", [](const mgg::DeviceExchange& self) { return self.state().rows_pushed; }, Released(),
            "In all calls; waits for them.");
-  nb::class_<mgg::DeviceCrossing>(module, "Crossing")
+  nb::class_<mgg::DeviceHaloSchedule>(module, "HaloSchedule")
       .def("__init__",
-           [](mgg::DeviceCrossing* self, const mgg::DevicePlan& plan, Flat<const int32_t> indices,
+           [](mgg::DeviceHaloSchedule* self, const mgg::DevicePlan& plan, Flat<const int32_t> indices,
               Flat<const uint8_t> pushes, Flat<const uint8_t> arrivals, Flat<const int32_t> send_rows,
               Flat<const int32_t> owners, int credits) {
              const auto list = [](const Flat<const int32_t>& of) {
                return std::vector<int32_t>(of.data(), of.data() + of.size());
              };
-             new (self) mgg::DeviceCrossing(
+             new (self) mgg::DeviceHaloSchedule(
                  plan, indices.data(), structs<mgg::Push>(pushes, "halo: a part of a push"),
-                 structs<mgg::DeviceCrossing::Arrival>(arrivals, "halo: a part of an arrival"), list(send_rows),
+                 structs<mgg::DeviceHaloSchedule::Arrival>(arrivals, "halo: a part of an arrival"), list(send_rows),
                  list(owners), credits);
            },
            "plan"_a, "indices"_a, "pushes"_a, "arrivals"_a, "send_rows"_a, "owners"_a, "credits"_a)
-      .def_prop_ro("pushes", &mgg::DeviceCrossing::pushes)
-      .def_prop_ro("arrivals", &mgg::DeviceCrossing::arrivals);
-  exchange.def("let_go", let_go, "crossing"_a, "geometry"_a, Released());
+      .def_prop_ro("pushes", &mgg::DeviceHaloSchedule::pushes)
+      .def_prop_ro("arrivals", &mgg::DeviceHaloSchedule::arrivals);
+  exchange.def("let_go", let_go, "schedule"_a, "geometry"_a, Released());
   return exchange;
 }
 
@@ -284,7 +284,7 @@ void bind_shim(nb::module_& module);  // tests/shim/module_shim.cpp
 NB_MODULE(_cuda, module) {
   module.def("struct_sizes", [] { 
     return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment), sizeof(mgg::Push),
-                               sizeof(mgg::DeviceCrossing::Arrival)};
+                               sizeof(mgg::DeviceHaloSchedule::Arrival)};
   });
   bind_device(module);
   module.def("compiler", [] { return std::string(mgg::compiler()); });
@@ -347,7 +347,7 @@ NB_MODULE(_cuda, module) {
   plan.def("ready_" name, ready<S>, "rows"_a, "read"_a, "geometry"_a, Released());                                 \
   exchange.def("ready_" name, ready_halo<S>, "halo"_a, "geometry"_a, Released());                                  \
   plan.def("get_" name, get<S>, "rows"_a, "sum"_a, "get"_a, "geometry"_a, Released());                             \
-  plan.def("halo_" name, halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "crossing"_a, "halo"_a, "geometry"_a, \
+  plan.def("halo_" name, halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "schedule"_a, "halo"_a, "geometry"_a, \
            Released())
   MGG_KERNELS("float32", float);
   MGG_KERNELS("float16", mgg::Float16);
@@ -358,11 +358,11 @@ NB_MODULE(_cuda, module) {
       .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,
            "mine"_a, "row_bytes"_a)
       .def("rows", &Gathers::rows, "ids"_a, "count"_a, "out"_a, "geometry"_a, Released());
-  nb::class_<mgg::Drawn>(module, "Drawn")
-      .def("__init__", [](mgg::Drawn* self, double p, uint64_t seed, uint32_t epoch, uint32_t stream,
+  nb::class_<mgg::RngKey>(module, "RngKey")
+      .def("__init__", [](mgg::RngKey* self, double p, uint64_t seed, uint32_t epoch, uint32_t stream,
                           uint64_t epoch_at) {
         const float scale = static_cast<float>(1 / (1 - p));
-        new (self) mgg::Drawn{seed, epoch, stream, mgg::dropout_threshold(p), scale, at<int32_t>(epoch_at)};
+        new (self) mgg::RngKey{seed, epoch, stream, mgg::dropout_threshold(p), scale, at<int32_t>(epoch_at)};
       }, "p"_a, "seed"_a, "epoch"_a, "stream"_a, "epoch_at"_a = 0);
 #define MGG_DROPOUT(name, S)                                                                                 \
   module.def("dropout_" name, dropout<S>, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "ids"_a, "rows"_a, \

@@ -91,7 +91,7 @@ void launch(const Call& call, const EdgeRows& rows) {
 template <class S>
 void attend(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& out, const Array& score, const Array& h,
             uint64_t bias, const Array& log_sum, const Array& above, const Array& above_weight, float slope,
-            float scale, uint64_t ids, const mgg::Drawn& drawn) {
+            float scale, uint64_t ids, const mgg::RngKey& drawn) {
   launch(mgg::DeviceAttend<S>{edges_of<S>(plan, rows), slope, scale, near<const float>(score), near<const S>(h),
                               at<float>(bias), near<S>(out), near<float>(log_sum), near<float>(above),
                               near<float>(above_weight), at<int64_t>(ids), drawn},
@@ -101,7 +101,7 @@ void attend(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& out, const
 template <class S>
 void attend_back(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& out, const Array& score, const Array& h,
                  const Array& gradient, const Array& log_sum, const Array& dot, const Array& score_gradient,
-                 float slope, float scale, uint64_t ids, const mgg::Drawn& drawn) {
+                 float slope, float scale, uint64_t ids, const mgg::RngKey& drawn) {
   launch(mgg::DeviceAttendBack<S>{edges_of<S>(plan, rows), slope, scale, near<const float>(score), near<const S>(h),
                                   near<const S>(gradient), near<const float>(log_sum), near<const float>(dot),
                                   near<S>(out), near<float>(score_gradient), at<int64_t>(ids), drawn},

@@ -1,7 +1,7 @@
 """What crosses in one call of the transfer `halo` on GPUs: the chunks that a rank pushes, and those that arrive.
 
 A chunk is a run of rows that one rank sends another, with a signal of its own. The rows of a halo in one round
-(rounds.py) lie in the receiver's staging by rank, then row, and are cut into chunks of as many rows on both sides.
+(halo.py) lie in the receiver's staging by rank, then row, and are cut into chunks of as many rows on both sides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CHUNK_BYTES = 128 << 10  # a signal's cost is little then, and the first rows ar
 
 
 @dataclass(frozen=True)
-class Crossing:
+class HaloSchedule:
     """What crosses in a call over rows of one size.
 
     pushes: PUSH [K], in the order in which they leave. send_rows: int32, what their ``first`` and ``rows`` count: rows
@@ -89,7 +89,7 @@ def lists_of(plan: Plan) -> HaloLists:
     return plan.lists
 
 
-def in_chunks(plan: Plan, rows: int, fewest: int) -> Crossing:
+def in_chunks(plan: Plan, rows: int, fewest: int) -> HaloSchedule:
     """What crosses for chunks of up to ``rows`` rows, where other calls have ``fewest`` or more.
 
     A signal belongs to one sender in all calls, whatever their chunks are: it sets them in the order of the calls.
@@ -114,7 +114,7 @@ def in_chunks(plan: Plan, rows: int, fewest: int) -> Crossing:
             count = min(rows, int(lists.receive_counts[0, pe]) - first)
             arrivals.append((int(staged[pe]) + first, count, pe * each + chunk, 0))
     owners = np.flatnonzero(lists.receive_counts[0]).astype(np.int32)
-    return Crossing(
+    return HaloSchedule(
         np.array(pushes, dtype=PUSH),
         lists.send_rows,
         np.array(arrivals, dtype=ARRIVAL),
@@ -143,7 +143,7 @@ def ring(plan: Plan, bounds: NDArray[np.int64]) -> RingPlan:
     return made
 
 
-def _ring_in_chunks(plan: RingPlan, rows: int, fewest: int) -> Crossing:
+def _ring_in_chunks(plan: RingPlan, rows: int, fewest: int) -> HaloSchedule:
     bounds, rank = plan.bounds, plan.rank
     ranks = len(bounds) - 1
     sizes = np.diff(bounds)
@@ -171,4 +171,4 @@ def _ring_in_chunks(plan: RingPlan, rows: int, fewest: int) -> Crossing:
     words = int((-(-sizes // fewest)).sum())
     owners = np.array([before] if arrivals else [], dtype=np.int32)
     made = np.array(pushes, dtype=PUSH), np.array(arrivals, dtype=ARRIVAL)
-    return Crossing(made[0], send_rows, made[1], owners, words + ranks, words)
+    return HaloSchedule(made[0], send_rows, made[1], owners, words + ranks, words)

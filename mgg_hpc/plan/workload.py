@@ -64,7 +64,7 @@ class Plan:
     edge: int64 [E], the place of each edge in the CSR that the plan was made from, or None if it was not asked for.
     halo: the distinct remote rows, int32 offsets into their owners' rows, ascending for each owner.
     halo_bounds: int64 [P + 1]; owner p's part of ``halo`` is halo_bounds[p] .. halo_bounds[p + 1] - 1.
-    transfer: how remote rows reach the kernel: "direct" or "get" from their owners, "halo" in rounds (rounds.py);
+    transfer: how remote rows reach the kernel: "direct" or "get" from their owners, "halo" in rounds (halo.py);
     "none" for a matrix whose rows this rank holds itself. lists: what crosses, with "halo".
     """
 

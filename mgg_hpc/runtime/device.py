@@ -24,7 +24,11 @@ _BUS = Path("/sys/bus/pci/devices")
 
 @dataclass(frozen=True)
 class GpuAssignment:
-    """A rank's GPU. device: its number among those that this process sees. place: on the bus. ranks: that drive it."""
+    """The GPU of a rank.
+
+    device: its number among those that this process sees. place: its address on the bus. ranks: number of ranks that
+    drive it.
+    """
 
     device: int
     place: str
@@ -57,7 +61,7 @@ def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> GpuAssignment
 
 
 def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
-    """For each rank of a node the number of its GPU in its own list of what it sees.
+    """Return for each rank of a node the number of its GPU among those that the rank sees.
 
     No two ranks take one GPU while each can have its own (a maximum matching); with ``share``, who is left over goes
     to the GPU with the fewest ranks. Raises InputError where there are too few, and names both numbers.
@@ -104,7 +108,7 @@ def _nothing(ranks: int, rank: int, shown: str | None, why: str) -> str:
 
 
 def near_cores(place: str) -> frozenset[int]:
-    """The cores on the side of the machine where a GPU is; none where the kernel does not say."""
+    """Return the cores on the side of the machine where a GPU is; none where the kernel does not tell."""
     try:
         text = (_BUS / place.lower() / "local_cpulist").read_text()
     except OSError:

@@ -46,7 +46,7 @@ def transpose(
 
 
 def halo_in_rounds(comm: Any, plan: Plan, count: int | None = None) -> tuple[Plan, NDArray[np.int64]]:
-    """The plan with its halo in rounds, and where each of its edges stood in ``plan`` (`rounds.in_rounds`). Collective.
+    """Return the plan with its halo in rounds, and the place of each of its edges in ``plan``. Collective.
 
     count: of rounds, the same on all ranks; GPUs, which cut a round into chunks, take 1. None: by the largest halo.
     """

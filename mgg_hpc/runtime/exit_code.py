@@ -44,7 +44,7 @@ class FailedElsewhere(Exception):  # noqa: N818 - it is a consequence, not an er
 
 
 def join(comm: MPI.Intracomm) -> None:
-    """From now on an uncaught error on any rank of ``comm`` ends all of them. Collective at the first call."""
+    """Have an uncaught error on any rank of ``comm`` end all ranks from now on. Collective at the first call."""
     if _departures:
         return
     _departures.append(comm.Dup())
@@ -72,7 +72,7 @@ def report(message: str, code: int) -> None:
 
 
 def _await_first() -> None:
-    """Launchers end all ranks when one of them has ended with a code; the first may still have to speak."""
+    """Wait for the first rank to report: launchers end all ranks when one has ended with a code."""
     name, until = os.environ.get(STATUS), time.monotonic() + _FIRST_SECONDS
     while name and not Path(name).exists() and time.monotonic() < until:
         time.sleep(0.01)
@@ -85,7 +85,7 @@ def record(code: int) -> None:
 
 
 def save(code: int) -> None:
-    """Record ``code`` from whichever rank calls: for the one that speaks for all of them."""
+    """Record ``code`` as the job's exit code, from any rank."""
     name = os.environ.get(STATUS)
     if name:
         # The launcher may be gone, or on another host: then its own exit code must do.
@@ -101,7 +101,7 @@ def write(text: str) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process speaks for the job.
+    """Return whether this process reports for the job.
 
     MPI knows where it runs on several ranks. Before it is up, or where a launcher of another MPI started
     N worlds of one rank each, the process manager's variables tell the N processes apart.
@@ -112,7 +112,7 @@ def is_first() -> bool:
 
 
 def _ranks_up() -> int:
-    """The number of ranks of the MPI that is running in this process; 0 without one."""
+    """Return the number of ranks of the MPI that runs in this process; 0 without one."""
     mpi = sys.modules.get("mpi4py.MPI")  # never import it: that would start MPI
     if mpi is None or not hasattr(mpi, "COMM_WORLD") or not mpi.Is_initialized() or mpi.Is_finalized():
         return 0
@@ -179,7 +179,7 @@ def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackTy
 
 
 def _flush_files() -> None:
-    """What programs have written: Python does not get to files that an uncaught error's frames hold."""
+    """Flush open files, which Python does not close while frames of an uncaught error hold them."""
     buffered = io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom
     for each in gc.get_objects():
         if issubclass(type(each), buffered):

@@ -68,7 +68,7 @@ def world() -> MPI.Intracomm:
 
 
 def _load() -> Any:
-    """The module mpi4py.MPI, without starting MPI."""
+    """Return the module mpi4py.MPI, without starting MPI."""
     if "mpi4py.MPI" not in sys.modules:
         try:
             import mpi4py
@@ -120,7 +120,7 @@ def _mismatch(promised: str, name: str, size: int, library: str) -> str:
 
 @contextmanager
 def agree(comm: MPI.Intracomm) -> Iterator[None]:
-    """Around local work without collectives: an error on one rank becomes an error on all ranks.
+    """Turn an error on one rank into an error on all ranks. It wraps local work without collectives.
 
     The lowest failing rank decides. Its InputError is raised on every rank; with any other exception the
     failing ranks raise their own, and the rest raise `FailedElsewhere`, of which nothing is printed.
@@ -168,7 +168,7 @@ def _wait(comm: MPI.Intracomm, start: Callable[..., MPI.Request], *arguments: An
 
 
 def _cached(comm: MPI.Intracomm, name: str, make: Callable[[], Any]) -> Any:
-    """A value kept with the communicator by MPI's own attributes, so that it ends with it."""
+    """Return a value that is kept as an attribute of the communicator, and freed with it."""
     from mpi4py import MPI
 
     if name not in _keyvals:
@@ -181,19 +181,19 @@ def _cached(comm: MPI.Intracomm, name: str, make: Callable[[], Any]) -> Any:
 
 
 def node(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """The communicator of this rank's node, in the order of ranks. Collective at the first call."""
+    """Return the communicator of this rank's node, in the order of ranks. Collective at the first call."""
     from mpi4py import MPI
 
     return _cached(comm, "node", lambda: comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.Get_rank()))
 
 
 def oversubscribed(comm: MPI.Intracomm) -> bool:
-    """Whether the ranks of some node outnumber the cores they may use. Collective at the first call."""
+    """Return whether the ranks of some node outnumber the cores they may use. Collective at the first call."""
     return _cached(comm, "layout", lambda: _layout(comm))[0]
 
 
 def threads_share(comm: MPI.Intracomm) -> int:
-    """How many threads this rank may run so that all ranks of the node fit; at least 1.
+    """Return the number of threads that this rank may run so that all ranks of the node fit; at least 1.
 
     Ranks that are bound to cores of their own get those; a core that k ranks share counts 1/k.
     Collective at the first call.
@@ -202,7 +202,7 @@ def threads_share(comm: MPI.Intracomm) -> int:
 
 
 def threads(comm: MPI.Intracomm, asked: int = 0) -> int:
-    """How many threads this rank runs: as many as asked for, or else OMP_NUM_THREADS says, or else its share."""
+    """Return the number of threads of this rank: ``asked``, or else OMP_NUM_THREADS, or else its share."""
     share = threads_share(comm)  # a collective, so whoever is asked for others comes too
     given = os.environ.get("OMP_NUM_THREADS", "")
     return asked or (int(given) if given.isdigit() and int(given) > 0 else share)

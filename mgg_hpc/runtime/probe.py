@@ -21,12 +21,12 @@ TURNS = 7
 
 
 def symmetric_bytes(rows: int, ranks: int) -> int:
-    """What a probe takes of each rank's symmetric memory: rows that peers read, two stagings, and signals."""
+    """Return the symmetric bytes of a probe on each rank: rows that peers read, two stagings, and signals."""
     return (rows + 2 * (rows // ROWS_AN_EDGE)) * 4 * max(WIDTHS) + 16 * 8 * ranks
 
 
 def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
-    """The cost of a row for each transfer that this backend can use here. Collective.
+    """Measure the cost of a row for each transfer that this backend can use here. Collective.
 
     It takes milliseconds on one node, and up to a second where rows are fetched one by one over a network. Its rows
     (`symmetric_bytes`) stay allocated: symmetric memory is given back as a whole, when the backend closes.
@@ -63,7 +63,7 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
 
 
 def _plan(comm: Any, step: int, rows: int) -> Plan:
-    """Destinations with an edge from a row of this rank, and one from the rank ``step`` further on."""
+    """Build a plan whose destinations have an edge from this rank and one from the rank ``step`` further on."""
     random, edges = np.random.default_rng(comm.rank), rows // ROWS_AN_EDGE
     owners = np.array([comm.rank, (comm.rank + step) % comm.size])
     sources = (owners * rows + random.integers(0, rows, (edges, 2))).reshape(-1)
@@ -74,7 +74,7 @@ def _plan(comm: Any, step: int, rows: int) -> Plan:
 
 
 def _time(comm: Any, backend: Backend, plan: Plan, rows: Any) -> float:
-    """Seconds of the slowest rank, each at its fastest of some turns: what else a machine does only adds."""
+    """Return the seconds of the slowest rank, each in its fastest turn, since other work only adds time."""
     out = backend.padded(plan.destinations, rows.format)
     taken = []
     for _ in range(TURNS):

@@ -32,13 +32,13 @@ _YOUNG_SECONDS = 2.0  # a segment may exist for a moment before its maker maps i
 
 
 def stale() -> list[Path]:
-    """Segments of this user that no process maps: what a job of the past has left."""
+    """Return the segments of this user that no process maps: leftovers of earlier jobs."""
     newest = time.time() - _YOUNG_SECONDS
     return _unmapped([path for path, state in _segments() if state.st_ctime < newest]) + _notes(0.0)
 
 
 def left_since(start: float) -> list[Path]:
-    """Segments of this user made since ``start`` (seconds of the epoch) that no process maps."""
+    """Return the segments of this user made since ``start`` (seconds of the epoch) that no process maps."""
     return _unmapped([path for path, state in _segments() if state.st_ctime >= start]) + _notes(start)
 
 
@@ -64,7 +64,7 @@ def _notes(start: float) -> list[Path]:
 
 
 def _is_running(name: str) -> bool:
-    """Whether a process of this user bears a name."""
+    """Return whether a process of this user has this name."""
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             mine = process.name.isdigit() and process.stat().st_uid == os.getuid()
@@ -92,7 +92,7 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[tuple[Path, os.stat_
 
 
 def _unmapped(paths: list[Path]) -> list[Path]:
-    """Those that no process maps or holds open, as far as this user may look."""
+    """Return the files that no process maps or holds open, as far as this user may look."""
     if not paths:
         return []
     used = in_use(FOLDER)
@@ -100,7 +100,7 @@ def _unmapped(paths: list[Path]) -> list[Path]:
 
 
 def in_use(folder: Path) -> set[str]:
-    """Names below ``folder`` that some process maps or holds open."""
+    """Return the names below ``folder`` that some process maps or holds open."""
     names: set[str] = set()
     prefix = f"{folder}/"
     for process in Path("/proc").iterdir():

@@ -61,13 +61,13 @@ class SharedWindow:
         node.Barrier()  # nobody reads before the pages of all ranks exist
 
     def address(self, rank: int) -> int:
-        """Where the bytes of ``rank`` (of the node) are in this process."""
+        """Return the address in this process of the bytes of ``rank`` (of the node)."""
         if self._window is None:
             raise ValueError("the window has been freed")
         return self._addresses[rank]
 
     def buffer(self, rank: int) -> np.ndarray:
-        """The bytes of ``rank`` as a uint8 array, without a copy."""
+        """Return the bytes of ``rank`` as a uint8 array, without a copy."""
         from mpi4py import MPI
 
         if self.nbytes == 0:
@@ -81,7 +81,7 @@ class SharedWindow:
         self._window.Sync()
 
     def free(self) -> None:
-        """Give the memory back, once; collective."""
+        """Free the memory. Collective."""
         if self._window is not None:
             window, self._window = self._window, None
             window.Unlock_all()
@@ -111,7 +111,7 @@ def check_room(node: MPI.Intracomm, room: int, places: dict[str, Callable[[], in
 
 
 def free_shared() -> int:
-    """Bytes free in the folder of shared memory."""
+    """Return the free bytes of the folder of shared memory."""
     try:
         state = os.statvfs(_SHARED_FOLDER)
     except OSError:
@@ -120,7 +120,7 @@ def free_shared() -> int:
 
 
 def _size(nbytes: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if nbytes < 1024 or unit == "GiB":
             break

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from mgg_hpc.data import store, whole
+from mgg_hpc.data import atomic_write, store
 from mgg_hpc.data.digest import BLOCK
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.store import open_graph, write, write_bounds
@@ -308,7 +308,9 @@ def test_hdf5_errors_of_a_full_device_are_told(rng, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "_create", full)
     with pytest.raises(InputError, match="no space left on device"):
         write(tmp_path / "g.h5", random_graph(rng))
-    monkeypatch.setattr(whole, "_claim", lambda *_: (_ for _ in ()).throw(RuntimeError("something else")))
+    monkeypatch.setattr(
+        atomic_write, "_claim", lambda *_: (_ for _ in ()).throw(RuntimeError("something else"))
+    )
     with pytest.raises(RuntimeError, match="something else"):
         write(tmp_path / "g.h5", random_graph(rng))
     assert leftovers(tmp_path) == []

@@ -151,7 +151,7 @@ class Bench:
         if self.stage is None:
             profile_gpu.process_profile(profile_gpu.GRAPH, [16, 128], names, self.options)
             return
-        from shim import fake_ncu
+        from shim.bench import fake_ncu
 
         with tempfile.TemporaryDirectory(prefix="mgg-ncu-") as folder:
             os.environ["PATH"] = f"{fake_ncu.made(Path(folder) / 'bin')}{os.pathsep}{os.environ['PATH']}"

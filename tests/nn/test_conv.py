@@ -26,7 +26,7 @@ from mgg_hpc.nn.inputs.sparse import SparseFeatures
 from mgg_hpc.nn.layers.conv import GATConv, GCNConv, GINConv, SAGEConv
 from mgg_hpc.nn.layers.norms import BatchNorm
 from mgg_hpc.nn.layers.random import Dropout, dropped
-from mgg_hpc.runtime.backends.base import Draw, Options
+from mgg_hpc.runtime.backends.base import Options, RngKey
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
@@ -82,7 +82,7 @@ def test_values_and_gradients_are_pygs(rng, name, directed, dtype):
 def test_dropout_behind_a_layer_is_dropout_of_its_rows(rng, name, dtype):
     """The same rows to the last bit, and the same gradients, whether a layer takes dropout along or not."""
     layer, spread = LAYERS[name], alone(rng, dtype)
-    draw = Draw(float(rng.uniform(0.1, 0.9)), int(rng.integers(1 << 40)), epoch=3, stream=5)
+    draw = RngKey(float(rng.uniform(0.1, 0.9)), int(rng.integers(1 << 40)), epoch=3, stream=5)
     for in_channels, out_channels in SHAPES:
         conv, _ = layer.pair(in_channels, out_channels, dtype)
         graph = spread.handle(conv.kind)

@@ -13,7 +13,7 @@ from mgg_hpc import reference
 from mgg_hpc.nn.inputs import blocks
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.workspace import as_tensor, row_format
-from mgg_hpc.runtime.backends.base import Draw, Geometry, Options
+from mgg_hpc.runtime.backends.base import Geometry, Options, RngKey
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
@@ -80,7 +80,7 @@ def test_dropout_draws_the_same_forward_and_backward(rng, backend, rows, dtype, 
     x = torch.from_numpy(rng.standard_normal((rows, 9))).to(dtype)
     ids, features = rng.integers(0, 2**45, rows), made(backend, x)
     for epoch in (1, 2):
-        draw = Draw(0.4, int(rng.integers(2**62)), epoch, 3)
+        draw = RngKey(0.4, int(rng.integers(2**62)), epoch, 3)
         wanted = reference.dropout(x.double().numpy(), ids, draw.p, draw.seed, draw.epoch, draw.stream)
         out = torch.empty(rows, 6, dtype=dtype)
         stored = torch.from_numpy(wanted).to(dtype).double()  # half rows are rounded as they are dropped

@@ -14,7 +14,7 @@ from world import SMALL, plans_of
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Draw, Options
+from mgg_hpc.runtime.backends.base import Options, RngKey
 from mgg_hpc.runtime.backends.edges import Attention, TailedRows
 from mgg_hpc.runtime.backends.host.kernels import padded
 from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
@@ -130,7 +130,9 @@ class Problem:
         self.bias = rng.standard_normal(heads * self.channels).astype(layout.accumulator)
         self.gradient = draw(heads * self.channels, self.kind)
         self.ids = rng.permutation(np.arange(nodes) + (1 << 33))
-        drawn = Draw(self.p, int(rng.integers(2**40)), int(rng.integers(1, 300)), 0x4001) if self.p else None
+        drawn = (
+            RngKey(self.p, int(rng.integers(2**40)), int(rng.integers(1, 300)), 0x4001) if self.p else None
+        )
         self.how = Attention(heads, self.channels, self.additive, 0.25, drawn, self.ids if drawn else None)
         self.source, self.destination = reference.edge_list(self.case.indptr, self.case.indices)
         self.solve()

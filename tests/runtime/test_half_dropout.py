@@ -8,7 +8,7 @@ import pytest
 
 from mgg_hpc import reference
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
-from mgg_hpc.runtime.backends.base import Draw
+from mgg_hpc.runtime.backends.base import RngKey
 from mgg_hpc.runtime.backends.host.serial import Options, SerialBackend, World
 
 
@@ -19,7 +19,7 @@ def test_halves_are_the_formula_rounded_once(rng, kind, columns):
     x = rng.standard_normal((300, columns)).astype(kind)
     out = np.full_like(x, np.nan)
     ids = rng.integers(0, 2**45, 300)
-    draw = Draw(float(rng.uniform(0.1, 0.9)), int(rng.integers(2**63)), 7, 2)
+    draw = RngKey(float(rng.uniform(0.1, 0.9)), int(rng.integers(2**63)), 7, 2)
     backend.dropout(x, out, ids, draw)
     kept = reference.dropout(np.ones(x.shape), ids, draw.p, draw.seed, draw.epoch, draw.stream) > 0
     scaled = x.astype(np.float32) * np.float32(1 / (1 - draw.p))

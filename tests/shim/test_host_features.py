@@ -10,7 +10,7 @@ from mgg_hpc import reference
 from mgg_hpc.nn.inputs import blocks
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.workspace import as_tensor, row_format
-from mgg_hpc.runtime.backends.base import Draw
+from mgg_hpc.runtime.backends.base import RngKey
 from mgg_hpc.runtime.backends.simulated import World
 
 EPS = {torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
@@ -33,7 +33,7 @@ def test_products_are_those_of_dropped_rows(rng, backend, monkeypatch, dtype, ro
     for block, values in zip(features.blocks, x.split([len(each) for each in features.blocks]), strict=True):
         block.copy_(values)
     assert len(features.blocks) == (5 if dtype == torch.float32 and rows == 90 else -(-rows // 38))
-    ids, draw = rng.integers(0, 2**45, rows), Draw(0.3, int(rng.integers(2**62)), 7, 1)
+    ids, draw = rng.integers(0, 2**45, rows), RngKey(0.3, int(rng.integers(2**62)), 7, 1)
     kept = reference.dropout(np.ones((rows, 13)), ids, draw.p, draw.seed, draw.epoch, draw.stream)
     right = (
         (x.float() * torch.from_numpy(kept).float()).to(dtype).double()

@@ -54,7 +54,7 @@ def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
     made = cases.CASES[case](rng, ranks)
     reach = REACH[str(rng.choice(list(REACH)))](ranks)
     for room in (0, 100_000):
-        ablation = Ablation(put_off_bytes=room)
+        ablation = Ablation(deferred_bytes=room)
         table.compare(engine, made, entry, rng, "halo", reach, SMALL, ablation)
 
 

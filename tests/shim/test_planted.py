@@ -176,7 +176,7 @@ FAULTS = {
     "a chunk that is taken for one that is there": Fault(
         HALO, "if (segment.chunk > here) return at;", "if (segment.chunk > here + 1) return at;", "halo"
     ),
-    "a sum that is put off without its total": Fault(
+    "a sum that is deferred without its total": Fault(
         HALO,
         "    load(was.slot, 1, sums.total);\n",
         "    sums.total.template clear<R>();\n",

@@ -21,7 +21,7 @@ from mgg_hpc.nn.inputs.sparse import SparseFeatures
 from mgg_hpc.nn.layers.models import GNN
 from mgg_hpc.nn.layers.random import Draws
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Draw, Options
+from mgg_hpc.runtime.backends.base import Options, RngKey
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
@@ -37,8 +37,8 @@ def backend(rng, engine):
     return made
 
 
-def drawn(rng) -> Draw:
-    return Draw(float(rng.uniform(0.1, 0.9)), int(rng.integers(2**63)), *map(int, rng.integers(1, 1000, 2)))
+def drawn(rng) -> RngKey:
+    return RngKey(float(rng.uniform(0.1, 0.9)), int(rng.integers(2**63)), *map(int, rng.integers(1, 1000, 2)))
 
 
 def kept(rng, shape, ids, draw):

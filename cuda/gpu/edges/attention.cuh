@@ -13,7 +13,7 @@ namespace mgg {
 // at_source: whether the plan's destinations are the sources of these edges.
 template <class Op, class Batch>
 MGG_DEVICE void draw_kept(const Op& op, const Batch& batch, bool at_source, float (&keep)[edges_ahead]) {
-  const Drawn& drawn = op.of.drawn;
+  const RngKey& drawn = op.of.drawn;
   const uint64_t here = static_cast<uint64_t>(op.of.ids[op.worker.destination]);
   const uint32_t epoch = epoch_of(drawn), head = static_cast<uint32_t>(op.worker.head);
 #pragma unroll

@@ -11,7 +11,7 @@
 namespace mgg {
 
 template <class S>
-MGG_DEVICE S kept_or_zero(uint32_t word, const Drawn& drawn, S value) {
+MGG_DEVICE S kept_or_zero(uint32_t word, const RngKey& drawn, S value) {
   narrow(word >= drawn.threshold ? widen(value) * drawn.scale : 0.0f, value);
   return value;
 }
@@ -20,7 +20,7 @@ template <class S, int LANES>
 MGG_KERNEL void dropout_rows(DeviceDropout<S> call) {
   constexpr int values = 16 / static_cast<int>(sizeof(S));
   const Worker<LANES> worker;
-  const Drawn& drawn = call.drawn;
+  const RngKey& drawn = call.drawn;
   const uint32_t epoch = epoch_of(drawn);
   for (int64_t row = worker.number(); row < call.rows; row += worker.workers()) {
     const uint64_t node = static_cast<uint64_t>(call.node[row]);
@@ -55,7 +55,7 @@ constexpr int dropout_csr_lanes = 8;
 
 MGG_KERNEL void dropout_csr(DeviceDropoutCsr call) {
   const Worker<dropout_csr_lanes> worker;
-  const Drawn& drawn = call.drawn;
+  const RngKey& drawn = call.drawn;
   const uint32_t epoch = epoch_of(drawn);
   for (int64_t row = worker.number(); row < call.rows; row += worker.workers()) {
     const uint64_t node = static_cast<uint64_t>(call.node[row]);

@@ -3,7 +3,7 @@
 //
 // The first blocks pack this PE's rows and push them to those who need them, in chunks, with a signal each; then they
 // join the others, which sum. A worker claims destinations, or parts of hubs, adds their local rows, and whatever
-// remote rows are there by then. What has to wait is put off: its sum so far is stored, and taken up again once more
+// remote rows are there by then. A destination that has to wait is deferred: its partial sum is stored, and resumed once more
 // has come. So nobody waits while there is something to sum, and where rows come fast enough nothing is stored at all.
 //
 // Calls are numbered, and a signal's value is the number of the call whose rows are there: nothing is ever reset. Two
@@ -135,21 +135,21 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   const HaloExchange<FAR>& exchange;
   const S* staged;       // row 0 of this call's staging
   int32_t here = 0;      // arrivals that are there, without a gap
-  int32_t put_off = 0;   // tasks
+  int32_t deferred = 0;  // number of deferred tasks
   int32_t gone_over = -1;  // arrivals seen at the last scan of the deferred tasks
-  int32_t round = 0;     // of those put off, what is still to be looked at
+  int32_t round = 0;     // deferred tasks of this scan that are still to be checked
   uint32_t ready = 0;    // and what can go on, from `round` on, a bit each
   int64_t next = 0, last = 0;  // work that it has claimed
-  Deferred* const paused;  // this worker's
-  float* const columns;
+  DeferredTask* const deferred_tasks;  // this worker's
+  float* const partial_sums;
 
   MGG_DEVICE HaloWorker(const DeviceAggregation<S>& call, const HaloExchange<FAR>& exchange)
       : Base(call),
         halo(exchange.halo),
         exchange(exchange),
         staged(reinterpret_cast<const S*>(exchange.halo.staging + exchange.staging_offset())),
-        paused(halo.paused + Base::worker.number() * halo.slots),
-        columns(halo.columns + Base::worker.number() * halo.slots * held) {}
+        deferred_tasks(halo.deferred + Base::worker.number() * halo.slots),
+        partial_sums(halo.partial_sums + Base::worker.number() * halo.slots * held) {}
 
   MGG_DEVICE uint32_t vote(bool yes) const {
     return device::vote(worker.mask, yes) >> (device::thread() % 32 - worker.lane) & Worker<LANES>::all;
@@ -187,9 +187,9 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
     return at;
   }
 
-  // A worker's columns lie side by side, four values of each lane.
+  // A worker's partial sums lie side by side, four values of each lane.
   MGG_DEVICE float* column(int32_t slot, int which, int p, int i) const {
-    return columns + slot * int64_t(held) +
+    return partial_sums + slot * int64_t(held) +
            (((which * PACKS + p) * (values / 4) + i / 4) * LANES + worker.lane) * int64_t(4);
   }
   MGG_DEVICE void store(int32_t slot, int which, const Columns<S, PACKS>& sum) const {
@@ -212,51 +212,51 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
       }
   }
 
-  // ---- what was put off: a list of this worker's
+  // ---- deferred tasks: a list of this worker's
 
-  MGG_DEVICE void load(const Deferred& was, Sums& sums) const {
+  MGG_DEVICE void load(const DeferredTask& was, Sums& sums) const {
     load(was.slot, 0, sums.sum);
     load(was.slot, 1, sums.total);
     sums.left = was.left;
   }
   // It goes on when all of its rows are there: each time costs storing and loading two sums.
   MGG_DEVICE void keep(int32_t place, const Block& task, int64_t number, int64_t at, const Sums& sums) const {
-    const int32_t slot = paused[place].slot;
+    const int32_t slot = deferred_tasks[place].slot;
     store(slot, 0, sums.sum);
     store(slot, 1, sums.total);
     worker.sync();  // all have read what is written now
     if (worker.lane == 0) {
-      paused[place].number = number, paused[place].at = at;
-      paused[place].left = sums.left, paused[place].chunk = call.segments[task.last - 1].chunk;
+      deferred_tasks[place].number = number, deferred_tasks[place].at = at;
+      deferred_tasks[place].left = sums.left, deferred_tasks[place].chunk = call.segments[task.last - 1].chunk;
     }
     worker.sync();
   }
   // The last of the list takes its place.
   MGG_DEVICE void remove(int32_t place) {
-    --put_off;
+    --deferred;
     worker.sync();
-    if (worker.lane == 0 && place != put_off) {
-      const int32_t slot = paused[place].slot;
-      paused[place] = paused[put_off];
-      paused[put_off].slot = slot;
+    if (worker.lane == 0 && place != deferred) {
+      const int32_t slot = deferred_tasks[place].slot;
+      deferred_tasks[place] = deferred_tasks[deferred];
+      deferred_tasks[deferred].slot = slot;
     }
     worker.sync();
   }
 
   // ---- what to do next
 
-  // Of the tasks put off from `first` on, a bit each: those that can go on.
+  // A bit for each deferred task from `first` on: whether it can go on.
   MGG_DEVICE uint32_t ready_from(int32_t first) const {
     const int32_t mine = first + worker.lane;
-    return vote(mine < put_off && paused[mine].chunk <= here);
+    return vote(mine < deferred && deferred_tasks[mine].chunk <= here);
   }
-  // Before this worker goes over all that it has put off, from the last to the first: the last has been looked at when
+  // Before this worker scans its deferred tasks, from the last to the first: the last has been checked when
   // it takes another's place.
   MGG_DEVICE void begin_round() {
     // Nothing can go on that could not before, until more arrives.
     while (!look() && here == gone_over) device::rest();
     gone_over = here;
-    round = (put_off + LANES - 1) / LANES * LANES, ready = 0;
+    round = (deferred + LANES - 1) / LANES * LANES, ready = 0;
   }
   // The next task of the round; `fresh` where there is none.
   MGG_DEVICE int32_t next_of_round() {
@@ -291,13 +291,13 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
           if (!more) stamp(HaloStamps::claimed);
           look();  // here, where no sums take registers
         }
-        if (!more && !put_off) return;
-        if (!more || put_off == halo.slots) {
+        if (!more && !deferred) return;
+        if (!more || deferred == halo.slots) {
           begin_round();
           continue;
         }
       }
-      const Deferred was = place == fresh ? Deferred{next++, 0, 0, 0, 0, 0} : paused[place];
+      const DeferredTask was = place == fresh ? DeferredTask{next++, 0, 0, 0, 0, 0} : deferred_tasks[place];
       const Block& task = this->take(was.number);
       Sums sums(Base::edges_of(task));
       if (place != fresh) load(was, sums);
@@ -306,7 +306,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
         Base::complete(task, sums.result());
         if (place != fresh) remove(place);
       } else {
-        keep(place == fresh ? put_off++ : place, task, was.number, at, sums);
+        keep(place == fresh ? deferred++ : place, task, was.number, at, sums);
       }
     }
   }

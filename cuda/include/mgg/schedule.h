@@ -15,7 +15,7 @@ struct Block {
 // A destination with so many edges (Cut::part_edges) that several share it: its parts are summed by several
 // workers, and the last to arrive adds the partial sums in the order of their slots.
 struct Hub {
-  int32_t first_segment;  // whose flags tell whether it opens and closes its destination
+  int32_t first_segment;  // whose flags mark the first and last stage of its destination
   int32_t first_slot, slots;
   int64_t edges;
 };

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import Draw
+from ...runtime.backends.base import RngKey
 from .. import spans
 from ..first_order import first_order
 from ..graph.handle import GraphHandle
@@ -32,14 +32,14 @@ def through_relu(
     return passed
 
 
-def drop(out: Tensor, graph: GraphHandle, draw: Draw | None) -> None:
+def drop(out: Tensor, graph: GraphHandle, draw: RngKey | None) -> None:
     """Dropout of a layer's rows in place, by these draws, if there are any."""
     if draw is not None:
         with span("dropout behind"):
             graph.backend.dropout(as_array(out), as_array(out), graph.ids, draw)
 
 
-def dropped_rows(x: Tensor, graph: GraphHandle, draw: Draw) -> Tensor:
+def dropped_rows(x: Tensor, graph: GraphHandle, draw: RngKey) -> Tensor:
     """x by these draws, in rows of the workspace."""
     x = x if x.stride(1) == 1 else x.contiguous()
     out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
@@ -47,7 +47,7 @@ def dropped_rows(x: Tensor, graph: GraphHandle, draw: Draw) -> Tensor:
     return out
 
 
-def times_kept(values: Tensor, draw: Draw | None) -> Tensor:
+def times_kept(values: Tensor, draw: RngKey | None) -> Tensor:
     """values / (1 - p), which dropout scales by what it keeps; the values themselves where nothing is dropped."""
     return values if draw is None else values * (1 / (1 - draw.p))
 
@@ -56,7 +56,7 @@ class _Elu(torch.autograd.Function):
     """Dropout's draws are made again in the backward rather than kept."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, graph: GraphHandle, draw: Draw | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, graph: GraphHandle, draw: RngKey | None) -> Tensor:
         out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
         with span("activation"):
             torch.ops.aten.elu.out(x, out=out)
@@ -81,7 +81,7 @@ class _Elu(torch.autograd.Function):
         return passed, None, None
 
 
-def elu(x: Tensor, graph: GraphHandle, draw: Draw | None = None) -> Tensor:
+def elu(x: Tensor, graph: GraphHandle, draw: RngKey | None = None) -> Tensor:
     """ELU (Clevert et al., ICLR 2016) of rows x [n, F]. draw: of dropout behind it."""
     out: Tensor = _Elu.apply(x, graph, draw)
     return out

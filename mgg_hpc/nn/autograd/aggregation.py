@@ -316,7 +316,7 @@ def _sums_by_target(plan: Plan, values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Crossing:
+class _EdgeExchange:
     """How values of this rank's in-edges reach the owners of their sources: send[i] is the i-th edge to go, counts[p]
     of them to rank p; received[i] is the out-edge that the i-th to come belongs to.
     """
@@ -326,33 +326,33 @@ class _Crossing:
     received: NDArray[np.int64]
 
 
-_crossings: WeakKeyDictionary[Plan, _Crossing] = WeakKeyDictionary()
+_edge_exchanges: WeakKeyDictionary[Plan, _EdgeExchange] = WeakKeyDictionary()
 
 
 def _to_sources(graph: GraphHandle, adjacency: Adjacency, values: Tensor) -> Tensor:
     """Values [E, H] of this rank's in-edges become those of its out-edges, in the order of adjacency.backward."""
-    if adjacency.forward not in _crossings:
-        _crossings[adjacency.forward] = _crossing(graph, adjacency)
-    crossing = _crossings[adjacency.forward]
+    if adjacency.forward not in _edge_exchanges:
+        _edge_exchanges[adjacency.forward] = _edge_exchange(graph, adjacency)
+    exchanged = _edge_exchanges[adjacency.forward]
     heads, comm = values.shape[1], graph.comm
     here = values.detach().cpu().numpy()
-    going = here[crossing.send]
+    going = here[exchanged.send]
     if graph.backend.size == 1:
         came = going
     elif comm is None:
         raise ValueError("values of edges cross between ranks, and the handle was made without comm=")
     else:
-        came = exchange.send(comm, going.reshape(-1), crossing.counts * heads).reshape(-1, heads)
+        came = exchange.send(comm, going.reshape(-1), exchanged.counts * heads).reshape(-1, heads)
     out = np.empty((adjacency.backward.edges, heads), here.dtype)
-    out[crossing.received] = came
+    out[exchanged.received] = came
     return torch.from_numpy(out).to(values.device)
 
 
-def _crossing(graph: GraphHandle, adjacency: Adjacency) -> _Crossing:
+def _edge_exchange(graph: GraphHandle, adjacency: Adjacency) -> _EdgeExchange:
     """Both ends sort the edges between them by source, then destination. Collective."""
     bounds = prefix_sum(graph.counts)
     source, target = edges(graph, adjacency)
     tail, head = edges(graph, adjacency, backward=True)  # of u -> v: v, which is summed here, and u
     send = np.lexsort((target, source, owner_of(bounds, source)))
     received = np.lexsort((tail, head, owner_of(bounds, tail)))
-    return _Crossing(send, np.bincount(owner_of(bounds, source), minlength=graph.backend.size), received)
+    return _EdgeExchange(send, np.bincount(owner_of(bounds, source), minlength=graph.backend.size), received)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import Draw, Rows
+from ...runtime.backends.base import RngKey, Rows
 from .. import spans
 from ..first_order import first_order
 from ..graph.handle import Adjacency, GraphHandle
@@ -20,7 +20,7 @@ from .activation import drop, through_relu, times_kept
 
 
 def transform_first(in_channels: int, out_channels: int, needs_input_gradient: bool) -> bool:
-    """Whether A (x W^T) moves fewer values than (A x) W^T: forward, and backward where that exchanges at all.
+    """Return whether A (x W^T) moves fewer values than (A x) W^T, forward and, where it exchanges, backward.
 
     With the transform first both directions exchange rows of ``out_channels``; otherwise ``in_channels``, and
     nothing backward if nobody wants the gradient of x.
@@ -30,7 +30,7 @@ def transform_first(in_channels: int, out_channels: int, needs_input_gradient: b
 
 @dataclass(frozen=True)
 class _Call:
-    """What a convolution is asked for, beside its tensors.
+    """Arguments of a convolution beside its tensors.
 
     features: the input where it is not a tensor, else None. before, after: [n] or None, what rows are scaled
     by before they are summed, and what their sums are scaled by. draw: of dropout behind the ReLU. training: whether
@@ -43,7 +43,7 @@ class _Call:
     before: Tensor | None
     after: Tensor | None
     relu: bool
-    draw: Draw | None
+    draw: RngKey | None
     training: bool
 
 
@@ -163,7 +163,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx: Any, x, weight, bias, features, graph: GraphHandle, relu: bool, draw: Draw | None
+        ctx: Any, x, weight, bias, features, graph: GraphHandle, relu: bool, draw: RngKey | None
     ):
         rows = (x if features is None else features).shape[0]
         with span("forward: transform"):
@@ -217,12 +217,12 @@ def _add_product(x: Tensor | None, features: Any, weight: Tensor, out: Tensor, g
 
 
 def _product_gradient(gradient: Tensor, x: Tensor | None, features: Any) -> Tensor:
-    """The gradient of W in x W^T."""
+    """Return the gradient of W in x W^T."""
     return features.gradient(gradient) if x is None else gradient.t() @ x
 
 
 def _times(gradient: Tensor, weight: Tensor, graph: GraphHandle) -> Tensor:
-    """The gradient of x in x W^T, in rows of the workspace."""
+    """Return the gradient of x in x W^T, in rows of the workspace."""
     out = graph.workspace.rows(len(gradient), weight.shape[1], gradient.dtype)
     return torch.mm(gradient, weight.to(gradient.dtype), out=out)
 
@@ -254,7 +254,7 @@ def _convolution(
     adjacency: Adjacency,
     ends: tuple[Tensor | None, Tensor | None],
     relu: bool,
-    draw: Draw | None,
+    draw: RngKey | None,
 ) -> Tensor:
     """tensors: weight, bias, root, eps. ends: what rows are scaled by before and after they are summed."""
     check_rows(x, graph)
@@ -266,7 +266,7 @@ def _convolution(
 
 
 def check_rows(x: Input, graph: GraphHandle) -> None:
-    """Raises ValueError for rows of another number or type than the graph's on this rank."""
+    """Raise ValueError for rows of another number or type than the graph's on this rank."""
     if x.shape[0] != graph.rows:
         raise ValueError(f"x has {x.shape[0]} rows, and this rank {graph.rows}")
     if x.dtype != graph.dtype:
@@ -288,7 +288,7 @@ def graph_convolution(
     adjacency: Adjacency,
     *,
     relu: bool = False,
-    draw: Draw | None = None,
+    draw: RngKey | None = None,
 ) -> Tensor:
     """act(S A S x W^T + b), S the adjacency's scale, for rows x [n, in], weight [out, in], bias [out]: [n, out].
 
@@ -312,7 +312,7 @@ def sampled_convolution(
     *,
     mean: bool,
     relu: bool = False,
-    draw: Draw | None = None,
+    draw: RngKey | None = None,
 ) -> Tensor:
     """act(D^-1 A x W^T + x V^T + b) as GraphSAGE has it, V the ``root`` [out, in] if any; [n, out].
 
@@ -335,7 +335,7 @@ def isomorphism_convolution(
     adjacency: Adjacency,
     *,
     relu: bool = False,
-    draw: Draw | None = None,
+    draw: RngKey | None = None,
 ) -> Tensor:
     """act((A + (1 + eps) I) x W^T + b), eps [1]: GIN's sum and the first linear map of its network; [n, out].
 
@@ -351,7 +351,7 @@ def linear(
     graph: GraphHandle,
     *,
     relu: bool = False,
-    draw: Draw | None = None,
+    draw: RngKey | None = None,
 ) -> Tensor:
     """act(x W^T + b) for rows x [n, in], weight [out, in], bias [out]; [n, out]. Not collective.
 

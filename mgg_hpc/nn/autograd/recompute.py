@@ -40,12 +40,12 @@ _pass: ContextVar[_Pass | None] = ContextVar("pass", default=None)
 
 
 def again() -> bool:
-    """Whether a layer is computed again: what counts its passes has counted this one."""
+    """Return whether this is the second pass of a layer, which counters of passes leave out."""
     return _again.get()
 
 
 def once(make: Callable[[], _Value]) -> _Value:
-    """make(), of the first pass in the second one too, which calls for as many in the same order."""
+    """Return make(), and in the second pass the values of the first one in the same order."""
     return _once(make, _pass.get())
 
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import InputError
-from ...plan import cost_model
-from ...plan import halo as rounds
+from ...plan import cost_model, halo
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 from ...runtime import exchange, mpi, probe
@@ -74,18 +73,18 @@ def choose_transfer(
         needs_least = "direct" if backend.reaches_peers else "halo"
         return Choice((needs_least,) * len(formats), "no row is remote")
     widest = max([*formats, *filter(None, backward)], key=lambda format: format.row_bytes)
-    halo = sum(max(comm.allgather(len(plan.halo))) for plan in plans)
+    halo_rows = sum(max(comm.allgather(len(plan.halo))) for plan in plans)
     backend.reserve(
         symmetric_bytes([gcn], counts, widest, comm.size)
-        + 2 * halo * widest.row_bytes
-        + len(plans) * signal_bytes(rounds.MOST_ROUNDS, comm.size)
+        + 2 * halo_rows * widest.row_bytes
+        + len(plans) * signal_bytes(halo.MOST_ROUNDS, comm.size)
         + probe.symmetric_bytes(backend.probe_rows, comm.size),
         int(counts.argmax()),
     )
     costs = probe.measure(comm, backend)
     if by_edge and not (backend.edge_gets or backend.reaches_peers):
         costs = {name: cost for name, cost in costs.items() if name != "get"}
-    uses = {id(plan): rounds.uses(plan) for plan in plans}
+    uses = {id(plan): halo.uses(plan) for plan in plans}
     directions = (
         (gcn.forward, [format.row_bytes for format in formats]),
         (gcn.backward, [0 if format is None else format.row_bytes for format in backward]),

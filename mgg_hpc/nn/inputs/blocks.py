@@ -28,7 +28,7 @@ def lengths(rows: int, row_bytes: int) -> list[int]:
 
 
 def shares(rows: int, count: int) -> list[int]:
-    """How many rows each of so many blocks has, cut as in `lengths`; of few rows there are fewer blocks."""
+    """Return the number of rows of each of so many blocks, as `lengths` does; few rows make fewer blocks."""
     return _even(rows, most=max(3, -(-rows // count)))
 
 
@@ -38,14 +38,14 @@ def _even(rows: int, most: int) -> list[int]:
 
 
 def empty(rows: int, columns: int, dtype: torch.dtype, device: str) -> Tensor:
-    """Uninitialised rows. On a host they are NumPy's, which asks the system for large pages; torch does not."""
+    """Allocate uninitialised rows. On a host NumPy allocates them, which asks for huge pages; torch does not."""
     if device == "cpu":
         return as_tensor(np.empty((rows, columns), row_format(columns, dtype).dtype))
     return torch.empty(rows, columns, dtype=dtype, device=device)
 
 
 def on_host(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """Uninitialised rows in the host's memory; pinned where there is a GPU, so that copies need no processor."""
+    """Allocate uninitialised rows in the host's memory; pinned where there is a GPU, for copies by DMA."""
     if torch.cuda.is_available():
         return torch.empty(rows, columns, dtype=dtype, pin_memory=True)
     return empty(rows, columns, dtype, "cpu")

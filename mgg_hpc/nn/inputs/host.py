@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import Backend, Draw
+from ...runtime.backends.base import Backend, RngKey
 from ..spans import span
 from ..workspace import accumulator, as_array
 from . import blocks
@@ -37,7 +37,7 @@ class HostFeatures:
             blocks.on_host(count, columns, dtype) for count in blocks.lengths(rows, columns * dtype.itemsize)
         ]
         self._backend = backend
-        self._dropout: tuple[Any, Draw] | None = None
+        self._dropout: tuple[Any, RngKey] | None = None
         self.on_device = False
 
     @classmethod
@@ -60,7 +60,7 @@ class HostFeatures:
         largest, wide = self.blocks[0].numel() if self.blocks else 0, accumulator(self.dtype)
         return largest * (2 * self.dtype.itemsize + (wide.itemsize if wide != self.dtype else 0))
 
-    def dropped(self, ids: Any, draw: Draw) -> HostFeatures:
+    def dropped(self, ids: Any, draw: RngKey) -> HostFeatures:
         """The same rows with dropout, which is made anew wherever they are used. ids: int64 [n], original node ids."""
         other = copy(self)
         other._dropout = (ids, draw)
@@ -75,7 +75,7 @@ class HostFeatures:
             out.mul_(scale[:, None])
 
     def written(self, out: Tensor) -> Tensor:
-        """The rows in ``out`` [n, F]."""
+        """Write the rows into ``out`` [n, F] and return it."""
         made_there = self._dropout is not None and self._backend.device == "cpu"
         for rows, x in self._blocks(out if made_there else None):
             if not made_there:
@@ -113,7 +113,7 @@ class HostFeatures:
 
 
 def drops_in_blocks(x: Input) -> bool:
-    """Whether dropout of these features is better made in blocks, twice, than once as a copy of all of them."""
+    """Return whether dropout of these features should be made in blocks, twice, rather than as a copy of all."""
     if not isinstance(x, Tensor) or x.device.type != "cpu":
         return False
     return not x.requires_grad and x.nbytes >= LEAST_BYTES

@@ -15,7 +15,7 @@ IDS_A_STREAM = 1 << 16  # node ids whose rows one stream draws
 
 
 def degree_rows(indptr: NDArray[np.int64]) -> SparseRows:
-    """The in-degree of each row of a CSR, as one of 32 columns: 0 for 0, and 1 + floor(log2(degree)) for others."""
+    """Return the in-degree of each row of a CSR as one of 32 columns: 0 for 0, else 1 + floor(log2(degree))."""
     degree = np.diff(indptr)
     _, exponent = np.frexp(degree.astype(np.float64))  # degree = m 2^exponent with m in [1/2, 1), exactly
     column = np.minimum(exponent, DEGREE_COLUMNS - 1).astype(np.int32)
@@ -26,7 +26,7 @@ def degree_rows(indptr: NDArray[np.int64]) -> SparseRows:
 def learned_rows(
     ids: NDArray[np.int64], columns: int, seed: int, dtype: torch.dtype, device: str = "cpu"
 ) -> torch.nn.Parameter:
-    """A row [columns] for each of this rank's nodes, to be trained; uniform with variance 1 at first.
+    """Return a row [columns] for each of this rank's nodes, to be trained; uniform with variance 1 at first.
 
     ids: int64 [n], original node ids. A row depends on the seed and its id alone, whichever rank draws it.
     """

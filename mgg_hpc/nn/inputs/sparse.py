@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ...plan import workload
 from ...plan.workload import Plan
-from ...runtime.backends.base import Backend, Draw, Epilogue, Rows
+from ...runtime.backends.base import Backend, Epilogue, RngKey, Rows
 from ..workspace import Workspace, as_array, as_tensor, row_format
 
 
 class _Pattern:
-    """Where the stored values are, with the plans and storage that all copies of the features share."""
+    """Places of the stored values, with the plans and storage that all copies of the features share."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class _Pattern:
 
     @cached_property
     def transposed(self) -> tuple[Plan, Tensor]:
-        """The plan of the transposed matrix, and for each of its values the place in the original."""
+        """Plan of the transposed matrix, and for each of its values the place in the original."""
         rows, columns = self.shape
         order = np.argsort(self.indices, kind="stable")
         indptr = workload.prefix_sum(np.bincount(self.indices, minlength=columns))
@@ -62,7 +62,7 @@ class _Pattern:
         return 2 * one_way + 8 * len(self.indices) + self.indptr.nbytes
 
     def filled(self, matrix: Tensor) -> Rows:
-        """Private rows that hold ``matrix``, reused from call to call."""
+        """Return private rows that hold ``matrix``, reused from call to call."""
         count, dim = matrix.shape
         if (count, dim) not in self._rows:
             counts = np.zeros(self.backend.size, np.int64)
@@ -101,20 +101,20 @@ class SparseFeatures:
         return self._pattern.nbytes + 3 * self.values.nbytes
 
     def place(self, number: int) -> tuple[int, int]:
-        """Row and column of a stored value."""
+        """Return row and column of a stored value."""
         pattern = self._pattern
         row = int(np.searchsorted(pattern.indptr, number, side="right")) - 1
         return row, int(pattern.indices[number])
 
     def with_values(self, values: Tensor) -> SparseFeatures:
-        """The same pattern with other values; plans and storage are shared."""
+        """Return the same pattern with other values; plans and storage are shared."""
         other = object.__new__(SparseFeatures)
         other.__dict__.update(self.__dict__)
         other.values = values
         return other
 
-    def dropped(self, ids: Any, draw: Draw) -> SparseFeatures:
-        """Dropout on the stored values; the zeros between them stay zeros. ids: int64 [n], original node ids."""
+    def dropped(self, ids: Any, draw: RngKey) -> SparseFeatures:
+        """Return the matrix after dropout of its stored values. ids: int64 [n], original node ids."""
         pattern, out = self._pattern, torch.empty_like(self.values)
         pattern.backend.dropout_csr(*pattern.places, as_array(self.values), as_array(out), ids, draw)
         return self.with_values(out)
@@ -129,7 +129,7 @@ class SparseFeatures:
         )
 
     def written(self, out: Tensor) -> Tensor:
-        """The matrix in ``out`` [n, F]; a value that is stored twice counts twice."""
+        """Write the matrix into ``out`` [n, F] and return it; values of one place are added."""
         pattern, device = self._pattern, out.device
         counts = torch.from_numpy(np.diff(pattern.indptr)).to(device)
         row_of = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import Draw, Rows
+from ...runtime.backends.base import RngKey, Rows
 from ...runtime.backends.edges import Attention, EdgeKernels, TailedRows
 from .. import spans
 from ..first_order import first_order
@@ -33,7 +33,7 @@ def attend(
     heads: int,
     *,
     negative_slope: float = 0.2,
-    dropout: Draw | None = None,
+    dropout: RngKey | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
     """bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head; [n, H C] of this rank's rows.

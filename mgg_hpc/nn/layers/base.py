@@ -1,4 +1,4 @@
-"""What models know of a layer, whichever it is."""
+"""The interface that models use of any layer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .random import Fill, fill_uniform
 
 @dataclass(frozen=True)
 class Widths:
-    """Values in the rows that a layer exchanges forward and backward; 0: it does not exchange."""
+    """Widths of the rows that a layer exchanges forward and backward; 0 where it exchanges none."""
 
     forward: int
     backward: int
 
 
 class Convolution(torch.nn.Module, ABC):
-    """What models know of a layer. kind: of the adjacency that it sums with. by_edge: whether it takes EdgeKernels."""
+    """Interface of a layer. kind: of the adjacency that it sums with. by_edge: whether it uses EdgeKernels."""
 
     kind: str
     by_edge = False
@@ -34,7 +34,7 @@ class Convolution(torch.nn.Module, ABC):
 
     @property
     def saves_by_blocks(self) -> bool:
-        """Whether a step takes less memory if features, dropped in blocks, are the input (HostFeatures.over)."""
+        """Return whether a step takes less memory with features that are dropped in blocks (HostFeatures.over)."""
         return False
 
     @property
@@ -44,10 +44,10 @@ class Convolution(torch.nn.Module, ABC):
 
     @abstractmethod
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
-        """Start again, by these draws."""
+        """Initialise the parameters by these draws."""
 
     def summed_with(self, graph: GraphHandle, given: Adjacency | None) -> Adjacency:
-        """The one to sum with. Raises ValueError for one of another kind."""
+        """Return the adjacency to sum with. Raises ValueError for an adjacency of another kind."""
         if given is None:
             return graph.adjacency(self.kind)
         if given.kind != self.kind:
@@ -59,14 +59,14 @@ class Convolution(torch.nn.Module, ABC):
 
 
 def check_channels(layer: torch.nn.Module, in_channels: object, out_channels: object) -> None:
-    """PyG finds channels of -1 in the first rows, and takes a pair for two kinds of nodes."""
+    """Refuse channels that only PyG takes: -1, inferred from the first rows, and a pair for two kinds of nodes."""
     for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value}: {type(layer).__name__} is told its channels, at least 1")
 
 
 def refuse(layer: torch.nn.Module, **options: tuple[object, object]) -> None:
-    """Options of PyG's that are not here: what was given, and the one value that is."""
+    """Refuse options of PyG that are missing here. Each option is (the value given, the only value that there is)."""
     for name, (given, known) in options.items():
         if given != known:
             raise ValueError(

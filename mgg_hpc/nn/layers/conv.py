@@ -1,4 +1,4 @@
-"""Layers with PyG's names: an ordinary torch.nn.Module each, whose forward takes this rank's rows and the graph.
+"""Layers with PyG's names. Each is a torch.nn.Module whose forward takes this rank's rows and the graph.
 
 Parameters have the names and shapes of PyG's, so that ``load_state_dict`` takes a PyG layer's weights. Weights start
 as PyG's do, by torch's generator, or by a run's seed (random.py). Layers are collective: all ranks call them in the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import Draw
+from ...runtime.backends.base import RngKey
 from ...runtime.backends.edges import Attention
 from ..autograd import functional
 from ..autograd.aggregation import aggregate
@@ -52,7 +52,7 @@ class GCNConv(Convolution):
         self.reset_parameters()
 
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
-        """Weights as Glorot and Bengio draw them, a bias of 0."""
+        """Initialise weights as Glorot and Bengio do, and the bias to 0."""
         glorot(self.lin.weight, fill)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
@@ -73,9 +73,9 @@ class GCNConv(Convolution):
         adjacency: Adjacency | None = None,
         *,
         relu: bool = False,
-        draw: Draw | None = None,
+        draw: RngKey | None = None,
     ) -> Tensor:
-        """x: this rank's rows [n, in_channels]; returns [n, out_channels], through ReLU in the same kernel if asked.
+        """Return [n, out_channels] for this rank's rows x [n, in_channels]. relu: apply ReLU in the same kernel.
 
         adjacency: one of the graph's. [default: graph.adjacency("gcn")] draw: of dropout behind the ReLU.
         """
@@ -84,7 +84,7 @@ class GCNConv(Convolution):
         return functional.graph_convolution(x, *of, relu=relu, draw=draw)
 
     def extra_repr(self) -> str:
-        """What print shows."""
+        """Return what print shows."""
         return f"{self.in_channels}, {self.out_channels}"
 
 
@@ -108,7 +108,7 @@ class GINConv(Convolution):
             self.register_buffer("eps", start)
 
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
-        """Linear maps as torch's start, and the eps that was given."""
+        """Initialise linear maps as torch does, and eps to the value that was given."""
         reset(self.nn, fill)
         with torch.no_grad():
             self.eps.fill_(self.initial_eps)
@@ -135,9 +135,9 @@ class GINConv(Convolution):
         adjacency: Adjacency | None = None,
         *,
         relu: bool = False,
-        draw: Draw | None = None,
+        draw: RngKey | None = None,
     ) -> Tensor:
-        """x: this rank's rows [n, in]; returns [n, out], those of ``nn``, through ReLU if asked.
+        """Return the output of ``nn``, [n, out], for this rank's rows x [n, in]. relu: apply ReLU.
 
         adjacency: one of the graph's. [default: graph.adjacency("edges")] draw: of dropout behind the ReLU.
         """
@@ -215,9 +215,9 @@ class SAGEConv(Convolution):
         adjacency: Adjacency | None = None,
         *,
         relu: bool = False,
-        draw: Draw | None = None,
+        draw: RngKey | None = None,
     ) -> Tensor:
-        """x: this rank's rows [n, in_channels]; returns [n, out_channels], through ReLU if asked.
+        """Return [n, out_channels] for this rank's rows x [n, in_channels]. relu: apply ReLU.
 
         adjacency: one of the graph's. [default: graph.adjacency("edges")] draw: of dropout behind the ReLU.
         """
@@ -238,7 +238,7 @@ class SAGEConv(Convolution):
         return dropped(out.relu(), graph, draw, rectified=True) if relu else out
 
     def extra_repr(self) -> str:
-        """What print shows."""
+        """Return what print shows."""
         return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr!r}"
 
 
@@ -293,7 +293,7 @@ class GATConv(Convolution):
         self.reset_parameters()
 
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
-        """Weights as Glorot and Bengio draw them, a bias of 0."""
+        """Initialise weights as Glorot and Bengio do, and the bias to 0."""
         for weight in (self.lin.weight, *self._scores()):
             glorot(weight, fill)
         if self.res is not None:
@@ -323,9 +323,9 @@ class GATConv(Convolution):
         adjacency: Adjacency | None = None,
         *,
         relu: bool = False,
-        draw: Draw | None = None,
+        draw: RngKey | None = None,
     ) -> Tensor:
-        """x: this rank's rows [n, in_channels]; returns [n, heads * out_channels], or [n, out_channels] if averaged.
+        """Return [n, heads * out_channels], or [n, out_channels] if averaged, for this rank's rows x [n, in_channels].
 
         adjacency: one of the graph's. [default: graph.adjacency of the layer's kind] relu: through ReLU. draw: of
         dropout behind it.
@@ -364,11 +364,11 @@ class GATConv(Convolution):
         return torch.cat([self.lin.weight, *scores])
 
     def _scores(self) -> list[Tensor]:
-        """What a row's h is multiplied by, to give its halves of scores: as a source, as a destination."""
+        """Return the vectors that give a row's half scores from its h: as a source, and as a destination."""
         return [self.att_src, self.att_dst] if self.attention == "additive" else []
 
     def extra_repr(self) -> str:
-        """What print shows."""
+        """Return what print shows."""
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, attention={self.attention!r}"
 
 
@@ -388,6 +388,6 @@ def attention_widths(
     heads: int, channels: int, additive: bool, dtype: torch.dtype, *, dropped: bool
 ) -> Widths:
     """Return the widths of the rows that attention (attention.py) publishes of sources, and backward of targets."""
-    draw = Draw(0.0, seed=0, epoch=0, stream=0) if dropped else None
+    draw = RngKey(0.0, seed=0, epoch=0, stream=0) if dropped else None
     how, kind = Attention(heads, channels, additive, draw=draw), row_format(1, dtype).dtype
     return Widths(how.forward_rows(kind).format.dim, how.backward_rows(kind).format.dim)

@@ -72,12 +72,12 @@ class GNN(torch.nn.Module):
 
     @property
     def kind(self) -> str:
-        """The kind of adjacency that its layers sum with."""
+        """Kind of the adjacency that the layers sum with."""
         return self.convolutions[0].kind
 
     @property
     def by_edge(self) -> bool:
-        """Whether some layer takes EdgeKernels."""
+        """Whether some layer uses EdgeKernels."""
         return any(each.by_edge for each in self.convolutions)
 
     @property
@@ -102,11 +102,11 @@ class GNN(torch.nn.Module):
         return [each.forward for each in self._widths(sparse)]
 
     def exchanged_back(self, sparse: bool) -> list[int]:
-        """The same in training's backward; 0 for a layer that does not exchange then."""
+        """Return the widths that each layer exchanges in the backward of training; 0 where it exchanges none."""
         return [each.backward for each in self._widths(sparse)]
 
     def widest(self, sparse: bool) -> int:
-        """The largest width that any layer exchanges, in training or evaluation."""
+        """Return the largest width that any layer exchanges, in training or evaluation."""
         trained = [max(each.forward, each.backward) for each in self._widths(sparse)]
         return max(*trained, *(each.forward for each in self._widths(sparse, of_input=True)))
 
@@ -119,7 +119,7 @@ class GNN(torch.nn.Module):
         ]
 
     def forward(self, x: Input, graph: GraphHandle) -> Tensor:
-        """x: this rank's input rows [n, in]; returns logits [n, out]. Collective."""
+        """Return logits [n, out] for this rank's input rows x [n, in]. Collective."""
         if self.lin is not None:
             return self.layers(x, graph)[-1]
         out: Input = x
@@ -174,14 +174,14 @@ class GNN(torch.nn.Module):
         return 0 <= i < self._activated and self.lin is None and not self.chosen.residual
 
     def _jumped(self, outputs: list[Tensor], graph: GraphHandle) -> Tensor:
-        """Logits from the outputs of all layers."""
+        """Return logits from the outputs of all layers."""
         joined = torch.cat(outputs, 1) if self.chosen.jumping == "cat" else torch.stack(outputs).amax(0)
         assert self.lin is not None
         return linear(self.dropouts[-1](joined, graph), self.lin.weight, self.lin.bias, graph)
 
 
 def _convolution(chosen: ModelSettings, in_channels: int, out_channels: int, *, last: bool) -> Convolution:
-    """A layer of the model that is chosen. last: whether it gives the classes."""
+    """Return a layer of the chosen model. last: whether its output is the classes."""
     if chosen.name == "gin":
         network = MLP([in_channels, out_channels, out_channels], chosen.norm)
         return GINConv(network, train_eps=chosen.train_eps)

@@ -61,13 +61,13 @@ class _BatchNorm(torch.autograd.Function):
 
 
 def _centred(x: Tensor, mean: Tensor, graph: GraphHandle) -> Tensor:
-    """x - mean, in the accumulator's rows of the workspace."""
+    """Return x - mean, in rows of the workspace of the accumulator's type."""
     out = graph.workspace.rows(len(x), x.shape[1], accumulator(x.dtype))
     return torch.sub(x, mean.to(out.dtype), out=out)
 
 
 def _stored(values: Tensor, dtype: torch.dtype, graph: GraphHandle) -> Tensor:
-    """The same values in rows of this type: these ones, or others of the workspace."""
+    """Return the same values in rows of this type: the rows themselves, or others of the workspace."""
     if values.dtype == dtype:
         return values
     return graph.workspace.rows(len(values), values.shape[1], dtype).copy_(values)
@@ -100,7 +100,7 @@ class BatchNorm(torch.nn.Module):
         self.register_load_state_dict_pre_hook(_without_module)
 
     def reset_parameters(self) -> None:
-        """Weights of 1, biases of 0, and no statistics yet."""
+        """Initialise weights to 1 and biases to 0, and forget the statistics."""
         with torch.no_grad():
             for ones in (self.weight, self.running_var):
                 ones.fill_(1.0)
@@ -108,21 +108,21 @@ class BatchNorm(torch.nn.Module):
                 zeros.zero_()
 
     def forward(self, x: Tensor, graph: GraphHandle, *, relu: bool = False) -> Tensor:
-        """x: this rank's rows [n, num_features]; returns as many, through ReLU if asked. Collective while training.
+        """Return normalised rows for this rank's rows x [n, num_features]. Collective while training.
 
         Raises ValueError for another width, or for one row in all while training: it has no variance.
         """
         return normalised(self, x, graph, relu=relu)
 
     def extra_repr(self) -> str:
-        """What print shows."""
+        """Return what print shows."""
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
 
 
 def normalised(
     norm: BatchNorm | torch.nn.BatchNorm1d, x: Tensor, graph: GraphHandle, *, relu: bool = False
 ) -> Tensor:
-    """What `BatchNorm` computes, with the parameters, buffers and options of ours or of torch's."""
+    """Return what `BatchNorm` computes, with the parameters, buffers and options of our module or of torch's."""
     if x.shape[1] != norm.num_features:
         raise ValueError(f"x has {x.shape[1]} features, but this batch norm is for {norm.num_features}")
     of_rows = norm.training or norm.running_mean is None
@@ -146,7 +146,7 @@ def normalised(
 
 @torch.no_grad()
 def _statistics(norm: Any, x: Tensor, graph: GraphHandle) -> tuple[Tensor, Tensor]:
-    """Mean and variance [num_features] of all ranks' rows, which the running ones move towards. Collective."""
+    """Return mean and variance [num_features] of all ranks' rows, and update the running ones. Collective."""
     wide, rows = accumulator(x.dtype), _all_rows(graph)
     mean = x.sum(0, dtype=wide)
     graph.backend.sum_over_ranks(as_array(mean))
@@ -169,7 +169,7 @@ def _without_module(norm: torch.nn.Module, state: dict[str, Any], prefix: str, *
 
 
 def made(norm: str, width: int) -> torch.nn.Module:
-    """The normalisation of rows [n, width] by its name in job files: "none", "layer" or "batch"."""
+    """Return the normalisation of rows [n, width] by its name in job files: "none", "layer" or "batch"."""
     if norm == "none":
         return torch.nn.Identity()
     return BatchNorm(width) if norm == "batch" else torch.nn.LayerNorm(width)

@@ -1,4 +1,4 @@
-"""Networks that each row goes through alone: what GIN puts behind its sums."""
+"""Networks of rows by themselves, as GIN has behind its sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ...runtime.backends.base import Draw
+from ...runtime.backends.base import RngKey
 from ..autograd.functional import linear
 from ..graph.handle import GraphHandle
 from .norms import BatchNorm, made, normalised
@@ -32,11 +32,11 @@ class MLP(torch.nn.Module):
         self.norms = torch.nn.ModuleList(made(norm, width) for width in channels[1:-1])
 
     def forward(self, x: Tensor, graph: GraphHandle) -> Tensor:
-        """x: this rank's rows [n, channels[0]]; returns [n, channels[-1]]. Collective with batch norm."""
+        """Return [n, channels[-1]] for this rank's rows x [n, channels[0]]. Collective with batch norm."""
         return through(steps(self), x, graph)
 
 
-Step = torch.nn.Module | Draw
+Step = torch.nn.Module | RngKey
 
 
 def steps(network: torch.nn.Module) -> list[torch.nn.Module]:
@@ -52,7 +52,7 @@ def steps(network: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def through(network: Sequence[Step], x: Tensor, graph: GraphHandle) -> Tensor:
-    """Rows x [n, F] through each of these modules; a Draw is dropout of rows that came through ReLU.
+    """Rows x [n, F] through each of these modules; an RngKey is dropout of rows that came through ReLU.
 
     A ReLU is taken together with the linear map or the batch norm before it, and dropout with a linear map and ReLU.
     Modules of this package that need the graph get it, and torch's BatchNorm1d is computed as ours, over all ranks'
@@ -62,7 +62,7 @@ def through(network: Sequence[Step], x: Tensor, graph: GraphHandle) -> Tensor:
     left = list(network)
     while left:
         step = left.pop(0)
-        if isinstance(step, Draw):
+        if isinstance(step, RngKey):
             x = dropped(x, graph, step, rectified=True)
         elif is_linear(step):
             relu, draw = taken_along(left)
@@ -78,13 +78,13 @@ def through(network: Sequence[Step], x: Tensor, graph: GraphHandle) -> Tensor:
     return x
 
 
-def taken_along(left: list[Step]) -> tuple[bool, Draw | None]:
+def taken_along(left: list[Step]) -> tuple[bool, RngKey | None]:
     """Whether ReLU comes first, and what dropout right behind it draws by; both are taken out of ``left``."""
     if not left or not isinstance(left[0], torch.nn.ReLU):
         return False, None
     left.pop(0)
     step = left[0] if left else None
-    if isinstance(step, Draw):
+    if isinstance(step, RngKey):
         left.pop(0)
         return True, step
     if type(step) is Dropout:
@@ -97,7 +97,7 @@ _NORMS = BatchNorm, torch.nn.BatchNorm1d
 
 
 def _check_alone(step: torch.nn.Module, graph: GraphHandle) -> None:
-    """Refuse what another number of ranks would change without a word."""
+    """Refuse modules whose results would depend on the number of ranks."""
     for inside in step.modules() if graph.backend.size > 1 else ():
         draws = isinstance(inside, _DropoutNd) and inside.training and inside.p > 0
         sums = isinstance(inside, _BatchNorm) and (inside.training or inside.running_mean is None)
@@ -109,12 +109,12 @@ def _check_alone(step: torch.nn.Module, graph: GraphHandle) -> None:
 
 
 def is_linear(step: Step) -> TypeGuard[torch.nn.Linear]:
-    """Whether it is torch's own linear map, and not another one that is made of it."""
+    """Return whether a module is torch's own linear map, and not a subclass."""
     return type(step) is torch.nn.Linear
 
 
 def reset(network: torch.nn.Module, fill: Fill = fill_uniform) -> None:
-    """Linear maps as torch's start, by these draws; other modules start by themselves."""
+    """Initialise linear maps as torch does, by these draws; other modules by their own reset_parameters."""
     for module in network.modules():
         if isinstance(module, torch.nn.Linear):
             fill_linear(module, fill)

@@ -1,4 +1,4 @@
-"""Draws that depend on what they are for, not on who makes them: Philox4x32-10 by counter (semantics.h).
+"""Random draws by counter, the same on any number of ranks: Philox4x32-10 (semantics.h).
 
 The counter holds (epoch, stream, original node id, column), so that dropout and initial weights are the same on
 any number of ranks and for any numbering of the rows.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import Draw
+from ...runtime.backends.base import RngKey
 from ...runtime.backends.host.kernels import uniform
 from .. import spans
 from ..autograd import recompute
@@ -57,7 +57,7 @@ def fill_uniform(parameter: Tensor, limit: float) -> None:
 
 
 def fill_by_seed(seed: int, layer: int, first: int = 0) -> Fill:
-    """Draws by the seed, for one parameter of the layer after another: the same for any dtype, up to rounding.
+    """Return a Fill by the seed, for one parameter of the layer after another: the same for any dtype, up to rounding.
 
     layer: 0 .. 1023. A stream belongs to one parameter; a layer has at most 16. first: how many are skipped.
     """
@@ -80,7 +80,7 @@ def glorot(weight: Tensor, fill: Fill) -> None:
 
 
 def fill_linear(linear: torch.nn.Linear, fill: Fill) -> None:
-    """Weight and bias as torch's own Linear starts: draws in +-1 / sqrt(in)."""
+    """Fill weight and bias as torch's Linear does: draws in +-1 / sqrt(in)."""
     limit = 1.0 / math.sqrt(max(1, linear.in_features))
     for parameter in (linear.weight, linear.bias):
         if parameter is not None:
@@ -89,13 +89,13 @@ def fill_linear(linear: torch.nn.Linear, fill: Fill) -> None:
 
 @dataclass
 class _Unseeded:
-    """What modules draw by that belong to no run: a seed, and how many of them have been made since it was set."""
+    """Seed of modules that belong to no run, and the number of them made since it was set."""
 
     seed: int = 0
     made: int = 0
 
     def next_stream(self) -> int:
-        """A stream of dropout for one more module."""
+        """Return the stream of dropout of one more module."""
         self.made += 1
         return (self.made - 1) % INITIAL_WEIGHTS
 
@@ -120,7 +120,7 @@ class _Dropout(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, graph: GraphHandle, draw: Draw, rectified: bool) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, x: Tensor, graph: GraphHandle, draw: RngKey, rectified: bool) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.call, ctx.layer = (graph, draw, rectified), spans.current()
         out = dropped_rows(x, graph, draw)
         ctx.save_for_backward(out if rectified else None)
@@ -139,8 +139,8 @@ class _Dropout(torch.autograd.Function):
             return passed, None, None, None
 
 
-def dropped(x: Tensor, graph: GraphHandle, draw: Draw | None, *, rectified: bool = False) -> Tensor:
-    """x by these draws, behind a layer; x itself where there are none. rectified: x came through ReLU."""
+def dropped(x: Tensor, graph: GraphHandle, draw: RngKey | None, *, rectified: bool = False) -> Tensor:
+    """Return x after dropout by this key; x itself if it is None. rectified: x came through ReLU."""
     if draw is None:
         return x
     with span("dropout behind"):
@@ -187,18 +187,18 @@ class Dropout(torch.nn.Module):
                 else x.dropped(graph.ids, draw)
             )
 
-    def draw(self) -> Draw | None:
-        """What this epoch's draws depend on; None where nothing is dropped."""
+    def draw(self) -> RngKey | None:
+        """Return the key of this epoch's draws; None where nothing is dropped."""
         if not self.training or self.p == 0:
             return None
         draws = self.draws
         epoch = recompute.once(self._next_epoch) if self._counts else draws.epoch
-        return Draw(self.p, draws.seed, epoch, self.stream, epoch_at=as_array(draws.epoch_at))
+        return RngKey(self.p, draws.seed, epoch, self.stream, epoch_at=as_array(draws.epoch_at))
 
     def _next_epoch(self) -> int:
         self.draws.begin(self.draws.epoch + 1)
         return self.draws.epoch
 
     def extra_repr(self) -> str:
-        """What print shows."""
+        """Return what print shows."""
         return f"p={self.p}, stream={self.stream}"

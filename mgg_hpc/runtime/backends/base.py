@@ -46,7 +46,7 @@ class Epilogue:
 
 
 @dataclass(frozen=True)
-class Draw:
+class RngKey:
     """Key of dropout's random draws beside node and column: seed, epoch, and a stream for each place in a model.
 
     epoch_at: int32 [1] on the backend's device that holds the epoch instead, which CUDA graphs read at each replay, or
@@ -166,11 +166,11 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Parts:
+class Phases:
     """An aggregation in two calls: its transfer without its sums, and its sums without the transfer."""
 
-    move: Callable[[], None]
-    add: Callable[[], None]
+    transfer_only: Callable[[], None]
+    compute_only: Callable[[], None]
 
 
 def check_operation(op: str, reduce: str, edge: Any) -> None:
@@ -217,7 +217,7 @@ class Backend(Protocol):
 
     @property
     def reads_epoch(self) -> bool:
-        """Whether dropout finds its epoch in the device's memory (`Draw.epoch_at`)."""
+        """Whether dropout finds its epoch in the device's memory (`RngKey.epoch_at`)."""
 
     @property
     def halo_rounds(self) -> int | None:
@@ -307,15 +307,15 @@ class Backend(Protocol):
         "halo".
         """
 
-    def apart(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Parts:
-        """What this sum's `aggregate` does, in parts, to be timed. Of a prepared plan; the first ``move`` comes first.
+    def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
+        """Return the transfer and the sums of an `aggregate` as calls of their own, to be timed. The plan is prepared.
 
-        Both are collective where `aggregate` is. Nobody reads a row on its owner without summing it: what is read
-        there, ``move`` sums too. The sums are of other rows where the transfer leaves none here. Takes private memory
-        for rows and a copy of the plan, for as long as the parts are kept.
+        ``transfer_only`` is called first. Both are collective where `aggregate` is. Rows that are read on their owners
+        cannot be fetched without being summed, so ``transfer_only`` sums those. ``compute_only`` sums other rows where
+        the transfer leaves none here. Takes private memory for rows and a copy of the plan while they are kept.
         """
 
-    def dropout(self, x: Any, out: Any, ids: Any, draw: Draw) -> None:
+    def dropout(self, x: Any, out: Any, ids: Any, draw: RngKey) -> None:
         """out[i, c] = x[i, c] / (1 - p) where the draw of (ids[i], c) keeps it, else 0; x, out [n, F] of one dtype.
 
         ids: int64 [n].
@@ -328,7 +328,7 @@ class Backend(Protocol):
         values: Any,
         out: Any,
         ids: Any,
-        draw: Draw,
+        draw: RngKey,
     ) -> None:
         """The same for the stored values [nnz] of CSR rows: indptr int64 [n + 1], columns ``indices`` int32 [nnz]."""
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan
-from .base import Draw, Rows
+from .base import RngKey, Rows
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Attention:
     channels: int
     additive: bool = True
     negative_slope: float = 0.2
-    draw: Draw | None = None
+    draw: RngKey | None = None
     ids: Any = None
 
     @property

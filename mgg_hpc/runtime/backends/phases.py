@@ -1,4 +1,4 @@
-"""Aggregations in parts, by means that any backend has."""
+"""The transfer and the sums of an aggregation in calls of their own, by means that any backend has."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from ...plan.overlap import held_here
 from ...plan.workload import Plan
-from .base import Parts, Rows
+from .base import Phases, Rows
 
 
-def parts(
+def separate(
     backend: Any,
     plan: Plan,
     moves: Plan,
@@ -21,20 +21,22 @@ def parts(
     out: Any,
     edge: Any,
     ready: Callable[[Plan, Rows], None] | None = None,
-) -> Parts:
-    """See Backend.apart. backend: any, or one of several that a process plays. moves: what is left of ``plan`` to bring
-    the rows (`plan.overlap.moving_only`), prepared. ready: allocates what a call over a plan takes.
+) -> Phases:
+    """Return the phases of an aggregation, see Backend.phases.
+
+    backend: any, or one of several that a process simulates. moves: the prepared plan that brings the rows of ``plan``
+    (`plan.overlap.moving_only`). ready: allocates what a call over a plan takes.
     """
     here, count = held_here(plan)
     counts = np.zeros(backend.size, dtype=np.int64)
     counts[backend.rank] = count
     rows = backend.rows(counts, src.format, symmetric=False)
-    rows.local[:] = 1  # pages that nobody has written are all one and the same
+    rows.local[:] = 1  # pages that were never written are all the same page
     moved = backend.padded(moves.destinations, src.format)
     if ready is not None:
         ready(moves, src)
         ready(here, rows)
-    return Parts(
+    return Phases(
         lambda: backend.aggregate(moves, "copy", "sum", src, moved),
         lambda: backend.aggregate(here, op, "sum", rows, out, edge=edge),
     )

@@ -66,12 +66,12 @@ def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
     rows, _ = graph.exchange(each.width)
     out = backend.padded(plan.destinations, rows.format)
     op, edge = "copy" if each.weight is None else "mul", as_array(each.weight)
-    alone = backend.apart(plan, op, rows, out, edge=edge)
+    alone = backend.phases(plan, op, rows, out, edge=edge)
 
     def both() -> None:
         backend.aggregate(plan, op, "sum", rows, out, edge=edge)
 
-    actions = (alone.move, both, alone.add)
+    actions = (alone.transfer_only, both, alone.compute_only)
     taken: list[list[float]] = [[] for _ in actions]
     for turn in range(1 + TURNS):
         for seconds, action in zip(taken, actions, strict=True):

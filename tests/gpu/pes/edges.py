@@ -12,7 +12,7 @@ import torch
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Draw, Geometry
+from mgg_hpc.runtime.backends.base import Geometry, RngKey
 from mgg_hpc.runtime.backends.edges import Attention, TailedRows
 
 from .engine import DTYPES, SMALL, Engine
@@ -166,7 +166,7 @@ class Problem:
         rng, nodes = self.rng, self.case.nodes
         self.shape = heads, channels = drawn_shape(rng)
         p = float(rng.choice([0.0, 0.4]))
-        draw = Draw(p, int(rng.integers(2**62)), int(rng.integers(1, 300)), 0x4001) if p else None
+        draw = RngKey(p, int(rng.integers(2**62)), int(rng.integers(1, 300)), 0x4001) if p else None
         self.ids = rng.permutation(np.arange(nodes) + (1 << 33))
         self.how = Attention(heads, channels, bool(rng.random() < 0.6), SLOPE, draw)
         self.epoch_at = bool(rng.random() < 0.5)  # whether the epoch lies in memory, as CUDA graphs have it

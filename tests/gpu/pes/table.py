@@ -15,7 +15,7 @@ import numpy as np
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Draw, Epilogue, Geometry
+from mgg_hpc.runtime.backends.base import Epilogue, Geometry, RngKey
 from mgg_hpc.runtime.backends.cuda.kernels import DEFAULT_GEOMETRY
 
 from .edges import attention, maxima_back, over_a_halo, values_by_head
@@ -214,7 +214,7 @@ def gathers(engine, case, entry, rng):
 def dropouts(engine, case, entry, rng):
     """Of whole numbers, at a probability of one half: exact. Draws depend on the nodes' original ids, not on ranks."""
     x, ids = whole_rows(case, entry, rng), rng.integers(0, 2**40, case.nodes)
-    draw = Draw(0.5, int(rng.integers(2**62)), *(int(each) for each in rng.integers(1, 1000, 2)))
+    draw = RngKey(0.5, int(rng.integers(2**62)), *(int(each) for each in rng.integers(1, 1000, 2)))
     world = Played(engine, case, x)
     for backend, _, rows, part, _ in world.each(rng):
         beyond = engine.nan_rows(backend, part.stop - part.start + MARGIN, world.format)

@@ -11,7 +11,7 @@ import torch
 from convolutions import GEOMETRY, Spread, drawn_edges
 
 from mgg_hpc.nn.autograd import aggregation
-from mgg_hpc.runtime.backends.base import Draw, Options
+from mgg_hpc.runtime.backends.base import Options, RngKey
 from mgg_hpc.runtime.backends.host.shm import SharedBackend
 
 pytestmark = pytest.mark.mpi
@@ -159,7 +159,7 @@ def test_attention_drops_the_same_edges_on_any_number_of_ranks(rng, comm, backen
     h, part = whole.leaf(whole.draw(NODES, HEADS * CHANNELS))
     s, source = whole.leaf(whole.draw(NODES, HEADS))
     t, target = whole.leaf(whole.draw(NODES, HEADS))
-    draw = Draw(0.4, int(rng.integers(2**40)), 7, 0x4002)
+    draw = RngKey(0.4, int(rng.integers(2**40)), 7, 0x4002)
     given = (source, target) if additive else (None, None)
     out = attend(part, *given, whole.graph, whole.adjacency, HEADS, negative_slope=0.3, dropout=draw)
     gradient = whole.draw(NODES, HEADS * CHANNELS)

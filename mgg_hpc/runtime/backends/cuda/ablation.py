@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PUT_OFF_BYTES = 256 << 20  # for sums that wait for more rows; with fewer, workers wait themselves
+DEFERRED_BYTES = 256 << 20  # for sums that wait for more rows; with fewer, workers wait themselves
 
 
 @dataclass(frozen=True)
@@ -13,11 +13,11 @@ class Ablation:
 
     partition: split destinations of many edges into neighbour partitions. interleave: ask for remote rows `dist` stages
     ahead, or when they are needed. level: who gets a row, a "thread", a "warp" or a "block". bulk: sum nothing before
-    all of a halo has arrived. put_off_bytes: memory for sums that wait for rows.
+    all of a halo has arrived. deferred_bytes: memory for sums that wait for rows.
     """
 
     partition: bool = True
     interleave: bool = True
     level: str = "warp"
     bulk: bool = False
-    put_off_bytes: int = PUT_OFF_BYTES
+    deferred_bytes: int = DEFERRED_BYTES

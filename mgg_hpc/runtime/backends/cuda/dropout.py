@@ -8,7 +8,7 @@ import numpy as np
 
 from ....plan import launch
 from ....plan.layout import RowFormat
-from ..base import Draw
+from ..base import RngKey
 from .arrays import checked_name, flat, rows_of
 from .context import DeviceContext
 from .memory import Memory
@@ -16,7 +16,7 @@ from .memory import Memory
 CSR_LANES = 8  # dropout_csr_lanes
 
 
-def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, draw: Draw) -> None:
+def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, draw: RngKey) -> None:
     """See Backend.dropout."""
     memory = backend.memory
     dtype, shape, _ = memory.kind(out)
@@ -33,7 +33,7 @@ def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, draw: Draw) -> None
     )
 
 
-def values(backend: DeviceContext, arrays: tuple[Any, Any, Any, Any, Any], draw: Draw) -> None:
+def values(backend: DeviceContext, arrays: tuple[Any, Any, Any, Any, Any], draw: RngKey) -> None:
     """See Backend.dropout_csr. arrays: indptr, indices, values, out, ids."""
     memory, (indptr, indices, given, out, ids) = backend.memory, arrays
     (count,), (stored,) = memory.kind(ids)[1], memory.kind(given)[1]
@@ -49,7 +49,7 @@ def values(backend: DeviceContext, arrays: tuple[Any, Any, Any, Any, Any], draw:
     )
 
 
-def drawn(memory: Memory, native: Any, draw: Draw) -> Any:
+def drawn(memory: Memory, native: Any, draw: RngKey) -> Any:
     """A draw as the module takes it."""
     epoch_at = flat(memory, "epoch_at", draw.epoch_at, 1, "int32")
-    return native.Drawn(draw.p, draw.seed, draw.epoch, draw.stream, epoch_at)
+    return native.RngKey(draw.p, draw.seed, draw.epoch, draw.stream, epoch_at)

@@ -18,7 +18,7 @@ from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.overlap import moving_only
 from ....plan.workload import Plan
-from ..base import Draw, Rows
+from ..base import RngKey, Rows
 from ..edges import Attention, TailedRows
 from . import dropout
 from .arrays import edge_values, flat, name_of, rows_of
@@ -26,7 +26,7 @@ from .halo import Halo
 from .memory import Memory
 
 Array = tuple[int, int]  # an address, and values between rows
-NOT_DRAWN = Draw(0.0, seed=0, epoch=0, stream=0)
+NOT_DRAWN = RngKey(0.0, seed=0, epoch=0, stream=0)
 
 
 class DeviceEdges(ABC):
@@ -200,7 +200,7 @@ class DeviceEdges(ABC):
         kernel = getattr(self.native_plan(plan), f"{name}_{kind}")
         yield kernel, self._edge_rows(src, exchange, layout, heads, channels)
         if exchange is not None:
-            _, crossed = halo.crossing(self, moves, src.format.row_bytes)  # type: ignore[arg-type]
+            _, crossed = halo.schedule(self, moves, src.format.row_bytes)  # type: ignore[arg-type]
             exchange.let_go(crossed, self.native.Geometry(1, 1, 1, 32, 0, self.memory.stream()))
         self._count(plan, src.format, began)
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ....plan import halo_schedule
-from ....plan.halo_schedule import Crossing
+from ....plan.halo_schedule import HaloSchedule
 from ....plan.launch import LANES, Launch
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
@@ -32,8 +32,8 @@ class Halo:
         capacity, most_sent = extent
         self.widest = widest.row_bytes
         self._fewest = halo_schedule.rows_a_chunk(self.widest, backend.chunk_bytes)
-        self._made: WeakKeyDictionary[Plan, dict[int, tuple[Crossing, Any]]] = WeakKeyDictionary()
-        words = self.crossing(backend, plan, self.widest)[0].signals
+        self._made: WeakKeyDictionary[Plan, dict[int, tuple[HaloSchedule, Any]]] = WeakKeyDictionary()
+        words = self.schedule(backend, plan, self.widest)[0].signals
         # Two stagings, for odd and even calls; an outbox only where some peer has to be sent what it shall have.
         self._staging = backend.symmetric(2 * capacity, widest)
         self._outbox = backend.symmetric(most_sent if backend.has_gets else 0, widest)
@@ -42,7 +42,7 @@ class Halo:
         self._exchange: Any = None
         self.stamps: tuple[int, int, int] = (0, 0, 0)  # addresses, or 0 (cuda/gpu/arguments.h, HaloStamps)
 
-    def crossing(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> tuple[Crossing, Any]:
+    def schedule(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> tuple[HaloSchedule, Any]:
         """What crosses for rows of this size, and the same on the GPU. Raises ValueError for rows beyond the widest."""
         if row_bytes > self.widest:
             raise ValueError(f"halo: rows of {row_bytes} bytes; prepared for up to {self.widest}")
@@ -50,7 +50,7 @@ class Halo:
         if row_bytes not in made:
             rows = halo_schedule.rows_a_chunk(row_bytes, backend.chunk_bytes)
             found = halo_schedule.in_chunks(plan, rows, self._fewest)
-            native = backend.native.Crossing(
+            native = backend.native.HaloSchedule(
                 backend.native_plan(plan),
                 plan.indices,
                 found.pushes.view(np.uint8),
@@ -85,11 +85,11 @@ class Halo:
 
     def pushes(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> int:
         """Chunks that this rank sends in a call."""
-        return len(self.crossing(backend, plan, row_bytes)[0].pushes)
+        return len(self.schedule(backend, plan, row_bytes)[0].pushes)
 
     def ready(self, backend: DeviceContext, plan: Plan, kind: str, format: RowFormat, launch: Launch) -> None:
         """Allocate what a call takes."""
-        self.crossing(backend, plan, format.row_bytes)
+        self.schedule(backend, plan, format.row_bytes)
         halo = self._halo(backend, plan, format, launch)
         getattr(self.exchange(backend), f"ready_{kind}")(halo, backend.geometry_of(launch))
 
@@ -107,7 +107,7 @@ class Halo:
         """Push, and sum; see Backend.aggregate. ``total``: a native Sum. holds: what has arrived stays where it is
         until the exchange is told to let go.
         """
-        _, native = self.crossing(backend, plan, src.format.row_bytes)
+        _, native = self.schedule(backend, plan, src.format.row_bytes)
         run = getattr(backend.native_plan(plan), f"halo_{kind}")
         halo = self._halo(backend, plan, src.format, launch, holds)
         address = int(src.addresses[backend.rank])
@@ -122,7 +122,7 @@ class Halo:
         each = 2 * launch.lanes * launch.packs * 16 // format.dtype.itemsize * 4 + 32
         passes = -(-format.row_bytes // (16 * launch.lanes * launch.packs))
         work = backend.native_plan(plan).tasks * passes
-        slots = int(np.clip(backend.ablation.put_off_bytes // (workers * each), 1, max(1, work)))
+        slots = int(np.clip(backend.ablation.deferred_bytes // (workers * each), 1, max(1, work)))
         # Blocks that sums do not need push first.
         idle = launch.blocks - -(-launch.warps * LANES // launch.threads)
         pushers = min(self.pushes(backend, plan, format.row_bytes), max(1, launch.blocks // PUSHING, idle))

@@ -20,8 +20,8 @@ from ....plan.launch import Launch, Limits
 from ....plan.layout import RowFormat
 from ....plan.overlap import moving_only
 from ....plan.workload import Plan
-from .. import phases
-from ..base import Draw, Epilogue, Geometry, Options, Parts, Recording, Rows, check_operation
+from ..base import Epilogue, Geometry, Options, Phases, Recording, RngKey, Rows, check_operation
+from ..phases import separate
 from ..simulated import Peers
 from . import dropout
 from .ablation import Ablation
@@ -255,14 +255,14 @@ class DeviceBackend(DeviceContext, DeviceEdges):
         if plan.transfer != "none":
             self._count(plan, src.format, began)
 
-    def apart(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Parts:
-        """See Backend.apart."""
+    def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
+        """See Backend.phases."""
         moves = moving_only(plan, edges=plan.transfer != "halo")
         prepared: tuple[WeakKeyDictionary[Plan, Any], ...] = (self._halos, self._stages)
         for made in prepared:
             if plan in made:
                 made[moves] = made[plan]
-        return phases.parts(self, plan, moves, op, src, out, edge, self.ready)
+        return separate(self, plan, moves, op, src, out, edge, self.ready)
 
     def halo(self, plan: Plan) -> Halo:
         """The exchange of a prepared plan. Raises ValueError for any other."""
@@ -319,11 +319,11 @@ class DeviceBackend(DeviceContext, DeviceEdges):
             )
         self.gathers.rows(self, table, bounds, ids, out)
 
-    def dropout(self, x: Any, out: Any, ids: Any, draw: Draw) -> None:
+    def dropout(self, x: Any, out: Any, ids: Any, draw: RngKey) -> None:
         """See Backend.dropout."""
         dropout.rows(self, x, out, ids, draw)
 
-    def dropout_csr(self, indptr: Any, indices: Any, values: Any, out: Any, ids: Any, draw: Draw) -> None:
+    def dropout_csr(self, indptr: Any, indices: Any, values: Any, out: Any, ids: Any, draw: RngKey) -> None:
         """See Backend.dropout_csr; values are float32."""
         dropout.values(self, (indptr, indices, values, out, ids), draw)
 

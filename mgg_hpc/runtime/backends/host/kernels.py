@@ -17,8 +17,8 @@ from ....plan.layout import CHUNK, SEGMENT, RowFormat
 from ....plan.overlap import moving_only
 from ....plan.workload import Plan
 from ... import cores, mpi
-from .. import phases
-from ..base import Draw, Epilogue, Options, Parts, Recording, Rows, check_operation
+from ..base import Epilogue, Options, Phases, Recording, RngKey, Rows, check_operation
+from ..phases import separate
 from .edges import HostEdges
 
 
@@ -226,7 +226,7 @@ class HostBackend(HostEdges):
         epilogue: Epilogue | None = None,
         arrived: bool = False,
     ) -> None:
-        """See Backend.aggregate. arrived: sum what `move` brought, and exchange nothing."""
+        """See Backend.aggregate. arrived: sum what `transfer_only` brought, and exchange nothing."""
         check_operation(op, reduce, edge)
         if tuple(out.shape) != (plan.destinations, src.format.dim) or out.dtype != src.format.dtype:
             raise ValueError(
@@ -271,20 +271,20 @@ class HostBackend(HostEdges):
         self.meter.remote_bytes += rows * row_bytes
         self.meter.remote_rows += rows
 
-    def move(self, plan: Plan, src: Rows) -> None:
+    def transfer_only(self, plan: Plan, src: Rows) -> None:
         """Exchange the halo of a prepared plan and sum nothing; `aggregate` with ``arrived`` sums it. Collective."""
         self._exchanges[plan].native.move(int(src.addresses[self.rank]), src.format.row_bytes)
 
-    def apart(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Parts:
-        """See Backend.apart."""
+    def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
+        """See Backend.phases."""
         if plan.transfer == "halo":
-            return Parts(
-                lambda: self.move(plan, src),
+            return Phases(
+                lambda: self.transfer_only(plan, src),
                 lambda: self.aggregate(plan, op, "sum", src, out, edge=edge, arrived=True),
             )
-        return phases.parts(self, plan, moving_only(plan, edges=True), op, src, out, edge)
+        return separate(self, plan, moving_only(plan, edges=True), op, src, out, edge)
 
-    def dropout(self, x: Any, out: Any, ids: NDArray[np.int64], draw: Draw) -> None:
+    def dropout(self, x: Any, out: Any, ids: NDArray[np.int64], draw: RngKey) -> None:
         """See Backend.dropout."""
         kernel = self._host.dropout_rows
         if x.dtype.itemsize == 2:  # NumPy's exchange of arrays knows no bfloat16
@@ -299,7 +299,7 @@ class HostBackend(HostEdges):
         values: Any,
         out: Any,
         ids: Any,
-        draw: Draw,
+        draw: RngKey,
     ) -> None:
         """See Backend.dropout_csr."""
         call = (draw.p, draw.seed, draw.epoch, draw.stream, self.threads)

@@ -147,7 +147,7 @@ class Subject:
             add(plan, self.shared)
 
         def bulk() -> None:
-            backend.move(rounds, self.own)
+            backend.transfer_only(rounds, self.own)
             add(rounds, self.own, arrived=True)
 
         def all_gather() -> None:
@@ -159,7 +159,7 @@ class Subject:
         get = replace(self.plan, transfer="get")
         return {
             "sum": lambda: add(rounds, self.own, arrived=True),
-            "exchange": lambda: backend.move(rounds, self.own),
+            "exchange": lambda: backend.transfer_only(rounds, self.own),
             "halo": lambda: add(rounds, self.own),
             "bulk": bulk,
             "direct": lambda: published(self.plan),

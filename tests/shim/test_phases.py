@@ -50,11 +50,11 @@ def test_parts_on_a_host(rng, case, transfer):
         backend, plan = backends[rank], plans[rank]
         out = backend.padded(plan.destinations, rows[rank].format)
         edge = weight[made.edges(rank)][plan.edge]
-        parts = backend.apart(plan, "mul", rows[rank], out, edge=edge)
+        parts = backend.phases(plan, "mul", rows[rank], out, edge=edge)
         metered = []
         for _ in range(3):  # each part is timed again and again
             out[:] = np.nan
-            for part in (parts.move, parts.add):
+            for part in (parts.transfer_only, parts.compute_only):
                 part()
                 metered.append(backend.meter.taken())
         return out, metered
@@ -96,7 +96,7 @@ def test_parts_over_the_shim(rng, engine, case, transfer, reach):
     for backend, plan, rows, _, edges in played.each(rng):
         out = engine.nan_rows(backend, plan.destinations, played.format)
         edge = engine.array(weight[edges][plan.edge])
-        parts.append((backend.apart(plan, "mul", rows, out, edge=edge), edge))
+        parts.append((backend.phases(plan, "mul", rows, out, edge=edge), edge))
         outs.append(out)
         backend.ready(plan, rows)
     asked = []
@@ -104,7 +104,7 @@ def test_parts_over_the_shim(rng, engine, case, transfer, reach):
         count_edges(backend, asked)
     pushed = sum(len(plan.halo) for plan in played.plans)
     for turn in range(1, 4):
-        for name in ("move", "add"):
+        for name in ("transfer_only", "compute_only"):
             for backend in played.backends:
                 backend.meter.taken()
             engine.seed(int(rng.integers(1 << 60)))
@@ -114,7 +114,7 @@ def test_parts_over_the_shim(rng, engine, case, transfer, reach):
                     with of(rank):
                         getattr(part, name)()
             counted = [backend.meter.taken() for backend in played.backends]
-            if name == "add":
+            if name == "compute_only":
                 assert not any(each.remote_rows or each.local_bytes for each in counted)
             else:
                 assert not any(each.local_bytes for each in counted)
