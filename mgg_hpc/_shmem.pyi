@@ -28,4 +28,4 @@ def barrier() -> None:
     """Wait until all PEs' stores, gets and puts are done. Collective."""
 
 def transport_address() -> int:
-    """Of the mgg::Transport (cuda/runtime/transport_host.h) that _host's schedules take."""
+    """Return the address of the mgg::Transport (cuda/runtime/transport_host.h) that schedules of _host take."""

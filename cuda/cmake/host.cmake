@@ -22,7 +22,8 @@ endforeach()
 
 # NOMINSIZE: not for size, since the exchange, the orders and the floor are here.
 nanobind_add_module(_host NB_STATIC NOMINSIZE
-  cuda/python/module_host.cpp cuda/python/module_edges.cpp cuda/runtime/halo_exchange.cpp cuda/cpu/order.cpp cuda/bench/module_floor.cpp
+  cuda/python/module_host.cpp cuda/python/module_edges.cpp cuda/runtime/halo_exchange.cpp cuda/cpu/order.cpp
+  cuda/bench/module_floor.cpp
   cuda/bench/gather_floor.cpp)
 target_include_directories(_host PRIVATE cuda cuda/include)
 target_link_libraries(_host PRIVATE OpenMP::OpenMP_CXX)

@@ -31,7 +31,7 @@ inline void check_plan(const Schedule& s, const std::vector<Segment>& segments) 
   }
 }
 
-// What is readable at once is one stage; each round of a halo has a stage of its own.
+// A stage is the set of chunks that become readable together. Each round of a halo is a stage of its own.
 inline int32_t stage_of(const Schedule& s, const Segment& segment) {
   return s.chunks[segment.chunk].kind == Chunk::halo ? segment.chunk : 0;
 }

@@ -1,5 +1,5 @@
-// What GPU kernels compute edge by edge (edges.cuh, attention.cuh); cpu/edges.h has the formulas. All pointers are the
-// device's.
+// Arguments of the edge kernels (edges/edges.cuh, edges/attention.cuh); cpu/edges.h has the formulas. All pointers are
+// addresses in device memory.
 #pragma once
 #include "gpu/arguments.h"
 

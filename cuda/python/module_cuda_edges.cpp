@@ -1,5 +1,5 @@
-// What GPUs compute edge by edge (gpu/edge_arguments.h), as methods of a plan. Arrays are addresses in device memory, with the
-// values between their rows, which the backend (mgg_hpc/runtime/backends/cuda/edges.py) has checked.
+// Bindings of the edge kernels (gpu/edge_arguments.h) as methods of a plan. An array is an address in device memory and
+// the number of values from one row to the next; the backend (mgg_hpc/runtime/backends/cuda/edges.py) has checked both.
 #include "python/module_cuda_edges.h"
 
 #include <nanobind/ndarray.h>

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from .layout import CHUNK, HALO
 from .workload import HaloLists, Plan, prefix_sum, segments_of
 
-MOST_ROUNDS = 8  # more would cut destinations into more pieces than the smaller last round saves
+# With more rounds, cutting destinations into more pieces costs more than the shorter last round saves.
+MOST_ROUNDS = 8
 ROWS_PER_ROUND = 512  # fewer are not worth a round of their own
 
 

@@ -21,7 +21,7 @@ SEGMENT = np.dtype(
 )
 OWNED, DIRECT, HALO = 0, 1, 2  # Chunk.kind
 
-# What GPUs push to each other (cuda/gpu/arguments.h, cuda/gpu/halo_plan.h).
+# Chunks of a halo that GPUs push and receive (cuda/gpu/arguments.h, cuda/gpu/halo_plan.h).
 PUSH = np.dtype(
     [
         ("first", "<i8"),

@@ -42,7 +42,7 @@ class HaloLists:
 
     @property
     def rounds(self) -> int:
-        """W."""
+        """Number of rounds, W."""
         return len(self.receive_counts)
 
     @property

@@ -164,7 +164,7 @@ def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None
             dog.step("choosing transfers")
             of = adjacency, counts, formats, back
             chosen = choose_transfer(comm, settings.plan.transfer, backend, *of, by_edge=model.by_edge)
-            # What kernels over edges keep for a row from round to round is more than the row: one round is enough.
+            # Edge kernels keep more per row between rounds than the row itself, so a single round is used.
             rounds = 1 if model.by_edge else backend.halo_rounds
             layers = routed(comm, adjacency, chosen.transfers, rounds)
         phases.end("transfer")

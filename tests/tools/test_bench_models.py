@@ -1,4 +1,4 @@
-"""What workers of `mgg bench epoch` train: peers compute what we do, with weights that are ours."""
+"""The models that workers of `mgg bench epoch` train: other libraries compute the same from the same weights."""
 
 from __future__ import annotations
 

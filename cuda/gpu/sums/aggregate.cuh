@@ -3,9 +3,9 @@
 // A worker is a group of LANES lanes: a warp, or a part of one where rows are narrow. It takes a destination, or a part
 // of a hub, and walks its columns PACKS packs of 16 bytes a lane at a time. Rows of other PEs are read through their
 // pointers into a ring in shared memory, asynchronously: the first few are asked for before local rows are summed, so
-// that they travel meanwhile (MGG, OSDI '23, section 5.1). From sm_90 on one lane asks for a row by a bulk copy, and all wait at
-// its barrier; before, every lane copies what it reads itself, and none waits for another. Local rows go to registers,
-// `unroll` independent loads at a time.
+// that they travel meanwhile (MGG, OSDI '23, section 5.1). From sm_90 on one lane asks for a row by a bulk copy, and
+// all wait at its barrier; before, every lane copies what it reads itself, and none waits for another. Local rows go to
+// registers, `unroll` independent loads at a time.
 //
 // Sums are taken in the order of the plan, local rows first, in blocks (summation_block), and a hub's parts are added
 // in the order of their slots by the last one to arrive: the same input gives the same bits.

@@ -1,4 +1,4 @@
-// Who sums what: made by the host for its own threads (cpu/schedule.h) and for a GPU's.
+// Tasks of a schedule. The host makes them for its own threads (cpu/schedule.h) and for a GPU (gpu/schedule.h).
 #pragma once
 #include <cstdint>
 

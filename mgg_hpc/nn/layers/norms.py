@@ -108,7 +108,7 @@ class BatchNorm(torch.nn.Module):
                 zeros.zero_()
 
     def forward(self, x: Tensor, graph: GraphHandle, *, relu: bool = False) -> Tensor:
-        """Return normalised rows for this rank's rows x [n, num_features]. Collective while training.
+        """Return normalised rows for this rank's rows x [n, num_features]. relu: apply ReLU. Collective while training.
 
         Raises ValueError for another width, or for one row in all while training: it has no variance.
         """

@@ -1,4 +1,4 @@
-"""What GPUs compute edge by edge (edges.py; cuda/gpu/edges/edges.cuh, cuda/gpu/edges/attention.cuh).
+"""The edge kernels of GPUs (the protocol is ../edges.py; the kernels are in cuda/gpu/edges).
 
 Remote rows are read through pointers. With the transfer "halo" all of them arrive first, in a call that sums nothing,
 and stay in their staging until the kernel has read them: nothing overlaps yet.

@@ -24,7 +24,7 @@ from .edges import HostEdges
 
 @dataclass(frozen=True)
 class _Exchange:
-    """What a plan with rounds keeps: the native exchange, and the symmetric memory that it uses."""
+    """The native halo exchange of a plan, and the symmetric memory that it uses."""
 
     native: Any
     staging: Rows

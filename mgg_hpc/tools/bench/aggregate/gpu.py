@@ -86,7 +86,10 @@ def joined(
 
 @dataclass
 class Entry:
-    """Who takes part in sums of one type of rows. own: direct. notes: on baselines that could not take part."""
+    """The runs that are compared for one type of rows.
+
+    own: our kernel with the transfer "direct". notes: a line for each baseline that could not take part.
+    """
 
     problem: Problem
     own: Baseline

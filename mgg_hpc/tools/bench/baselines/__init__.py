@@ -1,1 +1,4 @@
-"""What runs in the workers' processes. A peer's module imports nothing of this package: it may not be there."""
+"""Modules that run in the workers' processes.
+
+A module of another library (peer_NAME.py) imports nothing of mgg_hpc, which its environment may not have.
+"""

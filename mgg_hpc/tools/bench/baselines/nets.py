@@ -25,7 +25,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: the model (epoch/cpu.py's Shape), and files.
+    """The training task: the model (Shape of epoch/shape.py) and the input files.
 
     x float32 [N, F], y int64 [N], train bool [N]; weights: the initial ones, under the names of PyG's parameters.
     """

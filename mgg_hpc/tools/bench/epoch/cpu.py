@@ -112,7 +112,7 @@ def contest_of(names: tuple[str, ...], shapes: list[Shape], options: Options) ->
 
 
 def inputs_of(graph: Graph, shape: Shape, folder: Path) -> dict[str, Any]:
-    """What workers are told: the shape, and files in ``folder``."""
+    """Write the input files into ``folder``; return the arguments of the workers' tasks."""
     store.write(folder / "graph.h5", graph)
     inputs: dict[str, Any] = {
         **graphs.write(graph, folder),

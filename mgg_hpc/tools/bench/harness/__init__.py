@@ -1,1 +1,1 @@
-"""What benchmarks share: graphs, turns, documents, drawing."""
+"""The parts that all benchmarks share: graphs, turns, documents, drawing."""

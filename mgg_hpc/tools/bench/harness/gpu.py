@@ -1,4 +1,4 @@
-"""What baselines on a GPU run on: the native module, memory, a clock, and rows in several sets."""
+"""The environment of baselines on a GPU: the native module, memory, a clock, and rows in several sets."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def on_streams(world: World, calls: Sequence[Call]) -> None:
 
 @dataclass
 class Stage:
-    """What baselines run on: the native module, its memory, and a clock."""
+    """The environment of baselines: the native module, its memory, and a clock."""
 
     module: Any
     memory: Memory

@@ -37,7 +37,7 @@ def load() -> Any:
 
 
 def caption(figure: Any, found: dict[str, Any], *, ranges: bool = True) -> None:
-    """What was measured, and where, below the panels. ranges: whether these show extremes too."""
+    """Write below the panels what was measured, and where. ranges: whether panels show extremes too."""
     if "device" in found:
         where = found["device"]["name"]
     else:
