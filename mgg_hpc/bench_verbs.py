@@ -25,7 +25,6 @@ def bench() -> None:
 def bench_options(command: Any) -> Any:
     """The options that all benchmarks have."""
     pages, threads = click.Choice(["huge", "small"]), click.IntRange(1, 1024)
-    each = "Of each worker."
     for option in (
         click.option("--plot", type=Output, help="Draw the figures into this file (.png, .svg)."),
         click.option("--table", type=Output, help="Write them as Markdown to this file."),
@@ -34,8 +33,12 @@ def bench_options(command: Any) -> Any:
         click.option(
             "--pages", type=pages, default="huge", show_default=True, help="2 MiB, or 4 KiB; of all."
         ),
-        click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help=each),
-        click.option("--threads", type=threads, default=2, show_default=True, help=each),
+        click.option(
+            "--turns", type=click.IntRange(1), default=9, show_default=True, help="Turns of each library."
+        ),
+        click.option(
+            "--threads", type=threads, default=2, show_default=True, help="Threads of each library."
+        ),
     ):
         command = option(command)
     return command
@@ -147,8 +150,10 @@ def bench_epoch(context: click.Context, graphs: tuple[str, ...], **options: Any)
     help="Of exchanging. [default: halo,bulk,direct,get,all-gather; on a GPU halo,get,bulk,direct,managed]",
 )
 @click.option("--backend", default="auto", show_default=True, help="As run.backend of a job file.")
-@click.option("--threads", type=click.IntRange(0, 1024), default=0, help="Of each rank. [default: its share]")
-@click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help="Of each way.")
+@click.option(
+    "--threads", type=click.IntRange(0, 1024), default=0, help="Threads of each rank. [default: its share]"
+)
+@click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help="Turns of each way.")
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
@@ -229,7 +234,7 @@ def bench_profile(device: str, **options: Any) -> int:
     help="Of edges over rows, at both ends; skewed: as rmat's.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
-@click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help="Of each step.")
+@click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help="Turns of each step.")
 @click.option("--json", type=Output, help="Write the figures as JSON to this file.")
 @click.option("--table", type=Output, help="Write them as Markdown to this file.")
 def bench_huge(device: str, **options: Any) -> int:

@@ -20,9 +20,9 @@ from scipy import sparse
 from ....data.graph import Graph
 from ....errors import InputError
 from ....plan import order
-from ..harness import baselines, document, graphs, timing
-from ..harness.baselines import Field
+from ..harness import document, graphs, libraries, timing
 from ..harness.document import Options, Sheet, cell
+from ..harness.libraries import Field
 from ..harness.timing import Run, Worker
 from . import plot, summary
 
@@ -93,9 +93,9 @@ def process_aggregate(
     if "transfers" in given:
         raise InputError("--transfers has a meaning with --device cuda only")
     methods = document.words_of("orders", orders, order.METHODS)
-    chosen, python = baselines.chosen(options.peers, "aggregate"), baselines.interpreter(options.peers_env)
+    chosen, python = libraries.chosen(options.peers, "aggregate"), libraries.interpreter(options.peers_env)
     threads, pages = options.threads, options.pages
-    with timing.workspace() as folder, baselines.started(chosen, python, threads, pages) as field:
+    with timing.workspace() as folder, libraries.started(chosen, python, threads, pages) as field:
         found = document.comparison("aggregate", options, field)
         found["stream_gb_per_s"] = bandwidth = stream(field.ours)
         found["cases"] = []

@@ -13,7 +13,7 @@ LONGEST_BAR = 1.5  # times the longest of the other baselines'
 
 
 def _longest(cases: list[dict[str, Any]], name: str) -> float:
-    """The most times the floor that a worker takes."""
+    """Return the largest ratio of a library's time to the floor."""
     there = [case for case in cases if name in case["ms"]]
     return max(case["ms"][name]["median"] / case["floor"]["ms"]["median"] for case in there)
 

@@ -18,9 +18,9 @@ import numpy as np
 from ....data import store
 from ....data.graph import Graph
 from ....errors import InputError
-from ..harness import baselines, document, graphs, timing
-from ..harness.baselines import Field
+from ..harness import document, graphs, libraries, timing
 from ..harness.document import Options, Sheet, cell
+from ..harness.libraries import Field
 from ..harness.timing import Run, Worker
 from . import plot
 from .shape import (
@@ -92,7 +92,7 @@ def process_epoch(
 
 def contest_of(names: tuple[str, ...], shapes: list[Shape], options: Options) -> dict[str, Any]:
     """The document: a case for each model on each graph. Raises InputError for a peer that there is not."""
-    chosen, python = baselines.chosen(options.peers, "epoch"), baselines.interpreter(options.peers_env)
+    chosen, python = libraries.chosen(options.peers, "epoch"), libraries.interpreter(options.peers_env)
     cases, notes = [], []
     found: dict[str, Any] = {}
     for shape, name in itertools.product(shapes, names):
@@ -100,7 +100,7 @@ def contest_of(names: tuple[str, ...], shapes: list[Shape], options: Options) ->
         # New processes for each case: a peak of memory is a process's, and falls no more.
         with (
             timing.workspace() as folder,
-            baselines.started(chosen, python, options.threads, options.pages) as field,
+            libraries.started(chosen, python, options.threads, options.pages) as field,
         ):
             measured, left_out = measure(graph, shape, field, folder, options.turns)
             found = document.comparison("epoch", options, field)

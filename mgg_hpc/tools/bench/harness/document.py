@@ -18,7 +18,7 @@ from rich.table import Table
 
 from ....errors import InputError
 from . import machine, plots
-from .baselines import Field
+from .libraries import Field
 
 Spread = dict[str, float]
 

@@ -1,4 +1,4 @@
-"""Which peers there are, where they are installed, and starting those that are there."""
+"""The libraries that benchmarks can compare with: names, where they are installed, and starting their workers."""
 
 from __future__ import annotations
 
