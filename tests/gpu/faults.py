@@ -115,13 +115,12 @@ def texts(faults: Iterable[Fault]) -> dict[str, str]:
 
 def plant(folder: Path) -> None:
     """A copy of the native sources with all faults, for CMake. Raises ValueError where a source has changed."""
-    faulty = texts(FAULTS.values())
+    faulty = {Path("cuda", file): text for file, text in texts(FAULTS.values()).items()}
     wanted = {path.relative_to(ROOT): path for path in (ROOT / "CMakeLists.txt", *(ROOT / "cuda").rglob("*"))}
     for name, path in wanted.items():
         if path.is_dir():
             continue
-        text = faulty.get(str(name.relative_to("cuda")), "") if name.parts[0] == "cuda" else ""
-        text = text or path.read_text()
+        text = faulty.get(name, path.read_text())
         copy = folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         # What has not changed keeps its time, and is not compiled again.

@@ -238,7 +238,7 @@ def maxima(engine, case, entry, rng):
 
 
 def large(engine, case, entry, rng):
-    """As kernels are used: blocks of many warps, more shared memory than is there unasked, several rounds of blocks.
+    """As kernels are used: blocks of many warps, more shared memory than is there unasked, several waves of blocks.
 
     On a GPU 20,000 nodes; of the case only its PEs are taken.
     """

@@ -58,9 +58,8 @@ def job(comm, folder) -> Callable[..., Job]:
             "graph": {"file": str(folder / "g.h5")},
             "model": model,
             "train": {"epochs": 6, "seed": 5} | train,
-            "plan": {
-                "transfer": "direct"
-            },  # "auto" may take another one for the second of two jobs: other bits
+            # "auto" may take another one for the second of two jobs, and so other bits.
+            "plan": {"transfer": "direct"},
         }
         return build(config.from_tree(tree, "test"), of)
 
