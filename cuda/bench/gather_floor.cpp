@@ -52,12 +52,12 @@ struct Any {
 template <class Row>
 uint64_t gather_as(const Gather& call) {
   uint64_t total = 0;
-  WorkQueue claims((call.edges + block_edges - 1) / block_edges, call.threads);
+  WorkQueue queue((call.edges + block_edges - 1) / block_edges, call.threads);
 #pragma omp parallel num_threads(call.threads) reduction(+ : total)
   {
     Lanes sum = {};
     const Gather mine = call;
-    claims.each([&](int64_t block) {
+    queue.each([&](int64_t block) {
       const int64_t first = block * block_edges, last = std::min(first + block_edges, mine.edges);
       const int64_t ahead = last + mine.ahead <= mine.edges ? mine.ahead : 0;
       for (int64_t edge = first; edge < last; ++edge) {

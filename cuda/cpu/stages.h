@@ -30,17 +30,17 @@ void run_stages(const Work& work) {
   HaloExchange* exchange = call.exchange;
   const int64_t packets = exchange ? exchange->packets() : 0;
   const int64_t sweeps = work.sweeps();
-  std::deque<WorkQueue> claims;  // of each stage's sweeps
+  std::deque<WorkQueue> queues;  // of each stage's sweeps
   for (const Stage& stage : schedule.stages)
     for (int64_t sweep = 0; sweep < sweeps; ++sweep)
-      claims.emplace_back(stage.last_block - stage.first_block, call.threads);
+      queues.emplace_back(stage.last_block - stage.first_block, call.threads);
 #pragma omp parallel num_threads(call.threads) if (call.threads > 1)
   {
     auto worker = work.worker();  // a thread-local copy avoids false sharing
     const bool moves = exchange && omp_get_thread_num() == 0;
 #pragma omp for schedule(dynamic, 1) nowait
     for (int64_t i = 0; i < packets; ++i) exchange->push(i);
-    auto claim = claims.begin();
+    auto queue = queues.begin();
     for (size_t stage = 0; stage < schedule.stages.size(); ++stage) {
       if (stage > 0 && exchange) {
 #pragma omp single
@@ -48,7 +48,7 @@ void run_stages(const Work& work) {
       }
       const Block* blocks = schedule.blocks.data() + schedule.stages[stage].first_block;
       for (int64_t sweep = 0; sweep < sweeps; ++sweep) {
-        (claim++)->each([&](int64_t i) {
+        (queue++)->each([&](int64_t i) {
           worker.block(blocks[i], sweep);
           if (moves) exchange->progress();
         });

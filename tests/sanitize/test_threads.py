@@ -156,7 +156,7 @@ def test_a_planted_race_is_reported(program, files, run, fault, threads, reach, 
 def test_a_weaker_memory_order_is_reported(compiler, objects, files, run, tmp_path, name):
     compile, link = compiler
     header, strong, order, users = WEAKENED[name]
-    folder = tmp_path / "cuda"  # a copy of all sources: those beside the header find it before any other
+    folder = tmp_path / "cuda"  # a copy of all sources, whose folder is searched first
     shutil.copytree(CUDA, folder)
     text = (folder / header).read_text()
     assert text.count(strong + order) == 1

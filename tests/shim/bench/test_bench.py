@@ -144,7 +144,7 @@ def test_baselines_sum_what_we_sum(rng, stage, fake, dtype, weighted):
     assert set(row["speedup"]) >= ({"cusparse", "torch"} if dtype == "float32" else {"cusparse"}), notes
 
 
-def test_a_baselines_with_other_sums_is_left_out_and_named(stage, monkeypatch):
+def test_a_baseline_with_other_sums_is_left_out_and_named(stage, monkeypatch):
     def wrong(problem):
         right = gpu_baselines.torch_(problem)
         return gpu_baselines.Baseline("torch", right.calls, lambda: right.result() + 1)
