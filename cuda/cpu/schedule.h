@@ -10,12 +10,12 @@ namespace mgg {
 
 // How work is cut: into blocks of this many edges at least, of whole destinations; those with more than `part_edges`
 // are hubs, summed in parts of so many.
-struct Cut {
+struct BlockSizes {
   int64_t block_edges, part_edges;
 };
 
 // For threads: a hub's parts go through another core's cache, so a destination of up to four blocks stays with one.
-inline Cut cut_for_threads(int ps, int wpb) { return {int64_t(ps) * wpb, 4 * int64_t(ps) * wpb}; }
+inline BlockSizes sizes_for_threads(int ps, int wpb) { return {int64_t(ps) * wpb, 4 * int64_t(ps) * wpb}; }
 
 inline void check_plan(const Schedule& s, const std::vector<Segment>& segments) {
   for (const Segment& segment : segments) {
@@ -58,20 +58,21 @@ inline std::vector<Segment> in_order(const Schedule& s, const std::vector<Segmen
   return sorted;
 }
 
-// Segments of one destination and chunk whose edges follow each other become one, of `most` edges: what is
-// not shared between threads need not be cut.
-inline void merge(std::vector<Segment>& segments, int64_t most) {
-  size_t kept = 0;
-  for (size_t i = 1; i < segments.size(); ++i) {
-    Segment& last = segments[kept];
-    const Segment& next = segments[i];
-    if (next.destination == last.destination && next.chunk == last.chunk &&
-        next.first_edge == last.first_edge + last.count && last.count + int64_t(next.count) <= most)
-      last.count += next.count;
-    else
-      segments[++kept] = next;
+// Cuts segments into pieces of `most` edges: a hub's parts, which threads share, begin and end with a piece.
+inline std::vector<Segment> cut(const std::vector<Segment>& segments, int64_t most) {
+  std::vector<Segment> pieces;
+  pieces.reserve(segments.size());
+  for (const Segment& segment : segments) {
+    Segment piece = segment;
+    for (int64_t left = segment.count; left > most; left -= most) {
+      piece.count = static_cast<int32_t>(most);
+      pieces.push_back(piece);
+      piece.first_edge += most;
+    }
+    piece.count = static_cast<int32_t>(segment.first_edge + segment.count - piece.first_edge);
+    pieces.push_back(piece);
   }
-  segments.resize(segments.empty() ? 0 : kept + 1);
+  return pieces;
 }
 
 // Marks where a destination's sum begins and ends, and counts its edges.
@@ -109,7 +110,7 @@ inline void add_hub(Schedule& s, int64_t first, int64_t last, int64_t edges, int
 }
 
 // The blocks of one stage, whose segments are first .. last - 1.
-inline void make_blocks(Schedule& s, int64_t first, int64_t last, const Cut& cut) {
+inline void make_blocks(Schedule& s, int64_t first, int64_t last, const BlockSizes& sizes) {
   const int64_t first_block = static_cast<int64_t>(s.blocks.size());
   int64_t open = first, open_edges = 0;  // the block being filled
   const auto close = [&](int64_t at) {
@@ -120,13 +121,13 @@ inline void make_blocks(Schedule& s, int64_t first, int64_t last, const Cut& cut
     int64_t end = at, edges = 0;
     for (; end < last && s.segments[end].destination == s.segments[at].destination; ++end)
       edges += s.segments[end].count;
-    if (edges > cut.part_edges) {
+    if (edges > sizes.part_edges) {
       close(at);
-      add_hub(s, at, end, edges, cut.part_edges);
+      add_hub(s, at, end, edges, sizes.part_edges);
       open = end;
     } else {
       open_edges += edges + (end - at);  // a destination costs something even without edges
-      if (open_edges >= cut.block_edges) close(end);
+      if (open_edges >= sizes.block_edges) close(end);
     }
     at = end;
   }
@@ -148,10 +149,9 @@ inline void make_places(Schedule& s) {
   }
 }
 
-inline void make_schedule(Schedule& s, std::vector<Segment> segments, const Cut& cut, bool gets) {
+inline void make_schedule(Schedule& s, const std::vector<Segment>& segments, const BlockSizes& sizes, bool gets) {
   check_plan(s, segments);
-  s.segments = in_order(s, segments);
-  merge(s.segments, std::min<int64_t>(cut.part_edges, INT32_MAX));
+  s.segments = cut(in_order(s, segments), sizes.part_edges);
   mark(s);
   int32_t stages = 1;
   for (size_t chunk = 0; chunk < s.chunks.size(); ++chunk)
@@ -160,7 +160,7 @@ inline void make_schedule(Schedule& s, std::vector<Segment> segments, const Cut&
   for (int32_t stage = 0; stage < stages; ++stage) {
     int64_t last = first;
     while (last < static_cast<int64_t>(s.segments.size()) && stage_of(s, s.segments[last]) == stage) ++last;
-    make_blocks(s, first, last, cut);
+    make_blocks(s, first, last, sizes);
     first = last;
   }
   s.pending = std::make_unique<std::atomic<int32_t>[]>(s.hubs.size());

@@ -45,8 +45,7 @@ inline void add_device_hub(DeviceSchedule& made, const std::vector<Segment>& seg
 inline DeviceSchedule make_device_schedule(const Schedule& plan, const std::vector<Segment>& segments,
                                            int64_t part_edges) {
   check_plan(plan, segments);
-  std::vector<Segment> sorted = by_destination(plan, segments);
-  merge(sorted, INT32_MAX);
+  const std::vector<Segment> sorted = by_destination(plan, segments);
   DeviceSchedule made;
   made.degree.assign(plan.destinations, 0);
   for (size_t first = 0, last = 0; first < sorted.size(); first = last) {

@@ -122,7 +122,7 @@ class HostSchedule {
     schedule_.destinations = destinations;
     schedule_.dist = dist;
     make_schedule(schedule_, structs<Segment>(segments, "segments: not a whole number of structs"),
-                  cut_for_threads(ps, wpb), gets);
+                  sizes_for_threads(ps, wpb), gets);
     gets_ = gets;
   }
 

@@ -15,7 +15,6 @@ from ..data import libraries
 from ..data.graph import Graph, SparseRows
 from ..errors import InputError
 from ..runtime import backends, mpi
-from ..runtime.backends import Request
 from .graph.dist_graph import DistGraph
 from .graph.loading import Part, check_symmetric, load_part, sliced
 from .workspace import row_format
@@ -130,11 +129,11 @@ def _opened(source: Path | Graph, options: Options) -> DistGraph:
     taken = backends.choose(options.get("backend", "auto"), comm, dtype)
     threads = mpi.threads(comm, options.get("threads", 0))
     torch.set_num_threads(threads)
-    part = _part(source, comm)
-    request = Request(threads=threads, widest=row_format(widest or max(1, part.features), kind))
-    made = backends.make(taken, comm, request)
-    with backends.closed_on_error(made):
-        return DistGraph(comm, part, made, kind, options.get("transfer", "auto"), widest)
+    with _part(source, comm) as part:
+        rows = row_format(widest or max(1, part.features), kind)
+        made = backends.make(taken, comm, threads=threads, widest=rows)
+        with backends.closed_on_error(made):
+            return DistGraph(comm, part, made, kind, options.get("transfer", "auto"), widest)
 
 
 def _part(source: Path | Graph, comm: Any) -> Part:

@@ -56,7 +56,7 @@ class Workspace:
     """Hands out rows as ordinary tensors; a buffer returns when the last tensor over it is gone."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend, self._device = backend, backend.device
+        self._backend, self._device = backend, backend.capabilities.device
         self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
 
     def rows(self, count: int, dim: int, dtype: torch.dtype) -> Tensor:
@@ -75,6 +75,6 @@ class Workspace:
         return torch.from_numpy(lease).view(dtype)[:, :dim]
 
     def _allocate(self, count: int, format: RowFormat) -> NDArray[np.uint8]:
-        counts = np.zeros(self._backend.size, dtype=np.int64)
-        counts[self._backend.rank] = count
+        counts = np.zeros(self._backend.collectives.size, dtype=np.int64)
+        counts[self._backend.collectives.rank] = count
         return self._backend.rows(counts, format, symmetric=False).buffer

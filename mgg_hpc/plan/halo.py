@@ -1,20 +1,20 @@
 """The halo in rounds: each distinct remote row arrives once, instead of being read on its owner by every edge.
 
-A plan made by `workload.build` reads remote rows on their owners. Here its remote edges are divided anew: the rows
-that most edges need come first, so that each round that arrives gives the most to sum while the rest is on its way,
-and the last one gives the least. (With hubs a tenth of the rows can hold half of the edges.)
+The rows that most edges need come first, so that each round that arrives gives the most to sum while the rest is on
+its way, and the last one gives the least. (With hubs a tenth of the rows can hold half of the edges.)
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import CHUNK, HALO
-from .workload import HaloLists, Plan, prefix_sum, segments_of
+from .layout import CHUNK, HALO, OWNED
+from .workload import HaloLists, Plan, SplitEdges, joined_segments, prefix_sum
 
 # With more rounds, cutting destinations into more pieces costs more than the shorter last round saves.
 MOST_ROUNDS = 8
@@ -39,74 +39,71 @@ def round_count(largest_halo: int) -> int:
     return int(np.clip(largest_halo // ROWS_PER_ROUND, 1, MOST_ROUNDS))
 
 
-def uses(plan: Plan) -> NDArray[np.int64]:
+def uses(edges: SplitEdges) -> NDArray[np.int64]:
     """Return the number of edges that use each row of the halo, int64 [H]."""
-    return np.bincount(_remote_edges(plan)[0], minlength=len(plan.halo))
+    return np.bincount(_remote_edges(edges)[0], minlength=len(edges.halo))
 
 
-def in_rounds(plan: Plan, rounds: int) -> tuple[Plan, NDArray[np.int64], Requests]:
-    """Return the same sums over the owned rows and ``rounds`` chunks of arriving rows.
+def in_rounds(edges: SplitEdges, rounds: int) -> tuple[Plan, NDArray[np.int64], Requests]:
+    """Build the plan that sums the owned rows and then ``rounds`` chunks of arriving rows.
 
     Returns the plan (without its lists, which need the other ranks' answers), the order int64 [E] of its edges (its
-    edge i is edge order[i] of ``plan``), and what to ask of the other ranks. Takes O(E log E) time.
+    edge i is edge order[i] of ``edges``), and what to ask of the other ranks. Takes O(E log E) time.
     """
-    ranks = len(plan.halo_bounds) - 1
-    pe_of = np.repeat(np.arange(ranks), np.diff(plan.halo_bounds))
-    position, destination = _remote_edges(plan)
-    used = np.bincount(position, minlength=len(plan.halo))
+    ranks = len(edges.halo_bounds) - 1
+    pe_of = np.repeat(np.arange(ranks), np.diff(edges.halo_bounds))
+    position, destination = _remote_edges(edges)
+    used = np.bincount(position, minlength=len(edges.halo))
     by_use = np.argsort(-used, kind="stable")
-    round_of = np.empty(len(plan.halo), dtype=np.int64)
+    round_of = np.empty(len(edges.halo), dtype=np.int64)
     round_of[by_use] = np.arange(len(by_use)) * rounds // max(1, len(by_use))
-    arrival = np.lexsort((plan.halo, pe_of, round_of))
+    arrival = np.lexsort((edges.halo, pe_of, round_of))
     place = np.empty(len(arrival), dtype=np.int64)
     place[arrival] = np.arange(len(arrival))
     counts = np.bincount(round_of * ranks + pe_of, minlength=rounds * ranks).reshape(rounds, ranks)
     starts = prefix_sum(counts.sum(axis=1))
 
-    owned = plan.chunks[0]
-    local = int(plan.local_edges)
+    local = edges.local_edges
     edge_round = round_of[position]
     moved = np.lexsort((destination, edge_round))
     chunks = np.zeros(1 + rounds, dtype=CHUNK)
-    chunks[0] = owned
-    chunks["kind"][1:], chunks["pe"][1:] = HALO, plan.rank
+    chunks["kind"], chunks["pe"] = HALO, edges.rank
+    chunks["kind"][0], chunks["rows"][0] = OWNED, edges.rows[0]
     chunks["first_row"][1:], chunks["rows"][1:] = starts[:-1], np.diff(starts)
-    segments = [plan.segments[: owned["segments"]]]
-    nothing = np.zeros(0, np.int64)
     ends = np.searchsorted(edge_round[moved], np.arange(rounds + 1))
-    for number in range(rounds):
-        mine = destination[moved[ends[number] : ends[number + 1]]]
-        filled, degree = np.unique(mine, return_counts=True)
-        segments.append(segments_of(number + 1, local + int(ends[number]), filled, degree, nothing, plan.ps))
-    chunks["segments"] = [len(part) for part in segments]
-    chunks["first_segment"] = prefix_sum(chunks["segments"])[:-1]
+    arriving = [
+        np.unique(destination[moved[first:last]], return_counts=True)
+        for first, last in itertools.pairwise(ends)
+    ]
     new_index = (place[position] - starts[edge_round])[moved].astype(np.int32)
     order = np.concatenate([np.arange(local), local + moved])
-    made = replace(
-        plan,
-        chunks=chunks,
-        segments=np.concatenate(segments),
-        indices=np.concatenate([plan.indices[:local], new_index]),
-        edge=None if plan.edge is None else plan.edge[order],
+    made = Plan(
+        edges.rank,
+        edges.destinations,
+        chunks,
+        joined_segments(chunks, [edges.runs[0], *arriving], edges.empty),
+        np.concatenate([edges.indices[:local], new_index]),
+        None if edges.edge is None else edges.edge[order],
+        edges.halo,
+        edges.halo_bounds,
         transfer="halo",
     )
-    sorted_pe, sorted_row = pe_of[arrival], plan.halo[arrival]
+    sorted_pe, sorted_row = pe_of[arrival], edges.halo[arrival]
     rows = [sorted_row[sorted_pe == pe] for pe in range(ranks)]
     places = prefix_sum(counts.reshape(-1))[:-1].reshape(rounds, ranks)
     return made, order, Requests(counts, places, rows)
 
 
-def _remote_edges(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return for each remote edge, in the plan's order, its source's position in the halo, and its destination."""
+def _remote_edges(edges: SplitEdges) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return for each remote edge, in order, its source's position in the halo, and its destination."""
     positions, destinations = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
-    for chunk in plan.chunks[1:]:
-        segments = plan.segments[chunk["first_segment"] : chunk["first_segment"] + chunk["segments"]]
-        count = segments["count"]
-        first = int(segments["first_edge"][0])
-        indices = plan.indices[first : first + int(count.sum(dtype=np.int64))]
-        low, high = plan.halo_bounds[chunk["pe"]], plan.halo_bounds[chunk["pe"] + 1]
-        positions.append(low + np.searchsorted(plan.halo[low:high], indices))
-        destinations.append(np.repeat(segments["destination"], count))
+    first = edges.local_edges
+    for owner, (destination, count) in zip(edges.owners[1:], edges.runs[1:], strict=True):
+        last = first + int(count.sum(dtype=np.int64))
+        low, high = edges.halo_bounds[owner], edges.halo_bounds[owner + 1]
+        positions.append(low + np.searchsorted(edges.halo[low:high], edges.indices[first:last]))
+        destinations.append(np.repeat(destination, count))
+        first = last
     return np.concatenate(positions), np.concatenate(destinations)
 
 
@@ -127,9 +124,9 @@ def answer(
     return rows, np.ascontiguousarray(counts.T), np.ascontiguousarray(places.T)
 
 
-def of_all_ranks(plans: Sequence[Plan], count: int) -> list[tuple[Plan, NDArray[np.int64]]]:
-    """`runtime.exchange.halo_in_rounds` where one process has the plans of all ranks."""
-    made = [in_rounds(plan, count) for plan in plans]
+def of_all_ranks(ranks: Sequence[SplitEdges], count: int) -> list[tuple[Plan, NDArray[np.int64]]]:
+    """Return what `runtime.exchange.halo_in_rounds` does, where one process has the edges of all ranks."""
+    made = [in_rounds(edges, count) for edges in ranks]
     requests = [request for _, _, request in made]
     capacity = max(int(request.counts.sum()) for request in requests)
     answers = [
@@ -138,7 +135,7 @@ def of_all_ranks(plans: Sequence[Plan], count: int) -> list[tuple[Plan, NDArray[
             np.array([each.counts[:, rank] for each in requests]),
             np.array([each.places[:, rank] for each in requests]),
         )
-        for rank in range(len(plans))
+        for rank in range(len(ranks))
     ]
     most_sent = max(len(rows) for rows, _, _ in answers)
     return [

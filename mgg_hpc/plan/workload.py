@@ -1,16 +1,16 @@
 """The workload of one rank: its edges split by owner into chunks, and by destination into segments.
 
 MGG (OSDI '23, section 4.1): each destination's neighbours are divided into local and remote ones, and each group into
-neighbour partitions of at most ``ps``. Here a group is a chunk (source rows that become readable together), a
-partition is a segment, and schedules only choose the order in which segments are taken.
+neighbour partitions of at most ``ps``. Here a group is a chunk (source rows that become readable together), and a
+segment has all edges of one destination into it; schedules choose the order of segments, and cut them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,23 +54,64 @@ class HaloLists:
 
 
 @dataclass(frozen=True, eq=False)
+class SplitEdges:
+    """The edges of one rank, divided by the owners of their sources: what its plans are made from.
+
+    destinations: number of the rank's rows, n.
+    owners: int32 [C], this rank first, then the rank before it, the one before that, and so on round.
+    rows: int64 [C], rows of each owner.
+    runs: C pairs of int32 arrays, for each owner the destinations that have edges from it, ascending, and how many.
+    empty: int64, destinations without any edge.
+    indices: int32 [E], the sources' rows within their owners, by owner, then destination, then place in the CSR.
+    edge: int64 [E], the place of each edge in the CSR, or None if it was not asked for.
+    halo: the distinct remote rows, int32 offsets into their owners' rows, ascending for each owner.
+    halo_bounds: int64 [P + 1]; owner p's part of ``halo`` is halo_bounds[p] .. halo_bounds[p + 1] - 1.
+    """
+
+    rank: int
+    destinations: int
+    owners: NDArray[np.int32]
+    rows: NDArray[np.int64]
+    runs: list[tuple[NDArray[np.int32], NDArray[np.int32]]]
+    empty: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    edge: NDArray[np.int64] | None
+    halo: NDArray[np.int32]
+    halo_bounds: NDArray[np.int64]
+
+    @cached_property
+    def local_edges(self) -> int:
+        """Number of edges whose source this rank owns."""
+        return int(self.runs[0][1].sum(dtype=np.int64))
+
+    @property
+    def remote_edges(self) -> int:
+        """Number of edges whose source another rank owns."""
+        return len(self.indices) - self.local_edges
+
+    @property
+    def plan_nbytes(self) -> int:
+        """Bytes of a plan of these edges and of its schedule."""
+        segments = len(self.empty) + sum(len(destinations) for destinations, _ in self.runs)
+        return 2 * segments * SEGMENT.itemsize + self.indices.nbytes + self.halo.nbytes
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
     """The workload of one rank, for ``n`` destinations and ``E`` edges.
 
-    chunks: CHUNK [C], the owned rows first, then one for each peer that rows are needed from: the rank before this
-    one, the one before that, and so on round.
-    segments: SEGMENT [S], by chunk, then destination, then edge. A destination without edges has one of count 0.
+    chunks: CHUNK [C], the owned rows first, then one for each peer that rows are needed from (the rank before this
+    one, the one before that, and so on round), or one for each round of the halo.
+    segments: SEGMENT [S], by chunk, then destination. A destination without edges has one of count 0.
     indices: int32 [E], the source's row within its chunk.
     edge: int64 [E], the place of each edge in the CSR that the plan was made from, or None if it was not asked for.
-    halo: the distinct remote rows, int32 offsets into their owners' rows, ascending for each owner.
-    halo_bounds: int64 [P + 1]; owner p's part of ``halo`` is halo_bounds[p] .. halo_bounds[p + 1] - 1.
+    halo, halo_bounds: the distinct remote rows, as in `SplitEdges`.
     transfer: how remote rows reach the kernel: "direct" or "get" from their owners, "halo" in rounds (halo.py);
     "none" for a matrix whose rows this rank holds itself. lists: what crosses, with "halo".
     """
 
     rank: int
     destinations: int
-    ps: int
     chunks: NDArray[np.void]
     segments: NDArray[np.void]
     indices: NDArray[np.int32]
@@ -103,6 +144,15 @@ class Plan:
         arrays = (self.chunks, self.segments, self.indices, self.edge, self.halo, self.halo_bounds)
         return sum(array.nbytes for array in (*arrays, self.lists) if array is not None)
 
+    def partitions(self, ps: int) -> tuple[int, int]:
+        """Return the numbers of local and remote neighbour partitions of at most ``ps`` edges (MGG, section 4.1).
+
+        A destination without edges counts as one local partition.
+        """
+        pieces = np.maximum(1, -(-self.segments["count"].astype(np.int64) // ps))
+        local = int(self.chunks[0]["segments"])
+        return int(pieces[:local].sum()), int(pieces[local:].sum())
+
     def csr(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return one chunk's edges as CSR over all destinations: indptr [n + 1], and rows within the chunk."""
         first, count = self.chunks[chunk]["first_segment"], self.chunks[chunk]["segments"]
@@ -112,7 +162,7 @@ class Plan:
         return prefix_sum(degree), self.indices[start : start + int(degree.sum())]
 
 
-def prefix_sum(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def prefix_sum(counts: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return 0, c0, c0 + c1, ...: int64, one longer than ``counts``."""
     total = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=total[1:])
@@ -124,72 +174,88 @@ def build(
     bounds: NDArray[np.int64],
     indptr: NDArray[np.int64],
     indices: NDArray[np.integer],
-    ps: int,
     *,
     keep_edges: bool = False,
 ) -> Plan:
-    """Build the plan of ``rank``, which owns rows bounds[rank] .. bounds[rank + 1] - 1.
+    """Build the plan of a rank that reads remote rows on their owners. Arguments and errors as for `split`."""
+    return direct(split(rank, bounds, indptr, indices, keep_edges=keep_edges))
+
+
+def split(
+    rank: int,
+    bounds: NDArray[np.int64],
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.integer],
+    *,
+    keep_edges: bool = False,
+) -> SplitEdges:
+    """Divide the edges of ``rank``, which owns rows bounds[rank] .. bounds[rank + 1] - 1, by the owners of sources.
 
     indptr: int64 [n + 1] and indices [E]: in-edge CSR of the owned rows, global source ids in 0 .. bounds[-1] - 1.
-    ps: most edges in one segment. keep_edges: remember each edge's place in the CSR (for weights).
+    keep_edges: remember each edge's place in the CSR (for weights).
     Vectorised, in O(E) time. Raises InputError for a rank of 2^31 rows or more.
     """
     if int(np.diff(bounds).max()) >= 1 << 31:
         raise InputError(
             f"a rank would own {int(np.diff(bounds).max()):,} rows, of at most 2^31 - 1; use more ranks"
         )
-    split = _split_by_owner(rank, bounds, indptr, indices, keep_edges)
-    used = [pe for pe in range(len(bounds) - 1) if pe == rank or split.offsets[pe]]
+    parts = _split_by_owner(rank, bounds, indptr, indices, keep_edges)
+    used = [pe for pe in range(len(bounds) - 1) if pe == rank or parts.offsets[pe]]
     # Own rows first, then those of the rank before, and so on in a circle, so that no rank is read first by all.
-    pes = np.array(sorted(used, key=lambda pe: (rank - pe) % (len(bounds) - 1)), dtype=np.int32)
-    chunks = np.zeros(len(pes), dtype=CHUNK)
-    chunks["kind"] = np.where(pes == rank, OWNED, DIRECT)
-    chunks["pe"] = pes
-    chunks["rows"] = bounds[pes + 1] - bounds[pes]
-    segments, first_edge = [], 0
-    for chunk, pe in enumerate(pes):
-        destination, count = _joined(split.destinations[pe]), _joined(split.counts[pe])
-        empty = np.flatnonzero(np.diff(indptr) == 0) if pe == rank else np.zeros(0, np.int64)
-        segments.append(segments_of(chunk, first_edge, destination, count, empty, ps))
-        first_edge += int(count.sum(dtype=np.int64))
-    chunks["segments"] = [len(part) for part in segments]
-    chunks["first_segment"] = prefix_sum(chunks["segments"])[:-1]
+    owners = np.array(sorted(used, key=lambda pe: (rank - pe) % (len(bounds) - 1)), dtype=np.int32)
     halo = [
-        _distinct(_joined(split.offsets[pe]), int(bounds[pe + 1] - bounds[pe])) if pe != rank else _joined([])
+        _distinct(_joined(parts.offsets[pe]), int(bounds[pe + 1] - bounds[pe])) if pe != rank else _joined([])
         for pe in range(len(bounds) - 1)
     ]
-    return Plan(
+    edge = [np.zeros(0, np.int64), *(each for pe in owners for each in parts.edges[pe])]
+    return SplitEdges(
         rank,
         len(indptr) - 1,
-        ps,
-        chunks,
-        np.concatenate(segments),
-        _joined([part for pe in pes for part in split.offsets[pe]]),
-        np.concatenate([np.zeros(0, np.int64), *(e for pe in pes for e in split.edges[pe])])
-        if keep_edges
-        else None,
+        owners,
+        bounds[owners + 1] - bounds[owners],
+        [(_joined(parts.destinations[pe]), _joined(parts.counts[pe])) for pe in owners],
+        np.flatnonzero(np.diff(indptr) == 0),
+        _joined([part for pe in owners for part in parts.offsets[pe]]),
+        np.concatenate(edge) if keep_edges else None,
         _joined(halo),
         prefix_sum(np.array([len(part) for part in halo], dtype=np.int64)),
     )
 
 
-def rectangular(
-    rank: int, indptr: NDArray[np.int64], indices: NDArray[np.int32], columns: int, ps: int
-) -> Plan:
+def direct(edges: SplitEdges, transfer: str = "direct") -> Plan:
+    """Build the plan that reads remote rows on their owners, by "direct" or "get"."""
+    chunks = np.zeros(len(edges.owners), dtype=CHUNK)
+    chunks["kind"] = np.where(edges.owners == edges.rank, OWNED, DIRECT)
+    chunks["pe"], chunks["rows"] = edges.owners, edges.rows
+    segments = joined_segments(chunks, edges.runs, edges.empty)
+    return Plan(
+        edges.rank,
+        edges.destinations,
+        chunks,
+        segments,
+        edges.indices,
+        edges.edge,
+        edges.halo,
+        edges.halo_bounds,
+        transfer,
+    )
+
+
+def rectangular(rank: int, indptr: NDArray[np.int64], indices: NDArray[np.int32], columns: int) -> Plan:
     """Build the plan of a sparse matrix [n, columns] times rows that this rank holds itself: one owned chunk."""
     degree = np.diff(indptr)
-    filled, empty = np.flatnonzero(degree), np.flatnonzero(degree == 0)
-    segments = segments_of(0, 0, filled.astype(np.int32), degree[filled], empty, ps)
+    filled, empty = np.flatnonzero(degree).astype(np.int32), np.flatnonzero(degree == 0)
     chunks = np.zeros(1, dtype=CHUNK)
-    chunks[0] = (OWNED, rank, 0, columns, 0, len(segments))
+    chunks["kind"], chunks["pe"], chunks["rows"] = OWNED, rank, columns
+    segments = joined_segments(chunks, [(filled, degree[filled])], empty)
     nothing = np.zeros(0, np.int32)
     return Plan(
-        rank, len(degree), ps, chunks, segments, indices, None, nothing, np.zeros(rank + 2, np.int64), "none"
+        rank, len(degree), chunks, segments, indices, None, nothing, np.zeros(rank + 2, np.int64), "none"
     )
 
 
 @dataclass
-class _Split:
+class _Parts:
     """A rank's edges by the rank that owns their source, in pieces: for each of them, arrays in the order of rows.
 
     offsets: int32, the sources' rows within their owner. edges: int64, places in the CSR, where they were asked for.
@@ -208,10 +274,10 @@ def _split_by_owner(
     indptr: NDArray[np.int64],
     indices: NDArray[np.integer],
     keep_edges: bool,
-) -> _Split:
+) -> _Parts:
     """A block of rows at a time, so that nothing as large as the edges is made but the result."""
     ranks, rows = len(bounds) - 1, len(indptr) - 1
-    split = _Split(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
+    parts = _Parts(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
     low = 0
     while low < rows:
         high = int(np.searchsorted(indptr, indptr[low] + BLOCK_EDGES, side="right")) - 1
@@ -229,44 +295,45 @@ def _split_by_owner(
         for pe in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
             mine = order[ends[pe - 1] if pe else 0 : ends[pe]]
             present = np.flatnonzero(count[pe])
-            split.offsets[pe].append(offset[mine])
-            split.destinations[pe].append((present + low).astype(np.int32))
-            split.counts[pe].append(count[pe][present].astype(np.int32))
+            parts.offsets[pe].append(offset[mine])
+            parts.destinations[pe].append((present + low).astype(np.int32))
+            parts.counts[pe].append(count[pe][present].astype(np.int32))
             if keep_edges:
-                split.edges[pe].append(mine + first)
+                parts.edges[pe].append(mine + first)
         low = high
-    return split
+    return parts
 
 
 def _joined(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
     return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
-def segments_of(
-    chunk: int,
-    first_edge: int,
-    destination: NDArray[np.int32],
-    count: NDArray[Any],
+def joined_segments(
+    chunks: NDArray[np.void],
+    runs: Sequence[tuple[NDArray[np.integer], NDArray[np.integer]]],
     empty: NDArray[np.int64],
-    ps: int,
 ) -> NDArray[np.void]:
-    """One chunk's segments: ``count[i]`` edges of each ``destination[i]``, cut at ``ps``, from ``first_edge`` on.
+    """Return the segments of all chunks, one for each run, and enter their places into ``chunks``.
 
-    Destinations without any edge at all, ``empty``, get one of count 0.
+    runs: for each chunk the destinations that have edges into it, ascending, and how many, in the order of the edges.
+    empty: destinations without any edge at all, which get a segment of count 0 in the first chunk.
     """
-    count = count.astype(np.int64)
-    start = first_edge + prefix_sum(count)[:-1]
-    pieces = -(-count // ps)
-    run = np.repeat(np.arange(len(count)), pieces)
-    piece = np.arange(len(run)) - np.repeat(prefix_sum(pieces)[:-1], pieces)
-    segments = np.zeros(len(run) + len(empty), dtype=SEGMENT)
-    filled = segments[len(empty) :]
-    filled["first_edge"] = start[run] + piece * ps
-    filled["count"] = np.minimum(ps, count[run] - piece * ps)
-    filled["destination"] = destination[run]
-    segments["destination"][: len(empty)] = empty
-    segments["chunk"] = chunk
-    return segments[np.argsort(segments["destination"], kind="stable")] if len(empty) else segments
+    parts, first_edge = [], 0
+    for chunk, (destination, count) in enumerate(runs):
+        without = empty if chunk == 0 else empty[:0]
+        segments = np.zeros(len(without) + len(count), dtype=SEGMENT)
+        filled = segments[len(without) :]
+        starts = first_edge + prefix_sum(count)
+        filled["first_edge"], first_edge = starts[:-1], int(starts[-1])
+        filled["destination"], filled["count"] = destination, count
+        segments["destination"][: len(without)] = without
+        segments["chunk"] = chunk
+        if len(without):
+            segments = segments[np.argsort(segments["destination"], kind="stable")]
+        parts.append(segments)
+    chunks["segments"] = [len(part) for part in parts]
+    chunks["first_segment"] = prefix_sum(chunks["segments"])[:-1]
+    return np.concatenate(parts)
 
 
 def _distinct(offsets: NDArray[np.int32], rows: int) -> NDArray[np.int32]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..plan import halo
 from ..plan.adjacency import Weight
 from ..plan.ranges import owner_of
-from ..plan.workload import HaloLists, Plan, prefix_sum
+from ..plan.workload import HaloLists, Plan, SplitEdges, prefix_sum
 
 
 def transpose(
@@ -45,15 +45,15 @@ def transpose(
     return prefix_sum(degree), destinations[by_source], None if weights is None else weights[by_source]
 
 
-def halo_in_rounds(comm: Any, plan: Plan, count: int | None = None) -> tuple[Plan, NDArray[np.int64]]:
-    """Return the plan with its halo in rounds, and the place of each of its edges in ``plan``. Collective.
+def halo_in_rounds(comm: Any, edges: SplitEdges, count: int | None = None) -> tuple[Plan, NDArray[np.int64]]:
+    """Return the plan with a halo in rounds, and the place of each of its edges in ``edges``. Collective.
 
     count: of rounds, the same on all ranks; GPUs, which cut a round into chunks, take 1. None: by the largest halo.
     """
     from mpi4py import MPI
 
-    count = count or halo.round_count(int(comm.allreduce(len(plan.halo), MPI.MAX)))
-    made, order, requests = halo.in_rounds(plan, count)
+    count = count or halo.round_count(int(comm.allreduce(len(edges.halo), MPI.MAX)))
+    made, order, requests = halo.in_rounds(edges, count)
     each = np.full(comm.size, count, dtype=np.int64)
     counts = send(comm, np.ascontiguousarray(requests.counts.T).reshape(-1), each).reshape(-1, count)
     places = send(comm, np.ascontiguousarray(requests.places.T).reshape(-1), each).reshape(-1, count)

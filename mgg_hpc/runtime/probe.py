@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from ..plan import workload
 from ..plan.cost_model import TRANSFERS, RowCost
 from ..plan.layout import RowFormat
-from ..plan.workload import Plan
+from ..plan.workload import Plan, SplitEdges
 from . import exchange
 from .backends.base import Backend
 
@@ -35,11 +34,12 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     difference counts.
     """
     format = RowFormat(np.dtype(np.float32), max(WIDTHS))
-    counts = np.full(comm.size, backend.probe_rows, dtype=np.int64)
+    counts = np.full(comm.size, backend.capabilities.probe_rows, dtype=np.int64)
     rows = backend.rows(counts, format, symmetric=True)
-    near, far = (_plan(comm, step, backend.probe_rows) for step in (0, 1))
-    rounds, _ = exchange.halo_in_rounds(comm, far, backend.halo_rounds)
-    plans = {"direct": far, "get": replace(far, transfer="get"), "halo": rounds}
+    far = _edges(comm, 1, backend.capabilities.probe_rows)
+    near = workload.direct(_edges(comm, 0, backend.capabilities.probe_rows))
+    rounds, _ = exchange.halo_in_rounds(comm, far, backend.capabilities.halo_rounds)
+    plans = {"direct": workload.direct(far), "get": workload.direct(far, "get"), "halo": rounds}
     if not all(comm.allgather(bool(rows.addresses.all()))):
         del plans["direct"]
     for plan in (rounds, plans["get"]):
@@ -62,25 +62,25 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     return costs
 
 
-def _plan(comm: Any, step: int, rows: int) -> Plan:
-    """Build a plan whose destinations have an edge from this rank and one from the rank ``step`` further on."""
+def _edges(comm: Any, step: int, rows: int) -> SplitEdges:
+    """Return edges whose destinations have one from this rank and one from the rank ``step`` further on."""
     random, edges = np.random.default_rng(comm.rank), rows // ROWS_AN_EDGE
     owners = np.array([comm.rank, (comm.rank + step) % comm.size])
     sources = (owners * rows + random.integers(0, rows, (edges, 2))).reshape(-1)
     bounds = np.arange(comm.size + 1, dtype=np.int64) * rows
     degree = np.zeros(rows, dtype=np.int64)
     degree[:edges] = 2
-    return workload.build(comm.rank, bounds, workload.prefix_sum(degree), sources, edges)
+    return workload.split(comm.rank, bounds, workload.prefix_sum(degree), sources)
 
 
 def _time(comm: Any, backend: Backend, plan: Plan, rows: Any) -> float:
     """Return the seconds of the slowest rank, each in its fastest turn, since other work only adds time."""
-    out = backend.padded(plan.destinations, rows.format)
+    out = backend.memory.padded(plan.destinations, rows.format)
     taken = []
     for _ in range(TURNS):
         backend.publish(rows)
         began = time.perf_counter()
         backend.aggregate(plan, "copy", "sum", rows, out)
-        backend.finish()
+        backend.stream.finish()
         taken.append(time.perf_counter() - began)
     return float(max(comm.allgather(min(taken))))

@@ -48,11 +48,11 @@ class Replayed:
             self._left = max(0, self._left - 1)
             self._launch()
         else:
-            self._backend.meter.add(self._counted)
+            self._backend.stream.meter.add(self._counted)
             self._recording.replay()
 
     def _try_recording(self, record: Callable[[Callable[[], None]], Recording]) -> None:
-        meter = self._backend.meter
+        meter = self._backend.stream.meter
         meter.taken()
         try:
             self._recording = record(self._launch)

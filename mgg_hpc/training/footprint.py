@@ -21,11 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..data.graph import Graph, SparseRows, csr_from_edges
-from ..nn.graph.loading import adjacency_of, input_features, whole
+from ..nn.graph.loading import input_features, matrix_of, whole
+from ..nn.graph.transfer import planned
 from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.sparse import SparseFeatures
 from ..plan.layout import RowFormat
-from ..runtime.backends.base import Geometry, Options, Rows
+from ..runtime.backends.arguments import Geometry, Options, Rows
 from ..runtime.backends.host.serial import SerialBackend, World
 from . import metrics
 from .job import Job
@@ -134,7 +135,7 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     part = whole(_ring(job, rows, degree))
     backend = _CountedBackend(0, World(1), Options(Geometry(256, 8, 16)))
     wide = next(job.model.parameters()).dtype
-    adjacency = adjacency_of(MPI.COMM_SELF, part, job.model.kind, wide, 256)
+    [adjacency] = planned(MPI.COMM_SELF, matrix_of(MPI.COMM_SELF, part, job.model.kind, wide), ["direct"])
     model = deepcopy(job.model)
     x = input_features(part, backend, job.dtype, "none", on_host=isinstance(job.x, HostFeatures))
     if isinstance(

@@ -12,31 +12,27 @@ import torch
 from ..config import Settings
 from ..data.graph import SparseRows
 from ..errors import InputError
-from ..nn.graph.handle import Adjacency, GraphHandle, plans_of
+from ..nn.graph.handle import Adjacency, GraphHandle, Unplanned
 from ..nn.graph.loading import (
     Part,
-    adjacency_of,
     check_symmetric,
     input_features,
     load_part,
+    matrix_of,
     without_features,
 )
-from ..nn.graph.transfer import Choice, choose_transfer, routed
+from ..nn.graph.transfer import Choice, choose_transfer, planned
 from ..nn.inputs import nodes
 from ..nn.inputs.host import HostFeatures, Input, drops_in_blocks
 from ..nn.layers.models import GNN
 from ..nn.layers.random import Draws
 from ..nn.workspace import accumulator, row_format
-from ..plan.layout import RowFormat
 from ..runtime import backends, cores, mpi
-from ..runtime.backends import Request
 from ..runtime.backends.base import Backend
 from ..runtime.watchdog import Watchdog
 from . import checkpoint, metrics
 from .metrics import Labels, Metric
 from .progress import PhaseTimer
-
-GPU_PATIENCE = 600.0  # seconds
 
 
 @dataclass
@@ -86,7 +82,7 @@ class Job:
     def records(self) -> bool:
         """Whether epochs may be recorded as a CUDA graph."""
         on_host = isinstance(self.x, HostFeatures)
-        return self.settings.run.cuda_graphs and self.backend.records and not on_host
+        return self.settings.run.cuda_graphs and self.backend.capabilities.records and not on_host
 
     def graph(self) -> GraphHandle:
         """The handle that layers aggregate over; allocates symmetric memory. Collective."""
@@ -101,23 +97,37 @@ class Job:
         )
 
 
-def request(settings: Settings, widest: RowFormat, threads: int) -> Request:
-    """What the job asks of its backend. widest: of the rows that it will sum."""
-    plan = settings.plan
-    ps, dist, wpb = (None if knob == "auto" else int(knob) for knob in (plan.ps, plan.dist, plan.wpb))
-    return Request(ps, dist, wpb, threads, widest)
-
-
 def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None) -> Job:
     """Load the graph, split the work, make the model. Collective. Raises InputError, the same on all ranks.
 
     fitted: for a model that has been trained; labels and splits are left out then.
     """
-    phases, run = PhaseTimer(), settings.run
-    taken = backends.choose(run.backend, comm, settings.train.dtype, run.share_gpu)
+    phases, train = PhaseTimer(), settings.train
+    chosen = backends.choose(settings.run.backend, comm, train.dtype, settings.run.share_gpu)
     threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
     torch.set_num_threads(threads)
     phases.end("backend")
+    with _part(settings, comm, fitted, phases) as part:
+        metric = metrics.choose(train.metric, part.multilabel, part.classes, part.path)
+        dtype = getattr(torch, train.dtype)
+        model = _model(settings, part, dtype)
+        backend = _backend(settings, comm, chosen, part, model, threads)
+        phases.end("backend")
+        with backends.closed_on_error(backend):
+            device = backend.capabilities.device
+            matrix = matrix_of(comm, part, model.kind, accumulator(dtype), device)
+            phases.end("plan")
+            x = _input(settings, comm, part, backend, model, matrix)
+            phases.end("features")
+            labels = _labels(comm, part, device, trains=fitted is None)
+            transfer, layers = _planned(settings, comm, part, backend, model, matrix, x)
+            phases.end("transfer")
+    why = chosen.why
+    return Job(settings, comm, part, backend, why, transfer, layers, model, x, labels, metric, dtype, phases)
+
+
+def _part(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None, phases: PhaseTimer) -> Part:
+    """Read and check this rank's part of the graph. Collective."""
     part = load_part(Path(settings.graph.file), comm)
     if settings.model.input != "features":
         without_features(part, settings.model.input, settings.model.embedding)
@@ -133,60 +143,75 @@ def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None
             f"{part.path}: has no node features (/node/x); import the graph with features, "
             'or make an input: model.input = "learned" or "degree"'
         )
-    metric = metrics.choose(settings.train.metric, part.multilabel, part.classes, part.path)
-    dtype = getattr(torch, settings.train.dtype)
-    model = _model(settings, part, dtype)
-    sparse = isinstance(part.slice.x, SparseRows)
-    asked = request(settings, row_format(model.widest(sparse), dtype), threads)
-    backend = backends.make(taken, comm, asked)
-    phases.end("backend")
-    with backends.closed_on_error(backend):
-        ps, device = backend.geometry.ps, backend.device
-        adjacency = adjacency_of(comm, part, model.kind, accumulator(dtype), ps, device)
-        phases.end("plan")
-        plans = sum(plan.nbytes + plan.segments.nbytes for plan in plans_of([adjacency]))
-        on_host = stay_on_host(settings, comm, part, backend, model, plans)
-        x = _input(settings, comm, part, backend, on_host)
-        model.in_blocks = drops_in_blocks(x)
-        sparse = sparse or on_host
-        phases.end("features")
-        masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
-        known = metrics.labels(comm, part.slice.y, masks, backend.device)
-        if known.totals["train"] == 0 and not fitted:
-            raise InputError(
-                f"{part.path}: has no training rows (/node/train); import it with --split-per-class, or "
-                "write bool [n] masks into the file"
-            )
-        formats = [row_format(width, dtype) for width in model.exchanged(sparse)]
-        back = [row_format(width, dtype) if width else None for width in model.exchanged_back(sparse)]
-        counts = part.bounds[1:] - part.bounds[:-1]
-        with watchdog(settings, comm, backend) as dog:
-            dog.step("choosing transfers")
-            of = adjacency, counts, formats, back
-            chosen = choose_transfer(comm, settings.plan.transfer, backend, *of, by_edge=model.by_edge)
-            # Edge kernels keep more per row between rounds than the row itself, so a single round is used.
-            rounds = 1 if model.by_edge else backend.halo_rounds
-            layers = routed(comm, adjacency, chosen.transfers, rounds)
-        phases.end("transfer")
-    return Job(
-        settings, comm, part, backend, taken.why, chosen, layers, model, x, known, metric, dtype, phases
+    return part
+
+
+def _backend(
+    settings: Settings, comm: Any, chosen: backends.Chosen, part: Part, model: GNN, threads: int
+) -> Backend:
+    """Make the backend, with the knobs that the job names. Collective."""
+    plan, dtype = settings.plan, getattr(torch, settings.train.dtype)
+    asked = {"ps": plan.ps, "dist": plan.dist, "wpb": plan.wpb}
+    knobs = {name: int(knob) for name, knob in asked.items() if knob != "auto"}
+    widest = row_format(model.widest(isinstance(part.slice.x, SparseRows)), dtype)
+    return backends.make(chosen, comm, threads=threads, widest=widest, **knobs)
+
+
+def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> Labels:
+    """Put this rank's labels and splits on the device. Collective. Raises InputError for training without any rows."""
+    masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
+    assert part.slice.y is not None  # `_part` has seen to it
+    known = metrics.labels(comm, part.slice.y, masks, device)
+    if known.totals["train"] == 0 and trains:
+        raise InputError(
+            f"{part.path}: has no training rows (/node/train); import it with --split-per-class, or "
+            "write bool [n] masks into the file"
+        )
+    return known
+
+
+def _planned(
+    settings: Settings, comm: Any, part: Part, backend: Backend, model: GNN, matrix: Unplanned, x: Input
+) -> tuple[Choice, list[Adjacency]]:
+    """Choose how remote rows are reached in each layer, and plan the layers so. Collective."""
+    dtype, sparse = getattr(torch, settings.train.dtype), not isinstance(x, torch.Tensor)
+    formats = [row_format(width, dtype) for width in model.exchanged(sparse)]
+    backward = [row_format(width, dtype) if width else None for width in model.exchanged_back(sparse)]
+    counts = part.bounds[1:] - part.bounds[:-1]
+    with watchdog(settings, comm, backend) as dog:
+        dog.step("choosing transfers")
+        transfer = choose_transfer(
+            comm, settings.plan.transfer, backend, matrix, counts, formats, backward, by_edge=model.by_edge
+        )
+        # Edge kernels keep more per row between rounds than the row itself, so a single round is used.
+        rounds = 1 if model.by_edge else backend.capabilities.halo_rounds
+        return transfer, planned(comm, matrix, transfer.transfers, rounds)
+
+
+def _input(
+    settings: Settings, comm: Any, part: Part, backend: Backend, model: GNN, matrix: Unplanned
+) -> Input:
+    """Return this rank's rows that the model is given: of the graph, or to be learned. Collective."""
+    train, dtype, device = settings.train, getattr(torch, settings.train.dtype), backend.capabilities.device
+    plans = sum(
+        edges.plan_nbytes for edges in {id(each): each for each in (matrix.forward, matrix.backward)}.values()
     )
-
-
-def _input(settings: Settings, comm: Any, part: Part, backend: Backend, on_host: bool) -> Input:
-    """This rank's rows that the model is given: of the graph, or to be learned. Collective."""
-    train, dtype = settings.train, getattr(torch, settings.train.dtype)
+    on_host = stay_on_host(settings, comm, part, backend, model, plans)
+    x: Input
     with mpi.agree(comm):
         try:
             if settings.model.input == "learned":
-                of = part.slice.ids, part.features, train.seed
-                return nodes.learned_rows(*of, accumulator(dtype), backend.device)
-            return input_features(part, backend, dtype, train.normalize_features, on_host=on_host)
+                ids = part.slice.ids
+                x = nodes.learned_rows(ids, part.features, train.seed, accumulator(dtype), device)
+            else:
+                x = input_features(part, backend, dtype, train.normalize_features, on_host=on_host)
         except torch.cuda.OutOfMemoryError as error:
             raise InputError(
                 f"{part.path}: the features of rank {comm.rank} do not fit on its GPU; use more GPUs, "
                 'train.dtype = "bfloat16", or, where they are dense, run.features = "host"'
             ) from error
+    model.in_blocks = drops_in_blocks(x)
+    return x
 
 
 def _fit_to(part: Part, fitted: checkpoint.Fitted) -> None:
@@ -223,10 +248,9 @@ def _recomputed(settings: Settings) -> frozenset[int]:
 
 
 def watchdog(settings: Settings, comm: Any, backend: Backend) -> Watchdog:
-    """Ends the job without progress; an epoch on CPUs may take as long as it likes."""
+    """Return what ends a job that makes no progress; an epoch on CPUs may take as long as it likes."""
     asked = settings.run.watchdog
-    patience = GPU_PATIENCE if backend.name == "cuda" else 0.0
-    return Watchdog(comm.rank, patience if asked == "auto" else float(asked))
+    return Watchdog(comm.rank, backend.capabilities.patience if asked == "auto" else float(asked))
 
 
 def stay_on_host(settings: Settings, comm: Any, part: Part, backend: Backend, model: GNN, plans: int) -> bool:
@@ -235,8 +259,8 @@ def stay_on_host(settings: Settings, comm: Any, part: Part, backend: Backend, mo
     plans: bytes of the plans, which go to the GPU too. Raises InputError, the same on all ranks, where the node has no
     room for them either.
     """
-    free, asked = backend.free_bytes(), settings.run.features
-    if free is None or not part.x_in_file:
+    free, asked = backend.memory.free(), settings.run.features
+    if free is None or part.file is None:
         return False
     dtype, rows = getattr(torch, settings.train.dtype), len(part.slice.ids)
     features = rows * row_format(part.features, dtype).row_bytes

@@ -82,7 +82,7 @@ class Estimate:
 def estimate(job: Job, *, trains: bool = True) -> Estimate:
     """What this rank holds, and what training, or evaluation alone, will take. Not collective."""
     rows, format = len(job.part.slice.ids), row_format(job.model.widest(job.sparse), job.dtype)
-    plans, on_gpu = plans_of(job.layers), job.backend.device != "cpu"
+    plans, on_gpu = plans_of(job.layers), job.backend.capabilities.device != "cpu"
     counts = job.part.bounds[1:] - job.part.bounds[:-1]
     edges = max((plan.edges for plan in plans), default=0)
     activations = footprint.measure(job, trains=trains).of(rows, edges)
@@ -100,7 +100,7 @@ def estimate(job: Job, *, trains: bool = True) -> Estimate:
         widths = [0 if job.sparse else job.x.shape[1], *job.model.widths]
         activations += rows * 2 * max(a + b for a, b in itertools.pairwise(widths))
     # What goes over a network is packed first.
-    if not job.backend.reaches_peers:
+    if not job.backend.capabilities.reaches_peers:
         sent = sum(len(plan.lists.send_rows) for plan in plans if plan.lists is not None)
         activations += sent * format.row_bytes
     if isinstance(job.x, HostFeatures):
@@ -121,11 +121,11 @@ def estimate(job: Job, *, trains: bool = True) -> Estimate:
 
 def check(job: Job, need: Estimate, *, trains: bool = True) -> None:
     """Refuse on all ranks what the memory of a node, or of a GPU, cannot hold. Collective."""
-    free, what = job.backend.free_bytes(), "training" if trains else "predicting"
+    free, what = job.backend.memory.free(), "training" if trains else "predicting"
     if free is None:
         _check_node(job, need.still, what)
     else:
-        _check_gpus(job, need.still - min(need.heap, job.backend.reserved_bytes()), free, what)
+        _check_gpus(job, need.still - min(need.heap, job.backend.memory.reserved()), free, what)
 
 
 def _check_node(job: Job, still: int, what: str) -> None:

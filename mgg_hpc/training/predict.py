@@ -80,7 +80,7 @@ def process_predict(
         for name, path in row_files.paths(output, list(arrays)).items():
             print(f"{path}: {name} {[job.part.nodes, *arrays[name].shape[1:]]}")
     comm.Barrier()
-    job.backend.close()
+    job.backend.memory.close()
     exit_code.record(0)
     return 0
 
@@ -136,7 +136,7 @@ def _numbers(asked: tuple[str, ...], layers: int) -> list[int]:
 def _results(job: Job, names: dict[str, int]) -> row_files.Arrays:
     """This rank's rows of what is predicted. Collective."""
     graph = job.graph()
-    job.model.to(job.backend.device).eval()
+    job.model.to(job.backend.capabilities.device).eval()
     with torch.no_grad():
         outputs = job.model.layers(job.input, graph)
         logits = outputs[-1].to(accumulator(outputs[-1].dtype))

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..nn.inputs.host import HostFeatures
-from ..runtime.backends.base import BY_WIDTH, Geometry
+from ..runtime.backends.arguments import BY_WIDTH, Geometry
 from . import memory
 from .job import Job
 from .metrics import METRICS
@@ -53,13 +53,13 @@ def distance(geometry: Geometry) -> int | str:
 
 def print_start(job: Job) -> None:
     """One line each on the graph, the ranks and the choices made."""
-    part, geometry, ranks = job.part, job.backend.geometry, job.comm.size
-    threads = counted(job.backend.threads, "thread") + (" each" if ranks > 1 else "")
+    part, geometry, ranks = job.part, job.backend.options.geometry, job.comm.size
+    threads = counted(job.backend.options.threads, "thread") + (" each" if ranks > 1 else "")
     lines = [
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
         f"{part.features:,} {INPUTS[job.settings.model.input]}, {part.classes} classes",
         f"{counted(ranks, 'rank')}, {threads}; ps {geometry.ps}, dist {distance(geometry)}, wpb {geometry.wpb}",
-        f"backend {job.backend.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
+        f"backend {job.backend.capabilities.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
     ]
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(
@@ -67,7 +67,7 @@ def print_start(job: Job) -> None:
             f"('mgg partition {part.path.name} -n {ranks}' stores them)"
         )
     run = job.settings.run
-    if job.backend.name != "cuda" and (run.share_gpu or run.features != "auto"):
+    if job.backend.memory.free() is None and (run.share_gpu or run.features != "auto"):
         lines.append("run.share_gpu and run.features are for GPUs: nothing is changed by them here")
     if isinstance(job.x, HostFeatures):
         lines.append("the features stay in the host's memory, and cross to the GPU in each epoch")
@@ -85,8 +85,9 @@ def print_line(text: str) -> None:
 def print_plan(job: Job) -> None:
     """Rows, edges and halo of every rank. Collective; rank 0 prints."""
     plan = job.layers[0].forward
-    work = (plan.destinations, plan.local_edges, plan.remote_edges, len(plan.halo), len(plan.segments))
-    names = ("rows", "local edges", "remote edges", "halo rows", "segments")
+    partitions = sum(plan.partitions(job.backend.options.geometry.ps))
+    work = (plan.destinations, plan.local_edges, plan.remote_edges, len(plan.halo), partitions)
+    names = ("rows", "local edges", "remote edges", "halo rows", "partitions")
     _print_ranks(job, "plan", names, [f"{count:,}" for count in work])
 
 
@@ -95,7 +96,7 @@ def print_memory(job: Job, need: memory.Estimate, measured: int | None = None) -
 
     measured: the most bytes that this rank held, at the end.
     """
-    where = "" if job.backend.device == "cpu" else " on its GPU"
+    where = "" if job.backend.capabilities.device == "cpu" else " on its GPU"
     names = ("there", "plan", "heap", "activations", "model", "total")
     title = f"memory of each rank{where}: what is there, what is to come, and the most of it"
     cells = [size(getattr(need, name)) for name in names]

@@ -139,13 +139,13 @@ def _epoch(trainer: Trainer, history: History, epoch: int) -> Scores:
     """A step and an evaluation; their loss, times and bytes go to the history. Raises InputError as `fit` does."""
     backend = trainer.job.backend
     with span(f"epoch {epoch}"):
-        backend.meter.taken()
-        began = backend.stamp()
+        backend.stream.meter.taken()
+        began = backend.stream.stamp()
         trainer.step(epoch)
-        step_seconds, meter = backend.since(began), backend.meter.taken()
-        began = backend.stamp()
+        step_seconds, meter = backend.stream.since(began), backend.stream.meter.taken()
+        began = backend.stream.stamp()
         trainer.evaluate()
-        eval_seconds = backend.since(began)
+        eval_seconds = backend.stream.since(began)
         # Here the host waits for the epoch.
         history.loss, scores = trainer.loss(), trainer.scores()
     if not trainer.finite():
@@ -178,7 +178,7 @@ def summarise(
     timed = comm.allgather(history.aggregate_ms)
     slowest = np.array([each[: min(map(len, timed))] for each in timed]).max(axis=0)
     phases = comm.allgather(job.phases.seconds)
-    geometry = job.backend.geometry
+    geometry = job.backend.options.geometry
     return {
         "format": "mgg-summary",
         "version": 1,
@@ -193,7 +193,7 @@ def summarise(
         },
         "model": job.settings.model.name,
         "ranks": comm.size,
-        "backend": job.backend.name,
+        "backend": job.backend.capabilities.name,
         "transfer": str(job.transfer),
         "plan": {"ps": geometry.ps, "dist": report.distance(geometry), "wpb": geometry.wpb},
         "epochs": len(history.epoch_ms),
@@ -212,7 +212,7 @@ def summarise(
         "peak_rss_bytes": comm.allgather(peak.read(graph.heap_bytes)),
         "estimated_bytes": comm.allgather(need.total),
         "heap_bytes": graph.heap_bytes,
-        "threads": job.backend.threads,
+        "threads": job.backend.options.threads,
         "cuda_graph": history.recorded,
         "cuda_graph_failure": history.not_recorded,
         "seed": job.settings.train.seed,
@@ -233,7 +233,7 @@ def process_train(
     job = build(settings, comm)
     with backends.closed_on_error(job.backend):
         _run(job, dry_run, shown, profile)
-    job.backend.close()
+    job.backend.memory.close()
     exit_code.record(0)
     return 0
 

@@ -17,7 +17,7 @@ struct Chunk {
   int64_t segments;
 };
 
-// Edges of one destination into one chunk: up to ps of them in a plan, and in a schedule as many as one worker takes.
+// Edges of one destination into one chunk: all of them in a plan, and in a schedule as many as one worker takes.
 struct Segment {
   int64_t first_edge;   // into the plan's indices and weights
   int32_t destination;  // local row of the output

@@ -12,7 +12,7 @@ struct Block {
   int32_t slot;         // where a part of a hub leaves its partial sum
 };
 
-// A destination with so many edges (Cut::part_edges) that several share it: its parts are summed by several
+// A destination with so many edges (BlockSizes::part_edges) that several share it: its parts are summed by several
 // workers, and the last to arrive adds the partial sums in the order of their slots.
 struct Hub {
   int32_t first_segment;  // whose flags mark the first and last stage of its destination

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import RngKey
+from ...runtime.backends.arguments import RngKey
 from .. import spans
 from ..first_order import first_order
 from ..graph.handle import GraphHandle

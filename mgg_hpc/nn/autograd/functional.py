@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import RngKey, Rows
+from ...runtime.backends.arguments import RngKey, Rows
 from .. import spans
 from ..first_order import first_order
 from ..graph.handle import Adjacency, GraphHandle

@@ -22,12 +22,12 @@ from ..inputs.host import Input
 from ..workspace import accumulator, as_array, row_format
 from .extend import halo_ids
 from .handle import Adjacency, GraphHandle
-from .loading import Part, adjacency_of, input_features, matrix
-from .transfer import routed
+from .loading import Part, input_features, matrix_of, weighted_edges
+from .transfer import planned
 
 TRANSFERS = ("auto", "direct", "get", "halo")
 SPLITS = ("train", "val", "test")
-SPARE = 4  # OpenSHMEM's heap cannot grow: it has room for so many times two buffers of the widest rows
+SPARE = 4  # a heap that cannot grow (OpenSHMEM's) has room for so many times two buffers of the widest rows
 
 opened: list[DistGraph] = []  # and not closed, the last one last
 
@@ -57,8 +57,9 @@ class DistGraph(GraphHandle):
         self, comm: Any, part: Part, backend: Backend, dtype: torch.dtype, transfer: str, widest: int
     ):
         counts = np.diff(part.bounds)
-        if backend.name == "cuda":  # NVSHMEM tells who is within reach once it runs
-            backend.reserve(2 * int(counts.max()) * row_format(widest, dtype).row_bytes, int(counts.argmax()))
+        if backend.capabilities.heap_grows:  # NVSHMEM tells who is within reach once it runs
+            buffers = 2 * int(counts.max()) * row_format(widest, dtype).row_bytes
+            backend.memory.reserve(buffers, int(counts.argmax()))
         self._transfer, self._part, self._closed = _reached_by(comm, backend, transfer), part, False
         self._widest = widest
         self._edge_index: dict[str, Tensor] = {}  # by kind
@@ -67,7 +68,7 @@ class DistGraph(GraphHandle):
             backend, counts, part.slice.ids, (), dtype=dtype, widest=widest, publishes=publishes, comm=comm
         )
         self.x = _features(comm, part, backend, dtype)
-        rows, device = part.slice, backend.device
+        rows, device = part.slice, backend.capabilities.device
         self.y = None if rows.y is None else torch.from_numpy(rows.y).to(device)
         self.train, self.val, self.test = (
             torch.zeros(self.rows, dtype=torch.bool, device=device)
@@ -85,7 +86,7 @@ class DistGraph(GraphHandle):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # Ranks agree on these errors; after any other they may not all come here, but one alone does.
-        if self.backend.size == 1 or kind is None or issubclass(kind, InputError):
+        if self.ranks == 1 or kind is None or issubclass(kind, InputError):
             self.close()
 
     def close(self) -> None:
@@ -93,7 +94,7 @@ class DistGraph(GraphHandle):
         if not self._closed:
             self._closed = True
             opened.remove(self)
-            self.backend.close()
+            self.backend.memory.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -103,16 +104,6 @@ class DistGraph(GraphHandle):
         """See GraphHandle; raises ValueError once the graph is closed."""
         self._check_open()
         return super().adjacency(kind)
-
-    @property
-    def rank(self) -> int:
-        """This process's number, from 0."""
-        return self.backend.rank
-
-    @property
-    def ranks(self) -> int:
-        """How many processes share the graph."""
-        return self.backend.size
 
     @property
     def num_nodes(self) -> int:
@@ -132,19 +123,18 @@ class DistGraph(GraphHandle):
     def _reserve(self, nbytes: int, instead_of: int = 0) -> None:
         if not nbytes:
             return
-        if not self.heap_bytes and self.backend.name == "shmem":
+        if not self.heap_bytes and not self.backend.capabilities.heap_grows:
             largest, widest = int(self.counts.argmax()), row_format(self._widest, self.dtype)
             buffers = 2 * int(self.counts[largest]) * widest.row_bytes
-            self.backend.reserve(SPARE * max(nbytes, buffers), largest)
+            self.backend.memory.reserve(SPARE * max(nbytes, buffers), largest)
         super()._reserve(nbytes, instead_of)
         close_at_exit()
 
     def _planned(self, kind: str) -> Adjacency:
-        wide, geometry = accumulator(self.dtype), self.backend.geometry
-        here = self.backend.device
-        made = adjacency_of(self.comm, self._part, kind, wide, geometry.ps, here, keep_edges=True)
-        rounds = 1 if kind == "attention" else self.backend.halo_rounds  # as jobs do
-        return routed(self.comm, made, [self._transfer], rounds)[0]
+        wide, device = accumulator(self.dtype), self.device
+        matrix = matrix_of(self.comm, self._part, kind, wide, device, keep_edges=True)
+        rounds = 1 if kind == "attention" else self.backend.capabilities.halo_rounds  # as jobs do
+        return planned(self.comm, matrix, [self._transfer], rounds)[0]
 
     def edge_index(self, kind: str = "edges") -> Tensor:
         """The edges that end at this rank's rows, int64 [2, E]: rows of `extend`'s result, and rows of this rank.
@@ -159,18 +149,18 @@ class DistGraph(GraphHandle):
     def _listed(self, kind: str) -> Tensor:
         """`edge_index` at its first call."""
         edges, first = self._part.slice, int(self._part.bounds[self.rank])
-        indptr, indices = matrix(kind, first, edges.indptr, edges.indices, edges.weight)[:2]
+        indptr, indices = weighted_edges(kind, first, edges.indptr, edges.indices, edges.weight)[:2]
         bounds, low = prefix_sum(self.counts), int(prefix_sum(self.counts)[self.rank])
         halo = halo_ids(self.adjacency("edges").forward, bounds)
         own = (indices >= low) & (indices < low + self.rows)
         source = np.where(own, indices - low, self.rows + np.searchsorted(halo, indices))
         destination = np.repeat(np.arange(self.rows), np.diff(indptr))
-        return torch.from_numpy(np.stack([source, destination]).astype(np.int64)).to(self.backend.device)
+        return torch.from_numpy(np.stack([source, destination]).astype(np.int64)).to(self.device)
 
     def edge_weight(self) -> Tensor | None:
         """The weights of `edge_index`'s edges, float32 [E]; None where the graph has none."""
         weight = self._part.slice.weight
-        return None if weight is None else torch.from_numpy(weight).to(self.backend.device)
+        return None if weight is None else torch.from_numpy(weight).to(self.device)
 
     def loss(self, out: Tensor, fn: Callable[..., Tensor], split: str = "train") -> Tensor:
         """The mean of a loss over the labels of a split on all ranks, a scalar. Collective.
@@ -283,7 +273,7 @@ class DistGraph(GraphHandle):
         """Both summed over all ranks, [2]. Collective. Raises InputError where nothing was counted."""
         wide = torch.float64
         both = torch.stack([value.detach().to(wide), torch.full_like(value, count, dtype=wide)])
-        self.backend.sum_over_ranks(as_array(both))
+        self.backend.collectives.sum(as_array(both))
         if both[1] == 0:
             raise InputError(
                 f"{self._part.path}: no rank has labelled rows of the split {split!r} (/node/{split}); "
@@ -297,12 +287,12 @@ def _reached_by(comm: Any, backend: Backend, asked: str) -> str:
     with mpi.agree(comm):
         if asked not in TRANSFERS:
             raise InputError(f"transfer: {asked!r} is none of {', '.join(TRANSFERS)}")
-        if asked == "direct" and not backend.reaches_peers:
+        if asked == "direct" and not backend.capabilities.reaches_peers:
             raise InputError(
                 'transfer is "direct", but memory of some ranks is out of reach of pointers; '
                 'use "halo", "get" or "auto"'
             )
-    return asked if asked != "auto" else "direct" if backend.reaches_peers else "halo"
+    return asked if asked != "auto" else "direct" if backend.capabilities.reaches_peers else "halo"
 
 
 def _features(comm: Any, part: Part, backend: Backend, dtype: torch.dtype) -> Input | None:

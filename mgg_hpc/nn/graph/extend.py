@@ -21,8 +21,8 @@ from ...runtime import exchange
 from .. import spans
 from ..first_order import first_order
 from ..spans import span
-from .handle import Adjacency, GraphHandle
-from .transfer import routed
+from .handle import Adjacency, GraphHandle, Unplanned
+from .transfer import planned
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,15 @@ def _planned(graph: GraphHandle, of: Plan) -> _Extension:
     comm, backend = graph.comm, graph.backend
     if comm is None:
         raise ValueError("extend: the graph's handle was made without the communicator of its ranks (comm=)")
-    bounds, rank = prefix_sum(graph.counts), backend.rank
+    bounds, rank = prefix_sum(graph.counts), backend.collectives.rank
     source = np.append(np.arange(bounds[rank], bounds[rank + 1]), halo_ids(of, bounds))
     indptr = np.arange(len(source) + 1)
     counts = np.array(comm.allgather(len(source)))
     extended = prefix_sum(counts)
-    forward = workload.build(rank, bounds, indptr, source, of.ps)
+    forward = workload.split(rank, bounds, indptr, source)
     indptr, copies, _ = exchange.transpose(comm, bounds, indptr, source, None, extended)
-    backward = workload.build(rank, extended, indptr, copies, of.ps)
-    both = Adjacency(forward, backward, None, kind="extension")
-    return _Extension(routed(comm, both, [of.transfer], backend.halo_rounds)[0], counts)
+    both = Unplanned(forward, workload.split(rank, extended, indptr, copies), None, kind="extension")
+    return _Extension(planned(comm, both, [of.transfer], backend.capabilities.halo_rounds)[0], counts)
 
 
 class _Extend(autograd.Function):

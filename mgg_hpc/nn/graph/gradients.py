@@ -38,14 +38,14 @@ def allreduce_gradients(model: torch.nn.Module, graph: DistGraph | None = None) 
     flat = torch.zeros(
         sum(each.numel() for each in parameters) + len(parameters),
         dtype=torch.float64 if double else torch.float32,
-        device=graph.backend.device,
+        device=graph.device,
     )
     pieces = flat.split([each.numel() for each in parameters] + [len(parameters)])
     for number, gradient in enumerate(gradients):
         if gradient is not None:
             pieces[number].copy_(gradient.reshape(-1))
             pieces[-1][number] = 1
-    graph.backend.sum_over_ranks(as_array(flat))
+    graph.backend.collectives.sum(as_array(flat))
     for number, parameter in enumerate(parameters):
         _assign(parameter, pieces[number], pieces[-1][number])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -12,28 +12,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...plan.layout import RowFormat
-from ...plan.workload import Plan
-from ...runtime.backends.base import Backend, Epilogue, Rows
+from ...plan.workload import Plan, SplitEdges
+from ...runtime.backends.arguments import Epilogue, Rows
+from ...runtime.backends.base import Backend
+from ...runtime.backends.edges import EdgeKernels
 from ..workspace import Workspace, as_array, as_tensor, row_format
+
+_Edges = TypeVar("_Edges", Plan, SplitEdges)
 
 
 @dataclass(frozen=True)
-class Adjacency:
-    """A matrix to aggregate with: out = scale * (A' (scale * x)), A' with these plans and edge weights.
+class Matrix(Generic[_Edges]):
+    """A matrix to aggregate with: out = scale * (A' (scale * x)), A' with these edges and weights.
 
     forward sums over in-edges, backward over out-edges: for a symmetric graph they are the same object.
-    scale: [n] or None. weights: in each plan's order, or None for ones. On the backend's device.
+    scale: [n] or None. weights: in the order of each's edges, or None for ones. On the backend's device.
     kind: "gcn", normalised and with weights; "edges", the graph's own, for GIN and SAGE; or "attention", with exactly
     one self loop at each node. inverse_degree: [n], what makes a mean of a sum over "edges"; else None.
     """
 
-    forward: Plan
-    backward: Plan
+    forward: _Edges
+    backward: _Edges
     scale: Tensor | None
     forward_weight: Tensor | None = None
     backward_weight: Tensor | None = None
     kind: str = "gcn"
     inverse_degree: Tensor | None = None
+
+
+Adjacency = Matrix[Plan]
+Unplanned = Matrix[SplitEdges]  # before the transfer of remote rows is known
 
 
 def plans_of(layers: Iterable[Adjacency]) -> list[Plan]:
@@ -58,10 +66,13 @@ def symmetric_bytes(
 
     Buffers of rows that peers read; and with halos, for each plan, two stagings and the signals.
     """
-    rows = (
-        buffers(True, ranks) * int(counts.max(initial=0)) * format.row_bytes if read_by_peers(layers) else 0
-    )
+    rows = buffer_bytes(counts, format, ranks) if read_by_peers(layers) else 0
     return rows + sum(staging_bytes(plan, format.row_bytes, ranks) for plan in plans_of(layers))
+
+
+def buffer_bytes(counts: NDArray[np.int64], format: RowFormat, ranks: int) -> int:
+    """Return the bytes of the buffers of rows that peers read."""
+    return buffers(True, ranks) * int(counts.max(initial=0)) * format.row_bytes
 
 
 def staging_bytes(plan: Plan, row_bytes: int, ranks: int) -> int:
@@ -83,7 +94,7 @@ class GraphHandle:
     takes them. layers: the adjacency of each layer, or one for all; they differ in their transfers only. dtype: of
     rows. widest: the largest width that will be exchanged, as far as that is known: buffers grow where layers ask for
     more, and with 0 are made then. publishes: whether peers will read rows of layers that are planned later. comm: of
-    all ranks, for those. heap_bytes: this rank's symmetric memory.
+    all ranks, for those. heap_bytes: this rank's symmetric memory. device: the backend's, as torch names it.
     """
 
     def __init__(
@@ -98,19 +109,21 @@ class GraphHandle:
         publishes: bool = False,
         comm: Any = None,
     ) -> None:
-        self._layers = [layers] if isinstance(layers, Adjacency) else list(layers)
+        self._layers = [layers] if isinstance(layers, Matrix) else list(layers)
         self._by_kind = {each.kind: each for each in reversed(self._layers)}
         self.backend, self.counts, self.dtype, self.comm = backend, counts, dtype, comm
-        self.ids = as_array(torch.from_numpy(ids).to(backend.device))
+        self.rank, self.ranks = backend.collectives.rank, backend.collectives.size
+        self.device = backend.capabilities.device
+        self.ids = as_array(torch.from_numpy(ids).to(backend.capabilities.device))
         format = row_format(widest, dtype)
         # If peers read any layer's rows, every layer publishes: buffers are used in turn by all of them.
         self._read_by_peers = publishes or read_by_peers(self._layers)
         self.heap_bytes = 0
         self._room = [self._bytes(counts, format) if widest else 0] * buffers(
-            self._read_by_peers, backend.size
+            self._read_by_peers, backend.collectives.size
         )
         self._prepared = dict.fromkeys(plans_of(self._layers), format.row_bytes)  # of the widest rows
-        stagings = sum(staging_bytes(*plan, backend.size) for plan in self._prepared.items())
+        stagings = sum(staging_bytes(*plan, backend.collectives.size) for plan in self._prepared.items())
         self._reserve(stagings + (sum(self._room) if self._read_by_peers else 0))
         self._buffers = [self._new_buffer(counts, format) if widest else None for _ in self._room]
         for plan in self._prepared:
@@ -142,9 +155,16 @@ class GraphHandle:
         return self._layers[number] if len(self._layers) > 1 else self._layers[0]
 
     @property
+    def edge_kernels(self) -> EdgeKernels:
+        """The backend's kernels of layers beyond weighted sums. Raises TypeError where it has none."""
+        if self.backend.edges is None:
+            raise TypeError(f"the backend {self.backend.capabilities.name} has no kernels over edges")
+        return self.backend.edges
+
+    @property
     def rows(self) -> int:
         """Number of rows of this rank."""
-        return int(self.counts[self.backend.rank])
+        return int(self.counts[self.rank])
 
     def restart(self) -> None:
         """Begin with the same buffer each time: before a pass, all ranks' reads of the last one having ended."""
@@ -170,13 +190,13 @@ class GraphHandle:
         laid_out = x.stride() == (format.stride, 1) and x.data_ptr() % 16 == 0 and x.dtype == self.dtype
         end = (x.storage_offset() + len(x) * format.stride) * x.element_size()  # with the last row's padding
         laid_out = laid_out and end <= x.untyped_storage().nbytes()
-        if not (own and laid_out and self.backend.device == "cpu"):
+        if not (own and laid_out and self.device == "cpu"):
             rows, local = self.exchange(x.shape[1])
             local.copy_(x)
             return rows
-        addresses, counts = np.zeros(self.backend.size, np.uint64), np.zeros_like(self.counts)
-        addresses[self.backend.rank], counts[self.backend.rank] = x.data_ptr(), len(x)
-        return Rows(format, addresses, counts, as_array(x), self.backend.rank, False)
+        addresses, counts = np.zeros(self.ranks, np.uint64), np.zeros_like(self.counts)
+        addresses[self.rank], counts[self.rank] = x.data_ptr(), len(x)
+        return Rows(format, addresses, counts, as_array(x), self.rank, False)
 
     def _buffer(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         """Return the buffer whose turn it is, with room for these rows. What it held before is not read any more."""
@@ -184,7 +204,7 @@ class GraphHandle:
         if held is None or nbytes > self._room[self._turn]:
             if self._read_by_peers:
                 if held is not None:
-                    self.backend.release(held)
+                    self.backend.memory.release(held)
                 self._reserve(nbytes, self._room[self._turn])
             held = self._buffers[self._turn] = self._new_buffer(counts, format)
             self._room[self._turn] = nbytes
@@ -195,17 +215,17 @@ class GraphHandle:
 
     def _bytes(self, counts: NDArray[np.int64], format: RowFormat) -> int:
         """Return the bytes of such rows on this rank. Symmetric rows take as much on every rank as on the largest."""
-        rows = counts.max(initial=0) if self._read_by_peers else counts[self.backend.rank]
+        rows = counts.max(initial=0) if self._read_by_peers else counts[self.rank]
         return int(rows) * format.row_bytes
 
     def _reserve(self, nbytes: int, instead_of: int = 0) -> None:
         """Reserve symmetric memory in place of ``instead_of`` bytes that were released. Collective."""
-        self.backend.reserve(nbytes, int(self.counts.argmax()))
+        self.backend.memory.reserve(nbytes, int(self.counts.argmax()))
         self.heap_bytes += nbytes - instead_of
 
     def prepare(self, plan: Plan, format: RowFormat) -> None:
         """Allocate what the plan's exchange keeps for rows of this format, before the backend sums them. Collective."""
-        before, ranks = self._prepared.get(plan, 0), self.backend.size
+        before, ranks = self._prepared.get(plan, 0), self.ranks
         if format.row_bytes > before:
             had = staging_bytes(plan, before, ranks) if before else 0
             self._reserve(staging_bytes(plan, format.row_bytes, ranks), had)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,18 @@ from torch import Tensor
 
 from ...data import symmetry
 from ...data.graph import Graph, SparseRows
-from ...data.store import GraphSlice, open_graph
+from ...data.store import GraphFile, GraphSlice, open_graph
 from ...errors import InputError
 from ...plan import adjacency, workload
 from ...plan.ranges import edge_balanced
-from ...plan.workload import Plan
+from ...plan.workload import SplitEdges
 from ...runtime import exchange, mpi
 from ...runtime.backends.base import Backend
 from ..inputs import blocks, nodes
 from ..inputs.host import HostFeatures, Input
 from ..inputs.sparse import SparseFeatures
 from ..workspace import accumulator
-from .handle import Adjacency
+from .handle import Unplanned
 
 
 @dataclass
@@ -33,7 +34,8 @@ class Part:
     """One rank's rows of a graph file, and what is known of the whole.
 
     bounds: int64 [P + 1]. bounds_source: "file", or "computed" where the file has none for this number of ranks.
-    x_in_file: whether dense features are, which the slice has not then.
+    file: open while it has dense features that were not read, which the slice has not then. The part is a context
+    manager, which closes it.
     """
 
     path: Path
@@ -48,13 +50,25 @@ class Part:
     bounds: NDArray[np.int64]
     bounds_source: str
     slice: GraphSlice
-    x_in_file: bool = False
+    file: GraphFile | None = None
     nbytes: int = 0  # of the slice as it was read, without its features
 
     def __post_init__(self) -> None:
         rows = self.slice
         arrays = (rows.indptr, rows.indices, rows.weight, rows.y, rows.train, rows.val, rows.test, rows.ids)
         self.nbytes = sum(array.nbytes for array in arrays if array is not None)
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the graph file; dense features that were not read are gone then."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
     def take_edges(self) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None]:
         """(indptr, indices, weight) of the slice, which lets go of them: plans replace them."""
@@ -75,12 +89,13 @@ def load_part(path: Path, comm: Any) -> Part:
 
     Raises InputError, the same on all ranks, that names what is wrong with the file.
     """
-    with mpi.agree(comm), open_graph(path) as file:
+    with mpi.agree(comm), ExitStack() as opened:
+        file = opened.enter_context(open_graph(path))
         bounds = file.bounds(comm.size)
         source = "file"
         if bounds is None:
             bounds, source = edge_balanced(file.indptr(), comm.size), "computed"
-        return Part(
+        part = Part(
             path=path,
             name=file.name,
             uuid=file.uuid,
@@ -93,8 +108,11 @@ def load_part(path: Path, comm: Any) -> Part:
             bounds=bounds,
             bounds_source=source,
             slice=file.slice(int(bounds[comm.rank]), int(bounds[comm.rank + 1]), dense=False),
-            x_in_file=file.x_dtype is not None,
         )
+        if file.x_dtype is not None:
+            opened.pop_all()
+            part.file = file
+        return part
 
 
 def whole(graph: Graph) -> Part:
@@ -144,31 +162,32 @@ def _rows_of(x: NDArray[Any] | SparseRows | None, low: int, high: int) -> NDArra
     return SparseRows(indptr, x.indices[values], x.data[values], (high - low, x.shape[1]))
 
 
-def adjacency_of(
-    comm: Any,
-    part: Part,
-    kind: str,
-    dtype: torch.dtype,
-    ps: int,
-    device: str = "cpu",
-    *,
-    keep_edges: bool = False,
-) -> Adjacency:
-    """Build this rank's adjacency of a kind, with the plans of both directions. Collective.
+def matrix_of(
+    comm: Any, part: Part, kind: str, dtype: torch.dtype, device: str = "cpu", *, keep_edges: bool = False
+) -> Unplanned:
+    """Build this rank's matrix of a kind, with its edges in both directions. Collective.
 
-    kind: "gcn", "edges" or "attention" (`Adjacency`). dtype: of scales and weights, which is the rows' accumulator.
+    kind: "gcn", "edges" or "attention" (`Matrix`). dtype: of scales and weights, which is the rows' accumulator.
     device: the backend's. keep_edges: leave the edges in ``part``, which lets go of them otherwise.
     """
-    edges = part.slice
-    taken = (edges.indptr, edges.indices, edges.weight) if keep_edges else part.take_edges()
-    indptr, indices, weight, factor = matrix(kind, int(part.bounds[comm.rank]), *taken)
+    given = part.slice
+    taken = (given.indptr, given.indices, given.weight) if keep_edges else part.take_edges()
+    indptr, indices, weight, factor = weighted_edges(kind, int(part.bounds[comm.rank]), *taken)
     rows = None if factor is None else torch.from_numpy(factor).to(device, dtype)
-    forward, forward_weight = _planned(comm, part, indptr, indices, weight, ps, (device, dtype))
+
+    def split(
+        indptr: NDArray[np.int64], indices: NDArray[np.integer], weight: NDArray[np.float32] | None
+    ) -> tuple[SplitEdges, Tensor | None]:
+        edges = workload.split(comm.rank, part.bounds, indptr, indices, keep_edges=weight is not None)
+        if weight is None or edges.edge is None:
+            return edges, None
+        return replace(edges, edge=None), torch.from_numpy(weight[edges.edge]).to(device, dtype)
+
+    forward, forward_weight = split(indptr, indices, weight)
     backward, backward_weight = forward, forward_weight
     if part.directed:
-        indptr, indices, weight = exchange.transpose(comm, part.bounds, indptr, indices, weight)
-        backward, backward_weight = _planned(comm, part, indptr, indices, weight, ps, (device, dtype))
-    return Adjacency(
+        backward, backward_weight = split(*exchange.transpose(comm, part.bounds, indptr, indices, weight))
+    return Unplanned(
         forward,
         backward,
         rows if kind == "gcn" else None,
@@ -179,7 +198,7 @@ def adjacency_of(
     )
 
 
-def matrix(
+def weighted_edges(
     kind: str,
     first: int,
     indptr: NDArray[np.int64],
@@ -197,22 +216,6 @@ def matrix(
     raise ValueError(f"no such kind of adjacency: {kind!r}; known are gcn, edges and attention")
 
 
-def _planned(
-    comm: Any,
-    part: Part,
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.integer],
-    weight: NDArray[np.float32] | None,
-    ps: int,
-    kind: tuple[str, torch.dtype],
-) -> tuple[Plan, Tensor | None]:
-    """Return a plan, and the edge weights in its order. kind: device and dtype of the weights."""
-    plan = workload.build(comm.rank, part.bounds, indptr, indices, ps, keep_edges=weight is not None)
-    if weight is None or plan.edge is None:
-        return plan, None
-    return replace(plan, edge=None), torch.from_numpy(weight[plan.edge]).to(*kind)
-
-
 def without_features(part: Part, kind: str, columns: int) -> None:
     """Replace the part's features by the input that model.input = ``kind`` makes of its nodes.
 
@@ -220,7 +223,8 @@ def without_features(part: Part, kind: str, columns: int) -> None:
     ``columns``.
     """
     x = nodes.degree_rows(part.slice.indptr) if kind == "degree" else None
-    part.slice, part.x_in_file = replace(part.slice, x=x), False
+    part.slice = replace(part.slice, x=x)
+    part.close()
     part.features = columns if x is None else x.shape[1]
 
 
@@ -230,15 +234,17 @@ def input_features(
     """Return this rank's input rows, [n, F], dense or sparse as the file has them; "row" divides each by its sum.
 
     on_host: dense rows stay in the host's memory. Takes the features out of ``part``, or reads them from its file, in
-    blocks. Raises InputError if there are none, or the file is damaged or another one now.
+    blocks, and closes it. Raises InputError if there are none, or the file is damaged.
     """
     x = part.take_features()
     if isinstance(x, SparseRows):
         values = torch.from_numpy(x.data).to(accumulator(dtype))
         if normalize == "row":
             values /= torch.from_numpy(_row_sums(values.numpy(), x.indptr))
-        return SparseFeatures(backend, x.indptr, x.indices, values.to(backend.device), x.shape[1], dtype)
-    if x is None and not part.x_in_file:
+        return SparseFeatures(
+            backend, x.indptr, x.indices, values.to(backend.capabilities.device), x.shape[1], dtype
+        )
+    if x is None and part.file is None:
         raise InputError(
             f"{part.path}: has no node features (/node/x); import the graph with features, "
             'or make an input: model.input = "learned" or "degree"'
@@ -247,11 +253,11 @@ def input_features(
     finish = _divide_by_sums if normalize == "row" else _leave
     if on_host:
         held = HostFeatures(backend, rows, columns, dtype)
-        _fill(held.blocks, "cpu", finish, part, x, backend.rank)
+        _fill(held.blocks, "cpu", finish, part, x, backend.collectives.rank)
         return held
-    dense = blocks.empty(rows, columns, dtype, backend.device)
+    dense = blocks.empty(rows, columns, dtype, backend.capabilities.device)
     cut = dense.split(blocks.lengths(rows, columns * dtype.itemsize))
-    _fill(cut, backend.device, finish, part, x, backend.rank)
+    _fill(cut, backend.capabilities.device, finish, part, x, backend.collectives.rank)
     return dense
 
 
@@ -259,18 +265,13 @@ def _fill(
     cut: Sequence[Tensor], device: str, finish: blocks.Finish, part: Part, x: NDArray[Any] | None, rank: int
 ) -> None:
     """Copy dense features of a rank, from memory or else from the file, into blocks on a device."""
-    if x is not None:
+    if part.file is not None:
+        blocks.read(part.file, int(part.bounds[rank]), cut, device, finish)
+        part.close()
+    elif x is not None:
         for block, values in zip(cut, torch.from_numpy(x).split([len(each) for each in cut]), strict=True):
             block.copy_(values)
             finish(block)
-        return
-    with open_graph(part.path) as file:
-        if file.uuid != part.uuid:
-            raise InputError(
-                f"{part.path}: is graph {file.uuid} now, and was {part.uuid} when this run began to read it; "
-                "start again, and replace graphs between runs only"
-            )
-        blocks.read(file, int(part.bounds[rank]), cut, device, finish)
 
 
 def _leave(rows: Tensor) -> None:

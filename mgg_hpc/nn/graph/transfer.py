@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import InputError
-from ...plan import cost_model, halo
+from ...plan import cost_model, halo, workload
 from ...plan.layout import RowFormat
-from ...plan.workload import Plan
+from ...plan.workload import Plan, SplitEdges
 from ...runtime import exchange, mpi, probe
 from ...runtime.backends.base import Backend
-from .handle import Adjacency, signal_bytes, symmetric_bytes
+from .handle import Adjacency, Unplanned, buffer_bytes, signal_bytes
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def choose_transfer(
     comm: Any,
     asked: str | Sequence[str],
     backend: Backend,
-    gcn: Adjacency,
+    matrix: Unplanned,
     counts: NDArray[np.int64],
     formats: Sequence[RowFormat],
     backward: Sequence[RowFormat | None],
@@ -57,39 +57,46 @@ def choose_transfer(
                 raise InputError(
                     f"plan.transfer names {len(each)} transfers, and the model has {len(formats)} layers"
                 )
-            if "direct" in each and not backend.reaches_peers:
+            if "direct" in each and not backend.capabilities.reaches_peers:
                 raise InputError(
                     'plan.transfer is "direct", but ranks on other nodes are out of reach of pointers; '
                     'use "halo", "get" or "auto"'
                 )
-            if "get" in each and by_edge and not (backend.edge_gets or backend.reaches_peers):
+            if (
+                "get" in each
+                and by_edge
+                and not (backend.capabilities.edge_gets or backend.capabilities.reaches_peers)
+            ):
                 raise InputError(
                     'plan.transfer is "get", but ranks on other nodes are out of reach of pointers, and attention and '
                     'maxima on GPUs have their rows by "halo" then; use that, or "auto"'
                 )
         return Choice(each, "asked for")
-    plans = list({id(plan): plan for plan in (gcn.forward, gcn.backward)}.values())
-    if comm.size == 1 or not any(comm.allgather(sum(plan.remote_edges for plan in plans))):
-        needs_least = "direct" if backend.reaches_peers else "halo"
+    directions = list({id(edges): edges for edges in (matrix.forward, matrix.backward)}.values())
+    if comm.size == 1 or not any(comm.allgather(sum(edges.remote_edges for edges in directions))):
+        needs_least = "direct" if backend.capabilities.reaches_peers else "halo"
         return Choice((needs_least,) * len(formats), "no row is remote")
     widest = max([*formats, *filter(None, backward)], key=lambda format: format.row_bytes)
-    halo_rows = sum(max(comm.allgather(len(plan.halo))) for plan in plans)
-    backend.reserve(
-        symmetric_bytes([gcn], counts, widest, comm.size)
+    halo_rows = sum(max(comm.allgather(len(edges.halo))) for edges in directions)
+    backend.memory.reserve(
+        buffer_bytes(counts, widest, comm.size)
         + 2 * halo_rows * widest.row_bytes
-        + len(plans) * signal_bytes(halo.MOST_ROUNDS, comm.size)
-        + probe.symmetric_bytes(backend.probe_rows, comm.size),
+        + len(directions) * signal_bytes(halo.MOST_ROUNDS, comm.size)
+        + probe.symmetric_bytes(backend.capabilities.probe_rows, comm.size),
         int(counts.argmax()),
     )
     costs = probe.measure(comm, backend)
-    if by_edge and not (backend.edge_gets or backend.reaches_peers):
+    if by_edge and not (backend.capabilities.edge_gets or backend.capabilities.reaches_peers):
         costs = {name: cost for name, cost in costs.items() if name != "get"}
-    uses = {id(plan): halo.uses(plan) for plan in plans}
-    directions = (
-        (gcn.forward, [format.row_bytes for format in formats]),
-        (gcn.backward, [0 if format is None else format.row_bytes for format in backward]),
+    uses = {id(edges): halo.uses(edges) for edges in directions}
+    passes = (
+        (matrix.forward, [format.row_bytes for format in formats]),
+        (matrix.backward, [0 if format is None else format.row_bytes for format in backward]),
     )
-    mine = [cost_model.seconds(costs, uses[id(plan)], backend.cache_bytes, of) for plan, of in directions]
+    mine = [
+        cost_model.seconds(costs, uses[id(edges)], backend.capabilities.cache_bytes, row_bytes)
+        for edges, row_bytes in passes
+    ]
     every = comm.allgather({name: np.sum([each[name] for each in mine], axis=0) for name in costs})
     estimates = {name: np.max([each[name] for each in every], axis=0).tolist() for name in costs}
     chosen = tuple(cost_model.choose_each(estimates))
@@ -101,39 +108,38 @@ def choose_transfer(
     return Choice(chosen, f"remote rows, ms an epoch by layer: {shown}")
 
 
-def routed(comm: Any, gcn: Adjacency, transfers: Sequence[str], rounds: int | None = None) -> list[Adjacency]:
-    """Return the adjacency of each layer, with its remote rows reached by "direct", "get" or "halo". Collective.
+def planned(
+    comm: Any, matrix: Unplanned, transfers: Sequence[str], rounds: int | None = None
+) -> list[Adjacency]:
+    """Return the adjacency of each layer, whose plans reach remote rows by "direct", "get" or "halo". Collective.
 
     Layers of one transfer share plans. rounds: of a halo (`Backend.halo_rounds`).
     """
-    made = {transfer: _routed(comm, gcn, transfer, rounds) for transfer in dict.fromkeys(transfers)}
+    made = {transfer: _planned(comm, matrix, transfer, rounds) for transfer in dict.fromkeys(transfers)}
     return [made[transfer] for transfer in transfers]
 
 
-def _routed(comm: Any, gcn: Adjacency, transfer: str, rounds: int | None) -> Adjacency:
-    forward, forward_weight = _plan(comm, gcn.forward, gcn.forward_weight, transfer, rounds)
-    if gcn.backward is gcn.forward:
-        return replace(
-            gcn,
-            forward=forward,
-            backward=forward,
-            forward_weight=forward_weight,
-            backward_weight=forward_weight,
-        )
-    backward, backward_weight = _plan(comm, gcn.backward, gcn.backward_weight, transfer, rounds)
-    return replace(
-        gcn,
-        forward=forward,
-        backward=backward,
-        forward_weight=forward_weight,
-        backward_weight=backward_weight,
+def _planned(comm: Any, matrix: Unplanned, transfer: str, rounds: int | None) -> Adjacency:
+    forward, forward_weight = _plan(comm, matrix.forward, matrix.forward_weight, transfer, rounds)
+    backward, backward_weight = forward, forward_weight
+    if matrix.backward is not matrix.forward:
+        backward, backward_weight = _plan(comm, matrix.backward, matrix.backward_weight, transfer, rounds)
+    return Adjacency(
+        forward,
+        backward,
+        matrix.scale,
+        forward_weight,
+        backward_weight,
+        matrix.kind,
+        matrix.inverse_degree,
     )
 
 
 def _plan(
-    comm: Any, plan: Plan, weight: Tensor | None, transfer: str, rounds: int | None
+    comm: Any, edges: SplitEdges, weight: Tensor | None, transfer: str, rounds: int | None
 ) -> tuple[Plan, Tensor | None]:
+    """Return a plan, and the edge weights in its order."""
     if transfer != "halo":
-        return replace(plan, transfer=transfer), weight
-    made, order = exchange.halo_in_rounds(comm, plan, rounds)
-    return made, None if weight is None else weight[torch.from_numpy(order).to(weight.device)]
+        return workload.direct(edges, transfer), weight
+    plan, order = exchange.halo_in_rounds(comm, edges, rounds)
+    return plan, None if weight is None else weight[torch.from_numpy(order).to(weight.device)]

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ...plan import workload
 from ...plan.workload import Plan
-from ...runtime.backends.base import Backend, Epilogue, RngKey, Rows
+from ...runtime.backends.arguments import Epilogue, RngKey, Rows
+from ...runtime.backends.base import Backend
 from ..workspace import Workspace, as_array, as_tensor, row_format
 
 
@@ -33,14 +34,14 @@ class _Pattern:
     ) -> None:
         self.backend, self.indptr, self.indices, self.dtype = backend, indptr, indices, dtype
         self.shape = (len(indptr) - 1, columns)
-        self.plan = workload.rectangular(backend.rank, indptr, indices, columns, backend.geometry.ps)
+        self.plan = workload.rectangular(backend.collectives.rank, indptr, indices, columns)
         self.workspace = Workspace(backend)
         self._rows: dict[tuple[int, int], Rows] = {}
 
     @cached_property
     def places(self) -> tuple[Any, Any]:
         """indptr and indices as the backend takes them."""
-        device = self.backend.device
+        device = self.backend.capabilities.device
         offsets, columns = (torch.from_numpy(array).to(device) for array in (self.indptr, self.indices))
         return as_array(offsets), as_array(columns)
 
@@ -51,9 +52,8 @@ class _Pattern:
         order = np.argsort(self.indices, kind="stable")
         indptr = workload.prefix_sum(np.bincount(self.indices, minlength=columns))
         row_of = np.repeat(np.arange(rows, dtype=np.int32), np.diff(self.indptr))
-        ps = self.backend.geometry.ps
-        plan = workload.rectangular(self.backend.rank, indptr, row_of[order], rows, ps)
-        return plan, torch.from_numpy(order).to(self.backend.device)
+        plan = workload.rectangular(self.backend.collectives.rank, indptr, row_of[order], rows)
+        return plan, torch.from_numpy(order).to(self.backend.capabilities.device)
 
     @property
     def nbytes(self) -> int:
@@ -65,8 +65,8 @@ class _Pattern:
         """Return private rows that hold ``matrix``, reused from call to call."""
         count, dim = matrix.shape
         if (count, dim) not in self._rows:
-            counts = np.zeros(self.backend.size, np.int64)
-            counts[self.backend.rank] = count
+            counts = np.zeros(self.backend.collectives.size, np.int64)
+            counts[self.backend.collectives.rank] = count
             self._rows[count, dim] = self.backend.rows(counts, row_format(dim, self.dtype), symmetric=False)
         rows = self._rows[count, dim]
         as_tensor(rows.local).copy_(matrix)
@@ -116,7 +116,7 @@ class SparseFeatures:
     def dropped(self, ids: Any, draw: RngKey) -> SparseFeatures:
         """Return the matrix after dropout of its stored values. ids: int64 [n], original node ids."""
         pattern, out = self._pattern, torch.empty_like(self.values)
-        pattern.backend.dropout_csr(*pattern.places, as_array(self.values), as_array(out), ids, draw)
+        pattern.backend.dropout(as_array(self.values), as_array(out), ids, draw, csr=pattern.places)
         return self.with_values(out)
 
     def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import RngKey
+from ...runtime.backends.arguments import RngKey
 from ...runtime.backends.edges import Attention
 from ..autograd import functional
 from ..autograd.aggregation import aggregate

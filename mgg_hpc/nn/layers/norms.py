@@ -50,7 +50,7 @@ class _BatchNorm(torch.autograd.Function):
                 [gradient.sum(0, dtype=weight.dtype), product.sum(0, dtype=weight.dtype) * inverse]
             )
             sums = own.clone()
-            graph.backend.sum_over_ranks(as_array(sums))
+            graph.backend.collectives.sum(as_array(sums))
             of_gradient, of_product = (sums / _all_rows(graph)).chunk(2)
             # In place: w / deviation (g - a - centred b), a and b of each column.
             wide = product.dtype
@@ -149,10 +149,10 @@ def _statistics(norm: Any, x: Tensor, graph: GraphHandle) -> tuple[Tensor, Tenso
     """Return mean and variance [num_features] of all ranks' rows, and update the running ones. Collective."""
     wide, rows = accumulator(x.dtype), _all_rows(graph)
     mean = x.sum(0, dtype=wide)
-    graph.backend.sum_over_ranks(as_array(mean))
+    graph.backend.collectives.sum(as_array(mean))
     mean /= rows
     variance = _centred(x, mean, graph).square_().sum(0, dtype=wide)
-    graph.backend.sum_over_ranks(as_array(variance))
+    graph.backend.collectives.sum(as_array(variance))
     variance /= rows
     if norm.running_mean is not None and not recompute.again():
         norm.num_batches_tracked += 1

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ...runtime.backends.base import RngKey
+from ...runtime.backends.arguments import RngKey
 from ..autograd.functional import linear
 from ..graph.handle import GraphHandle
 from .norms import BatchNorm, made, normalised
@@ -98,7 +98,7 @@ _NORMS = BatchNorm, torch.nn.BatchNorm1d
 
 def _check_alone(step: torch.nn.Module, graph: GraphHandle) -> None:
     """Refuse modules whose results would depend on the number of ranks."""
-    for inside in step.modules() if graph.backend.size > 1 else ():
+    for inside in step.modules() if graph.ranks > 1 else ():
         draws = isinstance(inside, _DropoutNd) and inside.training and inside.p > 0
         sums = isinstance(inside, _BatchNorm) and (inside.training or inside.running_mean is None)
         if draws or sums:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import RngKey
+from ...runtime.backends.arguments import RngKey
 from ...runtime.backends.host.kernels import uniform
 from .. import spans
 from ..autograd import recompute

@@ -5,16 +5,21 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ...errors import InputError
-from .base import BY_WIDTH, Backend, Geometry, Request
+from ...plan.layout import RowFormat
+from .arguments import BY_WIDTH, Geometry, Options
+from .base import Backend
 
 # What "auto" stands for on CPUs. Blocks of 4,096 edges are small against a thread's share and large against the
 # cost of claiming one.
 DEFAULT_GEOMETRY = Geometry(ps=256, dist=BY_WIDTH, wpb=16)
 
+NARROW = RowFormat(np.dtype(np.float32), 1)
 ON_CPUS = ("auto", "serial", "shm", "shmem")
 
 
@@ -28,7 +33,7 @@ class Chosen:
 
 
 def choose(name: str, comm: Any, dtype: str = "float32", share_gpu: bool = False) -> Chosen:
-    """What ``name`` stands for on this communicator, found out before anything large is read. Collective.
+    """Return what ``name`` stands for on this communicator, before anything large is read. Collective.
 
     dtype: of rows. share_gpu: whether several ranks may drive one GPU. Raises InputError, the same on all ranks, where
     a backend asked for by name cannot run, and says what is missing.
@@ -42,7 +47,7 @@ def choose(name: str, comm: Any, dtype: str = "float32", share_gpu: bool = False
 
 
 def choose_cpu(name: str, comm: Any, without: str = "") -> Chosen:
-    """The same among those of CPUs. without: why there are no GPUs, if anybody wonders."""
+    """Return what ``name`` stands for among the backends of CPUs. without: why there are no GPUs, for the report."""
     from .. import mpi
 
     here = mpi.node(comm).size
@@ -65,16 +70,21 @@ def choose_cpu(name: str, comm: Any, without: str = "") -> Chosen:
     return Chosen("shmem", f"ranks on several nodes{without}")
 
 
-def make(chosen: Chosen, comm: Any, request: Request) -> Backend:
-    """The backend itself. Collective. Raises InputError, the same on all ranks, where it cannot run as asked for."""
+def make(chosen: Chosen, comm: Any, *, threads: int = 1, widest: RowFormat = NARROW, **knobs: int) -> Backend:
+    """Make the backend itself. Collective.
+
+    threads: of this rank. widest: format of the widest rows that will be summed, by which GPUs choose ps. knobs: ps,
+    dist and wpb, where they shall not be the backend's defaults. Raises InputError, the same on all ranks, where the
+    backend cannot run so.
+    """
     from .. import mpi
 
     with mpi.agree(comm):
         if chosen.name == "cuda":
             from .cuda import rank as cuda_rank
 
-            return cuda_rank.backend(comm, chosen.gpu, request)
-        options = request.options(DEFAULT_GEOMETRY)
+            return cuda_rank.backend(comm, chosen.gpu, threads, widest, knobs)
+        options = Options(replace(DEFAULT_GEOMETRY, **knobs), threads)
         if chosen.name == "serial":
             from .host.serial import SerialBackend, World
 
@@ -90,16 +100,16 @@ def make(chosen: Chosen, comm: Any, request: Request) -> Backend:
 
 @contextmanager
 def closed_on_error(backend: Backend) -> Iterator[None]:
-    """Ends what a backend has started where all ranks meet the same error; after any other the job is ended."""
+    """Close a backend where all ranks meet the same error; after any other error the job is ended."""
     try:
         yield
     except InputError:
-        backend.close()
+        backend.memory.close()
         raise
 
 
 def _gpu(name: str, comm: Any, dtype: str, share: bool) -> tuple[Any, str]:
-    """This rank's where every rank has one; else None, and why not, where there is a driver for GPUs."""
+    """Return this rank's GPU where every rank has one; else None, and why not if there is a driver for GPUs."""
     if name == "auto" and not all(comm.allgather(_has_driver())):
         return None, ""
     from .cuda import rank as cuda_rank
@@ -113,7 +123,7 @@ def _gpu(name: str, comm: Any, dtype: str, share: bool) -> tuple[Any, str]:
 
 
 def _has_driver() -> bool:
-    """Whether CUDA's driver is installed. Nothing else of CUDA is loaded where it is not."""
+    """Return whether CUDA's driver is installed. Nothing else of CUDA is loaded where it is not."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

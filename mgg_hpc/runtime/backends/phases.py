@@ -9,7 +9,8 @@ import numpy as np
 
 from ...plan.overlap import held_here
 from ...plan.workload import Plan
-from .base import Phases, Rows
+from .arguments import Rows
+from .base import Phases
 
 
 def separate(
@@ -28,11 +29,11 @@ def separate(
     (`plan.overlap.moving_only`). ready: allocates what a call over a plan takes.
     """
     here, count = held_here(plan)
-    counts = np.zeros(backend.size, dtype=np.int64)
-    counts[backend.rank] = count
+    counts = np.zeros(backend.collectives.size, dtype=np.int64)
+    counts[backend.collectives.rank] = count
     rows = backend.rows(counts, src.format, symmetric=False)
     rows.local[:] = 1  # pages that were never written are all the same page
-    moved = backend.padded(moves.destinations, src.format)
+    moved = backend.memory.padded(moves.destinations, src.format)
     if ready is not None:
         ready(moves, src)
         ready(here, rows)

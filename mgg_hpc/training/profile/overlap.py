@@ -64,7 +64,7 @@ def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
     if not all(comm.allgather(_has_room(job, each))):
         return {"unknown": "no room on a GPU for the parts"}
     rows, _ = graph.exchange(each.width)
-    out = backend.padded(plan.destinations, rows.format)
+    out = backend.memory.padded(plan.destinations, rows.format)
     op, edge = "copy" if each.weight is None else "mul", as_array(each.weight)
     alone = backend.phases(plan, op, rows, out, edge=edge)
 
@@ -76,10 +76,10 @@ def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
     for turn in range(1 + TURNS):
         for seconds, action in zip(taken, actions, strict=True):
             mpi.barrier(comm)
-            began = backend.stamp()
+            began = backend.stream.stamp()
             action()
-            ended = backend.since(began)
-            backend.finish()
+            ended = backend.stream.since(began)
+            backend.stream.finish()
             if turn:  # the first one allocates
                 seconds.append(ended())
     slowest = [
@@ -93,7 +93,7 @@ def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
 
 def _has_room(job: Job, each: Exchange) -> bool:
     """Whether this rank's GPU holds the parts beside what it holds already."""
-    free = job.backend.free_bytes()
+    free = job.backend.memory.free()
     rows = each.plan.destinations + overlap.held_here(each.plan)[1]
     return (
         free is None or 2 * each.plan.nbytes + 2 * rows * row_format(each.width, job.dtype).row_bytes < free

@@ -40,7 +40,7 @@ class Recorder:
         self._comm = job.comm
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it says on stderr that it starts and stops
         activities = [ProfilerActivity.CPU]
-        if job.backend.device != "cpu":
+        if job.backend.capabilities.device != "cpu":
             activities.append(ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=activities)
         self._prepared = self._runs = False
@@ -95,13 +95,15 @@ def finish(
         "version": 1,
         "epochs": list(range(recorder.first, recorder.last + 1)),
         "ranks": job.comm.size,
-        "backend": job.backend.name,
+        "backend": job.backend.capabilities.name,
         "without_graphs": job.records,
         "spans": trace.slowest(every),
         "waits": trace.waits(every),
         "exchanges": exchanges,
     }
-    print_summary(summary, run_folder.write_summary(folder / FOLDER, summary), job.backend.device != "cpu")
+    print_summary(
+        summary, run_folder.write_summary(folder / FOLDER, summary), job.backend.capabilities.device != "cpu"
+    )
 
 
 def _write_traces(comm: Any, content: bytes, folder: Path | None) -> None:

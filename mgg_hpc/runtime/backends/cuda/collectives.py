@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,18 +36,8 @@ def _as_input_error(host: str) -> Iterator[None]:
         ) from error
 
 
-class Sums(Protocol):
-    """Sums of as many values each time."""
-
-    def add_up(self, values: Any) -> None:
-        """Replace float32 values [n] by their sums over all ranks. Collective."""
-
-    def close(self) -> None:
-        """Collective."""
-
-
 class NcclSums:
-    """Sums by a process group of torch. Construction is collective. via: "nccl", or another backend of torch."""
+    """Sums over ranks by a process group of torch; construction is collective. via: "nccl", or another backend."""
 
     def __init__(self, comm: MPI.Intracomm, via: str = "nccl") -> None:
         from torch import distributed
@@ -79,11 +69,11 @@ class NcclSums:
         )
 
     def add_up(self, values: Any) -> None:
-        """See Sums; on the current stream."""
+        """Replace float32 values [n] by their sums over all ranks, on the current stream. Collective."""
         self._torch.all_reduce(values)
 
     def close(self) -> None:
-        """See Sums."""
+        """End the process group. Collective."""
         self._torch.destroy_process_group()
 
 
@@ -97,19 +87,21 @@ class PeerSums:
         backend, rows = self._backend, -(-count // WIDTH)
         format, ranks = RowFormat(np.dtype(np.float32), WIDTH), backend.size
         nbytes = rows * format.row_bytes
-        backend.reserve(nbytes * (1 + (ranks if backend.has_gets else 0)))
+        backend.memory.reserve(nbytes * (1 + (ranks if backend.has_gets else 0)))
         self._mine = backend.symmetric(rows, format)
         # Where some rank is out of reach of pointers, its rows must arrive on the heap.
         every = ranks * rows
         self._all = (
-            backend.symmetric(every, format).local if backend.has_gets else backend.padded(every, format)
+            backend.symmetric(every, format).local
+            if backend.has_gets
+            else backend.memory.padded(every, format)
         )
         self._bounds = np.arange(ranks + 1, dtype=np.int64) * rows
-        self._ids = backend.memory.uploaded(np.arange(every, dtype=np.int64))
+        self._ids = backend.arrays.uploaded(np.arange(every, dtype=np.int64))
         self._count = count
 
     def add_up(self, values: Any) -> None:
-        """See Sums; on the current stream."""
+        """Replace float32 values [n] by their sums over all ranks, on the current stream. Collective."""
         backend = self._backend
         if len(values) != self._count:
             self._prepare(len(values))
@@ -117,8 +109,8 @@ class PeerSums:
         backend.publish(self._mine)
         backend.gathers.rows(backend, self._mine, self._bounds, self._ids, self._all)
         every = self._all.reshape(backend.size, -1)[:, : len(values)]
-        values[:] = backend.memory.column_sums(every)
+        values[:] = backend.arrays.column_sums(every)
         backend.publish(self._mine)  # all have read before anybody writes again
 
     def close(self) -> None:
-        """See Sums; the heap goes with the backend."""
+        """Do nothing: the heap goes with the backend."""

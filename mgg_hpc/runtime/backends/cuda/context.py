@@ -12,7 +12,7 @@ from ....plan import halo_schedule, launch
 from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
-from ..base import Geometry, Rows
+from ..arguments import Options, Rows
 from ..simulated import Peers
 from .ablation import Ablation
 from .memory import Memory
@@ -34,30 +34,31 @@ class DeviceContext:
         self,
         rank: int,
         world: Peers,
-        geometry: Geometry,
+        options: Options,
         module: Any,
-        memory: Memory,
+        arrays: Memory,
         ablation: Ablation,
         table_memory: Memory | None = None,
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
-        self.rank, self.size, self.geometry = rank, world.size, geometry
-        self.memory, self.ablation = memory, ablation
+        self.rank, self.size, self.options, self.geometry = rank, world.size, options, options.geometry
+        self.arrays, self.ablation = arrays, ablation
         self.native, self._made = module, 0
         self.join(world, table_memory)
         self.chunk_bytes = halo_schedule.CHUNK_BYTES
         self.limits = limits_of(module)
         self._plans: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
+        self._partitions: WeakKeyDictionary[Plan, tuple[int, int]] = WeakKeyDictionary()
 
     def join(self, world: Peers, table_memory: Memory | None = None) -> None:
         """Be one of these ranks from now on."""
         self._world, self.has_gets = world, world.gets
-        self._symmetric_memory = world.memory or self.memory
+        self._symmetric_memory = world.memory or self.arrays
         self._table_memory = table_memory or self._symmetric_memory
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows."""
-        return self._allocated(counts, format, symmetric, self._table_memory if symmetric else self.memory)
+        return self._allocated(counts, format, symmetric, self._table_memory if symmetric else self.arrays)
 
     def symmetric(self, count: int, format: RowFormat) -> Rows:
         """Allocate ``count`` symmetric rows on every rank, for this backend's own use."""
@@ -77,12 +78,6 @@ class DeviceContext:
             addresses[self.rank] = memory.address(buffer)
         return Rows(format, addresses, counts, buffer, self.rank, symmetric)
 
-    def padded(self, count: int, format: RowFormat) -> Any:
-        """Private rows [count, dim] laid out as kernels store them."""
-        counts = np.zeros(self.size, dtype=np.int64)
-        counts[self.rank] = count
-        return self.rows(counts, format, symmetric=False).local
-
     def native_plan(self, plan: Plan) -> Any:
         """The plan on the GPU, made once."""
         made = self._plans.get(plan)
@@ -95,12 +90,18 @@ class DeviceContext:
             self._plans[plan] = made
         return made
 
+    def partitions(self, plan: Plan) -> tuple[int, int]:
+        """Return the plan's numbers of local and remote neighbour partitions, counted once."""
+        if plan not in self._partitions:
+            self._partitions[plan] = plan.partitions(self.geometry.ps)
+        return self._partitions[plan]
+
     def geometry_of(self, launch: Launch) -> Any:
         """A launch as the module takes it."""
         sizes = (launch.lanes, launch.packs, launch.blocks, launch.threads, launch.shared_bytes)
-        return self.native.Geometry(*sizes, self.memory.stream())
+        return self.native.Geometry(*sizes, self.arrays.stream())
 
     def spread(self, lanes: int, workers: int) -> Any:
         """Blocks for as many workers of ``lanes`` lanes as there is work for."""
         blocks = min(max(1, -(-workers * lanes // THREADS)), launch.MOST_BLOCKS)
-        return self.native.Geometry(lanes, 1, blocks, THREADS, 0, self.memory.stream())
+        return self.native.Geometry(lanes, 1, blocks, THREADS, 0, self.arrays.stream())

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....plan import launch
 from ....plan.layout import RowFormat
-from ..base import RngKey
+from ..arguments import RngKey
 from .arrays import checked_name, flat, rows_of
 from .context import DeviceContext
 from .memory import Memory
@@ -18,7 +18,7 @@ CSR_LANES = 8  # dropout_csr_lanes
 
 def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, draw: RngKey) -> None:
     """See Backend.dropout."""
-    memory = backend.memory
+    memory = backend.arrays
     dtype, shape, _ = memory.kind(out)
     run = getattr(backend.native, f"dropout_{checked_name(dtype)}")
     places = [*rows_of(memory, "x", x, dtype, shape), *rows_of(memory, "out", out, dtype, shape)]
@@ -33,9 +33,11 @@ def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, draw: RngKey) -> No
     )
 
 
-def values(backend: DeviceContext, arrays: tuple[Any, Any, Any, Any, Any], draw: RngKey) -> None:
-    """See Backend.dropout_csr. arrays: indptr, indices, values, out, ids."""
-    memory, (indptr, indices, given, out, ids) = backend.memory, arrays
+def values(
+    backend: DeviceContext, csr: tuple[Any, Any], given: Any, out: Any, ids: Any, draw: RngKey
+) -> None:
+    """Apply dropout to the stored values of a CSR matrix, see Backend.dropout."""
+    memory, (indptr, indices) = backend.arrays, csr
     (count,), (stored,) = memory.kind(ids)[1], memory.kind(given)[1]
     backend.native.dropout_csr(
         flat(memory, "indptr", indptr, count + 1, "int64"),

@@ -6,75 +6,37 @@ and stay in their staging until the kernel has read them: nothing overlaps yet.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ....errors import InputError
 from ....plan import halo_schedule
-from ....plan.launch import Launch
-from ....plan.layout import RowFormat
-from ....plan.overlap import moving_only
 from ....plan.workload import Plan
-from ..base import RngKey, Rows
+from ..arguments import RngKey, Rows
 from ..edges import Attention, TailedRows
 from . import dropout
 from .arrays import edge_values, flat, name_of, rows_of
-from .halo import Halo
-from .memory import Memory
+from .launches import DeviceLaunches
 
 Array = tuple[int, int]  # an address, and values between rows
 NOT_DRAWN = RngKey(0.0, seed=0, epoch=0, stream=0)
 
 
-class DeviceEdges(ABC):
-    """The kernels of EdgeKernels; a part of DeviceBackend."""
+class DeviceEdges:
+    """See EdgeKernels."""
 
-    memory: Memory
-    native: Any
-    timed: bool
-    has_gets: bool
-    _halos: WeakKeyDictionary[Plan, Halo]
-    _moves: WeakKeyDictionary[Plan, Plan]
-
-    @abstractmethod
-    def native_plan(self, plan: Plan) -> Any:
-        """The plan on the GPU."""
-
-    @abstractmethod
-    def launch(self, plan: Plan, format: RowFormat, reduce: str = "sum") -> Launch:
-        """How `aggregate` is launched."""
-
-    @abstractmethod
-    def halo(self, plan: Plan) -> Halo:
-        """The exchange of a prepared plan."""
-
-    @abstractmethod
-    def ready(self, plan: Plan, src: Rows, reduce: str = "sum") -> None:
-        """Allocate all that `aggregate` of these rows takes."""
-
-    @abstractmethod
-    def geometry_of(self, launch: Launch) -> Any:
-        """A launch as the module takes it."""
-
-    @abstractmethod
-    def stamp(self) -> Any:
-        """See Backend.stamp."""
-
-    @abstractmethod
-    def _count(self, plan: Plan, format: RowFormat, began: Any) -> None:
-        """What a call took, and moves."""
+    def __init__(self, launches: DeviceLaunches) -> None:
+        self._launches, self.arrays = launches, launches.arrays
 
     def ready_edges(self, plan: Plan, src: Rows, layout: TailedRows, heads: int, channels: int) -> None:
         """Allocate all that calls below of these rows take; see `DeviceBackend.ready`."""
         exchange = None
         if halo_schedule.crosses(plan):
-            self.ready(self._moving(plan), src)
-            exchange = self.halo(plan).exchange(self)  # type: ignore[arg-type]
+            self._launches.ready(self._launches.moving(plan), src)
+            exchange = self._launches.halo(plan).exchange(self._launches)
         rows = self._edge_rows(src, exchange, layout, heads, channels)
-        getattr(self.native_plan(plan), f"ready_edges_{name_of(src.format)}")(rows)
+        getattr(self._launches.native_plan(plan), f"ready_edges_{name_of(src.format)}")(rows)
 
     def attend(
         self,
@@ -95,7 +57,7 @@ class DeviceEdges(ABC):
         call = self._arrays(plan, "float32", how.heads, given)
         call |= self._arrays(plan, "float32", how.columns, {"above": above})
         call |= self._arrays(plan, name_of(src.format), how.columns, {"out": out, "h": h})
-        call |= self._attention(plan, how) | {"bias": flat(self.memory, "bias", bias, how.columns)}
+        call |= self._attention(plan, how) | {"bias": flat(self.arrays, "bias", bias, how.columns)}
         layout = how.forward_rows(src.format.dtype)
         with self._over(plan, src, layout, how.heads, how.channels, "attend") as (kernel, rows):
             kernel(rows, **call)
@@ -146,7 +108,7 @@ class DeviceEdges(ABC):
 
     def weighted(self, plan: Plan, src: Rows, weight: Any, out: Any) -> None:
         """See EdgeKernels.weighted."""
-        columns, (weight_at, heads) = src.format.dim, edge_values(self.memory, "weight", weight, plan.edges)
+        columns, (weight_at, heads) = src.format.dim, edge_values(self.arrays, "weight", weight, plan.edges)
         call = self._arrays(plan, name_of(src.format), columns, {"out": out})
         layout = TailedRows(src.format.dtype, columns)
         with self._over(plan, src, layout, heads, columns // heads, "weighted") as (kernel, rows):
@@ -154,7 +116,7 @@ class DeviceEdges(ABC):
 
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
         """See EdgeKernels.sddmm."""
-        columns, (out_at, heads) = src.format.dim, edge_values(self.memory, "out_edge", out_edge, plan.edges)
+        columns, (out_at, heads) = src.format.dim, edge_values(self.arrays, "out_edge", out_edge, plan.edges)
         call = self._arrays(plan, name_of(src.format), columns, {"y": dst})
         layout = TailedRows(src.format.dtype, columns)
         with self._over(plan, src, layout, heads, columns // heads, "sddmm") as (kernel, rows):
@@ -164,15 +126,15 @@ class DeviceEdges(ABC):
         """Rows of this rank's destinations as native calls take them, without those that are missing."""
         shape = plan.destinations, columns
         return {
-            name: rows_of(self.memory, name, array, dtype, shape)
+            name: rows_of(self.arrays, name, array, dtype, shape)
             for name, array in given.items()
             if array is not None
         }
 
     def _attention(self, plan: Plan, how: Attention) -> dict[str, Any]:
         """An Attention as native calls take it."""
-        ids = flat(self.memory, "ids", how.ids, plan.destinations, "int64") if how.draw is not None else 0
-        drawn = dropout.drawn(self.memory, self.native, how.draw or NOT_DRAWN)
+        ids = flat(self.arrays, "ids", how.ids, plan.destinations, "int64") if how.draw is not None else 0
+        drawn = dropout.drawn(self.arrays, self._launches.native, how.draw or NOT_DRAWN)
         return {"slope": how.negative_slope, "scale": how.scale, "ids": ids, "drawn": drawn}
 
     @contextmanager
@@ -186,34 +148,29 @@ class DeviceEdges(ABC):
         if src.format.dim < expected:
             raise ValueError(f"{name}: rows of {src.format.dim} values; expected {expected}")
         kind = name_of(src.format)
-        began, exchange = self.stamp() if self.timed else None, None
+        began, exchange = self._launches.began(), None
         if halo_schedule.crosses(plan):
-            moves, halo = self._moving(plan), self.halo(plan)
-            made, nothing = self.launch(moves, src.format), self.native.Sum("sum", 0, 0, 0, 0, False)
-            halo.aggregate(self, moves, kind, src, nothing, made, holds=True)  # type: ignore[arg-type]
-            exchange = halo.exchange(self)  # type: ignore[arg-type]
-        elif plan.transfer == "get" and self.has_gets:  # the same on all ranks
+            moves, halo = self._launches.moving(plan), self._launches.halo(plan)
+            made, nothing = (
+                self._launches.launch(moves, src.format),
+                self._launches.native.Sum("sum", 0, 0, 0, 0, False),
+            )
+            halo.aggregate(self._launches, moves, kind, src, nothing, made, holds=True)
+            exchange = halo.exchange(self._launches)
+        elif plan.transfer == "get" and self._launches.has_gets:  # the same on all ranks
             raise InputError(
                 'plan.transfer is "get", but some GPUs are out of reach of pointers, and attention and maxima have '
                 'their rows by "halo" then; use that, or "auto"'
             )
-        kernel = getattr(self.native_plan(plan), f"{name}_{kind}")
+        kernel = getattr(self._launches.native_plan(plan), f"{name}_{kind}")
         yield kernel, self._edge_rows(src, exchange, layout, heads, channels)
         if exchange is not None:
-            _, crossed = halo.schedule(self, moves, src.format.row_bytes)  # type: ignore[arg-type]
-            exchange.let_go(crossed, self.native.Geometry(1, 1, 1, 32, 0, self.memory.stream()))
-        self._count(plan, src.format, began)
-
-    def _moving(self, plan: Plan) -> Plan:
-        """What brings the rows of a plan with a halo, and sums nothing."""
-        if plan not in self._moves:
-            self._moves[plan] = moving_only(plan, edges=False)
-        moves = self._moves[plan]
-        self._halos[moves] = self.halo(plan)
-        return moves
+            _, crossed = halo.schedule(self._launches, moves, src.format.row_bytes)
+            exchange.let_go(crossed, self._launches.native.Geometry(1, 1, 1, 32, 0, self.arrays.stream()))
+        self._launches.count(plan, src.format, began)
 
     def _edge_rows(self, src: Rows, exchange: Any, layout: TailedRows, heads: int, channels: int) -> Any:
-        return self.native.EdgeRows(
+        return self._launches.native.EdgeRows(
             src.addresses,
             exchange,
             src.format.dim,
@@ -221,5 +178,5 @@ class DeviceEdges(ABC):
             layout.tail,
             heads,
             channels,
-            self.memory.stream(),
+            self.arrays.stream(),
         )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plan import launch
-from ..base import Rows
+from ..arguments import Rows
 from .arrays import flat, padded_rows
 from .context import DeviceContext
 
@@ -26,7 +26,7 @@ class Gathers:
         self, backend: DeviceContext, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any
     ) -> None:
         """See DeviceKernels.gather; ids are not looked at, since that waits for the GPU."""
-        memory, shape = backend.memory, backend.memory.kind(ids)[1]
+        memory, shape = backend.arrays, backend.arrays.kind(ids)[1]
         count = shape[0] if shape else 0
         ids_at = flat(memory, "ids", ids, count, "int64")
         unreached = np.flatnonzero((table.addresses == 0) & (table.counts > 0))

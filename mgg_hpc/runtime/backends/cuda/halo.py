@@ -12,7 +12,7 @@ from ....plan.halo_schedule import HaloSchedule
 from ....plan.launch import LANES, Launch
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
-from ..base import Rows
+from ..arguments import Rows
 from .context import DeviceContext
 
 PUSHING = 4  # one in so many blocks pushes before it sums

@@ -14,7 +14,7 @@ from ....errors import InputError
 from ....plan.launch import Limits
 from ... import mpi
 from ...device import GpuAssignment
-from ..base import Geometry
+from ..arguments import Geometry
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -1,6 +1,6 @@
 """One rank of a job on its GPU: what training runs on.
 
-NVSHMEM starts when it is known how much symmetric memory a job takes (`RankBackend.reserve`); a rank that is alone
+NVSHMEM starts when it is known how much symmetric memory a job takes (`RankMemory.reserve`); a rank that is alone
 needs none of it.
 """
 
@@ -10,7 +10,7 @@ import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ....errors import InputError
@@ -19,13 +19,15 @@ from ....plan.workload import Plan
 from ... import device, mpi
 from ...device import GpuAssignment
 from ...watchdog import Watchdog
-from ..base import Options, Request, Rows
+from ..arguments import Options, Rows
 from ..simulated import World
 from . import heap
 from . import module as cuda_module
 from .arrays import DTYPES
-from .collectives import NcclSums, PeerSums, Sums
-from .kernels import DeviceBackend, default_geometry
+from .collectives import NcclSums, PeerSums
+from .components import DeviceCollectives, DeviceMemory
+from .kernels import DeviceBackend
+from .launches import default_geometry
 from .memory import Memory, TorchMemory
 from .nvshmem import SIDE_BY_SIDE, Job
 
@@ -53,11 +55,11 @@ def hardware() -> tuple[Any, Memory]:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A rank's GPU, its native module and its memory. shared: whether any rank's is shared with others."""
+    """A rank's GPU, its native module and the arrays of its memory. shared: whether some ranks share a GPU."""
 
     seat: GpuAssignment
     module: Any
-    memory: Memory
+    arrays: Memory
     shared: bool
 
 
@@ -71,7 +73,7 @@ def take(comm: MPI.Intracomm, dtype: str, share: bool) -> Gpu:
             raise InputError(f'train.dtype = "{dtype}" is for CPUs: GPU kernels take "float32" or "bfloat16"')
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
-        module, memory = hardware()
+        module, arrays = hardware()
     seat = device.take(comm, module, share)
     with mpi.agree(comm), cuda_module.as_input_error():
         found = module.limits()
@@ -80,15 +82,20 @@ def take(comm: MPI.Intracomm, dtype: str, share: bool) -> Gpu:
                 f"{found['name']} has compute capability {found['compute_capability'] / 10}, and kernels are built for "
                 f"{OLDEST / 10} and newer"
             )
-        memory.begin(seat.device)
+        arrays.begin(seat.device)
     device.stay_near(comm, seat)
-    return Gpu(seat, module, memory, max(comm.allgather(seat.ranks)) > 1)
+    return Gpu(seat, module, arrays, max(comm.allgather(seat.ranks)) > 1)
 
 
-def backend(comm: MPI.Intracomm, gpu: Gpu, request: Request) -> RankBackend:
-    """The backend on it. Raises InputError for what the GPU cannot hold."""
-    default = default_geometry(request.widest, cuda_module.limits_of(gpu.module))
-    return RankBackend(comm, gpu, request.options(default))
+def backend(
+    comm: MPI.Intracomm, gpu: Gpu, threads: int, widest: RowFormat, knobs: dict[str, int]
+) -> RankBackend:
+    """Return the backend on a rank's GPU. Arguments as for `backends.make`.
+
+    Raises InputError for what the GPU cannot hold.
+    """
+    default = default_geometry(widest, cuda_module.limits_of(gpu.module))
+    return RankBackend(comm, gpu, Options(replace(default, **knobs), threads))
 
 
 @contextmanager
@@ -111,7 +118,7 @@ def _job(comm: MPI.Intracomm, gpu: Gpu, mapped: int) -> Job:
                 )
         heap.announce(mapped)
         with _together(comm.Get_rank(), "starting NVSHMEM with all ranks"):
-            _jobs.append(Job(comm, gpu.module, gpu.memory))
+            _jobs.append(Job(comm, gpu.module, gpu.arrays))
         atexit.register(_finish)  # before MPI ends, which has registered before
     return _jobs[0]
 
@@ -123,95 +130,126 @@ def _finish() -> None:
 
 
 class RankBackend(DeviceBackend):
-    """See module. Kernels of ranks that share a GPU take turns, unless MPS runs."""
+    """See module. Kernels of ranks that share a GPU take turns, unless MPS runs.
+
+    job: NVSHMEM's, once it has started. sums: of gradients, once there were any.
+    """
 
     timed = True
 
     def __init__(self, comm: MPI.Intracomm, gpu: Gpu, options: Options) -> None:
-        super().__init__(comm.rank, World(comm.size), options, gpu.module, gpu.memory)
-        self._gpu, self.seat, self.shared = gpu, gpu.seat, gpu.shared
-        self.threads, self.share = options.threads, 1 / gpu.seat.ranks
-        self._comm = comm
-        self._job: Job | None = None
-        self._sums: Sums | None = None
+        super().__init__(comm.rank, World(comm.size), options, gpu.module, gpu.arrays)
+        self.comm, self.gpu = comm, gpu
+        self.share = 1 / gpu.seat.ranks
+        self.job: Job | None = None
+        self.sums: NcclSums | PeerSums | None = None
 
     @property
     def reaches_peers(self) -> bool:  # type: ignore[override]
-        """See Backend; before NVSHMEM has started, what is likely."""
-        if self._job is None:
-            return mpi.node(self._comm).size == self.size
+        """Whether pointers lead to all peers; before NVSHMEM has started, what is likely."""
+        if self.job is None:
+            return mpi.node(self.comm).size == self.size
         return not self.has_gets
 
     @property
     def records(self) -> bool:  # type: ignore[override]
-        """See Backend. Barriers between ranks of one GPU are the host's."""
-        return not self.shared and self.device != "cpu"
+        """Whether launches can be recorded. Barriers between ranks of one GPU are the host's."""
+        return not self.gpu.shared and self.device != "cpu"
 
-    def reserve(self, nbytes: int, largest: int = 0) -> None:
-        """See Backend.reserve; starts NVSHMEM at the first call."""
-        if self.size == 1:
-            return
-        need = max(self._comm.allgather(nbytes))
-        if self._job is not None:
-            if need > self._job.memory.left:
-                self._map(self._job, need, largest)
-            return
-        need += heap.SMALL
-        mapped = heap.mapped_bytes(need, started=bool(_jobs))
-        heap.check(self._comm, self.native, self.seat, mapped, largest)
-        self._job = _job(self._comm, self._gpu, mapped)
-        if self._job.shared_gpu == SIDE_BY_SIDE:
-            self.share = 1.0  # each process sees its part of the GPU only
-        self.join(self._job)
-        # Whether pointers lead everywhere is known only now.
-        more = heap.beside(need, self.limits, self.geometry) if self.has_gets else 0
-        self._map(self._job, need + more, largest)
+    @property
+    def memory(self) -> RankMemory:
+        """See Backend.memory."""
+        return RankMemory(self)
 
-    def _map(self, job: Job, nbytes: int, largest: int) -> None:
-        mapped = heap.mapped_bytes(nbytes, started=True)
-        heap.check(self._comm, self.native, self.seat, mapped, largest)
-        job.memory.reserve(nbytes)
-
-    def free_bytes(self) -> int:
-        """See Backend."""
-        return super().free_bytes() // self.seat.ranks
-
-    def reserved_bytes(self) -> int:
-        """See Backend."""
-        return self._job.memory.left if self._job else 0
+    @property
+    def collectives(self) -> RankCollectives:
+        """See Backend.collectives."""
+        return RankCollectives(self)
 
     def rows(self, counts: Any, format: RowFormat, symmetric: bool) -> Rows:
-        """See Backend.rows. Raises RuntimeError for symmetric rows that nobody has reserved memory for."""
-        if symmetric and self.size > 1 and self._job is None:
-            raise RuntimeError("symmetric rows before Backend.reserve")
+        """See Backend.rows. Raises RuntimeError for symmetric rows that no memory was reserved for."""
+        if symmetric and self.size > 1 and self.job is None:
+            raise RuntimeError("symmetric rows before Memory.reserve")
         return super().rows(counts, format, symmetric)
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """See Backend.prepare. Raises InputError for `direct` where some rank's memory is out of reach."""
-        if plan.transfer == "direct" and self.has_gets and any(self._comm.allgather(plan.remote_edges)):
+        if plan.transfer == "direct" and self.has_gets and any(self.comm.allgather(plan.remote_edges)):
             raise InputError(
                 'plan.transfer is "direct", but some GPUs are out of reach of pointers (NVLink, PCIe peer access); '
                 'use "halo", "get" or "auto"'
             )
         super().prepare(plan, widest)
 
-    def sum_over_ranks(self, values: Any) -> None:
-        """See Backend.sum_over_ranks: by NCCL where each rank has a GPU of its own, else over the symmetric heap."""
-        if self.size == 1:
+
+class RankMemory(DeviceMemory):
+    """Memory of a rank's GPU, and NVSHMEM's heap."""
+
+    def __init__(self, backend: RankBackend) -> None:
+        super().__init__(backend)
+        self._backend = backend
+
+    def reserve(self, nbytes: int, largest: int = 0) -> None:
+        """See Memory.reserve; starts NVSHMEM at the first call."""
+        backend = self._backend
+        if backend.size == 1:
             return
-        if self._sums is None:
-            if self.records and NcclSums.available():
-                self._sums = NcclSums(self._comm)
-            else:
-                self._sums = PeerSums(self)
-        self._sums.add_up(values)
+        need = max(backend.comm.allgather(nbytes))
+        if backend.job is not None:
+            if need > backend.job.memory.left:
+                self._map(backend.job, need, largest)
+            return
+        need += heap.SMALL
+        mapped = heap.mapped_bytes(need, started=bool(_jobs))
+        heap.check(backend.comm, backend.native, backend.gpu.seat, mapped, largest)
+        backend.job = _job(backend.comm, backend.gpu, mapped)
+        if backend.job.shared_gpu == SIDE_BY_SIDE:
+            backend.share = 1.0  # each process sees its part of the GPU only
+        backend.join(backend.job)
+        # Whether pointers lead everywhere is known only now.
+        more = heap.beside(need, backend.limits, backend.geometry) if backend.has_gets else 0
+        self._map(backend.job, need + more, largest)
+
+    def _map(self, job: Job, nbytes: int, largest: int) -> None:
+        backend, mapped = self._backend, heap.mapped_bytes(nbytes, started=True)
+        heap.check(backend.comm, backend.native, backend.gpu.seat, mapped, largest)
+        job.memory.reserve(nbytes)
+
+    def reserved(self) -> int:
+        """See Memory.reserved."""
+        return self._backend.job.memory.left if self._backend.job else 0
+
+    def free(self) -> int:
+        """See Memory.free."""
+        return super().free() // self._backend.gpu.seat.ranks
 
     def close(self) -> None:
-        """See Backend.close. NVSHMEM ends with the process."""
-        self.memory.finish()
-        with _together(self.rank, "giving back symmetric memory with all ranks"):
-            if self._sums is not None:
-                self._sums.close()
-            if self._job is not None:
-                self._job.release()
-        self._sums = self._job = None
+        """See Memory.close. NVSHMEM ends with the process."""
+        backend = self._backend
+        backend.stream.finish()
+        with _together(backend.rank, "giving back symmetric memory with all ranks"):
+            if backend.sums is not None:
+                backend.sums.close()
+            if backend.job is not None:
+                backend.job.release()
+        backend.sums = backend.job = None
+
+
+class RankCollectives(DeviceCollectives):
+    """All ranks of a job."""
+
+    def __init__(self, backend: RankBackend) -> None:
+        super().__init__(backend.rank, backend.size)
+        self._backend = backend
+
+    def sum(self, values: Any) -> None:
+        """See Collectives.sum: by NCCL where each rank has a GPU of its own, else over the symmetric heap."""
+        backend = self._backend
+        if backend.size == 1:
+            return
+        if backend.sums is None:
+            if backend.records and NcclSums.available():
+                backend.sums = NcclSums(backend.comm)
+            else:
+                backend.sums = PeerSums(backend)
+        backend.sums.add_up(values)

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from ....plan.workload import Plan
-from ..base import Rows
+from ..arguments import Rows
 from ..edges import Attention
 
 
-class HostEdges(ABC):
-    """The kernels of EdgeKernels; a part of HostBackend."""
+class HostEdges:
+    """See EdgeKernels. schedule, called: `HostBackend.schedule` and `HostBackend.called`."""
 
-    @contextmanager
-    @abstractmethod
-    def _over(self, plan: Plan, src: Rows, arrived: bool = False) -> Iterator[tuple[Any, ...]]:
-        """What native calls over a plan's rows begin with; in the end, the call is metered."""
-
-    @abstractmethod
-    def schedule(self, plan: Plan) -> Any:
-        """The native schedule of a plan."""
+    def __init__(
+        self,
+        schedule: Callable[[Plan], Any],
+        called: Callable[[Plan, Rows], AbstractContextManager[tuple[Any, ...]]],
+    ) -> None:
+        self._schedule, self._called = schedule, called
 
     def _run(self, plan: Plan, name: str, src: Rows, **given: Any) -> None:
-        kernel = getattr(self.schedule(plan), f"{name}_{src.format.dtype.name}")
-        with self._over(plan, src) as reach:
+        kernel = getattr(self._schedule(plan), f"{name}_{src.format.dtype.name}")
+        with self._called(plan, src) as reach:
             kernel(*reach, **{key: _carried(value) for key, value in given.items() if value is not None})
 
     def attend(self, plan: Plan, how: Attention, src: Rows, out: Any, **given: Any) -> None:

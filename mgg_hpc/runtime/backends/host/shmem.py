@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from ....errors import InputError
 from ....plan.layout import RowFormat
 from ... import cores, find_mpi, mpi, window
-from ..base import Options, Rows
+from ..arguments import Options, Rows
+from ..base import Capabilities
+from .components import HostCollectives, HostMemory
 from .kernels import HostBackend
 
 INSTALL = "install it (Debian, Ubuntu: apt install openmpi-bin libopenmpi-dev)"
@@ -71,23 +73,19 @@ def load() -> Any:
     return _shmem
 
 
-class ShmemBackend(HostBackend):
-    """One rank of all that the launcher started; PE and rank are the same number."""
+class ShmemMemory(HostMemory):
+    """OpenSHMEM's heap, for one rank of all that the launcher started; PE and rank are the same number."""
 
-    name = "shmem"
-
-    def __init__(self, comm: Any, options: Options) -> None:
-        super().__init__(comm.rank, comm.size, options, comm)
+    def __init__(self, comm: Any) -> None:
+        super().__init__(comm.rank, comm.size)
         world = sys.modules["mpi4py.MPI"].COMM_WORLD
         if (comm.rank, comm.size) != (world.Get_rank(), world.Get_size()):
             raise InputError("run.backend: shmem is for all ranks of a job together")
-        self._shmem = load()
-        # The node that holds all ranks is everybody's node: no need to ask the others.
-        self.reaches_peers = mpi.node(comm).size == comm.size
-        self._allocations: list[tuple[int, int]] = []  # address, bytes
+        self._comm, self._shmem = comm, load()
+        self._allocations: dict[int, int] = {}  # bytes, by address
 
     def reserve(self, nbytes: int, largest: int = 0) -> None:
-        """See Backend.reserve; starts OpenSHMEM, which takes the size of its heap then and once."""
+        """See Memory.reserve; starts OpenSHMEM, which takes the size of its heap then and once."""
         need = int(self._comm.allreduce(nbytes, sys.modules["mpi4py.MPI"].MAX))
         if _heap.size:
             if need > _heap.size - _heap.used:
@@ -110,14 +108,15 @@ class ShmemBackend(HostBackend):
                 f"rank {self.rank} of {self.size} is PE {self._shmem.me()} of {self._shmem.size()}"
             )
 
-    def _symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
+    def symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
+        """See HostMemory. Raises MemoryError where more is asked for than was reserved."""
         nbytes = int(counts.max(initial=0)) * format.row_bytes
         if nbytes > _heap.size - _heap.used:
             raise MemoryError(
                 f"{nbytes} bytes of symmetric rows, but {_heap.size - _heap.used} of the reserved {_heap.size} are left"
             )
         address = self._shmem.allocate(nbytes)
-        self._allocations.append((address, nbytes))
+        self._allocations[address] = nbytes
         _heap.used += nbytes
         buffer = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
         buffer[:] = 0
@@ -127,7 +126,7 @@ class ShmemBackend(HostBackend):
 
     @property
     def transport_address(self) -> int:
-        """See HostBackend."""
+        """See HostMemory."""
         return int(self._shmem.transport_address())
 
     def publish(self, rows: Rows) -> None:
@@ -135,22 +134,31 @@ class ShmemBackend(HostBackend):
         mpi.barrier(self._comm)
 
     def release(self, rows: Rows) -> None:
-        """See Backend.release."""
+        """See Memory.release."""
         address = int(rows.addresses[self.rank])
-        [at] = [number for number, (start, _) in enumerate(self._allocations) if start == address]
         super().release(rows)
-        self._give_back(at)
+        self._give_back(address)
 
     def close(self) -> None:
-        """See Backend.close. Arrays over symmetric rows must not be used afterwards."""
+        """See Memory.close."""
         super().close()
-        while self._allocations:
-            self._give_back(-1)
+        for address in reversed(list(self._allocations)):
+            self._give_back(address)
 
-    def _give_back(self, at: int) -> None:
-        address, nbytes = self._allocations.pop(at)
+    def _give_back(self, address: int) -> None:
+        _heap.used -= self._allocations.pop(address)
         self._shmem.release(address)
-        _heap.used -= nbytes
+
+
+class ShmemBackend(HostBackend):
+    """One rank of all that the launcher started."""
+
+    def __init__(self, comm: Any, options: Options) -> None:
+        # The node that holds all ranks is the node of each: the others need not be asked.
+        capabilities = Capabilities("shmem", reaches_peers=mpi.node(comm).size == comm.size, heap_grows=False)
+        super().__init__(
+            ShmemMemory(comm), HostCollectives(comm.rank, comm.size, comm), options, capabilities
+        )
 
 
 def _check_room(node: Any, heap: int) -> None:

@@ -1,0 +1,112 @@
+"""Arguments of a backend's calls: rows, the operations on them, and how schedules cut the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...plan.layout import RowFormat
+
+REDUCTIONS = ("sum", "mean", "max")
+BY_WIDTH = -1  # Geometry.dist: as many rows ahead as take 8 KiB
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a schedule cuts the work (MGG, OSDI '23, sections 4.1 and 5.1).
+
+    On a CPU a block of wpb * ps edges is claimed by one thread, and rows are prefetched ``dist`` edges ahead (or
+    BY_WIDTH).
+
+    far_ps: ps of rows that no pointer reaches, which are fetched in smaller partitions (section 4.1's note on several
+    machines), or None for ps.
+    """
+
+    ps: int
+    dist: int
+    wpb: int
+    far_ps: int | None = None
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Operations on a destination's sum before it is stored: scale it, add the bias, apply ReLU.
+
+    scale: [n] or None. bias: [dim] or None. Both of the rows' dtype.
+    """
+
+    scale: Any = None
+    bias: Any = None
+    relu: bool = False
+
+
+@dataclass(frozen=True)
+class RngKey:
+    """Key of dropout's random draws beside node and column: seed, epoch, and a stream for each place in a model.
+
+    epoch_at: int32 [1] on the backend's device that holds the epoch instead, which CUDA graphs read at each replay, or
+    None. Host backends never get one.
+    """
+
+    p: float
+    seed: int
+    epoch: int
+    stream: int
+    epoch_at: Any = None
+
+
+@dataclass
+class Rows:
+    """Rows of all PEs in one format. This rank's are ``local``; kernels read the others'.
+
+    addresses: uint64 [P], address of each PE's row 0 in this process's address space, 0 where it is not reachable.
+    counts: int64 [P], number of rows of each PE.
+    buffer: uint8, this rank's storage: a NumPy array, or a tensor on a GPU. It may be larger than the rows.
+    symmetric: whether peers can read them.
+    """
+
+    format: RowFormat
+    addresses: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    buffer: Any
+    rank: int
+    symmetric: bool
+
+    @property
+    def local(self) -> Any:
+        """This rank's rows, [count, dim], in place: row i starts ``stride`` values after row i - 1."""
+        count, format = int(self.counts[self.rank]), self.format
+        dtype: Any = format.dtype
+        if not isinstance(self.buffer, np.ndarray):
+            import torch
+
+            dtype = getattr(torch, dtype.name)
+        flat = self.buffer[: count * format.row_bytes].view(dtype)
+        return flat.reshape(count, format.stride)[:, : format.dim]
+
+    def shaped(self, dim: int, counts: NDArray[np.int64] | None = None) -> Rows:
+        """Return the same storage as rows of another width.
+
+        counts: int64 [P], other numbers of rows. [default: the same] Raises ValueError where such rows do not fit.
+        """
+        format, counts = RowFormat(self.format.dtype, dim), self.counts if counts is None else counts
+        if int(counts[self.rank]) * format.row_bytes > len(self.buffer):
+            raise ValueError(f"rows of width {dim} do not fit storage made for width {self.format.dim}")
+        return Rows(format, self.addresses, counts, self.buffer, self.rank, self.symmetric)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a backend: how schedules cut the work, and the threads of this rank (CPUs)."""
+
+    geometry: Geometry
+    threads: int = 1
+
+
+def check_operation(op: str, reduce: str, edge: Any) -> None:
+    """Raise ValueError for an operation that `Backend.aggregate` does not have, or a "mul" without edge values."""
+    if reduce not in REDUCTIONS or op not in ("copy", "mul") or (op == "mul") != (edge is not None):
+        raise ValueError(f"aggregate: no such operation: op={op!r}, reduce={reduce!r}")

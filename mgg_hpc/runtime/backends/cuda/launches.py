@@ -1,0 +1,215 @@
+"""Launches of a GPU's kernels: their sizes, what they keep from call to call, and how many blocks fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ....errors import InputError
+from ....plan import halo_schedule, launch
+from ....plan.launch import Launch, Limits
+from ....plan.layout import RowFormat
+from ....plan.overlap import moving_only
+from ....plan.workload import Plan
+from ..arguments import Geometry, Options, Rows
+from ..simulated import Peers
+from .ablation import Ablation
+from .arrays import name_of
+from .components import DeviceStream
+from .context import DeviceContext
+from .halo import Halo
+from .memory import Memory
+
+# Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
+DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
+DEFAULT_CHANNEL = 1  # NVSHMEMX_QP_DEFAULT
+
+
+def default_geometry(widest: RowFormat, limits: Limits) -> Geometry:
+    """MGG's knobs where nobody asks for others, for rows up to this wide."""
+    default = DEFAULT_GEOMETRY
+    ps = launch.fitting_ps(widest, most=default.ps, dist=default.dist, wpb=default.wpb, limits=limits)
+    return replace(default, ps=ps)
+
+
+class DeviceLaunches(DeviceContext):
+    """Launches of one rank's kernels over plans that are prepared. stream: their order, time and cost."""
+
+    timed = False  # whether the meter takes times: two events a call, which a caller has to settle
+
+    def __init__(
+        self,
+        rank: int,
+        world: Peers,
+        options: Options,
+        module: Any,
+        arrays: Memory,
+        ablation: Ablation | None = None,
+        table_memory: Memory | None = None,
+    ) -> None:
+        """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
+        super().__init__(rank, world, options, module, arrays, ablation or Ablation(), table_memory)
+        self.stream = DeviceStream(arrays)
+        self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
+        self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
+        self._halos: WeakKeyDictionary[Plan, Halo] = WeakKeyDictionary()
+        self._moves: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
+        self._stages: WeakKeyDictionary[Plan, Rows] = WeakKeyDictionary()
+        self._channel_table: Any = None
+
+    def prepare(self, plan: Plan, widest: RowFormat) -> None:
+        """See Backend.prepare: stagings and signals of a halo, and the ring of gets that no pointer serves."""
+        halo = self._halos.get(plan)
+        if halo_schedule.extent(plan) and (halo is None or halo.widest < widest.row_bytes):
+            self._halos[plan] = Halo(self, plan, widest)
+        if plan.transfer == "get" and self.has_gets:
+            # As large on every rank, whatever its plan is: as much as blocks of this kernel that fit at once need.
+            made = self._fitting("get", "sum", self._asked("get", 0, 1, widest), widest)
+            packs = self._at_once(made) * self._staged(made) // launch.PACK
+            if plan not in self._stages or self._stages[plan].counts[0] < packs:
+                self._stages[plan] = self.symmetric(packs, RowFormat(np.dtype(np.uint8), launch.PACK))
+        self._world.barrier(self.arrays.stream())  # no peer writes before this rank's memory is zeroed
+
+    def ready(self, plan: Plan, src: Rows, reduce: str = "sum") -> None:
+        """Allocate all that `aggregate` of these rows takes, or any of the same format over a halo.
+
+        Where ranks share a GPU, each must be ready before the first is launched: allocating may wait for its kernel,
+        which waits for the others.
+        """
+        kind, made = name_of(src.format), self.launch(plan, src.format, reduce)
+        pushed, geometry = halo_schedule.crosses(plan), self.geometry_of(made)
+        getattr(self.native_plan(plan), f"ready_{kind}")(self.native_rows(src), not pushed, geometry)
+        if pushed:
+            self.halo(plan).ready(self, plan, kind, src.format, made)
+        elif plan.transfer == "get" and plan.remote_edges:
+            self.get(plan, src)
+
+    def _at_once(self, made: Launch) -> int:
+        """Blocks that the GPU holds at once."""
+        return max(1, int(made.resident * self.limits.multiprocessors * self.share))
+
+    def _staged(self, made: Launch) -> int:
+        """Bytes of a block's ring of rows that no pointer reaches."""
+        return made.threads * made.packs * launch.PACK * self.geometry.dist * self.far_ps
+
+    @property
+    def far_ps(self) -> int:
+        """Rows of a stage that is got by the transport."""
+        return self.geometry.far_ps or self.geometry.ps
+
+    def launch(self, plan: Plan, format: RowFormat, reduce: str = "sum") -> Launch:
+        """How `aggregate` is launched for rows of this format.
+
+        Raises InputError where the GPU cannot hold a block.
+        """
+        local, remote = self.partitions(plan)
+        transfer = "none"
+        if halo_schedule.crosses(plan):
+            transfer = "halo"
+        elif remote:
+            transfer = plan.transfer
+        made = self._fitting(transfer, reduce, self._asked(transfer, local, remote, format), format)
+        if transfer == "halo" or plan in self._stages:  # who waits for others, or has a ring in memory
+            blocks = self._at_once(made)
+            if plan in self._stages:
+                blocks = min(blocks, len(self._stages[plan].buffer) // self._staged(made))
+            if blocks == 0:
+                raise ValueError(f"get: rows of {format.row_bytes} bytes; prepared for narrower ones")
+            pushes = self._halos[plan].pushes(self, plan, format.row_bytes) if plan in self._halos else 0
+            blocks = min(made.blocks + pushes, blocks)
+            made = replace(
+                made, blocks=blocks, blocks_per_multiprocessor=blocks / self.limits.multiprocessors
+            )
+        return made
+
+    def _asked(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
+        knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": self.geometry.wpb}
+        if transfer == "get":
+            return launch.get(local, remote, format, **knobs, limits=self.limits, level=self.ablation.level)
+        make = launch.halo if transfer == "halo" else launch.direct
+        return make(local, remote, format, **knobs, limits=self.limits)
+
+    def _fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
+        """The launch with as many resident blocks as registers and shared memory let be.
+
+        Where NVSHMEM runs, of both kernels: with calls of it and without. Raises InputError for a block that is too
+        large.
+        """
+        found = []
+        for far in {False, self.has_gets}:
+            kernel = (transfer, reduce == "max", far, made.lanes, made.packs, made.threads, made.shared_bytes)
+            key = (name_of(format), *kernel)
+            if key not in self._occupancy:
+                self._occupancy[key] = getattr(self.native, f"occupancy_{key[0]}")(*kernel)
+            found.append(self._occupancy[key])
+        most = min(each["threads_per_block"] for each in found)
+        if made.threads > most:
+            raise InputError(
+                f"plan.wpb = {self.geometry.wpb}: a block of {made.threads} threads, but {self.limits.name}'s "
+                f"registers hold {most} of this kernel's; at most {most // launch.LANES}"
+            )
+        return replace(made, resident=min(each["blocks_per_multiprocessor"] for each in found))
+
+    def halo(self, plan: Plan) -> Halo:
+        """The exchange of a prepared plan. Raises ValueError for any other."""
+        if plan not in self._halos:
+            raise ValueError("aggregate: a plan with a halo must be prepared first (Backend.prepare)")
+        return self._halos[plan]
+
+    def share_exchange(self, plan: Plan, moves: Plan) -> None:
+        """Have ``moves``, which moves the rows of a prepared plan, use the exchange of that plan."""
+        prepared: tuple[WeakKeyDictionary[Plan, Any], ...] = (self._halos, self._stages)
+        for made in prepared:
+            if plan in made:
+                made[moves] = made[plan]
+
+    def moving(self, plan: Plan) -> Plan:
+        """Return the plan that brings the rows of a plan with a halo, and sums nothing."""
+        if plan not in self._moves:
+            self._moves[plan] = moving_only(plan, edges=False)
+        self.share_exchange(plan, self._moves[plan])
+        return self._moves[plan]
+
+    def began(self) -> Any:
+        """Return a time stamp for `count`, or None where calls are not timed."""
+        return self.stream.stamp() if self.timed else None
+
+    def count(self, plan: Plan, format: RowFormat, began: Any) -> None:
+        """Meter a call: `halo` moves each distinct row once, a ring all rows, other transfers a row per remote edge."""
+        rows = plan.remote_edges if plan.lists is None else len(plan.lists.send_rows)
+        if isinstance(plan, halo_schedule.RingPlan):
+            rows = plan.sent
+        self.stream.meter.count(plan.local_edges, rows, format)
+        if began is not None:
+            self.stream.meter.later.append(self.stream.since(began))
+
+    def get(self, plan: Plan, src: Rows) -> Any:
+        """Return the arguments of a call with gets. Raises ValueError for rows that it cannot reach."""
+        unreached = np.flatnonzero((src.addresses == 0) & (src.counts > 0))
+        if len(unreached) and not self.has_gets:
+            raise ValueError(
+                f"get: rows of PE {unreached[0]} are not reachable by pointer from PE {self.rank}, "
+                "and NVSHMEM does not run"
+            )
+        if len(unreached) and plan not in self._stages:
+            raise ValueError("aggregate: a plan with gets must be prepared first (Backend.prepare)")
+        if self._channel_table is None:
+            self._channel_table = self.arrays.uploaded(np.array(self.channels, dtype=np.int32))
+        stage = int(self._stages[plan].addresses[self.rank]) if plan in self._stages else 0
+        return self.native.Get(
+            self.geometry.ps,
+            self.far_ps,
+            self.geometry.dist,
+            self.ablation.interleave,
+            int(src.addresses[self.rank]),
+            stage,
+            self.arrays.address(self._channel_table),
+            len(self.channels),
+        )
+
+    def native_rows(self, rows: Rows) -> Any:
+        """Return rows as native calls take them."""
+        return self.native.Rows(rows.addresses, rows.format.dim)

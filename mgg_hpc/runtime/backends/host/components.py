@@ -1,0 +1,151 @@
+"""Memory, time and collectives of the backends of CPUs, and their native module."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import InputError
+from ....plan.layout import CHUNK, SEGMENT, RowFormat
+from ... import mpi
+from ..arguments import Rows
+from ..base import Meter, Recording
+
+
+def load() -> Any:
+    """The native module, checked to agree with this package about struct sizes.
+
+    Raises InputError if it is not built, or was built from other sources.
+    """
+    try:
+        from .... import _host
+    except ImportError as error:
+        raise InputError(
+            f"the native module mgg_hpc._host does not load ({error}); install with `pip install .`"
+        ) from error
+    if _host.struct_sizes() != [CHUNK.itemsize, SEGMENT.itemsize]:
+        raise InputError(
+            "the native module mgg_hpc._host is of another version; install again with `pip install .`"
+        )
+    try:
+        _host.instruction_set()
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return _host
+
+
+def aligned_zeros(size: int) -> NDArray[np.uint8]:
+    """Return ``size`` zero bytes that start on a multiple of 64."""
+    whole = np.zeros(size + 64, dtype=np.uint8)
+    start = -whole.ctypes.data % 64
+    return whole[start : start + size]
+
+
+def padded(count: int, format: RowFormat) -> NDArray[Any]:
+    """Return uninitialised private rows [count, dim] in the layout in which kernels store rows."""
+    return (
+        aligned_zeros(count * format.row_bytes)
+        .view(format.dtype)
+        .reshape(count, format.stride)[:, : format.dim]
+    )
+
+
+class HostMemory:
+    """Private rows, and what places of symmetric rows have in common. Subclasses say where those live.
+
+    native: the module mgg_hpc._host. transport: the native transport of symmetric rows.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.native: Any = load()
+        self._ends: list[Callable[[], None]] = []
+
+    def symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
+        """Allocate symmetric rows, see Backend.rows. Collective."""
+        raise NotImplementedError
+
+    def publish(self, rows: Rows) -> None:
+        """See Backend.publish."""
+        raise NotImplementedError
+
+    @property
+    def transport_address(self) -> int:
+        """Address of the mgg::Transport (cuda/runtime/transport_host.h) that moves symmetric rows."""
+        raise NotImplementedError
+
+    def private(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
+        """Allocate private rows, see Backend.rows."""
+        buffer = aligned_zeros(int(counts[self.rank]) * format.row_bytes)
+        addresses = np.zeros(self.size, dtype=np.uint64)
+        addresses[self.rank] = buffer.ctypes.data
+        own = np.zeros(self.size, dtype=np.int64)
+        own[self.rank] = counts[self.rank]
+        return Rows(format, addresses, own, buffer, self.rank, False)
+
+    def reserve(self, nbytes: int, largest: int = 0) -> None:
+        """See Memory.reserve; there is nothing to do where memory is found as it is asked for."""
+
+    def reserved(self) -> int:
+        """See Memory.reserved."""
+        return 0
+
+    def free(self) -> None:
+        """See Memory.free."""
+
+    def padded(self, count: int, format: RowFormat) -> NDArray[Any]:
+        """See Memory.padded."""
+        return padded(count, format)
+
+    def release(self, rows: Rows) -> None:
+        """See Memory.release; subclasses free the memory."""
+        rows.addresses[:] = 0  # transports look rows up there
+
+    def on_close(self, end: Callable[[], None]) -> None:
+        """Have ``end`` called by `close`."""
+        self._ends.append(end)
+
+    def close(self) -> None:
+        """See Memory.close; subclasses free the memory. Arrays over symmetric rows must not be used afterwards."""
+        while self._ends:
+            self._ends.pop()()
+        self.native = None
+
+
+class HostStream:
+    """See Stream; calls return when they are done."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+
+    def finish(self) -> None:
+        """See Stream.finish."""
+
+    def stamp(self) -> float:
+        """See Stream.stamp."""
+        return time.perf_counter()
+
+    def since(self, stamp: float) -> Callable[[], float]:
+        """See Stream.since."""
+        taken = time.perf_counter() - stamp
+        return lambda: taken
+
+    def record(self, launch: Callable[[], None]) -> Recording:
+        """See Stream.record."""
+        raise RuntimeError("CPUs record nothing")
+
+
+class HostCollectives:
+    """See Collectives. comm: of all ranks, or None where one process simulates them."""
+
+    def __init__(self, rank: int, size: int, comm: Any = None) -> None:
+        self.rank, self.size, self._comm = rank, size, comm
+
+    def sum(self, values: NDArray[Any]) -> None:
+        """See Collectives.sum; in rank order."""
+        if self._comm is not None:
+            mpi.sum_in_rank_order(self._comm, values)
