@@ -22,8 +22,8 @@ from .workspace import row_format
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-class Options(TypedDict, total=False):
-    """What `open_graph` takes beside a path."""
+class OpenOptions(TypedDict, total=False):
+    """Keyword arguments of `open_graph`."""
 
     backend: str
     dtype: str
@@ -43,7 +43,7 @@ def open_graph(
     widest: int | None = None,
     comm: Any = None,
 ) -> DistGraph:
-    """This rank's part of a graph file, ready for layers; alone, the whole graph. Collective.
+    """Return this rank's part of a graph file, ready for layers; on one rank, the whole graph. Collective.
 
     backend: "auto", "serial", "shm", "shmem" or "cuda", as run.backend of a job. dtype: of rows; parameters of half
     ones are float32. threads: of this rank, torch's too. [default: OMP_NUM_THREADS, else its share of the cores]
@@ -52,7 +52,7 @@ def open_graph(
     memory cannot grow (OpenSHMEM) they have to be known. [default: it grows as layers ask] comm: of mpi4py.
     [default: all ranks] Raises InputError, the same on all ranks, for a file or options that will not do.
     """
-    options = Options(
+    options = OpenOptions(
         backend=backend, dtype=dtype, threads=threads, transfer=transfer, widest=widest, comm=comm
     )
     return _opened(Path(path), options)
@@ -66,9 +66,9 @@ def from_scipy(
     train: ArrayLike | None = None,
     val: ArrayLike | None = None,
     test: ArrayLike | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[OpenOptions],
 ) -> DistGraph:
-    """The graph of a SciPy sparse matrix [N, N], which each rank passes: row i lists the sources of i's in-edges.
+    """Return the graph of a SciPy sparse matrix [N, N] that each rank passes: row i lists the sources of i's in-edges.
 
     Its values are their weights, unless all are 1. x: [N, F], dense or sparse. y: integers [N], -1 where unlabelled,
     or 0 and 1 [N, C]. train, val, test: bool [N]. options: as `open_graph` takes them. Collective. Raises InputError
@@ -77,16 +77,16 @@ def from_scipy(
     return _taken(lambda: libraries.from_scipy(matrix, x, y, train=train, val=val, test=test), options)
 
 
-def from_pyg(data: Any, **options: Unpack[Options]) -> DistGraph:
-    """The graph of a torch_geometric Data, which each rank passes: edge_index, edge_weight, x, y, train_mask and so on.
+def from_pyg(data: Any, **options: Unpack[OpenOptions]) -> DistGraph:
+    """Return the graph of a torch_geometric Data that each rank passes: edge_index, edge_weight, x, y, train_mask etc.
 
     options: as `open_graph` takes them. Collective. Raises InputError for other objects.
     """
     return _taken(lambda: libraries.from_pyg(data), options)
 
 
-def from_dgl(graph: Any, **options: Unpack[Options]) -> DistGraph:
-    """The graph of a homogeneous DGLGraph, which each rank passes, with ndata feat, label, train_mask and so on.
+def from_dgl(graph: Any, **options: Unpack[OpenOptions]) -> DistGraph:
+    """Return the graph of a homogeneous DGLGraph, which each rank passes, with ndata feat, label, train_mask and so on.
 
     edata["weight"] are its weights. options: as `open_graph` takes them. Collective. Raises InputError for others.
     """
@@ -101,9 +101,11 @@ def from_networkx(
     train: ArrayLike | None = None,
     val: ArrayLike | None = None,
     test: ArrayLike | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[OpenOptions],
 ) -> DistGraph:
-    """A networkx graph, which each rank passes. Rows are in the order of graph.nodes, those of x, y and the masks too.
+    """Return the graph of a networkx graph that each rank passes.
+
+    Rows are in the order of graph.nodes, those of x, y and the masks too.
 
     The edge attribute "weight" counts where all edges have it. x, y, train, val, test and options: as `from_scipy`
     takes them. Collective. Raises InputError for other objects.
@@ -111,14 +113,14 @@ def from_networkx(
     return _taken(lambda: libraries.from_networkx(graph, x, y, train=train, val=val, test=test), options)
 
 
-def _taken(take: Callable[[], Graph], options: Options) -> DistGraph:
+def _taken(take: Callable[[], Graph], options: OpenOptions) -> DistGraph:
     """Open the graph of an object that each rank has. Collective: an object that one rank refuses is refused on all."""
     with mpi.agree(options.get("comm") or mpi.world()):
         graph = take()
     return _opened(graph, options)
 
 
-def _opened(source: Path | Graph, options: Options) -> DistGraph:
+def _opened(source: Path | Graph, options: OpenOptions) -> DistGraph:
     """Open a graph file, or a graph that each rank has in memory. Collective."""
     comm = options.get("comm") or mpi.world()
     dtype, widest = options.get("dtype", "float32"), options.get("widest") or 0

@@ -13,7 +13,7 @@ Weight = NDArray[np.float32] | None
 def with_self_loops(
     first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer], weight: Weight
 ) -> tuple[NDArray[np.int64], NDArray[np.integer], Weight]:
-    """A row's missing self loop is added behind its other edges, with weight 1; existing ones stay as they are.
+    """Add each row's missing self loop behind its other edges, with weight 1; existing ones stay as they are.
 
     What GCN sums (Kipf and Welling, ICLR 2017), as PyG's ``add_remaining_self_loops`` has it. indptr int64 [n + 1],
     indices [E], weight float32 [E] or None: in-edge CSR of rows first_row .. first_row + n - 1.
@@ -33,7 +33,7 @@ def with_self_loops(
 def with_one_self_loop(
     first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer]
 ) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
-    """Each row has one self loop, behind its other edges: those that it had are removed, and one is added.
+    """Replace the self loops of each row by one behind its other edges.
 
     What GAT attends to (Velickovic et al., ICLR 2018), as PyG's GATConv has it. Arrays as in `with_self_loops`.
     """
@@ -46,7 +46,7 @@ def with_one_self_loop(
 
 
 def in_degree(indptr: NDArray[np.int64], weight: Weight) -> NDArray[np.float64]:
-    """float64 [n]: the sum of the weights of each row's in-edges (1 each where there are no weights)."""
+    """Return the sum of the weights of each row's in-edges (1 each without weights), float64 [n]."""
     if weight is None:
         return np.diff(indptr).astype(np.float64)
     destination = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
@@ -54,12 +54,12 @@ def in_degree(indptr: NDArray[np.int64], weight: Weight) -> NDArray[np.float64]:
 
 
 def inverse(degree: NDArray[np.float64]) -> NDArray[np.float64]:
-    """1 / degree, and 1 where the degree is 0: the mean of nothing is 0 / 1."""
+    """Return 1 / degree, and 1 where the degree is 0: the mean of no rows is 0 / 1."""
     return 1.0 / np.where(degree > 0, degree, 1.0)
 
 
 def inverse_square_root(degree: NDArray[np.float64]) -> NDArray[np.float64]:
-    """degree^-1/2, and 0 where the degree is 0 (or negative, with negative weights), as PyG defines it."""
+    """Return degree^-1/2, and 0 where the degree is 0 (or negative, with negative weights), as PyG defines it."""
     result = np.zeros_like(degree)
     np.divide(1.0, np.sqrt(degree, where=degree > 0, out=np.ones_like(degree)), out=result, where=degree > 0)
     return result

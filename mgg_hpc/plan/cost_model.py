@@ -14,18 +14,18 @@ WORTH = 0.1  # of the time for remote rows: what a choice for each layer must sa
 
 @dataclass(frozen=True)
 class RowCost:
-    """Seconds that a row takes beyond one of this rank's own: ``row`` each, and ``byte`` for each of its bytes."""
+    """Seconds that a remote row takes beyond a local one: ``row`` each, and ``byte`` for each of its bytes."""
 
     row: float
     byte: float
 
     def of(self, rows: int, row_bytes: int) -> float:
-        """Seconds of ``rows`` rows of ``row_bytes`` bytes."""
+        """Return the seconds of ``rows`` rows of ``row_bytes`` bytes."""
         return rows * (self.row + self.byte * row_bytes)
 
 
 def cold_reads(uses: NDArray[np.integer], held: int) -> int:
-    """How many reads no cache answers that holds the ``held`` most used rows: each of these once, the others always.
+    """Return the number of reads that miss a cache of the ``held`` most used rows: one of each, all of the others.
 
     uses: [H], how many edges take each remote row.
     """
@@ -39,7 +39,7 @@ def cold_reads(uses: NDArray[np.integer], held: int) -> int:
 def seconds(
     costs: Mapping[str, RowCost], uses: NDArray[np.integer], cache_bytes: int, row_bytes: Sequence[int]
 ) -> dict[str, list[float]]:
-    """Seconds for each transfer in ``costs`` to bring the rows of an aggregation, for each of these sizes (0: none).
+    """Return the seconds in which each transfer of ``costs`` brings an aggregation's rows, for each size (0: none).
 
     get moves a row for each remote edge; direct too, but costs are those of rows that no cache holds, and graphs
     have rows that many edges take. A halo moves each distinct remote row once. uses: [H], edges of each of those.
@@ -58,12 +58,12 @@ def seconds(
 
 
 def choose(estimates: Mapping[str, float]) -> str:
-    """The cheapest; between equals the one that needs least: direct, then get."""
+    """Return the cheapest transfer; among equals the one that needs least: direct, then get."""
     return min(TRANSFERS, key=lambda name: estimates.get(name, float("inf")))
 
 
 def choose_each(estimates: Mapping[str, Sequence[float]]) -> list[str]:
-    """The transfer of each layer, from the seconds that each layer takes by each transfer.
+    """Return the transfer of each layer, from the seconds that each layer takes by each transfer.
 
     One for all, unless a choice for each saves more than a tenth: two ways take two kinds of memory, and costs are
     measured in milliseconds.

@@ -28,7 +28,7 @@ MOST_BLOCKS = 2**31 - 1  # of a grid
 
 @dataclass(frozen=True)
 class Limits:
-    """What a GPU holds, as its runtime says: bytes of shared memory, threads, blocks.
+    """Limits of a GPU, as its runtime reports them: bytes of shared memory, threads, CUDA blocks.
 
     shared_reserved: bytes that CUDA takes of each block.
     """
@@ -66,7 +66,7 @@ class Launch:
 
 
 def shape(format: RowFormat) -> tuple[int, int]:
-    """(lanes, packs) of a worker for rows of this format: lanes for a whole row, up to two packs each.
+    """Return (lanes, packs) of a worker for rows of this format: lanes for a whole row, up to two packs each.
 
     Four packs a lane would take 200 registers a thread: wider rows are walked in passes.
     """
@@ -75,12 +75,12 @@ def shape(format: RowFormat) -> tuple[int, int]:
 
 
 def ring_bytes(threads: int, packs: int) -> int:
-    """Shared memory of a block of the direct kernel: the ring, and barriers for workers of four lanes."""
+    """Return the shared bytes of a CUDA block of the direct kernel: the ring, and barriers for workers of four lanes."""
     return threads * packs * RING_ROWS * PACK + threads // 4 * RING_ROWS * 8
 
 
 def part_edges(ps: int, dist: int) -> int:
-    """Edges that one warp works through (WPW over D): a destination of more is shared by several workers."""
+    """Return the edges that one warp sums (WPW over D): a destination of more is shared by several workers."""
     return 2 * ps * dist
 
 
@@ -93,14 +93,14 @@ MOST_STAGES = 32  # cuda/gpu/arguments.h
 
 
 def stage_bytes(threads: int, lanes: int, packs: int, rows: int, dist: int) -> int:
-    """Shared memory of a block of the get kernel: dist stages of ``rows`` rows, a barrier each, and a word."""
+    """Return the shared bytes of a CUDA block of the get kernel: dist stages of ``rows`` rows, their barriers, a word."""
     return threads // lanes * dist * (rows * lanes * packs * PACK + 8) + 16
 
 
 def direct(
     local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
 ) -> Launch:
-    """The launch for so many local and remote partitions of at most ``ps`` edges.
+    """Return the launch of the direct kernel for these numbers of partitions of at most ``ps`` edges.
 
     Raises InputError where a block is more than the GPU can hold, and names both numbers.
     """
@@ -123,7 +123,7 @@ def get(
     limits: Limits,
     level: str = "warp",
 ) -> Launch:
-    """The same for the transfer `get`: ``ps`` rows a stage, of those that pointers reach, and ``dist`` stages.
+    """Return the launch of the transfer `get`: ``dist`` stages of ``ps`` rows each, of those that pointers reach.
 
     level: who gets a row, a key of LEVELS; whole blocks have 256 threads. Raises InputError where a block is more than
     the GPU can hold.
@@ -144,7 +144,7 @@ def get(
 
 
 def fitting_ps(format: RowFormat, *, most: int, dist: int, wpb: int, limits: Limits) -> int:
-    """The default of ps for rows up to this wide: `get` has room for two blocks a multiprocessor, or for one row."""
+    """Return the default of ps for rows of this format: with it `get` fits two CUDA blocks on a multiprocessor."""
     lanes, packs = shape(format)
     room, slot = limits.shared_per_multiprocessor // 2 - limits.shared_reserved - 16, lanes * packs * PACK
     return int(min(most, max(1, (room // (wpb * LANES // lanes * dist) - 8) // slot)))
@@ -153,7 +153,7 @@ def fitting_ps(format: RowFormat, *, most: int, dist: int, wpb: int, limits: Lim
 def halo(
     local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
 ) -> Launch:
-    """The same for the transfer `halo`, whose blocks must all be resident: the caller cuts ``blocks`` to those."""
+    """Return the launch of the transfer `halo`; the caller cuts ``blocks`` to those that are resident at once."""
     threads = _threads(ps, dist, wpb, limits)
     return _launch(local, remote, format, shape(format), (ps, dist), threads, 0, limits)
 

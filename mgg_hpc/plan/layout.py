@@ -48,7 +48,7 @@ class RowFormat:
 
     @property
     def stride(self) -> int:
-        """Values from one row to the next."""
+        """Number of values from one row to the next."""
         size = self.dtype.itemsize
         return -(-self.dim * size // ROW_ALIGNMENT) * ROW_ALIGNMENT // size
 

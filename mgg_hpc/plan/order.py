@@ -26,7 +26,7 @@ Permutation = NDArray[np.int64]
 
 
 def permutation(graph: Graph, method: str) -> Permutation:
-    """The order of a graph's rows by one of METHODS, int64 [N], new -> old.
+    """Return the order of a graph's rows by one of METHODS, int64 [N], new -> old.
 
     It depends on the graph's rows as they are numbered: undo an earlier renumbering first. Raises InputError if
     the graph is too large for the method, ValueError for another method.
@@ -51,12 +51,12 @@ def permutation(graph: Graph, method: str) -> Permutation:
 
 
 def by_degree(indptr: NDArray[np.int64]) -> Permutation:
-    """Rows by descending in-degree; rows of one degree keep their order. ``indptr`` int64 [N+1]."""
+    """Return rows by descending in-degree; rows of one degree keep their order. ``indptr`` int64 [N+1]."""
     return np.argsort(-np.diff(indptr), kind="stable").astype(np.int64, copy=False)
 
 
 def reverse_cuthill_mckee(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Permutation:
-    """Rows in reversed breadth-first order, by ascending degree, of a symmetric pattern.
+    """Return rows in reversed breadth-first order, by ascending degree, of a symmetric pattern.
 
     Cuthill and McKee, "Reducing the bandwidth of sparse symmetric matrices", ACM 1969, reversed as George (1971)
     found better; SciPy's implementation. ``indptr`` int64 [N+1], ``indices`` int32 [E].
@@ -69,7 +69,7 @@ def reverse_cuthill_mckee(indptr: NDArray[np.int64], indices: NDArray[np.int32])
 
 
 def community(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Permutation:
-    """Communities of a symmetric pattern together; nodes that belong to none by degree, in STRIPES.
+    """Return an order that keeps communities of a symmetric pattern together; other nodes by degree, in STRIPES.
 
     Communities and the order within them are Rabbit order's (Arai et al., IPDPS 2016). It does little
     for a node most of whose edges leave its community, and a graph may consist of such nodes; they are better
@@ -108,7 +108,7 @@ def community(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Permutat
 def symmetric_pattern(
     indptr: NDArray[np.int64], indices: NDArray[np.integer]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The pattern with each edge's reverse added, as sorted CSR: int64 [N+1], int32 [E']; no edge twice."""
+    """Return the pattern with each edge's reverse added, as sorted CSR: int64 [N+1], int32 [E']; no edge twice."""
     pattern = _pattern(indptr, indices)
     both = (pattern + pattern.T).tocsr()
     both.sort_indices()
@@ -116,21 +116,21 @@ def symmetric_pattern(
 
 
 def inverse(order: Permutation) -> Permutation:
-    """Old -> new of new -> old, or the other way round: int64 [N]."""
+    """Return the inverse of a permutation, int64 [N]: old -> new of new -> old."""
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     return place
 
 
 def original_structure(graph: Graph) -> Graph:
-    """A graph's edges alone, under the user's ids and sorted: the same ones, however its rows were numbered."""
+    """Return a graph's edges under the user's ids, sorted: the same for any numbering of its rows."""
     bare = Graph(graph.name, graph.indptr, graph.indices, directed=graph.directed)
     ids = np.arange(graph.nodes) if graph.permutation is None else graph.permutation
     return renumbered(bare, inverse(ids))
 
 
 def renumbered(graph: Graph, order: Permutation) -> Graph:
-    """The same graph with old row order[i] as row i, and sources ascending in each row.
+    """Return the same graph with old row order[i] as row i, and sources ascending in each row.
 
     ``order`` int64 [N] is a permutation. The result's ``permutation`` gives the user's ids, those that ``graph``
     gives; there is none where these are the row numbers. Edges listed twice keep their order.
@@ -183,7 +183,7 @@ def locality(indptr: NDArray[np.int64], indices: NDArray[np.integer]) -> Localit
 def _renumbered_edges(
     graph: Graph, order: Permutation
 ) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None]:
-    """New CSR, a run of rows at a time, so that what sorting takes stays small beside the graph."""
+    """Return the renumbered CSR, made a run of rows at a time, so that sorting needs little memory."""
     nodes = graph.nodes
     indptr = prefix_sum(np.diff(graph.indptr)[order])
     indices = np.empty_like(graph.indices)
@@ -203,26 +203,26 @@ def _renumbered_edges(
 
 
 def _entries(indptr: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the entries of some rows lie in a CSR, row after row."""
+    """Return the positions of the entries of some rows in a CSR, row after row."""
     counts = np.diff(indptr)[rows]
     offsets = prefix_sum(counts)
     return np.repeat(indptr[rows] - offsets[:-1], counts) + np.arange(offsets[-1])
 
 
 def _rows_of(indptr: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
-    """The row of each entry of rows first .. last-1."""
+    """Return the row of each entry of rows first .. last-1."""
     return np.repeat(np.arange(first, last), np.diff(indptr[first : last + 1]))
 
 
 def _runs(indptr: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Runs of rows [first, last) of about BLOCK_EDGES entries, or a single row of more."""
+    """Yield runs of rows [first, last) of about BLOCK_EDGES entries, or a single row of more."""
     cuts = np.searchsorted(indptr, np.arange(0, int(indptr[-1]), BLOCK_EDGES), side="right") - 1
     bounds = np.unique([0, *cuts.tolist(), len(indptr) - 1]).tolist()
     return list(itertools.pairwise(bounds))
 
 
 def _pattern(indptr: NDArray[np.int64], indices: NDArray[np.integer]) -> Any:
-    """A CSR pattern as SciPy's matrix of small ones."""
+    """Return a CSR pattern as a SciPy matrix of int8 ones."""
     from scipy.sparse import csr_matrix
 
     nodes = len(indptr) - 1

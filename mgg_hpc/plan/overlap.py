@@ -18,13 +18,13 @@ from .workload import Plan
 
 
 def hidden_share(sums: float, transfer: float, both: float) -> float:
-    """See above; of times in any unit, beyond 0 .. 1 where measurements are. Not a number where a part takes none."""
+    """Return the hidden share of these times, in any unit: outside 0 .. 1 with noise, NaN where a part takes no time."""
     shorter = min(sums, transfer)
     return (sums + transfer - both) / shorter if shorter > 0 else float("nan")
 
 
 def moving_only(plan: Plan, *, edges: bool) -> Plan:
-    """The plan without what it sums: no edges at all (its halo still comes), or the remote ones only.
+    """Return the plan of the transfer alone: without any edges (its halo still comes), or with the remote ones only.
 
     Destinations that have none left are left out too: nothing is written for them.
     """
@@ -40,7 +40,7 @@ def moving_only(plan: Plan, *, edges: bool) -> Plan:
 
 
 def held_here(plan: Plan) -> tuple[Plan, int]:
-    """The same sums over rows that this rank holds all by itself, and how many those are.
+    """Return the same sums over rows that this rank holds itself, and the number of those rows.
 
     Its own come first; behind them lie, in the same place for all of them, the rows of each owner that is read, or the
     staging that a halo arrives in.

@@ -12,7 +12,7 @@ import numpy as np
 
 
 def edge_balanced(indptr: np.ndarray, parts: int) -> np.ndarray:
-    """Row bounds int64 [parts+1] of ``parts`` ranges of rows with nearly the same number of edges.
+    """Return row bounds int64 [parts+1] of ``parts`` ranges of rows with nearly the same number of edges.
 
     ``indptr`` int64 [N+1] are CSR offsets. A split misses its k E / P by half the largest degree at most, so
     a range has at most one largest degree more or fewer edges than E / P. Where rows without edges leave a
@@ -35,7 +35,7 @@ def edge_balanced(indptr: np.ndarray, parts: int) -> np.ndarray:
 
 
 def _nearest_offset(indptr: np.ndarray, last: int, numerator: int, parts: int) -> int:
-    """The offset in indptr[last:] that is nearest to numerator / parts, the lower of two."""
+    """Return the offset in indptr[last:] that is nearest to numerator / parts, the lower of two."""
     at = last + int(np.searchsorted(indptr[last:], -(-numerator // parts), side="left"))
     above = int(indptr[at])
     below = int(indptr[max(at - 1, last)])
@@ -43,11 +43,11 @@ def _nearest_offset(indptr: np.ndarray, last: int, numerator: int, parts: int) -
 
 
 def owner_of(bounds: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """The rank that owns each row: int64 of the shape of ``ids``, whose values are in 0 .. bounds[-1] - 1."""
+    """Return the rank that owns each row: int64 of the shape of ``ids``, whose values are in 0 .. bounds[-1] - 1."""
     # The last bound that is not above the id belongs to the one range that is not empty there.
     return np.searchsorted(bounds, ids, side="right").astype(np.int64) - 1
 
 
 def edge_counts(indptr: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Edges of each range, int64 [parts]."""
+    """Return the number of edges of each range, int64 [parts]."""
     return np.diff(indptr[bounds])

@@ -256,7 +256,7 @@ def rectangular(rank: int, indptr: NDArray[np.int64], indices: NDArray[np.int32]
 
 @dataclass
 class _Parts:
-    """A rank's edges by the rank that owns their source, in pieces: for each of them, arrays in the order of rows.
+    """A rank's edges by the owner of their source, in pieces: for each owner, arrays in the order of rows.
 
     offsets: int32, the sources' rows within their owner. edges: int64, places in the CSR, where they were asked for.
     destinations, counts: int32, the rows that have edges from there, and how many.
@@ -275,7 +275,7 @@ def _split_by_owner(
     indices: NDArray[np.integer],
     keep_edges: bool,
 ) -> _Parts:
-    """A block of rows at a time, so that nothing as large as the edges is made but the result."""
+    """Split edges a run of rows at a time, so that only the result is as large as the edges."""
     ranks, rows = len(bounds) - 1, len(indptr) - 1
     parts = _Parts(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
     low = 0

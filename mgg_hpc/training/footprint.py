@@ -27,7 +27,8 @@ from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.sparse import SparseFeatures
 from ..plan.layout import RowFormat
 from ..runtime.backends.arguments import Geometry, Options, Rows
-from ..runtime.backends.host.serial import SerialBackend, World
+from ..runtime.backends.host.serial import SerialBackend
+from ..runtime.backends.simulated import World
 from . import metrics
 from .job import Job
 from .trainer import Trainer

@@ -55,7 +55,7 @@ class Job:
 
     @property
     def select(self) -> str:
-        """Whose weights are kept: "best" or "last", which is all that there is without validation rows."""
+        """Weights that are kept: "best" or "last", always "last" without validation rows."""
         return self.settings.train.select if self.labels.totals["val"] else "last"
 
     @property
@@ -65,11 +65,11 @@ class Job:
 
     @property
     def input(self) -> Input:
-        """What the model is given: features, or learned rows in the type of all rows."""
+        """Input of the model: features, or learned rows in the type of all rows."""
         return self.x if self.learned is None else self.learned.to(self.dtype)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """All that is trained, by name, not copied; learned rows are this rank's."""
+        """Return all that is trained, by name, not copied; learned rows are this rank's."""
         rows = {} if self.learned is None else {checkpoint.LEARNED: self.learned}
         return self.model.state_dict() | rows
 
@@ -85,7 +85,7 @@ class Job:
         return self.settings.run.cuda_graphs and self.backend.capabilities.records and not on_host
 
     def graph(self) -> GraphHandle:
-        """The handle that layers aggregate over; allocates symmetric memory. Collective."""
+        """Make the handle that layers aggregate over; allocates symmetric memory. Collective."""
         counts = self.part.bounds[1:] - self.part.bounds[:-1]
         return GraphHandle(
             self.backend,
@@ -235,7 +235,7 @@ def _fit_to(part: Part, fitted: checkpoint.Fitted) -> None:
 
 
 def _recomputed(settings: Settings) -> frozenset[int]:
-    """The layers of train.recompute, from 1 on. Raises InputError for one that the model has not."""
+    """Return the layers of train.recompute, from 1 on. Raises InputError for one that the model has not."""
     asked, layers = settings.train.recompute, settings.model.layers
     if asked == "all":
         return frozenset(range(1, layers + 1))
@@ -254,7 +254,7 @@ def watchdog(settings: Settings, comm: Any, backend: Backend) -> Watchdog:
 
 
 def stay_on_host(settings: Settings, comm: Any, part: Part, backend: Backend, model: GNN, plans: int) -> bool:
-    """Whether dense features stay in the host's memory because they do not fit on some rank's GPU. Collective.
+    """Return whether dense features stay in the host's memory because some rank's GPU has no room. Collective.
 
     plans: bytes of the plans, which go to the GPU too. Raises InputError, the same on all ranks, where the node has no
     room for them either.
@@ -285,7 +285,7 @@ def stay_on_host(settings: Settings, comm: Any, part: Part, backend: Backend, mo
 
 
 def _model(settings: Settings, part: Part, dtype: torch.dtype) -> GNN:
-    """With weights drawn in their own type: float64 keeps all digits."""
+    """Make the model, with weights drawn in their own type: float64 keeps all digits."""
     model = GNN(settings.model, part.features, part.classes, Draws(settings.train.seed), dtype)
     model.to(accumulator(dtype)).reset_parameters()
     model.recompute = _recomputed(settings)

@@ -44,7 +44,7 @@ def _close_all() -> None:
 
 
 class DistGraph(GraphHandle):
-    """This rank's part of a graph, which layers take beside the rows that they work on.
+    """This rank's part of a graph, which layers take beside their rows.
 
     Collective to make, to close, and wherever a method says so: all ranks then do the same in the same order.
 
@@ -90,7 +90,7 @@ class DistGraph(GraphHandle):
             self.close()
 
     def close(self) -> None:
-        """Give back what ranks share. Collective; the end of the program does it too."""
+        """Free what ranks share. Collective; the end of the program does it too."""
         if not self._closed:
             self._closed = True
             opened.remove(self)
@@ -112,7 +112,7 @@ class DistGraph(GraphHandle):
 
     @property
     def num_features(self) -> int:
-        """Columns of x; 0 without features."""
+        """Number of columns of x; 0 without features."""
         return self._part.features
 
     @property
@@ -137,7 +137,7 @@ class DistGraph(GraphHandle):
         return planned(self.comm, matrix, [self._transfer], rounds)[0]
 
     def edge_index(self, kind: str = "edges") -> Tensor:
-        """The edges that end at this rank's rows, int64 [2, E]: rows of `extend`'s result, and rows of this rank.
+        """Return the edges to this rank's rows, int64 [2, E]: rows of `extend`'s result, and rows of this rank.
 
         With them a layer of another library takes (extend(x, graph), x) as its sources and destinations. kind: as in
         `Adjacency`; of "gcn" these are the edges alone, without its weights. Collective at the first call.
@@ -147,7 +147,7 @@ class DistGraph(GraphHandle):
         return self._edge_index[kind]
 
     def _listed(self, kind: str) -> Tensor:
-        """`edge_index` at its first call."""
+        """Compute `edge_index` of a kind."""
         edges, first = self._part.slice, int(self._part.bounds[self.rank])
         indptr, indices = weighted_edges(kind, first, edges.indptr, edges.indices, edges.weight)[:2]
         bounds, low = prefix_sum(self.counts), int(prefix_sum(self.counts)[self.rank])
@@ -158,12 +158,12 @@ class DistGraph(GraphHandle):
         return torch.from_numpy(np.stack([source, destination]).astype(np.int64)).to(self.device)
 
     def edge_weight(self) -> Tensor | None:
-        """The weights of `edge_index`'s edges, float32 [E]; None where the graph has none."""
+        """Return the weights of `edge_index`'s edges, float32 [E]; None where the graph has none."""
         weight = self._part.slice.weight
         return None if weight is None else torch.from_numpy(weight).to(self.device)
 
     def loss(self, out: Tensor, fn: Callable[..., Tensor], split: str = "train") -> Tensor:
-        """The mean of a loss over the labels of a split on all ranks, a scalar. Collective.
+        """Return the mean of a loss over the labels of a split on all ranks, a scalar. Collective.
 
         out: [n, ...], this rank's rows. fn: called with rows of ``out``, their labels and reduction="sum", as
         torch.nn.functional's are; not called on a rank that has no such rows. The value is the mean itself, the same
@@ -185,7 +185,7 @@ class DistGraph(GraphHandle):
 
     @torch.no_grad()
     def accuracy(self, out: Tensor, split: str = "val") -> float:
-        """The share of a split's labels on all ranks that ``out`` [n, C] predicts. Collective.
+        """Return the share of a split's labels on all ranks that ``out`` [n, C] predicts. Collective.
 
         The class of a row is its largest output; with labels [n, C] a class is predicted where its output is positive.
         Raises InputError where no rank has such rows, or the labels have more classes than ``out``.
@@ -198,7 +198,7 @@ class DistGraph(GraphHandle):
         return float(total[0] / total[1])
 
     def gather(self, rows: Tensor, *, everywhere: bool = False) -> Tensor | None:
-        """All ranks' rows [n, ...] as one tensor [N, ...] in the host's memory, in the user's numbering. Collective.
+        """Return all ranks' rows [n, ...] as one tensor [N, ...] on the host, in the user's numbering. Collective.
 
         On rank 0, and None on the others; everywhere: on all of them.
         """
@@ -215,7 +215,7 @@ class DistGraph(GraphHandle):
         return whole
 
     def _gathered(self, mine: Any, row_bytes: int, everywhere: bool) -> Any:
-        """Bytes of all ranks' rows in the order of ranks, where they are wanted; else None."""
+        """Return the bytes of all ranks' rows in the order of ranks, where they are wanted; else None."""
         from mpi4py import MPI
 
         wanted = everywhere or self.rank == 0
@@ -232,7 +232,7 @@ class DistGraph(GraphHandle):
         return every
 
     def _labelled(self, out: Tensor, split: str, where: str, at_least: int = 0) -> tuple[Tensor, Tensor]:
-        """This rank's rows of ``out`` in a split that have labels, at least float32, and their labels.
+        """Return this rank's labelled rows of ``out`` in a split, at least float32, and their labels.
 
         at_least: as many classes fit, however few columns ``out`` has. Raises InputError for what does not fit.
         """
@@ -270,7 +270,7 @@ class DistGraph(GraphHandle):
         return out.index_select(0, chosen).to(accumulator(out.dtype)), labels
 
     def _sums(self, value: Tensor, count: int, split: str) -> Tensor:
-        """Both summed over all ranks, [2]. Collective. Raises InputError where nothing was counted."""
+        """Return a value and a count, summed over all ranks, [2]. Collective. Raises InputError for a count of 0."""
         wide = torch.float64
         both = torch.stack([value.detach().to(wide), torch.full_like(value, count, dtype=wide)])
         self.backend.collectives.sum(as_array(both))
@@ -283,7 +283,7 @@ class DistGraph(GraphHandle):
 
 
 def _reached_by(comm: Any, backend: Backend, asked: str) -> str:
-    """The transfer of remote rows. Raises InputError, the same on all ranks, for one that cannot be."""
+    """Return the transfer of remote rows. Raises InputError, the same on all ranks, for one that is impossible."""
     with mpi.agree(comm):
         if asked not in TRANSFERS:
             raise InputError(f"transfer: {asked!r} is none of {', '.join(TRANSFERS)}")
@@ -296,7 +296,7 @@ def _reached_by(comm: Any, backend: Backend, asked: str) -> str:
 
 
 def _features(comm: Any, part: Part, backend: Backend, dtype: torch.dtype) -> Input | None:
-    """This rank's, where there are any. Raises InputError, the same on all ranks, where the file is damaged."""
+    """Return this rank's features, or None. Raises InputError, the same on all ranks, for a damaged file."""
     with mpi.agree(comm):
         return input_features(part, backend, dtype, "none") if part.features else None
 

@@ -37,13 +37,13 @@ _made: WeakKeyDictionary[Plan, _Extension] = WeakKeyDictionary()
 
 
 def halo_ids(plan: Plan, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The distinct remote rows that a plan sums, as global numbers, ascending: int64 [H]."""
+    """Return the distinct remote rows that a plan sums, as global numbers, ascending: int64 [H]."""
     owner = np.repeat(np.arange(len(bounds) - 1), np.diff(plan.halo_bounds))
     return plan.halo + bounds[owner]
 
 
 def _extension(graph: GraphHandle, adjacency: Adjacency) -> _Extension:
-    """The plans that extend rows by the halo of an adjacency; by its transfer. Collective at the first call."""
+    """Return the plans that extend rows by the halo of an adjacency. Collective at the first call."""
     of = adjacency.forward
     if of not in _made:
         _made[of] = _planned(graph, of)
@@ -89,7 +89,7 @@ class _Extend(autograd.Function):
 
 
 def extend(x: Tensor, graph: GraphHandle, adjacency: Adjacency | None = None) -> Tensor:
-    """This rank's rows x [n, F], and below them each remote row that its edges need, once: [n + H, F].
+    """Return this rank's rows x [n, F], and below them each remote row that its edges need, once: [n + H, F].
 
     Remote rows come in the order of their numbers in the graph's file; `DistGraph.edge_index` counts them so. x is of
     the graph's dtype. adjacency: whose halo, and by whose transfer. [default: that of the graph's edges] Collective,

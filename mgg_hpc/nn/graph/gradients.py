@@ -51,7 +51,7 @@ def allreduce_gradients(model: torch.nn.Module, graph: DistGraph | None = None) 
 
 
 def _assign(parameter: Tensor, total: Tensor, holders: Tensor) -> None:
-    """The sum as a parameter's gradient, if any rank has one; one that is here is written in place."""
+    """Store a sum as a parameter's gradient, in place where it has one, if any rank has a gradient."""
     if parameter.grad is None:
         if holders == 0:
             return
@@ -60,7 +60,7 @@ def _assign(parameter: Tensor, total: Tensor, holders: Tensor) -> None:
 
 
 def _check_alike(model: torch.nn.Module, graph: DistGraph) -> None:
-    """Raises InputError, the same on all ranks, where parameters differ, or buffers that are saved with them."""
+    """Raise InputError, the same on all ranks, where parameters differ, or buffers that are saved with them."""
     parameters = {name for name, _ in model.named_parameters()}
     tensors = {name: each for name, each in model.state_dict().items() if isinstance(each, Tensor)}
     mine = [(name, tuple(each.shape), _digest(each)) for name, each in tensors.items()]

@@ -167,7 +167,7 @@ class GraphHandle:
         return int(self.counts[self.rank])
 
     def restart(self) -> None:
-        """Begin with the same buffer each time: before a pass, all ranks' reads of the last one having ended."""
+        """Begin a pass with the first buffer. All ranks' reads of the last pass must have ended."""
         self._turn = 0
 
     def exchange(self, dim: int, counts: NDArray[np.int64] | None = None) -> tuple[Rows, Tensor]:
@@ -183,8 +183,9 @@ class GraphHandle:
         return rows, as_tensor(rows.local)
 
     def offer(self, x: Tensor) -> Rows:
-        """Rows with the values of x [n, dim], to be summed at once; x itself where only this rank reads it, and it lies
-        as kernels read rows. Collective as `exchange` is.
+        """Return rows with the values of x [n, dim], to be summed at once. Collective as `exchange` is.
+
+        They are x itself where only this rank reads it and it has the layout of kernels' rows.
         """
         format, own = row_format(x.shape[1], self.dtype), len(self._buffers) == 1
         laid_out = x.stride() == (format.stride, 1) and x.data_ptr() % 16 == 0 and x.dtype == self.dtype
@@ -248,7 +249,7 @@ class GraphHandle:
         bias: Tensor | None = None,
         relu: bool = False,
     ) -> Tensor:
-        """scale * (A' rows) + bias through ReLU, [n, dim]: fetching and summing in one. Collective.
+        """Return scale * (A' rows) + bias, after ReLU if asked for, [n, dim]: fetch and sum in one kernel. Collective.
 
         scale: [n], of the sums. backward: sum over the transposed matrix.
         """

@@ -71,14 +71,14 @@ class Part:
             self.file = None
 
     def take_edges(self) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None]:
-        """(indptr, indices, weight) of the slice, which lets go of them: plans replace them."""
+        """Return (indptr, indices, weight) of the slice and remove them from it: plans replace them."""
         taken = self.slice.indptr, self.slice.indices, self.slice.weight
         nothing = np.zeros(0, dtype=np.int64)
         self.slice = replace(self.slice, indptr=nothing, indices=nothing, weight=None)
         return taken
 
     def take_features(self) -> NDArray[Any] | SparseRows | None:
-        """The slice's features, which it lets go of: the model's input replaces them."""
+        """Return the slice's features and remove them from it: the model's input replaces them."""
         taken = self.slice.x
         self.slice = replace(self.slice, x=None)
         return taken

@@ -22,13 +22,13 @@ from .handle import Adjacency, Unplanned, buffer_bytes, signal_bytes
 
 @dataclass(frozen=True)
 class Choice:
-    """transfers: one for each layer. why: in words."""
+    """The transfer of each layer. why: the reason, for reports."""
 
     transfers: tuple[str, ...]
     why: str
 
     def __str__(self) -> str:
-        """The one of all layers, or one after another."""
+        """Return the transfer of all layers, or one for each, separated by commas."""
         return ", ".join(dict.fromkeys(self.transfers) if len(set(self.transfers)) == 1 else self.transfers)
 
 
@@ -113,7 +113,7 @@ def planned(
 ) -> list[Adjacency]:
     """Return the adjacency of each layer, whose plans reach remote rows by "direct", "get" or "halo". Collective.
 
-    Layers of one transfer share plans. rounds: of a halo (`Backend.halo_rounds`).
+    Layers of one transfer share plans. rounds: of a halo (`Capabilities.halo_rounds`).
     """
     made = {transfer: _planned(comm, matrix, transfer, rounds) for transfer in dict.fromkeys(transfers)}
     return [made[transfer] for transfer in transfers]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def everybody(rank: int, peer: int) -> bool:
-    """All ranks reach each other's memory."""
+    """Return True: all ranks reach each other's memory."""
     return True
 
 
@@ -27,15 +27,15 @@ class Peers(Protocol):
     gets: bool
 
     def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
-        """This rank's ``number``-th allocation is at this address. Where this rank finds all of them, [P]; or 0."""
+        """Enter the address of this rank's ``number``-th allocation. Return where it finds all ranks', [P]; or 0."""
 
     def barrier(self, stream: int) -> None:
-        """On a stream: ends once all ranks have got there."""
+        """Launch a barrier of all ranks on a stream."""
 
 
 @dataclass
 class Allocation:
-    """Symmetric memory, ``nbytes`` on each rank. addresses: uint64 [P, P]; a row is what a rank sees of all ranks'."""
+    """Symmetric memory, ``nbytes`` on each rank. addresses: uint64 [P, P], row r as rank r sees all ranks' memory."""
 
     nbytes: int
     addresses: NDArray[np.uint64]
@@ -43,7 +43,7 @@ class Allocation:
 
 @dataclass
 class World:
-    """The ranks that one process plays; their i-th symmetric allocations belong together.
+    """Ranks that one process simulates; their i-th symmetric allocations belong together.
 
     reaches(rank, peer): whether a pointer of ``rank`` reaches the memory of ``peer``.
     """
@@ -55,10 +55,10 @@ class World:
     gets: bool = False
 
     def barrier(self, stream: int) -> None:
-        """See Peers: ranks that take turns have nothing to wait for."""
+        """See Peers: ranks that take turns need no barrier."""
 
     def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
-        """This rank's ``number``-th allocation is at this address. Where all of them are, as it sees them, [P].
+        """Enter the address of this rank's ``number``-th allocation. Return all ranks' addresses as it sees them, [P].
 
         Ranks allocate one after another: the others' addresses appear as they do. Raises ValueError where sizes differ.
         """

@@ -11,19 +11,19 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 def name_of(format: RowFormat) -> str:
-    """The name of the rows' type in the module. Raises ValueError for one that kernels do not take."""
+    """Return the name of the rows' type in the module. Raises ValueError for one that kernels do not take."""
     return checked_name(format.dtype.name)
 
 
 def checked_name(dtype: str) -> str:
-    """The same by the type's name."""
+    """Return a type's name. Raises ValueError for a type that kernels do not take."""
     if dtype not in DTYPES:
         raise ValueError(f"GPU kernels take rows of {', '.join(DTYPES)}, and these are {dtype}")
     return dtype
 
 
 def flat(memory: Memory, name: str, array: Any, count: int, dtype: str = "float32") -> int:
-    """The address of contiguous values [count], or 0 for None. Raises ValueError for anything else."""
+    """Return the address of contiguous values [count], or 0 for None. Raises ValueError for anything else."""
     if array is None:
         return 0
     kind, shape, strides = memory.kind(array)
@@ -33,7 +33,7 @@ def flat(memory: Memory, name: str, array: Any, count: int, dtype: str = "float3
 
 
 def edge_values(memory: Memory, name: str, array: Any, edges: int) -> tuple[int, int]:
-    """The address of contiguous float32 values of edges, [E] or [E, H], and H. Raises ValueError for anything else."""
+    """Return the address of contiguous float32 edge values, [E] or [E, H], and H. Raises ValueError for others."""
     kind, shape, strides = memory.kind(array)
     heads = shape[1] if len(shape) == 2 else 1
     apart = (edges > 1 and strides[0] != heads) or (edges > 0 and heads > 1 and strides[1] != 1)
@@ -45,7 +45,7 @@ def edge_values(memory: Memory, name: str, array: Any, edges: int) -> tuple[int,
 
 
 def padded_rows(memory: Memory, name: str, array: Any, count: int, format: RowFormat) -> int:
-    """The address of padded rows. Raises ValueError for anything else."""
+    """Return the address of padded rows. Raises ValueError for anything else."""
     kind, shape, strides = memory.kind(array)
     if kind != format.dtype.name or shape != (count, format.dim):
         raise ValueError(f"{name}: {kind} {list(shape)}; expected {format.dtype} [{count}, {format.dim}]")
@@ -60,7 +60,7 @@ def padded_rows(memory: Memory, name: str, array: Any, count: int, format: RowFo
 
 
 def rows_of(memory: Memory, name: str, array: Any, dtype: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """The address of rows [n, dim] that lie any number of values apart, and this number.
+    """Return the address of rows [n, dim] that lie any number of values apart, and this number.
 
     Raises ValueError for anything else.
     """

@@ -26,7 +26,7 @@ WIDTH = 128  # values of a row that a worker gathers
 
 @contextmanager
 def _as_input_error(host: str) -> Iterator[None]:
-    """Where ranks do not meet it is the machine's doing."""
+    """Turn an error of ranks that do not meet into an InputError: its cause is the machine."""
     try:
         yield
     except RuntimeError as error:  # torch's DistError among them

@@ -39,7 +39,7 @@ class DeviceStream:
 
 
 class DeviceMemory:
-    """Memory of a GPU, which is found as it is asked for; see base.Memory."""
+    """Memory of a GPU, allocated on demand; see base.Memory."""
 
     def __init__(self, context: DeviceContext) -> None:
         self._context = context

@@ -51,7 +51,7 @@ class DeviceContext:
         self._partitions: WeakKeyDictionary[Plan, tuple[int, int]] = WeakKeyDictionary()
 
     def join(self, world: Peers, table_memory: Memory | None = None) -> None:
-        """Be one of these ranks from now on."""
+        """Make this rank one of ``world`` from now on."""
         self._world, self.has_gets = world, world.gets
         self._symmetric_memory = world.memory or self.arrays
         self._table_memory = table_memory or self._symmetric_memory
@@ -79,7 +79,7 @@ class DeviceContext:
         return Rows(format, addresses, counts, buffer, self.rank, symmetric)
 
     def native_plan(self, plan: Plan) -> Any:
-        """The plan on the GPU, made once."""
+        """Return the plan in the GPU's memory, made once."""
         made = self._plans.get(plan)
         if made is None:
             part_edges = launch.part_edges(self.geometry.ps, self.geometry.dist)
@@ -97,11 +97,11 @@ class DeviceContext:
         return self._partitions[plan]
 
     def geometry_of(self, launch: Launch) -> Any:
-        """A launch as the module takes it."""
+        """Return a launch as the native module takes it."""
         sizes = (launch.lanes, launch.packs, launch.blocks, launch.threads, launch.shared_bytes)
         return self.native.Geometry(*sizes, self.arrays.stream())
 
     def spread(self, lanes: int, workers: int) -> Any:
-        """Blocks for as many workers of ``lanes`` lanes as there is work for."""
+        """Return a launch of ``workers`` workers of ``lanes`` lanes."""
         blocks = min(max(1, -(-workers * lanes // THREADS)), launch.MOST_BLOCKS)
         return self.native.Geometry(lanes, 1, blocks, THREADS, 0, self.arrays.stream())

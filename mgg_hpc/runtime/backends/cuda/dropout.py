@@ -52,6 +52,6 @@ def values(
 
 
 def drawn(memory: Memory, native: Any, draw: RngKey) -> Any:
-    """A draw as the module takes it."""
+    """Return an RngKey as the native module takes it."""
     epoch_at = flat(memory, "epoch_at", draw.epoch_at, 1, "int32")
     return native.RngKey(draw.p, draw.seed, draw.epoch, draw.stream, epoch_at)

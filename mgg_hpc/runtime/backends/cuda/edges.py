@@ -123,7 +123,7 @@ class DeviceEdges:
             kernel(rows, out=out_at, **call)
 
     def _arrays(self, plan: Plan, dtype: str, columns: int, given: dict[str, Any]) -> dict[str, Array]:
-        """Rows of this rank's destinations as native calls take them, without those that are missing."""
+        """Return rows of this rank's destinations as native calls take them, without those that are None."""
         shape = plan.destinations, columns
         return {
             name: rows_of(self.arrays, name, array, dtype, shape)
@@ -132,7 +132,7 @@ class DeviceEdges:
         }
 
     def _attention(self, plan: Plan, how: Attention) -> dict[str, Any]:
-        """An Attention as native calls take it."""
+        """Return the arguments of native calls for an Attention."""
         ids = flat(self.arrays, "ids", how.ids, plan.destinations, "int64") if how.draw is not None else 0
         drawn = dropout.drawn(self.arrays, self._launches.native, how.draw or NOT_DRAWN)
         return {"slope": how.negative_slope, "scale": how.scale, "ids": ids, "drawn": drawn}
@@ -141,8 +141,9 @@ class DeviceEdges:
     def _over(
         self, plan: Plan, src: Rows, layout: TailedRows, heads: int, channels: int, name: str
     ) -> Iterator[tuple[Any, Any]]:
-        """The native kernel over a plan, and its rows, which are all within reach meanwhile. Raises ValueError for
-        rows that are too narrow, InputError for gets where pointers do not lead.
+        """Yield the native kernel over a plan, and its rows, which can all be read inside. The call is metered.
+
+        Raises ValueError for rows that are too narrow, InputError for gets of rows that no pointer reaches.
         """
         expected = layout.format.dim if layout.tail or layout.with_id else layout.values
         if src.format.dim < expected:

@@ -43,7 +43,7 @@ class Halo:
         self.stamps: tuple[int, int, int] = (0, 0, 0)  # addresses, or 0 (cuda/gpu/arguments.h, HaloStamps)
 
     def schedule(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> tuple[HaloSchedule, Any]:
-        """What crosses for rows of this size, and the same on the GPU. Raises ValueError for rows beyond the widest."""
+        """Return the schedule for rows of this size, on the host and the GPU. Raises ValueError for too wide rows."""
         if row_bytes > self.widest:
             raise ValueError(f"halo: rows of {row_bytes} bytes; prepared for up to {self.widest}")
         made = self._made.setdefault(plan, {})
@@ -63,7 +63,7 @@ class Halo:
         return made[row_bytes]
 
     def exchange(self, backend: DeviceContext) -> Any:
-        """The native exchange, made at the first call, when all ranks have allocated."""
+        """Return the native exchange, made at the first call, when all ranks have allocated."""
         if self._exchange is None:
             rank = backend.rank
             unreached = np.flatnonzero(self._signals.addresses == 0)
@@ -84,7 +84,7 @@ class Halo:
         return self._exchange
 
     def pushes(self, backend: DeviceContext, plan: Plan, row_bytes: int) -> int:
-        """Chunks that this rank sends in a call."""
+        """Return the number of chunks that this rank sends in a call."""
         return len(self.schedule(backend, plan, row_bytes)[0].pushes)
 
     def ready(self, backend: DeviceContext, plan: Plan, kind: str, format: RowFormat, launch: Launch) -> None:
@@ -104,8 +104,9 @@ class Halo:
         *,
         holds: bool = False,
     ) -> None:
-        """Push, and sum; see Backend.aggregate. ``total``: a native Sum. holds: what has arrived stays where it is
-        until the exchange is told to let go.
+        """Push rows, and sum; see Backend.aggregate.
+
+        total: a native Sum. holds: arrived rows stay in their staging until the exchange is told to let go.
         """
         _, native = self.schedule(backend, plan, src.format.row_bytes)
         run = getattr(backend.native_plan(plan), f"halo_{kind}")

@@ -39,18 +39,18 @@ class Place:
 
 
 def mapped_bytes(requested: int, *, started: bool) -> int:
-    """What NVSHMEM maps of a GPU for a block of this size; with its own granule, unless it has started already."""
+    """Return the bytes that NVSHMEM maps for a block of this size, with its own granule unless it has started."""
     return (-(-requested // GRANULE) + (not started)) * GRANULE
 
 
 def beside(requested: int, limits: Limits, geometry: Geometry) -> int:
-    """What transfers over a network take on the heap: rows packed to be sent, and rings of rows on their way."""
+    """Return the bytes of the heap that transfers over a network take: packed rows, and rings of rows on their way."""
     ring = limits.multiprocessors * limits.threads_per_multiprocessor * 2 * 16 * geometry.dist
     return requested + RINGS * ring * (geometry.far_ps or geometry.ps)
 
 
 def refused(mapped: int, places: list[Place], largest: int) -> str | None:
-    """Why there is no room for ``mapped`` bytes of each rank; None where there is.
+    """Return why there is no room for ``mapped`` bytes of each rank, or None where there is.
 
     places: of each rank; those that share a GPU share what is free. largest: the rank that needs as much.
     """
@@ -67,7 +67,7 @@ def refused(mapped: int, places: list[Place], largest: int) -> str | None:
 
 
 def check(comm: MPI.Intracomm, module: Any, seat: GpuAssignment, mapped: int, largest: int) -> None:
-    """Raises InputError, the same on all ranks, where some GPU has no room for it. Collective."""
+    """Raise InputError, the same on all ranks, where some GPU has no room for ``mapped`` bytes. Collective."""
     with mpi.agree(comm):
         free, _ = module.memory()
         name = module.limits()["name"]
@@ -79,6 +79,6 @@ def check(comm: MPI.Intracomm, module: Any, seat: GpuAssignment, mapped: int, la
 
 
 def announce(mapped: int) -> None:
-    """To NVSHMEM, before it starts; what the user has set stays."""
+    """Set the size of NVSHMEM's heap before it starts; what the user has set stays."""
     os.environ.setdefault(SIZE, str(mapped))
     os.environ.setdefault(MOST, str(max(USUAL_MOST, 2 * mapped)))  # a second block may follow

@@ -29,14 +29,14 @@ DEFAULT_CHANNEL = 1  # NVSHMEMX_QP_DEFAULT
 
 
 def default_geometry(widest: RowFormat, limits: Limits) -> Geometry:
-    """MGG's knobs where nobody asks for others, for rows up to this wide."""
+    """Return the default of MGG's knobs for rows of up to this format."""
     default = DEFAULT_GEOMETRY
     ps = launch.fitting_ps(widest, most=default.ps, dist=default.dist, wpb=default.wpb, limits=limits)
     return replace(default, ps=ps)
 
 
 class DeviceLaunches(DeviceContext):
-    """Launches of one rank's kernels over plans that are prepared. stream: their order, time and cost."""
+    """Launches of one rank's kernels over prepared plans. stream: their order, time and cost."""
 
     timed = False  # whether the meter takes times: two events a call, which a caller has to settle
 
@@ -88,20 +88,20 @@ class DeviceLaunches(DeviceContext):
             self.get(plan, src)
 
     def _at_once(self, made: Launch) -> int:
-        """Blocks that the GPU holds at once."""
+        """Return the number of CUDA blocks that the GPU holds at once."""
         return max(1, int(made.resident * self.limits.multiprocessors * self.share))
 
     def _staged(self, made: Launch) -> int:
-        """Bytes of a block's ring of rows that no pointer reaches."""
+        """Return the bytes of a CUDA block's ring of rows that no pointer reaches."""
         return made.threads * made.packs * launch.PACK * self.geometry.dist * self.far_ps
 
     @property
     def far_ps(self) -> int:
-        """Rows of a stage that is got by the transport."""
+        """Number of rows in a stage that the transport gets."""
         return self.geometry.far_ps or self.geometry.ps
 
     def launch(self, plan: Plan, format: RowFormat, reduce: str = "sum") -> Launch:
-        """How `aggregate` is launched for rows of this format.
+        """Return the launch of `aggregate` for rows of this format.
 
         Raises InputError where the GPU cannot hold a block.
         """
@@ -133,7 +133,7 @@ class DeviceLaunches(DeviceContext):
         return make(local, remote, format, **knobs, limits=self.limits)
 
     def _fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
-        """The launch with as many resident blocks as registers and shared memory let be.
+        """Return the launch with the number of resident CUDA blocks that registers and shared memory allow.
 
         Where NVSHMEM runs, of both kernels: with calls of it and without. Raises InputError for a block that is too
         large.
@@ -154,7 +154,7 @@ class DeviceLaunches(DeviceContext):
         return replace(made, resident=min(each["blocks_per_multiprocessor"] for each in found))
 
     def halo(self, plan: Plan) -> Halo:
-        """The exchange of a prepared plan. Raises ValueError for any other."""
+        """Return the exchange of a prepared plan. Raises ValueError for any other."""
         if plan not in self._halos:
             raise ValueError("aggregate: a plan with a halo must be prepared first (Backend.prepare)")
         return self._halos[plan]

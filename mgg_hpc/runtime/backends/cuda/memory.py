@@ -16,7 +16,7 @@ from ..base import Recording
 
 @contextlib.contextmanager
 def nothing_freed() -> Iterator[None]:
-    """Keeps Python from collecting garbage meanwhile.
+    """Keep Python from collecting garbage inside.
 
     Freeing device memory waits for the kernels that run; of ranks that share a GPU they wait for those still to be
     launched.
@@ -34,37 +34,37 @@ class Memory(Protocol):
     """Arrays of the memory that kernels run over."""
 
     def begin(self, device: int) -> None:
-        """From now on this process uses this GPU, on a stream of its own. Raises InputError where it cannot."""
+        """Use this GPU from now on, on a stream of its own. Raises InputError where that is impossible."""
 
     def zeros(self, nbytes: int) -> Any:
-        """uint8 [nbytes], aligned to 256 bytes."""
+        """Return zeros, uint8 [nbytes], aligned to 256 bytes."""
 
     def uploaded(self, array: NDArray[Any]) -> Any:
-        """A copy of a NumPy array."""
+        """Return a copy of a NumPy array."""
 
     def view(self, address: int, nbytes: int) -> Any:
-        """uint8 [nbytes] of memory that somebody else keeps."""
+        """Return an array, uint8 [nbytes], over memory that the caller keeps."""
 
     def address(self, array: Any) -> int:
         """Return the address of an array's first item."""
 
     def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """The name of the type, the shape, and the strides in items."""
+        """Return the name of an array's type, its shape, and its strides in items."""
 
     def stream(self) -> int:
-        """The stream that launches go to."""
+        """Return the stream that launches go to."""
 
     def finish(self) -> None:
-        """Waits for what that stream has."""
+        """Wait for that stream."""
 
     def stamp(self) -> Any:
-        """A point on that stream; None while a CUDA graph is recorded, in which nothing can be timed."""
+        """Return a time stamp on that stream; None while a CUDA graph is recorded."""
 
     def since(self, stamp: Any) -> Callable[[], float]:
-        """Seconds from a point to the present one, known when the stream has got here."""
+        """Return a function for the seconds from a stamp to now, to be called when the stream has got here."""
 
     def record(self, launch: Callable[[], None]) -> Recording:
-        """What ``launch`` launches on that stream, without running it. Raises RuntimeError where that cannot be."""
+        """Record what ``launch`` launches, without running it. Raises RuntimeError where that is impossible."""
 
     def column_sums(self, rows: Any) -> Any:
         """Return the sums [F] of the columns of float32 rows [n, F], added in float64 in the order of rows."""
@@ -184,7 +184,7 @@ class ManagedMemory(TorchMemory):
         return made
 
     def to_host(self, array: Any) -> None:
-        """Moves the pages of a whole array to the host, and waits."""
+        """Move the pages of a whole array to the host, and wait."""
         self._blocks[array.data_ptr()].to_host(array.numel() * array.element_size())
 
 

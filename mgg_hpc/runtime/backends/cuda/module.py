@@ -16,7 +16,7 @@ from ....plan.layout import ARRIVAL, CHUNK, PUSH, SEGMENT
 
 
 def load() -> Any:
-    """The native module, checked to agree with this package.
+    """Return the native module, checked to agree with this package.
 
     Raises InputError if it is not built, does not load, or was built from other sources.
     """
@@ -36,7 +36,7 @@ def load() -> Any:
 
 
 def checked(module: Any) -> Any:
-    """A native module that agrees with this package. Raises InputError for one of another version."""
+    """Return a native module that agrees with this package. Raises InputError for one of another version."""
     same = module.ring_bytes(256, 2) == launch.ring_bytes(256, 2)
     same &= module.stage_bytes(256, 8, 2, 3, 4) == launch.stage_bytes(256, 8, 2, 3, 4)
     structs = [each.itemsize for each in (CHUNK, SEGMENT, PUSH, ARRIVAL)]
@@ -47,7 +47,7 @@ def checked(module: Any) -> Any:
 
 @contextmanager
 def as_input_error() -> Iterator[None]:
-    """What CUDA, or NVSHMEM, says where it does not start is about the machine, and not about this program."""
+    """Turn errors of CUDA or NVSHMEM that do not start into InputErrors: their cause is the machine."""
     try:
         yield
     except RuntimeError as error:
@@ -55,7 +55,7 @@ def as_input_error() -> Iterator[None]:
 
 
 def need_device(module: Any) -> int:
-    """How many GPUs this process sees. Raises InputError where there is none."""
+    """Return the number of GPUs that this process sees. Raises InputError where there is none."""
     count, why = module.devices()
     if not count:
         raise InputError(f"no CUDA device ({why or 'none is visible'})")
@@ -63,6 +63,6 @@ def need_device(module: Any) -> int:
 
 
 def limits_of(module: Any) -> Limits:
-    """What the current GPU holds."""
+    """Return the limits of the current GPU."""
     found = module.limits()
     return Limits(**{name: found[name] for name in Limits.__dataclass_fields__})

@@ -21,11 +21,11 @@ SIDE_BY_SIDE = "kernels run side by side (MPS)"
 SHARED_GPU = {3: "kernels take turns", 4: SIDE_BY_SIDE}  # nvshmemx_init_status_t
 
 
-class Job:
-    """All ranks of a communicator as PEs of the same numbers. Making it is collective, and starts NVSHMEM.
+class NvshmemPeers:
+    """All ranks of a communicator as PEs of the same numbers (`Peers`). Making it is collective, and starts NVSHMEM.
 
     memory: arrays on this rank's GPU. reaches(rank, peer): whether kernels of ``rank`` may use pointers to memory of
-    ``peer`` where there are any. Only one job can run in a process at a time. Raises InputError where NVSHMEM does
+    ``peer`` where there are any. Only one can exist in a process at a time. Raises InputError where NVSHMEM does
     not start: on the ranks where it fails, which ends the others.
     """
 
@@ -52,7 +52,7 @@ class Job:
         self.gets = not all(comm.allgather(bool(reached)))
 
     def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
-        """Where this rank's kernels find all PEs' memory at this symmetric address, [P]; 0 where no pointer leads."""
+        """Return where this rank's kernels find all PEs' memory at this address, [P]; 0 where no pointer leads."""
         return self._seen(address)
 
     def _seen(self, address: int) -> NDArray[np.uint64]:
@@ -63,17 +63,17 @@ class Job:
         return np.array(seen, dtype=np.uint64)
 
     def barrier(self, stream: int) -> None:
-        """On a stream: ends once all PEs have got there, and what they wrote before can be read. Collective."""
+        """Launch a barrier on a stream, behind which what all PEs wrote before can be read. Collective."""
         self._module.nvshmem_barrier(stream)
 
     def release(self) -> None:
-        """Give back all symmetric memory, which no array may use any more. Collective; waits for all PEs' kernels."""
+        """Free all symmetric memory, which no array may use any more. Collective; waits for all PEs' kernels."""
         self.barrier(self._of.stream())
         self._of.finish()
         self.memory.release()
 
     def finish(self) -> None:
-        """Give everything back, and end NVSHMEM. Collective."""
+        """Free everything, and end NVSHMEM. Collective."""
         self.release()
         self._module.nvshmem_finish()
 
@@ -117,7 +117,7 @@ class SymmetricMemory:
         return self._of.address(array)
 
     def release(self) -> None:
-        """Give back everything. Collective."""
+        """Free everything. Collective."""
         self._next, self.left = 0, 0
         while self._held:
             self._module.nvshmem_release(self._held.pop())

@@ -29,7 +29,7 @@ from .components import DeviceCollectives, DeviceMemory
 from .kernels import DeviceBackend
 from .launches import default_geometry
 from .memory import Memory, TorchMemory
-from .nvshmem import SIDE_BY_SIDE, Job
+from .nvshmem import SIDE_BY_SIDE, NvshmemPeers
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -45,11 +45,11 @@ _SETTINGS = {
     "NVSHMEM_DISABLE_NVLS": "1",
 }
 
-_jobs: list[Job] = []  # this process's, of which NVSHMEM allows one
+_started: list[NvshmemPeers] = []  # NVSHMEM allows one in a process
 
 
 def hardware() -> tuple[Any, Memory]:
-    """The native module, and the memory of the GPU that it drives. Raises InputError where they are missing."""
+    """Return the native module, and the arrays of the GPU that it drives. Raises InputError where they are missing."""
     return cuda_module.load(), TorchMemory()
 
 
@@ -64,7 +64,7 @@ class Gpu:
 
 
 def take(comm: MPI.Intracomm, dtype: str, share: bool) -> Gpu:
-    """A GPU for this rank. dtype: of rows. share: whether several ranks may drive one. Collective.
+    """Take a GPU for this rank. dtype: of rows. share: whether several ranks may drive one. Collective.
 
     Raises InputError, the same on all ranks, where some rank has none.
     """
@@ -100,15 +100,15 @@ def backend(
 
 @contextmanager
 def _together(rank: int, what: str) -> Iterator[None]:
-    """What all ranks do within NVSHMEM or NCCL: one that fails, or is gone, leaves the others in it."""
+    """Guard what all ranks do within NVSHMEM or NCCL, where a rank that fails leaves the others waiting."""
     with Watchdog(rank, TOGETHER_SECONDS) as watched:
         watched.step(what)
         yield
 
 
-def _job(comm: MPI.Intracomm, gpu: Gpu, mapped: int) -> Job:
-    """This process's job, which starts NVSHMEM the first time. Collective. Raises InputError where it cannot."""
-    if not _jobs:
+def _peers(comm: MPI.Intracomm, gpu: Gpu, mapped: int) -> NvshmemPeers:
+    """Return NVSHMEM's ranks, and start it the first time. Collective. Raises InputError where that fails."""
+    if not _started:
         here = comm.allgather(mpi.node(comm).Get_size())
         with mpi.agree(comm):
             if min(here) < max(here):
@@ -118,21 +118,21 @@ def _job(comm: MPI.Intracomm, gpu: Gpu, mapped: int) -> Job:
                 )
         heap.announce(mapped)
         with _together(comm.Get_rank(), "starting NVSHMEM with all ranks"):
-            _jobs.append(Job(comm, gpu.module, gpu.arrays))
+            _started.append(NvshmemPeers(comm, gpu.module, gpu.arrays))
         atexit.register(_finish)  # before MPI ends, which has registered before
-    return _jobs[0]
+    return _started[0]
 
 
 def _finish() -> None:
-    job = _jobs.pop()
-    with _together(job.rank, "ending NVSHMEM with all ranks"):
-        job.finish()
+    peers = _started.pop()
+    with _together(peers.rank, "ending NVSHMEM with all ranks"):
+        peers.finish()
 
 
 class RankBackend(DeviceBackend):
     """See module. Kernels of ranks that share a GPU take turns, unless MPS runs.
 
-    job: NVSHMEM's, once it has started. sums: of gradients, once there were any.
+    peers: all ranks, once NVSHMEM has started. sums: of gradients, once there were any.
     """
 
     timed = True
@@ -141,13 +141,13 @@ class RankBackend(DeviceBackend):
         super().__init__(comm.rank, World(comm.size), options, gpu.module, gpu.arrays)
         self.comm, self.gpu = comm, gpu
         self.share = 1 / gpu.seat.ranks
-        self.job: Job | None = None
+        self.peers: NvshmemPeers | None = None
         self.sums: NcclSums | PeerSums | None = None
 
     @property
     def reaches_peers(self) -> bool:  # type: ignore[override]
         """Whether pointers lead to all peers; before NVSHMEM has started, what is likely."""
-        if self.job is None:
+        if self.peers is None:
             return mpi.node(self.comm).size == self.size
         return not self.has_gets
 
@@ -168,7 +168,7 @@ class RankBackend(DeviceBackend):
 
     def rows(self, counts: Any, format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows. Raises RuntimeError for symmetric rows that no memory was reserved for."""
-        if symmetric and self.size > 1 and self.job is None:
+        if symmetric and self.size > 1 and self.peers is None:
             raise RuntimeError("symmetric rows before Memory.reserve")
         return super().rows(counts, format, symmetric)
 
@@ -195,29 +195,29 @@ class RankMemory(DeviceMemory):
         if backend.size == 1:
             return
         need = max(backend.comm.allgather(nbytes))
-        if backend.job is not None:
-            if need > backend.job.memory.left:
-                self._map(backend.job, need, largest)
+        if backend.peers is not None:
+            if need > backend.peers.memory.left:
+                self._map(backend.peers, need, largest)
             return
         need += heap.SMALL
-        mapped = heap.mapped_bytes(need, started=bool(_jobs))
+        mapped = heap.mapped_bytes(need, started=bool(_started))
         heap.check(backend.comm, backend.native, backend.gpu.seat, mapped, largest)
-        backend.job = _job(backend.comm, backend.gpu, mapped)
-        if backend.job.shared_gpu == SIDE_BY_SIDE:
+        backend.peers = _peers(backend.comm, backend.gpu, mapped)
+        if backend.peers.shared_gpu == SIDE_BY_SIDE:
             backend.share = 1.0  # each process sees its part of the GPU only
-        backend.join(backend.job)
+        backend.join(backend.peers)
         # Whether pointers lead everywhere is known only now.
         more = heap.beside(need, backend.limits, backend.geometry) if backend.has_gets else 0
-        self._map(backend.job, need + more, largest)
+        self._map(backend.peers, need + more, largest)
 
-    def _map(self, job: Job, nbytes: int, largest: int) -> None:
+    def _map(self, peers: NvshmemPeers, nbytes: int, largest: int) -> None:
         backend, mapped = self._backend, heap.mapped_bytes(nbytes, started=True)
         heap.check(backend.comm, backend.native, backend.gpu.seat, mapped, largest)
-        job.memory.reserve(nbytes)
+        peers.memory.reserve(nbytes)
 
     def reserved(self) -> int:
         """See Memory.reserved."""
-        return self._backend.job.memory.left if self._backend.job else 0
+        return self._backend.peers.memory.left if self._backend.peers else 0
 
     def free(self) -> int:
         """See Memory.free."""
@@ -230,9 +230,9 @@ class RankMemory(DeviceMemory):
         with _together(backend.rank, "giving back symmetric memory with all ranks"):
             if backend.sums is not None:
                 backend.sums.close()
-            if backend.job is not None:
-                backend.job.release()
-        backend.sums = backend.job = None
+            if backend.peers is not None:
+                backend.peers.release()
+        backend.sums = backend.peers = None
 
 
 class RankCollectives(DeviceCollectives):

@@ -17,7 +17,7 @@ from ..base import Meter, Recording
 
 
 def load() -> Any:
-    """The native module, checked to agree with this package about struct sizes.
+    """Return the native module, checked to agree with this package about struct sizes.
 
     Raises InputError if it is not built, or was built from other sources.
     """
@@ -55,7 +55,7 @@ def padded(count: int, format: RowFormat) -> NDArray[Any]:
 
 
 class HostMemory:
-    """Private rows, and what places of symmetric rows have in common. Subclasses say where those live.
+    """Memory for private rows; subclasses say where symmetric rows live.
 
     native: the module mgg_hpc._host. transport: the native transport of symmetric rows.
     """

@@ -56,7 +56,7 @@ class HostEdges:
 
 
 def _call(how: Attention) -> dict[str, Any]:
-    """An Attention as native calls take it."""
+    """Return the arguments of native calls for an Attention."""
     call: dict[str, Any] = {
         "heads": how.heads,
         "channels": how.channels,
@@ -70,5 +70,5 @@ def _call(how: Attention) -> dict[str, Any]:
 
 
 def _carried(value: Any) -> Any:
-    """Half rows travel as bits."""
+    """Return an array as native calls take it: half rows as their bits."""
     return value.view(np.uint16) if isinstance(value, np.ndarray) and value.dtype.itemsize == 2 else value

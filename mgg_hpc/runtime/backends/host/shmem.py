@@ -38,7 +38,7 @@ _SETTINGS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "256k"}
 
 
 class _Heap:
-    """OpenSHMEM's heap, of which a process has one, of a size that never changes. Bytes of this rank."""
+    """OpenSHMEM's heap on this rank, in bytes. A process has one, whose size never changes."""
 
     def __init__(self) -> None:
         self.size = 0  # none before OpenSHMEM has started
@@ -49,7 +49,7 @@ _heap = _Heap()
 
 
 def load() -> Any:
-    """The native module. Raises InputError that says what is missing."""
+    """Return the native module. Raises InputError that names what is missing."""
     loaded = find_mpi.Library(sys.modules["mpi4py.MPI"].Get_library_version(), None)
     if loaded.family != "openmpi":  # another MPI in the same process would be the end of it
         raise InputError(

@@ -12,8 +12,9 @@ from ....plan import halo
 from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
-from ....runtime.backends.base import Epilogue, Geometry, Options, Rows
-from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY, DeviceBackend, default_geometry
+from ....runtime.backends.arguments import Epilogue, Geometry, Options, Rows
+from ....runtime.backends.cuda.kernels import DeviceBackend
+from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY, default_geometry
 from ....runtime.backends.cuda.module import limits_of
 from ....runtime.backends.simulated import World
 from ..harness.gpu import Stage

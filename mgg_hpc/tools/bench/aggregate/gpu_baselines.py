@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ....plan import launch
-from ....runtime.backends.base import Geometry
+from ....runtime.backends.arguments import Geometry
 from ..harness.gpu import Call, Problem, matrix
 from . import cusparse, gpu_alone
 

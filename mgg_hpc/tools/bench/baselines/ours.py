@@ -14,9 +14,10 @@ from mgg_hpc import __version__
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
-from mgg_hpc.runtime.backends.base import Options
+from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host import kernels
-from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 
 _threads = [1]
 
@@ -38,9 +39,7 @@ def aggregate(
     threads, rows_in = _threads[0], np.load(x, mmap_mode="r")
     pointers, sources = np.load(indptr), np.load(indices)
     count, dim = rows_in.shape
-    plan = workload.build(
-        0, np.array([0, count]), pointers, sources, DEFAULT_GEOMETRY.ps, keep_edges=weight is not None
-    )
+    plan = workload.build(0, np.array([0, count]), pointers, sources, keep_edges=weight is not None)
     edge = None if weight is None else np.load(weight)[plan.edge]
     backend = SerialBackend(0, World(1), Options(DEFAULT_GEOMETRY, threads))
     format = RowFormat(np.dtype(dtype), dim)

@@ -16,12 +16,13 @@ from torch import Tensor
 from ....config import ModelSettings
 from ....data.graph import Graph
 from ....nn.graph.handle import GraphHandle
-from ....nn.graph.loading import adjacency_of, whole
+from ....nn.graph.loading import matrix_of, whole
 from ....nn.layers.models import GNN
 from ....nn.layers.random import Draws
 from ....nn.workspace import row_format
-from ....runtime.backends.base import Options
-from ....runtime.backends.cuda.kernels import DeviceBackend, default_geometry
+from ....runtime.backends.arguments import Options
+from ....runtime.backends.cuda.kernels import DeviceBackend
+from ....runtime.backends.cuda.launches import default_geometry
 from ....runtime.backends.cuda.module import limits_of
 from ....runtime.backends.simulated import World
 from ..baselines import nets
@@ -122,10 +123,10 @@ def ours(inputs: Inputs) -> Net:
     format = row_format(model.widest(sparse=False), torch.float32)
     geometry = default_geometry(format, limits_of(stage.module))
     backend: Any = DeviceBackend(0, World(1), Options(geometry), stage.module, stage.memory)
-    adjacency = adjacency_of(ALONE, whole(graph), "gcn", torch.float32, geometry.ps, backend.device)
+    adjacency = matrix_of(ALONE, whole(graph), "gcn", torch.float32, backend.capabilities.device)
     rows = np.array([graph.nodes])
     handle = GraphHandle(backend, rows, np.arange(graph.nodes), adjacency, widest=format.dim)
-    model.to(backend.device)
+    model.to(backend.capabilities.device)
 
     def logits() -> Tensor:
         draws.epoch += 1

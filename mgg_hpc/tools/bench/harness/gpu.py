@@ -13,9 +13,10 @@ from ....data.graph import Graph
 from ....plan import workload
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
-from ....runtime.backends.base import Options
+from ....runtime.backends.arguments import Options
 from ....runtime.backends.cuda import module as cuda_module
-from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY, DeviceBackend
+from ....runtime.backends.cuda.kernels import DeviceBackend
+from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.backends.cuda.memory import ManagedMemory, Memory, PinnedMemory, TorchMemory, nothing_freed
 from ....runtime.backends.simulated import World
 
@@ -138,7 +139,7 @@ class Problem:
         """Return the plan of one rank that owns all rows."""
         if ps not in self.plans:
             bounds, graph = np.array([0, self.graph.nodes]), self.graph
-            self.plans[ps] = workload.build(0, bounds, graph.indptr, graph.indices, ps, keep_edges=True)
+            self.plans[ps] = workload.build(0, bounds, graph.indptr, graph.indices, keep_edges=True)
         return self.plans[ps]
 
     @property
@@ -172,7 +173,7 @@ def problem_of(
         rows = backend.rows(np.array([graph.nodes]), format, symmetric=False)
         rows.local[:] = uploaded
         made.sources.append(rows)
-        made.outputs.append(backend.padded(graph.nodes, format))
+        made.outputs.append(backend.memory.padded(graph.nodes, format))
     return made
 
 

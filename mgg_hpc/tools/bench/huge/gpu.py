@@ -22,7 +22,8 @@ from ....plan.layout import RowFormat
 from ....runtime import cores
 from ....runtime.backends.base import Options as BackendOptions
 from ....runtime.backends.cuda.context import THREADS
-from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY, DeviceBackend
+from ....runtime.backends.cuda.kernels import DeviceBackend
+from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.backends.cuda.memory import TorchMemory
 from ....runtime.backends.simulated import World
 from ..aggregate.gpu_baselines import FLOOR_EDGES
@@ -141,7 +142,7 @@ class Layer:
         options = BackendOptions(DEFAULT_GEOMETRY)
         self.backend = DeviceBackend(0, World(1), options, stage.module, stage.memory)
         self.rows = self.backend.rows(np.array([size.rows]), size.format, symmetric=False)
-        self.out = self.backend.padded(size.rows, size.format)
+        self.out = self.backend.memory.padded(size.rows, size.format)
 
     def _timed(self, name: str, made: Callable[[], Any]) -> Any:
         began = time.perf_counter()
@@ -178,7 +179,7 @@ class Layer:
     def steps(self) -> list[Step]:
         """The transform, the sums, both, and the gather floor: the same rows read in the same order."""
         size, module, memory = self.size, self.stage.module, self.stage.memory
-        knobs, limits = self.backend.geometry, self.backend.limits
+        knobs, limits = self.backend.options.geometry, self.backend.limits
         pieces = self.graph.pieces(knobs.ps)
         made = launch.direct(
             pieces, 0, size.format, ps=knobs.ps, dist=knobs.dist, wpb=knobs.wpb, limits=limits

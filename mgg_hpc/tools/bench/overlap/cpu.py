@@ -23,7 +23,7 @@ from ....plan import ranges, workload
 from ....plan.layout import RowFormat
 from ....plan.overlap import hidden_share
 from ....runtime import backends, exchange, exit_code, mpi, probe
-from ....runtime.backends.host.kernels import padded
+from ....runtime.backends.host.components import padded
 from ..harness import document, graphs
 from ..harness.document import Sheet, cell
 from ..harness.timing import spread
@@ -62,16 +62,16 @@ def process_overlap(
         read = graphs.read(name)
     subject = Subject(comm, read, width, backend, threads or mpi.threads_share(comm))
     with mpi.agree(comm):
-        if "direct" in chosen and not subject.backend.reaches_peers:
+        if "direct" in chosen and not subject.backend.capabilities.reaches_peers:
             chosen.remove("direct")
     times, processor = subject.measure([*PARTS, *chosen], turns)
-    found = document.begin("overlap", subject.backend.threads, turns) | {
+    found = document.begin("overlap", subject.backend.options.threads, turns) | {
         "graph": read.name,
         "nodes": read.nodes,
         "edges": read.edges,
         "width": width,
         "ranks": comm.size,
-        "backend": subject.backend.name,
+        "backend": subject.backend.capabilities.name,
         "remote_edges": comm.allgather(subject.plan.remote_edges),
         "halo_rows": comm.allgather(len(subject.plan.halo)),
         "row_bytes": subject.format.row_bytes,
@@ -89,7 +89,7 @@ def process_overlap(
     if root:
         found["notes"] = notes(found)
         document.finish(found, sheets(found), options)
-    subject.backend.close()
+    subject.backend.memory.close()
     exit_code.record(0)
     return 0
 
@@ -108,17 +108,17 @@ class Subject:
         asked = backends.Request(geometry.ps, geometry.dist, geometry.wpb, threads)
         self.backend: Any = backends.make(backends.choose_cpu(backend, comm), comm, asked)
         self.format = RowFormat(np.dtype(np.float32), width)
-        self.plan = workload.build(comm.rank, bounds, indptr, indices, geometry.ps)
+        self.plan = workload.build(comm.rank, bounds, indptr, indices)
         self.rounds: Any = exchange.halo_in_rounds(comm, self.plan)[0]
         self.whole = workload.rectangular(
             comm.rank, indptr, indices.astype(np.int32, copy=False), graph.nodes, geometry.ps
         )
         halo = Adjacency(self.rounds, self.rounds, None)
         rows = 2 * int(self.counts.max(initial=0)) * self.format.row_bytes
-        self.backend.reserve(
+        self.backend.memory.reserve(
             2 * symmetric_bytes([halo], self.counts, self.format, comm.size)
             + rows
-            + probe.symmetric_bytes(self.backend.probe_rows, comm.size)
+            + probe.symmetric_bytes(self.backend.capabilities.probe_rows, comm.size)
             + (1 << 20)
         )
         gcn = Adjacency(self.plan, self.plan, None)

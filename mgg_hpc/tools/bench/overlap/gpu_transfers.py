@@ -13,11 +13,12 @@ from ....plan import halo, halo_schedule, workload
 from ....plan.layout import RowFormat
 from ....plan.overlap import moving_only
 from ....plan.workload import Plan
-from ....runtime.backends.base import Geometry, Rows
+from ....runtime.backends.arguments import Geometry, Rows
 from ....runtime.backends.base import Options as BackendOptions
 from ....runtime.backends.cuda import module
 from ....runtime.backends.cuda.ablation import Ablation
-from ....runtime.backends.cuda.kernels import DeviceBackend, default_geometry
+from ....runtime.backends.cuda.kernels import DeviceBackend
+from ....runtime.backends.cuda.launches import default_geometry
 from ....runtime.backends.cuda.memory import ManagedMemory
 from ....runtime.backends.simulated import World
 from ..harness.gpu import Stage
@@ -46,8 +47,8 @@ def cut(graph: Graph, share: float, ps: int) -> list[Plan]:
     edges = graph.indices[: graph.indptr[own]]
     nothing = np.zeros(graph.nodes - own + 1, dtype=np.int64)
     return [
-        workload.build(0, bounds, graph.indptr[: own + 1], edges, ps),
-        workload.build(1, bounds, nothing, edges[:0], ps),
+        workload.build(0, bounds, graph.indptr[: own + 1], edges),
+        workload.build(1, bounds, nothing, edges[:0]),
     ]
 
 
@@ -107,7 +108,7 @@ class Subject:
         self.x = random.standard_normal((graph.nodes, format.dim), dtype=np.float32).astype(format.dtype)
         self.uploaded = stage.memory.uploaded(self.x)
         backend = DeviceBackend(0, World(1), BackendOptions(self.geometry), stage.module, stage.memory)
-        self.out = backend.padded(self.plans[0].destinations, format)
+        self.out = backend.memory.padded(self.plans[0].destinations, format)
 
     def geometry_of(self, name: str) -> Geometry:
         """A way's."""

@@ -100,7 +100,7 @@ class Launcher:
         problem, graph = self.problem, self.graph
         backend, rows, out = problem.backend, problem.sources[0], problem.outputs[0]
         bounds = np.array([0, graph.nodes])
-        plan = workload.build(0, bounds, graph.indptr, graph.indices, backend.geometry.ps)
+        plan = workload.build(0, bounds, graph.indptr, graph.indices)
         cost = model_of(backend, plan, problem.format, graph.indices)
         return cost, [partial(backend.aggregate, plan, "copy", "sum", rows, out)]
 

@@ -16,8 +16,9 @@ from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.overlap import moving_only
 from ....plan.workload import Plan
-from ....runtime.backends.base import Geometry, Options, Rows
-from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY, DeviceBackend
+from ....runtime.backends.arguments import Geometry, Options, Rows
+from ....runtime.backends.cuda.kernels import DeviceBackend
+from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.backends.cuda.module import limits_of
 from ....runtime.backends.simulated import World
 from ..aggregate import gpu_alone
@@ -176,7 +177,7 @@ class Runs:
             self._backends[setting.cut] = world, backends
         world, backends = self._backends[setting.cut]
         for backend in backends:
-            backend.geometry = geometry
+            backend.options.geometry = geometry
         launched, *_ = (
             backend.launch(plan, self.format) for backend, plan in zip(backends, plans, strict=True)
         )
@@ -187,7 +188,7 @@ class Runs:
         def call(rows: Sequence[Rows], out: Any) -> None:
             sums = []
             for rank, (backend, plan) in enumerate(zip(backends, plans, strict=True)):
-                backend.geometry = geometry
+                backend.options.geometry = geometry
                 if rank == 0 or halo_schedule.crosses(plan):
                     to = out[: plan.destinations]
                     sums.append(partial(backend.aggregate, plan, "copy", "sum", rows[rank], to))
