@@ -75,7 +75,7 @@ def shape(format: RowFormat) -> tuple[int, int]:
 
 
 def ring_bytes(threads: int, packs: int) -> int:
-    """Return the shared bytes of a CUDA block of the direct kernel: the ring, and barriers for workers of four lanes."""
+    """Return the shared bytes of a CUDA block of the direct kernel: the ring, and barriers for workers of 4 lanes."""
     return threads * packs * RING_ROWS * PACK + threads // 4 * RING_ROWS * 8
 
 
@@ -93,7 +93,7 @@ MOST_STAGES = 32  # cuda/gpu/arguments.h
 
 
 def stage_bytes(threads: int, lanes: int, packs: int, rows: int, dist: int) -> int:
-    """Return the shared bytes of a CUDA block of the get kernel: dist stages of ``rows`` rows, their barriers, a word."""
+    """Return the shared bytes of a CUDA block of the get kernel: dist stages of ``rows`` rows, their barriers."""
     return threads // lanes * dist * (rows * lanes * packs * PACK + 8) + 16
 
 

@@ -18,7 +18,7 @@ from .workload import Plan
 
 
 def hidden_share(sums: float, transfer: float, both: float) -> float:
-    """Return the hidden share of these times, in any unit: outside 0 .. 1 with noise, NaN where a part takes no time."""
+    """Return the hidden share of these times, in any unit: outside 0 .. 1 by noise, NaN for a part of 0."""
     shorter = min(sums, transfer)
     return (sums + transfer - both) / shorter if shorter > 0 else float("nan")
 
