@@ -20,17 +20,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
+from gpu.parts import TOOLS
 from mgg_hpc.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 KEPT, PAGE = ROOT / "benchmarks" / "results" / "gpu", ROOT / "docs" / "gpu-results.md"
 PICTURES = ("aggregate", "half-rows", "overlap", "epoch", "sweep", "sweep-narrow")
 LOSSES = 1e-4  # what training.py allows; its lines say shares of it
-SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
-Found = dict[
-    str, Any
-]  # the documents of one run, by the names of their parts; "test" and "bench" say how parts ended
+# The documents of one run, by the names of their parts; "test" and "bench" say how parts ended.
+Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,17 +41,34 @@ class Figure:
     command: str
     read: Callable[[Found], tuple[str, bool] | None]
 
+    def cells(self, found: Found) -> tuple[str, ...]:
+        """Return its row in the table."""
+        read = self.read(found)
+        said, verdict = ("not measured", "") if read is None else (read[0], "yes" if read[1] else "**no**")
+        return self.what, self.reach, said, verdict, f"`{self.command}`"
+
+
+FIGURES: list[Figure] = []
+
+
+def figure(what: str, reach: str, command: str) -> Callable[[Any], Any]:
+    """Add a figure that the decorated function reads."""
+
+    def add(read: Callable[[Found], tuple[str, bool] | None]) -> Callable[[Found], tuple[str, bool] | None]:
+        FIGURES.append(Figure(what, reach, command, read))
+        return read
+
+    return add
+
 
 def _parts(found: Found, kind: str) -> dict[str, Any]:
-    return (
-        {part["part"]: part for part in found[kind]["parts"] if part["verdict"] != "not run"}
-        if kind in found
-        else {}
-    )
+    parts = found.get(kind, {"parts": []})["parts"]
+    return {part["part"]: part for part in parts if part["verdict"] != "not run"}
 
 
+@figure("cases on the GPU, one process and several", "all pass", "make gpu-test")
 def _cases(found: Found) -> tuple[str, bool] | None:
-    parts = [part for name, part in _parts(found, "test").items() if name not in (*SANITIZERS, "planted")]
+    parts = [part for name, part in _parts(found, "test").items() if name not in (*TOOLS, "planted")]
     if not parts:
         return None
     cases, passed = (sum(part[key] for part in parts) for key in ("cases", "passed"))
@@ -61,15 +77,16 @@ def _cases(found: Found) -> tuple[str, bool] | None:
     return f"{passed:,} of {cases:,} pass" + (f"; not: {', '.join(missing)}" if missing else ""), not failed
 
 
+@figure("sanitizers; planted faults", "0 reports; 4 of 4 reported", "make gpu-test")
 def _sanitizers(found: Found) -> tuple[str, bool] | None:
     parts = _parts(found, "test")
-    ran = [name for name in SANITIZERS if name in parts]
+    ran = [name for name in TOOLS if name in parts]
     if not ran:
         return None
     wrong = [f"{name}: {parts[name]['why']}" for name in ran if parts[name]["verdict"] != "passed"]
-    planted = parts.get("planted", {"passed": 0, "cases": len(SANITIZERS)})
+    planted = parts.get("planted", {"passed": 0, "cases": len(TOOLS)})
     said = "; ".join(wrong) or f"0 reports of {', '.join(ran)}"
-    reached = not wrong and len(ran) == planted["passed"] == len(SANITIZERS)
+    reached = not wrong and len(ran) == planted["passed"] == len(TOOLS)
     return f"{said}; planted {planted['passed']} of {planted['cases']}", reached
 
 
@@ -77,6 +94,7 @@ def _cell(cell: dict[str, Any]) -> str:
     return f"{cell['times']:.2f} ({cell['graph']}, {cell['dtype']} x {cell['width']})"
 
 
+@figure("our time over the gather floor", "1.2 in every cell", "make gpu-bench PARTS=aggregate")
 def _floor(found: Found) -> tuple[str, bool] | None:
     if "aggregate" not in found:
         return None
@@ -84,15 +102,15 @@ def _floor(found: Found) -> tuple[str, bool] | None:
     return f"worst {_cell(of['worst'])}, geometric mean {of['mean']:.2f}", of["worst"]["times"] <= 1.2
 
 
+@figure("times as fast as cuSPARSE CSR_ALG2, float32", "1.5, or the floor", "make gpu-bench PARTS=aggregate")
 def _cusparse(found: Found) -> tuple[str, bool] | None:
     of = found.get("aggregate", {}).get("summary", {}).get("speedup", {}).get("cusparse")
     floor = _floor(found)
-    return of and (
-        f"{of['mean']:.2f}, least {_cell(of['worst'])}",
-        of["mean"] >= 1.5 or bool(floor and floor[1]),
-    )
+    reached = of and (of["mean"] >= 1.5 or bool(floor and floor[1]))
+    return of and (f"{of['mean']:.2f}, least {_cell(of['worst'])}", reached)
 
 
+@figure("bfloat16 rows over float32, widths of 64 and more", "1.6", "make gpu-bench PARTS=half-rows")
 def _half(found: Found) -> tuple[str, bool] | None:
     halves = found.get("half-rows", {}).get("summary", {}).get("half", [])
     cells = [cell for cell in halves if cell["dtype"] == "bfloat16" and cell["width"] >= 64]
@@ -102,6 +120,7 @@ def _half(found: Found) -> tuple[str, bool] | None:
     return f"least {_cell(least)}", least["times"] >= 1.6
 
 
+@figure("hidden share where transfer and sums take as long", "0.9", "make gpu-bench PARTS=overlap")
 def _hidden(found: Found) -> tuple[str, bool] | None:
     of = found.get("overlap", {}).get("balance", {}).get("halo")
     if not of:
@@ -110,6 +129,7 @@ def _hidden(found: Found) -> tuple[str, bool] | None:
     return f"{of['hidden']:.2f}, {where}", of["hidden"] >= 0.9
 
 
+@figure("pipelines over direct where nothing is remote", "1.05", "make gpu-bench PARTS=overlap")
 def _near(found: Found) -> tuple[str, bool] | None:
     cases = [case for case in found.get("overlap", {}).get("cases", []) if case["share"] == 0]
     if not cases:
@@ -118,6 +138,7 @@ def _near(found: Found) -> tuple[str, bool] | None:
     return ", ".join(f"{name} {each:.2f}" for name, each in times.items()), max(times.values()) <= 1.05
 
 
+@figure("a GCN's epoch, and times as fast as PyG's", "2", "make gpu-bench PARTS=epoch")
 def _epoch(found: Found) -> tuple[str, bool] | None:
     cases = found.get("epoch", {}).get("cases", [])
     if not cases:
@@ -136,6 +157,11 @@ def _lines(found: Found, operation: str) -> list[dict[str, Any]]:
     return [line for part in parts for line in part["lines"] if line["operation"].startswith(operation)]
 
 
+@figure(
+    "losses of 30 epochs against the CPU's, float32",
+    "1e-4 relative",
+    'make gpu-test PARTS="training-1 training-2"',
+)
 def _losses(found: Found) -> tuple[str, bool] | None:
     lines = [line for line in _lines(found, "losses") if line["dtype"] == "float32"]
     if not lines:
@@ -144,12 +170,16 @@ def _losses(found: Found) -> tuple[str, bool] | None:
     return f"worst {worst:.1e}", all(line["passed"] == line["cases"] for line in lines)
 
 
+@figure("calls within a training step that wait for the GPU", "none", "make gpu-test PARTS=training-1")
 def _waits(found: Found) -> tuple[str, bool] | None:
     lines = _lines(found, "waits")
     said = [failure for line in lines for failure in line["failures"]]
     return ("; ".join(said) or "none", not said) if lines else None
 
 
+@figure(
+    "from start to the end of the first epoch, beyond reading the file", "30 s", "make gpu-bench PARTS=start"
+)
 def _start(found: Found) -> tuple[str, bool] | None:
     samples = found.get("start", {}).get("samples_ms")
     if not samples:
@@ -158,6 +188,11 @@ def _start(found: Found) -> tuple[str, bool] | None:
     return f"{seconds:.1f} s ({found['start']['edges']:,} edges)", seconds < 30
 
 
+@figure(
+    "a layer over 111 million rows and 1.6 billion edges",
+    "runs, beside its floor",
+    "make gpu-bench PARTS=huge",
+)
 def _huge(found: Found) -> tuple[str, bool] | None:
     cases = {case["name"]: case for case in found.get("huge", {}).get("cases", [])}
     said = [
@@ -166,48 +201,6 @@ def _huge(found: Found) -> tuple[str, bool] | None:
         if name in cases
     ]
     return ("; ".join(said), True) if said else None
-
-
-FIGURES = (
-    Figure("cases on the GPU, one process and several", "all pass", "make gpu-test", _cases),
-    Figure("sanitizers; planted faults", "0 reports; 4 of 4 reported", "make gpu-test", _sanitizers),
-    Figure("our time over the gather floor", "1.2 in every cell", "make gpu-bench PARTS=aggregate", _floor),
-    Figure(
-        "times as fast as cuSPARSE CSR_ALG2, float32",
-        "1.5, or the floor",
-        "make gpu-bench PARTS=aggregate",
-        _cusparse,
-    ),
-    Figure(
-        "bfloat16 rows over float32, widths of 64 and more", "1.6", "make gpu-bench PARTS=half-rows", _half
-    ),
-    Figure(
-        "hidden share where transfer and sums take as long", "0.9", "make gpu-bench PARTS=overlap", _hidden
-    ),
-    Figure("pipelines over direct where nothing is remote", "1.05", "make gpu-bench PARTS=overlap", _near),
-    Figure("a GCN's epoch, and times as fast as PyG's", "2", "make gpu-bench PARTS=epoch", _epoch),
-    Figure(
-        "losses of 30 epochs against the CPU's, float32",
-        "1e-4 relative",
-        'make gpu-test PARTS="training-1 training-2"',
-        _losses,
-    ),
-    Figure(
-        "calls within a training step that wait for the GPU", "none", "make gpu-test PARTS=training-1", _waits
-    ),
-    Figure(
-        "from start to the end of the first epoch, beyond reading the file",
-        "30 s",
-        "make gpu-bench PARTS=start",
-        _start,
-    ),
-    Figure(
-        "a layer over 111 million rows and 1.6 billion edges",
-        "runs, beside its floor",
-        "make gpu-bench PARTS=huge",
-        _huge,
-    ),
-)
 
 
 def read(folder: Path) -> Found:
@@ -266,13 +259,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [*lines, *(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)]
 
 
-def figure(of: Figure, found: Found) -> tuple[str, ...]:
-    """Its row in the table."""
-    read = of.read(found)
-    said, verdict = ("not measured", "") if read is None else (read[0], "yes" if read[1] else "**no**")
-    return of.what, of.reach, said, verdict, f"`{of.command}`"
-
-
 def section(folder: Path, page: Path) -> list[str]:
     """One run on the page."""
     found = read(folder)
@@ -282,20 +268,14 @@ def section(folder: Path, page: Path) -> list[str]:
     lines = [f"## {device['name']}, {dates[-1][:10]}", ""]
     size = f"{device['multiprocessors']} multiprocessors, {device['memory_bytes'] / 2**30:.0f} GiB"
     lines += [f"{size}, driver for CUDA {driver}, runtime {runtime}.", ""]
-    lines += table(("what", "to reach", "reached", "", "command"), [figure(each, found) for each in FIGURES])
+    lines += table(("what", "to reach", "reached", "", "command"), [each.cells(found) for each in FIGURES])
     for kind in ("test", "bench"):
         if kind not in found:
             continue
-        ends = [
-            (
-                part["part"],
-                part["verdict"],
-                f"{part['passed']:,} / {part['cases']:,}" if part["cases"] else "",
-                f"{part['seconds']:.0f}",
-                part["why"],
-            )
-            for part in found[kind]["parts"]
-        ]
+        ends = []
+        for part in found[kind]["parts"]:
+            cases = f"{part['passed']:,} / {part['cases']:,}" if part["cases"] else ""
+            ends.append((part["part"], part["verdict"], cases, f"{part['seconds']:.0f}", part["why"]))
         lines += ["", f"`make gpu-{kind}`, {found[kind]['date'][:10]}:", ""]
         lines += table(("part", "verdict", "cases", "s", "why"), ends)
     where = Path("..") / folder.relative_to(page.parent.parent)
