@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import programs
 import pytest
 
 import mgg_hpc
@@ -177,7 +178,8 @@ def test_the_check_allows_what_is_allowed(module, text):
 
 def test_help_loads_nothing_large():
     code = "import sys; from mgg_hpc.__main__ import main; code = main(['--help']); print(*sys.modules); sys.exit(code)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = programs.python("-c", code)
+    assert done.returncode == 0
     loaded = {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
     assert "click" in loaded
     assert not loaded & set(LARGE)

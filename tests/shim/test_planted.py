@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import programs
 import pytest
 from suite.tiers import long_except
 
@@ -237,14 +236,8 @@ def look(library: Path, by: str, seed: list[int], turns: int, width: int = 33, c
     """What is found in so many turns, in a process of its own: the last line that it prints."""
     cases = cases or USUAL.get(by, ("ordinary", "hub"))
     arguments = (str(library), by, seed, turns, width, cases)
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK, *map(json.dumps, arguments)],
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    done = programs.python("-c", LOOK, *map(json.dumps, arguments), env=environment, timeout=120)
     said = (done.stdout + done.stderr).strip().splitlines()
     assert (done.returncode == 0) == (said[-1:] == ["unnoticed"]), said[-5:]
     return said[-1]

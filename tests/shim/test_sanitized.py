@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
+import programs
 import pytest
 import sanitizers
 from gpu.pes import table
@@ -50,24 +47,12 @@ MOST_SAID = 16 << 20  # bytes: a report about the reporting of a fault may never
 SECONDS = 250
 
 
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run(build, library, seed, operations) -> Done:
-    """In a process of its own, which ends when it says too much."""
-    environment = sanitizers.environment(build.compiler) | {"PYTHONPATH": os.pathsep.join([str(TESTS)])}
-    command = [sys.executable, "-c", RUN, library, json.dumps(seed), json.dumps(operations)]
-    limit = ["prlimit", f"--fsize={MOST_SAID}"]
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
-        done = subprocess.run(
-            [*limit, *command], env=environment, stdout=out, stderr=err, check=False, timeout=SECONDS
-        )
-        out.seek(0), err.seek(0)
-        return Done(done.returncode, out.read(), err.read())
+def run(build, library, seed, operations):
+    """Check operations in a process of its own, which ends when it says too much."""
+    environment = sanitizers.environment(build.compiler) | {"PYTHONPATH": str(TESTS)}
+    command = (sys.executable, "-c", RUN, library, json.dumps(seed), json.dumps(operations))
+    limit = ("prlimit", f"--fsize={MOST_SAID}")
+    return programs.run_limited(*limit, *command, env=environment, seconds=SECONDS)
 
 
 # Of kernels that are others before sm_90: those that sum over pointers, and over gets.

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import programs
 import pytest
 
 from mgg_hpc.runtime import launch
@@ -94,7 +95,7 @@ def script(built, tmp_path):
 
 def segments() -> set[str]:
     """Names in /dev/shm, and identifiers of System V segments."""
-    listed = subprocess.run(["ipcs", "-m"], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = programs.run("ipcs", "-m").stdout.splitlines()
     return {path.name for path in Path("/dev/shm").iterdir()} | {
         line.split()[1] for line in listed if line.startswith("0x")
     }
@@ -163,14 +164,7 @@ def test_another_mpi_is_named(built, environment):
         "comm = mpi.world()\n"
         "backends.make(backends.choose('shmem', comm), comm, backends.Request())"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = programs.python("-c", program, env=environment, cwd=ROOT)
     assert "shmem uses Open MPI's OpenSHMEM, but Python loads MPICH" in ended.stderr
     assert "mgg launch --mpi system" in ended.stderr
 
@@ -191,11 +185,7 @@ def test_the_transport_keeps_its_promises_across_hosts(program, hosts, ranks):
 def test_the_table_of_hard_cases_across_hosts(built, hosts, ranks):
     """What test_shmem.py does on one host; with two ranks on each, some peers are within reach and some are not."""
     tests = ["-m", "mpi4py", "-m", "pytest", "-q", "-x", "--color=no", "--with-mpi", "-m", "mpi", TESTS]
-    environment = {
-        "MGG_TEST_TRANSFERS": "get,halo",
-        "MGG_TEST_RANKS": str(2 * ranks),
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = {"MGG_TEST_TRANSFERS": "get,halo", "MGG_TEST_RANKS": str(2 * ranks), "OMP_NUM_THREADS": "1"}
     ended = hosts.run([sys.executable, *tests], ranks, environment, folder=ROOT, seconds=150)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
     assert hosts.segments() == []

@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import programs
 import pytest
 
 PROGRAMS = {
@@ -112,24 +113,13 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
 
-    def user(self, *command, **more):
+    def user(self, *command, folder=None, **variables):
         """Run a command as a user of the cluster would."""
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=False, timeout=60, **more
-        )
+        return programs.run(*command, env=self.environment | variables, cwd=folder, timeout=60)
 
     def submit(self, *arguments, folder, **variables):
         """Submit a job from a folder; returns its number."""
-        environment = self.environment | variables
-        submitted = subprocess.run(
-            ["sbatch", "--parsable", *arguments],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        submitted = self.user("sbatch", "--parsable", *arguments, folder=folder, **variables)
         assert submitted.returncode == 0, submitted.stderr
         return int(submitted.stdout.split(";")[0])
 
@@ -152,11 +142,8 @@ class Cluster:
     def _daemon(self, *command):
         log = (self.folder / "log" / f"{len(self.daemons)}.{command[0]}.out").open("w")
         with log:
-            self.daemons.append(
-                subprocess.Popen(
-                    command, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-                )
-            )
+            options = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
+            self.daemons.append(subprocess.Popen(command, env=self.environment, **options))
 
     def _until(self, condition, what, seconds=30):
         deadline = time.monotonic() + seconds

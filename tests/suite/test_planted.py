@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import programs
 import pytest
 from host_build import compile_host
 
@@ -170,23 +171,15 @@ class Copy:
             environment |= {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
         else:
             command += ["-m", "not mpi"]
-        return subprocess.run(
-            [*launcher, sys.executable, "-P", *command, *(str(ROOT / "tests" / name) for name in tests)],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
-        )
+        paths = (ROOT / "tests" / name for name in tests)
+        words = (*launcher, sys.executable, "-P", *command, *paths)
+        return programs.run(*words, cwd=ROOT, env=environment, timeout=250)
 
 
 def found(done: subprocess.CompletedProcess[str]) -> bool:
     """Whether a test failed. A run whose tests could not be collected has found nothing."""
-    return (
-        done.returncode != 0
-        and re.search(r"^(FAILED|ERROR) tests/\S+::", done.stdout, re.MULTILINE) is not None
-    )
+    named = re.search(r"^(FAILED|ERROR) tests/\S+::", done.stdout, re.MULTILINE)
+    return done.returncode != 0 and named is not None
 
 
 @pytest.mark.parametrize(

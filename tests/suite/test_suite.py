@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import programs
 import pytest
 from rich.console import Console
 
@@ -58,14 +58,19 @@ GRID = """
 """
 
 
-def run_pytest(folder: Path, text: str, *words: str, **variables: str) -> tuple[str, list[dict]]:
-    """Run pytest on one file in a folder with the suite's plugins; returns its output and its report."""
+def write_tests(folder: Path, text: str) -> None:
+    """Write a file of tests beside the suite's plugins."""
     (folder / "conftest.py").write_text('pytest_plugins = ["suite.seeds", "suite.tiers", "suite.report"]\n')
     (folder / "test_it.py").write_text(textwrap.dedent(text))
+
+
+def run_pytest(folder: Path, text: str, *words: str, **variables: str) -> tuple[str, list[dict]]:
+    """Run pytest on one file in a folder with the suite's plugins; returns its output and its report."""
+    write_tests(folder, text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}"]
     command += ["--report", str(folder / "report.jsonl"), *words]
     environment = {"PYTHONPATH": str(TESTS), "PATH": "", **variables}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = programs.run(*command, cwd=folder, env=environment)
     return done.stdout + done.stderr, [json.loads(line) for line in (folder / "report.jsonl").open()]
 
 
@@ -88,10 +93,7 @@ def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
     assert len(grid) == (28 if tier == "long" else 4)
     if tier != "long":
         for value in (
-            "width=0",
-            "width=1",
-            "width=2",
-            "width=3",
+            *(f"width={n}" for n in range(4)),
             "kind='a'",
             "kind='b'",
             "-1-",
@@ -145,10 +147,8 @@ def test_numbers_are_the_same_in_each_run_and_can_be_drawn_again(tmp_path):
     seed = 2023 + offset
     assert re.search(rf"MGG_TEST_SEED={seed} \S*python -m pytest 'test_it.py::test_unlucky'", said)
     assert "1 failed" in run_pytest(tmp_path, DRAWN, "-k", "unlucky", MGG_TEST_SEED=str(seed))[0]
-    assert (
-        run_pytest(tmp_path, DRAWN, "-k", "numbers", MGG_TEST_SEED="2024")
-        and twenty[1] in (tmp_path / "drawn.txt").read_text().split()[22:]
-    )
+    run_pytest(tmp_path, DRAWN, "-k", "numbers", MGG_TEST_SEED="2024")
+    assert twenty[1] in (tmp_path / "drawn.txt").read_text().split()[22:]
 
 
 ENDINGS = """
@@ -182,8 +182,7 @@ def python(name: str, text: str, **more) -> Part:
 @pytest.mark.slow
 def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, capsys, monkeypatch):
     monkeypatch.delenv("CI", raising=False)
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["suite.seeds", "suite.tiers", "suite.report"]\n')
-    (tmp_path / "test_it.py").write_text(textwrap.dedent(ENDINGS))
+    write_tests(tmp_path, ENDINGS)
     pytest_ = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py")
     made = [
         Part("tests", pytest_, {"PYTHONPATH": str(TESTS)}),
@@ -195,11 +194,8 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, cap
     code, said = parts(capsys, *made)
     assert code == 1
     assert "assert 1 == 2" in said and "as bad as can be" in said and "fine" not in said
-    rows = {
-        row[1]: row[2:]
-        for row in ([cell.strip() for cell in line.split("│")] for line in said.splitlines())
-        if len(row) > 3
-    }
+    cells = ([cell.strip() for cell in line.split("│")] for line in said.splitlines())
+    rows = {row[1]: row[2:] for row in cells if len(row) > 3}
     assert rows["tests"][:3] == ["6", "1", "4"] and rows["tests"][4] == "failed: 1 failed"
     assert rows["good"][4] == "passed" and rows["bad"][4] == "failed: exit code 3"
     assert rows["hangs"][4].startswith("failed: did not end within ") and float(rows["hangs"][3]) < 15
@@ -219,9 +215,8 @@ def test_a_part_in_which_no_test_ran_has_failed(tmp_path, parts, capsys):
 
 def test_where_ci_promises_everything_nothing_is_skipped(parts, capsys, monkeypatch):
     monkeypatch.setenv("CI", "true")
-    code, said = parts(
-        capsys, python("lacks", "raise SystemExit(1)", programs=("no-such-program",), install="x")
-    )
+    lacks = python("lacks", "raise SystemExit(1)", programs=("no-such-program",), install="x")
+    code, said = parts(capsys, lacks)
     assert code == 1 and "skipped" not in said.splitlines()[-1]
 
 
@@ -229,17 +224,12 @@ def test_where_ci_promises_everything_nothing_is_skipped(parts, capsys, monkeypa
 def test_parts_that_draw_anew_have_another_seed(tmp_path, parts, capsys, monkeypatch):
     monkeypatch.delenv("MGG_TEST_SEED")
     write = "import os; open('seeds', 'a').write(os.environ['MGG_TEST_SEED'] + ' ')"
-    made = [
-        python("one", write),
-        python("two", write, seed="new"),
-        python("three", write, seed="new"),
-    ]
-    code, said = parts(capsys, *made)
+    drawn = (python(name, write, seed="new") for name in ("two", "three"))
+    code, said = parts(capsys, python("one", write), *drawn)
     one, two, three = (tmp_path / "seeds").read_text().split()
     assert code == 0 and one == "2023" and two == three != one
-    assert said.startswith(
-        f"random numbers: MGG_TEST_SEED=2023\nrandom numbers: MGG_TEST_SEED={two} (new in each run)\n"
-    )
+    seed = "random numbers: MGG_TEST_SEED="
+    assert said.startswith(f"{seed}2023\n{seed}{two} (new in each run)\n")
 
 
 def test_names_of_parts_are_different_and_unknown_ones_are_refused(capsys):
