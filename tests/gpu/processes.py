@@ -40,7 +40,8 @@ from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import device, exit_code, launch, mpi
-from mgg_hpc.runtime.backends.base import Epilogue, Geometry
+from mgg_hpc.runtime.backends.base import Epilogue, Geometry, Rows
+from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, Job
 from mgg_hpc.runtime.backends.simulated import everybody
 
@@ -117,14 +118,25 @@ class Processes:
     transfers: tuple[str, ...]
     share: float  # of the GPU's blocks, of each
 
+    def begin(self, drawn: Drawn) -> tuple[DeviceBackend, RowFormat, slice]:
+        """Return a backend, the format of the rows, and which of them are this PE's."""
+        x = drawn.x[0]
+        backend = self.engine.backend(self.job, drawn.geometry, self.share)
+        return backend, RowFormat(x.dtype, x.shape[1]), drawn.part(self.job.rank)
+
+    def publish(self, backend: DeviceBackend, rows: Rows, x: np.ndarray, rng: np.random.Generator) -> None:
+        """Write this PE's rows, and let all PEs see them; what follows runs in an order of its own."""
+        self.engine.fill(rows.local, x)
+        self.engine.seed(int(rng.integers(1 << 60)) + self.job.rank, self.job.rank)
+        backend.publish(rows)
+
     def aggregate(
         self, drawn: Drawn, transfer: str, rng: np.random.Generator
     ) -> tuple[list[np.ndarray], list[str]]:
         """This PE's outputs of all calls, and what is wrong beside their values. Collective."""
         engine, case, rank = self.engine, drawn.case, self.job.rank
-        format, part = RowFormat(drawn.x[0].dtype, drawn.x[0].shape[1]), drawn.part(rank)
+        backend, format, part = self.begin(drawn)
         plan = plans_of(case, drawn.geometry.ps, transfer, 1)[rank]
-        backend = engine.backend(self.job, drawn.geometry, self.share)
         backend.chunk_bytes = drawn.chunk_bytes
         sets = [backend.rows(np.diff(case.bounds), format, symmetric=True) for _ in range(2)]
         backend.prepare(plan, format)
@@ -134,10 +146,8 @@ class Processes:
         op, outputs = "copy" if edge is None else "mul", []
         for call, x in enumerate(drawn.x):
             rows, beyond = sets[call % 2], engine.nan_rows(backend, plan.destinations + MARGIN, format)
+            self.publish(backend, rows, x[part], rng)
             out = beyond[: plan.destinations]
-            engine.fill(rows.local, x[part])
-            engine.seed(int(rng.integers(1 << 60)) + rank, rank)
-            backend.publish(rows)
             backend.aggregate(plan, op, drawn.reduce, rows, out, edge=edge, epilogue=epilogue)
             outputs.append(beyond)
         backend.finish()
@@ -152,38 +162,30 @@ class Processes:
 
     def gather(self, drawn: Drawn, rng: np.random.Generator) -> list[str]:
         """Rows by number from all PEs. Collective."""
-        engine, bounds, x, rank = self.engine, drawn.case.bounds, drawn.x[0], self.job.rank
-        format, backend = RowFormat(x.dtype, x.shape[1]), engine.backend(self.job, drawn.geometry, self.share)
+        bounds, x = drawn.case.bounds, drawn.x[0]
+        backend, format, part = self.begin(drawn)
         rows = backend.rows(np.diff(bounds), format, symmetric=True)
-        ids = rng.integers(0, len(x), (self.job.size, 2 * len(x) if len(x) else 0))[rank]
+        ids = rng.integers(0, len(x), (self.job.size, 2 * len(x) if len(x) else 0))[self.job.rank]
         out = backend.symmetric(len(ids), format).local
-        engine.fill(rows.local, x[drawn.part(rank)])
-        engine.seed(int(rng.integers(1 << 60)) + rank, rank)
-        backend.publish(rows)
-        backend.gather(rows, bounds, engine.array(ids), out)
+        self.publish(backend, rows, x[part], rng)
+        backend.gather(rows, bounds, self.engine.array(ids), out)
         backend.finish()
-        return [] if (engine.numpy(out) == x[ids]).all() else ["gathered other rows"]
+        return [] if (self.engine.numpy(out) == x[ids]).all() else ["gathered other rows"]
 
     def dots(self, drawn: Drawn, rng: np.random.Generator) -> list[str]:
         """SDDMM over peers' rows, through pointers. Collective."""
-        engine, case, x, rank = self.engine, drawn.case, drawn.x[0], self.job.rank
-        format, backend = RowFormat(x.dtype, x.shape[1]), engine.backend(self.job, drawn.geometry, self.share)
-        rows, part = backend.rows(np.diff(case.bounds), format, symmetric=True), drawn.part(rank)
-        plan, y = plans_of(case, drawn.geometry.ps, "direct", 1)[rank], drawn.x[1]
-        mine, out = (
-            backend.padded(plan.destinations, format),
-            engine.array(np.full(plan.edges, np.nan, np.float32)),
-        )
-        engine.fill(rows.local, x[part])
+        engine, case, rank, (x, y, *_) = self.engine, drawn.case, self.job.rank, drawn.x
+        backend, format, part = self.begin(drawn)
+        rows = backend.rows(np.diff(case.bounds), format, symmetric=True)
+        plan = plans_of(case, drawn.geometry.ps, "direct", 1)[rank]
+        mine = backend.padded(plan.destinations, format)
+        out = engine.array(np.full(plan.edges, np.nan, np.float32))
         engine.fill(mine, y[part])
-        engine.seed(int(rng.integers(1 << 60)) + rank, rank)
-        backend.publish(rows)
+        self.publish(backend, rows, x[part], rng)
         backend.sddmm(plan, rows, mine, out)
         backend.finish()
-        source, destination = (
-            ids[case.edges(rank)][plan.edge] for ids in reference.edge_list(case.indptr, case.indices)
-        )
-        wanted, bound = (each(source, destination, x, y) for each in (reference.sddmm, reference.sddmm_bound))
+        ends = [ids[case.edges(rank)][plan.edge] for ids in reference.edge_list(case.indptr, case.indices)]
+        wanted, bound = (each(*ends, x, y) for each in (reference.sddmm, reference.sddmm_bound))
         try:
             table.within(engine.numpy(out), wanted, bound)
         except AssertionError as error:

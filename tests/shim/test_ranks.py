@@ -77,9 +77,19 @@ def summary_of(tmp_path: Path) -> dict:
     return json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())
 
 
-@pytest.mark.parametrize("ranks", long_except([1, 2, 4], 2))
-def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, ranks):
-    jobs.write_job(tmp_path, jobs.with_sparse_features(jobs.blocks()) if ranks == 4 else jobs.blocks())
+# Ranks, a graph, and the width of the hidden layer: the first layer aggregates first where that is the wider one.
+RUNS = {
+    "undirected": (2, jobs.blocks, 16),
+    "directed": (1, jobs.directed_weighted, 16),
+    "sparse": (4, lambda: jobs.with_sparse_features(jobs.blocks()), 16),
+    "directed, sparse, narrow": (1, lambda: jobs.with_sparse_features(jobs.directed_weighted()), 5),
+}
+
+
+@pytest.mark.parametrize("kind", long_except(RUNS, "undirected", "directed, sparse, narrow"))
+def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, kind):
+    ranks, graph, hidden = RUNS[kind]
+    jobs.write_job(tmp_path, graph(), model={"hidden": hidden})
     assert "backend cuda (asked for)" in trained(ranks, *SHARED)
     found, wanted = columns(tmp_path / "runs"), of_cpu(tmp_path)
     np.testing.assert_allclose(found["loss"], wanted["loss"], rtol=1e-5)
