@@ -12,7 +12,6 @@ import torch
 import torch_geometric.nn as pyg
 from torch_geometric.utils import softmax
 
-from mgg_hpc import reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
 from mgg_hpc.nn.graph.handle import GraphHandle
@@ -177,12 +176,12 @@ class Spread:
     @property
     def mine(self) -> slice:
         """This rank's rows."""
-        return slice(*(int(bound) for bound in self.case.bounds[self.comm.rank : self.comm.rank + 2]))
+        return self.case.rows(self.comm.rank)
 
     @property
     def edge_index(self) -> torch.Tensor:
         """The whole graph as PyG has it: int64 [2, E]."""
-        return torch.from_numpy(np.stack(reference.edge_list(self.case.indptr, self.case.indices)))
+        return torch.from_numpy(np.stack(self.case.edge_list))
 
     def part(self, x: SparseRows | None = None) -> Part:
         """This rank's part with these features, as a file would give it."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,17 @@ def run_limited(*command: object, seconds: float, **options: Any) -> subprocess.
         return subprocess.CompletedProcess(process.args, code, out.read(), err.read())
 
 
-def is_gone(number: int) -> bool:
-    """Return whether the process of this number is gone, or will be in a moment."""
-    status = Path("/proc", str(number), "stat")
-    for _ in range(100):
-        try:
-            if status.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.05)
-    return False
+def wait_until(condition: Callable[[], object], seconds: float, why: Callable[[], str] = str) -> None:
+    """Wait for a condition. Raises AssertionError with ``why()`` after so many seconds without it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.02)
+
+
+def is_running(number: int) -> bool:
+    """Return whether a process of this number has not ended."""
+    try:
+        return Path("/proc", str(number), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

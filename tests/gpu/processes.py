@@ -87,14 +87,10 @@ class Drawn:
             int(rng.choice([1, 300, 2000, 1 << 17])),
         )
 
-    def part(self, rank: int) -> slice:
-        """A PE's rows."""
-        return slice(int(self.case.bounds[rank]), int(self.case.bounds[rank + 1]))
-
     def worst(self, call: int, rank: int, found: np.ndarray) -> float:
         """The worst error of a PE's outputs as a share of its bound. Raises AssertionError beyond it."""
         case, x = self.case, self.x[call]
-        arguments = (*reference.edge_list(case.indptr, case.indices), case.nodes, x, self.weight)
+        arguments = (*case.edge_list, case.nodes, x, self.weight)
         wanted = reference.aggregate(*arguments, self.reduce)
         bound = np.zeros_like(wanted)
         if self.reduce == "sum":
@@ -103,7 +99,7 @@ class Drawn:
             half = float(ml_dtypes.finfo(x.dtype).eps) if x.dtype.itemsize == 2 else 0.0
             bound = np.abs(wanted) * (float(np.finfo(np.float32).eps) + half)
         scale = np.ones(case.nodes) if self.scale is None else self.scale  # powers of two: exact
-        wanted, bound, part = wanted * scale[:, None], bound * scale[:, None], self.part(rank)
+        wanted, bound, part = wanted * scale[:, None], bound * scale[:, None], case.rows(rank)
         wanted = wanted if self.bias is None else wanted + self.bias
         return table.within(found, (np.maximum(wanted, 0) if self.relu else wanted)[part], bound[part])
 
@@ -122,7 +118,7 @@ class Processes:
         """Return a backend, the format of the rows, and which of them are this PE's."""
         x = drawn.x[0]
         backend = self.engine.backend(self.job, drawn.geometry, self.share)
-        return backend, RowFormat(x.dtype, x.shape[1]), drawn.part(self.job.rank)
+        return backend, RowFormat(x.dtype, x.shape[1]), drawn.case.rows(self.job.rank)
 
     def publish(self, backend: DeviceBackend, rows: Rows, x: np.ndarray, rng: np.random.Generator) -> None:
         """Write this PE's rows, and let all PEs see them; what follows runs in an order of its own."""
@@ -184,7 +180,7 @@ class Processes:
         self.publish(backend, rows, x[part], rng)
         backend.sddmm(plan, rows, mine, out)
         backend.finish()
-        ends = [ids[case.edges(rank)][plan.edge] for ids in reference.edge_list(case.indptr, case.indices)]
+        ends = [ids[case.edges(rank)][plan.edge] for ids in case.edge_list]
         wanted, bound = (each(*ends, x, y) for each in (reference.sddmm, reference.sddmm_bound))
         try:
             table.within(engine.numpy(out), wanted, bound)

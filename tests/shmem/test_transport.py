@@ -8,13 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import programs
 import pytest
-
-from mgg_hpc.runtime import launch
+from programs import wait_until
 
 TESTS = Path(__file__).with_name("test_shmem.py")
 ROOT = Path(__file__).parents[2]
@@ -103,14 +101,7 @@ def segments() -> set[str]:
 
 def gone(pids: Path) -> bool:
     """Whether none of a job's processes runs."""
-    return not any(launch._alive(int(path.name)) for path in pids.iterdir())
-
-
-def wait_until(condition, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    return not any(programs.is_running(int(path.name)) for path in pids.iterdir())
 
 
 # ---- one host -------------------------------------------------------------------------------------------

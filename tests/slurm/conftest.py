@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import programs
@@ -125,14 +124,15 @@ class Cluster:
 
     def result(self, job, seconds=90):
         """Wait for a job to end; returns what scontrol says of it."""
-        deadline = time.monotonic() + seconds
-        while True:
+        facts = {}
+
+        def ended():
             words = self.user("scontrol", "show", "job", str(job), "-o").stdout.split()
-            facts = dict(word.split("=", 1) for word in words if "=" in word)
-            if facts.get("JobState") not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
-                return facts
-            assert time.monotonic() < deadline, f"job {job} is {facts.get('JobState')}\n{self.logs()}"
-            time.sleep(0.1)
+            facts.update(word.split("=", 1) for word in words if "=" in word)
+            return facts.get("JobState") not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+
+        programs.wait_until(ended, seconds, lambda: f"job {job} is {facts['JobState']}\n{self.logs()}")
+        return facts
 
     def logs(self):
         return "\n".join(
@@ -146,12 +146,12 @@ class Cluster:
             self.daemons.append(subprocess.Popen(command, env=self.environment, **options))
 
     def _until(self, condition, what, seconds=30):
-        deadline = time.monotonic() + seconds
-        while not condition():
+        def met():
             dead = [daemon.args[0] for daemon in self.daemons if daemon.poll() is not None]
             assert not dead, f"{dead} ended\n{self.logs()}"
-            assert time.monotonic() < deadline, f"no {what} after {seconds} s\n{self.logs()}"
-            time.sleep(0.05)
+            return condition()
+
+        programs.wait_until(met, seconds, lambda: f"no {what} after {seconds} s\n{self.logs()}")
 
     def _processes(self):
         mark = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()

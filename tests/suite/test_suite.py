@@ -241,14 +241,9 @@ def test_names_of_parts_are_different_and_unknown_ones_are_refused(capsys):
     assert "no part of test is named like 'no such'; there are test units" in capsys.readouterr().err
 
 
-def test_coverage_is_compared_by_lines_and_by_branches():
+def test_coverage_is_compared_by_jumps():
     """Line 2 of a.py branches: the whole run takes both ways, the part only one of them."""
     whole = {"a.py": {(-1, 1), (1, 2), (2, 3), (2, 4), (3, 4), (4, -1)}, "b.py": {(-1, 7), (7, -1)}}
     part = {"a.py": {(-1, 1), (1, 2), (2, 4), (4, -1)}, "c.py": {(-1, 1)}}
-    assert coverage_of.comparison(whole, part) == [
-        "lines: 3 of 5 (60.00%)",
-        "branches: 1 of 2 (50.00%)",
-        "both: 4 of 7 (57.14%)",
-        "a.py: 2 missed; lines [3]",
-        "b.py: 1 missed; lines [7]",
-    ]
+    said = ["4 of 8 (50.00%)", "a.py: 2 missed, at lines [3, 4]", "b.py: 2 missed, at lines [7]"]
+    assert coverage_of.comparison(whole, part) == said
