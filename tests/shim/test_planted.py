@@ -173,11 +173,7 @@ FAULTS = {
 }
 
 # The faults that `make test` plants; `make test-long` plants all of them.
-BY_MAKE_TEST = (
-    "a wrong buffer",
-    "a credit that nobody waits for",
-    "a tail that overruns",
-)
+BY_MAKE_TEST = ("a wrong buffer", "a credit that nobody waits for", "a tail that overruns")
 
 
 LOOK = """

@@ -206,10 +206,7 @@ REFUSED = {
         environment={"MGG_SHIM_DEVICES": "0"},
     ),
     "too few GPUs": Refused(
-        4,
-        (),
-        "4 ranks on this node, but 3 GPUs: start at most 3",
-        environment={"MGG_SHIM_DEVICES": "3"},
+        4, (), "4 ranks on this node, but 3 GPUs: start at most 3", environment={"MGG_SHIM_DEVICES": "3"}
     ),
     "heap": Refused(
         2,
@@ -230,9 +227,7 @@ REFUSED = {
         'train.dtype = "float64" is for CPUs: GPU kernels take "float32" or "bfloat16"',
     ),
     "wpb": Refused(
-        1,
-        ("--set", "plan.wpb=64"),
-        "plan.wpb = 64: a block of 2048 threads, but shim takes 1024; at most 32",
+        1, ("--set", "plan.wpb=64"), "plan.wpb = 64: a block of 2048 threads, but shim takes 1024; at most 32"
     ),
     "direct without pointers": Refused(
         2,
@@ -295,3 +290,22 @@ def test_a_rank_that_stands_still_is_named(on_gpus, tmp_path):
     assert done.returncode != 0
     for rank in (0, 1):
         assert f"mgg: error: rank {rank} has made no progress for 6 s; its last step: epoch 2" in done.stderr
+
+
+@pytest.mark.long
+def test_two_ranks_that_are_profiled_say_what_they_hide(trained, tmp_path):
+    jobs.write_job(tmp_path, jobs.blocks(), train={"epochs": 5}, plan={"transfer": ["get", "halo"]})
+    trained(2, *SHARED)
+    losses = columns(tmp_path / "runs")["loss"]
+    said = trained(2, *SHARED, "--profile")
+    assert columns(tmp_path / "runs")["loss"] == losses
+    folder = tmp_path / "runs" / "latest" / "profile"
+    assert {path.name for path in folder.iterdir()} == {"rank-0.json.gz", "rank-1.json.gz", "summary.json"}
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["backend"], summary["epochs"], summary["without_graphs"]) == ("cuda", [4, 5], False)
+    exchanges = [(each["layer"], each["transfer"]) for each in summary["exchanges"]]
+    assert exchanges == [(1, "get"), (2, "halo"), (2, "halo")]
+    for each in summary["exchanges"]:
+        sums, moves, both = each["sums_ms"], each["transfer_ms"], each["both_ms"]
+        assert each["hidden_share"] == pytest.approx((sums + moves - both) / min(sums, moves))
+    assert "GPU ms" not in said  # which only CUDA tells of
