@@ -55,11 +55,6 @@ def test_an_empty_job_has_the_documented_defaults():
     assert words == DEFAULTS.split()
 
 
-def test_settings_cannot_be_changed():
-    with pytest.raises(AttributeError):
-        config.Settings().train.epochs = 3
-
-
 def test_the_graph_lies_beside_the_job_file_and_the_run_folder_has_its_name(write, tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     settings = config.load(write('[graph]\nfile = "sub/g.h5"'))
@@ -93,15 +88,10 @@ def test_overrides_win_over_the_file(write, override, value):
     assert getattr(config.load(path, (override,)).train, key) == value
 
 
-def test_the_last_of_two_overrides_counts_and_sections_may_be_new(write):
-    path = write("")
-    settings = config.load(path, ("model.hidden=4", "graph.file=g.h5", "model.hidden=5"))
+def test_the_last_of_two_overrides_counts_and_words_need_no_quotes(write):
+    settings = config.load(write(""), ("model.hidden=4", "graph.file=a b.h5", "model.hidden=5"))
     assert settings.model.hidden == 5
-    assert Path(settings.graph.file).name == "g.h5"
-
-
-def test_overrides_keep_words_that_are_no_toml(write):
-    assert config.load(write(""), ("graph.file=a b.h5",)).graph.file.endswith("/a b.h5")
+    assert Path(settings.graph.file).name == "a b.h5"
 
 
 @pytest.mark.parametrize("text", ["train.epochs", "epochs=3", ".epochs=3", "train.=3", "=3", ""])
