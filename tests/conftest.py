@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from once import made_once
+from builds import SANITIZERS, made_once
 
 pytest_plugins = ["suite.seeds", "suite.tiers", "suite.report"]
 
@@ -60,9 +60,7 @@ def shim(require) -> Any:
 @pytest.fixture(scope="session")
 def sanitized(require) -> Any:
     """As `shim`, with the address and the undefined-behaviour sanitizer; it loads where their libraries do first."""
-    import sanitizers
-
-    return shim_build(require, "shim-sanitized", sanitizers.FLAGS)
+    return shim_build(require, "shim-sanitized", SANITIZERS)
 
 
 @pytest.fixture(scope="session")

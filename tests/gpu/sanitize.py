@@ -119,9 +119,9 @@ def on_shim(tool: str, words: list[str], seconds: float) -> Report:
     """The shim's failures; of memcheck the address sanitizer's, with which the library was built."""
     environment = os.environ | {"COLUMNS": "200"}
     if tool == "memcheck":
-        import sanitizers
+        from builds import sanitized_environment
 
-        environment |= sanitizers.environment("g++")
+        environment |= sanitized_environment("g++")
     done = run([sys.executable, str(RUN), "--device", "shim", *words], environment, seconds)
     if tool == "memcheck":
         found = re.findall(r"(?:ERROR: AddressSanitizer|runtime error): ?(.*)", done.stderr)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import programs
 import pytest
-import sanitizers
+from builds import sanitized_environment
 from gpu.pes import table
 
 TESTS = Path(__file__).parents[1]
@@ -48,7 +48,7 @@ SECONDS = 250
 
 def run(build, library, seed, operations):
     """Check operations in a process of its own, which ends when it says too much."""
-    environment = sanitizers.environment(build.compiler) | {"PYTHONPATH": str(TESTS)}
+    environment = sanitized_environment(build.compiler) | {"PYTHONPATH": str(TESTS)}
     command = (sys.executable, "-c", RUN, library, json.dumps(seed), json.dumps(operations))
     limit = ("prlimit", f"--fsize={MOST_SAID}")
     return programs.run_limited(*limit, *command, env=environment, seconds=SECONDS)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import programs
 import pytest
-from host_build import compile_host
+from builds import compile_host
 
 from suite.seeds import FIXED, SEED
 
