@@ -1,4 +1,4 @@
-"""Which lines and branches of mgg_hpc a group of parts executes, in all of its processes, and how two groups compare.
+"""Which jumps from line to line of mgg_hpc a group of parts makes, in all of its processes, and how two groups compare.
 
     python tests/suite/coverage_of.py run build/coverage-test test        run the parts of `make test`
     python tests/suite/coverage_of.py compare build/coverage-all build/coverage-test
@@ -34,7 +34,7 @@ Arcs = dict[str, set[tuple[int, int]]]
 
 def main() -> int:
     """Run or compare, as the command line asks; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Lines and branches of mgg_hpc that tests execute.")
+    parser = argparse.ArgumentParser(description="Jumps from line to line of mgg_hpc that tests make.")
     verbs = parser.add_subparsers(required=True, dest="verb")
     started = verbs.add_parser("run", help="run groups of parts and keep what they execute")
     started.add_argument("folder", type=Path)
