@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mgg_hpc import reference
+
 WIDTHS = [1, 7, 16, 31, 32, 33, 127, 128, 129, 513]
 
 
@@ -21,6 +23,15 @@ class Case:
     @property
     def nodes(self) -> int:
         return len(self.indptr) - 1
+
+    @property
+    def edge_list(self) -> tuple[np.ndarray, np.ndarray]:
+        """(sources, destinations) of all edges."""
+        return reference.edge_list(self.indptr, self.indices)
+
+    def rows(self, rank: int) -> slice:
+        """Which rows a rank owns."""
+        return slice(int(self.bounds[rank]), int(self.bounds[rank + 1]))
 
     def part(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """(indptr, indices) of one rank's rows."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from once import made_once
+from builds import SANITIZERS, made_once
 
 pytest_plugins = ["suite.seeds", "suite.tiers", "suite.report"]
 
@@ -42,14 +42,25 @@ def require() -> Callable[..., None]:
     return check
 
 
-@pytest.fixture(scope="session")
-def shim(require) -> Any:
-    """A shim.build.Build: the GPU kernels compiled for the host, and the module that they make."""
+def shim_build(require: Callable[..., None], name: str, flags: tuple[str, ...]) -> Any:
+    """Return a shim.build.Build whose module is compiled with these flags."""
     from shim.build import Build
 
     compiler = shutil.which("g++")
     require(compiler is not None, "no g++", "apt install g++")
-    return Build(compiler, made_once("shim", lambda at: Build(compiler, at).whole()))
+    return Build(compiler, made_once(name, lambda at: Build(compiler, at, flags).whole()), flags)
+
+
+@pytest.fixture(scope="session")
+def shim(require) -> Any:
+    """A shim.build.Build: the GPU kernels compiled for the host, and the module that they make."""
+    return shim_build(require, "shim", ())
+
+
+@pytest.fixture(scope="session")
+def sanitized(require) -> Any:
+    """As `shim`, with the address and the undefined-behaviour sanitizer; it loads where their libraries do first."""
+    return shim_build(require, "shim-sanitized", SANITIZERS)
 
 
 @pytest.fixture(scope="session")
@@ -58,18 +69,3 @@ def engine(shim) -> Any:
     from gpu.pes.engine import Engine
 
     return Engine.shim(shim.folder / "_cuda.so")
-
-
-@pytest.fixture(scope="session")
-def sanitized(require) -> Any:
-    """As `shim`, with the address and the undefined-behaviour sanitizer; it loads where their libraries do first."""
-    import sanitizers
-    from shim.build import Build
-
-    compiler = shutil.which("g++")
-    require(compiler is not None, "no g++", "apt install g++")
-
-    def build(folder: Path) -> Build:
-        return Build(compiler, folder, sanitizers.FLAGS)
-
-    return build(made_once("shim-sanitized", lambda at: build(at).whole()))

@@ -12,7 +12,6 @@ import torch
 import torch_geometric.nn as pyg
 from torch_geometric.utils import softmax
 
-from mgg_hpc import reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
 from mgg_hpc.nn.graph.handle import GraphHandle
@@ -25,9 +24,8 @@ from mgg_hpc.runtime.backends.base import Geometry
 
 GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}  # of the largest value
-SCORED = (
-    0.4  # of attention's parameters: of scores of 100 float32 keeps no more than five digits behind the point
-)
+# Spread of attention's parameters: of scores of 100 float32 keeps no more than five digits behind the point.
+SCORED = 0.4
 WIDEST = 64  # of any layer below, forward or backward
 
 
@@ -53,8 +51,8 @@ class Layer:
         return ours, theirs.double()
 
 
-def _network(linear: type[torch.nn.Linear] = torch.nn.Linear) -> Callable[[int, int], torch.nn.Sequential]:
-    return lambda a, b: torch.nn.Sequential(linear(a, 5), torch.nn.ReLU(), linear(5, b))
+def _network(a: int, b: int) -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(a, 5), torch.nn.ReLU(), torch.nn.Linear(5, b))
 
 
 def _late(a: int, b: int) -> torch.nn.Sequential:
@@ -62,16 +60,21 @@ def _late(a: int, b: int) -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(a, b))
 
 
-def _gat(**options: object) -> Layer:
+def _both(name: str, spread: float = 1.0, **options: object) -> Layer:
+    """A layer of our module and of PyG's with the same name and options."""
     return Layer(
-        lambda a, b: conv.GATConv(a, b, **options), lambda a, b: pyg.GATConv(a, b, **options), SCORED
+        lambda a, b: getattr(conv, name)(a, b, **options),
+        lambda a, b: getattr(pyg, name)(a, b, **options),
+        spread,
+        ties=options.get("aggr") == "max",
     )
 
 
-def _sage(**options: object) -> Layer:
-    ties = options.get("aggr") == "max"
+def _gin(network: Callable[[int, int], torch.nn.Module], **options: object) -> Layer:
+    """A GINConv over the same network, ours and PyG's."""
     return Layer(
-        lambda a, b: conv.SAGEConv(a, b, **options), lambda a, b: pyg.SAGEConv(a, b, **options), ties=ties
+        lambda a, b: conv.GINConv(network(a, b), **options),
+        lambda a, b: pyg.GINConv(network(a, b), **options),
     )
 
 
@@ -95,39 +98,28 @@ class DotAttention(torch.nn.Module):
 
 
 LAYERS = {
-    "gcn": Layer(conv.GCNConv, pyg.GCNConv),
-    "gcn_no_bias": Layer(
-        lambda a, b: conv.GCNConv(a, b, bias=False), lambda a, b: pyg.GCNConv(a, b, bias=False)
-    ),
-    "gin": Layer(lambda a, b: conv.GINConv(_network()(a, b)), lambda a, b: pyg.GINConv(_network()(a, b))),
-    "gin_trained_eps": Layer(
-        lambda a, b: conv.GINConv(_network()(a, b), eps=0.3, train_eps=True),
-        lambda a, b: pyg.GINConv(_network()(a, b), eps=0.3, train_eps=True),
-    ),
-    "gin_one_map": Layer(
-        lambda a, b: conv.GINConv(torch.nn.Linear(a, b), eps=-0.4),
-        lambda a, b: pyg.GINConv(torch.nn.Linear(a, b), eps=-0.4),
-    ),
+    "gcn": _both("GCNConv"),
+    "gcn_no_bias": _both("GCNConv", bias=False),
+    "gin": _gin(_network),
+    "gin_trained_eps": _gin(_network, eps=0.3, train_eps=True),
+    "gin_one_map": _gin(torch.nn.Linear, eps=-0.4),
     "gin_mlp": Layer(
         lambda a, b: conv.GINConv(MLP([a, 7, b]), train_eps=True),
         lambda a, b: pyg.GINConv(pyg.MLP([a, 7, b], norm=None), train_eps=True),
     ),
-    "gin_late": Layer(
-        lambda a, b: conv.GINConv(_late(a, b), train_eps=True),
-        lambda a, b: pyg.GINConv(_late(a, b), train_eps=True),
-    ),
-    "sage": _sage(),
-    "sage_sum": _sage(aggr="sum"),
-    "sage_max": _sage(aggr="max"),
-    "sage_bare": _sage(root_weight=False, bias=False),
-    "sage_normalize": _sage(normalize=True),
-    "gat": _gat(heads=3),
-    "gat_average": _gat(heads=2, concat=False, negative_slope=0.4),
-    "gat_residual": _gat(heads=2, residual=True),
+    "gin_late": _gin(_late, train_eps=True),
+    "sage": _both("SAGEConv"),
+    "sage_sum": _both("SAGEConv", aggr="sum"),
+    "sage_max": _both("SAGEConv", aggr="max"),
+    "sage_bare": _both("SAGEConv", root_weight=False, bias=False),
+    "sage_normalize": _both("SAGEConv", normalize=True),
+    "gat": _both("GATConv", SCORED, heads=3),
+    "gat_average": _both("GATConv", SCORED, heads=2, concat=False, negative_slope=0.4),
+    "gat_residual": _both("GATConv", SCORED, heads=2, residual=True),
     "gat_dot": Layer(
         lambda a, b: conv.GATConv(a, b, 3, attention="dot"), lambda a, b: DotAttention(a, b, 3), SCORED
     ),
-    "gat_as_it_is": _gat(add_self_loops=False, bias=False),
+    "gat_as_it_is": _both("GATConv", SCORED, add_self_loops=False, bias=False),
 }
 
 
@@ -184,28 +176,18 @@ class Spread:
     @property
     def mine(self) -> slice:
         """This rank's rows."""
-        return slice(*(int(bound) for bound in self.case.bounds[self.comm.rank : self.comm.rank + 2]))
+        return self.case.rows(self.comm.rank)
 
     @property
     def edge_index(self) -> torch.Tensor:
         """The whole graph as PyG has it: int64 [2, E]."""
-        return torch.from_numpy(np.stack(reference.edge_list(self.case.indptr, self.case.indices)))
+        return torch.from_numpy(np.stack(self.case.edge_list))
 
     def part(self, x: SparseRows | None = None) -> Part:
         """This rank's part with these features, as a file would give it."""
         indptr, indices = self.case.part(self.comm.rank)
         ids = np.arange(self.mine.start, self.mine.stop)
-        rows = GraphSlice(
-            indptr=indptr,
-            indices=indices,
-            weight=None,
-            x=x,
-            y=None,
-            train=None,
-            val=None,
-            test=None,
-            ids=ids,
-        )
+        nothing = dict.fromkeys(("weight", "y", "train", "val", "test"))
         return Part(
             path=Path("none"),
             name="drawn",
@@ -218,7 +200,7 @@ class Spread:
             multilabel=False,
             bounds=self.case.bounds,
             bounds_source="file",
-            slice=rows,
+            slice=GraphSlice(indptr=indptr, indices=indices, x=x, ids=ids, **nothing),
         )
 
     def handle(self, kind: str) -> GraphHandle:

@@ -28,18 +28,14 @@ def planned(comm, case, transfer):
 def check_sums(rng, comm, backend, name, transfer):
     """Every width and both float types, weighted: each rank's rows are within the error bound."""
     case = cases.CASES[name](rng, comm.size)
-    mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
+    mine = case.rows(comm.rank)
     plan = planned(comm, case, transfer)
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    widest = RowFormat(np.dtype(np.float64), max(cases.WIDTHS))
+    formats = {kind: RowFormat(np.dtype(kind), max(cases.WIDTHS)) for kind in (np.float32, np.float64)}
     buffers = {
-        kind: [
-            backend.rows(np.diff(case.bounds), RowFormat(np.dtype(kind), widest.dim), symmetric=True)
-            for _ in range(2)
-        ]
-        for kind in (np.float32, np.float64)
+        kind: [backend.rows(np.diff(case.bounds), format, symmetric=True) for _ in range(2)]
+        for kind, format in formats.items()
     }
-    backend.prepare(plan, widest)
+    backend.prepare(plan, formats[np.float64])
     for turn, width in enumerate(cases.WIDTHS):
         for kind in (np.float32, np.float64):
             x = rng.standard_normal((case.nodes, width)).astype(kind)
@@ -50,8 +46,8 @@ def check_sums(rng, comm, backend, name, transfer):
             out = padded(plan.destinations, rows.format)
             edge = weight[case.edges(comm.rank)][plan.edge]
             backend.aggregate(plan, "mul", "sum", rows, out, edge=edge)
-            wanted = reference.aggregate(source, destination, case.nodes, x, weight)[mine]
-            bound = reference.error_bound(source, destination, case.nodes, x, weight)[mine]
+            arguments = (*case.edge_list, case.nodes, x, weight)
+            wanted, bound = (of(*arguments)[mine] for of in (reference.aggregate, reference.error_bound))
             with mpi.agree(comm):
                 assert (np.abs(out - wanted) <= bound).all(), (width, kind)
 
@@ -62,12 +58,11 @@ def check_many_layers(rng, comm, backend, transfer, name="ordinary"):
     With a halo there is no barrier at all: signals and credits are enough.
     """
     case = cases.CASES[name](rng, comm.size)
-    mine = slice(int(case.bounds[comm.rank]), int(case.bounds[comm.rank + 1]))
+    mine = case.rows(comm.rank)
     plan = planned(comm, case, transfer)
     format = RowFormat(np.dtype(np.float64), 8)
     backend.prepare(plan, format)
     buffers = [backend.rows(np.diff(case.bounds), format, symmetric=transfer != "halo") for _ in range(2)]
-    source, destination = reference.edge_list(case.indptr, case.indices)
     x = wanted = rng.integers(0, 3, (case.nodes, 8)).astype(np.float64)
     delays = np.random.default_rng([*rng.bytes(4), comm.rank]).random(30) * 2e-3  # others on each rank
     for layer in range(30):
@@ -78,7 +73,7 @@ def check_many_layers(rng, comm, backend, transfer, name="ordinary"):
         time.sleep(delays[layer])
         out = padded(plan.destinations, format)
         backend.aggregate(plan, "copy", "sum", rows, out)
-        wanted = reference.aggregate(source, destination, case.nodes, wanted) % 97
+        wanted = reference.aggregate(*case.edge_list, case.nodes, wanted) % 97
         np.testing.assert_array_equal(out % 97, wanted[mine])  # no agreement here: that would be a barrier
         x = np.zeros_like(x)
         x[mine] = out % 97
@@ -95,7 +90,7 @@ def check_meter(rng, comm, backend, transfer):
     backend.aggregate(plan, "copy", "sum", rows, padded(plan.destinations, rows.format))
     counts = np.array([backend.meter.remote_rows, backend.meter.remote_bytes, backend.meter.local_bytes])
     mpi.sum_in_rank_order(comm, counts)
-    source, destination = reference.edge_list(case.indptr, case.indices)
+    source, destination = case.edge_list
     rank_of = np.repeat(np.arange(comm.size), np.diff(case.bounds))
     across = rank_of[source] != rank_of[destination]
     distinct = len(set(zip(rank_of[destination][across].tolist(), source[across].tolist(), strict=True)))

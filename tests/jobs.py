@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import programs
 import tomli_w
 
 from mgg_hpc import reference
@@ -104,12 +105,4 @@ def run(
     *arguments: str | Path, folder: Path | None = None, seconds: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run `mgg` in a process of its own."""
-    return subprocess.run(
-        [MGG, *arguments],
-        cwd=folder,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    return programs.run(MGG, *arguments, cwd=folder, env=clean_environment(), timeout=seconds)

@@ -39,7 +39,7 @@ def play(
     format = RowFormat(x.dtype, x.shape[1])
     rows = [backend.rows(np.diff(case.bounds), format, symmetric=True) for backend in backends]
     for rank, part in enumerate(rows):
-        part.local[:] = x[case.bounds[rank] : case.bounds[rank + 1]]
+        part.local[:] = x[case.rows(rank)]
     plans = plans_of(case, geometry.ps, transfer)
     for backend, plan in zip(backends, plans, strict=True):
         backend.prepare(plan, format)
@@ -48,8 +48,7 @@ def play(
         backend, plan = backends[rank], plans[rank]
         edge = None if weight is None else weight[case.edges(rank)][plan.edge]
         out = padded(plan.destinations, format)
-        mine = slice(int(case.bounds[rank]), int(case.bounds[rank + 1]))
-        finish = epilogue(mine) if epilogue else None
+        finish = epilogue(case.rows(rank)) if epilogue else None
         op = "copy" if weight is None else "mul"
         for call in range(calls):  # a schedule is used again and again
             out[:] = np.nan

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
+import programs
 import pytest
 from jobs import clean_environment, run
 
@@ -36,14 +35,7 @@ def printed(folder: Path, command: str) -> str:
     if name == "mgg":
         done = run(*arguments, folder=folder)
     else:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = programs.python(*arguments, cwd=folder, env=clean_environment())
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -78,7 +70,5 @@ def test_an_error_at_a_prompt_does_not_end_python():
         "import sys; sys.ps1 = '>>> '; from mgg_hpc.runtime import mpi; mpi.world()\n"
         "print(sys.excepthook is sys.__excepthook__)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=clean_environment(), capture_output=True, text=True, check=True
-    )
+    done = programs.python("-c", code, env=clean_environment())
     assert done.stdout == "True\n"

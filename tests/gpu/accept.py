@@ -13,7 +13,6 @@ machine lacks; 1: some failed; 2: nothing can run; 3: some were left for the nex
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
@@ -29,11 +28,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
-from rich.console import Console
+import programs
 from rich.markup import escape
-from rich.table import Table
 
-from gpu import prepare
+from gpu import prepare, result
 from gpu.parts import Part, parts_of
 from gpu.pes.engine import Engine, describe
 from mgg_hpc.errors import InputError
@@ -45,7 +43,7 @@ GRACE = 15.0  # seconds between asking a part to end and ending it
 LEFT_OUT = 3  # a part's exit code where the machine lacks what it needs
 # What decides how a part ends.
 KERNELS = ("CMakeLists.txt", "cuda", "mgg_hpc/plan", "mgg_hpc/runtime", "mgg_hpc/reference.py", "tests/gpu")
-KERNELS += ("tests/cases.py", "tests/memory.py", "tests/world.py")
+KERNELS += ("tests/cases.py", "tests/memory.py", "tests/programs.py", "tests/world.py")
 SOURCES = {"test": KERNELS, "bench": (*KERNELS, "mgg_hpc/tools/bench", "mgg_hpc/nn", "mgg_hpc/data")}
 # What was never run comes first, and what has failed last: it may hang again.
 ORDER = {"not run": 0, "left out": 1, "passed": 2, "failed": 3}
@@ -94,18 +92,6 @@ def last_line(log: Path) -> str:
     return next((line for line in reversed(lines) if any(map(str.isalnum, line))), "nothing was said")
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a part with all that it has started. Asked first: those who have started ranks or daemons end them."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=GRACE)
-    with contextlib.suppress(ProcessLookupError):  # and what it left behind
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def run(part: Part, results: Path, environment: dict[str, str], seconds: float) -> Ending:
     """One part, ended with all of its processes where it takes longer than it may."""
     log, found = results / f"{part.name}.log", results / f"{part.name}.json"
@@ -113,15 +99,14 @@ def run(part: Part, results: Path, environment: dict[str, str], seconds: float) 
     began, now = time.perf_counter(), datetime.now(UTC).isoformat("T", "seconds")
     with log.open("w") as said:
         words = [sys.executable, *part.words, "--json", str(found)]
-        process = subprocess.Popen(
-            words, stdout=said, stderr=subprocess.STDOUT, env=environment, cwd=ROOT, start_new_session=True
-        )
+        options: dict[str, Any] = {"stdout": said, "stderr": subprocess.STDOUT, "env": environment}
+        process = subprocess.Popen(words, cwd=ROOT, start_new_session=True, **options)
         try:
             code: int | None = process.wait(timeout=min(part.limit, seconds))
         except subprocess.TimeoutExpired:
             code = None
-        finally:
-            end(process)
+        finally:  # asked first: those who have started ranks or daemons end them
+            programs.end(process, signal.SIGTERM, seconds=GRACE)
     took = time.perf_counter() - began
     try:
         lines = json.loads(found.read_text()).get("lines", [])
@@ -143,19 +128,14 @@ def run(part: Part, results: Path, environment: dict[str, str], seconds: float) 
 
 def show(kind: str, about: dict[str, Any], endings: list[Ending]) -> None:
     """The table of parts."""
-    console = Console(width=None if Console().is_terminal else 110, highlight=False)
-    table = Table(title=f"{about['name']}: {kind}")
-    for column in ("part", "verdict"):
-        table.add_column(column)
-    for column in ("cases", "s"):
-        table.add_column(column, justify="right")
+    left, right = ("part", "verdict"), ("cases", "s")
+    console, table = result.console_and_table(f"{about['name']}: {kind}", left, right)
     table.add_column("why", overflow="fold")
     for each in endings:
         cases = f"{each.passed:,} / {each.cases:,}" if each.cases else "-"
         verdict = f"[{MARKS[each.verdict]}]{each.verdict}[/]"
-        table.add_row(
-            each.part, verdict, cases, f"{each.seconds:.0f}" if each.seconds else "-", escape(each.why)
-        )
+        seconds = f"{each.seconds:.0f}" if each.seconds else "-"
+        table.add_row(each.part, verdict, cases, seconds, escape(each.why))
     console.print(table)
 
 
@@ -168,85 +148,61 @@ def options_of(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "shim"), default="cuda")
     parser.add_argument("--results", type=Path, default=Path("build/gpu/results"))
     parser.add_argument("--build", type=Path, default=Path("build/gpu"), help="where prepare.py has built")
-    parser.add_argument(
-        "--shim", type=Path, help="a folder with plain, sanitized and faulty modules of the shim"
-    )
+    parser.add_argument("--shim", type=Path, help="a folder with the shim's plain, sanitized, faulty modules")
     parser.add_argument("--parts", help="these only, separated by commas")
     parser.add_argument("--again", action="store_true", help="those that have passed, too")
-    parser.add_argument(
-        "--seconds", type=float, help="of all parts together; others are left for the next run"
-    )
+    parser.add_argument("--seconds", type=float, help="of all parts; others are left for the next run")
     parser.add_argument("--began", type=float, help="when that time began, in seconds since the epoch")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(words)
     if arguments.device == "shim" and arguments.shim is None:
-        parser.error(
-            "--device shim needs --shim FOLDER (python tests/gpu/acceptance/shim_modules.py FOLDER makes it)"
-        )
+        made = "python tests/gpu/acceptance/shim_modules.py FOLDER makes it"
+        parser.error(f"--device shim needs --shim FOLDER ({made})")
     return arguments
-
-
-def interrupted(number: int, frame: object) -> None:
-    """Ends what runs, as Ctrl-C does."""
-    raise KeyboardInterrupt
 
 
 def main(words: list[str]) -> int:
     """See above."""
     arguments = options_of(words)
+    return result.code_of(lambda: accept(arguments))
+
+
+def accept(arguments: argparse.Namespace) -> int:
+    """Run the parts that are asked for, as far as there is time. Raises InputError where none can run."""
     shim = arguments.device == "shim"
-    try:
-        about = describe("shim", {"name": "shim"}) if shim else Engine.gpu().about()
-    except InputError as error:
-        print(f"gpu-test: {error}", file=sys.stderr)
-        return 2
+    about = describe("shim", {"name": "shim"}) if shim else Engine.gpu().about()
     parts = parts_of(arguments.kind, arguments.shim, arguments.build, arguments.seed)
-    if arguments.parts:
-        names = arguments.parts.split(",")
-        if unknown := [name for name in names if name not in [part.name for part in parts]]:
-            known = ", ".join(part.name for part in parts)
-            print(f"gpu-test: --parts: {unknown[0]!r}; expected {known}", file=sys.stderr)
-            return 2
-    else:
-        names = [part.name for part in parts]
+    every = [part.name for part in parts]
+    names = arguments.parts.split(",") if arguments.parts else every
+    if unknown := [name for name in names if name not in every]:
+        raise InputError(f"--parts: {unknown[0]!r}; expected {', '.join(every)}")
     arguments.results.mkdir(parents=True, exist_ok=True)
     mark = fingerprint(arguments.kind, about)
-    known, endings = earlier(arguments.results, arguments.kind, mark), {}
+    known = earlier(arguments.results, arguments.kind, mark)
+    endings = {name: Ending(name, "not run") for name in every}
     spent = max(0.0, time.time() - arguments.began) if arguments.began else 0.0
     until = time.perf_counter() + (arguments.seconds or SECONDS[arguments.kind]) - spent
     environment = dict(os.environ)
     if library := prepare.mpi_library(arguments.build):
         environment["MPI4PY_LIBMPI"] = str(library.resolve())
-    for part in sorted(
-        parts, key=lambda part: ORDER[known[part.name].verdict if part.name in known else "not run"]
-    ):
-        before = known.get(part.name)
-        if part.name not in names or (before and before.verdict == "passed" and not arguments.again):
-            endings[part.name] = before or Ending(part.name, "not run", "was not asked for")
-            continue
+    before = endings | known
+    for part in sorted(parts, key=lambda part: ORDER[before[part.name].verdict]):
         left = until - time.perf_counter()
-        if left < min(part.expected, part.limit):
-            endings[part.name] = Ending(
-                part.name, "not run", f"takes about {part.expected:.0f} s, and {left:.0f} are left"
-            )
+        if part.name not in names:
+            endings[part.name] = known.get(part.name) or Ending(part.name, "not run", "was not asked for")
+        elif before[part.name].verdict == "passed" and not arguments.again:
+            endings[part.name] = before[part.name]
+        elif left < min(part.expected, part.limit):
+            why = f"takes about {part.expected:.0f} s, and {left:.0f} are left"
+            endings[part.name] = Ending(part.name, "not run", why)
         else:
             print(f"{part.name} ...", file=sys.stderr, flush=True)
             endings[part.name] = run(part, arguments.results, environment, left)
-        found = {
-            "format": "mgg-gpu-acceptance",
-            "version": 1,
-            "kind": arguments.kind,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": about,
-            "fingerprint": mark,
-            "seed": arguments.seed,
-            "parts": [asdict(endings.get(each.name) or Ending(each.name, "not run")) for each in parts],
-        }
-        written = arguments.results / f"{arguments.kind}.json"
-        written.with_suffix(".part").write_text(json.dumps(found, indent=2) + "\n")
-        written.with_suffix(".part").rename(written)
-    show(arguments.kind, about, [endings[part.name] for part in parts])
-    verdicts = {each.verdict for name, each in endings.items() if name in names}
+        content = {"kind": arguments.kind, "machine": about, "fingerprint": mark, "seed": arguments.seed}
+        content["parts"] = [asdict(ending) for ending in endings.values()]
+        result.write_json(arguments.results / f"{arguments.kind}.json", "mgg-gpu-acceptance", content)
+    show(arguments.kind, about, list(endings.values()))
+    verdicts = {endings[name].verdict for name in names}
     if "failed" in verdicts:
         return 1
     if "not run" in verdicts:
@@ -257,7 +213,7 @@ def main(words: list[str]) -> int:
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
+        signal.signal(number, signal.default_int_handler)  # ends what runs, as Ctrl-C does
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:

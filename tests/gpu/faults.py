@@ -24,9 +24,8 @@ class Edit:
     def applied(self, text: str) -> str:
         """The source with the fault. Raises ValueError where the source has changed."""
         if text.count(self.old) != 1:
-            raise ValueError(
-                f"{self.file}: {self.old!r} is there {text.count(self.old)} times; expected once"
-            )
+            count = text.count(self.old)
+            raise ValueError(f"{self.file}: {self.old!r} is there {count} times; expected once")
         return text.replace(self.old, self.new)
 
 
@@ -45,6 +44,8 @@ class Fault:
     edits: tuple[Edit, ...]
 
 
+EDGES, SUMS, SOFTMAX = "gpu/edges/edges.cuh", "gpu/sums/aggregate.cuh", "gpu/edges/softmax.cuh"
+
 FAULTS = {
     "memcheck": Fault(
         "edges beyond the last are read",
@@ -52,7 +53,7 @@ FAULTS = {
         "edges_float32",
         "Sddmm",
         "Invalid __global__ read",
-        (Edit("gpu/edges/edges.cuh", "end = edge + segment->count;", "end = edge + segment->count + 4;"),),
+        (Edit(EDGES, "end = edge + segment->count;", "end = edge + segment->count + 4;"),),
     ),
     "racecheck": Fault(
         "a row is copied to shared memory by one lane, and read by the others without waiting",
@@ -62,15 +63,15 @@ FAULTS = {
         "Race reported|hazard",
         (
             Edit(
-                "gpu/sums/aggregate.cuh",
+                SUMS,
                 "    device::expect_bulk(barrier(row), bytes);\n"
                 "    device::copy_bulk(slot(row, 0), pack_of(from, 0), bytes, barrier(row));\n",
                 "    for (int at = 0; at < bytes; at += 16)\n"
                 "      *reinterpret_cast<device::Pack*>(slot(row, 0) + at) =\n"
                 "          device::load_pack(pack_of(from, 0) + at);\n",
             ),
-            Edit("gpu/sums/aggregate.cuh", "      await(row);\n", ""),
-            Edit("gpu/sums/aggregate.cuh", "      have_read();\n", ""),
+            Edit(SUMS, "      await(row);\n", ""),
+            Edit(SUMS, "      have_read();\n", ""),
         ),
     ),
     "initcheck": Fault(
@@ -95,9 +96,9 @@ FAULTS = {
         "Barrier error",
         (
             Edit(
-                "gpu/edges/softmax.cuh",
-                "device::sync_lanes(worker.mask);  // what lane 0 may see now",
-                "device::sync_lanes(worker.mask & ~(1u << (device::thread() % 32 | 7)));  // what lane 0 may see now",
+                SOFTMAX,
+                "sync_lanes(worker.mask);  // what lane 0 may see now",
+                "sync_lanes(worker.mask & ~(1u << (device::thread() % 32 | 7)));  // what lane 0 may see now",
             ),
         ),
     ),

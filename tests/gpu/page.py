@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,56 +20,86 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
+from gpu.parts import TOOLS
 from mgg_hpc.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 KEPT, PAGE = ROOT / "benchmarks" / "results" / "gpu", ROOT / "docs" / "gpu-results.md"
 PICTURES = ("aggregate", "half-rows", "overlap", "epoch", "sweep", "sweep-narrow")
 LOSSES = 1e-4  # what training.py allows; its lines say shares of it
-SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
-Found = dict[
-    str, Any
-]  # the documents of one run, by the names of their parts; "test" and "bench" say how parts ended
+# The documents of one run, by the names of their parts; "test" and "bench" say how parts ended.
+Found = dict[str, Any]
+
+
+Read = tuple[str, bool]  # a figure, and whether it reaches what it should
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure to reach. read: from a run's documents, and whether it is reached; None where it was not measured."""
+    """A figure to reach. of: reads it from a run's documents; raises LookupError where it was not measured."""
 
     what: str
     reach: str
     command: str
-    read: Callable[[Found], tuple[str, bool] | None]
+    of: Callable[[Found], Read]
+
+    def read(self, found: Found) -> Read | None:
+        """Return the figure, or None where it was not measured."""
+        try:
+            return self.of(found)
+        except LookupError:
+            return None
+
+    def cells(self, found: Found) -> tuple[str, ...]:
+        """Return its row in the table."""
+        read = self.read(found)
+        said, verdict = ("not measured", "") if read is None else (read[0], "yes" if read[1] else "**no**")
+        return self.what, self.reach, said, verdict, f"`{self.command}`"
 
 
-def _parts(found: Found, kind: str) -> dict[str, Any]:
-    return (
-        {part["part"]: part for part in found[kind]["parts"] if part["verdict"] != "not run"}
-        if kind in found
-        else {}
-    )
+FIGURES: list[Figure] = []
 
 
-def _cases(found: Found) -> tuple[str, bool] | None:
-    parts = [part for name, part in _parts(found, "test").items() if name not in (*SANITIZERS, "planted")]
-    if not parts:
-        return None
+def figure(what: str, reach: str, command: str) -> Callable[[Callable[[Found], Read]], Any]:
+    """Add the figure that the decorated function reads."""
+
+    def add(of: Callable[[Found], Read]) -> Callable[[Found], Read]:
+        FIGURES.append(Figure(what, reach, command, of))
+        return of
+
+    return add
+
+
+def some(values: Iterable[Any]) -> list[Any]:
+    """Return a list of the values. Raises LookupError where there are none."""
+    if found := list(values):
+        return found
+    raise LookupError("nothing was measured")
+
+
+def _ends(found: Found) -> dict[str, Any]:
+    """Return how the parts of a test ended that were run, by their names."""
+    return {part["part"]: part for part in found["test"]["parts"] if part["verdict"] != "not run"}
+
+
+@figure("cases on the GPU, one process and several", "all pass", "make gpu-test")
+def _cases(found: Found) -> Read:
+    parts = some(part for name, part in _ends(found).items() if name not in (*TOOLS, "planted"))
     cases, passed = (sum(part[key] for part in parts) for key in ("cases", "passed"))
     missing = [part["part"] for part in parts if part["verdict"] != "passed"]
     failed = any(part["verdict"] == "failed" for part in parts)
     return f"{passed:,} of {cases:,} pass" + (f"; not: {', '.join(missing)}" if missing else ""), not failed
 
 
-def _sanitizers(found: Found) -> tuple[str, bool] | None:
-    parts = _parts(found, "test")
-    ran = [name for name in SANITIZERS if name in parts]
-    if not ran:
-        return None
+@figure("sanitizers; planted faults", "0 reports; 4 of 4 reported", "make gpu-test")
+def _sanitizers(found: Found) -> Read:
+    parts = _ends(found)
+    ran = some(name for name in TOOLS if name in parts)
     wrong = [f"{name}: {parts[name]['why']}" for name in ran if parts[name]["verdict"] != "passed"]
-    planted = parts.get("planted", {"passed": 0, "cases": len(SANITIZERS)})
+    planted = parts.get("planted", {"passed": 0, "cases": len(TOOLS)})
     said = "; ".join(wrong) or f"0 reports of {', '.join(ran)}"
-    reached = not wrong and len(ran) == planted["passed"] == len(SANITIZERS)
+    reached = not wrong and len(ran) == planted["passed"] == len(TOOLS)
     return f"{said}; planted {planted['passed']} of {planted['cases']}", reached
 
 
@@ -77,137 +107,94 @@ def _cell(cell: dict[str, Any]) -> str:
     return f"{cell['times']:.2f} ({cell['graph']}, {cell['dtype']} x {cell['width']})"
 
 
-def _floor(found: Found) -> tuple[str, bool] | None:
-    if "aggregate" not in found:
-        return None
+@figure("our time over the gather floor", "1.2 in every cell", "make gpu-bench PARTS=aggregate")
+def _floor(found: Found) -> Read:
     of = found["aggregate"]["summary"]["over_floor"]
     return f"worst {_cell(of['worst'])}, geometric mean {of['mean']:.2f}", of["worst"]["times"] <= 1.2
 
 
-def _cusparse(found: Found) -> tuple[str, bool] | None:
-    of = found.get("aggregate", {}).get("summary", {}).get("speedup", {}).get("cusparse")
-    floor = _floor(found)
-    return of and (
-        f"{of['mean']:.2f}, least {_cell(of['worst'])}",
-        of["mean"] >= 1.5 or bool(floor and floor[1]),
-    )
+@figure("times as fast as cuSPARSE CSR_ALG2, float32", "1.5, or the floor", "make gpu-bench PARTS=aggregate")
+def _cusparse(found: Found) -> Read:
+    of = found["aggregate"]["summary"]["speedup"]["cusparse"]
+    return f"{of['mean']:.2f}, least {_cell(of['worst'])}", of["mean"] >= 1.5 or _floor(found)[1]
 
 
-def _half(found: Found) -> tuple[str, bool] | None:
-    halves = found.get("half-rows", {}).get("summary", {}).get("half", [])
-    cells = [cell for cell in halves if cell["dtype"] == "bfloat16" and cell["width"] >= 64]
-    if not cells:
-        return None
+@figure("bfloat16 rows over float32, widths of 64 and more", "1.6", "make gpu-bench PARTS=half-rows")
+def _half(found: Found) -> Read:
+    halves = found["half-rows"]["summary"]["half"]
+    cells = some(cell for cell in halves if cell["dtype"] == "bfloat16" and cell["width"] >= 64)
     least = min(cells, key=lambda cell: cell["times"])
     return f"least {_cell(least)}", least["times"] >= 1.6
 
 
-def _hidden(found: Found) -> tuple[str, bool] | None:
-    of = found.get("overlap", {}).get("balance", {}).get("halo")
-    if not of:
-        return None
+@figure("hidden share where transfer and sums take as long", "0.9", "make gpu-bench PARTS=overlap")
+def _hidden(found: Found) -> Read:
+    of = found["overlap"]["balance"]["halo"]
     where = f"at a share of {of['share']:.3g} (transfer over sums {of['ratio']:.2f})"
     return f"{of['hidden']:.2f}, {where}", of["hidden"] >= 0.9
 
 
-def _near(found: Found) -> tuple[str, bool] | None:
-    cases = [case for case in found.get("overlap", {}).get("cases", []) if case["share"] == 0]
-    if not cases:
-        return None
-    times = cases[0]["over_direct"]
+@figure("pipelines over direct where nothing is remote", "1.05", "make gpu-bench PARTS=overlap")
+def _near(found: Found) -> Read:
+    times = some(case["over_direct"] for case in found["overlap"]["cases"] if case["share"] == 0)[0]
     return ", ".join(f"{name} {each:.2f}" for name, each in times.items()), max(times.values()) <= 1.05
 
 
-def _epoch(found: Found) -> tuple[str, bool] | None:
-    cases = found.get("epoch", {}).get("cases", [])
-    if not cases:
-        return None
-    said = []
-    for case in cases:
-        baselines = [f"{of['median']:.2f} times {name}" for name, of in case["speedup"].items()]
+@figure("a GCN's epoch, and times as fast as PyG's", "2", "make gpu-bench PARTS=epoch")
+def _epoch(found: Found) -> Read:
+    said, least = [], []
+    for case in some(found["epoch"]["cases"]):
+        times = {name: of["median"] for name, of in case["speedup"].items()}
+        baselines = [f"{each:.2f} times {name}" for name, each in times.items()]
         said.append(", ".join([f"{case['graph']}: {case['ms']['mgg']['median']:.2f} ms", *baselines]))
-    least = [min((of["median"] for of in case["speedup"].values()), default=0.0) for case in cases]
+        least.append(min(times.values(), default=0.0))
     return "; ".join(said), min(least) >= 2
 
 
 def _lines(found: Found, operation: str) -> list[dict[str, Any]]:
-    """Of all parts that train."""
+    """Return the lines of all parts that train."""
     parts = [document for name, document in found.items() if name.startswith("training-")]
     return [line for part in parts for line in part["lines"] if line["operation"].startswith(operation)]
 
 
-def _losses(found: Found) -> tuple[str, bool] | None:
-    lines = [line for line in _lines(found, "losses") if line["dtype"] == "float32"]
-    if not lines:
-        return None
+TRAINING = 'make gpu-test PARTS="training-1 training-2"'
+
+
+@figure("losses of 30 epochs against the CPU's, float32", "1e-4 relative", TRAINING)
+def _losses(found: Found) -> Read:
+    lines = some(line for line in _lines(found, "losses") if line["dtype"] == "float32")
     worst = max(line["worst"] for line in lines) * LOSSES
     return f"worst {worst:.1e}", all(line["passed"] == line["cases"] for line in lines)
 
 
-def _waits(found: Found) -> tuple[str, bool] | None:
-    lines = _lines(found, "waits")
-    said = [failure for line in lines for failure in line["failures"]]
-    return ("; ".join(said) or "none", not said) if lines else None
+@figure("calls within a training step that wait for the GPU", "none", "make gpu-test PARTS=training-1")
+def _waits(found: Found) -> Read:
+    said = [failure for line in some(_lines(found, "waits")) for failure in line["failures"]]
+    return "; ".join(said) or "none", not said
 
 
-def _start(found: Found) -> tuple[str, bool] | None:
-    samples = found.get("start", {}).get("samples_ms")
-    if not samples:
-        return None
-    seconds = sorted(samples["all beyond reading"])[len(samples["all beyond reading"]) // 2] / 1e3
+START = "from start to the end of the first epoch, beyond reading the file"
+
+
+@figure(START, "30 s", "make gpu-bench PARTS=start")
+def _start(found: Found) -> Read:
+    samples = sorted(found["start"]["samples_ms"]["all beyond reading"])
+    seconds = samples[len(samples) // 2] / 1e3
     return f"{seconds:.1f} s ({found['start']['edges']:,} edges)", seconds < 30
 
 
-def _huge(found: Found) -> tuple[str, bool] | None:
-    cases = {case["name"]: case for case in found.get("huge", {}).get("cases", [])}
-    said = [
+LAYER = "a layer over 111 million rows and 1.6 billion edges"
+
+
+@figure(LAYER, "runs, beside its floor", "make gpu-bench PARTS=huge")
+def _huge(found: Found) -> Read:
+    cases = {case["name"]: case for case in found["huge"]["cases"]}
+    said = some(
         f"{name} {cases[name]['ms']['median']:.1f} ms, {cases[name]['of_copy']:.2f} of the copy bandwidth"
         for name in ("sums", "both")
         if name in cases
-    ]
-    return ("; ".join(said), True) if said else None
-
-
-FIGURES = (
-    Figure("cases on the GPU, one process and several", "all pass", "make gpu-test", _cases),
-    Figure("sanitizers; planted faults", "0 reports; 4 of 4 reported", "make gpu-test", _sanitizers),
-    Figure("our time over the gather floor", "1.2 in every cell", "make gpu-bench PARTS=aggregate", _floor),
-    Figure(
-        "times as fast as cuSPARSE CSR_ALG2, float32",
-        "1.5, or the floor",
-        "make gpu-bench PARTS=aggregate",
-        _cusparse,
-    ),
-    Figure(
-        "bfloat16 rows over float32, widths of 64 and more", "1.6", "make gpu-bench PARTS=half-rows", _half
-    ),
-    Figure(
-        "hidden share where transfer and sums take as long", "0.9", "make gpu-bench PARTS=overlap", _hidden
-    ),
-    Figure("pipelines over direct where nothing is remote", "1.05", "make gpu-bench PARTS=overlap", _near),
-    Figure("a GCN's epoch, and times as fast as PyG's", "2", "make gpu-bench PARTS=epoch", _epoch),
-    Figure(
-        "losses of 30 epochs against the CPU's, float32",
-        "1e-4 relative",
-        'make gpu-test PARTS="training-1 training-2"',
-        _losses,
-    ),
-    Figure(
-        "calls within a training step that wait for the GPU", "none", "make gpu-test PARTS=training-1", _waits
-    ),
-    Figure(
-        "from start to the end of the first epoch, beyond reading the file",
-        "30 s",
-        "make gpu-bench PARTS=start",
-        _start,
-    ),
-    Figure(
-        "a layer over 111 million rows and 1.6 billion edges",
-        "runs, beside its floor",
-        "make gpu-bench PARTS=huge",
-        _huge,
-    ),
-)
+    )
+    return "; ".join(said), True
 
 
 def read(folder: Path) -> Found:
@@ -266,13 +253,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [*lines, *(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)]
 
 
-def figure(of: Figure, found: Found) -> tuple[str, ...]:
-    """Its row in the table."""
-    read = of.read(found)
-    said, verdict = ("not measured", "") if read is None else (read[0], "yes" if read[1] else "**no**")
-    return of.what, of.reach, said, verdict, f"`{of.command}`"
-
-
 def section(folder: Path, page: Path) -> list[str]:
     """One run on the page."""
     found = read(folder)
@@ -282,20 +262,14 @@ def section(folder: Path, page: Path) -> list[str]:
     lines = [f"## {device['name']}, {dates[-1][:10]}", ""]
     size = f"{device['multiprocessors']} multiprocessors, {device['memory_bytes'] / 2**30:.0f} GiB"
     lines += [f"{size}, driver for CUDA {driver}, runtime {runtime}.", ""]
-    lines += table(("what", "to reach", "reached", "", "command"), [figure(each, found) for each in FIGURES])
+    lines += table(("what", "to reach", "reached", "", "command"), [each.cells(found) for each in FIGURES])
     for kind in ("test", "bench"):
         if kind not in found:
             continue
-        ends = [
-            (
-                part["part"],
-                part["verdict"],
-                f"{part['passed']:,} / {part['cases']:,}" if part["cases"] else "",
-                f"{part['seconds']:.0f}",
-                part["why"],
-            )
-            for part in found[kind]["parts"]
-        ]
+        ends = []
+        for part in found[kind]["parts"]:
+            cases = f"{part['passed']:,} / {part['cases']:,}" if part["cases"] else ""
+            ends.append((part["part"], part["verdict"], cases, f"{part['seconds']:.0f}", part["why"]))
         lines += ["", f"`make gpu-{kind}`, {found[kind]['date'][:10]}:", ""]
         lines += table(("part", "verdict", "cases", "s", "why"), ends)
     where = Path("..") / folder.relative_to(page.parent.parent)

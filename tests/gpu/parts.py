@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+MPS = (("processes", 2), ("processes", 4), ("training", 2))  # that run with a daemon of MPS, too
+# The benchmarks of bench.py, and the seconds that each is expected to take.
+BENCHES = {"aggregate": 60, "half-rows": 60, "overlap": 90, "epoch": 60, "sweep": 130, "sweep-narrow": 130}
+BENCHES |= {"profile": 120, "huge": 60, "start": 90}
 
 
 @dataclass(frozen=True)
@@ -19,79 +23,60 @@ class Part:
 
 
 def parts_of(kind: str, shim: Path | None, build: Path, seed: int) -> list[Part]:
-    """Of "test" or "bench", on the GPU or over the shim, whose modules are in a folder."""
+    """Return the parts of "test" or "bench", on the GPU or over the shim, whose modules are in a folder."""
     return tests(shim, build, seed) if kind == "test" else benches(shim, seed)
 
 
 def program(name: str, *words: object) -> tuple[str, ...]:
-    """A program beside this one, and its arguments."""
+    """Return the words of a program beside this one with its arguments."""
     return (str(Path(__file__).parent / f"{name}.py"), *map(str, words))
 
 
+def on_shim(shim: Path, name: str) -> tuple[object, ...]:
+    """Return the options of a program that takes one of the shim's modules."""
+    return ("--device", "shim", "--library", shim / name / "_cuda.so")
+
+
 def tests(shim: Path | None, build: Path, seed: int) -> list[Part]:
-    """The quick ones that find most come first. Over the shim small tables, and less time for random graphs."""
+    """Return the parts of a test: the quick ones that find most come first.
+
+    Over the shim tables are small, there is less time for random graphs, and no MPS.
+    """
     plain: tuple[object, ...] = ("--seed", seed)
-    few, sanitized, faulty = ("--few",), (), ("--library", build / "faulty" / "_cuda.so")
+    few, small, sanitized, faulty = (), (), (), ("--library", build / "faulty" / "_cuda.so")
+    seconds = 40
     if shim:
-        plain += ("--device", "shim", "--library", shim / "plain" / "_cuda.so")
-        sanitized = ("--device", "shim", "--library", shim / "sanitized" / "_cuda.so")
+        plain += on_shim(shim, "plain")
+        few, small, sanitized = ("--few",), ("--small",), on_shim(shim, "sanitized")
         faulty = ("--device", "shim", "--libraries", shim / "faulty")
-    size, small = ((), few) if not shim else (("--small",), ("--small",))
-    seconds = 5 if shim else 40
+        seconds = 5
 
-    def processes(name: str, ranks: int, *more: str) -> Part:
-        return Part(
-            name, program("processes", "--ranks", ranks, *more, *plain, *(few if shim else ())), 20, 120
-        )
-
-    def training(name: str, ranks: int, *more: str) -> Part:
-        return Part(
-            name, program("training", "--ranks", ranks, *more, *plain, *(few if shim else ())), 40, 150
-        )
+    def ranks(name: str, count: int, *more: str) -> Part:
+        expected, limit = {"processes": (20, 120), "training": (40, 150)}[name]
+        words = program(name, "--ranks", count, *more, *plain, *few)
+        ending = "".join(word.replace("--", "-") for word in more)
+        return Part(f"{name}-{count}{ending}", words, expected, limit)
 
     def sanitizer(tool: str) -> Part:
         return Part(tool, program("sanitize", tool, *(sanitized if tool == "memcheck" else plain)), 60, 250)
 
     return [
-        Part("table", program("run", *size, *plain), 40, 300),
-        Part("half-remote", program("run", "--remote-share", 0.5, *small, *plain), 15, 200),
+        Part("table", program("run", *small, *plain), 40, 300),
+        Part("half-remote", program("run", "--remote-share", 0.5, *(small or ("--few",)), *plain), 15, 200),
         Part("random", program("random_graphs", "--seconds", seconds, *plain), seconds + 5, seconds + 60),
-        processes("processes-1", 1),
-        processes("processes-2", 2),
-        processes("processes-4", 4),
-        processes("processes-2-unreached", 2, "--unreached"),
-        processes("processes-4-unreached", 4, "--unreached"),
-        training("training-1", 1),
-        training("training-2", 2),
-        *(
-            []
-            if shim
-            else [
-                processes("processes-2-mps", 2, "--mps"),
-                processes("processes-4-mps", 4, "--mps"),
-                training("training-2-mps", 2, "--mps"),
-            ]
-        ),
+        *(ranks("processes", count) for count in (1, 2, 4)),
+        *(ranks("processes", count, "--unreached") for count in (2, 4)),
+        *(ranks("training", count) for count in (1, 2)),
+        *(ranks(*shared, "--mps") for shared in MPS if not shim),
         *map(sanitizer, TOOLS),
         Part("planted", program("sanitize", "planted", *faulty), 60, 250),
     ]
 
 
 def benches(shim: Path | None, seed: int) -> list[Part]:
-    """The shim's are tiny, and say nothing but that the programs work."""
-    where = ("--device", "shim", "--library", shim / "plain" / "_cuda.so") if shim else ()
-
-    def bench(name: str, expected: float) -> Part:
-        return Part(name, program("bench", name, *where, "--seed", seed), expected, max(60.0, 4 * expected))
-
+    """Return the parts of a benchmark. The shim's are tiny, and say nothing but that the programs work."""
+    where = on_shim(shim, "plain") if shim else ()
     return [
-        bench("aggregate", 60),
-        bench("half-rows", 60),
-        bench("overlap", 90),
-        bench("epoch", 60),
-        bench("sweep", 130),
-        bench("sweep-narrow", 130),
-        bench("profile", 120),
-        bench("huge", 60),
-        bench("start", 90),
+        Part(name, program("bench", name, *where, "--seed", seed), expected, max(60.0, 4 * expected))
+        for name, expected in BENCHES.items()
     ]

@@ -19,25 +19,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(Path(__file__).parents[1]))
-# What the tests and the build import; and the wheel that has it, where its name is another.
-NEEDED = {
-    "numpy": "numpy",
-    "torch": "torch",
-    "ml_dtypes": "ml_dtypes",
-    "nanobind": "nanobind",
-    "rich": "rich",
-    "scipy": "scipy",
-    "sklearn": "scikit-learn",
-    "click": "click",
-    "msgspec": "msgspec",
-    "tomli_w": "tomli_w",
-    "xxhash": "xxhash",
-    "h5py": "h5py",
-    "mpi4py": "mpi4py",
-    "hypothesis": "hypothesis",
-    "sortedcontainers": "sortedcontainers",
-    "nvidia.nvshmem": "nvidia-nvshmem-cu13",
-}
+# What the tests and the build import; and of some the wheel, whose name is another.
+NEEDED = (
+    "numpy",
+    "torch",
+    "ml_dtypes",
+    "nanobind",
+    "rich",
+    "scipy",
+    "sklearn",
+    "click",
+    "msgspec",
+    "tomli_w",
+)
+NEEDED += ("xxhash", "h5py", "mpi4py", "hypothesis", "sortedcontainers", "nvidia.nvshmem")
+WHEELS = {"sklearn": "scikit-learn", "nvidia.nvshmem": "nvidia-nvshmem-cu13"}
 
 
 def missing(site: Path) -> list[str]:
@@ -51,7 +47,7 @@ def missing(site: Path) -> list[str]:
         except ModuleNotFoundError:
             return False
 
-    return [wheel for name, wheel in NEEDED.items() if not found(name)]
+    return [WHEELS.get(name, name) for name in NEEDED if not found(name)]
 
 
 def architecture() -> str | None:
@@ -73,18 +69,8 @@ def fail(what: str) -> int:
 
 def pip(wheels: Path, *words: str) -> None:
     """Install wheels of a folder; whether that worked is seen by what is there afterwards."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-index",
-        "--no-deps",
-        "--find-links",
-        str(wheels),
-    ]
-    subprocess.run([*command, *words], check=False)
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+    subprocess.run([*command, "--find-links", str(wheels), *words], check=False)
 
 
 def mpi_library(build: Path) -> Path | None:
@@ -92,20 +78,21 @@ def mpi_library(build: Path) -> Path | None:
     return next(iter(sorted((build / "mpi").glob("**/lib/libmpi.so.12"))), None)
 
 
+def environment_of(build: Path) -> dict[str, str]:
+    """Return the variables of a Python that sees what was installed into the build's folder."""
+    path = f"{build / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    library = mpi_library(build)
+    more = {"MPI4PY_LIBMPI": str(library.resolve())} if library else {}
+    return os.environ | {"PYTHONPATH": path} | more
+
+
 def has_mpi(build: Path) -> bool:
     """Whether mpi4py loads an MPI library, the machine's or the build's."""
-    environment = os.environ | {
-        "PYTHONPATH": f"{build / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    }
-    if library := mpi_library(build):
-        environment["MPI4PY_LIBMPI"] = str(library.resolve())
     look = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"
-    return (
-        subprocess.run(
-            [sys.executable, "-c", look], env=environment, capture_output=True, check=False
-        ).returncode
-        == 0
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=environment_of(build), capture_output=True, check=False
     )
+    return done.returncode == 0
 
 
 def gather(build: Path, wheels: Path | None) -> str:
@@ -149,9 +136,7 @@ def main(build: Path, wheels: Path | None) -> int:
         return fail("no cmake or no ninja on PATH")
     from gpu import faults
 
-    environment = os.environ | {
-        "PYTHONPATH": f"{build / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    }
+    environment = environment_of(build)
     found = importlib.util.find_spec("nvidia.nvshmem")
     if found and found.submodule_search_locations:
         environment["NVSHMEM_HOME"] = next(iter(found.submodule_search_locations))

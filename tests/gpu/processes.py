@@ -17,8 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,12 +36,12 @@ from gpu import result
 from gpu.pes import table
 from gpu.pes.engine import Engine
 from gpu.pes.played import MARGIN
-from gpu.result import Line
 from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import device, exit_code, launch, mpi
-from mgg_hpc.runtime.backends.base import Epilogue, Geometry
+from mgg_hpc.runtime.backends.base import Epilogue, Geometry, Rows
+from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, Job
 from mgg_hpc.runtime.backends.simulated import everybody
 
@@ -88,14 +87,10 @@ class Drawn:
             int(rng.choice([1, 300, 2000, 1 << 17])),
         )
 
-    def part(self, rank: int) -> slice:
-        """A PE's rows."""
-        return slice(int(self.case.bounds[rank]), int(self.case.bounds[rank + 1]))
-
     def worst(self, call: int, rank: int, found: np.ndarray) -> float:
         """The worst error of a PE's outputs as a share of its bound. Raises AssertionError beyond it."""
         case, x = self.case, self.x[call]
-        arguments = (*reference.edge_list(case.indptr, case.indices), case.nodes, x, self.weight)
+        arguments = (*case.edge_list, case.nodes, x, self.weight)
         wanted = reference.aggregate(*arguments, self.reduce)
         bound = np.zeros_like(wanted)
         if self.reduce == "sum":
@@ -104,7 +99,7 @@ class Drawn:
             half = float(ml_dtypes.finfo(x.dtype).eps) if x.dtype.itemsize == 2 else 0.0
             bound = np.abs(wanted) * (float(np.finfo(np.float32).eps) + half)
         scale = np.ones(case.nodes) if self.scale is None else self.scale  # powers of two: exact
-        wanted, bound, part = wanted * scale[:, None], bound * scale[:, None], self.part(rank)
+        wanted, bound, part = wanted * scale[:, None], bound * scale[:, None], case.rows(rank)
         wanted = wanted if self.bias is None else wanted + self.bias
         return table.within(found, (np.maximum(wanted, 0) if self.relu else wanted)[part], bound[part])
 
@@ -119,14 +114,25 @@ class Processes:
     transfers: tuple[str, ...]
     share: float  # of the GPU's blocks, of each
 
+    def begin(self, drawn: Drawn) -> tuple[DeviceBackend, RowFormat, slice]:
+        """Return a backend, the format of the rows, and which of them are this PE's."""
+        x = drawn.x[0]
+        backend = self.engine.backend(self.job, drawn.geometry, self.share)
+        return backend, RowFormat(x.dtype, x.shape[1]), drawn.case.rows(self.job.rank)
+
+    def publish(self, backend: DeviceBackend, rows: Rows, x: np.ndarray, rng: np.random.Generator) -> None:
+        """Write this PE's rows, and let all PEs see them; what follows runs in an order of its own."""
+        self.engine.fill(rows.local, x)
+        self.engine.seed(int(rng.integers(1 << 60)) + self.job.rank, self.job.rank)
+        backend.publish(rows)
+
     def aggregate(
         self, drawn: Drawn, transfer: str, rng: np.random.Generator
     ) -> tuple[list[np.ndarray], list[str]]:
         """This PE's outputs of all calls, and what is wrong beside their values. Collective."""
         engine, case, rank = self.engine, drawn.case, self.job.rank
-        format, part = RowFormat(drawn.x[0].dtype, drawn.x[0].shape[1]), drawn.part(rank)
+        backend, format, part = self.begin(drawn)
         plan = plans_of(case, drawn.geometry.ps, transfer, 1)[rank]
-        backend = engine.backend(self.job, drawn.geometry, self.share)
         backend.chunk_bytes = drawn.chunk_bytes
         sets = [backend.rows(np.diff(case.bounds), format, symmetric=True) for _ in range(2)]
         backend.prepare(plan, format)
@@ -136,10 +142,8 @@ class Processes:
         op, outputs = "copy" if edge is None else "mul", []
         for call, x in enumerate(drawn.x):
             rows, beyond = sets[call % 2], engine.nan_rows(backend, plan.destinations + MARGIN, format)
+            self.publish(backend, rows, x[part], rng)
             out = beyond[: plan.destinations]
-            engine.fill(rows.local, x[part])
-            engine.seed(int(rng.integers(1 << 60)) + rank, rank)
-            backend.publish(rows)
             backend.aggregate(plan, op, drawn.reduce, rows, out, edge=edge, epilogue=epilogue)
             outputs.append(beyond)
         backend.finish()
@@ -154,38 +158,30 @@ class Processes:
 
     def gather(self, drawn: Drawn, rng: np.random.Generator) -> list[str]:
         """Rows by number from all PEs. Collective."""
-        engine, bounds, x, rank = self.engine, drawn.case.bounds, drawn.x[0], self.job.rank
-        format, backend = RowFormat(x.dtype, x.shape[1]), engine.backend(self.job, drawn.geometry, self.share)
+        bounds, x = drawn.case.bounds, drawn.x[0]
+        backend, format, part = self.begin(drawn)
         rows = backend.rows(np.diff(bounds), format, symmetric=True)
-        ids = rng.integers(0, len(x), (self.job.size, 2 * len(x) if len(x) else 0))[rank]
+        ids = rng.integers(0, len(x), (self.job.size, 2 * len(x) if len(x) else 0))[self.job.rank]
         out = backend.symmetric(len(ids), format).local
-        engine.fill(rows.local, x[drawn.part(rank)])
-        engine.seed(int(rng.integers(1 << 60)) + rank, rank)
-        backend.publish(rows)
-        backend.gather(rows, bounds, engine.array(ids), out)
+        self.publish(backend, rows, x[part], rng)
+        backend.gather(rows, bounds, self.engine.array(ids), out)
         backend.finish()
-        return [] if (engine.numpy(out) == x[ids]).all() else ["gathered other rows"]
+        return [] if (self.engine.numpy(out) == x[ids]).all() else ["gathered other rows"]
 
     def dots(self, drawn: Drawn, rng: np.random.Generator) -> list[str]:
         """SDDMM over peers' rows, through pointers. Collective."""
-        engine, case, x, rank = self.engine, drawn.case, drawn.x[0], self.job.rank
-        format, backend = RowFormat(x.dtype, x.shape[1]), engine.backend(self.job, drawn.geometry, self.share)
-        rows, part = backend.rows(np.diff(case.bounds), format, symmetric=True), drawn.part(rank)
-        plan, y = plans_of(case, drawn.geometry.ps, "direct", 1)[rank], drawn.x[1]
-        mine, out = (
-            backend.padded(plan.destinations, format),
-            engine.array(np.full(plan.edges, np.nan, np.float32)),
-        )
-        engine.fill(rows.local, x[part])
+        engine, case, rank, (x, y, *_) = self.engine, drawn.case, self.job.rank, drawn.x
+        backend, format, part = self.begin(drawn)
+        rows = backend.rows(np.diff(case.bounds), format, symmetric=True)
+        plan = plans_of(case, drawn.geometry.ps, "direct", 1)[rank]
+        mine = backend.padded(plan.destinations, format)
+        out = engine.array(np.full(plan.edges, np.nan, np.float32))
         engine.fill(mine, y[part])
-        engine.seed(int(rng.integers(1 << 60)) + rank, rank)
-        backend.publish(rows)
+        self.publish(backend, rows, x[part], rng)
         backend.sddmm(plan, rows, mine, out)
         backend.finish()
-        source, destination = (
-            ids[case.edges(rank)][plan.edge] for ids in reference.edge_list(case.indptr, case.indices)
-        )
-        wanted, bound = (each(source, destination, x, y) for each in (reference.sddmm, reference.sddmm_bound))
+        ends = [ids[case.edges(rank)][plan.edge] for ids in case.edge_list]
+        wanted, bound = (each(*ends, x, y) for each in (reference.sddmm, reference.sddmm_bound))
         try:
             table.within(engine.numpy(out), wanted, bound)
         except AssertionError as error:
@@ -228,52 +224,46 @@ def entries(few: bool) -> Iterator[table.Entry]:
                 yield table.Entry("processes", dtype, width, case)
 
 
-def run(all_pes: Processes, few: bool, seed: int) -> Iterator[list[Line]]:
-    """Every case, a line for each type; those so far after each. Collective."""
-    lines: dict[str, Line] = {}
-    console = Console(stderr=True)
-    quiet = all_pes.job.rank > 0 or not sys.stderr.isatty()
-    every = list(enumerate(entries(few)))
+def run(all_pes: Processes, report: result.Report, few: bool, seed: int) -> None:
+    """Run every case, with a line for each type. Collective."""
+    first = all_pes.job.rank == 0
+    quiet = not (first and sys.stderr.isatty())
     others = ["gather", "sddmm"] if "direct" in all_pes.transfers else ["gather"]
-    for number, entry in track(every, "cases", console=console, disable=quiet, transient=True):
-        line = lines.setdefault(entry.dtype, Line(", ".join([*all_pes.transfers, *others]), entry.dtype))
-        if quiet and all_pes.job.rank == 0:
+    shown = {"console": Console(stderr=True), "disable": quiet, "transient": True}
+    for number, entry in enumerate(track(list(entries(few)), "cases", **shown)):
+        line = report.line(", ".join([*all_pes.transfers, *others]), entry.dtype)
+        if quiet and first:
             print(entry, flush=True)  # the last one is known where nothing else is
-        began = time.perf_counter()
-        worst, problem = all_pes.check(entry, np.random.default_rng([seed, number]))
-        line.add(entry, None if problem else worst, problem)
-        line.seconds += time.perf_counter() - began
-        yield list(lines.values())
+        with line.timed():
+            line.add(entry, *all_pes.check(entry, np.random.default_rng([seed, number])))
+        if first:  # what was found is there, should the rest hang
+            report.write()
 
 
 def play(arguments: argparse.Namespace) -> int:
     """As one of the ranks."""
     comm = mpi.world()
-    rank, size, began = comm.Get_rank(), comm.Get_size(), time.perf_counter()
+    rank, size = comm.Get_rank(), comm.Get_size()
     with contextlib.ExitStack() as held:
         with mpi.agree(comm):
             engine = held.enter_context(result.engine_of(arguments))
         seat = device.take(comm, engine.module, share=True)
         job = Job(comm, engine.module, engine.memory, only_self if arguments.unreached else everybody)
-        about = engine.about()
         kept = {"processes": size, "unreached": arguments.unreached, "shared_gpu": job.shared_gpu}
         kept |= {"few": arguments.few, "seed": arguments.seed}
+        report = result.Report(arguments, engine.about(), **kept)
         transfers = ("get", "halo") if arguments.unreached else ("direct", "get", "halo")
         # Where kernels run side by side, each process sees only its part of the GPU.
         share = 1.0 if job.shared_gpu == SIDE_BY_SIDE else 1 / seat.ranks
-        lines: list[Line] = []
-        for lines in run(Processes(engine, job, comm, transfers, share), arguments.few, arguments.seed):
-            if rank == 0:  # what was found is there, should the rest hang
-                result.write(arguments.json, about, lines, time.perf_counter() - began, **kept)
+        all_pes = Processes(engine, job, comm, transfers, share)
+        run(all_pes, report, arguments.few, arguments.seed)
         job.finish()
     if rank == 0:
         how = "by NVSHMEM's calls" if arguments.unreached else "by pointers"
         if job.shared_gpu:
             how += f"; on one GPU, {job.shared_gpu}"
-        result.show(f"{about['name']}: {size} processes, {how}, seed {arguments.seed}", lines)
-    code = int(result.failed(lines))
-    exit_code.record(code)
-    return code
+        report.finish(f"{size} processes, {how}, seed {arguments.seed}")
+    return report.code()
 
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -286,19 +276,14 @@ print(module.limits()["name"])
 
 
 def asked(*words: str, environment: dict[str, str], says: str = "", seconds: float = 60.0) -> str:
-    """What a program writes; to a file, since a daemon keeps what it was started with. Raises OSError."""
+    """Return what a program writes. Raises OSError where it fails.
+
+    It writes to a file, since a daemon keeps what it was started with.
+    """
     with tempfile.TemporaryFile("w+") as out:
+        options: dict[str, Any] = {"env": environment, "input": says, "stdout": out, "stderr": out}
         try:
-            done = subprocess.run(
-                words,
-                env=environment,
-                input=says,
-                stdout=out,
-                stderr=out,
-                text=True,
-                check=False,
-                timeout=seconds,
-            )
+            done = subprocess.run(words, **options, text=True, check=False, timeout=seconds)
         except subprocess.TimeoutExpired as error:
             raise OSError(f"{words[0]} took more than {seconds:.0f} s") from error
         out.seek(0)
@@ -328,17 +313,12 @@ def mps(ranks: int) -> Iterator[dict[str, str]]:
                     os.kill(int(file.read_text()), signal.SIGKILL)
 
 
-def interrupted(number: int, frame: object) -> None:
-    """Lets go of what was started, as Ctrl-C does."""
-    raise KeyboardInterrupt
-
-
-def begin(arguments: argparse.Namespace, words: list[str], program: Path = Path(__file__)) -> int:
-    """Start the ranks, which run this program.
+def begin(arguments: argparse.Namespace, words: list[str], program: str) -> int:
+    """Start the ranks, which run the program.
 
     NVSHMEM has neither NCCL nor multicast where they share a GPU, and no network is needed.
     """
-    signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # lets go of what was started, as Ctrl-C
     shared = {"NVSHMEM_DISABLE_NCCL": "1", "NVSHMEM_DISABLE_NVLS": "1", "NVSHMEM_REMOTE_TRANSPORT": "none"}
     with contextlib.ExitStack() as held:
         if arguments.mps:
@@ -348,25 +328,27 @@ def begin(arguments: argparse.Namespace, words: list[str], program: Path = Path(
                 print(f"gpu-test: no daemon of CUDA's Multi-Process Service: {error}", file=sys.stderr)
                 return 3
         os.environ.update(shared)
-        return launch.run([sys.executable, str(program), *words], arguments.ranks)
+        return launch.run([sys.executable, program, *words], arguments.ranks)
 
 
-def main(words: list[str]) -> int:
-    """See above."""
-    parser = result.parser(__doc__)
-    parser.add_argument("--unreached", action="store_true", help="as if no pointer led to another PE")
+def main(parser: argparse.ArgumentParser, program: str, play: Callable[[argparse.Namespace], int]) -> int:
+    """Start the ranks of a program, or play one of them where they are started."""
     parser.add_argument("--ranks", type=int, default=0, help="start so many processes")
     parser.add_argument("--mps", action="store_true", help="they share the GPU through a daemon of their own")
+    words = sys.argv[1:]
     arguments = parser.parse_args(words)
     if arguments.ranks and launch.RANKS not in os.environ:
-        return begin(arguments, words)
-    return play(arguments)
-
-
-if __name__ == "__main__":
+        return begin(arguments, words, program)
     try:
-        code = main(sys.argv[1:])
+        code = play(arguments)
+        exit_code.record(code)
     except InputError as error:
         code = 2
         exit_code.report(f"gpu-test: {error}", code)
-    sys.exit(code)
+    return code
+
+
+if __name__ == "__main__":
+    options = result.parser(__doc__)
+    options.add_argument("--unreached", action="store_true", help="as if no pointer led to another PE")
+    sys.exit(main(options, __file__, play))

@@ -8,6 +8,7 @@ Exit codes are those of run.py.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from dataclasses import dataclass
@@ -28,12 +29,12 @@ from gpu.pes.engine import Engine
 from gpu.pes.played import Played
 from gpu.result import Line
 from mgg_hpc import reference
-from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.base import Geometry
 
 BATCH = 25  # examples between looks at the clock
 MOST_NODES, MOST_DEGREE, MOST_WIDTH, MOST_PES = 120, 6, 600, 4
 TRANSFERS = ("direct", "get", "halo")
+FAILURES = (AssertionError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ def check(engine: Engine, problem: Problem) -> float:
     return worst
 
 
-def run(engine: Engine, seconds: float, seed: int) -> Line:
-    """As many problems as there is time for."""
-    line, began = Line("random graphs", "all"), time.perf_counter()
+def run(engine: Engine, seconds: float, seed: int, line: Line) -> None:
+    """Check as many problems as there is time for."""
+    began = time.perf_counter()
     gone: list[str] = []  # what the GPU did not survive
 
     @settings(
@@ -111,23 +112,21 @@ def run(engine: Engine, seconds: float, seed: int) -> Line:
             return
         try:
             line.add(problem, check(engine, problem))
-        except (AssertionError, RuntimeError, ValueError):
+        except FAILURES:
             print(f"fails: {problem}", file=sys.stderr, flush=True)
             if not engine.answers():  # what follows would fail whatever it is
                 gone.append(str(problem))
             raise
 
-    number = 0
-    while time.perf_counter() - began < seconds:
+    for number in itertools.count(seed):
+        if time.perf_counter() - began >= seconds:
+            return
         try:
-            hypothesis.seed(seed + number)(batch)()
-        except (AssertionError, RuntimeError, ValueError, hypothesis.errors.Flaky) as error:
+            hypothesis.seed(number)(batch)()
+        except (*FAILURES, hypothesis.errors.Flaky) as error:
             told = gone or [note for note in getattr(error, "__notes__", []) if "Problem(" in note]
             line.add(" ".join((told or ["a problem"])[0].split()), None, str(error))
-            break
-        number += 1
-    line.seconds = time.perf_counter() - began
-    return line
+            return
 
 
 def main(words: list[str]) -> int:
@@ -135,16 +134,16 @@ def main(words: list[str]) -> int:
     parser = result.parser(__doc__)
     parser.add_argument("--seconds", type=float, default=30.0)
     arguments = parser.parse_args(words)
-    try:
+
+    def part() -> int:
         with result.engine_of(arguments) as engine:
-            about, began = engine.about(), time.perf_counter()
-            lines = [run(engine, arguments.seconds, arguments.seed)]
-    except InputError as error:
-        print(f"gpu-test: {error}", file=sys.stderr)
-        return 2
-    result.show(f"{about['name']}: random graphs, seed {arguments.seed}", lines)
-    result.write(arguments.json, about, lines, time.perf_counter() - began, seed=arguments.seed)
-    return int(result.failed(lines))
+            report = result.Report(arguments, engine.about(), seed=arguments.seed)
+            line = report.line("random graphs", "all")
+            with line.timed():
+                run(engine, arguments.seconds, arguments.seed, line)
+        return report.finish(f"random graphs, seed {arguments.seed}")
+
+    return result.code_of(part)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,23 @@
-"""What a part of `make gpu-test` found: lines of cases, printed as a table and written as JSON."""
+"""What a part of `make gpu-test` finds: lines of cases, printed as a table and written as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from mgg_hpc.errors import InputError
 
 from .pes.engine import Engine
 
@@ -32,17 +37,90 @@ class Line:
     failures: list[str] = field(default_factory=list)
 
     def add(self, name: object, worst: float | None, failure: str = "") -> None:
-        """A case: its worst error, or None and why it failed."""
+        """Add a case: its worst error, or None, or why it failed."""
         self.cases += 1
-        if worst is None:
+        if failure or worst is None:
             self.failures.append(f"{name}: {failure.partition(chr(10))[0]}")
         else:
             self.passed += 1
             self.worst = max(self.worst, worst)
 
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the seconds of what runs meanwhile."""
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
+
+
+class Report:
+    """The lines of a part. about: the device; kept: what else the JSON says."""
+
+    def __init__(self, arguments: argparse.Namespace, about: dict[str, Any], **kept: object) -> None:
+        self._path, self.about, self._kept = arguments.json, about, kept
+        self._began = time.perf_counter()
+        self._lines: dict[tuple[str, str], Line] = {}
+
+    def line(self, operation: str, dtype: str) -> Line:
+        """Return the line of an operation and a type, made when it is first asked for."""
+        return self._lines.setdefault((operation, dtype), Line(operation, dtype))
+
+    def write(self) -> None:
+        """Write what there is as JSON, where a file is asked for."""
+        if self._path is not None:
+            lines = [asdict(line) for line in self._lines.values()]
+            seconds = time.perf_counter() - self._began
+            content = {"machine": self.about, **self._kept, "seconds": seconds, "lines": lines}
+            write_json(self._path, "mgg-gpu-test", content)
+
+    def code(self) -> int:
+        """Return 1 where anything has failed, or nothing was there to fail."""
+        return int(not self._lines or any(line.failures or not line.cases for line in self._lines.values()))
+
+    def finish(self, title: str) -> int:
+        """Write everything and print it: the table, the first failures, and the number of cases. Return `code`."""
+        self.write()
+        lines = list(self._lines.values())
+        console, table = console_and_table(
+            f"{self.about['name']}: {title}",
+            ("operation", "rows"),
+            ("cases", "passed", "worst error / bound", "s"),
+        )
+        for line in lines:
+            counts = str(line.cases), str(line.passed)
+            table.add_row(line.operation, line.dtype, *counts, f"{line.worst:.3f}", f"{line.seconds:.1f}")
+        console.print(table)
+        failures = [failure for line in lines for failure in line.failures]
+        for failure in failures[:SHOWN]:
+            console.print(failure, markup=False)
+        if len(failures) > SHOWN:
+            console.print(f"and {len(failures) - SHOWN} more")
+        passed, cases = sum(line.passed for line in lines), sum(line.cases for line in lines)
+        console.print(f"{passed} passed, {cases - passed} failed")
+        return self.code()
+
+
+def console_and_table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[Console, Table]:
+    """Return where to print, and a table of columns aligned to the left and to the right."""
+    console = Console(width=None if Console().is_terminal else 110, highlight=False)
+    table = Table(title=title)
+    for column in left:
+        table.add_column(column)
+    for column in right:
+        table.add_column(column, justify="right")
+    return console, table
+
+
+def write_json(path: Path, format: str, content: dict[str, Any]) -> None:
+    """Write a document of gpu-test: whole, or not at all."""
+    head = {"format": format, "version": 1, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    written = path.with_suffix(".part")
+    written.write_text(json.dumps(head | content, indent=2) + "\n")
+    written.rename(path)
+
 
 def parser(text: str | None) -> argparse.ArgumentParser:
-    """The options that all parts have."""
+    """Return a parser of the options that all parts have."""
     made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--device", choices=("cuda", "shim"), default="cuda")
     made.add_argument(
@@ -69,45 +147,10 @@ def engine_of(arguments: argparse.Namespace) -> Iterator[Engine]:
         yield Engine.shim(library)
 
 
-def show(title: str, lines: list[Line]) -> None:
-    """The table, the first failures, and how many cases there were."""
-    console = Console(width=None if Console().is_terminal else 100, highlight=False)
-    made = Table(title=title)
-    for column in ("operation", "rows"):
-        made.add_column(column)
-    for column in ("cases", "passed", "worst error / bound", "s"):
-        made.add_column(column, justify="right")
-    for line in lines:
-        counts = str(line.cases), str(line.passed)
-        made.add_row(line.operation, line.dtype, *counts, f"{line.worst:.3f}", f"{line.seconds:.1f}")
-    console.print(made)
-    failures = [failure for line in lines for failure in line.failures]
-    for failure in failures[:SHOWN]:
-        console.print(failure, markup=False)
-    if len(failures) > SHOWN:
-        console.print(f"and {len(failures) - SHOWN} more")
-    passed, cases = sum(line.passed for line in lines), sum(line.cases for line in lines)
-    console.print(f"{passed} passed, {cases - passed} failed")
-
-
-def write(path: Path | None, about: dict, lines: list[Line], seconds: float, **more: object) -> None:
-    """The same as JSON, where a file is asked for."""
-    if path is None:
-        return
-    found = {
-        "format": "mgg-gpu-test",
-        "version": 1,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": about,
-        **more,
-        "seconds": seconds,
-        "lines": [asdict(line) for line in lines],
-    }
-    written = path.with_suffix(".part")
-    written.write_text(json.dumps(found, indent=2) + "\n")
-    written.rename(path)
-
-
-def failed(lines: list[Line]) -> bool:
-    """Whether anything has failed, or nothing was there to fail."""
-    return not lines or any(line.failures or not line.cases for line in lines)
+def code_of(part: Callable[[], int]) -> int:
+    """Run a part; 2, and one line that says why, where it cannot run."""
+    try:
+        return part()
+    except InputError as error:
+        print(f"gpu-test: {error}", file=sys.stderr)
+        return 2

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -26,34 +24,26 @@ from rich.progress import track
 from gpu import result
 from gpu.pes import table
 from gpu.pes.engine import Engine
-from gpu.result import Line
-from mgg_hpc.errors import InputError
 
 
-def run(engine: Engine, arguments: argparse.Namespace) -> Iterator[Line]:
-    """Every case, a line for each operation and type."""
+def run(engine: Engine, arguments: argparse.Namespace, report: result.Report) -> None:
+    """Run every case, with a line for each operation and type."""
     lines: dict[tuple[str, str], list[table.Entry]] = {}
     for entry in table.entries(whole=not arguments.few, small=arguments.small):
         if not arguments.operations or entry.operation in arguments.operations:
             lines.setdefault((entry.operation, entry.dtype), []).append(entry)
-    quiet = not sys.stderr.isatty()
-    console = Console(stderr=True)
-    for number, (key, entries) in enumerate(
-        track(lines.items(), "cases", console=console, disable=quiet, transient=True)
-    ):
-        line, rng = Line(*key), np.random.default_rng([arguments.seed, number])
-        began = time.perf_counter()
-        for entry in entries:
-            try:
-                line.add(entry, table.check(engine, entry, rng, arguments.remote_share))
-            except (AssertionError, RuntimeError, ValueError) as error:
-                line.add(entry, None, str(error))
-                if not engine.answers():
-                    line.failures.append("the GPU answers no more; what follows was not run")
-                    yield line
-                    return
-        line.seconds = time.perf_counter() - began
-        yield line
+    shown = {"console": Console(stderr=True), "disable": not sys.stderr.isatty(), "transient": True}
+    for number, (key, entries) in enumerate(track(lines.items(), "cases", **shown)):
+        line, rng = report.line(*key), np.random.default_rng([arguments.seed, number])
+        with line.timed():
+            for entry in entries:
+                try:
+                    line.add(entry, table.check(engine, entry, rng, arguments.remote_share))
+                except (AssertionError, RuntimeError, ValueError) as error:
+                    line.add(entry, None, str(error))
+                    if not engine.answers():
+                        line.failures.append("the GPU answers no more; what follows was not run")
+                        return
 
 
 def share(text: str) -> float:
@@ -79,22 +69,19 @@ def main(words: list[str]) -> int:
     parser.add_argument("--operations", type=operations, help="these only, separated by commas")
     parser.add_argument("--small", action="store_true", help="each once: two graphs, one type and width")
     arguments = parser.parse_args(words)
-    try:
-        with result.engine_of(arguments) as engine:
-            began = time.perf_counter()
-            about = engine.about()  # before anything can fail
-            engine.repeats = 3 if arguments.small else engine.repeats
-            lines = list(run(engine, arguments))
-    except InputError as error:
-        print(f"gpu-test: {error}", file=sys.stderr)
-        return 2
+    kept = {name: getattr(arguments, name) for name in ("remote_share", "few", "seed")}
     cuts = "3 PEs"
     if arguments.remote_share is not None:
         cuts = f"2 PEs, {arguments.remote_share:.0%} of the rows remote"
-    result.show(f"{about['name']}: the table of cases, {cuts} in one process, seed {arguments.seed}", lines)
-    kept = {name: getattr(arguments, name) for name in ("remote_share", "few", "seed")}
-    result.write(arguments.json, about, lines, time.perf_counter() - began, **kept)
-    return int(result.failed(lines))
+
+    def part() -> int:
+        with result.engine_of(arguments) as engine:
+            report = result.Report(arguments, engine.about(), **kept)  # before anything can fail
+            engine.repeats = 3 if arguments.small else engine.repeats
+            run(engine, arguments, report)
+        return report.finish(f"the table of cases, {cuts} in one process, seed {arguments.seed}")
+
+    return result.code_of(part)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +24,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
+import programs
+
 from gpu import result
 from gpu.faults import FAULTS
+from gpu.parts import TOOLS
 from gpu.pes import table
 from gpu.pes.engine import Engine, describe
 from gpu.result import Line
 from mgg_hpc.errors import InputError
 
 RUN = Path(__file__).parent / "run.py"
-TOOLS = tuple(FAULTS)
 # Kernels that wait for each other: what a tool slows down, or runs one after another, may never end.
 WAITING = ("halo", "edges of a halo")
 SECONDS, WAITING_SECONDS, PLANTED_SECONDS = 150.0, 80.0, 55.0  # of one run of a tool
@@ -91,19 +91,11 @@ def entries(report: str) -> tuple[str, ...]:
 
 
 def run(words: list[str], environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """A program, ended with all that it has started where it takes longer. Raises InputError then."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(words, env=environment, stdout=out, stderr=err, start_new_session=True)
-        try:
-            code = process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired as error:
-            raise InputError(f"took more than {seconds:.0f} s") from error
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        out.seek(0), err.seek(0)
-        return subprocess.CompletedProcess(words, code, out.read(), err.read())
+    """Run a program, and end it with all that it has started where it takes longer. Raises InputError then."""
+    try:
+        return programs.run_limited(*words, env=environment, seconds=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise InputError(f"took more than {seconds:.0f} s") from error
 
 
 def on_gpu(tool: str, words: list[str], seconds: float) -> Report:
@@ -127,9 +119,9 @@ def on_shim(tool: str, words: list[str], seconds: float) -> Report:
     """The shim's failures; of memcheck the address sanitizer's, with which the library was built."""
     environment = os.environ | {"COLUMNS": "200"}
     if tool == "memcheck":
-        import sanitizers
+        from builds import sanitized_environment
 
-        environment |= sanitizers.environment("g++")
+        environment |= sanitized_environment("g++")
     done = run([sys.executable, str(RUN), "--device", "shim", *words], environment, seconds)
     if tool == "memcheck":
         found = re.findall(r"(?:ERROR: AddressSanitizer|runtime error): ?(.*)", done.stderr)
@@ -145,20 +137,18 @@ def examine(device: str, tool: str, words: list[str], seconds: float) -> Report:
     return (on_gpu if device == "cuda" else on_shim)(tool, [*words, "--small"], seconds)
 
 
-def looked(line: Line, name: str, look: Callable[[], str]) -> Line:
+def looked(line: Line, name: str, look: Callable[[], str]) -> None:
     """Add a case to the line: what ``look`` finds wrong, or nothing."""
-    began = time.perf_counter()
-    try:
-        wrong = look()
-    except InputError as error:
-        wrong = str(error)
-    line.add(name, None if wrong else 0.0, wrong)
-    line.seconds += time.perf_counter() - began
-    return line
+    with line.timed():
+        try:
+            wrong = look()
+        except InputError as error:
+            wrong = str(error)
+    line.add(name, 0.0, wrong)
 
 
-def clean(device: str, tool: str, library: list[str]) -> Line:
-    """No reports, and all cases pass: those that wait for each other after all others, and by themselves."""
+def clean(line: Line, device: str, tool: str, library: list[str]) -> None:
+    """Expect no reports, and that all cases pass: first those that do not wait for each other, then those that do."""
 
     def look(operations: list[str], seconds: float) -> str:
         report = examine(device, tool, [*library, "--operations", ",".join(operations)], seconds)
@@ -167,12 +157,12 @@ def clean(device: str, tool: str, library: list[str]) -> Line:
         return "" if report.passed else "no reports, but some cases failed"
 
     others = [name for name in table.OPERATIONS if name not in (*WAITING, "same bits")]
-    line = looked(Line(tool, "float32"), tool, lambda: look(others, SECONDS))
-    return looked(line, f"{tool}, halo", lambda: look(list(WAITING), WAITING_SECONDS))
+    looked(line, tool, lambda: look(others, SECONDS))
+    looked(line, f"{tool}, halo", lambda: look(list(WAITING), WAITING_SECONDS))
 
 
-def planted(device: str, tool: str, library: list[str]) -> Line:
-    """A report of the right kind that names the kernel. (The shim's checks name neither.)"""
+def planted(line: Line, device: str, tool: str, library: list[str]) -> None:
+    """Expect a report of the right kind that names the kernel. (The shim's checks name neither.)"""
     fault = FAULTS[tool]
 
     def look() -> str:
@@ -181,7 +171,7 @@ def planted(device: str, tool: str, library: list[str]) -> Line:
             found = tuple(each for each in found if re.search(fault.report, each) and fault.kernel in each)
         return "" if found else "was not reported"
 
-    return looked(Line(f"planted: {tool}", "float32"), fault.what, look)
+    looked(line, fault.what, look)
 
 
 def main(words: list[str]) -> int:
@@ -192,21 +182,21 @@ def main(words: list[str]) -> int:
         "--libraries", type=Path, help="a folder with TOOL/_cuda.so of each, where they are several"
     )
     arguments = parser.parse_args(words)
-    every = TOOLS if arguments.what == "planted" else (arguments.what,)
-    try:
+    plants = arguments.what == "planted"
+
+    def part() -> int:
         # A library for the address sanitizer does not load into this process.
         about = Engine.gpu().about() if arguments.device == "cuda" else describe("shim", {"name": "shim"})
-    except InputError as error:
-        print(f"gpu-test: {error}", file=sys.stderr)
-        return 2
-    lines, began = [], time.perf_counter()
-    for tool in every:
-        module = arguments.libraries / tool / "_cuda.so" if arguments.libraries else arguments.library
-        library = ["--library", str(module)] if module else []
-        lines.append((planted if arguments.what == "planted" else clean)(arguments.device, tool, library))
-        result.write(arguments.json, about, lines, time.perf_counter() - began)
-    result.show(f"{about['name']}: {arguments.what}", lines)
-    return int(result.failed(lines))
+        report = result.Report(arguments, about)
+        for tool in TOOLS if plants else (arguments.what,):
+            module = arguments.libraries / tool / "_cuda.so" if arguments.libraries else arguments.library
+            library = ["--library", str(module)] if module else []
+            line = report.line(f"planted: {tool}" if plants else tool, "float32")
+            (planted if plants else clean)(line, arguments.device, tool, library)
+            report.write()
+        return report.finish(arguments.what)
+
+    return result.code_of(part)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,13 +25,11 @@ import numpy as np
 
 from gpu import processes, result
 from gpu.pes.engine import Engine
-from gpu.result import Line
 from mgg_hpc import config
 from mgg_hpc.data import generate, store
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.readers.digits import read_digits
-from mgg_hpc.errors import InputError
-from mgg_hpc.runtime import exit_code, launch, mpi
+from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
 from mgg_hpc.training import train
 from mgg_hpc.training.job import build
@@ -173,8 +169,6 @@ class Runs:
 def play(arguments: argparse.Namespace) -> int:
     """As one of the ranks."""
     comm = mpi.world()
-    began = time.perf_counter()
-    lines: dict[tuple[str, str], Line] = {}
     with contextlib.ExitStack() as held:
         with mpi.agree(comm):
             engine = held.enter_context(result.engine_of(arguments))
@@ -187,54 +181,28 @@ def play(arguments: argparse.Namespace) -> int:
         with mpi.agree(comm):
             for name in ("digits", "sbm") if comm.rank == 0 else ():
                 store.write(folder / f"{name}.h5", graph_of(name, arguments.few, arguments.seed))
+        kept = {"processes": comm.size, "few": arguments.few, "seed": arguments.seed}
+        report = result.Report(arguments, engine.about(), **kept)
         runs = Runs(engine, comm, folder, arguments.few, arguments.seed)
         for case in cases(comm.size):
-            key = case.transfer, case.dtype
-            line = lines.setdefault(key, Line(f"losses, {case.transfer}", case.dtype))
-            started = time.perf_counter()
-            worst, problem = runs.check(case)
-            line.add(case, None if problem else worst, problem)
-            line.seconds += time.perf_counter() - started
+            line = report.line(f"losses, {case.transfer}", case.dtype)
+            with line.timed():
+                line.add(case, *runs.check(case))
             if comm.rank == 0:
                 print(case, flush=True)
-                kept = {"processes": comm.size, "few": arguments.few, "seed": arguments.seed}
-                taken = time.perf_counter() - began
-                result.write(arguments.json, engine.about(), list(lines.values()), taken, **kept)
+                report.write()
         for name, case, check in (
             ("waits of the host", "a training step", runs.waits),
             ("arrays of other libraries", "rows", runs.arrays),
         ):
-            line, started = lines.setdefault((name, ""), Line(name, "")), time.perf_counter()
-            problem = check()
-            line.add(case, None if problem else 0.0, problem)
-            line.seconds = time.perf_counter() - started
-        if comm.rank == 0:
-            taken = time.perf_counter() - began
-            result.write(arguments.json, engine.about(), list(lines.values()), taken, **kept)
+            line = report.line(name, "")
+            with line.timed():
+                line.add(case, 0.0, check())
         comm.Barrier()  # the folder is there as long as anybody reads
-    found = list(lines.values())
     if comm.rank == 0:
-        result.show(f"{engine.about()['name']}: {comm.size} ranks train, seed {arguments.seed}", found)
-    code = int(result.failed(found))
-    exit_code.record(code)
-    return code
-
-
-def main(words: list[str]) -> int:
-    """See above."""
-    parser = result.parser(__doc__)
-    parser.add_argument("--ranks", type=int, default=0, help="start so many processes")
-    parser.add_argument("--mps", action="store_true", help="they share the GPU through a daemon of their own")
-    arguments = parser.parse_args(words)
-    if arguments.ranks and launch.RANKS not in os.environ:
-        return processes.begin(arguments, words, Path(__file__))
-    return play(arguments)
+        report.finish(f"{comm.size} ranks train, seed {arguments.seed}")
+    return report.code()
 
 
 if __name__ == "__main__":
-    try:
-        code = main(sys.argv[1:])
-    except InputError as error:
-        code = 2
-        exit_code.report(f"gpu-test: {error}", code)
-    sys.exit(code)
+    sys.exit(processes.main(result.parser(__doc__), __file__, play))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
+import programs
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -21,14 +20,7 @@ pytestmark = pytest.mark.long
 def backend(call, folder, **variables):
     """Call a hook of the build backend in a folder, as pip does."""
     program = f"from scikit_build_core.setuptools import build_meta as backend; print(backend.{call})"
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = programs.python("-c", program, cwd=folder, env=os.environ | variables)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     return folder / "dist" / ended.stdout.split()[-1]
 
@@ -51,12 +43,15 @@ def wheel(sdist, tmp_path_factory):
     return backend("build_wheel('dist')", tree, SKBUILD_CMAKE_BUILD_TYPE="Debug", CMAKE_ARGS="-DMGG_CUDA=OFF")
 
 
+def modules() -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in (ROOT / "mgg_hpc").rglob("*.py")}
+
+
 def test_sdist_holds_all_sources(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "cuda").rglob("*") if path.is_file()}
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "mgg_hpc").rglob("*.py")}
-    assert sources | modules | {"LICENSE", "CMakeLists.txt", "pyproject.toml", "setup.cfg"} <= names
+    assert sources | modules() | {"LICENSE", "CMakeLists.txt", "pyproject.toml", "setup.cfg"} <= names
 
 
 def test_wheel_from_the_sdist_runs(wheel, tmp_path):
@@ -65,17 +60,10 @@ def test_wheel_from_the_sdist_runs(wheel, tmp_path):
         archive.extractall(tmp_path)
     assert "py3-none-any" not in wheel.name
     assert [name for name in names if name.startswith("mgg_hpc/_host.") and name.endswith(".so")]
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "mgg_hpc").rglob("*.py")}
-    assert modules <= set(names)
+    assert modules() <= set(names)
     assert any(name.endswith("LICENSE") for name in names)
     program = "import mgg_hpc._host as host; print(host.__file__, host.instruction_sets())"
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    ended = programs.python("-P", "-c", program, cwd=tmp_path, env=environment)
     assert ended.stdout.startswith(str(tmp_path))
     assert "baseline" in ended.stdout

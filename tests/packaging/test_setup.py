@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import programs
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -15,27 +15,21 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def machine(tmp_path):
     """A folder of programs that stands for a machine, and the first line that set-up prints there."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
+    folder = tmp_path / "bin"
+    folder.mkdir()
 
     class Machine:
         def has(self, name, script="exit 0"):
-            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
-            (programs / name).chmod(0o755)
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / name).chmod(0o755)
 
         def has_python(self, without="nothing at all"):
             """The Python that runs the tests, failing where its code mentions ``without``."""
             self.has("python3", f'case "$2" in *"{without}"*) exit 1;; esac\nexec {sys.executable} "$@"')
 
         def first_line(self):
-            ended = subprocess.run(
-                ["/bin/sh", ROOT / ".ci" / "setup", "python3", tmp_path / "venv", "install"],
-                env={"PATH": str(programs)},
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            words = (ROOT / ".ci" / "setup", "python3", tmp_path / "venv", "install")
+            ended = programs.run("/bin/sh", *words, env={"PATH": str(folder)}, cwd=tmp_path)
             assert ended.returncode == 1
             assert not (tmp_path / "venv").exists()
             return (ended.stdout + ended.stderr).splitlines()[0]

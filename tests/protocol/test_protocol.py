@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
+import programs
 import pytest
 
 MODEL = Path(__file__).with_name("halo.pml")
@@ -53,9 +53,7 @@ def check(require, tmp_path):
 
     def run(options: str) -> tuple[int, str | None]:
         def done(*command: str, seconds: float = 60.0) -> str:
-            said = subprocess.run(
-                command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=seconds
-            )
+            said = programs.run(*command, cwd=tmp_path, timeout=seconds)
             assert said.returncode == 0, said.stdout + said.stderr
             return said.stdout
 

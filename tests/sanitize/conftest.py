@@ -6,9 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import sanitizers
-from host_build import compile_host
-from once import made_once
+from builds import compile_host, made_once, sanitized_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,4 +27,4 @@ def sanitized(require, tmp_path_factory) -> dict[str, str]:
             (package / path.name).symlink_to(path)
     for path in build.glob("_host*.so"):
         shutil.copy(path, package)
-    return sanitizers.environment("g++") | {"PYTHONPATH": str(package.parent)}
+    return sanitized_environment("g++") | {"PYTHONPATH": str(package.parent)}

@@ -21,7 +21,6 @@ def write(
     format = RowFormat(np.dtype(np.float32), width)
     x = np.zeros((case.nodes, format.stride), np.float32)
     x[:, :width] = rng.integers(-100, 100, (case.nodes, width))
-    source, destination = reference.edge_list(case.indptr, case.indices)
     plans = plans_of(case, geometry.ps, transfer)
     lists = plans[0].lists
     meta = [len(plans), TRANSFERS.index(transfer), calls, format.stride]
@@ -31,7 +30,7 @@ def write(
         np.array([geometry.ps, geometry.dist, geometry.wpb]),
         case.bounds,
         x,
-        reference.aggregate(source, destination, case.nodes, x).astype(np.float32),
+        reference.aggregate(*case.edge_list, case.nodes, x).astype(np.float32),
         np.diff(case.indptr),
     ]
     for plan in plans:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import cases
+import programs
 import pytest
 
 from mgg_hpc import _host
@@ -26,14 +25,8 @@ pytestmark = pytest.mark.long
 def python(environment, rows, *arguments):
     """Run a Python with memory that ends where rows end. Modules of the current folder do not come first."""
     path = [environment.get("PYTHONPATH", str(ROOT)), str(HERE), str(HERE.parent)]
-    return subprocess.run(
-        [sys.executable, "-P", *map(str, arguments)],
-        env=environment | {"PYTHONPATH": os.pathsep.join(path), "MGG_TEST_ROWS": rows},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = environment | {"PYTHONPATH": os.pathsep.join(path), "MGG_TEST_ROWS": rows}
+    return programs.python("-P", *arguments, env=variables, cwd=ROOT)
 
 
 def again(environment, rows, chosen, *words):
@@ -41,17 +34,9 @@ def again(environment, rows, chosen, *words):
 
     -s: a sanitizer writes its report as the process ends, which pytest would keep.
     """
-    plugin = ["-p", "no:cacheprovider", "-p", "tight_rows", "-s", "-q"]
-    done = python(
-        environment,
-        rows,
-        "-m",
-        "pytest",
-        *plugin,
-        "-k",
-        chosen,
-        *(w if w[0] == "-" else ROOT / "tests" / w for w in words),
-    )
+    pytest_ = ("-m", "pytest", "-p", "no:cacheprovider", "-p", "tight_rows", "-s", "-q", "-k", chosen)
+    paths = (word if word[0] == "-" else ROOT / "tests" / word for word in words)
+    done = python(environment, rows, *pytest_, *paths)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
 

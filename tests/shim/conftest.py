@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from once import made_once
+from builds import made_once
 
 from .build import Build
 

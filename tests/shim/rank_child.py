@@ -1,15 +1,14 @@
 """`mgg` as a rank whose GPU the shim plays: python rank_child.py MODULE [FAULT] -- ARGUMENTS.
 
-FAULT, on rank 1: "start" fails as NVSHMEM starts, "sleep" stops in the second epoch, "die" is killed there; on all
-ranks: "driver" pretends that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" that the native
-module does not load, "far" that no pointer leads to a peer, "old" that the GPU is of an older
-generation, "group" that gradients are summed by a process group, as on GPUs of their own.
+FAULT, on rank 1: "start" fails as NVSHMEM starts, "sleep" stops in the second epoch; on all ranks: "driver" pretends
+that CUDA's driver is installed, "torch" that torch has no CUDA, "missing" that the native module does not load, "far"
+that no pointer leads to a peer, "old" that the GPU is of an older generation, "group" that gradients are summed by a
+process group, as on GPUs of their own.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -68,12 +67,10 @@ def fails(*arguments: Any) -> int:
 
 
 class Stopping(trainer.Trainer):
-    """Ends, or waits for ever, as its second epoch begins."""
+    """Waits for ever as its second epoch begins."""
 
     def step(self, epoch: int) -> None:
         if epoch == 2:
-            if fault == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(1000)
         super().step(epoch)
 
@@ -91,7 +88,7 @@ if fault == "old":
 if fault == "group":
     cuda_rank.NcclSums = Gloo
     cuda_rank.RankBackend.records = True  # what the shim cannot
-if fault in ("sleep", "die") and not first:
+if fault == "sleep" and not first:
     from mgg_hpc.training import train
 
     train.Trainer = Stopping

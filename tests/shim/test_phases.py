@@ -20,13 +20,15 @@ REMOTE = ["ordinary", "all_remote", "one_way", "rank_without_rows"]
 WIDTH = 5
 
 
-def whole(rng, case):
-    """Whole numbers, whose sums are exact in any order."""
-    return rng.integers(-9, 9, (case.nodes, WIDTH)).astype(np.float32)
+def drawn(rng, name):
+    """A case, and its rows and weights in whole numbers, whose sums are exact in any order."""
+    case = cases.CASES[name](rng, 3)
+    x = rng.integers(-9, 9, (case.nodes, WIDTH)).astype(np.float32)
+    return case, x, rng.integers(1, 5, len(case.indices)).astype(np.float32)
 
 
 def sums(case, x, weight):
-    return reference.aggregate(*reference.edge_list(case.indptr, case.indices), case.nodes, x, weight)
+    return reference.aggregate(*case.edge_list, case.nodes, x, weight)
 
 
 def counts_of_edges(case, weight):
@@ -37,13 +39,12 @@ def counts_of_edges(case, weight):
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("case", REMOTE)
 def test_parts_on_a_host(rng, case, transfer):
-    made = cases.CASES[case](rng, 3)
-    x, weight = whole(rng, made), rng.integers(1, 5, len(made.indices)).astype(np.float32)
+    made, x, weight = drawn(rng, case)
     world, plans = World(3), plans_of(made, SMALL.ps, transfer)
     backends = [SerialBackend(rank, world, Options(SMALL, 2)) for rank in range(3)]
     rows = [each.rows(np.diff(made.bounds), RowFormat(x.dtype, WIDTH), symmetric=True) for each in backends]
     for rank, (backend, plan) in enumerate(zip(backends, plans, strict=True)):
-        rows[rank].local[:] = x[made.bounds[rank] : made.bounds[rank + 1]]
+        rows[rank].local[:] = x[made.rows(rank)]
         backend.prepare(plan, rows[rank].format)
 
     def play(rank):
@@ -65,11 +66,10 @@ def test_parts_on_a_host(rng, case, transfer):
     # A halo's sums are of what has arrived; elsewhere they are of rows of ones.
     arrived = transfer == "halo"
     np.testing.assert_array_equal(found, sums(made, x, weight) if arrived else counts_of_edges(made, weight))
-    for rank, (_, metered) in enumerate(played):
+    for plan, (_, metered) in zip(plans, played, strict=True):
         for move, add in zip(metered[::2], metered[1::2], strict=True):
-            if transfer != "halo":
-                assert (move.local_bytes, move.remote_rows) == (0, plans[rank].remote_edges)
-            assert add.remote_rows == (0 if transfer != "halo" else len(plans[rank].lists.send_rows))
+            assert arrived or (move.local_bytes, move.remote_rows) == (0, plan.remote_edges)
+            assert add.remote_rows == (len(plan.lists.send_rows) if arrived else 0)
 
 
 def count_edges(backend, asked):
@@ -89,8 +89,7 @@ def count_edges(backend, asked):
 )
 @pytest.mark.parametrize("case", REMOTE)
 def test_parts_over_the_shim(rng, engine, case, transfer, reach):
-    made = cases.CASES[case](rng, 3)
-    x, weight = whole(rng, made), rng.integers(1, 5, len(made.indices)).astype(np.float32)
+    made, x, weight = drawn(rng, case)
     played = Played(engine, made, x, SMALL, transfer, lambda a, b: a == b or reach == "near")
     outs, parts = [], []
     for backend, plan, rows, _, edges in played.each(rng):
@@ -102,7 +101,9 @@ def test_parts_over_the_shim(rng, engine, case, transfer, reach):
     asked = []
     for backend in played.backends:
         count_edges(backend, asked)
-    pushed = sum(len(plan.halo) for plan in played.plans)
+    crossing = [
+        len(plan.lists.send_rows) if transfer == "halo" else plan.remote_edges for plan in played.plans
+    ]
     for turn in range(1, 4):
         for name in ("transfer_only", "compute_only"):
             for backend in played.backends:
@@ -114,21 +115,15 @@ def test_parts_over_the_shim(rng, engine, case, transfer, reach):
                     with of(rank):
                         getattr(part, name)()
             counted = [backend.meter.taken() for backend in played.backends]
-            if name == "compute_only":
-                assert not any(each.remote_rows or each.local_bytes for each in counted)
-            else:
-                assert not any(each.local_bytes for each in counted)
-                assert asked == [0 if transfer == "halo" else plan.remote_edges for plan in played.plans]
-                assert [each.remote_rows for each in counted] == [
-                    len(plan.lists.send_rows) if transfer == "halo" else plan.remote_edges
-                    for plan in played.plans
-                ]
+            assert not any(each.local_bytes for each in counted)
+            moved = [0] * 3 if name == "compute_only" else crossing
+            assert [each.remote_rows for each in counted] == moved
+            assert name == "compute_only" or asked == ([0] * 3 if transfer == "halo" else crossing)
         if transfer == "halo":
             found = [
-                backend.halo(plan).rows_pushed()
-                for backend, plan in zip(played.backends, played.plans, strict=True)
+                b.halo(plan).rows_pushed() for b, plan in zip(played.backends, played.plans, strict=True)
             ]
-            assert sum(found) == turn * pushed
+            assert sum(found) == turn * sum(len(plan.halo) for plan in played.plans)
     found = np.concatenate([engine.numpy(out) for out in outs])
     np.testing.assert_array_equal(found, counts_of_edges(made, weight))
     # What the parts share with the whole still works for it.

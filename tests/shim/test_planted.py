@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import programs
 import pytest
 from suite.tiers import long_except
 
@@ -43,50 +42,42 @@ class Fault:
     cases: tuple[str, ...] = ()  # where others than the usual ones show it
 
 
+def without(where: tuple[str, tuple[str, ...]], text: str, *by: str, **more: object) -> Fault:
+    """A statement that is missing."""
+    return Fault(where, text, "", *by, **more)
+
+
 FAULTS = {
-    "a missing quiet": Fault(
-        GATHER, "    if (asked) device::quiet(device::default_channel);\n", "", "unreachable"
-    ),
-    "a missing quiet before use": Fault(
-        EXERCISE, "    if (lane == 0) device::quiet(round % 2);\n", "", "fetch"
-    ),
-    "a bulk copy that nobody waits for": Fault(SUMS, "      await(row);\n", ""),
-    "a copy that nobody waits for": Fault(SUMS, "      await(row);\n", "", before=True),
-    "a row of the ring that is asked for before all have read it": Fault(SUMS, "      have_read();\n", ""),
-    "a phase of a barrier that is waited for twice": Fault(SUMS, "      parities ^= 1u << row;\n", ""),
+    "a missing quiet": without(GATHER, "if (asked) device::quiet(device::default_channel);", "unreachable"),
+    "a missing quiet before use": without(EXERCISE, "if (lane == 0) device::quiet(round % 2);", "fetch"),
+    "a bulk copy that nobody waits for": without(SUMS, "      await(row);\n"),
+    "a copy that nobody waits for": without(SUMS, "      await(row);\n", before=True),
+    "a row of the ring that is asked for before all have read it": without(SUMS, "      have_read();\n"),
+    "a phase of a barrier that is waited for twice": without(SUMS, "parities ^= 1u << row;"),
     "a barrier that expects too little": Fault(
         SUMS, "expect_bulk(barrier(row), bytes)", "expect_bulk(barrier(row), bytes - 16)"
     ),
     "a missing __syncwarp": Fault(ROWS, PARTIAL + ALL_WRITTEN, PARTIAL),
-    "a missing __syncwarp before a buffer is used again": Fault(
+    "a missing __syncwarp before a buffer is used again": without(
         EXERCISE,
-        "    device::sync_lanes(~0u);  // the row is there for all, and all have seen the one before\n",
-        "",
+        "device::sync_lanes(~0u);  // the row is there for all, and all have seen the one before",
         "fetch",
     ),
-    "a wrong buffer": Fault(
-        SUMS, "      ask(ahead, row);\n    }\n", "      ask(ahead, (row + 1) % ring_rows);\n    }\n"
-    ),
+    "a wrong buffer": Fault(SUMS, "ask(ahead, row);\n    }\n", "ask(ahead, (row + 1) % ring_rows);\n    }\n"),
     "a divergent shuffle": Fault(
         ROWS, "    before = worker.from_first(", "    if (worker.lane) before = worker.from_first("
     ),
     "a divergent shuffle in a reduction": Fault(
-        EDGES,
-        "      found[u] = worker.over_lanes(sum);\n",
-        "      if (u < count || worker.lane) found[u] = worker.over_lanes(sum);\n",
-        "sddmm",
+        EDGES, "found[u] = worker.over_", "if (u < count || worker.lane) found[u] = worker.over_", "sddmm"
     ),
-    "a tail that overruns": Fault(ROWS, "      if (!has(p)) continue;\n", ""),
+    "a tail that overruns": without(ROWS, "      if (!has(p)) continue;\n"),
     "a row that ends in its padding": Fault(
-        EDGES,
-        "held[i] = has(i, of_pass) ? from[column(i, of_pass)] : S{};",
-        "held[i] = from[column(i, of_pass)];",
-        "sddmm",
+        EDGES, "has(i, of_pass) ? from[column(i, of_pass)] : S{};", "from[column(i, of_pass)];", "sddmm"
     ),
     "an unwritten row": Fault(
         ROWS,
-        "      finish(call.segments[task.first].destination, sum);\n",
-        "      if (call.segments[task.first].destination % 7) finish(call.segments[task.first].destination, sum);\n",
+        "      finish(call.segments[task.first].destination, sum);",
+        "if (call.segments[task.first].destination % 7) finish(call.segments[task.first].destination, sum);",
     ),
     "a signal before its data": Fault(
         ROWS, PARTIAL + ALL_WRITTEN + ANNOUNCED, ALL_WRITTEN + ANNOUNCED + PARTIAL
@@ -100,18 +91,16 @@ FAULTS = {
         + "\n",
         "ring",
     ),
-    "a source that is written again too soon": Fault(
-        EXERCISE, "  if (lane == 0) device::quiet_puts();\n  device::sync_lanes(~0u);\n", "", "ring"
+    "a source that is written again too soon": without(
+        EXERCISE, "  if (lane == 0) device::quiet_puts();\n  device::sync_lanes(~0u);\n", "ring"
     ),
     "a signal that never comes": Fault(
         EXERCISE, "if (lane == 0)\n    device::put_signal", "if (lane == 99)\n    device::put_signal", "ring"
     ),
-    "a quiet on the wrong channel": Fault(
-        GET, "device::quiet(channel(stage));", "device::quiet(channel(stage + 1));", "get"
-    ),
-    "a stage that nobody waits for": Fault(GET, "          await_near(stage);\n", "", "get"),
-    "a stage that is asked for before all have read it": Fault(
-        GET, "        worker.sync();  // all have read the stage before it is asked for again\n", "", "get"
+    "a quiet on the wrong channel": Fault(GET, "quiet(channel(stage));", "quiet(channel(stage + 1));", "get"),
+    "a stage that nobody waits for": without(GET, "          await_near(stage);\n", "get"),
+    "a stage that is asked for before all have read it": without(
+        GET, "worker.sync();  // all have read the stage before it is asked for again", "get"
     ),
     "a stage more than the ring has": Fault(
         GET,
@@ -121,8 +110,8 @@ FAULTS = {
     ),
     "the columns of another pass": Fault(
         GET,
-        "const auto pass = static_cast<int32_t>(ahead.number - this->task_of(ahead.number) * this->passes);",
-        "const auto pass = this->pass;",
+        "static_cast<int32_t>(ahead.number - this->task_of(ahead.number) * this->passes);",
+        "this->pass;",
         "get",
         width=513,
     ),
@@ -132,18 +121,13 @@ FAULTS = {
         "      if (device::thread() == 0) {\n        device::add(",
         "halo",
     ),
-    "a credit that is not returned": Fault(
+    "a credit that is not returned": without(
         HALO,
-        "    for (int32_t i = 0; i < halo.owner_count; ++i) raise(halo.credits + halo.me, ended, halo.owners[i]);\n",
-        "",
+        "for (int32_t i = 0; i < halo.owner_count; ++i) raise(halo.credits + halo.me, ended, halo.owners[i]);",
         "halo",
     ),
-    "a credit that nobody waits for": Fault(
-        HALO,
-        "        if (call > 2) await(halo.credits + push.pe, call - 2);\n",
-        "",
-        "halo",
-        cases=("one_way",),
+    "a credit that nobody waits for": without(
+        HALO, "if (call > 2) await(halo.credits + push.pe, call - 2);", "halo", cases=("one_way",)
     ),
     "a credit before all blocks have read": Fault(
         HALO,
@@ -156,37 +140,27 @@ FAULTS = {
         cases=("one_way",),
     ),
     "a staging that is let go before it is read": Fault(
-        HALO, "    if (!halo.holds) give_credits(call);\n", "    give_credits(call);\n", "edges of a halo"
+        HALO, "if (!halo.holds) give_credits(call);", "give_credits(call);", "edges of a halo"
     ),
     "a number of the call that is off by one": Fault(
-        HALO,
-        "exchange.raised(halo.arrivals[mine], exchange.call);",
-        "exchange.raised(halo.arrivals[mine], exchange.call - 1);",
-        "halo",
+        HALO, "(halo.arrivals[mine], exchange.call);", "(halo.arrivals[mine], exchange.call - 1);", "halo"
     ),
     "a staging that is used in every call": Fault(
         HALO, "return (call & 1) * halo.staging_bytes;", "return 0 * halo.staging_bytes;", "halo"
     ),
     "a chunk that is dropped": Fault(
-        HALO,
-        "at < halo.push_count; at += halo.pushers",
-        "at < halo.push_count - 1; at += halo.pushers",
-        "halo",
+        HALO, "at < halo.push_count; at +=", "at < halo.push_count - 1; at +=", "halo"
     ),
     "a chunk that is taken for one that is there": Fault(
         HALO, "if (segment.chunk > here) return at;", "if (segment.chunk > here + 1) return at;", "halo"
     ),
     "a sum that is deferred without its total": Fault(
-        HALO,
-        "    load(was.slot, 1, sums.total);\n",
-        "    sums.total.template clear<R>();\n",
-        "halo",
-        cases=("hub",),
+        HALO, "load(was.slot, 1, sums.total);", "sums.total.template clear<R>();", "halo", cases=("hub",)
     ),
     "an outbox that is packed again too soon": Fault(
         HALO,
-        "      if (asked) device::quiet_puts();  // or",
-        "      if (asked && halo.me < 0) device::quiet_puts();  // or",
+        "if (asked) device::quiet_puts();  // or",
+        "if (asked && halo.me < 0) device::quiet_puts();  // or",
         "halo",
         cases=("one_way",),
     ),
@@ -199,13 +173,10 @@ FAULTS = {
 }
 
 # The faults that `make test` plants; `make test-long` plants all of them.
-BY_MAKE_TEST = (
-    "a wrong buffer",
-    "a credit that nobody waits for",
-    "a tail that overruns",
-)
+BY_MAKE_TEST = ("a wrong buffer", "a credit that nobody waits for", "a tail that overruns")
 
 
+# Checks entries of the table, gathers rows of peers that pointers do not reach, or exercises the transport.
 LOOK = """
 import json, sys
 import numpy as np
@@ -215,17 +186,17 @@ from gpu.pes import table
 from gpu.pes.engine import Engine
 from shim.test_table import gather
 
-library, by, seed, turns, wide, names = map(json.loads, sys.argv[1:])
+library, seed, turns, entries = map(json.loads, sys.argv[1:])
 engine, rng = Engine.shim(Path(library)), np.random.default_rng(seed)
-for turn in range(turns):
-    for name in names:
-        for width in (1, wide):
-            if by in table.OPERATIONS:
-                table.check(engine, table.Entry(by, "float32", width, name), rng)
-            elif by == "unreachable":
-                gather(engine, cases.CASES[name](rng, 3), width, (), rng)
-            else:
-                engine.module.shim_exercise(by, 3, int(rng.integers(1 << 60)))
+reached = {"unreachable": (), "one reached": (1,)}
+for by, dtype, width, case in turns * entries:
+    print(by, dtype, width, case, file=sys.stderr)
+    if by in table.OPERATIONS:
+        table.check(engine, table.Entry(by, dtype, width, case), rng)
+    elif by in reached:
+        gather(engine, cases.CASES[case](rng, 3), width, reached[by], rng)
+    else:
+        engine.module.shim_exercise(by, 3, int(rng.integers(1 << 60)))
 print("unnoticed")
 """
 
@@ -236,18 +207,11 @@ USUAL = {"halo": ("ordinary", "hub", "one_way"), "edges of a halo": ("one_way",)
 def look(library: Path, by: str, seed: list[int], turns: int, width: int = 33, cases: tuple = ()) -> str:
     """What is found in so many turns, in a process of its own: the last line that it prints."""
     cases = cases or USUAL.get(by, ("ordinary", "hub"))
-    arguments = (str(library), by, seed, turns, width, cases)
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK, *map(json.dumps, arguments)],
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    said = (done.stdout + done.stderr).strip().splitlines()
-    assert (done.returncode == 0) == (said[-1:] == ["unnoticed"]), said[-5:]
-    return said[-1]
+    entries = [(by, "float32", wide, case) for case in cases for wide in (1, width)]
+    arguments = map(json.dumps, (str(library), seed, turns, entries))
+    done = programs.python("-c", LOOK, *arguments, env=os.environ | {"PYTHONPATH": str(TESTS)}, timeout=120)
+    assert (done.returncode == 0) == (done.stdout == "unnoticed\n"), done.stderr[-3000:]
+    return (done.stdout or done.stderr).strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("by", long_except(sorted({fault.by for fault in FAULTS.values()}), "halo"))

@@ -8,12 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import programs
 import pytest
-
-from mgg_hpc.runtime import launch
+from programs import wait_until
 
 TESTS = Path(__file__).with_name("test_shmem.py")
 ROOT = Path(__file__).parents[2]
@@ -94,7 +93,7 @@ def script(built, tmp_path):
 
 def segments() -> set[str]:
     """Names in /dev/shm, and identifiers of System V segments."""
-    listed = subprocess.run(["ipcs", "-m"], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = programs.run("ipcs", "-m").stdout.splitlines()
     return {path.name for path in Path("/dev/shm").iterdir()} | {
         line.split()[1] for line in listed if line.startswith("0x")
     }
@@ -102,14 +101,7 @@ def segments() -> set[str]:
 
 def gone(pids: Path) -> bool:
     """Whether none of a job's processes runs."""
-    return not any(launch._alive(int(path.name)) for path in pids.iterdir())
-
-
-def wait_until(condition, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    return not any(programs.is_running(int(path.name)) for path in pids.iterdir())
 
 
 # ---- one host -------------------------------------------------------------------------------------------
@@ -163,14 +155,7 @@ def test_another_mpi_is_named(built, environment):
         "comm = mpi.world()\n"
         "backends.make(backends.choose('shmem', comm), comm, backends.Request())"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = programs.python("-c", program, env=environment, cwd=ROOT)
     assert "shmem uses Open MPI's OpenSHMEM, but Python loads MPICH" in ended.stderr
     assert "mgg launch --mpi system" in ended.stderr
 
@@ -191,11 +176,7 @@ def test_the_transport_keeps_its_promises_across_hosts(program, hosts, ranks):
 def test_the_table_of_hard_cases_across_hosts(built, hosts, ranks):
     """What test_shmem.py does on one host; with two ranks on each, some peers are within reach and some are not."""
     tests = ["-m", "mpi4py", "-m", "pytest", "-q", "-x", "--color=no", "--with-mpi", "-m", "mpi", TESTS]
-    environment = {
-        "MGG_TEST_TRANSFERS": "get,halo",
-        "MGG_TEST_RANKS": str(2 * ranks),
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = {"MGG_TEST_TRANSFERS": "get,halo", "MGG_TEST_RANKS": str(2 * ranks), "OMP_NUM_THREADS": "1"}
     ended = hosts.run([sys.executable, *tests], ranks, environment, folder=ROOT, seconds=150)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
     assert hosts.segments() == []

@@ -9,9 +9,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
+import programs
 import pytest
 
 PROGRAMS = {
@@ -112,37 +112,27 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
 
-    def user(self, *command, **more):
+    def user(self, *command, folder=None, **variables):
         """Run a command as a user of the cluster would."""
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=False, timeout=60, **more
-        )
+        return programs.run(*command, env=self.environment | variables, cwd=folder, timeout=60)
 
     def submit(self, *arguments, folder, **variables):
         """Submit a job from a folder; returns its number."""
-        environment = self.environment | variables
-        submitted = subprocess.run(
-            ["sbatch", "--parsable", *arguments],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        submitted = self.user("sbatch", "--parsable", *arguments, folder=folder, **variables)
         assert submitted.returncode == 0, submitted.stderr
         return int(submitted.stdout.split(";")[0])
 
     def result(self, job, seconds=90):
         """Wait for a job to end; returns what scontrol says of it."""
-        deadline = time.monotonic() + seconds
-        while True:
+        facts = {}
+
+        def ended():
             words = self.user("scontrol", "show", "job", str(job), "-o").stdout.split()
-            facts = dict(word.split("=", 1) for word in words if "=" in word)
-            if facts.get("JobState") not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
-                return facts
-            assert time.monotonic() < deadline, f"job {job} is {facts.get('JobState')}\n{self.logs()}"
-            time.sleep(0.1)
+            facts.update(word.split("=", 1) for word in words if "=" in word)
+            return facts.get("JobState") not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+
+        programs.wait_until(ended, seconds, lambda: f"job {job} is {facts['JobState']}\n{self.logs()}")
+        return facts
 
     def logs(self):
         return "\n".join(
@@ -152,19 +142,16 @@ class Cluster:
     def _daemon(self, *command):
         log = (self.folder / "log" / f"{len(self.daemons)}.{command[0]}.out").open("w")
         with log:
-            self.daemons.append(
-                subprocess.Popen(
-                    command, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-                )
-            )
+            options = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
+            self.daemons.append(subprocess.Popen(command, env=self.environment, **options))
 
     def _until(self, condition, what, seconds=30):
-        deadline = time.monotonic() + seconds
-        while not condition():
+        def met():
             dead = [daemon.args[0] for daemon in self.daemons if daemon.poll() is not None]
             assert not dead, f"{dead} ended\n{self.logs()}"
-            assert time.monotonic() < deadline, f"no {what} after {seconds} s\n{self.logs()}"
-            time.sleep(0.05)
+            return condition()
+
+        programs.wait_until(met, seconds, lambda: f"no {what} after {seconds} s\n{self.logs()}")
 
     def _processes(self):
         mark = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()

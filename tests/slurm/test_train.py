@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import jobs
 import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "slurm" / "train.sbatch"
-JOB = """\
-[graph]
-file = "g.h5"
-[run]
-folder = "runs"
-[train]
-epochs = 3
-"""
-
+JOB = 'graph.file = "g.h5"\nrun.folder = "runs"\ntrain.epochs = 3\n'
 
 pytestmark = pytest.mark.long
 
@@ -31,9 +23,8 @@ def submit(cluster, tmp_path):
 
     def submit(*arguments, options=(), **variables):
         site = {"MGG_SITE": str(ROOT / "slurm" / "site.env.sh"), "MGG_VENV": sys.prefix}
-        number = cluster.submit(
-            "--output=out.%j", *options, SCRIPT, *arguments, folder=tmp_path, **(site | variables)
-        )
+        words = ("--output=out.%j", *options, SCRIPT, *arguments)
+        number = cluster.submit(*words, folder=tmp_path, **(site | variables))
         facts = cluster.result(number)
         return facts, (tmp_path / f"out.{number}").read_text()
 
@@ -43,11 +34,7 @@ def submit(cluster, tmp_path):
 @pytest.fixture
 def job(tmp_path):
     """A job file and its graph."""
-    subprocess.run(
-        [sys.executable, "-m", "mgg_hpc", "generate", "sbm", "--nodes", "200", "-o", tmp_path / "g.h5"],
-        check=True,
-        capture_output=True,
-    )
+    assert jobs.run("generate", "sbm", "--nodes", "200", "-o", tmp_path / "g.h5").returncode == 0
     (tmp_path / "job.toml").write_text(JOB)
     return "job.toml"
 
@@ -104,9 +91,8 @@ def test_wrong_mpi_plugin_is_one_line(submit, job):
 def test_open_mpi_trains_through_pmix(submit, job, tmp_path, require):
     from mgg_hpc.runtime import find_mpi
 
-    require(
-        shutil.which("mpiexec.openmpi") is not None, "no Open MPI", "apt install openmpi-bin libopenmpi-dev"
-    )
+    there = shutil.which("mpiexec.openmpi") is not None
+    require(there, "no Open MPI", "apt install openmpi-bin libopenmpi-dev")
     facts, output = submit(job, MGG_SRUN_MPI="pmix", MPI4PY_LIBMPI=str(find_mpi.system_library()))
     assert facts["JobState"] == "COMPLETED", output
     assert json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())["ranks"] == 2

@@ -1,11 +1,11 @@
-"""Which lines and branches of mgg_hpc a group of parts executes, in all of its processes, and how two groups compare.
+"""Which jumps from line to line of mgg_hpc a group of parts makes, in all of its processes, and how two groups compare.
 
     python tests/suite/coverage_of.py run build/coverage-test test        run the parts of `make test`
     python tests/suite/coverage_of.py compare build/coverage-all build/coverage-test
 
-`compare` prints how many of the lines and branches that the first run executed the second one did too, and the files
-with the most that it did not. A process that is killed tells nothing; the tests of a limit on the size of files fail
-here, since the limit holds for what coverage writes too.
+`compare` prints how many of the jumps from line to line that the first run made the second one made too, and the files
+with the most that it did not make. A process that is killed tells nothing; the tests of a limit on the size of files
+fail here, since the limit holds for what coverage writes too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import os
 import site
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import coverage
@@ -35,7 +34,7 @@ Arcs = dict[str, set[tuple[int, int]]]
 
 def main() -> int:
     """Run or compare, as the command line asks; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Lines and branches of mgg_hpc that tests execute.")
+    parser = argparse.ArgumentParser(description="Jumps from line to line of mgg_hpc that tests make.")
     verbs = parser.add_subparsers(required=True, dest="verb")
     started = verbs.add_parser("run", help="run groups of parts and keep what they execute")
     started.add_argument("folder", type=Path)
@@ -79,33 +78,15 @@ def arcs_of(folder: Path) -> Arcs:
 
 
 def comparison(whole: Arcs, part: Arcs) -> list[str]:
-    """Return what to print: the shares of lines and of branches of ``whole`` that are in ``part``, and files."""
-    lines: list[int] = [0, 0]
-    branches: list[int] = [0, 0]
-    missed: dict[str, tuple[int, list[int]]] = {}
-    for file, arcs in whole.items():
-        others = part.get(file, set())
-        here, there = _lines(arcs), _lines(others)
-        exits = defaultdict(set)
-        for source, target in arcs | others:
-            exits[source].add(target)
-        forks = {arc for arc in arcs if arc[0] > 0 and len(exits[arc[0]]) > 1}
-        lines[0], lines[1] = lines[0] + len(here & there), lines[1] + len(here)
-        branches[0], branches[1] = branches[0] + len(forks & others), branches[1] + len(forks)
-        count = len(here - there) + len(forks - others)
-        if count:
-            missed[file] = count, sorted(here - there)
-    most = sorted(missed.items(), key=lambda item: -item[1][0])[:MOST_FILES]
-    both = [a + b for a, b in zip(lines, branches, strict=True)]
-    shown = [
-        f"{what}: {count} of {total} ({100 * count / max(1, total):.2f}%)"
-        for what, (count, total) in (("lines", lines), ("branches", branches), ("both", both))
-    ]
-    return shown + [f"{file}: {count} missed; lines {numbers}" for file, (count, numbers) in most]
-
-
-def _lines(arcs: set[tuple[int, int]]) -> set[int]:
-    return {line for arc in arcs for line in arc if line > 0}
+    """Return what to print: the share of the jumps of ``whole`` that are in ``part``, and the files that miss most."""
+    missed = {file: arcs - part.get(file, set()) for file, arcs in whole.items()}
+    total, count = (sum(map(len, arcs.values())) for arcs in (whole, missed))
+    most = sorted((file for file in missed if missed[file]), key=lambda file: -len(missed[file]))
+    shown = [f"{total - count} of {total} ({100 * (total - count) / max(1, total):.2f}%)"]
+    for file in most[:MOST_FILES]:
+        lines = sorted({max(arc) for arc in missed[file]})
+        shown.append(f"{file}: {len(missed[file])} missed, at lines {lines}")
+    return shown
 
 
 if __name__ == "__main__":

@@ -43,12 +43,8 @@ def units(tier: str) -> Part:
     """Return the part that runs the tests of one process, two at a time."""
     apart = [f"--ignore={folder}" for folder in ONE_BY_ONE]
     parallel = ("-n", "2", "--dist", "worksteal", *apart, "tests")
-    return Part(
-        f"{tier} units",
-        (*PYTEST, "--tier", tier, "-m", "not mpi", *parallel),
-        PASSIVE,
-        seed=seed_of(tier),
-    )
+    command = (*PYTEST, "--tier", tier, "-m", "not mpi", *parallel)
+    return Part(f"{tier} units", command, PASSIVE, seed=seed_of(tier))
 
 
 def one_by_one() -> Part:
@@ -58,12 +54,8 @@ def one_by_one() -> Part:
 
 def over_mpi(tier: str, ranks: int) -> Part:
     """Return the part that runs the MPI tests. A rank that fails ends the others (-m mpi4py, -x): they wait for it."""
-    return Part(
-        f"{tier} MPI {ranks}",
-        (str(Path(PYTHON).with_name("mpiexec")), "-n", str(ranks), *_ranks(tier), "tests/mpi"),
-        PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"},
-        seed=seed_of(tier),
-    )
+    command = (str(Path(PYTHON).with_name("mpiexec")), "-n", str(ranks), *_ranks(tier), "tests/mpi")
+    return Part(f"{tier} MPI {ranks}", command, _environment(ranks), seed=seed_of(tier))
 
 
 def over_shmem(ranks: int) -> Part:
@@ -71,11 +63,15 @@ def over_shmem(ranks: int) -> Part:
     return Part(
         f"long OpenSHMEM {ranks}",
         (PYTHON, "tests/shmem/launch.py", str(ranks), *_ranks("long"), "-m", "mpi", "tests/shmem"),
-        PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"},
+        _environment(ranks),
         seed="new",
         programs=("oshc++",),
         install="apt install openmpi-bin libopenmpi-dev",
     )
+
+
+def _environment(ranks: int) -> dict[str, str]:
+    return PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
 
 
 def _ranks(tier: str) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ interrupted, after a table of what had run.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import programs
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -77,10 +77,8 @@ def main(words: list[str] | None = None) -> int:
     parts = [part for group in chosen.groups for part in GROUPS[group] if chosen.only in part.name]
     if not parts:
         names = ", ".join(part.name for group in chosen.groups for part in GROUPS[group])
-        print(
-            f"no part of {' '.join(chosen.groups)} is named like '{chosen.only}'; there are {names}",
-            file=sys.stderr,
-        )
+        groups = " ".join(chosen.groups)
+        print(f"no part of {groups} is named like '{chosen.only}'; there are {names}", file=sys.stderr)
         return 2
     if chosen.list:
         for part in parts:
@@ -94,10 +92,8 @@ def run_all(parts: list[Part], console: Console) -> int:
     """Run the parts one after another and print a table of them."""
     seeds = seeds_of(parts)
     for kind, seed in seeds.items():
-        console.print(
-            f"random numbers: {SEED}={seed}"
-            + (" (new in each run)" if kind == "new" and SEED not in os.environ else "")
-        )
+        new = " (new in each run)" if kind == "new" and SEED not in os.environ else ""
+        console.print(f"random numbers: {SEED}={seed}{new}")
     began = time.monotonic()
     outcomes: list[Outcome] = []
     interrupted = False
@@ -126,19 +122,18 @@ def run(part: Part, seed: str, place: str, console: Console) -> Outcome:
     """Run one part to its end, or until its limit."""
     missing = [program for program in part.programs if shutil.which(program) is None]
     if missing and os.environ.get("CI") != "true":
-        console.print(
-            f"{place} {part.name}: skipped, no {' or '.join(missing)} ({part.install})", highlight=False
-        )
-        return Outcome(part, "skipped", f"no {' or '.join(missing)} ({part.install})")
+        why = f"no {' or '.join(missing)} ({part.install})"
+        console.print(f"{place} {part.name}: skipped, {why}", highlight=False)
+        return Outcome(part, "skipped", why)
     if not console.is_terminal:
         console.print(f"{place} {part.name} ...")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    report, log = (FOLDER / f"{part.name.replace(' ', '-')}.{kind}" for kind in ("jsonl", "log"))
+    report = file_of(part, "jsonl")
     report.unlink(missing_ok=True)
     command = [*part.command, *(["--report", str(report)] if part.reports else [])]
     outcome = Outcome(part, "failed")
     began = time.monotonic()
-    with log.open("w") as said:
+    with file_of(part, "log").open("w") as said:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -151,30 +146,29 @@ def run(part: Part, seed: str, place: str, console: Console) -> Outcome:
         try:
             outcome.why = watch(process, part, report, outcome, place, console)
         finally:
-            end(process)
+            programs.end(process, signal.SIGINT, signal.SIGTERM, seconds=GRACE)  # asked first, to clean up
     outcome.seconds = time.monotonic() - began
     if not outcome.why and process.returncode == 0:
         outcome.result = "passed"
     elif not outcome.why:
         failed = outcome.tests["failed"]
         outcome.why = f"{failed} failed" if failed else f"exit code {process.returncode}"
-    console.print(
-        f"{place} {part.name}: {outcome.result} in {outcome.seconds:.0f} s{counted(outcome)}", highlight=False
-    )
+    told = f"{outcome.result} in {outcome.seconds:.0f} s{counted(outcome)}"
+    console.print(f"{place} {part.name}: {told}", highlight=False)
     return outcome
+
+
+def file_of(part: Part, kind: str) -> Path:
+    """Return where a part's report ("jsonl") or all that it prints ("log") is kept."""
+    return FOLDER / f"{part.name.replace(' ', '-')}.{kind}"
 
 
 def watch(
     process: subprocess.Popen[bytes], part: Part, report: Path, outcome: Outcome, place: str, console: Console
 ) -> str:
     """Show how far a part is until it ends; returns what went wrong beside its exit code, or nothing."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[failed]}"),
-        TimeElapsedColumn(),
-    )
+    name, failures = TextColumn("{task.description}"), TextColumn("{task.fields[failed]}")
+    columns = (name, BarColumn(), MofNCompleteColumn(), failures, TimeElapsedColumn())
     deadline, read, told = time.monotonic() + part.limit, 0, time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"{place} {part.name}", total=None, failed="")
@@ -187,11 +181,9 @@ def watch(
                 whole = text.rpartition("\n")[0]
                 read += len(whole) + 1 if whole else 0
                 outcome.read(whole.splitlines())
-            failed = outcome.tests["failed"]
+            failed = f"{outcome.tests['failed']} failed" if outcome.tests["failed"] else ""
             done = sum(outcome.tests.values())
-            progress.update(
-                task, total=outcome.total, completed=done, failed=f"{failed} failed" if failed else ""
-            )
+            progress.update(task, total=outcome.total, completed=done, failed=failed)
             if ended:
                 return "" if not part.reports or done else "no test ran"
             if not console.is_terminal and time.monotonic() > told + QUIET:
@@ -201,18 +193,6 @@ def watch(
             if time.monotonic() > deadline:
                 return f"did not end within {part.limit:.0f} s"
             time.sleep(POLL)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a part with all processes that it has started, if it has not ended: asked first, so that it can clean up."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=GRACE)
-    with contextlib.suppress(ProcessLookupError):  # what it left behind
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def counted(outcome: Outcome) -> str:
@@ -226,14 +206,13 @@ def counted(outcome: Outcome) -> str:
 
 def show_failure(outcome: Outcome) -> None:
     """Print what a part that failed said, from the first failure that pytest reports on."""
-    log = FOLDER / f"{outcome.part.name.replace(' ', '-')}.log"
+    log = file_of(outcome.part, "log")
     lines = log.read_text(errors="replace").splitlines()
     first = next((at for at, line in enumerate(lines) if re.match(r"=+ (FAILURES|ERRORS) =+", line)), None)
-    shown = (
-        lines[first : first + MOST_SHOWN] + lines[max(first + MOST_SHOWN, len(lines) - 20) :]
-        if first is not None
-        else lines[-MOST_SHOWN:]
-    )
+    shown = lines[-MOST_SHOWN:]
+    if first is not None:
+        end = first + MOST_SHOWN
+        shown = lines[first:end] + lines[max(end, len(lines) - 20) :]
     print("\n".join(shown))
     print(f"all of it: {log.relative_to(ROOT)}", flush=True)
 
@@ -244,16 +223,11 @@ def sum_up(outcomes: list[Outcome], seconds: float, console: Console) -> None:
     for name in ("part", "tests", "failed", "skipped", "s", "result"):
         table.add_column(name, justify="left" if name in ("part", "result") else "right")
     for outcome in outcomes:
-        counts = [
-            f"{n:,}" for n in (sum(outcome.tests.values()), outcome.tests["failed"], outcome.tests["skipped"])
-        ]
+        tests = outcome.tests
+        counts = [f"{n:,}" for n in (sum(tests.values()), tests["failed"], tests["skipped"])]
         result = outcome.result + (f": {outcome.why}" if outcome.why else "")
-        table.add_row(
-            outcome.part.name,
-            *(counts if outcome.part.reports else [""] * 3),
-            f"{outcome.seconds:.0f}",
-            result,
-        )
+        counts = counts if outcome.part.reports else [""] * 3
+        table.add_row(outcome.part.name, *counts, f"{outcome.seconds:.0f}", result)
     console.print(table)
     for line in skipped(outcomes):
         console.print(line, highlight=False)
@@ -275,9 +249,8 @@ def skipped(outcomes: list[Outcome]) -> list[str]:
             found = INSTALL.search(why)
             install = found[1] if found else why
             tests[install] += count
-            reasons[install].add(
-                f"all of '{outcome.part.name}'" if not count else why.removesuffix(f" ({install})")
-            )
+            what = why.removesuffix(f" ({install})") if count else f"all of '{outcome.part.name}'"
+            reasons[install].add(what)
     lines = []
     for install, named in reasons.items():
         many = "s" if tests[install] > 1 else ""

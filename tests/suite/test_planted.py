@@ -13,8 +13,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import programs
 import pytest
-from host_build import compile_host
+from builds import compile_host
 
 from suite.seeds import FIXED, SEED
 
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 @dataclass(frozen=True)
 class Fault:
-    """A text of a source, which is there once, replaced by another; and the tests that run, on so many MPI ranks.
+    """A text of a source, which is there once, replaced by another; and a file of tests or one, on so many MPI ranks.
 
     ranks: 0 for tests of one process.
     """
@@ -34,71 +35,62 @@ class Fault:
     file: str
     old: str
     new: str
-    tests: tuple[str, ...]
+    tests: str
     ranks: int = 0
 
 
 PYTHON = {
     "a partition that gives rows without edges to one rank": Fault(
         "mgg_hpc/plan/ranges.py",
-        "bounds[k] = min(max(round(k * nodes / parts), low), high)",
-        "bounds[k] = high",
-        ("plan/test_ranges.py",),
+        "min(max(round(k * nodes / parts), low), high)",
+        "high",
+        "plan/test_ranges.py",
     ),
     "the rows that most edges need come last": Fault(
-        "mgg_hpc/plan/halo.py", "np.argsort(-used, kind=", "np.argsort(used, kind=", ("plan/test_halo.py",)
+        "mgg_hpc/plan/halo.py", "np.argsort(-used, kind=", "np.argsort(used, kind=", "plan/test_halo.py"
     ),
     "cached rows that are never read once": Fault(
-        "mgg_hpc/plan/cost_model.py",
-        "return held + int(np.partition",
-        "return int(np.partition",
-        ("plan/test_model.py",),
+        "mgg_hpc/plan/cost_model.py", "held + int(np.partition", "int(np.partition", "plan/test_model.py"
     ),
     "an edge list's line that two blocks share": Fault(
         "mgg_hpc/data/readers/edge_list.py",
-        "            yield rest + piece[:end]\n",
-        "            yield piece[:end]\n",
-        ("data/test_edge_list.py",),
+        "yield rest + piece[:end]",
+        "yield piece[:end]",
+        "data/test_edge_list.py",
     ),
     "a last block whose digest is not compared": Fault(
-        "mgg_hpc/data/checked.py",
-        "        self._compare(run, run.digests.rest())\n",
-        "",
-        ("data/test_store.py",),
+        "mgg_hpc/data/checked.py", "self._compare(run, run.digests.rest())", "pass", "data/test_store.py"
     ),
     "a running variance without Bessel's correction": Fault(
-        "mgg_hpc/nn/layers/norms.py", "variance * (rows / (rows - 1))", "variance", ("nn/test_conv.py",)
+        "mgg_hpc/nn/layers/norms.py", "variance * (rows / (rows - 1))", "variance", "nn/test_conv.py"
     ),
     "one label more than a node has": Fault(
-        "mgg_hpc/training/metrics.py", "place < y.sum", "place <= y.sum", ("training/test_metrics.py",)
+        "mgg_hpc/training/metrics.py", "place < y.sum", "place <= y.sum", "training/test_metrics.py"
     ),
     "ties that count in favour of a class": Fault(
         "mgg_hpc/training/metrics.py",
         "rank = (np.cumsum(many) - (many - 1) / 2)",
         "rank = np.cumsum(many)",
-        ("training/test_metrics.py",),
+        "training/test_metrics.py",
     ),
     "a best epoch that a later one as good replaces": Fault(
-        "mgg_hpc/training/train.py",
-        "value > self.best:",
-        "value >= self.best:",
-        ("training/test_history.py",),
+        "mgg_hpc/training/train.py", "value > self.best:", "value >= self.best:", "training/test_history.py"
     ),
     "a sum over ranks that counts one twice": Fault(
-        "mgg_hpc/runtime/mpi.py", "for part in parts[1:]:", "for part in parts[:-1]:", ("mpi/test_mpi.py",), 2
+        "mgg_hpc/runtime/mpi.py", "for part in parts[1:]:", "for part in parts[:-1]:", "mpi/test_mpi.py", 2
     ),
     "an error that the lowest rank alone hears of": Fault(
         "mgg_hpc/runtime/mpi.py",
-        "if line is not None and comm.Get_rank() != lowest:",
-        "if line is not None and comm.Get_rank() < lowest:",
-        ("mpi/test_mpi.py",),
+        "line is not None and comm.Get_rank() != lowest:",
+        "line is not None and comm.Get_rank() < lowest:",
+        "mpi/test_mpi.py",
         2,
     ),
     "weights in the order of edges before the halo's": Fault(
         "mgg_hpc/nn/graph/transfer.py",
         "return made, None if weight is None else weight[torch.from_numpy(order).to(weight.device)]",
         "return made, weight",
-        ("mpi/nn/test_convolution.py",),
+        "mpi/nn/test_convolution.py",
         4,  # edges of one peer are in order
     ),
 }
@@ -106,30 +98,30 @@ PYTHON = {
 HOST = {
     "a hub's count that is not set for the next call": Fault(
         "cuda/cpu/stages.h",
-        "  pending.store(schedule.hubs[block.hub].slots, std::memory_order_relaxed);  // for the next call\n",
+        "pending.store(schedule.hubs[block.hub].slots, std::memory_order_relaxed);  // for the next call",
         "",
-        ("runtime/test_aggregate.py::test_sums_are_within_the_error_bound",),
+        "runtime/test_aggregate.py::test_sums_are_within_the_error_bound",
     ),
     "a staging that is used in every call": Fault(
         "cuda/runtime/halo_exchange.cpp",
         "layout_.staging + (call_ & 1) * layout_.staging_bytes",
         "layout_.staging",
-        ("runtime/test_aggregate.py::test_staging_is_used_in_turn",),
+        "runtime/test_aggregate.py::test_staging_is_used_in_turn",
     ),
     "the maximum of no edges": Fault(
         "cuda/cpu/aggregate.cpp",
-        "  if (call.reduce == Reduce::max && degree == 0) sum.template clear<Sum>();\n",
+        "if (call.reduce == Reduce::max && degree == 0) sum.template clear<Sum>();",
         "",
-        ("runtime/test_aggregate.py::test_means_and_maxima",),
+        "runtime/test_aggregate.py::test_means_and_maxima",
     ),
     "random numbers with one half of the key": Fault(
-        "cuda/cpu/philox.h", "w0 = high2 ^ w1 ^ k0", "w0 = high2 ^ w1 ^ k1", ("nn/test_random.py",)
+        "cuda/cpu/philox.h", "w0 = high2 ^ w1 ^ k0", "w0 = high2 ^ w1 ^ k1", "nn/test_random.py"
     ),
     "attention's backward that draws other edges": Fault(
         "cuda/cpu/attention.cpp",
         "target = at_source ? there[i] : here;",
         "target = here;",
-        ("runtime/test_edges.py::test_attention_and_its_gradients",),
+        "runtime/test_edges.py::test_attention_and_its_gradients",
     ),
 }
 
@@ -158,7 +150,7 @@ class Copy:
         assert text.count(old) == 1, f"{file}: {old!r} is there {text.count(old)} times"
         path.write_text(text.replace(old, new))
 
-    def run(self, tests: tuple[str, ...], ranks: int) -> subprocess.CompletedProcess[str]:
+    def run(self, tests: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
         """Run tests of `make test` with the copy, to the first that fails."""
         # -P: the package of the folder that tests run in does not come first.
         command = ["-m", "pytest", "-q", "-x", "--tier", "test", "-p", "no:cacheprovider"]
@@ -170,28 +162,17 @@ class Copy:
             environment |= {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
         else:
             command += ["-m", "not mpi"]
-        return subprocess.run(
-            [*launcher, sys.executable, "-P", *command, *(str(ROOT / "tests" / name) for name in tests)],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
-        )
+        words = (*launcher, sys.executable, "-P", *command, ROOT / "tests" / tests)
+        return programs.run(*words, cwd=ROOT, env=environment, timeout=250)
 
 
 def found(done: subprocess.CompletedProcess[str]) -> bool:
     """Whether a test failed. A run whose tests could not be collected has found nothing."""
-    return (
-        done.returncode != 0
-        and re.search(r"^(FAILED|ERROR) tests/\S+::", done.stdout, re.MULTILINE) is not None
-    )
+    named = re.search(r"^(FAILED|ERROR) tests/\S+::", done.stdout, re.MULTILINE)
+    return done.returncode != 0 and named is not None
 
 
-@pytest.mark.parametrize(
-    ("tests", "ranks"), [(("plan/test_halo.py", "training/test_history.py"), 0), (("mpi/test_mpi.py",), 2)]
-)
+@pytest.mark.parametrize(("tests", "ranks"), [("plan/test_halo.py", 0), ("mpi/test_mpi.py", 2)])
 def test_nothing_is_found_where_no_fault_is_planted(tmp_path, tests, ranks):
     done = Copy.made(tmp_path).run(tests, ranks)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
@@ -214,15 +195,15 @@ def test_faults_in_host_code_are_found(tmp_path, require):
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
     build.mkdir()
 
-    def tried(tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    def tried(tests: str) -> subprocess.CompletedProcess[str]:
         compile_host(build, tmp_path, require, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
         for path in (tmp_path / "mgg_hpc").glob("_host*.so"):
             path.unlink()
         for path in build.glob("_host*.so"):
             shutil.copy(path, tmp_path / "mgg_hpc")
-        return copy.run(tests, 0)
+        return copy.run(tests)
 
-    done = tried(("nn/test_random.py",))
+    done = tried("nn/test_random.py")
     assert done.returncode == 0, done.stdout[-3000:]
     missed = []
     for name, fault in HOST.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(1, str(Path(__file__).parents[3]))
 
-import sanitizers
+from builds import SANITIZERS
 from shim.build import Build
 
 from gpu import faults
@@ -20,7 +20,7 @@ from gpu import faults
 def main(folder: Path) -> int:
     """FOLDER/plain, FOLDER/sanitized, and FOLDER/faulty/TOOL."""
     builds = []
-    for name, flags in (("plain", ()), ("sanitized", sanitizers.FLAGS)):
+    for name, flags in (("plain", ()), ("sanitized", SANITIZERS)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         builds.append(Build("g++", folder / name, flags))
         builds[-1].whole()

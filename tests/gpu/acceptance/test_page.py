@@ -8,26 +8,13 @@ import pytest
 
 from gpu import page
 
-GPU = {
-    "name": "NVIDIA H200",
-    "multiprocessors": 132,
-    "memory_bytes": 141 << 30,
-    "driver": 13010,
-    "runtime": 13000,
-}
+GPU = {"name": "NVIDIA H200", "multiprocessors": 132, "memory_bytes": 141 << 30}
+GPU |= {"driver": 13010, "runtime": 13000}
 
 
 def ended(part, verdict="passed", cases=0, passed=None, why=""):
-    passed = cases if passed is None else passed
-    return {
-        "part": part,
-        "verdict": verdict,
-        "cases": cases,
-        "passed": passed,
-        "seconds": 3.4,
-        "why": why,
-        "date": "",
-    }
+    counts = {"cases": cases, "passed": cases if passed is None else passed}
+    return {"part": part, "verdict": verdict, **counts, "seconds": 3.4, "why": why, "date": ""}
 
 
 def cell(times, graph="rmat20", dtype="float32", width=64):
@@ -39,45 +26,23 @@ def results(tmp_path, rng):
     """A run's documents, and the numbers in them."""
     drawn = dict(zip("abcdefgh", (round(float(each), 2) for each in rng.uniform(1, 9, 8)), strict=True))
     cases = int(rng.integers(1000, 9000))
-    parts = [
-        ended("table", cases=cases),
-        ended("processes-2", cases=55),
-        ended("processes-2-mps", "left out", why="no daemon"),
-    ]
-    parts += [ended(name, cases=1) for name in page.SANITIZERS] + [ended("planted", "failed", 4, 3, "a | b")]
-    documents = {
-        "test": {"format": "mgg-gpu-acceptance", "machine": GPU, "parts": parts},
-        "aggregate": {
-            "format": "mgg-bench",
-            "device": GPU,
-            "summary": {
-                "over_floor": {"mean": drawn["a"], "worst": cell(drawn["b"], width=16)},
-                "speedup": {"cusparse": {"mean": drawn["c"], "worst": cell(drawn["d"], "uniform20")}},
-            },
-        },
-        "half-rows": {
-            "format": "mgg-bench",
-            "device": GPU,
-            "summary": {
-                "half": [
-                    cell(drawn["e"], dtype="bfloat16"),
-                    cell(0.5, dtype="float16"),
-                    cell(9.5, dtype="bfloat16"),
-                ]
-            },
-        },
+    parts = [ended("table", cases=cases), ended("processes-2", cases=55)]
+    parts += [ended("processes-2-mps", "left out", why="no daemon")]
+    parts += [ended(name, cases=1) for name in page.TOOLS] + [ended("planted", "failed", 4, 3, "a | b")]
+    floor = {"mean": drawn["a"], "worst": cell(drawn["b"], width=16)}
+    cusparse = {"mean": drawn["c"], "worst": cell(drawn["d"], "uniform20")}
+    halves = [(drawn["e"], "bfloat16"), (0.5, "float16"), (9.5, "bfloat16")]
+    benches = {
+        "aggregate": {"summary": {"over_floor": floor, "speedup": {"cusparse": cusparse}}},
+        "half-rows": {"summary": {"half": [cell(times, dtype=dtype) for times, dtype in halves]}},
         "overlap": {
-            "format": "mgg-bench",
-            "device": GPU,
             "balance": {"halo": {"hidden": drawn["f"], "share": 0.05, "ratio": 1.0}},
             "cases": [{"share": 0, "over_direct": {"halo": drawn["g"], "get": 1.0}}],
         },
-        "huge": {
-            "format": "mgg-bench",
-            "device": GPU,
-            "cases": [{"name": "sums", "ms": {"median": 10 * drawn["h"]}, "of_copy": 0.5}],
-        },
+        "huge": {"cases": [{"name": "sums", "ms": {"median": 10 * drawn["h"]}, "of_copy": 0.5}]},
     }
+    documents = {name: {"format": "mgg-bench", "device": GPU, **found} for name, found in benches.items()}
+    documents["test"] = {"format": "mgg-gpu-acceptance", "machine": GPU, "parts": parts}
     folder = tmp_path / "results"
     folder.mkdir()
     for name, document in documents.items():
@@ -96,24 +61,21 @@ def test_a_run_is_kept_and_written(results, tmp_path, monkeypatch):
     assert (run / "aggregate.json").read_bytes() == (folder / "aggregate.json").read_bytes()
     said = (docs / "page.md").read_text()
     rows = dict(line[2:].split(" | ")[::2][:2] for line in said.splitlines() if line.startswith("| "))
-    assert (
-        rows["cases on the GPU, one process and several"]
-        == f"{cases + 55:,} of {cases + 55:,} pass; not: processes-2-mps"
-    )
-    wanted = "0 reports of memcheck, racecheck, initcheck, synccheck; planted 3 of 4"
-    assert rows["sanitizers; planted faults"] == wanted
-    floor = f"worst {drawn['b']:.2f} (rmat20, float32 x 16), geometric mean {drawn['a']:.2f}"
-    assert rows["our time over the gather floor"] == floor
-    wanted = f"{drawn['c']:.2f}, least {drawn['d']:.2f} (uniform20, float32 x 64)"
-    assert rows["times as fast as cuSPARSE CSR_ALG2, float32"] == wanted
-    wanted = f"least {drawn['e']:.2f} (rmat20, bfloat16 x 64)"
-    assert rows["bfloat16 rows over float32, widths of 64 and more"] == wanted
-    wanted = f"{drawn['f']:.2f}, at a share of 0.05 (transfer over sums 1.00)"
-    assert rows["hidden share where transfer and sums take as long"] == wanted
-    assert rows["pipelines over direct where nothing is remote"] == f"halo {drawn['g']:.2f}, get 1.00"
-    assert rows["a GCN's epoch, and times as fast as PyG's"] == "not measured"
-    wanted = f"sums {10 * drawn['h']:.1f} ms, 0.50 of the copy bandwidth"
-    assert rows["a layer over 111 million rows and 1.6 billion edges"] == wanted
+    of = {name: f"{value:.2f}" for name, value in drawn.items()}
+    wanted = {
+        "cases on the GPU, one process and several": f"{cases + 55:,} of {cases + 55:,} pass; not: processes-2-mps",
+        "sanitizers; planted faults": f"0 reports of {', '.join(page.TOOLS)}; planted 3 of 4",
+        "our time over the gather floor": f"worst {of['b']} (rmat20, float32 x 16), geometric mean {of['a']}",
+        "times as fast as cuSPARSE CSR_ALG2, float32": f"{of['c']}, least {of['d']} (uniform20, float32 x 64)",
+        "bfloat16 rows over float32, widths of 64 and more": f"least {of['e']} (rmat20, bfloat16 x 64)",
+        "hidden share where transfer and sums take as long": f"{of['f']}, at a share of 0.05 "
+        "(transfer over sums 1.00)",
+        "pipelines over direct where nothing is remote": f"halo {of['g']}, get 1.00",
+        "a GCN's epoch, and times as fast as PyG's": "not measured",
+        "a layer over 111 million rows and 1.6 billion edges": f"sums {10 * drawn['h']:.1f} ms, "
+        "0.50 of the copy bandwidth",
+    }
+    assert {what: rows[what] for what in wanted} == wanted
     assert "## NVIDIA H200, 2026-11-22" in said and "driver for CUDA 13.1, runtime 13.0" in said
     assert "| planted | failed | 3 / 4 | 3 | a / b |" in said
     assert "[aggregate](../benchmarks/gpu/2026-11-22T1000-nvidia-h200/aggregate.md)" in said

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import jobs
 import numpy as np
+import programs
 import pytest
+from mpi4py import MPI
 
 from gpu import accept, faults, processes, random_graphs, sanitize
 from gpu.pes import table
+from gpu.result import Line
 from mgg_hpc.errors import InputError
-
-from .gone import ended
 
 
 @pytest.mark.slow
@@ -26,39 +26,25 @@ def test_random_graphs_are_made_small_where_they_fail(engine, monkeypatch):
         return 0.5
 
     monkeypatch.setattr(random_graphs, "check", wrong)
-    line = random_graphs.run(engine, 20, 3)
+    line = Line("", "")
+    random_graphs.run(engine, 20, 3, line)
     assert line.cases - line.passed == 1 and line.worst == 0.5
     assert "edges=10," in line.failures[0] and "nodes=1," in line.failures[0]
     assert line.failures[0].endswith(": too many edges")
 
 
 def test_a_wrong_sum_of_a_random_graph_is_found(engine, monkeypatch):
-    right = random_graphs.reference.aggregate
+    right, line = random_graphs.reference.aggregate, Line("", "")
     monkeypatch.setattr(random_graphs.reference, "aggregate", lambda *given: right(*given) * (1 + 1e-4))
-    assert random_graphs.run(engine, 20, 3).failures
-
-
-class Alone:
-    """A communicator of one rank."""
-
-    def Get_rank(self):  # noqa: N802
-        return 0
-
-    def Get_size(self):  # noqa: N802
-        return 1
-
-    def bcast(self, value):
-        return value
-
-    def allgather(self, value):
-        return [value]
+    random_graphs.run(engine, 20, 3, line)
+    assert line.failures
 
 
 @pytest.fixture
 def alone(engine):
     """One PE, which is a job by itself."""
-    job = processes.Job(Alone(), engine.module, engine.memory)
-    yield processes.Processes(engine, job, Alone(), ("direct", "get", "halo"), 1.0)
+    job = processes.Job(MPI.COMM_SELF, engine.module, engine.memory)
+    yield processes.Processes(engine, job, MPI.COMM_SELF, ("direct", "get", "halo"), 1.0)
     job.finish()
 
 
@@ -149,49 +135,59 @@ def played(tmp_path, monkeypatch):
     return reports
 
 
+def failures(check, tool):
+    """What `sanitize.clean` or `sanitize.planted` finds wrong."""
+    line = Line("", "")
+    check(line, "cuda", tool, [])
+    return line.failures
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", sanitize.TOOLS)
 def test_reports_of_a_sanitizer_count(played, tool):
     fault = faults.FAULTS[tool]
     missed = [f"{fault.what}: was not reported"]
     played(0)
-    assert sanitize.clean("cuda", tool, []).failures == []
-    assert sanitize.planted("cuda", tool, []).failures == missed
+    assert failures(sanitize.clean, tool) == []
+    assert failures(sanitize.planted, tool) == missed
     played(3, f"void mgg::{fault.kernel}_something<float>")
-    found = sanitize.clean("cuda", tool, [])
-    assert found.failures == [f"{name}: 3 reports: {REPORTS[tool]}" for name in (tool, f"{tool}, halo")]
-    assert sanitize.planted("cuda", tool, []).passed == 1
+    said = [f"{name}: 3 reports: {REPORTS[tool]}" for name in (tool, f"{tool}, halo")]
+    assert failures(sanitize.clean, tool) == said
+    assert failures(sanitize.planted, tool) == []
     played(3, "void mgg::another_kernel<float>")
-    assert sanitize.planted("cuda", tool, []).failures == missed
+    assert failures(sanitize.planted, tool) == missed
 
 
 def test_what_initcheck_says_of_other_kernels_is_not_ours(played):
     played(4, "void at::native::elementwise_kernel<128>")
-    assert sanitize.clean("cuda", "initcheck", []).failures == []
-    assert len(sanitize.clean("cuda", "memcheck", []).failures) == 2  # which looks at ours only
+    assert failures(sanitize.clean, "initcheck") == []
+    assert len(failures(sanitize.clean, "memcheck")) == 2  # which looks at ours only
 
 
 def test_a_sanitizer_that_did_not_run_has_failed(played, monkeypatch, tmp_path):
     played(None)
     said = "ended without a summary; the last that was said: the program's last word"
-    for look in (sanitize.clean, sanitize.planted):
-        assert look("cuda", "racecheck", []).failures[0].endswith(said)
+    for check in (sanitize.clean, sanitize.planted):
+        assert failures(check, "racecheck")[0].endswith(said)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    failure = sanitize.clean("cuda", "racecheck", []).failures[0]
+    failure = failures(sanitize.clean, "racecheck")[0]
     assert failure == "racecheck: no compute-sanitizer on PATH; it comes with the CUDA toolkit"
+
+
+HANGS = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
+open(sys.argv[1], 'w').write(str(child.pid))
+time.sleep(60)
+"""
 
 
 @pytest.mark.slow
 def test_a_tool_that_hangs_is_ended_with_what_it_runs(tmp_path):
-    code = (
-        "import subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-        "open(sys.argv[1], 'w').write(str(child.pid))\n"
-        "time.sleep(60)\n"
-    )
+    child = tmp_path / "child"
     with pytest.raises(InputError, match="took more than 2 s"):
-        sanitize.run([sys.executable, "-c", code, str(tmp_path / "child")], dict(os.environ), 2.0)
-    assert ended(tmp_path / "child")
+        sanitize.run([sys.executable, "-c", HANGS, str(child)], dict(os.environ), 2.0)
+    programs.wait_until(lambda: not programs.is_running(int(child.read_text())), 5)
 
 
 # ---- a daemon of CUDA's Multi-Process Service, played by a script
@@ -225,43 +221,28 @@ def test_a_daemon_is_started_probed_and_ended(tmp_path, control, monkeypatch):
     with processes.mps(4) as variables:
         assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
         assert Path(variables["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
-    assert (tmp_path / "told").read_text() == "-d|quit -t 5|"
-
-
-def test_a_daemon_whose_clients_find_no_gpu_is_ended(tmp_path, control, monkeypatch):
-    control(0)
     monkeypatch.setattr(processes, "PROBE", "raise SystemExit('no CUDA device')")
     with pytest.raises(OSError, match=r"^no CUDA device$"), processes.mps(2):
         pytest.fail("ranks would start")
-    assert (tmp_path / "told").read_text() == "-d|quit -t 5|"
+    assert (tmp_path / "told").read_text() == 2 * "-d|quit -t 5|"
 
 
 @pytest.mark.slow
 def test_a_daemon_that_does_not_start_leaves_the_part_out(tmp_path, control):
     control(1)
-    words = [sys.executable, processes.__file__, "--ranks", "2", "--mps"]
-    done = subprocess.run(words, env=jobs.clean_environment(), capture_output=True, text=True, check=False)
+    words = (processes.__file__, "--ranks", 2, "--mps")
+    done = programs.python(*words, env=jobs.clean_environment())
     assert done.returncode == accept.LEFT_OUT
-    assert (
-        done.stderr == "gpu-test: no daemon of CUDA's Multi-Process Service: nvidia-cuda-mps-control failed\n"
-    )
+    said = "gpu-test: no daemon of CUDA's Multi-Process Service: nvidia-cuda-mps-control failed\n"
+    assert done.stderr == said
 
 
 def test_planted_faults_are_in_the_sources_once(tmp_path):
-    faults.plant(tmp_path / "planted")
+    faults.plant(tmp_path)
     kernels = Path(__file__).parents[3] / "cuda"
-    changed = {
-        name
-        for name in (str(path.relative_to(kernels)) for path in kernels.rglob("*") if path.is_file())
-        if (tmp_path / "planted" / "cuda" / name).read_text() != (kernels / name).read_text()
-    }
-    assert changed == {
-        "gpu/edges/edges.cuh",
-        "gpu/sums/aggregate.cuh",
-        "gpu/row_worker.cuh",
-        "gpu/edges/softmax.cuh",
-    }
+    files = {str(path.relative_to(kernels)) for path in kernels.rglob("*") if path.is_file()}
+    copied = {name: (tmp_path / "cuda" / name).read_text() for name in files}
+    changed = {name for name, text in copied.items() if text != (kernels / name).read_text()}
+    assert changed == {edit.file for fault in faults.FAULTS.values() for edit in fault.edits}
     with pytest.raises(ValueError, match="is there 0 times; expected once"):
-        faults.Edit("gpu/sums/get.cuh", "nothing like it", "").applied(
-            (kernels / "gpu/sums/get.cuh").read_text()
-        )
+        faults.Edit("gpu/sums/get.cuh", "nothing like it", "").applied("another text")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import programs
 import pytest
 from suite.tiers import long_except
 
@@ -63,16 +62,17 @@ def test_what_fails_is_named_and_counts(library, tmp_path, capsys, monkeypatch):
     assert said.splitlines()[-1].endswith(" passed, 12 failed")
 
 
-def test_an_operation_is_one_of_the_table(capsys):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--operations", "sum,sums"), "--operations: 'sums'; expected get, halo, sum, weighted, mean"),
+        (("--remote-share", "2"), "--remote-share: invalid share value: '2'"),
+    ],
+)
+def test_wrong_options_are_named(capsys, words, said):
     with pytest.raises(SystemExit):
-        run.main(["--operations", "sum,sums"])
-    assert "--operations: 'sums'; expected get, halo, sum, weighted, mean" in capsys.readouterr().err
-
-
-def test_a_share_is_a_share(capsys):
-    with pytest.raises(SystemExit):
-        run.main(["--remote-share", "2"])
-    assert "--remote-share: invalid share value: '2'" in capsys.readouterr().err
+        run.main(list(words))
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -80,37 +80,24 @@ def test_without_a_gpu_it_says_so(require):
     require(bool(list((ROOT / "mgg_hpc").glob("_cuda*.so"))), "no mgg_hpc/_cuda", "make cuda")
     if module.load().devices()[0]:
         pytest.skip("there is a GPU")
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/gpu/run.py"], capture_output=True, text=True, check=False
-    )
+    done = programs.python(ROOT / "tests/gpu/run.py")
     assert done.returncode == 2
     assert done.stderr.startswith("gpu-test: no CUDA device (") and len(done.stderr.splitlines()) == 1
 
 
-def prepared(tmp_path, *arguments, **environment):
-    """What prepare.py says without a GPU on PATH."""
-    command = [sys.executable, ROOT / "tests/gpu/prepare.py", tmp_path / "build", *arguments]
-    variables = {"PATH": str(tmp_path), **environment}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr
-
-
 def test_preparing_names_every_missing_wheel(tmp_path, monkeypatch):
-    monkeypatch.setitem(prepare.NEEDED, "absent_one", "absent-one")
-    monkeypatch.setitem(prepare.NEEDED, "absent.two", "absent-two")
-    assert [wheel for wheel in prepare.missing(tmp_path) if wheel.startswith("absent")] == [
-        "absent-one",
-        "absent-two",
-    ]
+    monkeypatch.setattr(prepare, "NEEDED", ("absent_one", "numpy", "absent.two"))
+    monkeypatch.setattr(prepare, "WHEELS", {"absent.two": "absent-wheel"})
+    assert prepare.missing(tmp_path) == ["absent_one", "absent-wheel"]
 
 
 @pytest.mark.long
 def test_preparing_without_a_gpu(tmp_path, require):
     require(not prepare.missing(tmp_path), "not all that gpu-test needs", "make cuda")
-    assert prepared(tmp_path) == (
-        2,
-        "gpu-test: no GPU: nvidia-smi finds none (MGG_GPU_ARCHITECTURE=90-real builds all the same)\n",
-    )
+    program = ROOT / "tests/gpu/prepare.py"
+    done = programs.python(program, tmp_path / "build", env={"PATH": str(tmp_path)})  # without nvidia-smi
+    said = "gpu-test: no GPU: nvidia-smi finds none (MGG_GPU_ARCHITECTURE=90-real builds all the same)\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_the_architecture_is_that_of_the_first_gpu(tmp_path, monkeypatch):
