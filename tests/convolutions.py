@@ -179,6 +179,7 @@ class Spread:
     directed: bool
     dtype: torch.dtype
     transfer: str = "direct"
+    weight: np.ndarray | None = None  # of all edges
     handles: dict[str, GraphHandle] = field(default_factory=dict)
 
     @property
@@ -194,18 +195,12 @@ class Spread:
     def part(self, x: SparseRows | None = None) -> Part:
         """This rank's part with these features, as a file would give it."""
         indptr, indices = self.case.part(self.comm.rank)
-        ids = np.arange(self.mine.start, self.mine.stop)
-        rows = GraphSlice(
-            indptr=indptr,
-            indices=indices,
-            weight=None,
-            x=x,
-            y=None,
-            train=None,
-            val=None,
-            test=None,
-            ids=ids,
+        weight = (
+            None if self.weight is None else self.weight[self.case.edges(self.comm.rank)].astype(np.float32)
         )
+        ids = np.arange(self.mine.start, self.mine.stop)
+        splits = dict.fromkeys(["y", "train", "val", "test"])
+        rows = GraphSlice(indptr=indptr, indices=indices, weight=weight, x=x, ids=ids, **splits)
         return Part(
             path=Path("none"),
             name="drawn",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -82,11 +83,6 @@ def test_an_empty_job_has_the_documented_defaults():
     assert msgspec.to_builtins(config.from_tree({}, "job")) == DEFAULTS
 
 
-def test_what_is_true_or_false_is_said_so(write):
-    line = refusal(write('[graph]\nfile = "g.h5"\n[run]\nshare_gpu = "yes"'))
-    assert line.endswith("run.share_gpu is 'yes'; it must be true or false")
-
-
 def test_settings_cannot_be_changed():
     with pytest.raises(AttributeError):
         config.Settings().train.epochs = 3
@@ -130,14 +126,9 @@ def test_overrides_win_over_the_file(write, override, value):
 
 
 def test_the_last_of_two_overrides_counts_and_sections_may_be_new(write):
-    path = write("")
-    settings = config.load(path, ("model.hidden=4", "graph.file=g.h5", "model.hidden=5"))
+    settings = config.load(write(""), ("model.hidden=4", "graph.file=a b.h5", "model.hidden=5"))
     assert settings.model.hidden == 5
-    assert Path(settings.graph.file).name == "g.h5"
-
-
-def test_overrides_keep_words_that_are_no_toml(write):
-    assert config.load(write(""), ("graph.file=a b.h5",)).graph.file.endswith("/a b.h5")
+    assert Path(settings.graph.file).name == "a b.h5"  # words that are no TOML
 
 
 @pytest.mark.parametrize("text", ["train.epochs", "epochs=3", ".epochs=3", "train.=3", "=3", ""])
@@ -162,95 +153,54 @@ def test_unknown_names_give_the_nearest_known_one(write, text, message):
     assert refusal(path).startswith(f"{path}: {message}")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('train.epochs = "many"', "train.epochs is 'many'; it must be a whole number, at least 1"),
-        ("train.epochs = 2.5", "train.epochs is 2.5; it must be a whole number, at least 1"),
-        ("train.epochs = true", "train.epochs is True; it must be a whole number, at least 1"),
-        ("train.epochs = 0", "train.epochs is 0; it must be a whole number, at least 1"),
-        (
-            "train.learning_rate = 0",
-            "train.learning_rate is 0; it must be a number, more than 0 and at most 1000000.0",
-        ),
-        (
-            "train.learning_rate = [1]",
-            "train.learning_rate is [1]; it must be a number, more than 0 and at most 1000000.0",
-        ),
-        (
-            "train.weight_decay = -1e-9",
-            "train.weight_decay is -1e-09; it must be a number, at least 0 and at most 1000000.0",
-        ),
-        ("train.patience = -1", "train.patience is -1; it must be a whole number, at least 0"),
-        (
-            "train.seed = -1",
-            "train.seed is -1; it must be a whole number, at least 0 and at most 9223372036854775807",
-        ),
-        (
-            'train.select = "bset"',
-            "train.select is 'bset'; it must be \"best\" or \"last\"; did you mean 'best'?",
-        ),
-        (
-            'train.dtype = "float8"',
-            'train.dtype is \'float8\'; it must be "float32" or "float64" or "bfloat16"',
-        ),
-        ("train.recompute = [1, 0]", 'train.recompute is [1, 0]; it must be a list of layers or "all"'),
-        ('train.recompute = "none"', "train.recompute is 'none'; it must be a list of layers or \"all\""),
-        ("model.dropout = 1", "model.dropout is 1; it must be a number, at least 0 and less than 1"),
-        ("model.dropout = -0.1", "model.dropout is -0.1; it must be a number, at least 0 and less than 1"),
-        (
-            'model.name = "gcnn"',
-            'model.name is \'gcnn\'; it must be "gcn" or "gin" or "sage" or "gat"; did you mean \'gcn\'?',
-        ),
-        ("model.heads = 0", "model.heads is 0; it must be a whole number, at least 1 and at most 1024"),
-        (
-            'model.attention = "dots"',
-            "model.attention is 'dots'; it must be \"additive\" or \"dot\"; did you mean 'dot'?",
-        ),
-        ("model.hidden = 0", "model.hidden is 0; it must be a whole number, at least 1 and at most 1048576"),
-        (
-            "model.hidden = 1048577",
-            "model.hidden is 1048577; it must be a whole number, at least 1 and at most",
-        ),
-        (
-            "plan.dist = 2147483648",
-            "plan.dist is 2147483648; it must be a whole number, at least 0 and at most",
-        ),
-        (
-            'plan.transfer = ["halo", "post"]',
-            'plan.transfer is [\'halo\', \'post\']; it must be "auto" or "direct" or "get" or "halo" or '
-            'a list of "direct" or "get" or "halo", one for each layer',
-        ),
-        ("plan.transfer = []", "plan.transfer is []; it must be"),
-        ("graph.file = 3", "graph.file is 3; it must be a text in quotes"),
-        ("run.threads = -2", "run.threads is -2; it must be a whole number, at least 0 and at most 1024"),
-        ('run.backend = "cdua"', 'run.backend is \'cdua\'; it must be "auto" or "serial" or "shm"'),
-        (
-            "plan.ps = 0",
-            'plan.ps is 0; it must be a whole number, at least 1 and at most 1048576 or "auto"',
-        ),
-        (
-            'plan.wpb = "atuo"',
-            "plan.wpb is 'atuo'; it must be a whole number, at least 1 and at most 1048576 or \"auto\"; did you",
-        ),
-        (
-            "train.learning_rate = nan",
-            "train.learning_rate is nan; it must be a number, more than 0 and at most 1000000.0",
-        ),
-        (
-            "train.learning_rate = inf",
-            "train.learning_rate is inf; it must be a number, more than 0 and at most",
-        ),
-        (
-            "train.weight_decay = nan",
-            "train.weight_decay is nan; it must be a number, at least 0 and at most 1000000.0",
-        ),
-        ("model.dropout = nan", "model.dropout is nan; it must be a number, at least 0 and less than 1"),
-    ],
-)
-def test_wrong_types_and_bounds_say_what_would_be_right(write, line, message):
-    path = write(line)
-    assert refusal(path).startswith(f"{path}: {message}")
+COUNT, FACTOR = "a whole number, at least 1", "a number, at least 0 and at most 1000000.0"
+RATE, SHARE = "a number, more than 0 and at most 1000000.0", "a number, at least 0 and less than 1"
+WIDTH = "a whole number, at least 1 and at most 1048576"
+ONE = '"direct" or "get" or "halo"'
+TRANSFER = f'"auto" or {ONE} or a list of {ONE}, one for each layer'
+WRONG = {  # a line of a job file: what the key must be
+    'train.epochs = "many"': COUNT,
+    "train.epochs = 2.5": COUNT,
+    "train.epochs = true": COUNT,
+    "train.epochs = 0": COUNT,
+    "train.learning_rate = 0": RATE,
+    "train.learning_rate = [1]": RATE,
+    "train.learning_rate = nan": RATE,
+    "train.learning_rate = inf": RATE,
+    "train.weight_decay = -1e-9": FACTOR,
+    "train.weight_decay = nan": FACTOR,
+    "train.patience = -1": "a whole number, at least 0",
+    "train.seed = -1": "a whole number, at least 0 and at most 9223372036854775807",
+    'train.select = "bset"': '"best" or "last"; did you mean \'best\'?',
+    'train.dtype = "float8"': '"float32" or "float64" or "bfloat16"',
+    "train.recompute = [1, 0]": 'a list of layers or "all"',
+    'train.recompute = "none"': 'a list of layers or "all"',
+    "model.dropout = 1": SHARE,
+    "model.dropout = -0.1": SHARE,
+    "model.dropout = nan": SHARE,
+    'model.name = "gcnn"': '"gcn" or "gin" or "sage" or "gat"; did you mean \'gcn\'?',
+    "model.heads = 0": "a whole number, at least 1 and at most 1024",
+    'model.attention = "dots"': '"additive" or "dot"; did you mean \'dot\'?',
+    "model.hidden = 0": WIDTH,
+    "model.hidden = 1048577": WIDTH,
+    "graph.file = 3": "a text in quotes",
+    "run.threads = -2": "a whole number, at least 0 and at most 1024",
+    'run.backend = "cdua"': '"auto" or "serial" or "shm"',
+    'run.share_gpu = "yes"': "true or false",
+    'plan.transfer = ["halo", "post"]': TRANSFER,
+    "plan.transfer = []": TRANSFER,
+    "plan.ps = 0": f'{WIDTH} or "auto"',
+    "plan.dist = 2147483648": "a whole number, at least 0 and at most",
+    'plan.wpb = "atuo"': f"{WIDTH} or \"auto\"; did you mean 'auto'?",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_wrong_types_and_bounds_say_what_would_be_right(write, line):
+    path, key = write(line), line.partition(" =")[0]
+    section, _, name = key.partition(".")
+    value = tomllib.loads(line)[section][name]
+    assert refusal(path).startswith(f"{path}: {key} is {value!r}; it must be {WRONG[line]}")
 
 
 @pytest.mark.parametrize(
@@ -270,19 +220,19 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
     assert refusal(tmp_path).startswith(f"{tmp_path}: cannot be read as a job file")
 
 
-@pytest.mark.parametrize("content", [b"[graph]\nfile g.h5\n", b"epochs : 3", b"[a]\n[a]\nb = 1"])
-def test_what_is_not_toml_is_refused_with_its_line(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[graph]\nfile g.h5\n", "not TOML: .*line"),
+        (b"epochs : 3", "not TOML: .*line"),
+        (b"[a]\n[a]\nb = 1", "not TOML: .*line"),
+        (b"\x89HDF\r\n\x1a\n\xff\xfe", "cannot be read as a job file"),
+    ],
+)
+def test_what_is_not_toml_is_refused_with_its_line(tmp_path, content, message):
     path = tmp_path / "job.toml"
     path.write_bytes(content)
-    line = refusal(path)
-    assert line.startswith(f"{path}: not TOML: ")
-    assert "line" in line
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path):
-    path = tmp_path / "job.toml"
-    path.write_bytes(b"\x89HDF\r\n\x1a\n\xff\xfe")
-    assert refusal(path).startswith(f"{path}: cannot be read as a job file")
+    assert re.match(f"{path}: {message}", refusal(path))
 
 
 def test_a_job_without_a_graph_says_how_to_name_one(write):
@@ -291,9 +241,7 @@ def test_a_job_without_a_graph_says_how_to_name_one(write):
 
 
 def test_dumps_gives_the_same_settings_back(write, tmp_path):
-    text = (
-        '[graph]\nfile = "g\\"ü.h5"\n[train]\nlearning_rate = 0.1\nseed = 12345678901234567\n[plan]\nps = 3'
-    )
+    text = '[graph]\nfile = "g\\"ü.h5"\n[train]\nlearning_rate = 0.1\nseed = 1234567890123456\n[plan]\nps = 3'
     settings = config.load(write(text))
     copy = tmp_path / "elsewhere" / "copy.toml"
     copy.parent.mkdir()

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 
 from mgg_hpc.data.store import open_graph, write
-from mgg_hpc.errors import InputError
 
 from .graphs import random_graph
+from .graphs import refused as one_line
 
 
 @pytest.fixture
-def path(rng, tmp_path):
-    write(tmp_path / "g.h5", random_graph(rng))
-    return tmp_path / "g.h5"
+def path(rng, path):
+    """A sound file."""
+    write(path, random_graph(rng))
+    return path
 
 
 def refused(path, reason: str) -> None:
-    with pytest.raises(InputError, match=reason) as caught:
+    with one_line(reason) as caught:
         open_graph(path)
     assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_paths_without_a_graph_file(tmp_path):
@@ -60,7 +60,7 @@ N = 40  # nodes of the file that these change
 CHANGES = {
     "a later version": (
         lambda file: file.attrs.__setitem__("version", 2),
-        r"format version 2; this program reads version 1",
+        r"format version 2; this program reads version 1: import it again",
     ),
     "no version": (lambda file: file.attrs.__delitem__("version"), "attribute version is missing from /"),
     "a version that is text": (lambda file: file.attrs.__setitem__("version", "1"), "is '1'; expected a int"),
@@ -144,34 +144,27 @@ def test_nothing_outside_of_the_file_is_read(path, tmp_path):
     (tmp_path / "raw").write_bytes(rows.tobytes())
     layout = h5py.VirtualLayout((N, 6), np.float32)
     layout[:] = h5py.VirtualSource(str(other), "x", (N, 6))
+    raw = [(str(tmp_path / "raw"), 0, rows.nbytes)]
     for name, make, reason in [
+        ("external link", lambda at: at.__setitem__("x", h5py.ExternalLink("other.h5", "/x")), "is a link"),
+        ("soft link", lambda at: at.__setitem__("x", h5py.SoftLink("/node/copy")), "is a link"),
         (
-            "external link",
-            lambda file: file.__setitem__("node/x", h5py.ExternalLink("other.h5", "/x")),
-            "is a link",
-        ),
-        ("soft link", lambda file: file.__setitem__("node/x", h5py.SoftLink("/node/copy")), "is a link"),
-        (
-            "external storage",
-            lambda file: file.create_dataset(
-                "node/x", (N, 6), np.float32, external=[(str(tmp_path / "raw"), 0, rows.nbytes)]
-            ),
+            "raw",
+            lambda at: at.create_dataset("x", rows.shape, rows.dtype, external=raw),
             "is stored in another file",
         ),
-        ("virtual", lambda file: file.create_virtual_dataset("node/x", layout), "is stored in another file"),
+        ("virtual", lambda at: at.create_virtual_dataset("x", layout), "is stored in another file"),
     ]:
         changed = tmp_path / f"{name}.h5"
         changed.write_bytes(path.read_bytes())
         with h5py.File(changed, "r+") as file:
             file.move("node/x", "node/copy")
-            make(file)
+            make(file["node"])
         refused(changed, f"/node/x {reason}")
-    changed = tmp_path / "folder link.h5"
-    changed.write_bytes(path.read_bytes())
-    with h5py.File(changed, "r+") as file:
+    with h5py.File(path, "r+") as file:
         file.move("node", "elsewhere")
         file["node"] = h5py.SoftLink("/elsewhere")
-    refused(changed, "/node is a link")
+    refused(path, "/node is a link")
 
 
 def test_sizes_are_not_believed(path):
@@ -206,12 +199,7 @@ def test_damaged_structure_never_gives_another_error(path, rng):
                 refused += 1
         print(refused)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 900

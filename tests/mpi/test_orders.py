@@ -36,19 +36,13 @@ def train_and_predict(folder: Path, tag: str) -> tuple[np.ndarray, dict[str, np.
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("method", ["degree", "rcm", "community"])
 @pytest.mark.parametrize("kind", GRAPHS)
-def test_losses_and_predictions_are_those_of_the_imported_numbering(comm, tmp_path_factory, kind, method):
-    folder = Path(comm.bcast(str(tmp_path_factory.mktemp("job")) if comm.rank == 0 else None))
-    if comm.rank == 0:
-        write_job(folder, GRAPHS[kind](), train={"epochs": 20, "select": "last"}, model={"hidden": 8})
-    comm.Barrier()
+def test_losses_and_predictions_are_those_of_the_imported_numbering(comm, folder, first, kind, method):
+    train = {"epochs": 20, "select": "last"}
+    first(lambda: write_job(folder, GRAPHS[kind](), train=train, model={"hidden": 8}))
     losses, predicted = train_and_predict(folder, "imported")
     assert all(a != b for a, b in itertools.pairwise(losses))  # it learns, and dropout is on
-    if comm.rank == 0:
-        order = ["--order", method]
-        assert main(["partition", str(folder / "g.h5"), "-n", str(comm.size), *order]) == 0
-    comm.Barrier()
+    first(lambda: main(["partition", str(folder / "g.h5"), "-n", str(comm.size), "--order", method]))
     moved_losses, moved = train_and_predict(folder, method)
     np.testing.assert_allclose(moved_losses, losses, rtol=1e-5, atol=0)
     for name, values in predicted.items():
         np.testing.assert_allclose(moved[name], values, rtol=1e-3, atol=1e-4)
-    comm.Barrier()

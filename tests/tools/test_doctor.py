@@ -18,9 +18,8 @@ from mgg_hpc.tools import doctor
 
 @pytest.mark.slow
 def test_this_machine_can_train_on_its_cpus():
-    ended = subprocess.run(
-        [sys.executable, "-m", "mgg_hpc", "doctor", "--json"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "mgg_hpc", "doctor", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     findings = {finding["name"]: finding for finding in json.loads(ended.stdout)}
     assert ended.returncode == 0, ended.stdout
     assert findings["Two ranks"]["value"].endswith("us a barrier")

@@ -57,10 +57,8 @@ def test_mean_of_a_few_seeds_reaches_the_published_accuracy(name, request, tmp_p
 
 @pytest.mark.slow
 def test_an_unknown_case_is_refused_by_name():
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--cases", "coral"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, SCRIPT, "--cases", "coral"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "no case coral; there are cora, citeseer, pubmed, digits, cora-sage" in " ".join(
-        done.stderr.split()
-    )
+    known = "no case coral; there are cora, citeseer, pubmed, digits, cora-sage"
+    assert known in " ".join(done.stderr.split())

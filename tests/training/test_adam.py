@@ -45,7 +45,6 @@ print(json.dumps([code, [name for name in sys.modules if name in ("torch._dynamo
 def test_training_imports_neither_torchs_compiler_nor_its_symbols(tmp_path):
     write_job(tmp_path, blocks(), train={"epochs": 2})
     command = [sys.executable, "-c", TRAIN]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=True
-    )
+    environment = clean_environment()
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]

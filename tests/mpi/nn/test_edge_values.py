@@ -4,27 +4,21 @@ over the whole graph in float64; by every transfer.
 
 from __future__ import annotations
 
+import itertools
+
 import cases
 import numpy as np
 import pytest
 import torch
-from convolutions import GEOMETRY, Spread, drawn_edges
+from convolutions import Spread, drawn_edges
 
 from mgg_hpc.nn.autograd import aggregation
-from mgg_hpc.runtime.backends.base import Options, RngKey
-from mgg_hpc.runtime.backends.host.shm import SharedBackend
+from mgg_hpc.runtime.backends.base import RngKey
 
 pytestmark = pytest.mark.mpi
 
 NODES, HEADS, CHANNELS = 50, 3, 4
 TRANSFERS = ["direct", "get", "halo"]
-
-
-@pytest.fixture
-def backend(comm):
-    made = SharedBackend(comm, Options(GEOMETRY, threads=1))
-    yield made
-    made.close()
 
 
 class Whole:
@@ -66,9 +60,7 @@ class Whole:
         assert float((part.detach() - wanted).abs().max()) <= 1e-12 * size if len(wanted) else True
 
 
-@pytest.fixture(
-    params=[(directed, transfer) for directed in (False, True) for transfer in TRANSFERS], ids=str
-)
+@pytest.fixture(params=itertools.product((False, True), TRANSFERS), ids=str)
 def whole(request, rng, comm, backend):
     return Whole(rng, comm, backend, *request.param)
 
@@ -100,9 +92,7 @@ def test_weighted_sums(whole, heads):
 @pytest.mark.sampled
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_reductions(whole, reduce):
-    x, part = whole.leaf(
-        2 * torch.from_numpy(whole.rng.integers(-3, 3, (NODES, 5))).double() + 1
-    )  # with ties
+    x, part = whole.leaf(torch.from_numpy(2.0 * whole.rng.integers(-3, 3, (NODES, 5)) + 1))  # with ties
     gradient = whole.draw(NODES, 5)
     out = aggregation.aggregate(part, whole.graph, whole.adjacency, reduce)
     out.backward(gradient[whole.mine])
@@ -122,9 +112,8 @@ def test_dot_products_edge_sums_and_softmax_make_attention(whole):
     t, target = whole.leaf(whole.draw(NODES, HEADS))
     gradient = whole.draw(NODES, HEADS * CHANNELS)
     of = (whole.graph, whole.adjacency)
-    scores = aggregation.edge_sums(source, target, *of) + aggregation.dot_products(
-        part, own, *of, heads=HEADS
-    )
+    products = aggregation.dot_products(part, own, *of, heads=HEADS)
+    scores = aggregation.edge_sums(source, target, *of) + products
     weight = aggregation.edge_softmax(scores, whole.adjacency)
     out = aggregation.aggregate(part, *of, edge_weight=weight)
     out.backward(gradient[whole.mine])
@@ -135,9 +124,8 @@ def test_dot_products_edge_sums_and_softmax_make_attention(whole):
     wanted_scores = s[whole.source] + t[whole.destination]
     wanted_scores = wanted_scores + (by_head(x)[whole.source] * by_head(y)[whole.destination]).sum(2)
     terms = torch.exp(wanted_scores)
-    wanted_weight = (
-        terms / torch.zeros(NODES, HEADS).double().index_add(0, whole.destination, terms)[whole.destination]
-    )
+    total = torch.zeros(NODES, HEADS).double().index_add(0, whole.destination, terms)
+    wanted_weight = terms / total[whole.destination]
     messages = (by_head(x)[whole.source] * wanted_weight[:, :, None]).flatten(1)
     wanted = torch.zeros_like(x).index_add(0, whole.destination, messages)
     wanted.backward(gradient)

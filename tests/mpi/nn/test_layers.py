@@ -6,7 +6,7 @@ import cases
 import numpy as np
 import pytest
 import torch
-from convolutions import GEOMETRY, LAYERS, TOLERANCE, Spread, check, drawn_edges
+from convolutions import LAYERS, TOLERANCE, Spread, check, drawn_edges
 
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.readers.npz import read_npz
@@ -14,8 +14,6 @@ from mgg_hpc.nn.graph.loading import input_features
 from mgg_hpc.nn.layers.conv import GINConv
 from mgg_hpc.nn.layers.norms import BatchNorm
 from mgg_hpc.runtime import mpi
-from mgg_hpc.runtime.backends.base import Options
-from mgg_hpc.runtime.backends.host.shm import SharedBackend
 
 pytestmark = pytest.mark.mpi
 
@@ -26,13 +24,6 @@ def bounds_of(nodes: int, ranks: int) -> np.ndarray:
     """Of several ranks, the last but one owns nothing."""
     bounds = cases.even(nodes, max(1, ranks - 1) if ranks > 2 else ranks)
     return np.insert(bounds, -1, bounds[-2]) if ranks > 2 else bounds
-
-
-@pytest.fixture
-def backend(comm):
-    made = SharedBackend(comm, Options(GEOMETRY, threads=1))
-    yield made
-    made.close()
 
 
 def spread(rng, comm, backend, dtype, *, directed, transfer="direct", nodes=70) -> Spread:
@@ -95,9 +86,7 @@ def compare(rng, comm, layer, graph, in_channels, out_channels) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("name", LAYERS)
-def test_values_and_gradients_are_those_of_the_whole_graph(
-    rng, comm, backend, name, directed, transfer, dtype
-):
+def test_layers_are_those_of_the_whole_graph(rng, comm, backend, name, directed, transfer, dtype):
     graph = spread(rng, comm, backend, dtype, directed=directed, transfer=transfer)
     for in_channels, out_channels in SHAPES:
         compare(rng, comm, LAYERS[name], graph, in_channels, out_channels)
@@ -106,9 +95,7 @@ def test_values_and_gradients_are_those_of_the_whole_graph(
 @pytest.mark.sampled
 @pytest.mark.parametrize("transfer", ["direct", "halo"])
 @pytest.mark.parametrize("name", ["gcn", "gin", "sage", "sage_max", "gat"])
-def test_values_and_gradients_on_cora_are_those_of_the_whole_graph(
-    rng, comm, backend, data_folder, name, transfer
-):
+def test_layers_on_cora_are_those_of_the_whole_graph(rng, comm, backend, data_folder, name, transfer):
     """A real graph in float32."""
     cora = read_npz(data_folder / "cora" / "cora.npz")
     case = cases.Case(cora.indptr, cora.indices, bounds_of(cora.nodes, comm.size))
