@@ -169,6 +169,15 @@ def drawn_edges(rng: np.random.Generator, nodes: int, *, directed: bool) -> tupl
     return np.append(source[other], loops), np.append(destination[other], loops)
 
 
+def gcn_matrix(indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None = None) -> torch.Tensor:
+    """Return the normalised adjacency of a GCN as a float64 matrix."""
+    nodes = len(indptr) - 1
+    u, v, coefficient = reference.gcn_edges(*reference.edge_list(indptr, indices), nodes, weight)
+    matrix = np.zeros((nodes, nodes))
+    np.add.at(matrix, (v, u), coefficient)
+    return torch.from_numpy(matrix)
+
+
 @dataclass
 class Spread:
     """A graph over ranks: its rows, and handles that layers take. Collective."""

@@ -104,12 +104,18 @@ def run(
     *arguments: str | Path, folder: Path | None = None, seconds: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run `mgg` in a process of its own."""
+    return _run([MGG, *arguments], folder, seconds, {})
+
+
+def python(
+    *arguments: str | Path, folder: Path | None = None, seconds: float = 120, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, with more in its environment."""
+    return _run([sys.executable, *arguments], folder, seconds, environment)
+
+
+def _run(command: list, folder: Path | None, seconds: float, more: dict) -> subprocess.CompletedProcess[str]:
+    environment = clean_environment() | more
     return subprocess.run(
-        [MGG, *arguments],
-        cwd=folder,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
     )

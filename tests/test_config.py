@@ -16,46 +16,21 @@ from mgg_hpc.errors import InputError
 DEFAULTS = {
     "graph": {"file": ""},
     "model": {
-        "name": "gcn",
-        "hidden": 16,
-        "layers": 2,
-        "dropout": 0.5,
-        "jumping": "none",
-        "residual": False,
-        "norm": "none",
-        "train_eps": False,
-        "aggr": "mean",
-        "heads": 8,
-        "output_heads": 1,
-        "attention": "additive",
-        "attention_dropout": 0.0,
-        "input": "features",
-        "embedding": 64,
+        "name": "gcn", "hidden": 16, "layers": 2, "dropout": 0.5, "jumping": "none", "residual": False, "norm": "none",
+        "train_eps": False, "aggr": "mean", "heads": 8, "output_heads": 1, "attention": "additive",
+        "attention_dropout": 0.0, "input": "features", "embedding": 64,
     },
     "train": {
-        "epochs": 200,
-        "learning_rate": 0.01,
-        "weight_decay": 5e-4,
-        "weight_decay_layers": "first",
-        "normalize_features": "none",
-        "patience": 0,
-        "select": "best",
-        "metric": "auto",
-        "seed": 0,
-        "dtype": "float32",
-        "recompute": [],
+        "epochs": 200, "learning_rate": 0.01, "weight_decay": 5e-4, "weight_decay_layers": "first",
+        "normalize_features": "none", "patience": 0, "select": "best", "metric": "auto", "seed": 0,
+        "dtype": "float32", "recompute": [],
     },
     "run": {
-        "folder": "",
-        "backend": "auto",
-        "threads": 0,
-        "features": "auto",
-        "share_gpu": False,
-        "cuda_graphs": True,
+        "folder": "", "backend": "auto", "threads": 0, "features": "auto", "share_gpu": False, "cuda_graphs": True,
         "watchdog": "auto",
     },
     "plan": {"transfer": "auto", "ps": "auto", "dist": "auto", "wpb": "auto"},
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -216,7 +191,8 @@ def test_an_override_that_is_wrong_is_named_like_a_key(write):
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
-    assert refusal(tmp_path / "absent.toml").startswith(f"{tmp_path / 'absent.toml'}: no such job file")
+    absent = tmp_path / "absent.toml"
+    assert refusal(absent) == f"{absent}: no such job file; inputs/ holds examples"
     assert refusal(tmp_path).startswith(f"{tmp_path}: cannot be read as a job file")
 
 

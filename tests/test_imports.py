@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from jobs import python
 
 import mgg_hpc
 
@@ -168,7 +169,7 @@ def test_the_check_sees_violations_and_nothing_else(module, text, target):
 
 def test_help_loads_nothing_large_and_lists_verbs_in_the_order_of_use():
     code = "import sys; from mgg_hpc.__main__ import main; code = main(['--help']); print(*sys.modules); sys.exit(code)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     *text, names = done.stdout.splitlines()
     loaded = {name.partition(".")[0] for name in names.split()}
     assert "click" in loaded
@@ -187,7 +188,8 @@ def test_what_a_package_offers_is_loaded_when_it_is_asked_for(package):
         "for name in package.__all__: assert getattr(package, name) is not None and name in dir(package)\n"
         "assert 'torch' in sys.modules and not hasattr(package, 'nothing')"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_takes_less_than_three_tenths_of_a_second():

@@ -8,7 +8,6 @@ import re
 
 import numpy as np
 import pytest
-import scipy.sparse
 
 from mgg_hpc.data.readers import edge_list
 from mgg_hpc.data.readers.edge_list import read_edge_list
@@ -78,21 +77,6 @@ def test_symmetric_and_simple_lists(rng, tmp_path, blocks):
         assert edge_set(graph) == expected and graph.edges == len(expected)
         assert graph.directed != options.get("symmetric", False)
     assert read_edge_list(path, nodes=77).nodes == 77
-
-
-@pytest.mark.slow
-@pytest.mark.data
-def test_a_real_edge_list(data_folder, tmp_path):
-    """The symmetrised tolokers graph: 519,000 lines, read from gzip."""
-    with np.load(data_folder / "tolokers" / "tolokers.npz") as arrays:
-        indptr, indices = arrays["indptr"], arrays["indices"]
-    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    upper = scipy.sparse.triu(scipy.sparse.csr_matrix((np.ones(len(rows)), (rows, indices))))
-    upper = upper.tocoo()
-    text = "# from to\n" + "".join(f"{u}\t{v}\n" for u, v in zip(upper.row, upper.col, strict=True))
-    (tmp_path / "e.tsv.gz").write_bytes(gzip.compress(text.encode(), 1))
-    graph = read_edge_list(tmp_path / "e.tsv.gz", symmetric=True)
-    assert np.array_equal(graph.indptr, indptr) and np.array_equal(graph.indices, indices)
 
 
 BAD_LINES = {

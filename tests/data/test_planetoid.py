@@ -14,7 +14,6 @@ import scipy.sparse
 
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.readers import planetoid
-from mgg_hpc.data.readers.npz import read_npz
 from mgg_hpc.data.readers.pickles import KNOWN, read_pickle
 from mgg_hpc.data.readers.planetoid import download_planetoid, read_planetoid
 from mgg_hpc.errors import InputError
@@ -77,26 +76,6 @@ def test_nodes_are_where_their_numbers_say(small):
     pairs = {(u, v) for u, row in neighbours.items() for v in row if u != v}
     assert edge_set(graph) == pairs | {(v, u) for u, v in pairs}
     assert graph.edges == len(edge_set(graph))
-
-
-@pytest.mark.data
-@pytest.mark.parametrize("name", ["cora", "citeseer"])
-def test_a_real_graph_comes_back(name, data_folder, tmp_path, rng):
-    """The archive's graph, taken apart into Planetoid's files and read from them again."""
-    expected = read_npz(data_folder / name / f"{name}.npz")
-    x = expected.x
-    sparse = scipy.sparse.csr_matrix((x.data, x.indices, x.indptr), x.shape)
-    test = rng.permutation(np.flatnonzero(expected.test)).tolist()
-    rows = np.split(expected.indices, expected.indptr[1:-1])
-    neighbours = {node: row.tolist() for node, row in enumerate(rows)}
-    options = {
-        "known": min(test),
-        "trained": int(expected.train.sum()),
-        "test": test,
-        "dumps": python2_pickle.dumps,
-    }
-    write_files(tmp_path, name, sparse, expected.y, expected.classes, neighbours, **options)
-    assert_same(read_planetoid(tmp_path, name), expected)
 
 
 def assert_same(found: Graph, expected: Graph) -> None:

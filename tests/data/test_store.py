@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import xxhash
+from jobs import python
 
 from mgg_hpc.data import atomic_write, store
 from mgg_hpc.data.digest import BLOCK
@@ -37,7 +38,7 @@ def graph(request, rng) -> Graph:
     return random_graph(rng, **KINDS[request.param])
 
 
-def test_slices_are_rows_of_the_graph(graph, rng, path):
+def test_a_file_has_the_rows_and_the_facts_of_its_graph(graph, rng, path):
     write(path, graph)
     with open_graph(path) as opened:
         cuts = np.sort(rng.integers(graph.nodes + 1, size=2))
@@ -68,19 +69,19 @@ def test_slices_are_rows_of_the_graph(graph, rng, path):
         assert opened.bounds(2) is None
 
 
-def test_a_graph_of_edges_alone(tmp_path):
-    write(tmp_path / "g.h5", Graph("bare", np.array([0, 0, 2]), np.array([0, 1], np.int32)))
-    with open_graph(tmp_path / "g.h5") as opened:
+def test_a_graph_of_edges_alone(path):
+    write(path, Graph("bare", np.array([0, 0, 2]), np.array([0, 1], np.int32)))
+    with open_graph(path) as opened:
         part = opened.slice(0, 2)
         assert (part.weight, part.x, part.y, part.train) == (None, None, None, None)
         assert (opened.features, opened.classes, opened.has_x, opened.has_masks) == (0, 0, False, False)
-    verify(tmp_path / "g.h5")
+    verify(path)
 
 
-def test_hdf5_sees_the_schema(graph, tmp_path):
+def test_hdf5_sees_the_schema(graph, path):
     """h5py, which wrote none of the bytes, reads them; xxhash gives the digests."""
-    write(tmp_path / "g.h5", graph)
-    with h5py.File(tmp_path / "g.h5") as file:
+    write(path, graph)
+    with h5py.File(path) as file:
         assert file.attrs["format"] == b"mgg-graph" and file.attrs["version"] == 1
         assert same(file["graph/indptr"][:], graph.indptr)
         assert same(file["node/train"][:], graph.train)
@@ -94,11 +95,11 @@ def test_hdf5_sees_the_schema(graph, tmp_path):
         assert digests.tolist() == [xxhash.xxh3_64_intdigest(graph.indices.tobytes())]
 
 
-def test_text_lies_within_the_checksums(rng, tmp_path):
+def test_text_lies_within_the_checksums(rng, path):
     """Strings of variable length would not: HDF5 loops for ever over a damaged heap of them."""
-    write(tmp_path / "g.h5", random_graph(rng))
-    write_bounds(tmp_path / "g.h5", 1, np.array([0, 40]), "edges", [200])
-    with h5py.File(tmp_path / "g.h5") as file:
+    write(path, random_graph(rng))
+    write_bounds(path, 1, np.array([0, 40]), "edges", [200])
+    with h5py.File(path) as file:
         texts = [file.attrs.get_id(name).dtype for name in ("format", "name", "uuid")]
         texts.append(file["partition/1"].attrs.get_id("method").dtype)
     assert [dtype.kind for dtype in texts] == ["S"] * 4
@@ -143,9 +144,9 @@ def test_a_slice_checks_just_the_blocks_that_it_reads(large, path):
 
 
 @pytest.mark.parametrize("lo, hi", [(-1, 3), (3, 2), (0, 41)])
-def test_rows_that_are_not_there(lo, hi, rng, tmp_path):
-    write(tmp_path / "g.h5", random_graph(rng))
-    with open_graph(tmp_path / "g.h5") as opened:
+def test_rows_that_are_not_there(lo, hi, rng, path):
+    write(path, random_graph(rng))
+    with open_graph(path) as opened:
         for read in (opened.slice, lambda lo, hi: next(opened.feature_blocks(lo, hi, []))):
             with pytest.raises(ValueError, match="not within"):
                 read(lo, hi)
@@ -155,9 +156,8 @@ def leftovers(folder) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_an_existing_file_stays_unless_forced(rng, tmp_path):
+def test_an_existing_file_stays_unless_forced(rng, path):
     first, second = random_graph(rng), random_graph(rng, nodes=7)
-    path = tmp_path / "g.h5"
     write(path, first)
     before = path.read_bytes()
     with refused(r"g\.h5 exists; .*--force"):
@@ -168,7 +168,7 @@ def test_an_existing_file_stays_unless_forced(rng, tmp_path):
         assert still_open.slice(0, 40).indptr[-1] == first.edges  # goes on reading the file that it opened
     with open_graph(path) as opened:
         assert opened.nodes == 7
-    assert leftovers(tmp_path) == ["g.h5"]
+    assert leftovers(path.parent) == ["g.h5"]
 
 
 def test_outputs_that_cannot_be_written(rng, tmp_path):
@@ -196,8 +196,7 @@ def test_an_unsound_graph_is_not_written(rng, tmp_path):
     assert leftovers(tmp_path) == []
 
 
-def test_a_failure_half_way_leaves_the_old_file_alone(rng, tmp_path, monkeypatch):
-    path = tmp_path / "g.h5"
+def test_a_failure_half_way_leaves_the_old_file_alone(rng, path, monkeypatch):
     write(path, random_graph(rng))
     before = path.read_bytes()
 
@@ -210,7 +209,7 @@ def test_a_failure_half_way_leaves_the_old_file_alone(rng, tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         write_bounds(path, 1, np.array([0, 40]), "edges", [1])
     assert path.read_bytes() == before
-    assert leftovers(tmp_path) == ["g.h5"]
+    assert leftovers(path.parent) == ["g.h5"]
 
 
 FILL_A_DEVICE = """
@@ -264,8 +263,7 @@ def test_a_limit_on_file_sizes_is_one_line(limit, rng, tmp_path):
         from mgg_hpc.__main__ import main
         raise SystemExit(main(["generate", "rmat", "--scale", "12", "-o", {str(tmp_path / "g.h5")!r}]))
     """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", textwrap.dedent(script))
     assert done.returncode == 2, done
     assert "no space left on device for" in done.stderr and len(done.stderr.splitlines()) == 1
     assert leftovers(tmp_path) == []
@@ -287,8 +285,7 @@ def test_hdf5_errors_of_a_full_device_are_told(rng, tmp_path, monkeypatch):
     assert leftovers(tmp_path) == []
 
 
-def test_bounds_are_added_and_replaced(rng, tmp_path):
-    path = tmp_path / "g.h5"
+def test_bounds_are_added_and_replaced(rng, path):
     graph = random_graph(rng)
     write(path, graph)
     with open_graph(path) as opened:
@@ -303,13 +300,12 @@ def test_bounds_are_added_and_replaced(rng, tmp_path):
         assert opened.uuid == identity
         assert same(opened.slice(0, 40).x, graph.x)
     verify(path)
-    assert leftovers(tmp_path) == ["g.h5"]
+    assert leftovers(path.parent) == ["g.h5"]
     with refused("/partition/2/bounds goes from row 0 to 39; expected 0 to 40"):
         write_bounds(path, 2, np.array([0, 11, 39]), "edges", [1, 1])
 
 
-def test_damaged_bounds_are_refused(rng, tmp_path):
-    path = tmp_path / "g.h5"
+def test_damaged_bounds_are_refused(rng, path):
     write(path, random_graph(rng))
     write_bounds(path, 2, np.array([0, 10, 40]), "edges", [5, 6])
     with h5py.File(path, "r+") as file:

@@ -1,14 +1,22 @@
-"""Training over ranks without the command line: settings from a tree, and epochs of a trainer."""
+"""Training over ranks: graphs, and without the command line settings from a tree and epochs of a trainer."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
+from jobs import blocks, directed_weighted, with_sparse_features
+
 from mgg_hpc import config
 from mgg_hpc.training.job import Job
 from mgg_hpc.training.metrics import Scores
 from mgg_hpc.training.trainer import Trainer
+
+GRAPHS = {
+    "dense": blocks,
+    "sparse": lambda: with_sparse_features(blocks(features=40)),
+    "directed-weighted": directed_weighted,
+}
 
 
 class Run(NamedTuple):

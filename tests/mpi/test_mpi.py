@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import cores, mpi, window
+from mgg_hpc.runtime.backends.cuda.collectives import NcclSums
 
 pytestmark = pytest.mark.mpi
 
@@ -44,6 +46,19 @@ def test_sum_in_rank_order_works_in_place_on_contiguous_arrays(comm):
     np.testing.assert_array_equal(view, comm.size * (comm.size + 1) / 2)
     with pytest.raises(ValueError, match="contiguous"):
         mpi.sum_in_rank_order(comm, np.zeros((4, 4))[:, ::2])
+
+
+def test_a_process_group_of_torch_sums_over_all_ranks(comm, rng):
+    """As NCCL does, by gloo, which needs no GPU: twice, and again in a group that is made after the first has ended."""
+    values = rng.standard_normal((3, comm.size, 1001)).astype(np.float32)
+    for turn in range(2):
+        sums = NcclSums(comm, "gloo")
+        for part in values[turn : turn + 2]:
+            mine = torch.from_numpy(part[comm.rank].copy())
+            sums.add_up(mine)
+            np.testing.assert_allclose(mine, part.astype(np.float64).sum(0), rtol=1e-5, atol=1e-5)
+            assert len(set(comm.allgather(mine.numpy().tobytes()))) == 1
+        sums.close()
 
 
 def test_agree_passes_when_all_pass(comm):

@@ -12,7 +12,7 @@ from data.graphs import random_graph
 
 from mgg_hpc import _host, reference
 from mgg_hpc.data.generate import rmat, sbm
-from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges
+from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import order
 from mgg_hpc.plan.ranges import edge_balanced
@@ -28,13 +28,6 @@ def edges_by_ids(graph: Graph) -> Counter:
     weight = [None] * graph.edges if graph.weight is None else graph.weight.tolist()
     ends = zip(*reference.edge_list(graph.indptr, graph.indices), weight, strict=True)
     return Counter((ids[source], ids[row], value) for source, row, value in ends)
-
-
-def rows_by_ids(graph: Graph, name: str) -> dict[int, list]:
-    values = getattr(graph, name)
-    values = values.toarray() if isinstance(values, SparseRows) else values
-    ids = range(graph.nodes) if graph.permutation is None else graph.permutation.tolist()
-    return {node: values[row].tolist() for row, node in enumerate(ids)}
 
 
 def share_near(graph: Graph, rows: np.ndarray, window: int) -> float:
@@ -57,29 +50,6 @@ def test_an_order_has_each_row_once_and_loses_no_edge(rng, name, method):
         sources = moved.indices[moved.indptr[row] : moved.indptr[row + 1]].tolist()
         assert sources == sorted(sources)
     np.testing.assert_array_equal(order.permutation(graph, method), rows)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"sparse": True, "symmetric": False, "weighted": True},
-        {"multilabel": True, "permuted": True, "half": True, "wide_ids": True},
-    ],
-)
-def test_everything_moves_with_its_row(rng, options):
-    graph = random_graph(rng, **options)
-    rows = rng.permutation(graph.nodes)
-    moved = order.renumbered(graph, rows)
-    ids = np.arange(graph.nodes) if graph.permutation is None else graph.permutation
-    assert moved.permutation.tolist() == [ids[row] for row in rows]
-    assert edges_by_ids(moved) == edges_by_ids(graph)
-    for name in ("x", "y", "train", "val", "test"):
-        assert rows_by_ids(moved, name) == rows_by_ids(graph, name)
-    assert (moved.indices.dtype, moved.x.shape) == (graph.indices.dtype, graph.x.shape)
-    back = order.renumbered(moved, np.argsort(rows))
-    for name in ("indptr", "indices", "weight"):
-        np.testing.assert_array_equal(getattr(back, name), getattr(graph, name))
 
 
 def test_orders_compose(rng):

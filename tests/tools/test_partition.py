@@ -17,7 +17,6 @@ import pytest
 from command import mgg, refused
 from data.graphs import random_graph
 
-from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.store import open_graph, write, write_bounds
 from mgg_hpc.plan.ranges import edge_balanced, edge_counts
@@ -179,19 +178,6 @@ def test_wrong_input_is_one_line(rng, capsys, monkeypatch):
     monkeypatch.setattr(partition.os, "sysconf", lambda _: 4)
     line = refused(capsys, "partition", "g.h5", "--order", "rcm")
     assert "the machine has 0.0 GiB: use a larger one" in line
-
-
-def test_a_failure_half_way_leaves_the_file_alone(rng, monkeypatch):
-    write("g.h5", random_graph(rng))
-    before = Path("g.h5").read_bytes()
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(store, "_write_bytes", interrupted)
-    assert mgg("partition", "g.h5", "-n", "2", "--order", "degree") == 1
-    assert Path("g.h5").read_bytes() == before
-    assert [path.name for path in Path().iterdir()] == ["g.h5"]
 
 
 @pytest.mark.slow

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from jobs import clean_environment, write_job
+from jobs import python, write_job
 from mpi4py import MPI
 from suite.tiers import long_except
 
@@ -51,9 +49,7 @@ print(resident() - before)
 
 def printed(code: str, *arguments: str | Path, **environment: str) -> str:
     """What a program prints, in a process of its own, whose memory is not what other tests have left."""
-    command = [sys.executable, "-c", code, *arguments]
-    environment = clean_environment() | environment
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = python("-c", code, *arguments, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

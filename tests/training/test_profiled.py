@@ -6,12 +6,10 @@ import csv
 import gzip
 import json
 import queue
-import subprocess
-import sys
 import threading
 
 import pytest
-from jobs import blocks, clean_environment, files, run, write_job
+from jobs import blocks, files, python, run, write_job
 from suite.tiers import long_except
 
 from mgg_hpc.__main__ import main
@@ -127,8 +125,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_run_that_fails_while_it_is_profiled_ends_as_ever(tmp_path):
     """A process that ended with the profiler at work would crash."""
     job = write_job(tmp_path, blocks(), train={"epochs": 8})
-    command = [sys.executable, "-c", FAILS, "train", str(job), "--profile"]
-    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
+    done = python("-c", FAILS, "train", job, "--profile")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("mgg: error: the loss of epoch 5 is nan")
     assert not (tmp_path / "runs" / "001" / "profile").exists()

@@ -6,7 +6,7 @@ import cases
 import numpy as np
 import pytest
 import torch
-from convolutions import Spread
+from convolutions import Spread, gcn_matrix
 
 from mgg_hpc import reference
 from mgg_hpc.nn.autograd.functional import graph_convolution, transform_first
@@ -24,16 +24,6 @@ def symmetric(case, weight):
     u, v = reference.edge_list(both.indptr, both.indices)
     values = weight[np.minimum(u, v), np.maximum(u, v)]
     return both, values
-
-
-def dense_adjacency(case, weight):
-    """The normalised adjacency as a float64 matrix, for float32 edge weights."""
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    rounded = None if weight is None else weight.astype(np.float32)
-    u, v, coefficient = reference.gcn_edges(source, destination, case.nodes, rounded)
-    matrix = np.zeros((case.nodes, case.nodes))
-    np.add.at(matrix, (v, u), coefficient)
-    return torch.from_numpy(matrix)
 
 
 def drawn(rng, comm, name, directed, weighted):
@@ -75,7 +65,8 @@ def test_convolutions_are_dense_products(rng, comm, backend, name, directed, wei
     spread = Spread(comm, backend, case, directed, torch.float64, transfer, weight)
     graph, mine = spread.handle("gcn"), spread.mine
     adjacency = graph.adjacency("gcn")
-    A = dense_adjacency(case, weight)
+    rounded = None if weight is None else weight.astype(np.float32)
+    A = gcn_matrix(case.indptr, case.indices, rounded)
     for in_channels, out_channels in SHAPES:
         x_all = torch.from_numpy(rng.standard_normal((case.nodes, in_channels))).requires_grad_()
         w_all = torch.from_numpy(rng.standard_normal((out_channels, in_channels))).requires_grad_()
@@ -94,25 +85,3 @@ def test_convolutions_are_dense_products(rng, comm, backend, name, directed, wei
             both = (wanted.detach(), x_all.grad) if needs_x else (wanted.detach(),)
             compare(comm, mine, found, both, gradients, [w_all.grad.numpy(), b_all.grad.numpy()])
     assert transform_first(9, 4, True) and not transform_first(4, 9, True)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("name", cases.CASES)
-def test_the_backward_is_the_adjoint(rng, comm, backend, name, directed):
-    """<A x, y> = <x, A^T y>, in float32 rows, over all ranks."""
-    case, weight = drawn(rng, comm, name, directed, True)
-    spread = Spread(comm, backend, case, directed, torch.float32, weight=weight)
-    graph, mine = spread.handle("gcn"), spread.mine
-    x_all, y_all = torch.from_numpy(rng.standard_normal((2, case.nodes, 6)).astype(np.float32))
-    x, y = x_all[mine].clone().requires_grad_(), y_all[mine]
-    eye = torch.eye(6)
-    out = graph_convolution(x, eye, None, graph, graph.adjacency("gcn"))
-    out.backward(y)
-    left = (out.detach().double() * y.double()).sum()
-    right = (x.grad.double() * x.detach().double()).sum()
-    sums = np.array([left, right])
-    mpi.sum_in_rank_order(comm, sums)
-    terms = (dense_adjacency(case, weight).abs() @ x_all.double().abs() * y_all.double().abs()).sum()
-    with mpi.agree(comm):
-        assert abs(sums[0] - sums[1]) <= 1e-6 * terms

@@ -13,7 +13,6 @@ import torch
 from convolutions import Spread, drawn_edges
 
 from mgg_hpc.nn.autograd import aggregation
-from mgg_hpc.runtime.backends.base import RngKey
 
 pytestmark = pytest.mark.mpi
 
@@ -135,37 +134,6 @@ def test_dot_products_edge_sums_and_softmax_make_attention(whole):
         whole.check(right.grad, found.grad)
     # What is added to all scores of a destination changes no weight.
     whole.check(t.grad, target.grad, terms=float(s.grad.abs().max()))
-
-
-@pytest.mark.parametrize("additive", [True, False])
-def test_attention_drops_the_same_edges_on_any_number_of_ranks(rng, comm, backend, additive):
-    """Against the composed functions with the edges that the definition drops."""
-    from mgg_hpc import reference
-    from mgg_hpc.nn.layers.attention import attend
-
-    whole = Whole(rng, comm, backend, True, TRANSFERS[int(rng.integers(3))])
-    h, part = whole.leaf(whole.draw(NODES, HEADS * CHANNELS))
-    s, source = whole.leaf(whole.draw(NODES, HEADS))
-    t, target = whole.leaf(whole.draw(NODES, HEADS))
-    draw = RngKey(0.4, int(rng.integers(2**40)), 7, 0x4002)
-    given = (source, target) if additive else (None, None)
-    out = attend(part, *given, whole.graph, whole.adjacency, HEADS, negative_slope=0.3, dropout=draw)
-    gradient = whole.draw(NODES, HEADS * CHANNELS)
-    out.backward(gradient[whole.mine])
-
-    u, v = whole.source, whole.destination
-    keep = reference.kept_edges(u.numpy(), v.numpy(), HEADS, draw.p, draw.seed, draw.epoch, draw.stream)
-    by_head = h.view(NODES, HEADS, CHANNELS)
-    scores = torch.nn.functional.leaky_relu(s[u] + t[v], 0.3)
-    scores = scores if additive else (by_head[u] * by_head[v]).sum(2) / CHANNELS**0.5
-    terms = torch.exp(scores)
-    weight = terms / torch.zeros(NODES, HEADS).double().index_add(0, v, terms)[v]
-    messages = (by_head[u] * (weight * torch.from_numpy(keep))[:, :, None]).flatten(1)
-    wanted = torch.zeros_like(h).index_add(0, v, messages)
-    wanted.backward(gradient)
-    whole.check(wanted, out)
-    for found, right in ((part, h), (source, s), (target, t)) if additive else ((part, h),):
-        whole.check(right.grad, found.grad)
 
 
 def test_what_does_not_fit_is_refused(rng, comm, backend):

@@ -48,26 +48,26 @@ def summed(comm, parameters: dict[str, torch.nn.Parameter]) -> dict[str, torch.T
     return found
 
 
-def pair(rng, layer, in_channels, out_channels, dtype):
-    """Layers with the same weights on all ranks."""
-    torch.manual_seed(int(rng.integers(2**31)))
-    return layer.pair(in_channels, out_channels, dtype)
+def compare(rng, comm, layer, graph, in_channels, out_channels, x_all=None, features=None) -> None:
+    """A layer of ours over this rank's rows with PyG's over all of them, x_all.
 
-
-def compare(rng, comm, layer, graph, in_channels, out_channels) -> None:
-    """A layer of ours over this rank's rows with PyG's over all of them."""
+    features: this rank's rows in a form that has no gradient.
+    """
     dtype = graph.dtype
-    ours, theirs = pair(rng, layer, in_channels, out_channels, dtype)
-    x_all = drawn(rng, layer, graph.case.nodes, in_channels, dtype).double().requires_grad_()
+    torch.manual_seed(int(rng.integers(2**31)))  # the same weights on all ranks
+    ours, theirs = layer.pair(in_channels, out_channels, dtype)
+    x_all = drawn(rng, layer, graph.case.nodes, in_channels, dtype) if x_all is None else x_all
+    x_all = x_all.double().requires_grad_()
     out_all = theirs(x_all, graph.edge_index)
     gradient = drawn(rng, layer, *out_all.shape, dtype)
     out_all.backward(gradient.double())
     x = x_all.detach()[graph.mine].to(dtype).requires_grad_()
-    out = ours(x, graph.handle(ours.kind))
+    out = ours(x if features is None else features, graph.handle(ours.kind))
     out.backward(gradient[graph.mine])
-    found = {"out": out.detach(), "x": x.grad} | summed(comm, dict(ours.named_parameters()))
-    wanted = {"out": out_all, "x": x_all.grad}
-    wanted |= {parameter: p.grad for parameter, p in theirs.named_parameters()}
+    found = {"out": out.detach()} | summed(comm, dict(ours.named_parameters()))
+    wanted = {"out": out_all} | {parameter: p.grad for parameter, p in theirs.named_parameters()}
+    if features is None:
+        found["x"], wanted["x"] = x.grad, x_all.grad
     with mpi.agree(comm):
         check(found, wanted, graph.mine)
 
@@ -113,17 +113,8 @@ def test_sparse_features_are_the_dense_ones(rng, comm, backend, name):
     indptr = np.searchsorted(row, np.arange(len(mine) + 1)).astype(np.int64)
     stored = SparseRows(indptr, column.astype(np.int32), mine[row, column], mine.shape)
     features = input_features(graph.part(stored), backend, torch.float64, "none")
-    ours, theirs = pair(rng, LAYERS[name], 30, 7, torch.float64)
-    x = torch.from_numpy(dense.astype(np.float32).astype(np.float64))
-    out_all = theirs(x, graph.edge_index)
-    gradient = torch.from_numpy(rng.standard_normal(out_all.shape))
-    out_all.backward(gradient)
-    out = ours(features, graph.handle(ours.kind))
-    out.backward(gradient[graph.mine])
-    found = {"out": out.detach()} | summed(comm, dict(ours.named_parameters()))
-    wanted = {parameter: p.grad for parameter, p in theirs.named_parameters()}
-    with mpi.agree(comm):
-        check(found, {"out": out_all} | wanted, graph.mine)
+    x = torch.from_numpy(dense.astype(np.float32))
+    compare(rng, comm, LAYERS[name], graph, 30, 7, x, features)
 
 
 @pytest.mark.parametrize("relu", [False, True])

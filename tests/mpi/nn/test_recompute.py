@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
-from jobs import blocks, directed_weighted, with_sparse_features
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn.inputs import host
@@ -15,7 +14,6 @@ from mgg_hpc.training.job import build
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
-GRAPHS = {"dense": blocks, "sparse": lambda: with_sparse_features(blocks()), "directed": directed_weighted}
 MODELS = {
     "gcn": {"name": "gcn"},
     "gcn-batch": {"name": "gcn", "norm": "batch", "residual": True},
@@ -28,7 +26,7 @@ MODELS = {
 @pytest.fixture
 def path_of(stored):
     """The file of a graph by its name."""
-    return lambda kind: stored(kind, GRAPHS[kind]())
+    return lambda kind: stored(kind, runs.GRAPHS[kind]())
 
 
 def job_of(comm, path: Path, recompute: object, model: dict, transfer: str = "auto"):
@@ -50,7 +48,7 @@ def trained(comm, *options: object) -> tuple[bytes, int]:
 
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("kind", runs.GRAPHS)
 def test_gcn_gives_the_same_bits(comm, path_of, kind, transfer):
     path = path_of(kind)
     kept, read = trained(comm, path, [], MODELS["gcn"], transfer)
@@ -64,7 +62,7 @@ def test_gcn_gives_the_same_bits(comm, path_of, kind, transfer):
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "gcn"])
 def test_other_models_give_the_same_bits(comm, path_of, name):
     """Running statistics of batch norm too, which a second pass must not count again."""
-    path, model = path_of("directed"), MODELS[name]
+    path, model = path_of("directed-weighted"), MODELS[name]
     kept, again = (trained(comm, path, which, model, "halo")[0] for which in ([], "all"))
     assert again == kept
 

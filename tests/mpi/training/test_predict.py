@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 from collections.abc import Callable
@@ -11,9 +12,11 @@ import h5py
 import numpy as np
 import pytest
 import safetensors.numpy
-from jobs import blocks, dense_features, directed_weighted, files, renumbered, with_sparse_features, write_job
+from jobs import blocks, dense_features, files, renumbered, with_sparse_features, write_job
+from runs import GRAPHS
 
 from mgg_hpc import reference
+from mgg_hpc.__main__ import main
 from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph
 
@@ -88,19 +91,12 @@ def close(found: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-11 * np.abs(wanted).max())
 
 
-KINDS = {
-    "dense": blocks,
-    "sparse": lambda: with_sparse_features(blocks(features=40)),
-    "directed-weighted": directed_weighted,
-}
-
-
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("order", ["as it is", "renumbered"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", GRAPHS)
 def test_predictions_equal_a_forward_pass_by_hand(trained, folder, predict, kind, order):
     """In the user's numbering, whatever the order of rows in the file."""
-    graph = KINDS[kind]()
+    graph = GRAPHS[kind]()
     rows = np.random.default_rng(4).permutation(graph.nodes)
     runs = trained(renumbered(graph, rows) if order == "renumbered" else graph, 2, epochs=30)
     assert str(folder / "out.h5") in predict("out.h5")
@@ -118,6 +114,31 @@ def test_predictions_equal_a_forward_pass_by_hand(trained, folder, predict, kind
     assert summary["test_accuracy"] == pytest.approx(right, rel=1e-12)
     assert facts["graph_uuid"] == summary["graph"]["uuid"]
     assert {path.name for path in folder.iterdir()} == {"g.h5", "job.toml", "out.h5", "runs"}
+
+
+def losses(run: Path) -> list[float]:
+    with (run / "metrics.csv").open() as file:
+        return [float(line["loss"]) for line in csv.DictReader(file)]
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("method", ["degree", "rcm", "community"])
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_losses_and_predictions_do_not_depend_on_the_order_of_the_file(
+    comm, trained, folder, first, mgg, predict, kind, method
+):
+    runs = trained(GRAPHS[kind](), 2, epochs=20, select="last")
+    predict("imported.h5")
+    order = ["-n", str(comm.size), "--order", method]
+    first(lambda: main(["partition", str(folder / "g.h5"), *order]))
+    assert mgg("train", folder / "job.toml").codes == {0}
+    predict("moved.h5")
+    imported, moved = (losses(runs / name) for name in ("001", "002"))
+    assert len(set(imported)) == 20  # it learns, and dropout is on
+    np.testing.assert_allclose(moved, imported, rtol=1e-7)
+    imported, moved = (arrays_in(folder / name) for name in ("imported.h5", "moved.h5"))
+    for name, values in imported.items():
+        np.testing.assert_allclose(moved[name], values, rtol=1e-6, atol=1e-8)
 
 
 def test_layers_that_are_asked_for_have_their_numbers(trained, folder, predict):

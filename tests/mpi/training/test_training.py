@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import runs
 import torch
+from convolutions import gcn_matrix
 from jobs import blocks, dense_features, directed_weighted, renumbered, with_sparse_features
 from mpi4py import MPI
 
@@ -57,10 +58,7 @@ def tiny() -> Graph:
     )
 
 
-GRAPHS = {
-    "dense": blocks,
-    "sparse": lambda: with_sparse_features(blocks(features=40)),
-    "directed-weighted": directed_weighted,
+GRAPHS = runs.GRAPHS | {
     "directed-sparse": lambda: with_sparse_features(directed_weighted()),
     "lopsided": lopsided,
     "tiny": tiny,
@@ -188,11 +186,7 @@ def test_loss_and_gradients_equal_torchs_own(comm, stored, kind, layers):
 
 def torchs_own(graph: Graph, weights: list, epoch: int, chosen: config.Settings) -> tuple[float, list]:
     """Loss and gradients (before weight decay) of an epoch, by dense matrices and torch's autograd."""
-    source, destination = reference.edge_list(graph.indptr, graph.indices)
-    u, v, coefficient = reference.gcn_edges(source, destination, graph.nodes, graph.weight)
-    adjacency = np.zeros((graph.nodes, graph.nodes))
-    np.add.at(adjacency, (v, u), coefficient)
-    matrix = torch.from_numpy(adjacency)
+    matrix = gcn_matrix(graph.indptr, graph.indices, graph.weight)
     h = dense_features(graph)
     if chosen.train.normalize_features == "row":
         total = h.sum(axis=1, keepdims=True)
