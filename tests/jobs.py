@@ -108,7 +108,7 @@ def run(
 
 
 def python(
-    *arguments: str | Path, folder: Path | None = None, seconds: float = 120, **environment: str
+    *arguments: str | Path, folder: Path | None = None, seconds: float = 250, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own, with more in its environment."""
     return _run([sys.executable, *arguments], folder, seconds, environment)
