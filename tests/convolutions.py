@@ -161,6 +161,15 @@ def drawn_edges(rng: np.random.Generator, nodes: int, *, directed: bool) -> tupl
     return np.append(source[other], loops), np.append(destination[other], loops)
 
 
+def gcn_matrix(indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None = None) -> torch.Tensor:
+    """Return the normalised adjacency of a GCN as a float64 matrix."""
+    nodes = len(indptr) - 1
+    u, v, coefficient = reference.gcn_edges(*reference.edge_list(indptr, indices), nodes, weight)
+    matrix = np.zeros((nodes, nodes))
+    np.add.at(matrix, (v, u), coefficient)
+    return torch.from_numpy(matrix)
+
+
 @dataclass
 class Spread:
     """A graph over ranks: its rows, and handles that layers take. Collective."""
@@ -171,6 +180,7 @@ class Spread:
     directed: bool
     dtype: torch.dtype
     transfer: str = "direct"
+    weight: np.ndarray | None = None  # of all edges
     handles: dict[str, GraphHandle] = field(default_factory=dict)
 
     @property
@@ -186,8 +196,12 @@ class Spread:
     def part(self, x: SparseRows | None = None) -> Part:
         """This rank's part with these features, as a file would give it."""
         indptr, indices = self.case.part(self.comm.rank)
+        weight = None
+        if self.weight is not None:
+            weight = self.weight[self.case.edges(self.comm.rank)].astype(np.float32)
         ids = np.arange(self.mine.start, self.mine.stop)
-        nothing = dict.fromkeys(("weight", "y", "train", "val", "test"))
+        splits = dict.fromkeys(("y", "train", "val", "test"))
+        rows = GraphSlice(indptr=indptr, indices=indices, weight=weight, x=x, ids=ids, **splits)
         return Part(
             path=Path("none"),
             name="drawn",
@@ -200,7 +214,7 @@ class Spread:
             multilabel=False,
             bounds=self.case.bounds,
             bounds_source="file",
-            slice=GraphSlice(indptr=indptr, indices=indices, x=x, ids=ids, **nothing),
+            slice=rows,
         )
 
     def handle(self, kind: str) -> GraphHandle:

@@ -106,3 +106,10 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run `mgg` in a process of its own."""
     return programs.run(MGG, *arguments, cwd=folder, env=clean_environment(), timeout=seconds)
+
+
+def python(
+    *arguments: str | Path, folder: Path | None = None, seconds: float = 250, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, with more in its environment."""
+    return programs.python(*arguments, cwd=folder, env=clean_environment() | environment, timeout=seconds)

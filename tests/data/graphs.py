@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 
 from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges
+from mgg_hpc.errors import InputError
+
+
+@contextlib.contextmanager
+def refused(reason: str) -> Iterator[pytest.ExceptionInfo[InputError]]:
+    """Check that the block ends with an InputError of one line that matches ``reason``."""
+    with pytest.raises(InputError, match=reason) as caught:
+        yield caught
+    assert "\n" not in str(caught.value)
 
 
 def random_graph(
@@ -64,16 +76,8 @@ def sparse_rows(rng: np.random.Generator, nodes: int, features: int) -> SparseRo
 
 def edge_set(graph: Graph) -> set[tuple[int, int]]:
     """(source, destination) pairs, read off the CSR one by one."""
-    pairs = set()
-    for row in range(graph.nodes):
-        for at in range(graph.indptr[row], graph.indptr[row + 1]):
-            pairs.add((int(graph.indices[at]), row))
-    return pairs
-
-
-def large_graph(rng: np.random.Generator) -> Graph:
-    """Features of several digest blocks, whose ends lie within rows."""
-    return random_graph(rng, nodes=3001, edges=20000, features=999)
+    rows = [(row, graph.indptr[row], graph.indptr[row + 1]) for row in range(graph.nodes)]
+    return {(int(graph.indices[at]), row) for row, low, high in rows for at in range(low, high)}
 
 
 def flip_byte(path: Path, dataset: str, at: int) -> None:

@@ -8,14 +8,13 @@ import re
 
 import numpy as np
 import pytest
-import scipy.sparse
 
 from mgg_hpc.data.readers import edge_list
 from mgg_hpc.data.readers.edge_list import read_edge_list
 from mgg_hpc.data.readers.node_arrays import read_node_arrays
 from mgg_hpc.errors import InputError
 
-from .graphs import edge_set
+from .graphs import edge_set, refused
 
 
 @pytest.fixture(params=["one block", "small blocks", "line by line"])
@@ -80,21 +79,6 @@ def test_symmetric_and_simple_lists(rng, tmp_path, blocks):
     assert read_edge_list(path, nodes=77).nodes == 77
 
 
-@pytest.mark.slow
-@pytest.mark.data
-def test_a_real_edge_list(data_folder, tmp_path):
-    """The symmetrised tolokers graph: 519,000 lines, read from gzip."""
-    with np.load(data_folder / "tolokers" / "tolokers.npz") as arrays:
-        indptr, indices = arrays["indptr"], arrays["indices"]
-    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    upper = scipy.sparse.triu(scipy.sparse.csr_matrix((np.ones(len(rows)), (rows, indices))))
-    upper = upper.tocoo()
-    text = "# from to\n" + "".join(f"{u}\t{v}\n" for u, v in zip(upper.row, upper.col, strict=True))
-    (tmp_path / "e.tsv.gz").write_bytes(gzip.compress(text.encode(), 1))
-    graph = read_edge_list(tmp_path / "e.tsv.gz", symmetric=True)
-    assert np.array_equal(graph.indptr, indptr) and np.array_equal(graph.indices, indices)
-
-
 BAD_LINES = {
     "a word": ("3 x", "'x' is not a node id; expected a whole number"),
     "a decimal": ("3 4.0", "'4.0' is not a node id"),
@@ -124,13 +108,13 @@ def test_a_wrong_line_is_named_by_its_number(line, place, packed, tmp_path, bloc
     path = tmp_path / "e.txt"
     data = "\n".join(lines).encode("latin1" if line == "not text" else "utf-8")
     path.write_bytes(gzip.compress(data) if packed else data)
-    with pytest.raises(InputError, match=re.escape(f"e.txt:{place + 3}: {reason}")):
+    with refused(re.escape(f"e.txt:{place + 3}: {reason}")):
         read_edge_list(path)
 
 
 def test_a_first_line_of_one_column_is_wrong(tmp_path, blocks):
     (tmp_path / "e.txt").write_text("# header\n7\n8\n")
-    with pytest.raises(InputError, match=r"e\.txt:2: 1 columns; expected 2: source, destination"):
+    with refused(r"e\.txt:2: 1 columns; expected 2: source, destination"):
         read_edge_list(tmp_path / "e.txt")
 
 
@@ -139,7 +123,7 @@ def test_a_wrong_weight_is_named_by_its_line(bad, tmp_path, blocks):
     lines = ["0 1 0.5"] * 20
     lines[13] = f"0 1 {bad}"
     (tmp_path / "e.txt").write_text("\n".join(lines))
-    with pytest.raises(InputError, match=rf"e\.txt:14: .*{bad}"):
+    with refused(rf"e\.txt:14: .*{bad}"):
         read_edge_list(tmp_path / "e.txt")
 
 
@@ -163,22 +147,24 @@ def test_lines_and_blocks_agree_on_random_text(rng, tmp_path, monkeypatch):
         assert results[0] == results[1], path.read_text()
 
 
-def test_lists_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match=r"none\.txt cannot be read: No such file"):
-        read_edge_list(tmp_path / "none.txt")
-    (tmp_path / "empty.txt").write_text("# nothing\n\n")
-    with pytest.raises(InputError, match=r"empty\.txt holds no edges"):
-        read_edge_list(tmp_path / "empty.txt")
-    whole = gzip.compress(b"1 2\n" * 1000)
-    (tmp_path / "cut.txt.gz").write_bytes(whole[:-6])
-    with pytest.raises(InputError, match=r"cut\.txt\.gz is damaged gzip"):
-        read_edge_list(tmp_path / "cut.txt.gz")
-    (tmp_path / "gap.txt").write_text("0 1\n5 100000000\n")
-    with pytest.raises(InputError, match="has the node id 100000000 but only 2 edges"):
-        read_edge_list(tmp_path / "gap.txt")
-    (tmp_path / "few.txt").write_text("0 1\n5 7\n")
-    with pytest.raises(InputError, match=r"few\.txt:2: the node id 7 is too large; expected 0 \.\. 6"):
-        read_edge_list(tmp_path / "few.txt", nodes=7)
+WHOLE = gzip.compress(b"1 2\n" * 1000, mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "nodes", "reason"),
+    [
+        ("none.txt", None, None, "cannot be read: No such file"),
+        ("empty.txt", b"# nothing\n\n", None, "holds no edges"),
+        ("cut.txt.gz", WHOLE[:-6], None, "is damaged gzip"),
+        ("gap.txt", b"0 1\n5 100000000\n", None, "has the node id 100000000 but only 2 edges"),
+        ("few.txt", b"0 1\n5 7\n", 7, r":2: the node id 7 is too large; expected 0 \.\. 6"),
+    ],
+)
+def test_lists_that_cannot_be_read(tmp_path, name, content, nodes, reason):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with refused(rf"{name}:? ?{reason}"):
+        read_edge_list(tmp_path / name, nodes=nodes)
 
 
 # --- features and labels beside an edge list
@@ -193,9 +179,8 @@ def test_features_and_labels(rng, tmp_path):
         np.save(x, features)
         np.save(y, labels)
         nodes, fields = read_node_arrays(x, y)
-        assert nodes == 9 and fields["x"].dtype == (
-            np.float16 if features.dtype == np.float16 else np.float32
-        )
+        kept = np.float16 if features.dtype == np.float16 else np.float32
+        assert nodes == 9 and fields["x"].dtype == kept
         assert np.array_equal(fields["x"], features.astype(fields["x"].dtype))
         assert np.array_equal(fields["y"], labels)
         assert fields["classes"] == (4 if labels.ndim == 2 else max(int(labels.max()), 0) + 1)
@@ -209,14 +194,13 @@ def test_features_and_labels_that_do_not_fit(rng, tmp_path):
         (np.array([[{}]]), r"x\.npy is not a NumPy array \(\.npy\) of numbers"),
     ]:
         np.save(tmp_path / "x.npy", array)
-        with pytest.raises(InputError, match=reason):
+        with refused(reason):
             read_node_arrays(tmp_path / "x.npy", None)
     np.save(tmp_path / "x.npy", np.zeros((3, 1)))
     np.save(tmp_path / "y.npy", np.zeros(4, int))
-    with pytest.raises(InputError, match=r"y\.npy is int64 \[4\]; .*x\.npy has 3 rows"):
+    with refused(r"y\.npy is int64 \[4\]; .*x\.npy has 3 rows"):
         read_node_arrays(tmp_path / "x.npy", tmp_path / "y.npy")
-    with pytest.raises(InputError, match=r"none\.npy cannot be read"):
-        read_node_arrays(None, tmp_path / "none.npy")
     (tmp_path / "z.npy").write_bytes(b"")
-    with pytest.raises(InputError, match=r"z\.npy is not a NumPy array"):
-        read_node_arrays(None, tmp_path / "z.npy")
+    for name, reason in (("none", "cannot be read"), ("z", "is not a NumPy array")):
+        with refused(rf"{name}\.npy {reason}"):
+            read_node_arrays(None, tmp_path / f"{name}.npy")

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import h5py
 import numpy as np
 import pytest
+from jobs import python
 
 from mgg_hpc.data.store import open_graph, write
-from mgg_hpc.errors import InputError
 
 from .graphs import random_graph
+from .graphs import refused as one_line
 
 
 @pytest.fixture
-def path(rng, tmp_path):
-    write(tmp_path / "g.h5", random_graph(rng))
-    return tmp_path / "g.h5"
+def path(rng, path):
+    """A sound file."""
+    write(path, random_graph(rng))
+    return path
 
 
 def refused(path, reason: str) -> None:
-    with pytest.raises(InputError, match=reason) as caught:
+    with one_line(reason) as caught:
         open_graph(path)
     assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_paths_without_a_graph_file(tmp_path):
@@ -57,73 +56,57 @@ def replace(file: h5py.File, name: str, data, **options) -> None:
 
 
 N = 40  # nodes of the file that these change
+
+
+def put(name, data, **options):
+    return lambda file: replace(file, name, data, **options)
+
+
+def cut(name):
+    return lambda file: file.__delitem__(name)
+
+
+def group(name):
+    return lambda file: (file.pop(name, None), file.create_group(name))
+
+
+def attribute(name, value):
+    return lambda file: file.attrs.__setitem__(name, value)
+
+
 CHANGES = {
-    "a later version": (
-        lambda file: file.attrs.__setitem__("version", 2),
-        r"format version 2; this program reads version 1",
-    ),
+    "a later version": (attribute("version", 2), "format version 2; this program reads version 1: import it again"),
     "no version": (lambda file: file.attrs.__delitem__("version"), "attribute version is missing from /"),
-    "a version that is text": (lambda file: file.attrs.__setitem__("version", "1"), "is '1'; expected a int"),
-    "another format": (lambda file: file.attrs.__setitem__("format", "x"), "format is 'x', not 'mgg-graph'"),
-    "no indptr": (lambda file: file.__delitem__("graph/indptr"), "/graph/indptr is missing"),
-    "a group for a dataset": (
-        lambda file: (file.__delitem__("graph/indices"), file.create_group("graph/indices")),
-        "/graph/indices is missing",
-    ),
-    "no digests": (lambda file: file.__delitem__("digest/node/x"), "/digest/node/x is missing"),
-    "short digests": (
-        lambda file: replace(file, "digest/node/x", np.zeros(0, np.uint64)),
-        r"/digest/node/x is uint64 \[0\]; expected uint64 \[1\]",
-    ),
-    "indptr of 32 bits": (
-        lambda file: replace(file, "graph/indptr", np.zeros(N + 1, np.int32)),
-        r"/graph/indptr is int32 \[41\]; expected int64 \[41\]",
-    ),
-    "no nodes": (lambda file: replace(file, "graph/indptr", np.zeros(1, np.int64)), "one node at least"),
+    "a version that is text": (attribute("version", "1"), "is '1'; expected a int"),
+    "another format": (attribute("format", "x"), "format is 'x', not 'mgg-graph'"),
+    "no indptr": (cut("graph/indptr"), "/graph/indptr is missing"),
+    "a group for a dataset": (group("graph/indices"), "/graph/indices is missing"),
+    "no digests": (cut("digest/node/x"), "/digest/node/x is missing"),
+    "short digests": (put("digest/node/x", np.zeros(0, np.uint64)), r"is uint64 \[0\]; expected uint64 \[1\]"),
+    "narrow indptr": (put("graph/indptr", np.zeros(N + 1, np.int32)), r"is int32 \[41\]; expected int64 \[41\]"),
+    "no nodes": (put("graph/indptr", np.zeros(1, np.int64)), "one node at least"),
     "features for other nodes": (
-        lambda file: replace(file, "node/x", np.zeros((N + 1, 6), np.float32)),
+        put("node/x", np.zeros((N + 1, 6), np.float32)),
         r"/node/x is float32 \[41, 6\]; expected float32 \[40, 6\] or float16 \[40, 6\]",
     ),
-    "double features": (
-        lambda file: replace(file, "node/x", np.zeros((N, 3))),
-        r"/node/x is float64 \[40, 3\]; expected float32",
-    ),
+    "double features": (put("node/x", np.zeros((N, 3))), r"/node/x is float64 \[40, 3\]; expected float32"),
     "no feature columns": (
         lambda file: (replace(file, "node/x", np.zeros((N, 0), np.float32)),
                       replace(file, "digest/node/x", np.zeros(0, np.uint64))),
         r"/node/x is float32 \[40, 0\]; expected float32 \[40, 1\]",
     ),
-    "a scalar": (lambda file: replace(file, "node/y", np.int64(3)), "/node/y has no dimensions"),
-    "text for labels": (
-        lambda file: replace(file, "node/y", np.array([b"a"] * N)),
-        r"/node/y is bytes8 \[40\]; expected int64 \[40\]",
-    ),
-    "text of any length": (lambda file: replace(file, "node/y", ["a"] * N), "/node/y claims"),
-    "labels without classes": (
-        lambda file: file.attrs.__setitem__("classes", 0), "there is a /node/y, but the attribute classes is 0"
-    ),
-    "classes without labels": (
-        lambda file: file.__delitem__("node/y"), "attribute classes is 5, but there is no /node/y"
-    ),
-    "multi-label that is not": (
-        lambda file: file.attrs.__setitem__("multilabel", True), r"/node/y is int64 \[40\]; expected float32 \[40, 5\]"
-    ),
-    "masks of numbers": (
-        lambda file: replace(file, "node/val", np.zeros(N, np.uint8)), r"/node/val is uint8 \[40\]; expected bool"
-    ),
-    "two masks of three": (lambda file: file.__delitem__("node/test"), "/node/test is missing; the train, val"),
-    "compression": (
-        lambda file: replace(file, "node/x", np.zeros((N, 6), np.float32), compression="gzip"),
-        "/node/x is chunked or compressed",
-    ),
-    "a partition with a name": (
-        lambda file: file.create_group("partition/four"), "/partition/four is not named by a number"
-    ),
-    "a partition without bounds": (lambda file: file.create_group("partition/4"), "/partition/4/bounds is missing"),
-    "CSR features without a shape": (
-        lambda file: (file.__delitem__("node/x"), file.create_group("node/x")),
-        "the attribute shape of /node/x is None",
-    ),
+    "a scalar": (put("node/y", np.int64(3)), "/node/y has no dimensions"),
+    "text for labels": (put("node/y", np.array([b"a"] * N)), r"/node/y is bytes8 \[40\]; expected int64 \[40\]"),
+    "text of any length": (put("node/y", ["a"] * N), "/node/y claims"),
+    "labels without classes": (attribute("classes", 0), "there is a /node/y, but the attribute classes is 0"),
+    "classes without labels": (cut("node/y"), "attribute classes is 5, but there is no /node/y"),
+    "multi-label that is not": (attribute("multilabel", True), r"is int64 \[40\]; expected float32 \[40, 5\]"),
+    "masks of numbers": (put("node/val", np.zeros(N, np.uint8)), r"/node/val is uint8 \[40\]; expected bool"),
+    "two masks of three": (cut("node/test"), "/node/test is missing; the train, val"),
+    "compression": (put("node/x", np.zeros((N, 6), np.float32), compression="gzip"), "is chunked or compressed"),
+    "a partition with a name": (group("partition/four"), "/partition/four is not named by a number"),
+    "a partition without bounds": (group("partition/4"), "/partition/4/bounds is missing"),
+    "CSR features without a shape": (group("node/x"), "the attribute shape of /node/x is None"),
 }  # fmt: skip
 
 
@@ -144,34 +127,27 @@ def test_nothing_outside_of_the_file_is_read(path, tmp_path):
     (tmp_path / "raw").write_bytes(rows.tobytes())
     layout = h5py.VirtualLayout((N, 6), np.float32)
     layout[:] = h5py.VirtualSource(str(other), "x", (N, 6))
+    raw = [(str(tmp_path / "raw"), 0, rows.nbytes)]
     for name, make, reason in [
+        ("external link", lambda at: at.__setitem__("x", h5py.ExternalLink("other.h5", "/x")), "is a link"),
+        ("soft link", lambda at: at.__setitem__("x", h5py.SoftLink("/node/copy")), "is a link"),
         (
-            "external link",
-            lambda file: file.__setitem__("node/x", h5py.ExternalLink("other.h5", "/x")),
-            "is a link",
-        ),
-        ("soft link", lambda file: file.__setitem__("node/x", h5py.SoftLink("/node/copy")), "is a link"),
-        (
-            "external storage",
-            lambda file: file.create_dataset(
-                "node/x", (N, 6), np.float32, external=[(str(tmp_path / "raw"), 0, rows.nbytes)]
-            ),
+            "raw",
+            lambda at: at.create_dataset("x", rows.shape, rows.dtype, external=raw),
             "is stored in another file",
         ),
-        ("virtual", lambda file: file.create_virtual_dataset("node/x", layout), "is stored in another file"),
+        ("virtual", lambda at: at.create_virtual_dataset("x", layout), "is stored in another file"),
     ]:
         changed = tmp_path / f"{name}.h5"
         changed.write_bytes(path.read_bytes())
         with h5py.File(changed, "r+") as file:
             file.move("node/x", "node/copy")
-            make(file)
+            make(file["node"])
         refused(changed, f"/node/x {reason}")
-    changed = tmp_path / "folder link.h5"
-    changed.write_bytes(path.read_bytes())
-    with h5py.File(changed, "r+") as file:
+    with h5py.File(path, "r+") as file:
         file.move("node", "elsewhere")
         file["node"] = h5py.SoftLink("/elsewhere")
-    refused(changed, "/node is a link")
+    refused(path, "/node is a link")
 
 
 def test_sizes_are_not_believed(path):
@@ -206,12 +182,6 @@ def test_damaged_structure_never_gives_another_error(path, rng):
                 refused += 1
         print(refused)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = python("-c", textwrap.dedent(script), seconds=60)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 900

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import pickle
@@ -13,22 +14,19 @@ import scipy.sparse
 
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.readers import planetoid
-from mgg_hpc.data.readers.npz import read_npz
 from mgg_hpc.data.readers.pickles import KNOWN, read_pickle
 from mgg_hpc.data.readers.planetoid import download_planetoid, read_planetoid
 from mgg_hpc.errors import InputError
 
 from . import python2_pickle
-from .graphs import edge_set
+from .graphs import edge_set, refused
 
 
 def one_hot(y: np.ndarray, classes: int) -> np.ndarray:
     return np.eye(classes, dtype=np.int32)[y]
 
 
-def write_files(
-    folder, name: str, x, y, classes: int, neighbours, *, known: int, trained: int, test, dumps
-) -> None:
+def write_files(folder, name, x, y, classes, neighbours, *, known, trained, test, dumps) -> None:
     """ind.<name>.* of a graph whose rows ``x`` (CSR) and labels ``y`` are in node order."""
     parts = {
         "allx": x[:known],
@@ -52,27 +50,20 @@ def small(request, rng, tmp_path):
     """1,200 nodes, 6 of them in the test range but in no file; duplicate and one-way entries, self loops."""
     nodes, known, trained, classes = 1200, 1000, 30, 4
     test = rng.permutation(np.delete(np.arange(known, nodes), [3, 50, 51, 99, 100, 150])).tolist()
-    x = scipy.sparse.csr_matrix(
-        np.where(rng.random((nodes, 9)) < 0.2, rng.random((nodes, 9)), 0).astype(np.float32)
-    )
+    x = np.where(rng.random((nodes, 9)) < 0.2, rng.random((nodes, 9)), 0).astype(np.float32)
     y = rng.integers(classes, size=nodes)
     neighbours = {node: rng.integers(nodes, size=rng.integers(6)).tolist() for node in range(nodes)}
     neighbours[7] = [7, 8, 8]  # a self loop and a duplicate
     options = {"known": known, "trained": trained, "test": test, "dumps": PICKLERS[request.param]}
-    write_files(tmp_path, "small", x, y, classes, neighbours, **options)
-    return tmp_path, x.toarray(), y, neighbours, test
+    write_files(tmp_path, "small", scipy.sparse.csr_matrix(x), y, classes, neighbours, **options)
+    return tmp_path, x, y, neighbours, test
 
 
 def test_nodes_are_where_their_numbers_say(small):
     folder, x, y, neighbours, test = small
     graph = read_planetoid(folder, "small")
-    assert (graph.name, graph.nodes, graph.features, graph.classes, graph.directed) == (
-        "small",
-        1200,
-        9,
-        4,
-        False,
-    )
+    facts = graph.name, graph.nodes, graph.features, graph.classes, graph.directed
+    assert facts == ("small", 1200, 9, 4, False)
     missing = sorted(set(range(1000, 1200)) - set(test))
     assert len(missing) == 6
     expected_x, expected_y = x.copy(), y.copy()
@@ -87,29 +78,6 @@ def test_nodes_are_where_their_numbers_say(small):
     assert graph.edges == len(edge_set(graph))
 
 
-@pytest.mark.data
-@pytest.mark.parametrize("name", ["cora", "citeseer"])
-def test_a_real_graph_comes_back(name, data_folder, tmp_path, rng):
-    """The archive's graph, taken apart into Planetoid's files and read from them again."""
-    expected = read_npz(data_folder / name / f"{name}.npz")
-    sparse = scipy.sparse.csr_matrix(
-        (expected.x.data, expected.x.indices, expected.x.indptr), expected.x.shape
-    )
-    test = rng.permutation(np.flatnonzero(expected.test)).tolist()
-    neighbours = {
-        row: expected.indices[expected.indptr[row] : expected.indptr[row + 1]].tolist()
-        for row in range(expected.nodes)
-    }
-    options = {
-        "known": min(test),
-        "trained": int(expected.train.sum()),
-        "test": test,
-        "dumps": python2_pickle.dumps,
-    }
-    write_files(tmp_path, name, sparse, expected.y, expected.classes, neighbours, **options)
-    assert_same(read_planetoid(tmp_path, name), expected)
-
-
 def assert_same(found: Graph, expected: Graph) -> None:
     for field in ("indptr", "indices", "y", "train", "val", "test"):
         assert np.array_equal(getattr(found, field), getattr(expected, field)), field
@@ -118,10 +86,9 @@ def assert_same(found: Graph, expected: Graph) -> None:
     assert (found.classes, found.directed) == (expected.classes, expected.directed)
 
 
-@pytest.fixture
-def server(tmp_path):
-    """Serves a folder on the loopback; answers with the address."""
-    handler = functools.partial(QuietHandler, directory=str(tmp_path))
+@contextlib.contextmanager
+def serving(handler):
+    """Answer requests on the loopback; yields the address."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{running.server_port}"
@@ -133,26 +100,34 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+@pytest.fixture
+def server(tmp_path):
+    """The address that serves the folder."""
+    with serving(functools.partial(QuietHandler, directory=str(tmp_path))) as address:
+        yield address
+
+
 @pytest.mark.slow
 def test_a_graph_is_downloaded(small, server):
     folder = small[0]
     assert_same(download_planetoid("small", base=f"{server}/"), read_planetoid(folder, "small"))
     (folder / "ind.small.ty").unlink()
-    with pytest.raises(InputError, match=rf"{server}/ind.small.ty is not there: 404"):
+    with refused(rf"{server}/ind.small.ty is not there: 404"):
         download_planetoid("small", base=server)
 
 
 @pytest.mark.slow
 def test_downloads_that_fail(server, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/ind\.cora\.x cannot be reached .*refused"):
-        download_planetoid("cora", base="http://127.0.0.1:9")
-    with pytest.raises(InputError, match=r"no address/ind\.cora\.x is not an address"):
-        download_planetoid("cora", base="no address")
-    with pytest.raises(InputError, match=r"'\.\./secret' is not the name"):
-        download_planetoid("../secret", base=server)
+    for name, base, reason in [
+        ("cora", "http://127.0.0.1:9", r"http://127\.0\.0\.1:9/ind\.cora\.x cannot be reached .*refused"),
+        ("cora", "no address", r"no address/ind\.cora\.x is not an address"),
+        ("../secret", server, r"'\.\./secret' is not the name"),
+    ]:
+        with refused(reason):
+            download_planetoid(name, base=base)
     monkeypatch.setattr(planetoid, "LARGEST", 1 << 20)
     (tmp_path / "ind.cora.x").write_bytes(bytes(3 << 20))
-    with pytest.raises(InputError, match="is larger than 1 MiB"):
+    with refused("is larger than 1 MiB"):
         download_planetoid("cora", base=server)
 
 
@@ -165,13 +140,8 @@ def test_a_download_that_breaks_off(tmp_path):
             self.end_headers()
             self.wfile.write(b"x" * 10)
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Short) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        with pytest.raises(
-            InputError, match=r"ind\.cora\.x (broke off after 10 of 1000 bytes|cannot be reached)"
-        ):
-            download_planetoid("cora", base=f"http://127.0.0.1:{running.server_port}")
-        running.shutdown()
+    with serving(Short) as address, refused(r"x (broke off after 10 of 1000 bytes|cannot be reached)"):
+        download_planetoid("cora", base=address)
 
 
 class Caller:
@@ -195,9 +165,7 @@ def test_a_pickle_cannot_call_anything(tmp_path):
             (Caller(scipy.sparse.coo_matrix, (1, 1)), "coo_matrix"),
         ]:
             path.write_bytes(pickle.dumps([call], protocol=protocol))
-            with pytest.raises(
-                InputError, match=rf"p is not a pickle of arrays: it asks for [\w.]+\.{name}$"
-            ):
+            with refused(rf"p is not a pickle of arrays: it asks for [\w.]+\.{name}$"):
                 read_pickle(path)
     assert not mark.exists()
 
@@ -212,7 +180,7 @@ OBJECTS = [
 @pytest.mark.parametrize("value", OBJECTS, ids=["objects", "records", "text"])
 def test_arrays_are_of_numbers(value, tmp_path):
     (tmp_path / "p").write_bytes(pickle.dumps(value, protocol=2))
-    with pytest.raises(InputError, match="an array of type"):
+    with refused("an array of type"):
         read_pickle(tmp_path / "p")
 
 
@@ -243,9 +211,9 @@ def test_damaged_pickles_give_one_kind_of_error(small, rng):
 
 def test_files_that_do_not_fit_together(small):
     folder = small[0]
-    with pytest.raises(InputError, match=r"ind\.other\.x is missing; Planetoid's graphs are 8 files"):
+    with refused(r"ind\.other\.x is missing; Planetoid's graphs are 8 files"):
         read_planetoid(folder, "other")
-    with pytest.raises(InputError, match="none is not a folder"):
+    with refused("none is not a folder"):
         read_planetoid(folder / "none", "small")
     index = folder / "ind.small.test.index"
     lines = index.read_text().splitlines()
@@ -257,22 +225,21 @@ def test_files_that_do_not_fit_together(small):
         ([*lines[:-1], lines[0]], r"test\.index lists 193 nodes"),
     ]:
         index.write_text("\n".join(changed))
-        with pytest.raises(InputError, match=reason):
+        with refused(reason):
             read_planetoid(folder, "small")
     index.write_text("\n".join(lines))
     (folder / "ind.small.ally").write_bytes(python2_pickle.dumps(one_hot(np.zeros(999, int), 4)))
-    with pytest.raises(InputError, match="disagree about the number of nodes"):
+    with refused("disagree about the number of nodes"):
         read_planetoid(folder, "small")
 
 
 def test_neighbours_are_nodes(small):
     graph = small[0] / "ind.small.graph"
-    graph.write_bytes(python2_pickle.dumps({0: [1200]}))
-    with pytest.raises(InputError, match=r"ind\.small\.graph names a node outside 0 \.\. 1199"):
-        read_planetoid(small[0], "small")
-    graph.write_bytes(python2_pickle.dumps({0: ["a"]}))
-    with pytest.raises(InputError, match="a neighbour that is no node number"):
-        read_planetoid(small[0], "small")
-    graph.write_bytes(python2_pickle.dumps([0, 1]))
-    with pytest.raises(InputError, match="does not hold a dictionary"):
-        read_planetoid(small[0], "small")
+    for content, reason in [
+        ({0: [1200]}, r"ind\.small\.graph names a node outside 0 \.\. 1199"),
+        ({0: ["a"]}, "a neighbour that is no node number"),
+        ([0, 1], "does not hold a dictionary"),
+    ]:
+        graph.write_bytes(python2_pickle.dumps(content))
+        with refused(reason):
+            read_planetoid(small[0], "small")

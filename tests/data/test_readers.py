@@ -14,7 +14,7 @@ from mgg_hpc.data.readers.digits import nearest, read_digits
 from mgg_hpc.data.readers.npz import read_npz
 from mgg_hpc.errors import InputError
 
-from .graphs import edge_set, random_graph
+from .graphs import edge_set, random_graph, refused
 
 
 def test_digits_are_joined_to_their_nearest():
@@ -44,12 +44,6 @@ def test_each_edge_of_the_digits_is_one_of_the_nearest():
     rows = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
     distance = np.sqrt(((pixels[rows] - pixels[graph.indices]) ** 2).sum(axis=1))
     assert (distance <= np.maximum(limit[rows], limit[graph.indices]) + 1e-9).all()
-
-
-def test_a_split_follows_its_seed():
-    first, again, other = read_digits(seed=1), read_digits(seed=1), read_digits(seed=2)
-    assert np.array_equal(first.train, again.train)
-    assert not np.array_equal(first.train, other.train)
 
 
 def test_ties_go_to_the_lower_id():
@@ -98,13 +92,8 @@ def test_other_types_are_converted(rng, tmp_path):
 @pytest.mark.data
 def test_real_archives(data_folder):
     cora = read_npz(data_folder / "cora" / "cora.npz")
-    assert (cora.nodes, cora.edges, cora.features, cora.classes, cora.directed) == (
-        2708,
-        10556,
-        1433,
-        7,
-        False,
-    )
+    assert (cora.nodes, cora.edges, cora.features) == (2708, 10556, 1433)
+    assert (cora.classes, cora.directed) == (7, False)
     assert [mask.sum() for mask in (cora.train, cora.val, cora.test)] == [140, 500, 1000]
     assert len(cora.x.data) == 49216
     blog = read_npz(data_folder / "blogcatalog_asu" / "blogcatalog_asu.npz")
@@ -119,7 +108,7 @@ def test_a_real_archive_with_several_splits(data_folder):
             found = read_npz(path, split=split)
             for name in ("train", "val", "test"):
                 assert np.array_equal(getattr(found, name), arrays[f"{name}_masks"][split])
-    with pytest.raises(InputError, match=r"has splits 0 \.\. 9; there is no split 10"):
+    with refused(r"has splits 0 \.\. 9; there is no split 10"):
         read_npz(path, split=10)
 
 
@@ -135,10 +124,10 @@ def test_splits_are_columns_or_rows(name, by_node, rng, tmp_path):
         found = read_npz(path, split=split)
         for part, mask in masks.items():
             assert np.array_equal(getattr(found, part), mask[split])
-    with pytest.raises(InputError, match=r"has splits 0 \.\. 3; there is no split 4"):
+    with refused(r"has splits 0 \.\. 3; there is no split 4"):
         read_npz(path, split=4)
     if name == "train_mask":
-        with pytest.raises(InputError, match="train_mask holds several splits; choose one, as by --split 0"):
+        with refused("train_mask holds several splits; choose one, as by --split 0"):
             read_npz(path)
 
 
@@ -159,10 +148,7 @@ BAD_ARRAYS = {
     "other rows": ({"x": np.zeros((39, 2))}, r"x is float64 \[39, 2\]; expected number \[40, any\]"),
     "objects": ({"x": np.array([{}] * 40)}, r"x is object \[40\]; expected number"),
     "float labels": ({"y": np.zeros(40)}, r"y is float64 \[40\]; expected integers \[nodes\]"),
-    "overlapping masks": (
-        {"val_mask": np.ones(40, bool), "train_mask": np.ones(40, bool)},
-        "row 0 is in /node/train and /node/val",
-    ),
+    "overlap": (dict.fromkeys(["train_mask", "val_mask"], np.ones(40, bool)), "row 0 is in /node/train and"),
     "NaN": ({"x": np.full((40, 2), np.nan)}, "/node/x has nan at row 0, column 0"),
 }
 
@@ -171,66 +157,63 @@ BAD_ARRAYS = {
 def test_an_archive_that_is_wrong(change, rng, tmp_path):
     changed, reason = BAD_ARRAYS[change]
     save(tmp_path / "g.npz", random_graph(rng), **changed)
-    with pytest.raises(InputError, match=rf"g\.npz:? .*{reason}"):
+    with refused(rf"g\.npz:? .*{reason}"):
         read_npz(tmp_path / "g.npz")
 
 
-def test_files_that_are_no_archives(rng, tmp_path):
-    with pytest.raises(InputError, match=r"none\.npz cannot be read: No such file"):
-        read_npz(tmp_path / "none.npz")
-    (tmp_path / "text.npz").write_text("text")
-    with pytest.raises(InputError, match=r"text\.npz is not a NumPy archive"):
-        read_npz(tmp_path / "text.npz")
+@pytest.fixture
+def archive(rng, tmp_path):
+    """An archive that is sound."""
     save(tmp_path / "g.npz", random_graph(rng))
-    whole = (tmp_path / "g.npz").read_bytes()
-    for length in rng.integers(len(whole), size=20):
-        (tmp_path / "cut.npz").write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"cut\.npz is not a NumPy archive"):
-            read_npz(tmp_path / "cut.npz")
+    return tmp_path / "g.npz"
 
 
-def test_a_damaged_archive_never_gives_another_error(rng, tmp_path):
-    save(tmp_path / "g.npz", random_graph(rng))
-    whole = (tmp_path / "g.npz").read_bytes()
-    refused = 0
+def test_files_that_are_no_archives(rng, archive):
+    whole = archive.read_bytes()
+    with refused(r"none\.npz cannot be read: No such file"):
+        read_npz(archive.with_name("none.npz"))
+    for content in (b"text", *(whole[:length] for length in rng.integers(len(whole), size=20))):
+        archive.write_bytes(content)
+        with refused(r"g\.npz is not a NumPy archive"):
+            read_npz(archive)
+
+
+def test_a_damaged_archive_never_gives_another_error(rng, archive):
+    whole, errors = archive.read_bytes(), []
     for _ in range(200):
         data = bytearray(whole)
         for at in rng.integers(len(data), size=4):
             data[at] = rng.integers(256)
-        (tmp_path / "cut.npz").write_bytes(data)
+        archive.write_bytes(data)
         try:
-            read_npz(tmp_path / "cut.npz")
+            read_npz(archive)
         except InputError as error:
-            assert "\n" not in str(error)
-            refused += 1
-    assert refused > 50
+            errors.append(str(error))
+    assert len(errors) > 50 and not any("\n" in error for error in errors)
 
 
-def test_an_archive_that_claims_encryption(rng, tmp_path):
-    save(tmp_path / "g.npz", random_graph(rng))
-    data = bytearray((tmp_path / "g.npz").read_bytes())
-    data[data.find(b"PK\x01\x02") + 8] |= 1  # the flag in the first entry of the directory
-    (tmp_path / "g.npz").write_bytes(data)
-    with pytest.raises(InputError, match=r"g\.npz is not a NumPy archive .*encrypted"):
-        read_npz(tmp_path / "g.npz")
-
-
-def test_an_archive_with_a_name_that_is_not_utf8(rng, tmp_path):
-    save(tmp_path / "g.npz", random_graph(rng))
-    data = bytearray((tmp_path / "g.npz").read_bytes())
-    entry = data.find(b"PK\x03\x04")  # an entry's own header: flags at 6, its name at 30
-    data[entry + 7] |= 8
-    data[entry + 31] = 0xA8
-    (tmp_path / "g.npz").write_bytes(data)
-    with pytest.raises(InputError, match=r"g\.npz is not a NumPy archive .*utf-8"):
-        read_npz(tmp_path / "g.npz")
+@pytest.mark.parametrize(
+    ("header", "changes", "reason"),
+    [
+        (b"PK\x01\x02", {8: 1}, "encrypted"),  # the flag in the first entry of the directory
+        (b"PK\x03\x04", {7: 8, 31: 0xA8}, "utf-8"),  # an entry's own header: flags at 6, its name at 30
+    ],
+)
+def test_an_archive_that_claims_what_it_is_not(header, changes, reason, archive):
+    """Encryption, and a name in UTF-8."""
+    data = bytearray(archive.read_bytes())
+    entry = data.find(header)
+    for at, value in changes.items():
+        data[entry + at] = value if at == 31 else data[entry + at] | value
+    archive.write_bytes(data)
+    with refused(rf"g\.npz is not a NumPy archive .*{reason}"):
+        read_npz(archive)
 
 
 def test_a_size_that_is_not_there_is_not_allocated(tmp_path):
-    header = (
-        b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<i8', 'fortran_order': False, 'shape': (1099511627776,)}"
-    )
+    said = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1099511627776,)}"
+    header = b"\x93NUMPY\x01\x00\x76\x00" + said
     with zipfile.ZipFile(tmp_path / "g.npz", "w") as archive:
         archive.writestr("indptr.npy", header.ljust(127) + b"\n" + bytes(64))
-    with pytest.raises(InputError, match=r"indptr claims int64 \[1099511627776\], which it does not hold"):
+    with refused(r"indptr claims int64 \[1099511627776\], which it does not hold"):
         read_npz(tmp_path / "g.npz")

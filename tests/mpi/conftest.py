@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from exchanged import GEOMETRY
 from ranks import (  # noqa: F401
     comm,
     pytest_runtest_logreport,
@@ -17,6 +18,10 @@ from ranks import (  # noqa: F401
 )
 
 from mgg_hpc.__main__ import main
+from mgg_hpc.data import store
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.runtime.backends.base import Options
+from mgg_hpc.runtime.backends.host.shm import SharedBackend
 
 
 @dataclasses.dataclass
@@ -27,19 +32,55 @@ class Outcome:
     out: list[str]
     err: list[str]
 
+    def refused(self) -> str:
+        """Check that all ranks ended with 2 and the first alone wrote one line; returns the line without its prefix."""
+        assert self.codes == {2}
+        assert self.err[1:] == [""] * (len(self.err) - 1)
+        assert self.err[0].startswith("mgg: error: ") and self.err[0].count("\n") == 1
+        return self.err[0].removeprefix("mgg: error: ").strip()
+
+
+def new_folder(comm, tmp_path_factory) -> Path:
+    """Make a folder that all ranks see."""
+    return Path(comm.bcast(str(tmp_path_factory.mktemp("job")) if comm.rank == 0 else None))
+
 
 @pytest.fixture
 def folder(comm, tmp_path_factory) -> Path:
     """A new folder that all ranks see; the ranks leave it together."""
-    yield Path(comm.bcast(str(tmp_path_factory.mktemp("job")) if comm.rank == 0 else None))
+    yield new_folder(comm, tmp_path_factory)
     comm.Barrier()
+
+
+@pytest.fixture(scope="module")
+def stored(comm, tmp_path_factory) -> Callable[[str, Graph], Path]:
+    """Write a graph under a name, once for all ranks and tests of a module; returns its path."""
+    folder = new_folder(comm, tmp_path_factory)
+
+    def stored(name: str, graph: Graph) -> Path:
+        path = folder / f"{name}.h5"
+        if comm.rank == 0 and not path.exists():
+            store.write(path, graph)
+        comm.Barrier()
+        return path
+
+    return stored
+
+
+@pytest.fixture
+def backend(comm):
+    """The ranks' backend over shared memory."""
+    made = SharedBackend(comm, Options(GEOMETRY, threads=1))
+    yield made
+    made.close()
 
 
 @pytest.fixture
 def first(comm):
-    """Do something on rank 0 only, before any rank goes on."""
+    """Do something on rank 0 only, after all ranks have come and before any goes on."""
 
     def first(action: Callable[[], object]) -> None:
+        comm.Barrier()
         if comm.rank == 0:
             action()
         comm.Barrier()
@@ -53,6 +94,7 @@ def mgg(comm, capsys):
 
     def mgg(*arguments: object) -> Outcome:
         capsys.readouterr()
+        comm.Barrier()
         code = main([str(argument) for argument in arguments])
         comm.Barrier()
         out, err = capsys.readouterr()

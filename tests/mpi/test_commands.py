@@ -57,12 +57,8 @@ def test_a_run_writes_its_folder(comm, folder, first, mgg):
     facts = {"name": "sbm", "nodes": graph.nodes, "edges": graph.edges, "features": 12, "classes": 4}
     assert summary["graph"].items() >= facts.items()
     assert set(summary["plan"]) == {"ps", "dist", "wpb"}
-    assert (summary["model"], summary["ranks"], summary["epochs"], summary["seed"]) == (
-        "gcn",
-        comm.size,
-        5,
-        7,
-    )
+    assert (summary["model"], summary["ranks"]) == ("gcn", comm.size)
+    assert (summary["epochs"], summary["seed"]) == (5, 7)
     assert summary["backend"] == ("serial" if comm.size == 1 else "shm")
     for name in ("epoch_ms", "eval_ms", "aggregate_ms"):
         times = summary[name]
@@ -119,40 +115,28 @@ def test_bytes_and_heap_are_what_the_partition_says(comm, folder, first, mgg, tr
         assert heap == 0
 
 
-def test_the_best_validation_epoch_is_kept(folder, first, mgg):
-    first(lambda: write_job(folder, blocks(300), train={"epochs": 40, "learning_rate": 0.5}))
+@pytest.mark.parametrize("select", ["best", "last"])
+def test_the_chosen_epoch_is_kept(folder, first, mgg, select):
+    """The best of all, or the last whatever the patience."""
+    more = {"patience": 1} if select == "last" else {}
+    train = {"epochs": 40, "learning_rate": 0.5, "select": select} | more
+    first(lambda: write_job(folder, blocks(300), train=train))
     mgg("train", folder / "job.toml")
     summary, lines = trained(folder / "runs" / "001")
     best = max(lines, key=lambda line: (float(line["val_accuracy"]), -float(line["val_loss"])))
-    assert summary["best_epoch"] == int(best["epoch"]) < 40
+    assert best is not lines[-1]
+    kept = best if select == "best" else lines[-1]
+    assert (summary["best_epoch"], summary["epochs"], len(lines)) == (int(kept["epoch"]), 40, 40)
     for split in ("val", "test"):
-        assert summary[f"{split}_accuracy"] == pytest.approx(float(best[f"{split}_accuracy"]), rel=1e-8)
-
-
-LAST = {"select": "last", "patience": 1}
-
-
-def test_select_last_keeps_the_last_epoch_and_knows_no_patience(folder, first, mgg):
-    first(lambda: write_job(folder, blocks(300), train={"epochs": 40, "learning_rate": 0.5} | LAST))
-    mgg("train", folder / "job.toml")
-    summary, lines = trained(folder / "runs" / "001")
-    assert (summary["best_epoch"], summary["epochs"], len(lines)) == (40, 40, 40)
-    assert summary["test_accuracy"] == pytest.approx(float(lines[-1]["test_accuracy"]), rel=1e-8)
+        assert summary[f"{split}_accuracy"] == pytest.approx(float(kept[f"{split}_accuracy"]), rel=1e-8)
 
 
 def test_patience_stops_a_run_that_learns_nothing(folder, first, mgg):
     # Steps too small to change a float32 weight: epoch 1 stays the best.
-    first(lambda: write_job(folder, blocks(), train={"epochs": 50, "patience": 3, "learning_rate": 1e-30}))
-    mgg("train", folder / "job.toml")
+    first(lambda: write_job(folder, blocks(), train={"epochs": 50, "learning_rate": 1e-30}))
+    assert mgg("train", folder / "job.toml", "--set", "train.patience=3").codes == {0}
     summary, lines = trained(folder / "runs" / "001")
     assert (summary["epochs"], len(lines), summary["best_epoch"]) == (4, 4, 1)
-
-
-def test_overrides_reach_the_run(folder, first, mgg):
-    first(lambda: write_job(folder, blocks()))
-    assert mgg("train", folder / "job.toml", "--set", "train.epochs=2", "--set", "train.seed=5").codes == {0}
-    summary, _ = trained(folder / "runs" / "001")
-    assert (summary["epochs"], summary["seed"]) == (2, 5)
 
 
 def test_dry_run_prints_the_plan_of_each_rank_and_writes_nothing(comm, folder, first, mgg):
@@ -215,8 +199,6 @@ def job(stored: bool = True, **sections: dict) -> Callable[[Path], None]:
 NO_SPLIT = {"train": None, "val": None, "test": None}
 REFUSED = {
     "unknown key": (job(train={"epoch": 3}), "job.toml: unknown key train.epoch; did you mean train.epochs?"),
-    "wrong type": (job(train={"epochs": "3"}), "job.toml: train.epochs is '3'; it must be a whole number"),
-    "nan": (job(train={"weight_decay": float("nan")}), "job.toml: train.weight_decay is nan; it must be"),
     "no graph": (job(stored=False), "g.h5"),
     "truncated graph": (truncated, "g.h5"),
     "graph is text": (job(graph={"file": "job.toml"}), "job.toml"),
@@ -224,14 +206,8 @@ REFUSED = {
     "no labels": (changed(y=None, classes=0, **NO_SPLIT), "g.h5: has no labels (/node/y)"),
     "no split": (changed(**NO_SPLIT), "g.h5: has no training rows (/node/train)"),
     "no training rows": (changed(train=np.zeros(150, bool)), "g.h5: has no training rows (/node/train)"),
-    "accuracy of several labels": (
-        several_labels,
-        'g.h5: has several labels a node, and train.metric = "accuracy"; take "f1"',
-    ),
-    "roc auc of four classes": (
-        job(train={"metric": "roc_auc"}),
-        'g.h5: has 4 classes; train.metric = "roc_auc" is for two classes, take "auto"',
-    ),
+    "accuracy of several labels": (several_labels, "g.h5: has several labels a node, and train.metric"),
+    "roc auc of four classes": (job(train={"metric": "roc_auc"}), "g.h5: has 4 classes; train.metric"),
     "more classes in the labels": (fewer_classes, "g.h5: /node/y has label 3 in row "),
     "one-way edges": (one_way, "g.h5: says directed=false, but some edge has no equal one"),
     "run folder below a file": (job(run={"folder": __file__ + "/runs"}), "run.folder: "),
@@ -239,34 +215,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_gets_one_line_and_nothing_is_written(comm, folder, first, mgg, case):
+def test_bad_input_gets_one_line_and_nothing_is_written(folder, first, mgg, case):
     make, message = REFUSED[case]
     first(lambda: make(folder))
     before = files(folder)
-    outcome = mgg("train", folder / "job.toml")
-    assert outcome.codes == {2}
-    assert outcome.err[1:] == [""] * (comm.size - 1)
-    assert outcome.err[0].count("\n") == 1
-    assert outcome.err[0].startswith("mgg: error: ")
-    assert message in outcome.err[0]
-    assert "No such file or directory (" not in outcome.err[0]
+    line = mgg("train", folder / "job.toml").refused()
+    assert message in line
+    assert "No such file or directory (" not in line
     assert files(folder) == before
     assert not (folder / "runs").exists()
-
-
-def test_a_missing_job_file_is_named(folder, mgg):
-    outcome = mgg("train", folder / "absent.toml")
-    assert outcome.codes == {2}
-    assert "".join(outcome.err) == (
-        f"mgg: error: {folder / 'absent.toml'}: no such job file; inputs/ holds examples\n"
-    )
-
-
-def test_a_loss_that_is_no_number_says_what_to_change(folder, first, mgg):
-    graph = blocks()
-    first(lambda: write_job(folder, dataclasses.replace(graph, x=graph.x * np.float32(3e37))))
-    outcome = mgg("train", folder / "job.toml")
-    assert outcome.codes == {2}
-    text = "".join(outcome.err)
-    assert text.count("\n") == 1
-    assert "lower train.learning_rate (it is 0.01) or scale the features (train.normalize_features)" in text

@@ -74,6 +74,10 @@ def test_nothing_is_read_where_there_are_no_rows(rng):
     read(Rows(np.zeros((3, 2), np.float32)), 3, torch.empty(0, 2).split([]), "cpu", pytest.fail)
 
 
+def writes(streams, what):
+    return [each for each in streams.accesses if each.what == what and each.writes]
+
+
 def divide(block):
     block.div_(block.sum(1, keepdim=True))
 
@@ -85,9 +89,7 @@ def test_a_gpu_copies_a_block_while_the_next_is_read(rng, small, monkeypatch, ki
 
     def wrote(number, array):
         streams.host_writes(f"read {number}", array)
-        copies = [
-            each for each in streams.accesses if each.who != "host" and each.what == "copy_" and each.writes
-        ]
+        copies = [each for each in writes(streams, "copy_") if each.who != "host"]
         known = [streams.before(each, streams.accesses[-1]) for each in copies]
         before.append((number, sum(known), len(known)))
 
@@ -115,7 +117,7 @@ def test_a_gpu_computes_with_a_block_while_the_next_is_copied(rng, small, monkey
             block.mul_(2)  # in place, as dropout is
             found.append(block + 1)
     assert torch.equal(torch.cat(found), 2 * x + 1) and len(host) > 4
-    copies = [each for each in streams.accesses if each.what == "copy_" and each.writes]
+    copies = writes(streams, "copy_")
     sums = [each for each in streams.accesses if each.what == "add" and not each.writes]
     assert len(copies) == len(sums) == len(host)
     for number, copy in enumerate(copies):
@@ -131,7 +133,7 @@ def test_what_follows_waits_for_copies_that_nobody_took(rng, small, monkeypatch)
         next(blocks_there)
         blocks_there.close()
         streams.tensor(torch.ones(3))
-    copies = [each for each in streams.accesses if each.what == "copy_" and each.writes]
+    copies = writes(streams, "copy_")
     assert len(copies) == 3 and all(streams.before(each, copies[2]) for each in copies)
 
 

@@ -86,10 +86,8 @@ def test_dropout_draws_the_same_forward_and_backward(rng, backend, rows, dtype, 
         stored = torch.from_numpy(wanted).to(dtype).double()  # half rows are rounded as they are dropped
         products(rng, features.dropped(ids, draw), stored, out)
         products(rng, features, x.double(), out)  # itself is as it was
-        for of, rounding, right in (
-            (features.dropped(ids, draw), EPS[dtype], stored),
-            (features, 0, x.double()),
-        ):
+        dropped = features.dropped(ids, draw)
+        for of, rounding, right in ((dropped, EPS[dtype], stored), (features, 0, x.double())):
             near(of.written(torch.empty_like(x)), right, right.abs(), rounding)
 
 
@@ -121,8 +119,8 @@ def test_a_gpu_gets_the_rows_block_by_block(rng, monkeypatch, rows, dtype):
             out = torch.empty(rows, 4, dtype=dtype, device="cuda:0")
             of.times_transposed(weight, out)
             found, gradient = out.clone(), of.gradient(given)
-            wanted, size = right @ weight.to(dtype).double().t(), right.abs() @ weight.double().abs().t()
-            near(found, wanted, size, EPS[dtype])
-            wanted, size = given.double().t() @ right, given.double().abs().t() @ right.abs()
-            near(gradient, wanted, size, EPS[torch.float32] * max(1, rows) ** 0.5)
+            rounded, wide = weight.to(dtype).double(), given.double()
+            near(found, right @ rounded.t(), right.abs() @ weight.double().abs().t(), EPS[dtype])
+            eps = EPS[torch.float32] * max(1, rows) ** 0.5
+            near(gradient, wide.t() @ right, wide.abs().t() @ right.abs(), eps)
     assert len({each.who for each in streams.accesses} - {"host", "current"}) == (4 if rows else 0)

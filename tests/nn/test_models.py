@@ -8,7 +8,7 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from test_conv import NODES, alone
+from test_conv import NODES, alone, near_the_largest, results
 
 from mgg_hpc.config import ModelSettings
 from mgg_hpc.nn.inputs.host import HostFeatures
@@ -27,16 +27,8 @@ OPTIONS = [("none", "none"), ("cat", "none"), ("max", "batch"), ("none", "layer"
 def pair(rng, name: str, jumping: str, norm: str) -> tuple[GNN, torch.nn.Module]:
     """(ours, PyG's) of three layers of 12 columns, the second with random weights, which the first loads."""
     heads = 3 if name == "gat" else 1
-    chosen = ModelSettings(
-        name=name,
-        hidden=12 // heads,
-        layers=3,
-        dropout=0.0,
-        jumping=jumping,
-        norm=norm,
-        heads=heads,
-        output_heads=heads,
-    )
+    options = {"dropout": 0.0, "jumping": jumping, "norm": norm, "heads": heads, "output_heads": heads}
+    chosen = ModelSettings(name=name, hidden=12 // heads, layers=3, **options)
     torch.manual_seed(int(rng.integers(2**31)))
     options = NORMS[norm] | ({"heads": heads, "act": "elu"} if name == "gat" else {})
     theirs = PYG[name](7, 12, 3, 4, jk=None if jumping == "none" else jumping, **options).double()
@@ -52,21 +44,12 @@ def test_models_are_pygs(rng, name, jumping, norm):
     ours, theirs = pair(rng, name, jumping, norm)
     x = torch.from_numpy(rng.standard_normal((NODES, 7)))
     gradient = torch.from_numpy(rng.standard_normal((NODES, 4)))
-    results = []
-    for model, graph in ((ours, spread.handle(ours.kind)), (theirs, spread.edge_index)):
-        given = x.clone().requires_grad_()
-        out = model(given, graph)
-        out.backward(gradient)
-        # PyG has another name for what a batch norm holds.
-        of = {name.replace(".module", ""): p.grad for name, p in model.named_parameters()}
-        results.append({"out": out.detach(), "x": given.grad} | of)
-    found, wanted = results
+    wanted = results(theirs, x, gradient, spread.edge_index)
+    # PyG has another name for what a batch norm holds.
+    wanted = {name.replace(".module", ""): value for name, value in wanted.items()}
+    found = results(ours, x, gradient, spread.handle(ours.kind))
     assert found.keys() == wanted.keys()
-    largest = max(
-        float(value.abs().max()) for value in wanted.values()
-    )  # a bias before a batch norm has none
-    for what, value in found.items():
-        torch.testing.assert_close(value, wanted[what], rtol=1e-12, atol=1e-12 * largest, msg=what)
+    near_the_largest(found.values(), [wanted[name] for name in found])
 
 
 DIFFERENTIATED = [
@@ -140,9 +123,7 @@ def test_dropout_behind_relu_has_the_gradients_of_any_dropout(rng, monkeypatch, 
         outputs[-1].backward(gradient)
         found.append([given.grad, *(parameter.grad.clone() for parameter in model.parameters())])
     assert torch.equal(*outputs)
-    largest = max(float(each.abs().max()) for each in found[1])
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12 * largest)
+    near_the_largest(*found)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +159,7 @@ def test_dropout_of_features_that_are_multiplied_keeps_no_copy_of_them(rng, monk
         out.backward(gradient)
         found.append([out.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
     assert tuple(each.call_count for each in counts) == products
-    # Not of each: the gradient of a bias before a batch norm is 0 but for rounding.
-    largest = max(float(each.abs().max()) for each in found[1])
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12 * largest)
+    near_the_largest(*found)
 
 
 SETTINGS = [
@@ -226,11 +204,9 @@ def test_the_widths_that_models_tell_are_those_that_they_exchange(rng, monkeypat
     out.float().sum().backward()
     wanted = [width for width in reversed(model.exchanged_back(sparse=False)) if width]
     again = chosen.attention == "dot" and chosen.name == "gat"  # the second pass is as wide as the forward's
-    assert asked[forward:] == (
-        list(itertools.chain(*zip(wanted, reversed(model.exchanged(False)), strict=True)))
-        if again
-        else wanted
-    )
+    if again:
+        wanted = list(itertools.chain(*zip(wanted, reversed(model.exchanged(False)), strict=True)))
+    assert asked[forward:] == wanted
     model.eval()
     with torch.no_grad():
         model(torch.from_numpy(rng.standard_normal((NODES, 11))).to(dtype), graph)

@@ -23,13 +23,8 @@ def test_learned_rows_are_drawn_by_the_original_id(rng):
     ids = rng.permutation(np.append(rng.choice(3 * IDS_A_STREAM, 20, replace=False), [0, IDS_A_STREAM]))
     seed = int(rng.integers(2**63))
     rows = learned_rows(ids, 5, seed, torch.float64)
-    words = [
-        [
-            reference.word(seed, 0, LEARNED + int(v) // IDS_A_STREAM, int(v) % IDS_A_STREAM, column)
-            for column in range(5)
-        ]
-        for v in ids
-    ]
+    streams = [(LEARNED + int(v) // IDS_A_STREAM, int(v) % IDS_A_STREAM) for v in ids]
+    words = [[reference.word(seed, 0, *stream, column) for column in range(5)] for stream in streams]
     unit = (np.array(words) + 0.5) / 2**32  # each word's interval, whichever point of it stands for it
     assert isinstance(rows, torch.nn.Parameter)
     np.testing.assert_allclose(rows.detach().numpy(), np.sqrt(3) * (2 * unit - 1), rtol=0, atol=1e-6)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 from mgg_hpc import _host, reference
 from mgg_hpc.nn.layers.random import fill_by_seed, glorot
+from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
+from mgg_hpc.runtime.backends.base import Options, RngKey
+from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
 
 # Known answers of Random123 (philox 4x32 10): counter, key, result.
 KNOWN = [
@@ -21,37 +25,39 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("counter", "key", "wanted"), KNOWN)
-def test_philox_gives_the_published_words(counter, key, wanted):
-    assert tuple(_host.philox(list(counter), key)) == wanted
-    assert reference.philox4x32(counter, key) == wanted
-
-
-def test_philox_equals_the_reference_anywhere(rng):
-    for _ in range(50):
-        counter = [int(c) for c in rng.integers(0, 2**32, 4)]
-        key = int(rng.integers(0, 2**63))
-        assert tuple(_host.philox(counter, key)) == reference.philox4x32(tuple(counter), key)
+def test_philox_gives_the_published_words_and_the_references_anywhere(rng):
+    for counter, key, wanted in KNOWN:
+        assert reference.philox4x32(counter, key) == wanted
+    drawn = [(tuple(rng.integers(0, 2**32, 4).tolist()), int(rng.integers(0, 2**63))) for _ in range(50)]
+    for counter, key in [*(known[:2] for known in KNOWN), *drawn]:
+        assert tuple(_host.philox(list(counter), key)) == reference.philox4x32(counter, key)
 
 
 # Columns whose draws end within a batch of them, at its end, and after several.
 @pytest.mark.parametrize("columns", [0, 1, 3, 13, 37, 50, 64, 150])
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 def test_dropout_of_dense_rows_is_the_formula(rng, kind, columns):
+    """Half rows are scaled in float32 and rounded once."""
     room = np.full((23, columns + 5), 7.0, kind)  # rows are further apart than they are wide
     x = room[:, :columns]
     x[:] = rng.standard_normal(x.shape)
     ids = rng.integers(0, 2**45, 23)
-    p, seed, epoch, stream = 0.3, int(rng.integers(2**63)), 7, 2
-    wanted = reference.dropout(x.astype(np.float64), ids, p, seed, epoch, stream)
+    p, *draw = float(rng.uniform(0.1, 0.9)), int(rng.integers(2**63)), 7, 2
+    kept = reference.dropout(np.ones(x.shape), ids, p, *draw) > 0
     out = np.empty_like(x)
-    _host.dropout_rows(x, out, ids, p, seed, epoch, stream, 2)
-    np.testing.assert_allclose(out, wanted, rtol=2 * np.finfo(kind).eps)
+    backend = SerialBackend(0, World(1), Options(DEFAULT_GEOMETRY, 2))
+    backend.dropout(x, out, ids, RngKey(p, *draw))
+    if x.itemsize == 2:
+        scaled = x.astype(np.float32) * np.float32(1 / (1 - p))
+        np.testing.assert_array_equal(out, np.where(kept, scaled, 0).astype(kind))
+    else:
+        wanted = reference.dropout(x.astype(np.float64), ids, p, *draw)
+        np.testing.assert_allclose(out, wanted, rtol=2 * np.finfo(kind).eps)
     assert columns < 13 or 0 < (out == 0).sum() < x.size  # of 23 values all may be kept by chance
-    _host.dropout_rows(x, x, ids, p, seed, epoch, stream, 2)  # in place
+    backend.dropout(x, x, ids, RngKey(p, *draw))  # in place
     np.testing.assert_array_equal(x, out)
     assert (room[:, columns:] == 7).all()
-    _host.dropout_rows(x[:0], out[:0], ids[:0], p, seed, epoch, stream, 2)
+    backend.dropout(x[:0], out[:0], ids[:0], RngKey(p, *draw))
 
 
 def test_dropout_of_stored_values_is_that_of_the_dense_rows(rng):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from mgg_hpc.nn.workspace import Workspace
@@ -11,8 +12,12 @@ from mgg_hpc.runtime.backends.base import Geometry, Options
 from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
 
 
-def test_rows_are_padded_and_reused_only_when_released():
-    workspace = Workspace(SerialBackend(0, World(1), Options(Geometry(8, 2, 2))))
+@pytest.fixture
+def workspace():
+    return Workspace(SerialBackend(0, World(1), Options(Geometry(8, 2, 2))))
+
+
+def test_rows_are_padded_and_reused_only_when_released(workspace):
     first = workspace.rows(10, 7, torch.float32)
     assert first.shape == (10, 7) and first.stride() == (8, 1) and first.data_ptr() % 64 == 0
     address = first.data_ptr()
@@ -27,8 +32,7 @@ def test_rows_are_padded_and_reused_only_when_released():
     assert workspace.rows(10, 3, torch.float64).data_ptr() != second.data_ptr()
 
 
-def test_autograd_keeps_what_it_saved():
-    workspace = Workspace(SerialBackend(0, World(1), Options(Geometry(8, 2, 2))))
+def test_autograd_keeps_what_it_saved(workspace):
     weight = torch.ones(4, requires_grad=True)
 
     def product():
@@ -43,8 +47,7 @@ def test_autograd_keeps_what_it_saved():
     assert weight.grad.tolist() == [15.0] * 4
 
 
-def test_no_rows_and_no_columns():
-    workspace = Workspace(SerialBackend(0, World(1), Options(Geometry(8, 2, 2))))
+def test_no_rows_and_no_columns(workspace):
     assert workspace.rows(0, 5, torch.float32).shape == (0, 5)
     assert workspace.rows(5, 0, torch.float64).shape == (5, 0)
 

@@ -74,9 +74,8 @@ def test_what_is_sent_is_what_was_asked_for(rng):
     plans = plans_of(case, 4, "halo")
     for receiver, plan in enumerate(plans):
         for sender, other in enumerate(plans):
-            np.testing.assert_array_equal(
-                plan.lists.receive_counts[:, sender], other.lists.send_counts[:, receiver]
-            )
+            received, sent = plan.lists.receive_counts[:, sender], other.lists.send_counts[:, receiver]
+            np.testing.assert_array_equal(received, sent)
     places = np.concatenate([[0], np.cumsum(plans[1].lists.receive_counts.reshape(-1))])[:-1].reshape(-1, 4)
     for sender in range(4):
         np.testing.assert_array_equal(plans[sender].lists.send_places[:, 1], places[:, sender])

@@ -27,12 +27,19 @@ TRANSFERS = ("direct", "get", "halo")
 # Instruction sets that this machine has but does not take by default.
 OTHERS = sorted({*_host.instruction_sets()} - {_host.instruction_set()})
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+HALVES = [np.dtype(np.float16), BFLOAT16]
+KINDS = [np.dtype(np.float32), np.dtype(np.float64), *HALVES]
+
+
+def summed(case, x, weight=None, reduce="sum"):
+    """The sums, in float64, over the edges of the whole graph."""
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    return reference.aggregate(source, destination, case.nodes, x, weight, reduce)
 
 
 def check(case, x, out, weight=None):
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    wanted = reference.aggregate(source, destination, case.nodes, x, weight)
-    bound = reference.error_bound(source, destination, case.nodes, x, weight)
+    wanted = summed(case, x, weight)
+    bound = reference.error_bound(*reference.edge_list(case.indptr, case.indices), case.nodes, x, weight)
     assert out.shape == wanted.shape
     assert (np.abs(out.astype(np.float64) - wanted) <= bound).all()
 
@@ -45,9 +52,8 @@ def check(case, x, out, weight=None):
 def test_sums_are_within_the_error_bound(rng, name, ranks, transfer):
     """Of four of the widths, others each time."""
     case = cases.CASES[name](rng, ranks)
-    for width, kind in itertools.product(
-        rng.choice(cases.WIDTHS, 4, replace=False), (np.float32, np.float64)
-    ):
+    widths = rng.choice(cases.WIDTHS, 4, replace=False)
+    for width, kind in itertools.product(widths, (np.float32, np.float64)):
         x = rng.standard_normal((case.nodes, width)).astype(kind)
         check(case, x, play(case, x, transfer=transfer))
         weight = rng.standard_normal(len(case.indices)).astype(kind)
@@ -69,7 +75,7 @@ def test_the_bound_holds_where_all_roundings_go_one_way():
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("name", cases.CASES)
-@pytest.mark.parametrize("kind", [np.dtype(np.float16), BFLOAT16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", HALVES, ids=str)
 def test_half_rows_are_summed_in_float32(rng, kind, name, transfer):
     case = cases.CASES[name](rng, 4)
     for width in rng.choice([1, 7, 8, 16, 33, 129, 513], 3, replace=False):
@@ -79,7 +85,7 @@ def test_half_rows_are_summed_in_float32(rng, kind, name, transfer):
         check(case, x, play(case, x, weight=weight, transfer=transfer), weight)
 
 
-@pytest.mark.parametrize("kind", [np.dtype(np.float16), BFLOAT16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", HALVES, ids=str)
 @pytest.mark.parametrize("width", [3, 16, 40])
 def test_half_rows_of_one_edge_come_back_as_they_are(width, kind):
     """Every bit pattern, through load and store: subnormal numbers, infinities and NaN too."""
@@ -95,7 +101,7 @@ def test_half_rows_of_one_edge_come_back_as_they_are(width, kind):
     np.testing.assert_array_equal(out.view(np.uint16)[~lost], same[~lost])
 
 
-@pytest.mark.parametrize("kind", [np.dtype(np.float16), BFLOAT16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", HALVES, ids=str)
 def test_stored_sums_are_rounded_to_the_nearest(rng, kind):
     """Sums of two, against the conversions of another library; halfway cases and overflow among them."""
     bits = rng.integers(0, 1 << 16, (2, 4096, 16), dtype=np.uint16)
@@ -117,22 +123,19 @@ def test_stored_sums_are_rounded_to_the_nearest(rng, kind):
 @pytest.mark.parametrize("name", cases.CASES)
 def test_means_and_maxima(rng, name, reduce, transfer):
     case = cases.CASES[name](rng, 4)
-    source, destination = reference.edge_list(case.indptr, case.indices)
     for width in (7, 48):
         x = rng.standard_normal((case.nodes, width)) - 3.0  # below the 0 that an empty maximum might leave
         weight = rng.standard_normal(len(case.indices))
         for w in (None, weight):
-            wanted = reference.aggregate(source, destination, case.nodes, x, w, reduce)
             out = play(case, x, weight=w, reduce=reduce, transfer=transfer)
-            np.testing.assert_allclose(out, wanted, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(out, summed(case, x, w, reduce), rtol=1e-12, atol=1e-12)
 
 
 def test_a_maximum_keeps_not_a_number(rng):
     case = cases.hub(rng, 2)
     x = rng.standard_normal((case.nodes, 5)).astype(np.float32)
     x[3] = np.nan
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    wanted = reference.aggregate(source, destination, case.nodes, x, None, "max")
+    wanted = summed(case, x, reduce="max")
     assert np.isnan(wanted).any() and not np.isnan(wanted).all()
     np.testing.assert_array_equal(play(case, x, reduce="max"), wanted.astype(np.float32))
 
@@ -140,7 +143,7 @@ def test_a_maximum_keeps_not_a_number(rng):
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("transfer", TRANSFERS)
-@pytest.mark.parametrize("kind", [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), BFLOAT16])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_results_that_no_cache_holds(rng, kind, transfer):
     """Large results of whole cache lines are stored past the caches."""
     nodes, width = 300_000, 64 // kind.itemsize
@@ -150,14 +153,12 @@ def test_results_that_no_cache_holds(rng, kind, transfer):
     x = rng.integers(-8, 8, (nodes, width)).astype(kind)
     x[source[destination == 7]] = 0
     out = play(case, x, transfer=transfer, geometry=Geometry(256, 16, 4), calls=1)
-    wanted = scipy.sparse.csr_matrix(
-        (np.ones(len(source)), case.indices, case.indptr), (nodes, nodes)
-    ) @ x.astype(np.float64)
-    np.testing.assert_array_equal(out.astype(np.float64), wanted)
+    ones = scipy.sparse.csr_matrix((np.ones(len(source)), case.indices, case.indptr), (nodes, nodes))
+    np.testing.assert_array_equal(out.astype(np.float64), ones @ x.astype(np.float64))
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("kind", [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), BFLOAT16])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("lines", [1, 2, 3, 5, 6, 7, 9, 11, 16, 19])
 def test_what_is_stored_past_the_caches_ends_with_its_row(rng, kind, lines):
     """Rows of whole lines that no whole number of tiles covers among them."""
@@ -182,20 +183,7 @@ def test_staging_is_used_in_turn(rng):
     first = rng.integers(-100, 100, (case.nodes, 33)).astype(np.float32)
     for calls in (1, 2, 3, 7):
         changing = play(case, first, transfer="halo", calls=calls, change=True)
-        source, destination = reference.edge_list(case.indptr, case.indices)
-        wanted = reference.aggregate(source, destination, case.nodes, first + calls - 1)
-        np.testing.assert_array_equal(changing, wanted)
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-@pytest.mark.parametrize("name", cases.CASES)
-def test_integers_are_exact(rng, name, ranks):
-    case = cases.CASES[name](rng, ranks)
-    x = rng.integers(-100, 100, (case.nodes, 33)).astype(np.float32)
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    wanted = reference.aggregate(source, destination, case.nodes, x)
-    for transfer in TRANSFERS:
-        np.testing.assert_array_equal(play(case, x, transfer=transfer), wanted)
+        np.testing.assert_array_equal(changing, summed(case, first + calls - 1))
 
 
 @pytest.mark.slow
@@ -225,13 +213,9 @@ def test_the_epilogue_scales_adds_the_bias_and_clips(rng, relu):
     case = cases.hub(rng, 4)
     x = rng.standard_normal((case.nodes, 33))
     scale, bias = rng.standard_normal(case.nodes), rng.standard_normal(33)
-    results = [
-        play(case, x, epilogue=lambda mine: Epilogue(scale[mine].copy(), bias, relu), transfer=transfer)
-        for transfer in TRANSFERS
-    ]
-    source, destination = reference.edge_list(case.indptr, case.indices)
-    wanted = reference.aggregate(source, destination, case.nodes, x) * scale[:, None] + bias
-    for out in results:
+    wanted = summed(case, x) * scale[:, None] + bias
+    for transfer in TRANSFERS:
+        out = play(case, x, epilogue=lambda mine: Epilogue(scale[mine].copy(), bias, relu), transfer=transfer)
         np.testing.assert_allclose(out, np.maximum(wanted, 0) if relu else wanted, rtol=1e-11, atol=1e-11)
 
 
@@ -251,6 +235,18 @@ def test_nothing_is_read_from_other_rows(rng):
     assert (out[1:5] == 0).all()
 
 
+def python(*arguments, **environment):
+    """Run Python with more in its environment."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("isa", long_except(OTHERS, *OTHERS[-1:]))
 def test_the_other_instruction_sets(rng, isa):
@@ -259,44 +255,20 @@ def test_the_other_instruction_sets(rng, isa):
     tests = f"(hub or {' or '.join(drawn)}) and not instruction or test_random"
     here = Path(__file__).parent
     others = [str(here / "test_edges.py"), str(here.parent / "nn" / "test_random.py")]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--tier=test",
-            __file__,
-            *others,
-            "-k",
-            tests,
-        ],
-        env={**os.environ, "MGG_ISA": isa},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
+    options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--tier=test"]
+    done = python(*options, __file__, *others, "-k", tests, MGG_ISA=isa)
     assert done.returncode == 0, done.stdout
 
 
 def test_an_unknown_instruction_set_is_refused_by_name():
     code = "from mgg_hpc.runtime.backends.host.kernels import load; load()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "MGG_ISA": "mmx"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", code, MGG_ISA="mmx")
     assert "InputError: MGG_ISA=mmx: this machine runs" in done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.sampled
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, BFLOAT16])
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
 @pytest.mark.parametrize("dim", [129, 200, 512, 1027])
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_rows_swept_in_slices_give_the_same_bits(rng, dim, dtype, reduce):
@@ -351,15 +323,14 @@ def test_nothing_is_converted_behind_the_callers_back(rng):
         with pytest.raises(ValueError, match="rows of 8 x float32 into"):
             backend.aggregate(plan, "copy", "sum", rows, out)
     out = np.zeros((97, 8), np.float32)
-    for wrong in (
-        Epilogue(scale=np.ones(97)),
-        Epilogue(bias=np.ones(8)),
-        Epilogue(bias=np.ones(8, np.float16)),
+    for op, wrong in (
+        ("copy", {"epilogue": Epilogue(scale=np.ones(97))}),
+        ("copy", {"epilogue": Epilogue(bias=np.ones(8))}),
+        ("copy", {"epilogue": Epilogue(bias=np.ones(8, np.float16))}),
+        ("mul", {"edge": np.ones(plan.edges)}),
     ):
         with pytest.raises(TypeError):
-            backend.aggregate(plan, "copy", "sum", rows, out, epilogue=wrong)
-    with pytest.raises(TypeError):
-        backend.aggregate(plan, "mul", "sum", rows, out, edge=np.ones(plan.edges))
+            backend.aggregate(plan, op, "sum", rows, out, **wrong)
     with pytest.raises(ValueError, match="one for each edge"):
         backend.aggregate(plan, "mul", "sum", rows, out, edge=np.ones(plan.edges - 1, np.float32))
     x = np.ones((3, 4), np.float32)

@@ -109,10 +109,9 @@ def test_arrays_are_cut_from_the_block_and_do_not_overlap(rng):
     for number, (array, size) in enumerate(zip(arrays, sizes, strict=True)):
         assert memory.address(array) % 512 == 0 and len(array) >= size and not array.any()
         array[:] = number
-        (block, held) = next(
-            (b, n) for b, (_, n) in module.blocks.items() if b <= memory.address(array) < b + n
-        )
-        assert memory.address(array) + len(array) <= block + held
+        at = memory.address(array)
+        block, held = next((b, n) for b, (_, n) in module.blocks.items() if b <= at < b + n)
+        assert at + len(array) <= block + held
         inside += held == 100_000
     assert all((array == number).all() for number, array in enumerate(arrays))
     assert 0 < inside < len(arrays) and len(module.blocks) == 1 + len(arrays) - inside

@@ -42,6 +42,11 @@ class Module:
         self.used.append(number)
 
 
+def given(seen, numbers):
+    """The GPU of each rank, which takes the one of this number among those that it sees."""
+    return [places[at] for places, at in zip(seen, numbers, strict=True)]
+
+
 def test_every_rank_takes_its_own_whoever_sees_what(rng):
     """Where it is possible at all, whatever the launcher shows: found by trying all ways."""
 
@@ -51,18 +56,13 @@ def test_every_rank_takes_its_own_whoever_sees_what(rng):
     for _ in range(300):
         gpus = [f"0000:{number:02x}:00.0" for number in range(int(rng.integers(1, 6)))]
         ranks = int(rng.integers(1, 6))
-        seen = [
-            [gpus[i] for i in rng.permutation(len(gpus))[: rng.integers(1, len(gpus) + 1)]]
-            for _ in range(ranks)
-        ]
-        if possible(seen):
-            taken = [places[at] for places, at in zip(seen, device.assign(seen, False), strict=True)]
-            assert len(set(taken)) == ranks
-        else:
+        shown = rng.integers(1, len(gpus) + 1, ranks)
+        seen = [[gpus[i] for i in rng.permutation(len(gpus))[:count]] for count in shown]
+        if not possible(seen):
             with pytest.raises(InputError):
                 device.assign(seen, False)
-            shared = [places[at] for places, at in zip(seen, device.assign(seen, True), strict=True)]
-            assert len(shared) == ranks  # each of what it sees
+        taken = given(seen, device.assign(seen, share=not possible(seen)))  # each of what it sees
+        assert len(set(taken)) == ranks or not possible(seen)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,7 @@ def test_every_rank_takes_its_own_whoever_sees_what(rng):
 )
 def test_as_launchers_show_them(seen, taken):
     found = device.assign(seen, False)
-    assert sorted(places[at] for places, at in zip(seen, found, strict=True)) == sorted(
-        places[at] for places, at in zip(seen, taken, strict=True)
-    )
+    assert sorted(given(seen, found)) == sorted(given(seen, taken))
     assert len(seen[0]) == 3 or found == taken
 
 
@@ -86,43 +84,49 @@ def test_ranks_that_share_are_spread_evenly():
     assert sorted((found.count(0), found.count(1))) == [2, 3]
 
 
-def test_too_few_gpus_are_named_with_both_numbers():
-    with pytest.raises(
-        InputError, match=r"3 ranks on this node, but 2 GPUs: start at most 2 ranks a node, or .*--share-gpu"
-    ):
-        device.assign([["a", "b"]] * 3, False)
-    with pytest.raises(InputError, match="2 ranks on this node, but 1 GPU: "):
-        device.assign([["a"]] * 2, False)
-    with pytest.raises(
-        InputError, match="rank 1 of it sees a, which others take; show each rank its own, or all 3"
-    ):
-        device.assign([["a"], ["a"], ["b", "c"]], False)
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        ([["a", "b"]] * 3, "3 ranks on this node, but 2 GPUs: start at most 2 ranks a node.*--share-gpu"),
+        ([["a"]] * 2, "2 ranks on this node, but 1 GPU: "),
+        ([["a"], ["a"], ["b", "c"]], "rank 1 of it sees a, which others take; .* or all 3"),
+    ],
+)
+def test_too_few_gpus_are_named_with_both_numbers(seen, message):
+    with pytest.raises(InputError, match=message):
+        device.assign(seen, False)
 
 
-def test_a_rank_without_a_gpu_says_what_it_was_shown(monkeypatch):
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """One rank on the node; the folder of PCI devices is another."""
     monkeypatch.setattr(device.mpi, "node", lambda comm: comm)
+    monkeypatch.setattr(device, "_BUS", tmp_path)
+
+
+def list_cores(folder, place, text):
+    """Write which cores are near a GPU, as the kernel does."""
+    (folder / place).mkdir()
+    (folder / place / "local_cpulist").write_text(text)
+
+
+def test_a_rank_without_a_gpu_says_what_it_was_shown(alone, monkeypatch):
     monkeypatch.setenv(device.VISIBLE, "")
     with pytest.raises(InputError, match=r"^no CUDA device \(no device\); CUDA_VISIBLE_DEVICES is '' there$"):
         device.take(Node(), Module([], "no device"))
 
 
-def test_a_gpu_that_cannot_be_used_is_an_error_of_its_rank(monkeypatch):
-    monkeypatch.setattr(device.mpi, "node", lambda comm: comm)
-    module = Module(["a"])
-    module.use_device = lambda number: (_ for _ in ()).throw(
-        RuntimeError("choosing a GPU: busy or unavailable")
-    )
+def test_a_gpu_that_cannot_be_used_is_an_error_of_its_rank(alone):
+    module, busy = Module(["a"]), RuntimeError("choosing a GPU: busy or unavailable")
+    module.use_device = lambda number: (_ for _ in ()).throw(busy)
     with pytest.raises(InputError, match=r"^rank 0 cannot use its GPU: choosing a GPU: busy or unavailable$"):
         device.take(Node(), module)
 
 
-def test_a_rank_takes_its_gpu_and_stays_near_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(device.mpi, "node", lambda comm: comm)
-    monkeypatch.setattr(device, "_BUS", tmp_path)
+def test_a_rank_takes_its_gpu_and_stays_near_it(alone, tmp_path):
     before = os.sched_getaffinity(0)
     near = {min(before)}
-    (tmp_path / "0000:3b:00.0").mkdir()
-    (tmp_path / "0000:3b:00.0" / "local_cpulist").write_text(f"{min(before)},4000-4003\n")
+    list_cores(tmp_path, "0000:3b:00.0", f"{min(before)},4000-4003\n")
     module = Module(["0000:3B:00.0"])
     try:
         seat = device.take(Node(), module)
@@ -134,22 +138,17 @@ def test_a_rank_takes_its_gpu_and_stays_near_it(monkeypatch, tmp_path):
         os.sched_setaffinity(0, before)
 
 
-def test_who_is_bound_already_stays_where_it_is(monkeypatch, tmp_path):
-    monkeypatch.setattr(device.mpi, "node", lambda comm: comm)
-    monkeypatch.setattr(device, "_BUS", tmp_path)
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "local_cpulist").write_text("0-1\n")
+def test_who_is_bound_already_stays_where_it_is(alone, tmp_path):
+    list_cores(tmp_path, "a", "0-1\n")
     before = os.sched_getaffinity(0)
     device.stay_near(Node([frozenset({4095})]), device.GpuAssignment(0, "a", 1))
     assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize(
-    ("text", "cores"), [("0-3,8\n", {0, 1, 2, 3, 8}), ("\n", set()), ("7\n", {7}), ("x-y\n", set())]
+    ("text", "cores"), [("0-3,8", {0, 1, 2, 3, 8}), ("", set()), ("7", {7}), ("x-y", set())]
 )
-def test_lists_of_cores(monkeypatch, tmp_path, text, cores):
-    monkeypatch.setattr(device, "_BUS", tmp_path)
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "local_cpulist").write_text(text)
+def test_lists_of_cores(alone, tmp_path, text, cores):
+    list_cores(tmp_path, "a", f"{text}\n")
     assert device.near_cores("A") == cores
     assert device.near_cores("none") == frozenset()

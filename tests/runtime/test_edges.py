@@ -71,22 +71,18 @@ def fill_with(layout, values, tail=(), ids=None):
 
     def fill(local, mine):
         local[:, : layout.values] = np.concatenate([each[mine] for each in values], 1)
-        wide = np.lib.stride_tricks.as_strided  # over whole rows, padding included
         if not len(local):
             return
-        row = wide(
-            local, (len(local), local.strides[0] // local.itemsize), (local.strides[0], local.itemsize)
-        )
-        for row_values, node in zip(row, range(mine.start, mine.stop), strict=True):
+        shape = len(local), local.strides[0] // local.itemsize  # whole rows, padding included
+        padded_rows = np.lib.stride_tricks.as_strided(local, shape, (local.strides[0], local.itemsize))
+        for row_values, node in zip(padded_rows, range(mine.start, mine.stop), strict=True):
             whole = row_values.view(layout.accumulator)
             at = layout.first
             for each in tail:
                 whole[at : at + each.shape[1]] = each[node]
                 at += each.shape[1]
             if layout.with_id:
-                whole.view(np.uint8)[at * whole.itemsize :][:8] = np.array([ids[node]], np.int64).view(
-                    np.uint8
-                )
+                whole.view(np.uint8)[at * whole.itemsize :][:8] = ids[node : node + 1].view(np.uint8)
 
     return fill
 
@@ -130,9 +126,8 @@ class Problem:
         self.bias = rng.standard_normal(heads * self.channels).astype(layout.accumulator)
         self.gradient = draw(heads * self.channels, self.kind)
         self.ids = rng.permutation(np.arange(nodes) + (1 << 33))
-        drawn = (
-            RngKey(self.p, int(rng.integers(2**40)), int(rng.integers(1, 300)), 0x4001) if self.p else None
-        )
+        seed, epoch = int(rng.integers(2**40)), int(rng.integers(1, 300))
+        drawn = RngKey(self.p, seed, epoch, 0x4001) if self.p else None
         self.how = Attention(heads, self.channels, self.additive, 0.25, drawn, self.ids if drawn else None)
         self.source, self.destination = reference.edge_list(self.case.indptr, self.case.indices)
         self.solve()
@@ -156,9 +151,8 @@ class Problem:
         keep = torch.ones_like(weight)
         if self.how.draw:
             ends, draw = (self.ids[self.source], self.ids[self.destination]), self.how.draw
-            keep = torch.from_numpy(
-                reference.kept_edges(*ends, heads, draw.p, draw.seed, draw.epoch, draw.stream)
-            )
+            kept = reference.kept_edges(*ends, heads, draw.p, draw.seed, draw.epoch, draw.stream)
+            keep = torch.from_numpy(kept)
         messages = (weight * keep)[:, :, None] * by_head[u]
         out = torch.zeros(nodes, heads, self.channels, dtype=torch.float64).index_add(0, v, messages)
         flat = out.view(nodes, heads * self.channels)
@@ -304,17 +298,12 @@ def test_weights_and_dot_products_by_head(rng, name, ranks, transfer):
         backend.weighted(plan, rows, weight[case.edges(plan.rank)][plan.edge], out)
         return out
 
-    wanted = [
-        reference.aggregate(source, destination, case.nodes, x[:, of], weight[:, k])
-        for k, of in enumerate(by_head)
-    ]
+    ends = source, destination
+    wanted = [reference.aggregate(*ends, case.nodes, x[:, of], weight[:, k]) for k, of in enumerate(by_head)]
     close(Played(case, transfer).run(layout, fill_with(layout, [x]), sums), np.concatenate(wanted, 1), kind)
 
     def products(backend, plan, rows, mine):
-        out, sorted_out = (
-            nan((plan.edges, heads), layout.accumulator),
-            nan((plan.edges, heads), layout.accumulator),
-        )
+        out, sorted_out = nan((2, plan.edges, heads), layout.accumulator)
         backend.sddmm(plan, rows, y[mine], out)
         sorted_out[plan.edge] = out
         return sorted_out
@@ -328,9 +317,9 @@ def test_weights_and_dot_products_by_head(rng, name, ranks, transfer):
 def test_the_same_bits_for_any_number_of_threads(rng):
     task = problem(rng, "hub", 2, "float32", additive=True, p=0.5)
     one, three = (forward(task, Played(task.case, "halo", threads)) for threads in (1, 3))
-    assert all(
-        np.array_equal(a, b) for x, y in zip(one, three, strict=True) for a, b in zip(x, y, strict=True)
-    )
+    for found, wanted in zip(three, one, strict=True):
+        for a, b in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_large_scores_do_not_overflow(rng):

@@ -10,9 +10,7 @@ from mgg_hpc.runtime import find_mpi
 
 def test_missing_launcher_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    lonely = find_mpi.Library(
-        "Open MPI v5.0.1, package: x", tmp_path / "a" / "b" / "c" / "d" / "lib" / "libmpi.so.40"
-    )
+    lonely = find_mpi.Library("Open MPI v5.0.1, package: x", tmp_path / "a/b/c/d/lib/libmpi.so.40")
     with pytest.raises(InputError, match=r"loads Open MPI v5\.0\.1 .* apt install openmpi-bin"):
         find_mpi.launcher(lonely)
 

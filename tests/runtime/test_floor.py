@@ -40,15 +40,8 @@ def expected(rows: np.ndarray, indices: np.ndarray) -> int:
 @pytest.mark.parametrize(
     ("dim", "dtype"),
     [
-        (1, "float32"),
-        (5, "float32"),
-        (16, "float32"),
-        (33, "float32"),
-        (64, "float32"),
-        (96, "float32"),
+        *((dim, "float32") for dim in (1, 5, 16, 33, 64, 96, 256, 513)),
         (128, "float64"),
-        (256, "float32"),
-        (513, "float32"),
         (7, "uint16"),
         (64, "uint16"),
     ],

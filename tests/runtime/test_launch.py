@@ -14,6 +14,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import jobs
 import pytest
 from suite.tiers import long_except
 
@@ -46,11 +47,7 @@ sys.exit(code or 0)
 
 def environment_without_mpi():
     """This process's environment without what a launcher may have put there."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MGG_", "OMPI_", "PMI"))
-    }
-    kept.pop("MPI4PY_LIBMPI", None)
-    return kept
+    return {name: value for name, value in jobs.clean_environment().items() if name != find_mpi.LIBRARY}
 
 
 pytestmark = pytest.mark.slow
@@ -89,18 +86,16 @@ def remaining_segments(folder):
 class Job:
     """A program of a few lines, run on several ranks by `launch.run` in a process of its own."""
 
-    def __init__(self, folder, environment, body, ranks, arguments=()):
+    def __init__(self, folder, environment, body, ranks):
         self.pids = folder / "pids"
         self.pids.mkdir(exist_ok=True)
         script = folder / "job.py"
         script.write_text(PREAMBLE + textwrap.indent(textwrap.dedent(body), "    ") + POSTAMBLE)
-        program = (
-            f"import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[2:], {ranks}))"
-        )
-        self.start = time.monotonic()
+        run = f"launch.run(sys.argv[2:], {ranks})"
+        program = f"import sys; from mgg_hpc.runtime import launch; sys.exit({run})"
         self.ranks = ranks
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, "job", *arguments, sys.executable, str(script)],
+            [sys.executable, "-c", program, "job", sys.executable, str(script)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -125,15 +120,12 @@ class Job:
         deadline = time.monotonic() + SOON  # a killed process may need a moment to disappear
         while any(launch._alive(int(path.name)) for path in self.pids.iterdir()):
             if time.monotonic() > deadline:
-                self._kill_ranks()
+                for path in self.pids.iterdir():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(path.name), signal.SIGKILL)
                 pytest.fail("a rank outlived its job")
             time.sleep(0.01)
         return self.process.returncode, out, err
-
-    def _kill_ranks(self):
-        for path in self.pids.iterdir():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(path.name), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -147,34 +139,26 @@ def run(tmp_path, mpi_environment, nothing_left):
     return run
 
 
-def test_success_is_silent_and_returns_0(run):
-    assert run("comm.Barrier()") == (0, "", [])
+def only(line):
+    return 2, "", [f"mgg: error: {line}"]
 
 
-def test_wrong_input_met_by_all_ranks_is_one_line_and_returns_2(run):
-    assert run("raise InputError('row 3: no such thing')", ranks=3) == (
-        2,
-        "",
-        ["mgg: error: row 3: no such thing"],
-    )
-
-
-def test_wrong_input_met_by_one_rank_is_one_line_and_returns_2(run):
-    body = """
-    with mpi.agree(comm):
-        if comm.rank == 2:
-            raise InputError("rank two's rows")
-    """
-    assert run(body, ranks=3) == (2, "", ["mgg: error: rank two's rows"])
-
-
-def test_wrong_input_while_a_window_is_open_is_one_line(run):
-    body = """
-    window = mpi.SharedWindow(mpi.node(comm), 1 << 20)
-    tell()
-    raise InputError("too late")
-    """
-    assert run(body) == (2, "", ["mgg: error: too late"])
+@pytest.mark.parametrize(
+    ("body", "ranks", "ended"),
+    [
+        ("comm.Barrier()", 2, (0, "", [])),
+        ("raise InputError('row 3: no such thing')", 3, only("row 3: no such thing")),  # of all ranks
+        (
+            "with mpi.agree(comm):\n  if comm.rank == 2: raise InputError('two\\'s rows')",
+            3,
+            only("two's rows"),
+        ),
+        ("w = mpi.SharedWindow(mpi.node(comm), 1 << 20)\ntell()\nraise InputError('late')", 2, only("late")),
+    ],
+    ids=["success", "all", "one", "open window"],
+)
+def test_success_is_silent_and_wrong_input_one_line(run, body, ranks, ended):
+    assert run(body, ranks=ranks) == ended
 
 
 def test_wrong_input_that_other_ranks_never_hear_of_still_ends_them(run):
@@ -188,13 +172,17 @@ def test_wrong_input_that_other_ranks_never_hear_of_still_ends_them(run):
     assert [line for line in err if "mgg: error" in line] == ["mgg: error: only rank one saw it"]
 
 
-def test_wrong_input_before_mpi_starts_is_one_line(tmp_path, mpi_environment, nothing_left):
-    program = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.process_launch(3, ['train']))"
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=mpi_environment, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 2
-    assert ended.stderr == "mgg: error: Missing argument 'JOB'. (see 'mgg train --help')\n"
+def launched(environment, call):
+    """(exit code, stdout, stderr) of a Python process that calls a function of `launch`."""
+    program = f"import sys; from mgg_hpc.runtime import launch; sys.exit(launch.{call})"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_wrong_input_before_mpi_starts_is_one_line(mpi_environment, nothing_left):
+    ended = launched(mpi_environment, "process_launch(3, ['train'])")
+    assert ended == (2, "", "mgg: error: Missing argument 'JOB'. (see 'mgg train --help')\n")
 
 
 SLOW_FIRST = """
@@ -210,61 +198,38 @@ sys.exit(2)
 def test_the_first_rank_speaks_however_late_it_comes(tmp_path, mpi_environment, nothing_left):
     """Its launcher would end it when another one has ended."""
     (tmp_path / "rank.py").write_text(SLOW_FIRST)
-    program = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[1:], 3))"
-    command = [sys.executable, "-c", program, sys.executable, tmp_path / "rank.py"]
-    ended = subprocess.run(command, env=mpi_environment, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (2, "mgg: error: all of them are wrong\n")
+    ended = launched(mpi_environment, f"run([sys.executable, {str(tmp_path / 'rank.py')!r}], 3)")
+    assert ended == (2, "", "mgg: error: all of them are wrong\n")
 
 
 def test_other_failures_return_1(run):
     code, _, err = run("return 1")
-    assert code == 1
-    assert len(err) == 1
+    assert (code, len(err)) == (1, 1)
 
 
-@pytest.mark.parametrize("failing", ["comm.rank == 1", "True"])
-def test_uncaught_error_ends_all_ranks_with_one_message(run, failing):
-    body = f"""
-    if {failing}:
-        raise ZeroDivisionError("of rank", comm.rank)
-    comm.Barrier()
-    """
+FAILS = "if {ranks}: raise ZeroDivisionError('of rank', comm.rank)\ncomm.Barrier()"
+AGREED = "with mpi.agree(comm):\n  comm.rank == 1 and 1 / 0"
+THREAD = "import threading\ncomm.rank == 1 and threading.Thread(target=lambda: 1 / 0).start()\ntime.sleep(30)"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (FAILS.format(ranks="comm.rank == 1"), "rank 1 of 3: ZeroDivisionError: ('of rank', 1)"),
+        (FAILS.format(ranks=True), "rank 0 of 3: ZeroDivisionError: ('of rank', 0)"),
+        (AGREED, "rank 1 of 3: ZeroDivisionError: division by zero"),
+        (THREAD, "rank 1 of 3: ZeroDivisionError: division by zero"),
+    ],
+    ids=["one", "all", "agreed", "thread"],
+)
+def test_an_uncaught_error_ends_all_ranks_with_one_message(run, body, said):
     start = time.monotonic()
     code, _, err = run(body, ranks=3)
     assert time.monotonic() - start < SOON
     assert code == 1
     text = "\n".join(err)
-    assert text.count("Traceback") == 1
-    assert text.count("mgg: error") == 1
-    rank = 0 if failing == "True" else 1
-    assert f"mgg: error: rank {rank} of 3: ZeroDivisionError: ('of rank', {rank})" in text
-
-
-def test_uncaught_error_that_ranks_agreed_on_is_one_message(run):
-    body = """
-    with mpi.agree(comm):
-        comm.rank == 1 and 1 / 0
-    """
-    start = time.monotonic()
-    code, _, err = run(body, ranks=3)
-    assert time.monotonic() - start < SOON
-    assert code == 1
-    assert "\n".join(err).count("Traceback") == 1
-    assert "mgg: error: rank 1 of 3: ZeroDivisionError: division by zero" in err
-
-
-def test_uncaught_error_in_a_thread_ends_all_ranks(run):
-    body = """
-    import threading
-    if comm.rank == 1:
-        threading.Thread(target=lambda: 1 / 0).start()
-    time.sleep(30)
-    """
-    start = time.monotonic()
-    code, _, err = run(body)
-    assert time.monotonic() - start < SOON
-    assert code == 1
-    assert "\n".join(err).count("Traceback") == 1
+    assert text.count("Traceback") == text.count("mgg: error") == 1
+    assert f"mgg: error: {said}" in err
 
 
 def test_killed_rank_ends_all_ranks(run):
@@ -322,14 +287,6 @@ def test_killed_launch_takes_its_ranks_along(tmp_path, mpi_environment):
     assert not remaining_segments(tmp_path)
 
 
-def test_another_number_of_ranks_than_promised_is_refused(run):
-    body = "os.environ['MGG_RANKS'] = '5'; mpi.world()"
-    code, _, err = run(body)
-    assert code == 2
-    assert len(err) == 1
-    assert "the launcher started 5 ranks (MGG_RANKS), but MPI has 2: Python loads" in err[0]
-
-
 @pytest.mark.long
 def test_launcher_of_another_mpi_is_one_line(tmp_path, mpi_environment, nothing_left, require):
     other = "system" if "MPI4PY_LIBMPI" not in mpi_environment else "wheel"
@@ -341,15 +298,10 @@ def test_launcher_of_another_mpi_is_one_line(tmp_path, mpi_environment, nothing_
     script = tmp_path / "job.py"
     script.write_text(PREAMBLE + "    pass" + POSTAMBLE)
     status = tmp_path / "status"
-    ended = subprocess.run(
-        [find_mpi.launcher(found), "-n", "3", sys.executable, script],
-        env=mpi_environment
-        | find_mpi.launcher_environment(found)
-        | {"MGG_RANKS": "3", "MGG_STATUS": str(status)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [find_mpi.launcher(found), "-n", "3", sys.executable, script]
+    told = {"MGG_RANKS": "3", "MGG_STATUS": str(status)}
+    environment = mpi_environment | find_mpi.launcher_environment(found) | told
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = [line for line in ended.stderr.splitlines() if "mgg: error" in line]
     assert len(lines) == 1
     assert "the launcher started 3 ranks" in lines[0]
@@ -393,7 +345,5 @@ def test_one_rank_ends_as_python_does(tmp_path, mpi_environment, error, code):
 def test_wrong_input_that_nobody_catches_is_one_line_and_returns_2(tmp_path, mpi_environment):
     script = tmp_path / "program.py"
     script.write_text("from mgg_hpc.runtime import mpi\nmpi.world()\nraise mpi.InputError('row 3')\n")
-    program = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[1:], 2))"
-    command = [sys.executable, "-c", program, sys.executable, str(script)]
-    done = subprocess.run(command, env=mpi_environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "mgg: error: row 3\n")
+    ended = launched(mpi_environment, f"run([sys.executable, {str(script)!r}], 2)")
+    assert ended == (2, "", "mgg: error: row 3\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 import threading
@@ -65,9 +64,8 @@ JOB = """
 def test_all_ranks_say_where_they_are_when_one_does_not_come(tmp_path):
     (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
     start = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[1:], 2))"
-    command = [sys.executable, "-c", start, sys.executable, str(tmp_path / "job.py")]
     began = time.monotonic()
-    done = subprocess.run(command, env=jobs.clean_environment(), capture_output=True, text=True, check=False)
+    done = jobs.python("-c", start, sys.executable, tmp_path / "job.py")
     assert done.returncode == 1 and time.monotonic() - began < 20
     said = "has made no progress for 3 s; its last step:"
     assert f"mgg: error: rank 0 {said} epoch 2" in done.stderr

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import jobs
 import pytest
 
 from mgg_hpc.runtime import find_mpi
@@ -18,9 +17,7 @@ from mgg_hpc.tools import doctor
 
 @pytest.mark.slow
 def test_this_machine_can_train_on_its_cpus():
-    ended = subprocess.run(
-        [sys.executable, "-m", "mgg_hpc", "doctor", "--json"], capture_output=True, text=True, check=False
-    )
+    ended = jobs.run("doctor", "--json")
     findings = {finding["name"]: finding for finding in json.loads(ended.stdout)}
     assert ended.returncode == 0, ended.stdout
     assert findings["Two ranks"]["value"].endswith("us a barrier")

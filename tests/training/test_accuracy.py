@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from jobs import clean_environment
+from jobs import python
 from suite.tiers import long_except
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "accuracy.py"
@@ -39,14 +37,8 @@ def test_mean_of_a_few_seeds_reaches_the_published_accuracy(name, request, tmp_p
         request.getfixturevalue("data_folder")
     seeds, *known = CASES[name]
     output = tmp_path / "accuracy.json"
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--cases", name, "--seeds", str(seeds), "--json", output],
-        env=clean_environment() | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    options = ["--cases", name, "--seeds", str(seeds), "--json", output]
+    done = python(SCRIPT, *options, seconds=250, OMP_NUM_THREADS="1")
     assert output.exists(), done.stdout + done.stderr
     (row,) = json.loads(output.read_text())
     assert len(set(row["accuracies"])) > 1  # seeds matter
@@ -57,10 +49,7 @@ def test_mean_of_a_few_seeds_reaches_the_published_accuracy(name, request, tmp_p
 
 @pytest.mark.slow
 def test_an_unknown_case_is_refused_by_name():
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--cases", "coral"], capture_output=True, text=True, check=False
-    )
+    done = python(SCRIPT, "--cases", "coral")
     assert done.returncode == 2
-    assert "no case coral; there are cora, citeseer, pubmed, digits, cora-sage" in " ".join(
-        done.stderr.split()
-    )
+    known = "no case coral; there are cora, citeseer, pubmed, digits, cora-sage"
+    assert known in " ".join(done.stderr.split())

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import chain
 
 import numpy as np
 import pytest
 import torch
-from jobs import blocks, clean_environment, write_job
+from jobs import blocks, python, write_job
 
 from mgg_hpc.training.adam import Adam, Group
 
@@ -44,8 +42,6 @@ print(json.dumps([code, [name for name in sys.modules if name in ("torch._dynamo
 @pytest.mark.slow
 def test_training_imports_neither_torchs_compiler_nor_its_symbols(tmp_path):
     write_job(tmp_path, blocks(), train={"epochs": 2})
-    command = [sys.executable, "-c", TRAIN]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=True
-    )
+    done = python("-c", TRAIN, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]

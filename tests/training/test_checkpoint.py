@@ -19,6 +19,10 @@ def model(seed: int, hidden: int = 5) -> GNN:
     return GNN(ModelSettings(hidden=hidden), 7, 3, Draws(seed))
 
 
+def without(state: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in state.items() if key != name}
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "checkpoints").mkdir()
@@ -51,9 +55,7 @@ def test_a_run_without_weights_is_refused(folder):
         checkpoint.load_weights(folder, model(1))
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda b: b[:-4], lambda b: b[:7], lambda b: b"", lambda b: b"\xff" * 100]
-)
+@pytest.mark.parametrize("damage", [lambda b: b[:-4], lambda b: b[:7], lambda b: b"", lambda b: b"\xff"])
 def test_a_damaged_file_is_refused(folder, damage):
     path = checkpoint.save_weights(folder, model(1).state_dict())
     path.write_bytes(damage(path.read_bytes()))
@@ -61,28 +63,16 @@ def test_a_damaged_file_is_refused(folder, damage):
         checkpoint.load_weights(folder, model(1))
 
 
-def test_weights_of_another_shape_are_refused_by_name(folder):
-    checkpoint.save_weights(folder, model(1, hidden=6).state_dict())
-    with pytest.raises(InputError, match=r"convs.0.bias is float32 \[6\], but .* need float32 \[5\]"):
-        checkpoint.load_weights(folder, model(1))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_missing_weights_are_refused_by_name(folder, name):
-    state = model(1).state_dict()
-    del state[name]
-    checkpoint.save_weights(folder, state)
-    with pytest.raises(InputError, match=rf"{name} is nothing, but"):
-        checkpoint.load_weights(folder, model(1))
-
-
-def test_weights_that_the_model_does_not_have_are_refused_by_name(folder):
-    checkpoint.save_weights(folder, model(1).state_dict() | {"convs.2.bias": torch.zeros(3)})
-    with pytest.raises(InputError, match=r"convs.2.bias is float32 \[3\], but .* need nothing"):
-        checkpoint.load_weights(folder, model(1))
-
-
-def test_weights_of_another_type_are_refused_by_name(folder):
-    checkpoint.save_weights(folder, model(1).double().state_dict())
-    with pytest.raises(InputError, match=r"convs.0.bias is float64 \[5\], but .* need float32 \[5\]"):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda state: model(1, hidden=6).state_dict(), r"convs.0.bias is float32 \[6\], .* float32 \[5\]"),
+        (lambda state: model(1).double().state_dict(), r"convs.0.bias is float64 \[5\], .* need float32"),
+        (lambda state: state | {"convs.2.bias": torch.zeros(3)}, r"convs.2.bias is float32 .* need nothing"),
+        *((lambda state, name=name: without(state, name), rf"{name} is nothing, but") for name in NAMES),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_by_name(folder, change, reason):
+    checkpoint.save_weights(folder, change(model(1).state_dict()))
+    with pytest.raises(InputError, match=reason):
         checkpoint.load_weights(folder, model(1))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from jobs import clean_environment, write_job
+from jobs import python, write_job
 from mpi4py import MPI
 from suite.tiers import long_except
 
@@ -49,24 +47,19 @@ print(resident() - before)
 """
 
 
-def churned(asked: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", CHURN, asked],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parent,
-    )
-    return int(done.stdout)
+def printed(code: str, *arguments: str | Path, **environment: str) -> str:
+    """What a program prints, in a process of its own, whose memory is not what other tests have left."""
+    done = python("-c", code, *arguments, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.slow
 def test_freed_arrays_are_given_back():
-    assert churned("no") > 100e6  # or this test shows nothing
-    assert churned("yes") < 20e6
+    assert int(printed(CHURN, "no")) > 100e6  # or this test shows nothing
+    assert int(printed(CHURN, "yes")) < 20e6
 
 
-# In a process of its own, whose memory is not what other tests have left.
 PEAK = """
 import mmap
 import numpy as np
@@ -95,11 +88,10 @@ print("as it should be")
 
 @pytest.mark.slow
 def test_a_peak_counts_own_shared_pages_and_not_those_of_peers():
-    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "as it should be", done.stderr
+    assert printed(PEAK) == "as it should be\n"
 
 
-# A process of its own each: features of 70 MB, which libraries do not drown.
+# Features of 70 MB, which libraries do not drown.
 TRAINED = """
 import json, sys
 from pathlib import Path
@@ -138,15 +130,7 @@ def large(tmp_path_factory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", long_except(SETTINGS, "gin"))
 def test_what_is_predicted_is_what_training_takes(large, name):
-    done = subprocess.run(
-        [sys.executable, "-c", TRAINED, large, *SETTINGS[name]],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=clean_environment() | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    there, still, peak = json.loads(done.stdout)
+    there, still, peak = json.loads(printed(TRAINED, large, *SETTINGS[name], OMP_NUM_THREADS="1"))
     assert there + still == pytest.approx(peak, rel=0.15)
     assert still > 60e6
     # Without what libraries hold. Products of half rows take some 25 MB of oneDNN's, on some processors and not always.
@@ -200,9 +184,8 @@ def test_features_on_the_host_are_not_counted_by_rows(made_job):
 
 def job_of(ranks: int) -> SimpleNamespace:
     """Ranks of which all tell the same."""
-    comm = SimpleNamespace(
-        rank=0, size=ranks, allreduce=sum, allgather=lambda one: [one], gather=lambda one, root: [one] * ranks
-    )
+    gathers = {"allgather": lambda one: [one], "gather": lambda one, root: [one] * ranks}
+    comm = SimpleNamespace(rank=0, size=ranks, allreduce=sum, **gathers)
     return SimpleNamespace(comm=comm, backend=SimpleNamespace(device="cpu", free_bytes=lambda: None))
 
 

@@ -56,17 +56,12 @@ def scored(alone, logits, known, metric=None):
 
 
 def test_rows_without_a_label_are_in_no_split(alone, case):
-    _, y, masks = case
+    logits, y, masks = case
     known = metrics.labels(alone, y, masks)
     for split, mask in masks.items():
         np.testing.assert_array_equal(known.rows[split], np.flatnonzero(mask & (y >= 0)))
         np.testing.assert_array_equal(known.y[split], y[mask & (y >= 0)])
         assert known.totals[split] == (mask & (y >= 0)).sum() > 0
-
-
-def test_loss_is_the_sum_of_the_cross_entropy(alone, case):
-    logits, y, masks = case
-    known = metrics.labels(alone, y, masks)
     rows = known.rows["train"]
     expected = reference.cross_entropy(logits[rows].numpy(), y[rows]) * len(rows)
     assert float(metrics.loss_sum(logits, known, "train")) == pytest.approx(expected, rel=1e-12)
@@ -91,9 +86,8 @@ def test_scores_are_fractions_of_each_split(alone, case):
         assert 0 < expected < 1
         assert getattr(found, split) == pytest.approx(expected, rel=1e-12)
     chosen = masks["val"] & (y >= 0)
-    assert found.val_loss == pytest.approx(
-        reference.cross_entropy(logits.numpy()[chosen], y[chosen]), rel=1e-12
-    )
+    loss = reference.cross_entropy(logits.numpy()[chosen], y[chosen])
+    assert found.val_loss == pytest.approx(loss, rel=1e-12)
 
 
 def test_scores_of_splits_that_are_not_there_are_zero(alone, case):
@@ -112,37 +106,31 @@ def test_loss_of_several_labels_is_the_mean_over_their_entries(alone, several):
     expected = -np.where(y[masks["train"]] == 1, np.log(chance), np.log1p(-chance)).mean()
     found = float(metrics.loss_sum(logits, known, "train")) / known.totals["train"]
     assert found == pytest.approx(expected, rel=1e-12)
-    assert scored(alone, logits, known, metrics.F1()).val_loss == pytest.approx(
-        float(metrics.loss_sum(logits, known, "val")) / known.totals["val"], rel=1e-12
-    )
+    expected = float(metrics.loss_sum(logits, known, "val")) / known.totals["val"]
+    assert scored(alone, logits, known, metrics.F1()).val_loss == pytest.approx(expected, rel=1e-12)
 
 
-def test_f1_of_several_labels_equals_scikit_learns(alone, several):
-    logits, y, masks = several
-    found = scored(alone, logits, metrics.labels(alone, y, masks), metrics.F1())
-    for i, split in enumerate(metrics.SPLITS):
-        mask = masks[split]
-        predicted = logits.numpy()[mask] > 0
-        expected = {
-            average: f1_score(y[mask], predicted, average=average, zero_division=0)
-            for average in ("micro", "macro")
-        }
-        assert 0 < expected["macro"] < expected["micro"] < 1
-        assert getattr(found, split) == pytest.approx(expected["micro"], rel=1e-12)
-        assert found.macro[i] == pytest.approx(expected["macro"], rel=1e-12)
-
-
-def test_f1_of_as_many_labels_as_a_node_has(alone, several):
-    logits, y, masks = several
-    logits[:, 1] = logits[:, 0]  # ties, which the first of them wins
-    found = scored(alone, logits, metrics.labels(alone, y, masks), metrics.TopF1())
+def of_each_node(logits, y):
+    """As many classes of each node as it has, those with the highest logits, the first of equal ones."""
     predicted = np.zeros(y.shape, bool)
     for row, many in enumerate(y.sum(1).astype(int)):
         best = sorted(range(CLASSES), key=lambda column: (-float(logits[row, column]), column))
         predicted[row, best[:many]] = True
+    return predicted
+
+
+@pytest.mark.parametrize("metric", [metrics.F1(), metrics.TopF1()], ids=["f1", "f1_top"])
+def test_f1_of_several_labels_equals_scikit_learns(alone, several, metric):
+    logits, y, masks = several
+    top = isinstance(metric, metrics.TopF1)
+    if top:
+        logits[:, 1] = logits[:, 0]  # ties
+    found = scored(alone, logits, metrics.labels(alone, y, masks), metric)
+    predicted = of_each_node(logits, y) if top else logits.numpy() > 0
     for i, split in enumerate(metrics.SPLITS):
         of = (y[masks[split]], predicted[masks[split]])
         micro, macro = (f1_score(*of, average=average, zero_division=0) for average in ("micro", "macro"))
+        assert top or 0 < macro < micro < 1
         assert getattr(found, split) == pytest.approx(micro, rel=1e-12)
         assert found.macro[i] == pytest.approx(macro, rel=1e-12)
 

@@ -6,12 +6,10 @@ import csv
 import gzip
 import json
 import queue
-import subprocess
-import sys
 import threading
 
 import pytest
-from jobs import blocks, clean_environment, files, run, write_job
+from jobs import blocks, files, python, run, write_job
 from suite.tiers import long_except
 
 from mgg_hpc.__main__ import main
@@ -76,6 +74,7 @@ def test_two_ranks_write_their_traces_and_train_as_ever(tmp_path, monkeypatch, t
     assert "profile" not in said[()]
 
 
+SMALL = {"epochs": 50, "learning_rate": 1e-30}
 SHORT = {
     "one": ({"epochs": 1}, [1], "epoch 1 of a short run also finds memory"),
     "two": ({"epochs": 2}, [2], "epoch 2 of a short run also finds memory"),
@@ -83,12 +82,8 @@ SHORT = {
     "five": ({"epochs": 5}, [4, 5], ""),
     "ten": ({"epochs": 10}, [4, 5, 6], ""),
     # Steps too small to change a float32 weight: epoch 1 stays the best.
-    "patience": (
-        {"epochs": 50, "patience": 2, "learning_rate": 1e-30},
-        [],
-        "patience ended the run before epoch 4: no epoch was profiled",
-    ),
-    "patience within": ({"epochs": 50, "patience": 4, "learning_rate": 1e-30}, [4, 5], ""),
+    "patience": (SMALL | {"patience": 2}, [], "patience ended the run before epoch 4: no epoch was profiled"),
+    "patience within": (SMALL | {"patience": 4}, [4, 5], ""),
 }
 
 
@@ -130,24 +125,15 @@ sys.exit(main(sys.argv[1:]))
 def test_a_run_that_fails_while_it_is_profiled_ends_as_ever(tmp_path):
     """A process that ended with the profiler at work would crash."""
     job = write_job(tmp_path, blocks(), train={"epochs": 8})
-    command = [sys.executable, "-c", FAILS, "train", str(job), "--profile"]
-    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
+    done = python("-c", FAILS, "train", job, "--profile")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("mgg: error: the loss of epoch 5 is nan")
     assert not (tmp_path / "runs" / "001" / "profile").exists()
 
 
-class Ends:
-    """Two ranks' messages, in order."""
-
-    def __init__(self):
-        self.messages = queue.Queue()
-
-    def of(self, rank):
-        return End(self.messages, rank)
-
-
 class End:
+    """One of two ranks; ``messages`` are the other's to it, in order, or its own."""
+
     size = 2
 
     def __init__(self, messages, rank):
@@ -169,28 +155,28 @@ class End:
 @pytest.mark.parametrize("size", [0, 1, 6, 7, 8, 1000])
 def test_a_trace_crosses_in_pieces(tmp_path, rng, monkeypatch, size):
     monkeypatch.setattr(profiler, "BLOCK", 7)
-    ends, contents = Ends(), [rng.bytes(size), rng.bytes(size)]
-    other = threading.Thread(target=profiler._write_traces, args=(ends.of(1), contents[1], None))
+    messages, contents = queue.Queue(), [rng.bytes(size), rng.bytes(size)]
+    other = threading.Thread(target=profiler._write_traces, args=(End(messages, 1), contents[1], None))
     other.start()
-    profiler._write_traces(ends.of(0), contents[0], tmp_path)
+    profiler._write_traces(End(messages, 0), contents[0], tmp_path)
     other.join()
     found = {path.name: gzip.decompress(path.read_bytes()) for path in (tmp_path / "profile").iterdir()}
     assert found == {f"rank-{rank}.json.gz": content for rank, content in enumerate(contents)}
 
 
-WAITS = {
-    "nowhere": ([], "no rank's host waits for its GPU within the training step"),
-    "outside": ([["epoch", "read the loss"]], "no rank's host waits for its GPU within the training step"),
-    "inside": (
-        [["epoch", "step", "loss"], ["epoch", "read the loss"]],
-        "rank 1 waits within epoch / step / loss: cudaStreamSynchronize, 2 an epoch",
-    ),
-}
+NOWHERE = "no rank's host waits for its GPU within the training step"
+LOSS = "rank 1 waits within epoch / step / loss: cudaStreamSynchronize, 2 an epoch"
 
 
-@pytest.mark.parametrize("case", WAITS)
-def test_waits_are_said(case):
-    spans, said = WAITS[case]
+@pytest.mark.parametrize(
+    ("spans", "said"),
+    [
+        ([], NOWHERE),
+        ([["epoch", "read the loss"]], NOWHERE),
+        ([["epoch", "step", "loss"], ["epoch", "read the loss"]], LOSS),
+    ],
+)
+def test_waits_are_said(spans, said):
     found = [{"rank": 1, "span": span, "call": "cudaStreamSynchronize", "calls": 2.0} for span in spans]
     assert profiler.said_of_waits({"waits": found}) == [said]
 
@@ -215,7 +201,7 @@ def test_tables_of_a_gpu_run(tmp_path, capsys):
     assert ["layer 2 forward", "halo", "16", "-", "-", "-", "not known"] in cells
     assert text.splitlines()[-4:] == [
         "no epoch was replayed as a CUDA graph, so that each launch is seen; other runs replay",
-        "no rank's host waits for its GPU within the training step",
+        NOWHERE,
         "layer 2 forward: not known, no room on a GPU for the parts",
         f"traces and their summary: {tmp_path}",
     ]

@@ -10,6 +10,16 @@ import pytest
 from mgg_hpc.training.profile import trace
 
 HOST, AUTOGRAD, COPIES = 100, 101, 7  # threads, and a stream
+# When spans of an epoch begin and end, of one rank and of another.
+QUICK = {
+    "step": (10, 600),
+    "loss": (100, 150),
+    "backward": (200, 500),
+    "optimiser": (510, 590),
+    "Optimizer.step#Adam.step": (511, 589),
+    "read the loss": (700, 800),
+}
+SLOW = {"evaluate": (700, 900), "step": (10, 510), "loss": (100, 150), "sum gradients": (400, 450)}
 
 
 @dataclass
@@ -22,6 +32,10 @@ class Made:
     def span(self, name, began, ended, thread=HOST):
         more = {"args": {"External id": next(self.numbers), "Record function id": 0}}
         self._add("user_annotation", name, began, ended - began, thread, more)
+
+    def spans(self, start, of):
+        for name, (began, ended) in of.items():
+            self.span(name, start + began, start + ended)
 
     def call(self, name, at, *, launches=(), thread=HOST, cat="cuda_runtime"):
         """launches: (category, name, duration) of what runs on the GPU for it, much later."""
@@ -39,9 +53,8 @@ class Made:
         self.call("cudaMemcpyAsync", at, launches=[("gpu_memcpy", name, 2.0)], thread=thread)
 
     def _add(self, cat, name, began, taken, thread, more):
-        self.events.append(
-            {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": thread, "ts": began, "dur": taken} | more
-        )
+        event = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": thread, "ts": began, "dur": taken}
+        self.events.append(event | more)
 
 
 @pytest.fixture
@@ -49,14 +62,8 @@ def made(rng):
     """Two epochs of 1000 us, among all else that is in a trace."""
     made = Made()
     for number, start in ((4, 0), (5, 2000)):
-        made.span(f"epoch {number}", start, start + 1000)
-        made.span("step", start + 10, start + 600)
-        made.span("loss", start + 100, start + 150)
-        made.span("backward", start + 200, start + 500)
+        made.spans(start, QUICK | {f"epoch {number}": (0, 1000)})
         made.span("layer 1 backward: aggregate", start + 300, start + 400, AUTOGRAD)
-        made.span("optimiser", start + 510, start + 590)
-        made.span("Optimizer.step#Adam.step", start + 511, start + 589)
-        made.span("read the loss", start + 700, start + 800)
     made.span("layer 1 forward: aggregate", 1500, 1600)  # between epochs
     of_step = {"pid": 1, "tid": HOST, "ts": 120.0}
     made.events += [
@@ -66,8 +73,7 @@ def made(rng):
         {"ph": "X", "cat": "gpu_user_annotation", "name": "loss", "dur": 5, "args": {}} | of_step,
         {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "dur": 9000.0} | of_step,
     ]
-    yield made
-    assert made.events
+    return made
 
 
 def digest(rng, made):
@@ -152,11 +158,7 @@ def test_the_driver_s_calls_wait_too(rng, made):
 def test_an_epoch_of_the_slowest_rank(rng, made):
     other = Made()
     for number, start in ((4, 0), (5, 2000)):
-        other.span(f"epoch {number}", start, start + 1500)
-        other.span("evaluate", start + 700, start + 900)
-        other.span("step", start + 10, start + 510)
-        other.span("loss", start + 100, start + 150)
-        other.span("sum gradients", start + 400, start + 450)
+        other.spans(start, SLOW | {f"epoch {number}": (0, 1500)})
         other.kernel(start + 120, 90.0)
     made.kernel(120, 100.0)
     rows = trace.slowest([digest(rng, made), digest(rng, other)])

@@ -19,9 +19,8 @@ TRANSFERS = ["direct", "get", "halo"]
 
 def opened(case, comm, **options):
     """A case's graph; its bounds are of the graph's own making."""
-    matrix = sp.csr_array(
-        (np.ones(len(case.indices), np.float32), case.indices, case.indptr), shape=(case.nodes, case.nodes)
-    )
+    ones = np.ones(len(case.indices), np.float32)
+    matrix = sp.csr_array((ones, case.indices, case.indptr), shape=(case.nodes, case.nodes))
     return mgg.from_scipy(matrix, comm=comm, **options)
 
 

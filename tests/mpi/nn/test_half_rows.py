@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import runs
 import torch
 from jobs import blocks, with_sparse_features
 
-from mgg_hpc import config
-from mgg_hpc.data import store
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 
@@ -19,44 +18,29 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 GRAPHS = {"dense": lambda: blocks(400), "sparse": lambda: with_sparse_features(blocks(400, features=40))}
 
 
-@pytest.fixture(scope="module")
-def folder(comm, tmp_path_factory) -> Path:
-    """Where all ranks see the graphs."""
-    folder = Path(comm.bcast(str(tmp_path_factory.mktemp("half")) if comm.rank == 0 else None))
-    if comm.rank == 0:
-        for name, made in GRAPHS.items():
-            store.write(folder / f"{name}.h5", made())
-    comm.Barrier()
-    return folder
+@pytest.fixture
+def path_of(stored):
+    """The file of a graph by its name."""
+    return lambda kind: stored(kind, GRAPHS[kind]())
 
 
 def trained(comm, path: Path, dtype: str, model: dict, transfer: str = "auto") -> tuple[list[float], int]:
     """The loss of 20 epochs and the last validation loss; and the bytes of rows that are held after a forward."""
-    tree = {
-        "graph": {"file": str(path)},
-        "model": {"hidden": 16, "layers": 3, "dropout": 0.3} | model,
-        "train": {"dtype": dtype, "seed": 4},
-        "plan": {"transfer": transfer},
-    }
-    job = build(config.from_tree(tree, "test"), comm)
-    graph = job.graph()
-    trainer, losses = Trainer(job, graph), []
-    for epoch in range(1, 21):
-        trainer.step(epoch)
-        losses.append(trainer.loss())
-    trainer.evaluate()
-    losses.append(trainer.scores().val_loss)
+    model = {"hidden": 16, "layers": 3, "dropout": 0.3} | model
+    chosen = runs.settings(path, model=model, train={"dtype": dtype, "seed": 4}, plan={"transfer": transfer})
+    job = build(chosen, comm)
+    run = runs.train(job, 20)
     assert all(weight.dtype == torch.float32 for weight in job.model.parameters())
-    held = sum(buffer.nbytes for buffers in graph.workspace._free.values() for buffer in buffers)
+    free = run.trainer.graph.workspace._free.values()
     job.backend.close()
-    return losses, held
+    return run.losses, sum(buffer.nbytes for buffers in free for buffer in buffers)
 
 
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("kind", GRAPHS)
-def test_losses_are_within_a_percent_of_those_of_float32(comm, folder, kind, dtype):
-    path = folder / f"{kind}.h5"
+def test_losses_are_within_a_percent_of_those_of_float32(comm, path_of, kind, dtype):
+    path = path_of(kind)
     single, held = trained(comm, path, "float32", {})
     losses, held_by_halves = trained(comm, path, dtype, {})
     np.testing.assert_allclose(losses, single, rtol=0.01)
@@ -66,8 +50,8 @@ def test_losses_are_within_a_percent_of_those_of_float32(comm, folder, kind, dty
 
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
-def test_by_any_transfer(comm, folder, transfer):
-    path = folder / "dense.h5"
+def test_by_any_transfer(comm, path_of, transfer):
+    path = path_of("dense")
     one = trained(comm, path, "bfloat16", {}, "direct")[0]
     np.testing.assert_allclose(trained(comm, path, "bfloat16", {}, transfer)[0], one, rtol=0.003)
 
@@ -83,23 +67,19 @@ def test_by_any_transfer(comm, folder, transfer):
     ],
     ids=lambda model: "-".join(map(str, model.values())),
 )
-def test_by_any_model(comm, folder, model):
-    path = folder / "dense.h5"
+def test_by_any_model(comm, path_of, model):
+    path = path_of("dense")
     single, half = (trained(comm, path, dtype, model)[0] for dtype in ("float32", "bfloat16"))
     np.testing.assert_allclose(half[:-1], single[:-1], rtol=0.01, atol=0.005 * single[0])
     assert half[-1] == pytest.approx(single[-1], rel=0.05)  # by the statistics of few epochs, with batch norm
 
 
-def test_gradients_of_float16_that_are_as_small_as_with_many_rows_do_not_vanish(comm, folder):
+def test_gradients_of_float16_that_are_as_small_as_with_many_rows_do_not_vanish(comm, path_of):
     """One of 2^-24 a row would be rounded to 0; with the scale they are those of float32."""
     gradients = {}
     for dtype in ("float32", "float16"):
-        tree = {
-            "graph": {"file": str(folder / "dense.h5")},
-            "model": {"dropout": 0.0},
-            "train": {"dtype": dtype},
-        }
-        job = build(config.from_tree(tree, "test"), comm)
+        chosen = runs.settings(path_of("dense"), model={"dropout": 0.0}, train={"dtype": dtype})
+        job = build(chosen, comm)
         trainer = Trainer(job, job.graph())
         job.model.train()
         logits = job.model(job.input, trainer.graph)

@@ -6,7 +6,7 @@ import cases
 import numpy as np
 import pytest
 import torch
-from convolutions import GEOMETRY, LAYERS, TOLERANCE, Spread, check, drawn_edges
+from convolutions import LAYERS, TOLERANCE, Spread, check, drawn_edges
 
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.readers.npz import read_npz
@@ -14,8 +14,6 @@ from mgg_hpc.nn.graph.loading import input_features
 from mgg_hpc.nn.layers.conv import GINConv
 from mgg_hpc.nn.layers.norms import BatchNorm
 from mgg_hpc.runtime import mpi
-from mgg_hpc.runtime.backends.base import Options
-from mgg_hpc.runtime.backends.host.shm import SharedBackend
 
 pytestmark = pytest.mark.mpi
 
@@ -26,13 +24,6 @@ def bounds_of(nodes: int, ranks: int) -> np.ndarray:
     """Of several ranks, the last but one owns nothing."""
     bounds = cases.even(nodes, max(1, ranks - 1) if ranks > 2 else ranks)
     return np.insert(bounds, -1, bounds[-2]) if ranks > 2 else bounds
-
-
-@pytest.fixture
-def backend(comm):
-    made = SharedBackend(comm, Options(GEOMETRY, threads=1))
-    yield made
-    made.close()
 
 
 def spread(rng, comm, backend, dtype, *, directed, transfer="direct", nodes=70) -> Spread:
@@ -57,26 +48,26 @@ def summed(comm, parameters: dict[str, torch.nn.Parameter]) -> dict[str, torch.T
     return found
 
 
-def pair(rng, layer, in_channels, out_channels, dtype):
-    """Layers with the same weights on all ranks."""
-    torch.manual_seed(int(rng.integers(2**31)))
-    return layer.pair(in_channels, out_channels, dtype)
+def compare(rng, comm, layer, graph, in_channels, out_channels, x_all=None, features=None) -> None:
+    """A layer of ours over this rank's rows with PyG's over all of them, x_all.
 
-
-def compare(rng, comm, layer, graph, in_channels, out_channels) -> None:
-    """A layer of ours over this rank's rows with PyG's over all of them."""
+    features: this rank's rows in a form that has no gradient.
+    """
     dtype = graph.dtype
-    ours, theirs = pair(rng, layer, in_channels, out_channels, dtype)
-    x_all = drawn(rng, layer, graph.case.nodes, in_channels, dtype).double().requires_grad_()
+    torch.manual_seed(int(rng.integers(2**31)))  # the same weights on all ranks
+    ours, theirs = layer.pair(in_channels, out_channels, dtype)
+    x_all = drawn(rng, layer, graph.case.nodes, in_channels, dtype) if x_all is None else x_all
+    x_all = x_all.double().requires_grad_()
     out_all = theirs(x_all, graph.edge_index)
     gradient = drawn(rng, layer, *out_all.shape, dtype)
     out_all.backward(gradient.double())
     x = x_all.detach()[graph.mine].to(dtype).requires_grad_()
-    out = ours(x, graph.handle(ours.kind))
+    out = ours(x if features is None else features, graph.handle(ours.kind))
     out.backward(gradient[graph.mine])
-    found = {"out": out.detach(), "x": x.grad} | summed(comm, dict(ours.named_parameters()))
-    wanted = {"out": out_all, "x": x_all.grad}
-    wanted |= {parameter: p.grad for parameter, p in theirs.named_parameters()}
+    found = {"out": out.detach()} | summed(comm, dict(ours.named_parameters()))
+    wanted = {"out": out_all} | {parameter: p.grad for parameter, p in theirs.named_parameters()}
+    if features is None:
+        found["x"], wanted["x"] = x.grad, x_all.grad
     with mpi.agree(comm):
         check(found, wanted, graph.mine)
 
@@ -95,9 +86,7 @@ def compare(rng, comm, layer, graph, in_channels, out_channels) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("name", LAYERS)
-def test_values_and_gradients_are_those_of_the_whole_graph(
-    rng, comm, backend, name, directed, transfer, dtype
-):
+def test_layers_are_those_of_the_whole_graph(rng, comm, backend, name, directed, transfer, dtype):
     graph = spread(rng, comm, backend, dtype, directed=directed, transfer=transfer)
     for in_channels, out_channels in SHAPES:
         compare(rng, comm, LAYERS[name], graph, in_channels, out_channels)
@@ -106,9 +95,7 @@ def test_values_and_gradients_are_those_of_the_whole_graph(
 @pytest.mark.sampled
 @pytest.mark.parametrize("transfer", ["direct", "halo"])
 @pytest.mark.parametrize("name", ["gcn", "gin", "sage", "sage_max", "gat"])
-def test_values_and_gradients_on_cora_are_those_of_the_whole_graph(
-    rng, comm, backend, data_folder, name, transfer
-):
+def test_layers_on_cora_are_those_of_the_whole_graph(rng, comm, backend, data_folder, name, transfer):
     """A real graph in float32."""
     cora = read_npz(data_folder / "cora" / "cora.npz")
     case = cases.Case(cora.indptr, cora.indices, bounds_of(cora.nodes, comm.size))
@@ -126,17 +113,8 @@ def test_sparse_features_are_the_dense_ones(rng, comm, backend, name):
     indptr = np.searchsorted(row, np.arange(len(mine) + 1)).astype(np.int64)
     stored = SparseRows(indptr, column.astype(np.int32), mine[row, column], mine.shape)
     features = input_features(graph.part(stored), backend, torch.float64, "none")
-    ours, theirs = pair(rng, LAYERS[name], 30, 7, torch.float64)
-    x = torch.from_numpy(dense.astype(np.float32).astype(np.float64))
-    out_all = theirs(x, graph.edge_index)
-    gradient = torch.from_numpy(rng.standard_normal(out_all.shape))
-    out_all.backward(gradient)
-    out = ours(features, graph.handle(ours.kind))
-    out.backward(gradient[graph.mine])
-    found = {"out": out.detach()} | summed(comm, dict(ours.named_parameters()))
-    wanted = {parameter: p.grad for parameter, p in theirs.named_parameters()}
-    with mpi.agree(comm):
-        check(found, {"out": out_all} | wanted, graph.mine)
+    x = torch.from_numpy(dense.astype(np.float32))
+    compare(rng, comm, LAYERS[name], graph, 30, 7, x, features)
 
 
 @pytest.mark.parametrize("relu", [False, True])

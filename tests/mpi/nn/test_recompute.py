@@ -6,18 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs import blocks, directed_weighted, with_sparse_features
+import runs
 
-from mgg_hpc import config
-from mgg_hpc.data import store
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn.inputs import host
 from mgg_hpc.training.job import build
-from mgg_hpc.training.trainer import Trainer
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
-GRAPHS = {"dense": blocks, "sparse": lambda: with_sparse_features(blocks()), "directed": directed_weighted}
 MODELS = {
     "gcn": {"name": "gcn"},
     "gcn-batch": {"name": "gcn", "norm": "batch", "residual": True},
@@ -27,78 +23,62 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(comm, tmp_path_factory) -> Path:
-    """Where all ranks see the graphs."""
-    folder = Path(comm.bcast(str(tmp_path_factory.mktemp("recompute")) if comm.rank == 0 else None))
-    if comm.rank == 0:
-        for name, made in GRAPHS.items():
-            store.write(folder / f"{name}.h5", made())
-    comm.Barrier()
-    return folder
+@pytest.fixture
+def path_of(stored):
+    """The file of a graph by its name."""
+    return lambda kind: stored(kind, runs.GRAPHS[kind]())
 
 
-def trained(comm, path: Path, recompute: object, model: dict, transfer: str) -> tuple[bytes, int]:
+def job_of(comm, path: Path, recompute: object, model: dict, transfer: str = "auto"):
+    model = {"hidden": 8, "layers": 3, "dropout": 0.4} | model
+    train = {"recompute": recompute, "seed": 3}
+    return build(runs.settings(path, model=model, train=train, plan={"transfer": transfer}), comm)
+
+
+def trained(comm, *options: object) -> tuple[bytes, int]:
     """Losses and all that is trained after four epochs, as bits; and the bytes that the last epoch's sums read."""
-    tree = {
-        "graph": {"file": str(path)},
-        "model": {"hidden": 8, "layers": 3, "dropout": 0.4} | model,
-        "train": {"recompute": recompute, "seed": 3},
-        "run": {"threads": 1},
-        "plan": {"transfer": transfer},
-    }
-    job = build(config.from_tree(tree, "test"), comm)
-    trainer, losses = Trainer(job, job.graph()), []
-    for epoch in range(1, 5):
-        job.backend.meter.taken()
-        trainer.step(epoch)
-        losses.append(trainer.loss())
+    job = job_of(comm, *options)
+    losses = runs.train(job, 4).losses
     read = job.backend.meter.local_bytes
     bits = np.array(losses).tobytes() + b"".join(w.numpy().tobytes() for w in job.weights().values())
     job.backend.close()
-    assert np.isfinite(losses).all() and len(set(losses)) == 4
+    assert np.isfinite(losses).all() and len(set(losses)) == 5
     return bits, read
 
 
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
-@pytest.mark.parametrize("kind", GRAPHS)
-def test_gcn_gives_the_same_bits(comm, folder, kind, transfer):
-    run = (folder / f"{kind}.h5",)
-    kept, read = trained(comm, *run, [], MODELS["gcn"], transfer)
+@pytest.mark.parametrize("kind", runs.GRAPHS)
+def test_gcn_gives_the_same_bits(comm, path_of, kind, transfer):
+    path = path_of(kind)
+    kept, read = trained(comm, path, [], MODELS["gcn"], transfer)
     for layers in ([2], [1, 3], "all"):
-        bits, again = trained(comm, *run, layers, MODELS["gcn"], transfer)
+        bits, again = trained(comm, path, layers, MODELS["gcn"], transfer)
         assert bits == kept
         assert again > read or comm.allreduce(read) == 0
 
 
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "gcn"])
-def test_other_models_give_the_same_bits(comm, folder, name):
+def test_other_models_give_the_same_bits(comm, path_of, name):
     """Running statistics of batch norm too, which a second pass must not count again."""
-    run = folder / "directed.h5", MODELS[name], "halo"
-    kept, _ = trained(comm, run[0], [], *run[1:])
-    assert trained(comm, run[0], "all", *run[1:])[0] == kept
+    path, model = path_of("directed-weighted"), MODELS[name]
+    kept, again = (trained(comm, path, which, model, "halo")[0] for which in ([], "all"))
+    assert again == kept
 
 
 @pytest.mark.parametrize("hidden", [5, 12])  # of 12 features: the first layer multiplies first, or sums first
-def test_features_in_blocks_give_the_same_bits(comm, folder, monkeypatch, hidden):
+def test_features_in_blocks_give_the_same_bits(comm, path_of, monkeypatch, hidden):
     monkeypatch.setattr(host, "LEAST_BYTES", 0)
-    run = folder / "dense.h5", {"name": "sage", "hidden": hidden}, "halo"
-    kept, _ = trained(comm, run[0], [], *run[1:])
-    assert trained(comm, run[0], "all", *run[1:])[0] == kept
+    model = {"name": "sage", "hidden": hidden}
+    kept, again = (trained(comm, path_of("dense"), which, model, "halo")[0] for which in ([], "all"))
+    assert again == kept
 
 
-def test_only_outputs_are_held_between_forward_and_backward(comm, folder, monkeypatch):
+def test_only_outputs_are_held_between_forward_and_backward(comm, path_of, monkeypatch):
     def held(recompute: object) -> float:
         """Values in each of this rank's rows that the forward leaves in use."""
-        model = {"hidden": 8, "layers": 3, "dropout": 0.4}
-        tree = {
-            "graph": {"file": str(folder / "dense.h5")},
-            "model": model,
-            "train": {"recompute": recompute},
-        }
-        job = build(config.from_tree(tree, "test"), comm)
+        job = job_of(comm, path_of("dense"), recompute, {})
         graph, made = job.graph(), []
         allocate = graph.workspace._allocate
         monkeypatch.setattr(graph.workspace, "_allocate", lambda *of: made.append(allocate(*of)) or made[-1])
@@ -115,9 +95,6 @@ def test_only_outputs_are_held_between_forward_and_backward(comm, folder, monkey
     assert held([1]) == held("all") == 8 + 8
 
 
-def test_a_layer_beyond_the_last_is_refused(comm, folder):
-    tree = {"graph": {"file": str(folder / "dense.h5")}, "train": {"recompute": [1, 3]}}
-    with pytest.raises(
-        InputError, match=r"train\.recompute names layer 3, and the model has 2 \(model\.layers\)"
-    ):
-        build(config.from_tree(tree, "test"), comm)
+def test_a_layer_beyond_the_last_is_refused(comm, path_of):
+    with pytest.raises(InputError, match=r"train\.recompute names layer 3, and the model has 2"):
+        job_of(comm, path_of("dense"), [1, 3], {"layers": 2})

@@ -1,8 +1,10 @@
-"""What `predict` writes beside its defaults: chosen layers and arrays, .npy, other graphs, several labels a node."""
+"""`predict` over ranks: a forward pass by hand, chosen layers and arrays, other graphs, and what is refused."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from jobs import blocks, dense_features, files, renumbered, with_sparse_features, write_job
+from runs import GRAPHS
 
 from mgg_hpc import reference
 from mgg_hpc.__main__ import main
@@ -23,36 +26,38 @@ LAYERS = 3
 
 
 @pytest.fixture
-def folder(comm, tmp_path_factory) -> Path:
-    """A new folder that all ranks see; the ranks leave it together."""
-    yield Path(comm.bcast(str(tmp_path_factory.mktemp("predict")) if comm.rank == 0 else None))
-    comm.Barrier()
+def predict(folder, mgg) -> Callable[..., str]:
+    """Predict with the latest run into a file of the folder; returns what the first rank printed."""
+
+    def predict(output: str, *options: object) -> str:
+        outcome = mgg("predict", folder / "runs", "-o", folder / output, *options)
+        assert outcome.codes == {0}, outcome
+        return outcome.out[0]
+
+    return predict
 
 
 @pytest.fixture
-def mgg(comm, capsys) -> Callable[..., tuple[int, str]]:
-    """Run a command on all ranks; its exit code, and what rank 0 wrote to stderr, or to stdout."""
+def refused(folder, mgg) -> Callable[..., str]:
+    """The line with which that is refused, which leaves every file as it was."""
 
-    def mgg(*arguments: object) -> tuple[int, str]:
-        comm.Barrier()
-        capsys.readouterr()
-        (code,) = set(comm.allgather(main([str(argument) for argument in arguments])))
-        out, err = capsys.readouterr()
-        assert comm.rank == 0 or err == ""
-        return code, comm.bcast(err or out)
+    def refused(output: str, *options: object) -> str:
+        before = files(folder)
+        line = mgg("predict", folder / "runs", "-o", folder / output, *options).refused()
+        assert files(folder) == before
+        return line
 
-    return mgg
+    return refused
 
 
 @pytest.fixture
-def trained(comm, folder, mgg) -> Callable[[Graph], Path]:
-    """The folder of runs of a GCN of three layers on a graph."""
+def trained(folder, first, mgg) -> Callable[..., Path]:
+    """The folder of runs of a GCN on a graph."""
 
-    def trained(graph: Graph) -> Path:
-        if comm.rank == 0:
-            train = {"epochs": 8, "dtype": "float64", "learning_rate": 0.05}
-            write_job(folder, graph, train=train, model={"hidden": 8, "layers": LAYERS})
-        assert mgg("train", folder / "job.toml")[0] == 0
+    def trained(graph: Graph, layers: int = LAYERS, **train: object) -> Path:
+        train = {"epochs": 8, "dtype": "float64", "learning_rate": 0.05} | train
+        first(lambda: write_job(folder, graph, train=train, model={"hidden": 8, "layers": layers}))
+        assert mgg("train", folder / "job.toml").codes == {0}
         return folder / "runs"
 
     return trained
@@ -62,10 +67,11 @@ def by_hand(graph: Graph, runs: Path) -> list[np.ndarray]:
     """Every layer's output from the saved weights: float64, from the formulas."""
     w = safetensors.numpy.load_file(runs / "001" / "checkpoints" / "model.safetensors")
     edges, outputs = reference.edge_list(graph.indptr, graph.indices), [dense_features(graph)]
-    for i in range(LAYERS):
+    layers = len(w) // 2
+    for i in range(layers):
         weight, bias = w[f"convs.{i}.lin.weight"], w[f"convs.{i}.bias"]
         out = reference.gcn_layer(*edges, outputs[-1], weight, bias, graph.weight)
-        outputs.append(out if i == LAYERS - 1 else np.maximum(out, 0))
+        outputs.append(out if i == layers - 1 else np.maximum(out, 0))
     return outputs[1:]
 
 
@@ -85,14 +91,61 @@ def close(found: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-11 * np.abs(wanted).max())
 
 
-def test_layers_that_are_asked_for_have_their_numbers(trained, folder, mgg):
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("order", ["as it is", "renumbered"])
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_predictions_equal_a_forward_pass_by_hand(trained, folder, predict, kind, order):
+    """In the user's numbering, whatever the order of rows in the file."""
+    graph = GRAPHS[kind]()
+    rows = np.random.default_rng(4).permutation(graph.nodes)
+    runs = trained(renumbered(graph, rows) if order == "renumbered" else graph, 2, epochs=30)
+    assert str(folder / "out.h5") in predict("out.h5")
+    hidden, logits = by_hand(graph, runs)
+    found = arrays_in(folder / "out.h5")
+    with h5py.File(folder / "out.h5") as file:
+        facts = dict(file.attrs)
+    assert found["class"].dtype == np.int64
+    close(found["embedding"], hidden)
+    close(found["probability"], softmax(logits))
+    np.testing.assert_array_equal(found["class"], logits.argmax(axis=1))
+    assert (facts["format"], facts["version"], facts["run"]) == ("mgg-prediction", 1, "001")
+    summary = json.loads((runs / "001" / "summary.json").read_text())
+    right = (found["class"] == graph.y)[graph.test].mean()
+    assert summary["test_accuracy"] == pytest.approx(right, rel=1e-12)
+    assert facts["graph_uuid"] == summary["graph"]["uuid"]
+    assert {path.name for path in folder.iterdir()} == {"g.h5", "job.toml", "out.h5", "runs"}
+
+
+def losses(run: Path) -> list[float]:
+    with (run / "metrics.csv").open() as file:
+        return [float(line["loss"]) for line in csv.DictReader(file)]
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("method", ["degree", "rcm", "community"])
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_losses_and_predictions_do_not_depend_on_the_order_of_the_file(
+    comm, trained, folder, first, mgg, predict, kind, method
+):
+    runs = trained(GRAPHS[kind](), 2, epochs=20, select="last")
+    predict("imported.h5")
+    order = ["-n", str(comm.size), "--order", method]
+    first(lambda: main(["partition", str(folder / "g.h5"), *order]))
+    assert mgg("train", folder / "job.toml").codes == {0}
+    predict("moved.h5")
+    imported, moved = (losses(runs / name) for name in ("001", "002"))
+    assert len(set(imported)) == 20  # it learns, and dropout is on
+    np.testing.assert_allclose(moved, imported, rtol=1e-7)
+    imported, moved = (arrays_in(folder / name) for name in ("imported.h5", "moved.h5"))
+    for name, values in imported.items():
+        np.testing.assert_allclose(moved[name], values, rtol=1e-6, atol=1e-8)
+
+
+def test_layers_that_are_asked_for_have_their_numbers(trained, folder, predict):
     graph = blocks()
-    runs = trained(graph)
-    outputs = by_hand(graph, runs)
+    outputs = by_hand(graph, trained(graph))
     for asked, numbers in ((["all"], [1, 2, 3]), (["3", "1", "3"], [1, 3])):
-        options = [f"--layer={each}" for each in asked]
-        code, told = mgg("predict", runs, "-o", folder / "out.h5", "--force", *options)
-        assert code == 0
+        told = predict("out.h5", "--force", *(f"--layer={each}" for each in asked))
         found = arrays_in(folder / "out.h5")
         assert set(found) == {"class", "probability", *(f"embedding/{number}" for number in numbers)}
         for number in numbers:
@@ -101,109 +154,97 @@ def test_layers_that_are_asked_for_have_their_numbers(trained, folder, mgg):
         close(found["probability"], softmax(outputs[-1]))
 
 
-def test_npy_files_hold_what_the_hdf5_file_holds(trained, folder, mgg):
+def test_npy_files_hold_what_the_hdf5_file_holds(trained, folder, predict, refused):
     graph = blocks()
     runs = trained(renumbered(graph, np.random.default_rng(4).permutation(graph.nodes)))
     outputs = by_hand(graph, runs)
     before = set(files(folder))
-    assert mgg("predict", runs, "-o", folder / "one.npy", "--what=embedding")[0] == 0
-    assert mgg("predict", runs, "-o", folder / "more.npy", "--what=embedding, class", "--layer=1")[0] == 0
-    assert set(files(folder)) - before == {
-        folder / name for name in ("one.npy", "more.class.npy", "more.embedding.1.npy")
-    }
+    predict("one.npy", "--what=embedding")
+    predict("more.npy", "--what=embedding, class", "--layer=1")
+    made = {path.name for path in set(files(folder)) - before}
+    assert made == {"one.npy", "more.class.npy", "more.embedding.1.npy"}
     close(np.load(folder / "one.npy"), outputs[1])
     close(np.load(folder / "more.embedding.1.npy"), outputs[0])
     np.testing.assert_array_equal(np.load(folder / "more.class.npy"), outputs[-1].argmax(1))
-    code, told = mgg("predict", runs, "-o", folder / "more.npy", "--what=class,probability")
-    assert code == 2 and "more.class.npy exists" in told
-    assert not (folder / "more.probability.npy").exists()
+    assert "more.class.npy exists" in refused("more.npy", "--what=class,probability")
 
 
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("sparse", [False, True])
-def test_another_graph_with_the_same_features(comm, trained, folder, mgg, sparse):
+def test_another_graph_with_the_same_features(trained, folder, first, predict, sparse):
     """Of another size, without labels or splits, from a run on dense features."""
     runs = trained(blocks())
     other = blocks(90, seed=8)
     other = with_sparse_features(other) if sparse else other
     other = dataclasses.replace(other, y=None, classes=0, train=None, val=None, test=None)
-    if comm.rank == 0:
-        store.write(folder / "other.h5", other)
-    assert mgg("predict", runs, "-o", folder / "out.h5", "--graph", folder / "other.h5")[0] == 0
+    first(lambda: store.write(folder / "other.h5", other))
+    predict("out.h5", "--graph", folder / "other.h5")
     outputs, found = by_hand(other, runs), arrays_in(folder / "out.h5")
     close(found["embedding"], outputs[1])
     close(found["probability"], softmax(outputs[2]))
     np.testing.assert_array_equal(found["class"], outputs[2].argmax(1))
 
 
-def test_of_several_labels_a_node_each_is_predicted_by_itself(trained, folder, mgg, rng):
+def test_of_several_labels_a_node_each_is_predicted_by_itself(trained, folder, predict, rng):
     graph = blocks()
     y = np.eye(4, dtype=np.float32)[graph.y]
     y[:, 0] = rng.random(len(y)) < 0.4
     graph = dataclasses.replace(graph, y=y)
     runs = trained(graph)
-    assert mgg("predict", runs, "-o", folder / "out.h5")[0] == 0
+    predict("out.h5")
     logits, found = by_hand(graph, runs)[-1], arrays_in(folder / "out.h5")
     close(found["probability"], 1 / (1 + np.exp(-logits)))
     assert found["class"].dtype == np.uint8
     np.testing.assert_array_equal(found["class"], logits > 0)
 
 
-REFUSED = {
-    "a layer beyond the last": (
-        ["--layer=4"],
-        "--layer 4: the model has layers 1 to 3; name one of them, or all",
+REFUSED = [  # output, options, message; FOLDER is the test's
+    ("out.h5", "--layer=4", "--layer 4: the model has layers 1 to 3; name one of them, or all"),
+    ("out.h5", "--layer=0", "--layer 0: the model has layers 1 to 3"),
+    ("out.h5", "--layer=last", "--layer last: the model has layers 1 to 3"),
+    ("out.h5", "--what=class,logits", "--what: 'logits' is none of class, probability, embedding"),
+    ("out.h5", "--layer=1 --what=class", "--layer names embeddings, and --what leaves"),
+    (
+        "out.h5",
+        "--graph=FOLDER/wide.h5",
+        "wide.h5: has 13 features a node, but 001 was trained on 12; predict on",
     ),
-    "layer 0": (["--layer=0"], "--layer 0: the model has layers 1 to 3"),
-    "no number": (["--layer=last"], "--layer last: the model has layers 1 to 3"),
-    "an unknown array": (
-        ["--what=class,logits"],
-        "--what: 'logits' is none of class, probability, embedding",
-    ),
-    "a layer without embeddings": (
-        ["--layer=1", "--what=class"],
-        "--layer names embeddings, and --what leaves",
-    ),
-    "another width": (
-        ["--graph=wide.h5"],
-        "wide.h5: has 13 features a node, but 001 was trained on 12; predict on a graph with the same features",
-    ),
-    "no features": (["--graph=bare.h5"], "bare.h5: has 0 features a node, but 001 was trained on 12"),
-}
+    ("out.h5", "--graph=FOLDER/bare.h5", "bare.h5: has 0 features a node, but 001 was trained on 12"),
+    ("wide.h5", "", "wide.h5 exists; "),
+    ("absent/out.h5", "--force", "is not a folder"),
+    ("g.h5/out.h5", "--force", "is not a folder"),
+    ("runs", "--force", "runs is not a regular file"),
+]
 
 
-def test_what_cannot_be_predicted_is_refused_in_one_line(comm, trained, folder, mgg):
+def test_what_cannot_be_predicted_or_written_is_refused_in_one_line(trained, folder, first, predict, refused):
     runs = trained(blocks())
-    if comm.rank == 0:
-        store.write(folder / "wide.h5", blocks(features=13))
-        store.write(folder / "bare.h5", dataclasses.replace(blocks(), x=None))
-    comm.Barrier()
-    before = set(files(folder))
-    for asked, message in REFUSED.values():
-        options = [each.replace("--graph=", f"--graph={folder}/") for each in asked]
-        code, told = mgg("predict", runs, "-o", folder / "out.h5", *options)
-        assert code == 2
-        assert told.startswith("mgg: error: ") and told.count("\n") == 1
-        assert message in told
-    assert set(files(folder)) == before
+    first(lambda: store.write(folder / "wide.h5", blocks(features=13)))
+    first(lambda: store.write(folder / "bare.h5", dataclasses.replace(blocks(), x=None)))
+    for output, options, message in REFUSED:
+        assert message in refused(output, *options.replace("FOLDER", str(folder)).split())
+    predict("wide.h5", "--force")
+    assert len(arrays_in(folder / "wide.h5")["class"]) == 150
+    first((runs / "001" / "checkpoints" / "model.safetensors").unlink)
+    assert "no weights; the run did not finish" in refused("out.h5")
 
 
-def test_a_model_of_one_layer_has_no_hidden_one(comm, folder, mgg):
-    if comm.rank == 0:
-        write_job(folder, blocks(), model={"layers": 1}, train={"epochs": 1})
-    assert mgg("train", folder / "job.toml")[0] == 0
-    assert mgg("predict", folder / "runs", "-o", folder / "out.h5")[0] == 0
+def test_a_folder_without_a_run_is_refused(folder, refused):
+    assert "holds no run (job.toml is missing)" in refused("out.h5")
+
+
+def test_a_model_of_one_layer_has_no_hidden_one(trained, folder, predict, refused):
+    trained(blocks(), 1, epochs=1)
+    predict("out.h5")
     assert set(arrays_in(folder / "out.h5")) == {"class", "probability"}
-    code, told = mgg("predict", folder / "runs", "-o", folder / "e.npy", "--what=embedding")
-    assert code == 2 and "--what: a model of one layer has no hidden one; ask for --layer 1" in told
+    line = refused("e.npy", "--what=embedding")
+    assert "--what: a model of one layer has no hidden one; ask for --layer 1" in line
 
 
-def test_a_run_that_ended_early_predicts_with_the_weights_that_it_kept(comm, folder, mgg):
-    if comm.rank == 0:
-        write_job(folder, blocks(), model={"layers": 8}, train={"learning_rate": 1e6})
-    code, told = mgg("train", folder / "job.toml")
-    assert code == 2 and told.count("\n") == 1
-    assert told.startswith("mgg: error: the loss of epoch 2 is nan; first ")
-    assert told.endswith("; the weights of epoch 1 are kept\n")
-    assert mgg("predict", folder / "runs", "-o", folder / "out.h5", "--what=embedding", "--layer=1")[0] == 0
+def test_a_run_that_ended_early_predicts_with_the_weights_that_it_kept(folder, first, mgg, predict):
+    first(lambda: write_job(folder, blocks(), model={"layers": 8}, train={"learning_rate": 1e6}))
+    line = mgg("train", folder / "job.toml").refused()
+    assert line.startswith("the loss of epoch 2 is nan; first ")
+    assert line.endswith("; the weights of epoch 1 are kept")
+    predict("out.h5", "--what=embedding", "--layer=1")
     assert np.isfinite(arrays_in(folder / "out.h5")["embedding/1"]).all()

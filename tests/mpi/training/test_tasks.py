@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
+import runs
 import torch
+from convolutions import gcn_matrix
 from jobs import blocks, renumbered
 from mpi4py import MPI
 from sklearn.metrics import f1_score, roc_auc_score
 
-from mgg_hpc import config, reference
+from mgg_hpc import config
 from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime import mpi
@@ -28,12 +29,6 @@ CLASSES = 4
 
 
 @pytest.fixture
-def folder(comm, tmp_path_factory) -> Path:
-    """A folder that all ranks see."""
-    return Path(comm.bcast(str(tmp_path_factory.mktemp("tasks")) if comm.rank == 0 else None))
-
-
-@pytest.fixture
 def chosen(comm, folder):
     """The settings of a job on a graph, which is written once for all ranks."""
 
@@ -41,13 +36,8 @@ def chosen(comm, folder):
         if comm.rank == 0:
             store.write(folder / "g.h5", graph, force=True)
         comm.Barrier()
-        tree = {
-            "graph": {"file": str(folder / "g.h5")},
-            "model": {"hidden": 8} | (model or {}),
-            "train": {"dtype": "float64", "seed": 5} | train,
-            "run": {"threads": 1},
-        }
-        return config.from_tree(tree, "test")
+        train = {"dtype": "float64", "seed": 5} | train
+        return runs.settings(folder / "g.h5", model={"hidden": 8} | (model or {}), train=train)
 
     return chosen
 
@@ -64,31 +54,23 @@ def two_classes(graph: Graph) -> Graph:
     return dataclasses.replace(graph, y=graph.y % 2, classes=2)
 
 
-def trained(
-    settings: config.Settings, comm: MPI.Intracomm, epochs: int = 5
-) -> tuple[list[float], Scores, np.ndarray]:
+def trained(settings: config.Settings, comm: MPI.Intracomm) -> tuple[list[float], Scores, np.ndarray]:
     """The loss of each epoch, the scores after the last, and all nodes' logits by their original ids."""
     job = build(settings, comm)
-    trainer, losses = Trainer(job, job.graph()), []
-    for epoch in range(1, epochs + 1):
-        trainer.step(epoch)
-        losses.append(trainer.loss())
-    trainer.evaluate()
-    scores = trainer.scores()
+    run = runs.train(job, 5)
     job.model.eval()
     with torch.no_grad():
-        logits = job.model(job.input, trainer.graph).clone()
+        logits = job.model(job.input, run.trainer.graph).clone()
     every = comm.allgather((job.part.slice.ids, logits.numpy()))
     job.backend.close()
     whole = np.empty((job.part.nodes, logits.shape[1]))
     for ids, rows in every:
         whole[ids] = rows
-    return losses, scores, whole
+    return run.losses, run.scores, whole
 
 
-def same(
-    found: tuple[list[float], Scores, np.ndarray], alone: tuple[list[float], Scores, np.ndarray]
-) -> None:
+def same(found: tuple, alone: tuple) -> None:
+    """Compare what `trained` returns."""
     np.testing.assert_allclose(found[0], alone[0], rtol=1e-10)
     np.testing.assert_allclose(found[2], alone[2], rtol=1e-9, atol=1e-12)
     for name, value in dataclasses.asdict(alone[1]).items():
@@ -105,8 +87,8 @@ def test_several_labels_train_alike_on_any_number_of_ranks(comm, chosen):
     for i, split in enumerate(("train", "val", "test")):
         mask = getattr(graph, split)
         of = (graph.y[mask], found[2][mask] > 0)
-        assert getattr(found[1], split) == pytest.approx(f1_score(*of, average="micro", zero_division=0))
-        assert found[1].macro[i] == pytest.approx(f1_score(*of, average="macro", zero_division=0))
+        micro, macro = (f1_score(*of, average=average, zero_division=0) for average in ("micro", "macro"))
+        assert (getattr(found[1], split), found[1].macro[i]) == pytest.approx((micro, macro))
 
 
 def test_the_area_under_the_curve_is_that_of_all_ranks_rows(comm, chosen):
@@ -124,9 +106,8 @@ def test_inputs_without_features_do_not_depend_on_ranks_or_numbering(comm, chose
     model = {"input": kind, "embedding": 6}
     alone = trained(chosen(graph, model), MPI.COMM_SELF)
     order = np.random.default_rng(5).permutation(graph.nodes)
-    shuffled = dataclasses.replace(
-        renumbered(dataclasses.replace(graph, x=np.zeros((graph.nodes, 1), np.float32)), order), x=None
-    )
+    with_rows = dataclasses.replace(graph, x=np.zeros((graph.nodes, 1), np.float32))
+    shuffled = dataclasses.replace(renumbered(with_rows, order), x=None)
     same(trained(chosen(shuffled, model), comm), alone)
 
 
@@ -143,18 +124,12 @@ def test_gradients_of_learned_rows_equal_torchs_own(comm, chosen):
     rows, found = np.empty((graph.nodes, 6)), np.empty((graph.nodes, 6))
     for ids, values, gradients in every:
         rows[ids], found[ids] = values, gradients
-    source, destination = reference.edge_list(graph.indptr, graph.indices)
-    u, v, coefficient = reference.gcn_edges(source, destination, graph.nodes)
-    matrix = np.zeros((graph.nodes, graph.nodes))
-    np.add.at(matrix, (v, u), coefficient)
     x = torch.from_numpy(rows).requires_grad_()
-    logits = torch.from_numpy(matrix) @ x @ start.t() + bias
+    logits = gcn_matrix(graph.indptr, graph.indices) @ x @ start.t() + bias
     mask = torch.from_numpy(graph.train)
     torch.nn.functional.cross_entropy(logits[mask], torch.from_numpy(graph.y)[mask]).backward()
-    scale = float(x.grad.abs().max())
-    np.testing.assert_allclose(found, x.grad.numpy(), rtol=1e-10, atol=1e-12 * scale)
-    scale = float(start.grad.abs().max())
-    torch.testing.assert_close(lin.grad, start.grad, rtol=1e-10, atol=1e-12 * scale)
+    for value, wanted in ((torch.from_numpy(found), x.grad), (lin.grad, start.grad)):
+        torch.testing.assert_close(value, wanted, rtol=1e-10, atol=1e-12 * float(wanted.abs().max()))
     job.backend.close()
 
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
-from unittest.mock import create_autospec
 
 import msgspec
 import numpy as np
 import pytest
+import runs
 import torch
+from convolutions import gcn_matrix
 from jobs import blocks, dense_features, directed_weighted, renumbered, with_sparse_features
 from mpi4py import MPI
 
 from mgg_hpc import config, reference
-from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.errors import InputError
-from mgg_hpc.nn.inputs import host
-from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.plan.ranges import edge_balanced
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
@@ -60,60 +58,22 @@ def tiny() -> Graph:
     )
 
 
-GRAPHS = {
-    "dense": blocks,
-    "sparse": lambda: with_sparse_features(blocks(features=40)),
-    "directed-weighted": directed_weighted,
+GRAPHS = runs.GRAPHS | {
     "directed-sparse": lambda: with_sparse_features(directed_weighted()),
     "lopsided": lopsided,
     "tiny": tiny,
 }
 
 
-@pytest.fixture(scope="module")
-def folder(comm, tmp_path_factory) -> Path:
-    """A folder that all ranks see."""
-    return Path(comm.bcast(str(tmp_path_factory.mktemp("training")) if comm.rank == 0 else None))
-
-
-@pytest.fixture
-def stored(comm, folder):
-    """Write a graph once, for all ranks; returns its path."""
-
-    def stored(name: str, graph: Graph) -> Path:
-        path = folder / f"{name}.h5"
-        if comm.rank == 0 and not path.exists():
-            store.write(path, graph)
-        comm.Barrier()
-        return path
-
-    return stored
-
-
 def settings(path: Path, dtype: str, **model: object) -> config.Settings:
-    tree = {
-        "graph": {"file": str(path)},
-        "model": {"hidden": 8, "dropout": 0.5} | model,
-        "train": {
-            "dtype": dtype,
-            "seed": 20,
-            "normalize_features": "row" if "sparse" in path.name else "none",
-        },
-        "run": {"threads": 1},
-    }
-    return config.from_tree(tree, "test")
+    train = {"dtype": dtype, "seed": 20, "normalize_features": "row" if "sparse" in path.name else "none"}
+    return runs.settings(path, model={"hidden": 8, "dropout": 0.5} | model, train=train)
 
 
 def losses(chosen: config.Settings, comm: MPI.Intracomm, epochs: int = 30) -> np.ndarray:
     """The loss of each epoch, and the final validation loss."""
     job = build(chosen, comm)
-    trainer = Trainer(job, job.graph())
-    values = []
-    for epoch in range(1, epochs + 1):
-        trainer.step(epoch)
-        values.append(trainer.loss())
-    trainer.evaluate()
-    values.append(trainer.scores().val_loss)
+    values = runs.train(job, epochs).losses
     job.backend.close()
     return np.array(values)
 
@@ -147,33 +107,6 @@ def test_losses_of_other_models_do_not_depend_on_the_number_of_ranks(comm, store
     compared = slice(-1 if chosen.model.norm == "batch" else None)
     alone, found = losses(chosen, MPI.COMM_SELF, 8), losses(chosen, comm, 8)
     np.testing.assert_allclose(found[compared], alone[compared], rtol=TOLERANCE["float64"], atol=0)
-
-
-@pytest.mark.sampled(0)
-@pytest.mark.parametrize("hidden", [5, 12])  # of 12 features: layers multiply first, or sum first
-@pytest.mark.parametrize("name", ["gcn", "gin", "sage", "gat"])
-def test_losses_do_not_depend_on_blocks_of_features(comm, stored, monkeypatch, name, hidden):
-    chosen = settings(stored("dense", blocks()), "float64", name=name, hidden=hidden)
-    whole, dropped = (
-        losses(chosen, comm, 8),
-        create_autospec(HostFeatures.dropped, side_effect=HostFeatures.dropped),
-    )
-    monkeypatch.setattr(host, "LEAST_BYTES", 0)
-    monkeypatch.setattr(HostFeatures, "dropped", dropped)
-    np.testing.assert_allclose(losses(chosen, comm, 8), whole, rtol=TOLERANCE["float64"], atol=0)
-    sums_first = hidden == 12 and name in ("gcn", "gin")
-    assert dropped.call_count == (0 if sums_first else 8)
-
-
-@pytest.mark.sampled(0)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["dense", "sparse", "directed-weighted"])
-def test_losses_do_not_depend_on_the_numbering_of_rows(comm, stored, kind, dtype):
-    graph = GRAPHS[kind]()
-    order = np.random.default_rng(5).permutation(graph.nodes)
-    alone = losses(settings(stored(kind, graph), dtype), MPI.COMM_SELF)
-    other = settings(stored(f"{kind}-renumbered", renumbered(graph, order)), dtype)
-    np.testing.assert_allclose(losses(other, comm), alone, rtol=TOLERANCE[dtype], atol=0)
 
 
 def test_evaluation_exchanges_no_wider_rows_than_were_planned(comm, stored):
@@ -253,11 +186,7 @@ def test_loss_and_gradients_equal_torchs_own(comm, stored, kind, layers):
 
 def torchs_own(graph: Graph, weights: list, epoch: int, chosen: config.Settings) -> tuple[float, list]:
     """Loss and gradients (before weight decay) of an epoch, by dense matrices and torch's autograd."""
-    source, destination = reference.edge_list(graph.indptr, graph.indices)
-    u, v, coefficient = reference.gcn_edges(source, destination, graph.nodes, graph.weight)
-    adjacency = np.zeros((graph.nodes, graph.nodes))
-    np.add.at(adjacency, (v, u), coefficient)
-    matrix = torch.from_numpy(adjacency)
+    matrix = gcn_matrix(graph.indptr, graph.indices, graph.weight)
     h = dense_features(graph)
     if chosen.train.normalize_features == "row":
         total = h.sum(axis=1, keepdims=True)
@@ -267,10 +196,8 @@ def torchs_own(graph: Graph, weights: list, epoch: int, chosen: config.Settings)
     leaves = [(w.requires_grad_(), b.requires_grad_()) for w, b in weights]
     for layer, (weight, bias) in enumerate(leaves):
         ones = np.ones(h.shape)
-        mask = torch.from_numpy(
-            reference.dropout(ones, ids, chosen.model.dropout, chosen.train.seed, epoch, layer)
-        )
-        h = matrix @ (h * mask) @ weight.t() + bias
+        mask = reference.dropout(ones, ids, chosen.model.dropout, chosen.train.seed, epoch, layer)
+        h = matrix @ (h * torch.from_numpy(mask)) @ weight.t() + bias
         if layer < len(leaves) - 1:
             h = torch.relu(h)  # clamp has a gradient of 1 at 0, where nodes without features may lie
     rows = torch.from_numpy(graph.train)
