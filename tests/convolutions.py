@@ -12,6 +12,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch_geometric.utils import softmax
 
+from mgg_hpc import reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
 from mgg_hpc.nn.graph.handle import GraphHandle
