@@ -1,4 +1,4 @@
-"""The command line: each verb names its options and hands them to one ``process_*`` function."""
+"""The command line: each verb declares its options and calls one ``process_*`` function with them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import click
 from . import __version__
 from .bench_verbs import bench
 from .errors import FAILED, WRONG_INPUT, InputError
-from .verbs import Existing, Output, Verbs, example
+from .verbs import Existing, Verbs, example, overriding, to_file
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Verbs, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="mgg")
 def cli() -> None:
     """Train graph neural networks on whole graphs over many ranks."""
@@ -35,54 +37,47 @@ def generate() -> None:
 
 @generate.command("rmat", epilog=example("mgg generate rmat --scale 16 --edge-factor 16 -o rmat16.h5"))
 @click.option("--scale", type=click.IntRange(0, 40), required=True, help="2**scale nodes.")
-@click.option(
-    "--edge-factor", type=click.IntRange(0), default=16, show_default=True, help="Drawn edges a node."
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--edge-factor", type=click.IntRange(0), default=16, help="Drawn edges a node.")
+@click.option("--seed", type=click.IntRange(0), default=0)
 @click.option(
     "--probabilities",
     type=(float, float, float),
     default=(0.57, 0.19, 0.19),
-    show_default=True,
     metavar="A B C",
     help="Of the quarters of the matrix; the fourth's is the rest.",
 )
 @click.option("--directed", is_flag=True, help="Do not add the reverse of each edge.")
-@click.option(
-    "--features", type=click.IntRange(0), default=0, show_default=True, help="Normal feature columns."
-)
-@click.option(
-    "--classes", type=click.IntRange(0), default=0, show_default=True, help="Classes of random labels."
-)
-@click.option("-o", "--output", type=Output, required=True, help="Graph file to write.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-def generate_rmat(output: Path, force: bool, **options: Any) -> None:
+@click.option("--features", type=click.IntRange(0), default=0, help="Normal feature columns.")
+@click.option("--classes", type=click.IntRange(0), default=0, help="Classes of random labels.")
+@to_file("Graph file to write.")
+def generate_rmat(
+    output: Path, force: bool, probabilities: tuple[float, float, float], directed: bool, **options: Any
+) -> None:
     """A recursive-matrix graph: skewed degrees, as Graph500 has them."""
-    from .tools.files import process_generate_rmat
+    from .tools.files import process_generate
 
-    process_generate_rmat(output, force=force, **options)
+    quarters = dict(zip("abc", probabilities, strict=True))
+    process_generate("rmat", output, force=force, options=options | quarters | {"symmetric": not directed})
 
 
 @generate.command("sbm", epilog=example("mgg generate sbm --nodes 10000 --classes 5 --features 32 -o sbm.h5"))
 @click.option("--nodes", type=click.IntRange(1), required=True)
-@click.option("--classes", type=click.IntRange(1), default=4, show_default=True)
-@click.option("--features", type=click.IntRange(0), default=16, show_default=True)
-@click.option("--degree", type=click.FloatRange(0), default=10.0, show_default=True, help="Mean degree.")
+@click.option("--classes", type=click.IntRange(1), default=4)
+@click.option("--features", type=click.IntRange(0), default=16)
+@click.option("--degree", type=click.FloatRange(0), default=10.0, help="Mean degree.")
 @click.option(
     "--homophily",
     type=click.FloatRange(0, 1),
     default=0.8,
-    show_default=True,
     help="Share of edges within a class.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("-o", "--output", type=Output, required=True, help="Graph file to write.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.option("--seed", type=click.IntRange(0), default=0)
+@to_file("Graph file to write.")
 def generate_sbm(output: Path, force: bool, **options: Any) -> None:
     """A stochastic block model: communities with features and labels to learn."""
-    from .tools.files import process_generate_sbm
+    from .tools.files import process_generate
 
-    process_generate_sbm(output, force=force, **options)
+    process_generate("sbm", output, force=force, options=options)
 
 
 @cli.command(
@@ -99,8 +94,7 @@ def generate_sbm(output: Path, force: bool, **options: Any) -> None:
 )
 @click.argument("source")
 @click.argument("folder", required=False, type=Existing)
-@click.option("-o", "--output", type=Output, required=True, help="Graph file to write.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@to_file("Graph file to write.")
 @click.option(
     "--format",
     "format_",
@@ -135,9 +129,9 @@ def import_(
     SOURCE is "digits", "planetoid" (then FOLDER has the files ind.NAME.*), an archive (.npz), or an edge list
     (.txt, .csv, .tsv, .edges, .el; plain or .gz): "source destination [weight]" a line, nodes from 0 on.
     """
-    from .tools.files import ImportOptions, process_import
+    from .tools.files import process_import
 
-    process_import(source, folder, output, force=force, format_=format_, options=ImportOptions(**options))
+    process_import(source, folder, output, force=force, format_=format_, options=options)
 
 
 @cli.command(epilog=example("mgg info cora.h5", "mgg info cora.h5 --json"))
@@ -173,7 +167,6 @@ def verify(graph: Path) -> None:
     "--method",
     type=click.Choice(["edges"]),
     default="edges",
-    show_default=True,
     help="Contiguous rows with as many edges each.",
 )
 @click.option(
@@ -203,9 +196,7 @@ def partition(graph: Path, parts: int | None, method: str, order: str | None) ->
     ),
 )
 @click.argument("job", type=Existing)
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the job file."
-)
+@overriding("Override a key of the job file.")
 @click.option(
     "--share-gpu", is_flag=True, help="Let several ranks drive one GPU: for tests, since kernels take turns."
 )
@@ -245,7 +236,7 @@ def train(
     ),
 )
 @click.argument("run", type=Existing)
-@click.option("-o", "--output", type=Output, required=True, help="HDF5 file to write; or .npy.")
+@to_file("HDF5 file to write; or .npy.")
 @click.option(
     "--graph", type=Existing, help="Another graph with the same features. [default: that of the run]"
 )
@@ -259,13 +250,9 @@ def train(
 @click.option(
     "--what",
     default="class,probability,embedding",
-    show_default=True,
     help="Which of these to write, separated by commas.",
 )
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the run's job."
-)
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@overriding("Override a key of the run's job.")
 def predict(
     run: Path,
     output: Path,
@@ -300,7 +287,6 @@ def predict(
     "--mpi",
     type=click.Choice(["auto", "system"]),
     default="auto",
-    show_default=True,
     help="The MPI that mpi4py finds first, or the machine's own.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the command line instead of running it.")

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +33,7 @@ WRITE_LIMIT = 1 << 30  # bytes a system call; Linux writes 2 GiB less a page at 
 
 @dataclass(frozen=True, eq=False)
 class GraphSlice:
-    """Rows lo .. hi-1 of a graph file, n = hi - lo.
+    """The rows lo .. hi-1 of a graph file, n = hi - lo.
 
     ``indptr`` int64 [n+1] starts with 0; ``indices`` are global row numbers, int32 or int64 as stored;
     ``weight`` float32 or None. ``x`` is float32 or float16 [n, F], SparseRows whose offsets start with 0,
@@ -54,7 +54,7 @@ class GraphSlice:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Row ranges of P ranks, int64 [P+1], how they were found, and the edges of each."""
+    """Row ranges of P ranks: bounds int64 [P+1], the method that made them, and the edges of each rank."""
 
     bounds: np.ndarray
     method: str
@@ -98,13 +98,13 @@ class GraphFile:
         self._file.close()
 
     def slice(self, lo: int, hi: int, *, dense: bool = True) -> GraphSlice:
-        """Rows lo .. hi-1; dense: with dense features, which `feature_blocks` reads otherwise.
+        """Return rows lo .. hi-1. dense: whether to read dense features, which `feature_blocks` can read instead.
 
         Raises InputError for a value out of place or a block whose digest differs.
         """
         self._check_rows(lo, hi)
         with self._file.compared():
-            indptr, indices, weight = self._edges(lo, hi)
+            indptr, indices, weight = self._csr(schema.EDGES, lo, hi, self.nodes)
             x = self._features(lo, hi, dense)
             y, split = self._labels(lo, hi)
             ids = self._optional(schema.PERMUTATION, lo, hi)
@@ -116,10 +116,10 @@ class GraphFile:
         return GraphSlice(indptr, indices, weight, x, y, train, val, test, ids)
 
     def feature_blocks(self, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-        """Dense features of rows lo .. hi-1 in order: each array of ``into`` in turn, [rows, F] of x_dtype, filled.
+        """Read dense features of rows lo .. hi-1, in order, into the arrays of ``into``; yield each when it is full.
 
-        Arrays are contiguous; of the last one only as many rows are filled and given as are left. Raises InputError
-        as ``slice`` does, for what digests find after the last rows were given.
+        Arrays are contiguous, [rows, F] of x_dtype; only as much of the last one is filled and yielded as is left.
+        Raises InputError as ``slice`` does; for a digest that differs only after the last array was yielded.
         """
         self._check_rows(lo, hi)
         row = lo
@@ -130,14 +130,14 @@ class GraphFile:
                 yield x
 
     def indptr(self) -> np.ndarray:
-        """The whole of indptr, int64 [N+1]. Raises InputError as ``slice`` does."""
+        """Return the whole of indptr, int64 [N+1]. Raises InputError as ``slice`` does."""
         with self._file.compared():
             indptr = self._file.checked(schema.INDPTR, 0, self.nodes + 1)
             checks.offsets(self.where, schema.INDPTR, indptr, row=0, rows=self.nodes, total=self.edges)
         return indptr
 
     def bounds(self, parts: int) -> np.ndarray | None:
-        """The stored row ranges int64 [parts+1], None where the file has none for this number of parts."""
+        """Return the stored row ranges int64 [parts+1], None if the file has none for this number of parts."""
         path = schema.bounds_path(parts)
         if parts not in self.partitions:
             return None
@@ -147,7 +147,7 @@ class GraphFile:
         return bounds
 
     def read(self, path: str, lo: int, hi: int) -> np.ndarray:
-        """Entries lo .. hi-1 of one dataset as they are, unchecked."""
+        """Return entries lo .. hi-1 of one dataset, unchecked."""
         return self._file.read(path, lo, hi)
 
     def check_digests(self, path: str) -> None:
@@ -158,50 +158,34 @@ class GraphFile:
         if not 0 <= lo <= hi <= self.nodes:
             raise ValueError(f"rows {lo} .. {hi} are not within 0 .. {self.nodes}")
 
-    def _edges(self, lo: int, hi: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        indptr = self._file.checked(schema.INDPTR, lo, hi + 1)
-        checks.offsets(self.where, schema.INDPTR, indptr, row=lo, rows=self.nodes, total=self.edges)
+    def _csr(
+        self, csr: schema.Csr, lo: int, hi: int, limit: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return offsets from 0 on, ids (below ``limit``) and values, where stored, of rows lo .. hi-1 of a CSR."""
+        total = self.contents.datasets[csr.indices].shape[0]
+        indptr = self._file.checked(csr.indptr, lo, hi + 1)
+        checks.offsets(self.where, csr.indptr, indptr, row=lo, rows=self.nodes, total=total)
         begin, end = int(indptr[0]), int(indptr[-1])
-        row_of = _row_finder(indptr, lo)
-        indices = self._file.checked(schema.INDICES, begin, end)
-        checks.ids(
-            self.where,
-            schema.INDICES,
-            indices,
-            position=begin,
-            limit=self.nodes,
-            row_of=row_of,
-            kind="source",
-        )
-        weight = self._optional(schema.WEIGHT, begin, end)
-        if weight is not None:
-            checks.entries_finite(self.where, schema.WEIGHT, weight, position=begin, row_of=row_of)
-        return indptr - begin, indices, weight
+
+        def row_of(entry: int) -> int:
+            return lo + int(np.searchsorted(indptr, entry, side="right")) - 1
+
+        indices = self._file.checked(csr.indices, begin, end)
+        checks.ids(self.where, csr, indices, position=begin, limit=limit, row_of=row_of)
+        values = self._optional(csr.values, begin, end)
+        if values is not None:
+            checks.entries_finite(self.where, csr.values, values, position=begin, row_of=row_of)
+        return indptr - begin, indices, values
 
     def _features(self, lo: int, hi: int, dense: bool) -> np.ndarray | SparseRows | None:
-        if not self.sparse:
-            x = self._optional(schema.X, lo, hi) if dense else None
-            if x is not None:
-                checks.finite(self.where, schema.X, x, lo)
-            return x
-        stored = self.contents.datasets[schema.X_DATA].shape[0]
-        indptr = self._file.checked(schema.X_INDPTR, lo, hi + 1)
-        checks.offsets(self.where, schema.X_INDPTR, indptr, row=lo, rows=self.nodes, total=stored)
-        begin, end = int(indptr[0]), int(indptr[-1])
-        row_of = _row_finder(indptr, lo)
-        indices = self._file.checked(schema.X_INDICES, begin, end)
-        checks.ids(
-            self.where,
-            schema.X_INDICES,
-            indices,
-            position=begin,
-            limit=self.features,
-            row_of=row_of,
-            kind="column",
-        )
-        data = self._file.checked(schema.X_DATA, begin, end)
-        checks.entries_finite(self.where, schema.X_DATA, data, position=begin, row_of=row_of)
-        return SparseRows(indptr - begin, indices, data, (hi - lo, self.features))
+        if self.sparse:
+            indptr, indices, data = self._csr(schema.COLUMNS, lo, hi, self.features)
+            assert data is not None  # the schema asks for it
+            return SparseRows(indptr, indices, data, (hi - lo, self.features))
+        x = self._optional(schema.X, lo, hi) if dense else None
+        if x is not None:
+            checks.finite(self.where, schema.X, x, lo)
+        return x
 
     def _labels(self, lo: int, hi: int) -> tuple[np.ndarray | None, tuple[np.ndarray, ...] | None]:
         y = self._optional(schema.Y, lo, hi)
@@ -220,14 +204,9 @@ class GraphFile:
 def open_graph(path: str | os.PathLike[str]) -> GraphFile:
     """Open a graph file after checking its format, version, types and shapes against the schema.
 
-    Use it as a context manager. Raises InputError for anything else than a sound graph file's structure.
+    Use it as a context manager. Raises InputError for a file that does not follow the schema.
     """
     return GraphFile(path)
-
-
-def _row_finder(indptr: np.ndarray, first_row: int) -> Callable[[int], int]:
-    """The function that gives the row of a stored entry."""
-    return lambda entry: first_row + int(np.searchsorted(indptr, entry, side="right")) - 1
 
 
 def write(
@@ -238,7 +217,7 @@ def write(
     order: str = "",
     partitions: Sequence[Partition] = (),
 ) -> None:
-    """Write a graph file; it is there whole or not at all. ``order`` says how the permutation was made.
+    """Write a graph file; it is there whole or not at all. order: the method that made the permutation.
 
     The same graph gives the same bytes: the uuid comes from the contents, row ranges aside. Raises InputError
     if the graph is not sound, ``path`` exists (unless ``force``) or is not writable, or the device is full.
@@ -280,7 +259,7 @@ def _write_text(item: h5py.HLObject, name: str, text: str) -> None:
 
 
 def _content_uuid(graph: Graph, arrays: dict[str, np.ndarray], sums: dict[str, np.ndarray]) -> uuid.UUID:
-    """An identity that follows from the contents: the same for the same graph, wherever it was made."""
+    """Return an identity that depends only on the contents, so that the same graph has the same one everywhere."""
     story = {
         "name": graph.name,
         "directed": graph.directed,
@@ -294,7 +273,7 @@ def _content_uuid(graph: Graph, arrays: dict[str, np.ndarray], sums: dict[str, n
 
 
 def _create(file: h5py.File, path: str, array: np.ndarray) -> int:
-    """Make a contiguous dataset whose bytes come later, and return where they belong in the file."""
+    """Create a contiguous dataset whose bytes are written later, and return their offset in the file."""
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_layout(h5py.h5d.CONTIGUOUS)
     plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -308,7 +287,7 @@ def _create(file: h5py.File, path: str, array: np.ndarray) -> int:
 
 
 def _write_bytes(path: Path, offsets: dict[str, int], arrays: dict[str, np.ndarray]) -> None:
-    """Fill in the datasets. Not through HDF5, which cannot close a file when the device is full."""
+    """Write the datasets' bytes, but not through HDF5, which cannot close a file when the device is full."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         reserve(descriptor, os.fstat(descriptor).st_size)

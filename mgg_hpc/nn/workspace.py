@@ -32,7 +32,7 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 def as_tensor(array: Any) -> Tensor:
-    """Return a tensor over the memory of a backend's array. (NumPy and torch share no bfloat16, but its bits.)"""
+    """Return a tensor over the memory of a backend's array. (NumPy and torch share bfloat16 by its bits only.)"""
     if isinstance(array, Tensor):
         return array
     if array.dtype.name == "bfloat16":
@@ -53,14 +53,14 @@ def as_array(tensor: Tensor | None) -> Any:
 
 
 class Workspace:
-    """Hands out rows as ordinary tensors; a buffer returns when the last tensor over it is gone."""
+    """Hands out rows as ordinary tensors; a buffer is free again when the last tensor over it is gone."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend, self._device = backend, backend.device
         self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
 
     def rows(self, count: int, dim: int, dtype: torch.dtype) -> Tensor:
-        """Uninitialised rows [count, dim], padded as kernels store them."""
+        """Return uninitialised rows [count, dim], padded as kernels store them."""
         format = row_format(dim, dtype)
         if self._device != "cpu":
             return torch.empty(count, format.stride, dtype=dtype, device=self._device)[:, :dim]

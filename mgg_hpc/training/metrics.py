@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..data.graph import SPLITS
 from ..errors import InputError
 from ..nn.workspace import accumulator
 from ..runtime import mpi
-
-SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Layers whose inside is not kept for the backward, but computed again there (Chen et al., arXiv:1604.06174).
 
-What a layer is given is kept. Draws go by counters (random.py) and sums have a fixed order, so
-that the second pass gives the bits of the first; its exchanges with other ranks take place once more, on all ranks
-alike.
+Only a layer's input is kept. Draws go by counters (random.py) and sums have a fixed order, so the second pass gives the
+bits of the first; its exchanges with other ranks take place once more, on all ranks alike.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _Value = TypeVar("_Value")
 
 @dataclass
 class _Pass:
-    """What `once` gave in the first pass of a layer; in the second one, ``next`` is which of them comes now.
+    """Values that `once` returned in the first pass of a layer.
 
-    outer: the pass that the layer's own first one is a part of.
+    next: index of the value to return next, in the second pass. outer: the pass around the layer's own first pass.
     """
 
     values: list[Any] = field(default_factory=list)
@@ -40,7 +39,7 @@ _pass: ContextVar[_Pass | None] = ContextVar("pass", default=None)
 
 
 def again() -> bool:
-    """Return whether this is the second pass of a layer, which counters of passes leave out."""
+    """Return whether this is the second pass of a layer, which statistics and counters skip."""
     return _again.get()
 
 
@@ -60,7 +59,7 @@ def _once(make: Callable[[], _Value], here: _Pass | None) -> _Value:
 
 
 def recomputed(run: Callable[[_Rows, GraphHandle], Tensor], x: _Rows, graph: GraphHandle) -> Tensor:
-    """run(x, graph) for rows x [n, F], of whose inside nothing is kept. Collective, its backward too, as ``run`` is."""
+    """Return run(x, graph) for rows x [n, F], keeping only x for the backward. Collective if ``run`` is."""
     out: Tensor = checkpoint(
         run, x, graph, use_reentrant=False, preserve_rng_state=False, context_fn=_both_passes
     )

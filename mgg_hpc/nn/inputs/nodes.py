@@ -1,4 +1,4 @@
-"""Inputs for graphs without features: a row for each node that is learned, or its degree."""
+"""Inputs for graphs without features: a learned row for each node, or its degree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def learned_rows(
 ) -> torch.nn.Parameter:
     """Return a row [columns] for each of this rank's nodes, to be trained; uniform with variance 1 at first.
 
-    ids: int64 [n], original node ids. A row depends on the seed and its id alone, whichever rank draws it.
+    ids: int64 [n], original node ids. A row depends only on the seed and its id, not on the rank that draws it.
     """
     rows = np.empty((len(ids), columns))
     limit, block = np.sqrt(3.0), ids // IDS_A_STREAM

@@ -39,16 +39,15 @@ class _BatchNorm(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
-        with spans.layer(ctx.layer), span("backward: batch norm"):
+        with span("backward: batch norm"):
             x, weight, mean, inverse, out = ctx.saved_tensors
             graph: GraphHandle = ctx.graph
             gradient = through_relu(gradient, out, graph)
             centred = _centred(x, mean, graph)
             product = graph.workspace.rows(len(x), x.shape[1], centred.dtype)
             torch.mul(gradient, centred, out=product)
-            own = torch.cat(
-                [gradient.sum(0, dtype=weight.dtype), product.sum(0, dtype=weight.dtype) * inverse]
-            )
+            sum_g, sum_gy = gradient.sum(0, dtype=weight.dtype), product.sum(0, dtype=weight.dtype)
+            own = torch.cat([sum_g, sum_gy * inverse])
             sums = own.clone()
             graph.backend.sum_over_ranks(as_array(sums))
             of_gradient, of_product = (sums / _all_rows(graph)).chunk(2)
@@ -67,7 +66,7 @@ def _centred(x: Tensor, mean: Tensor, graph: GraphHandle) -> Tensor:
 
 
 def _stored(values: Tensor, dtype: torch.dtype, graph: GraphHandle) -> Tensor:
-    """Return the same values in rows of this type: the rows themselves, or others of the workspace."""
+    """Return ``values`` in rows of ``dtype``: the same rows, or others of the workspace."""
     if values.dtype == dtype:
         return values
     return graph.workspace.rows(len(values), values.shape[1], dtype).copy_(values)
@@ -100,7 +99,7 @@ class BatchNorm(torch.nn.Module):
         self.register_load_state_dict_pre_hook(_without_module)
 
     def reset_parameters(self) -> None:
-        """Initialise weights to 1 and biases to 0, and forget the statistics."""
+        """Initialise weights to 1 and biases to 0, and reset the statistics."""
         with torch.no_grad():
             for ones in (self.weight, self.running_var):
                 ones.fill_(1.0)
@@ -115,7 +114,6 @@ class BatchNorm(torch.nn.Module):
         return normalised(self, x, graph, relu=relu)
 
     def extra_repr(self) -> str:
-        """Return what print shows."""
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
 
 
@@ -130,8 +128,8 @@ def normalised(
         raise ValueError("batch norm trains on two rows or more, and this graph has fewer")
     with span("batch norm"):
         wide = accumulator(x.dtype)
-        held: Any = norm  # running statistics, where they are taken
-        mean, variance = _statistics(norm, x, graph) if of_rows else (held.running_mean, held.running_var)
+        running: Any = norm.running_mean, norm.running_var
+        mean, variance = _statistics(norm, x, graph) if of_rows else running
         inverse = torch.rsqrt(variance + norm.eps)
         weight = torch.ones_like(mean) if norm.weight is None else norm.weight
         bias = torch.zeros_like(mean) if norm.bias is None else norm.bias
@@ -163,7 +161,7 @@ def _statistics(norm: Any, x: Tensor, graph: GraphHandle) -> tuple[Tensor, Tenso
 
 
 def _without_module(norm: torch.nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """PyG's BatchNorm holds torch's, and its names have a ``module.`` before them."""
+    """Rename weights of PyG's BatchNorm, which holds torch's as ``module``, before they are loaded."""
     for name in [name for name in state if name.startswith(f"{prefix}module.")]:
         state[prefix + name.removeprefix(f"{prefix}module.")] = state.pop(name)
 

@@ -12,7 +12,7 @@ import torch
 from mgg_hpc import reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
-from mgg_hpc.nn.autograd.functional import graph_convolution, transform_first
+from mgg_hpc.nn.autograd.functional import convolution, transform_first
 from mgg_hpc.nn.graph.handle import GraphHandle
 from mgg_hpc.nn.graph.loading import Part, adjacency_of, input_features
 from mgg_hpc.nn.graph.transfer import routed
@@ -34,6 +34,11 @@ def symmetric(case, weight):
     u, v = reference.edge_list(both.indptr, both.indices)
     values = weight[np.minimum(u, v), np.maximum(u, v)]
     return both, values
+
+
+def gcn(x, weight, bias, graph, adjacency, relu=False):
+    scale = adjacency.scale
+    return convolution(x, weight, bias, graph, adjacency, before=scale, after=scale, relu=relu)
 
 
 def part_of(case, weight, rank, directed, x):
@@ -140,7 +145,7 @@ def test_values_and_gradients_are_those_of_dense_matrices(
         for needs_x in (True, False):
             x = x_all.detach()[mine].clone().requires_grad_(needs_x)
             w, b = w_all.detach().clone().requires_grad_(), b_all.detach().clone().requires_grad_()
-            out = graph_convolution(x, w, b, graph, adjacency, relu=relu)
+            out = gcn(x, w, b, graph, adjacency, relu=relu)
             out.backward(g_all[mine])
             found = (out.detach(), x.grad) if needs_x else (out.detach(),)
             gradients = [np.ascontiguousarray(p.grad.numpy()) for p in (w, b)]
@@ -172,7 +177,7 @@ def test_sparse_features_are_the_dense_ones(rng, comm, backend, name):
     wanted = dense_adjacency(case, None) @ torch.from_numpy(x.astype(np.float64)) @ w_all.t()
     wanted.backward(g_all)
     w = w_all.detach().clone().requires_grad_()
-    out = graph_convolution(features, w, None, graph, adjacency)
+    out = gcn(features, w, None, graph, adjacency)
     out.backward(g_all[mine])
     gradient = np.ascontiguousarray(w.grad.numpy())
     compare(comm, case, mine, (out.detach(),), (wanted.detach(),), [gradient], [w_all.grad.numpy()])
@@ -193,7 +198,7 @@ def test_the_backward_is_the_adjoint(rng, comm, backend, name, directed):
     )
     x, y = x_all[mine].clone().requires_grad_(), y_all[mine]
     eye = torch.eye(6)
-    out = graph_convolution(x, eye, None, graph, adjacency)
+    out = gcn(x, eye, None, graph, adjacency)
     out.backward(y)
     left = (out.detach().double() * y.double()).sum()
     right = (x.grad.double() * x.detach().double()).sum()
