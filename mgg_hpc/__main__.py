@@ -253,22 +253,14 @@ def train(
     help="Which of these to write, separated by commas.",
 )
 @overriding("Override a key of the run's job.")
-def predict(
-    run: Path,
-    output: Path,
-    graph: Path | None,
-    layers: tuple[str, ...],
-    what: str,
-    overrides: tuple[str, ...],
-    force: bool,
-) -> int:
+def predict(run: Path, output: Path, **options: Any) -> int:
     """Write classes, probabilities and embeddings of a trained run, in the user's numbering of nodes.
 
     A name that ends in .npy gives one such file; or several, out.class.npy and so on, where several arrays are written.
     """
-    from .training.predict import Wish, process_predict
+    from .training.predict import process_predict
 
-    return process_predict(run, output, force, overrides, Wish(graph, layers, what))
+    return process_predict(run, output, **options)
 
 
 @cli.command(

@@ -1,4 +1,4 @@
-"""Arrays with a row for each node, from all ranks into one file, in the user's numbering: HDF5, or .npy."""
+"""Write arrays with a row for each node, from all ranks into one file, in the user's numbering: HDF5, or .npy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def paths(output: Path, names: list[str]) -> dict[str, Path]:
-    """Where each array goes: all into one HDF5 file; or, of .npy, the only one into ``output``, and of several each
-    into a file that has its name before the suffix (out.npy: out.class.npy, out.embedding.1.npy).
+    """Return the file of each array: ``output`` for HDF5 or a single array; several .npy files have the arrays' names
+    before the suffix (out.npy: out.class.npy, out.embedding.1.npy).
     """
     if output.suffix != ".npy" or len(names) == 1:
         return dict.fromkeys(names, output)
@@ -28,7 +28,7 @@ def paths(output: Path, names: list[str]) -> dict[str, Path]:
 
 
 def check(output: Path, names: list[str], *, force: bool) -> None:
-    """Raises InputError where one of the files cannot be written, or is there already (unless ``force``)."""
+    """Raise InputError if one of the files cannot be written, or exists already (unless ``force``)."""
     for path in dict.fromkeys(paths(output, names).values()):
         check_output(path, force=force)
 
@@ -52,15 +52,15 @@ def write(
         return
     with ExitStack() as files:
         maps = _maps(files, output, int(bounds[-1]), arrays, attributes)
-        for of, blocks in _blocks(comm, ids, arrays, bounds):
+        for rows, blocks in _blocks(comm, ids, arrays, bounds):
             for name, block in blocks.items():
-                maps[name][of] = block
+                maps[name][rows] = block
 
 
 def _maps(
     files: ExitStack, output: Path, nodes: int, arrays: Arrays, attributes: dict[str, Any]
 ) -> dict[str, Any]:
-    """Arrays over the contents of new files, which take their names when all of them are filled."""
+    """Return arrays over the contents of new files, which get their names when ``files`` is closed."""
     if output.suffix != ".npy":
         return files.enter_context(_hdf5(output, nodes, arrays, attributes))
     return {
@@ -107,7 +107,7 @@ def _npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[N
 def _blocks(
     comm: Any, ids: NDArray[np.int64], arrays: Arrays, bounds: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.int64], Arrays]]:
-    """(ids, values of each array) of all ranks' rows, a block at a time, on rank 0."""
+    """Yield (ids, values of each array) of all ranks' rows, a block at a time, on rank 0."""
     yield ids, arrays
     for rank in range(1, comm.size):
         rows = int(bounds[rank + 1] - bounds[rank])
