@@ -44,7 +44,7 @@ def generate() -> None:
     type=(float, float, float),
     default=(0.57, 0.19, 0.19),
     metavar="A B C",
-    help="Of the quarters of the matrix; the fourth's is the rest.",
+    help="Probabilities of three quarters of the matrix.",
 )
 @click.option("--directed", is_flag=True, help="Do not add the reverse of each edge.")
 @click.option("--features", type=click.IntRange(0), default=0, help="Normal feature columns.")
@@ -99,7 +99,7 @@ def generate_sbm(output: Path, force: bool, **options: Any) -> None:
     "--format",
     "format_",
     type=click.Choice(["digits", "planetoid", "npz", "edges"]),
-    help="Default: what the name of SOURCE tells.",
+    help="[default: by the name of SOURCE]",
 )
 @click.option("--name", help="The graph's name; of Planetoid's, the one to read.")
 @click.option("--download", is_flag=True, help="Fetch Planetoid's files from their authors.")
@@ -120,7 +120,7 @@ def generate_sbm(output: Path, force: bool, **options: Any) -> None:
     metavar="TRAIN VAL",
     help="Draw these shares of the nodes for training and validation.",
 )
-@click.option("--seed", type=click.IntRange(0), help="Of drawn splits. [default: 0]")
+@click.option("--seed", type=click.IntRange(0), help="Seed of drawn splits. [default: 0]")
 def import_(
     source: str, folder: Path | None, output: Path, force: bool, format_: str | None, **options: Any
 ) -> None:
@@ -144,10 +144,10 @@ def info(graph: Path, as_json: bool) -> None:
     process_info(graph, as_json=as_json)
 
 
-@cli.command(short_help="Prove that a graph file is sound.", epilog=example("mgg verify cora.h5"))
+@cli.command(short_help="Check that a graph file is sound.", epilog=example("mgg verify cora.h5"))
 @click.argument("graph", type=Existing)
 def verify(graph: Path) -> None:
-    """Prove that a graph file is sound, or name the first value that is not."""
+    """Check that a graph file is sound, and name the first value that is not."""
     from .tools.files import process_verify
 
     process_verify(graph)
@@ -178,8 +178,8 @@ def verify(graph: Path) -> None:
 def partition(graph: Path, parts: int | None, method: str, order: str | None) -> None:
     """Add row ranges for a number of ranks to a graph file, or renumber its rows, or both.
 
-    The file keeps what was renumbered, so that predictions come in the imported numbering whatever the order,
-    and --order none restores it. Renumbering needs memory for about three times the file.
+    The file keeps the imported numbering: predictions use it with any order, and --order none restores it.
+    Renumbering needs memory for about three times the file.
     """
     from .tools.partition import process_partition
 
@@ -204,7 +204,7 @@ def partition(graph: Path, parts: int | None, method: str, order: str | None) ->
 @click.option(
     "--profile",
     is_flag=True,
-    help="Trace a few epochs: what each layer takes, and what of a transfer is hidden.",
+    help="Trace a few epochs: the times of each layer, and the hidden part of transfers.",
 )
 @click.option(
     "--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only."
@@ -312,7 +312,7 @@ def doctor(as_json: bool) -> int:
     short_help="Remove what killed jobs have left.", epilog=example("mgg clean", "mgg clean runs --dry-run")
 )
 @click.argument("folder", type=Existing, required=False)
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 def clean(folder: Path | None, dry_run: bool) -> int:
     """Remove what killed jobs have left: shared memory and, in FOLDER, temporary files."""
     from .tools.clean import process_clean

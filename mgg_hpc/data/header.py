@@ -48,7 +48,7 @@ def read_header(path: Path) -> Header:
         # Graph files are replaced, never changed in place: without locks they also open on file systems
         # that have none.
         with h5py.File(path, "r", locking=False) as file:
-            return _header(file, path, size)
+            return _header(file, str(path), size)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             raise InputError(f"{path} does not exist") from error
@@ -70,8 +70,7 @@ def _reason(error: Exception) -> str:
     return text
 
 
-def _header(file: h5py.File, path: Path, size: int) -> Header:
-    where = str(path)
+def _header(file: h5py.File, where: str, size: int) -> Header:
     if file.userblock_size:
         raise InputError(f"{where} begins with a user block of {file.userblock_size} bytes; expected none")
     found = _attribute(file, where, "format", str, default="")
@@ -89,7 +88,14 @@ def _header(file: h5py.File, path: Path, size: int) -> Header:
         dataset = _child(file, where, name)
         if isinstance(dataset, h5py.Dataset):
             spans[name] = _span(dataset, where, name, size)
-            digests[name] = _digest_span(file, where, name, spans[name].layout, size)
+            path = f"{DIGEST}/{name}"
+            expected = Layout(UINT64, (blocks(spans[name].layout.nbytes),))
+            digest = _child(file, where, path)
+            if not isinstance(digest, h5py.Dataset):
+                raise InputError(f"{where}: /{path} is missing; expected {expected}")
+            digests[name] = _span(digest, where, path, size)
+            if digests[name].layout != expected:
+                raise InputError(f"{where}: /{path} is {digests[name].layout}; expected {expected}")
     sparse = X_DATA in spans or isinstance(_child(file, where, X), h5py.Group)
     contents = Contents(
         name=_attribute(file, where, "name", str),
@@ -158,17 +164,6 @@ def _span(dataset: h5py.Dataset, where: str, path: str, size: int) -> Span:
             f"{where}: /{path} claims {layout}, {layout.nbytes} bytes; the file does not hold them"
         )
     return Span(layout, int(offset))
-
-
-def _digest_span(file: h5py.File, where: str, path: str, layout: Layout, size: int) -> Span:
-    dataset = _child(file, where, f"{DIGEST}/{path}")
-    expected = Layout(UINT64, (blocks(layout.nbytes),))
-    if not isinstance(dataset, h5py.Dataset):
-        raise InputError(f"{where}: /{DIGEST}/{path} is missing; expected {expected}")
-    span = _span(dataset, where, f"{DIGEST}/{path}", size)
-    if span.layout != expected:
-        raise InputError(f"{where}: /{DIGEST}/{path} is {span.layout}; expected {expected}")
-    return span
 
 
 def _sparse_shape(file: h5py.File, where: str) -> tuple[int, int]:

@@ -232,7 +232,10 @@ def write(
     size = sum(array.nbytes for array in everything.values())
     with replacement(Path(path), force=force, size=size) as temporary:
         with h5py.File(temporary, "w", libver=LIBVER, locking=False) as file:
-            _write_attributes(file, graph, identity)
+            for name, text in (("format", schema.FORMAT), ("name", graph.name), ("uuid", str(identity))):
+                _write_text(file, name, text)
+            numbers = {"directed": graph.directed, "classes": graph.classes, "multilabel": graph.multilabel}
+            file.attrs.update({"version": schema.VERSION, **numbers})
             offsets = {name: _create(file, name, array) for name, array in everything.items()}
             if isinstance(graph.x, SparseRows):
                 file[schema.X].attrs["shape"] = np.array(graph.x.shape, dtype=np.int64)
@@ -241,15 +244,6 @@ def write(
             for part in partitions:
                 _describe_bounds(file, part)
         _write_bytes(temporary, offsets, everything)
-
-
-def _write_attributes(file: h5py.File, graph: Graph, identity: uuid.UUID) -> None:
-    for name, text in (("format", schema.FORMAT), ("name", graph.name), ("uuid", str(identity))):
-        _write_text(file, name, text)
-    file.attrs["version"] = schema.VERSION
-    file.attrs["directed"] = graph.directed
-    file.attrs["classes"] = graph.classes
-    file.attrs["multilabel"] = graph.multilabel
 
 
 def _write_text(item: h5py.HLObject, name: str, text: str) -> None:

@@ -134,7 +134,12 @@ def _library_folders() -> Iterator[Path]:
 
 def launcher(found: Library) -> Path:
     """Return a library's mpiexec: of the same family, and beside it if possible. Raises InputError."""
-    for path in _launchers(found):
+    names = _LAUNCHERS[found.family]
+    # .venv/lib/libmpi.so.12 -> .venv/bin; /usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40 -> /usr/bin
+    prefixes = list(found.path.parents)[1:5] if found.path is not None else []
+    beside = [prefix / "bin" / name for prefix in prefixes for name in names]
+    on_path = [Path(path) for name in names if (path := shutil.which(name))]
+    for path in [*(each for each in beside if os.access(each, os.X_OK)), *on_path]:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=60)
         if _ANSWERS[found.family].search(answer.stdout + answer.stderr):
             return path
@@ -142,20 +147,6 @@ def launcher(found: Library) -> Path:
         f"Python loads {found.name} ({found.path or 'linked in'}), but its launcher is not installed: "
         f"{_HOW_TO_GET[found.family]}, or run with --mpi system"
     )
-
-
-def _launchers(found: Library) -> Iterator[Path]:
-    names = _LAUNCHERS[found.family]
-    if found.path is not None:
-        # .venv/lib/libmpi.so.12 -> .venv/bin; /usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40 -> /usr/bin
-        for prefix in list(found.path.parents)[1:5]:
-            for name in names:
-                if os.access(prefix / "bin" / name, os.X_OK):
-                    yield prefix / "bin" / name
-    for name in names:
-        on_path = shutil.which(name)
-        if on_path:
-            yield Path(on_path)
 
 
 def launcher_flags(found: Library) -> list[str]:

@@ -128,13 +128,13 @@ def agree(comm: MPI.Intracomm) -> Iterator[None]:
 def barrier(comm: MPI.Intracomm) -> None:
     """Wait for all ranks, without occupying a core that a slower rank on this node needs."""
     if comm.Get_size() > 1:
-        _wait(comm, comm.Ibarrier) if oversubscribed(comm) else comm.Barrier()
+        _wait(comm, comm.Ibarrier) if _layout(comm)[0] else comm.Barrier()
 
 
 def _wait(comm: MPI.Intracomm, start: Callable[..., MPI.Request], *arguments: Any) -> None:
     """Start a collective and wait for it: in the MPI library, or by polling where cores are short."""
     request = start(*arguments)
-    if not oversubscribed(comm):
+    if not _layout(comm)[0]:
         request.Wait()
         return
     nap = 0.0
@@ -163,40 +163,31 @@ def node(comm: MPI.Intracomm) -> MPI.Intracomm:
     return _cached(comm, "node", lambda: comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.Get_rank()))
 
 
-def oversubscribed(comm: MPI.Intracomm) -> bool:
-    """Return whether the ranks of some node outnumber the cores they may use. Collective at the first call."""
-    return _cached(comm, "layout", lambda: _layout(comm))[0]
-
-
-def threads_share(comm: MPI.Intracomm) -> int:
-    """Return the number of threads that this rank may run so that all ranks of the node fit; at least 1.
-
-    Ranks that are bound to cores of their own get those; a core that k ranks share counts 1/k.
-    Collective at the first call.
-    """
-    return _cached(comm, "layout", lambda: _layout(comm))[1]
-
-
 def threads(comm: MPI.Intracomm, asked: int = 0) -> int:
     """Return the number of threads of this rank: ``asked``, or else OMP_NUM_THREADS, or else its share."""
-    share = threads_share(comm)  # collective, so it is called also where ``asked`` is given
+    share = _layout(comm)[1]  # collective, so it is called also where ``asked`` is given
     given = os.environ.get("OMP_NUM_THREADS", "")
     return asked or (int(given) if given.isdigit() and int(given) > 0 else share)
 
 
 def _layout(comm: MPI.Intracomm) -> tuple[bool, int]:
+    """Return whether ranks of some node outnumber its cores, and the threads with which all ranks of this node fit.
+
+    Ranks that are bound to separate cores get those; a core that k ranks share counts 1/k. Collective the first time.
+    """
     from mpi4py import MPI
 
-    here = node(comm)
-    mine = cores.affinity()
-    sets = here.allgather(mine)
-    every = frozenset().union(*sets)
-    quota = min(here.allgather(cores.quota()))
-    share = sum(1.0 / sum(core in other for other in sets) for core in mine)
-    share = min(share, quota / here.Get_size())
-    crowded = here.Get_size() > min(len(every), quota)
-    # All ranks must take the same path, since a blocking and a polled collective do not match.
-    return comm.allreduce(crowded, MPI.LOR), max(1, int(share + 1e-9))
+    def measure() -> tuple[bool, int]:
+        here, mine = node(comm), cores.affinity()
+        sets = here.allgather(mine)
+        quota = min(here.allgather(cores.quota()))
+        share = sum(1.0 / sum(core in other for other in sets) for core in mine)
+        share = min(share, quota / here.Get_size())
+        crowded = here.Get_size() > min(len(frozenset().union(*sets)), quota)
+        # All ranks must take the same path, since a blocking and a polled collective do not match.
+        return comm.allreduce(crowded, MPI.LOR), max(1, int(share + 1e-9))
+
+    return _cached(comm, "layout", measure)
 
 
 # ---- sums -----------------------------------------------------------------------------------------------

@@ -45,7 +45,10 @@ def _renumber(path: Path, method: str, parts: int | None, bounds_method: str) ->
     with open_graph(path) as opened:
         graph = _read(opened)
     with waiting(f"ordering {graph.edges:,} edges ({method})"):
-        moved = _from_rows(graph, method)
+        # The order does not depend on the present numbering: moved is int64 [N], the present row of each new row.
+        moved = order.permutation(order.original_structure(graph), method)
+        if graph.permutation is not None:
+            moved = order.inverse(graph.permutation)[moved]
     if (moved == np.arange(graph.nodes)).all() and (opened.order == method or graph.permutation is None):
         print(f"{path}: the rows are in this order already ({method})")
         return False
@@ -87,12 +90,6 @@ def _read(opened: GraphFile) -> Graph:
     return Graph(
         opened.name, directed=opened.directed, classes=opened.classes, permutation=permutation, **rows
     )
-
-
-def _from_rows(graph: Graph, method: str) -> np.ndarray:
-    """Return int64 [N], the present row of each new row. The order does not depend on the present numbering."""
-    original = order.permutation(order.original_structure(graph), method)
-    return original if graph.permutation is None else order.inverse(graph.permutation)[original]
 
 
 def _partition(indptr: np.ndarray, parts: int, method: str) -> Partition:

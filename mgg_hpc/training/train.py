@@ -36,9 +36,7 @@ class History:
     epoch_ms: list[float] = field(default_factory=list)
     eval_ms: list[float] = field(default_factory=list)
     aggregate_ms: list[float] = field(default_factory=list)
-    local_bytes: int = 0
-    remote_bytes: int = 0
-    remote_rows: int = 0
+    moved: Meter = field(default_factory=Meter)  # by the last training step
     best_epoch: int = 0
     best: tuple[float, float] = (-1.0, 0.0)  # validation score, minus the validation loss
     scores: Scores = field(default_factory=lambda: Scores(0.0, 0.0, 0.0, 0.0))
@@ -53,8 +51,7 @@ class History:
         self.eval_ms.append(eval_seconds * 1e3)
         if not replayed:
             self.aggregate_ms.append(meter.seconds * 1e3)
-        self.local_bytes, self.remote_bytes = meter.local_bytes, meter.remote_bytes
-        self.remote_rows = meter.remote_rows
+        self.moved = meter
 
     def consider(self, epoch: int, scores: Scores, weights: Mapping[str, torch.Tensor], select: str) -> None:
         """Keep a copy of these weights if they are chosen: the last, or the best (ties: the lower validation loss)."""
@@ -80,7 +77,7 @@ def fit(
     trainer, history, train = Trainer(job, graph, records=recorder is None), History(), job.settings.train
     columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
     metrics = run_folder.MetricsFile(folder, columns) if folder else None
-    with contextlib.closing(trainer):
+    with contextlib.closing(trainer.replayed):
         try:
             with progress.epochs(train.epochs, shown if job.comm.rank == 0 else False) as advance:
                 for epoch in range(1, train.epochs + 1):
@@ -109,7 +106,7 @@ def fit(
             raise
         if metrics:
             metrics.close()
-        history.recorded, history.not_recorded = trainer.recorded, trainer.not_recorded
+        history.recorded, history.not_recorded = trainer.replayed.recorded, trainer.replayed.failure
     return history
 
 
@@ -136,7 +133,7 @@ def _epoch(trainer: Trainer, history: History, epoch: int) -> Scores:
             f"{trainer.job.settings.train.learning_rate}) or scale the features (train.normalize_features){kept}"
         )
     meter.settle()
-    history.add(meter, step_seconds(), eval_seconds(), trainer.recorded)
+    history.add(meter, step_seconds(), eval_seconds(), trainer.replayed.recorded)
     return scores
 
 
@@ -145,7 +142,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the content of summary.json. Collective."""
     comm, part = job.comm, job.part
-    totals = np.array([history.local_bytes, history.remote_bytes, history.remote_rows], dtype=np.int64)
+    moved = history.moved
+    totals = np.array([moved.local_bytes, moved.remote_bytes, moved.remote_rows], dtype=np.int64)
     mpi.sum_in_rank_order(comm, totals)
     timed = comm.allgather(history.aggregate_ms)
     slowest = np.array([each[: min(map(len, timed))] for each in timed]).max(axis=0)

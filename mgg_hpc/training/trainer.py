@@ -20,10 +20,12 @@ FLOAT16_SCALE = 1024.0
 
 
 class Trainer:
-    """Runs a job's epochs. Gradients and the loss are in one array, so that one exchange sums them over all ranks."""
+    """Runs a job's epochs. Gradients and the loss are in one array, so that one exchange sums them over all ranks.
+
+    records: allow recording epochs as a CUDA graph, if the job does. replayed: the launch of a step, or its replay.
+    """
 
     def __init__(self, job: Job, graph: GraphHandle, *, records: bool = True) -> None:
-        """records: allow recording epochs as a CUDA graph, if the job does."""
         self.job, self.graph = job, graph
         device = job.backend.device
         job.model.to(device)
@@ -43,36 +45,22 @@ class Trainer:
         rate = job.settings.train.learning_rate
         self._optimizer = Adam(_groups(job), rate, capturable=device != "cpu")
         recorder = job.backend.record if job.records and records else None
-        self._step = Replayed(self._launch, job.backend, recorder, self._everybody)
+        self.replayed = Replayed(self._launch, job.backend, recorder, self._everybody)
 
     def _everybody(self, yes: bool) -> bool:
         return all(self.job.comm.allgather(yes))
-
-    @property
-    def recorded(self) -> bool:
-        """Whether steps are replays of a CUDA graph."""
-        return self._step.recorded
-
-    @property
-    def not_recorded(self) -> str:
-        """Why recording failed, else ""."""
-        return self._step.failure
-
-    def close(self) -> None:
-        """Free the recording."""
-        self._step.close()
 
     def step(self, epoch: int) -> None:
         """Run forward, loss, backward, reduction and optimiser; `loss` waits for them. Collective."""
         with span("step"):
             self.job.model.draws.begin(epoch)
             torch._foreach_copy_(self._before, [parameter.detach() for parameter in self._trained])
-            self._step()
+            self.replayed()
 
     @torch.no_grad()
     def rewind(self, epoch: int) -> None:
         """Restore the weights before this epoch, the last one, and clear the gradients, to run its pass again."""
-        self.close()
+        self.replayed.close()
         torch._foreach_copy_(self._trained, self._before)
         self.job.model.draws.begin(epoch)
         self._begin()

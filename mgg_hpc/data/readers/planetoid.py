@@ -13,7 +13,6 @@ import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -126,9 +125,11 @@ def _csr(path: Path, columns: int | None = None) -> SparseRows:
     shape = found.shape
     if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)):
         raise InputError(f"{path}: the matrix has the shape {shape!r}; expected two numbers")
-    indptr, indices, data = (
-        _vector(path, name, getattr(found, name)) for name in ("indptr", "indices", "data")
-    )
+    for name in ("indptr", "indices", "data"):
+        value = getattr(found, name)
+        if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "if":
+            raise InputError(f"{path}: the matrix's {name} is not an array of numbers")
+    indptr, indices, data = found.indptr, found.indices, found.data
     sound = (
         len(indptr) == shape[0] + 1
         and indptr[0] == 0
@@ -145,12 +146,6 @@ def _csr(path: Path, columns: int | None = None) -> SparseRows:
     return SparseRows(
         indptr.astype(np.int64), indices[:end].astype(np.int32), data[:end].astype(np.float32), shape
     )
-
-
-def _vector(path: Path, name: str, value: Any) -> np.ndarray:
-    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "if":
-        raise InputError(f"{path}: the matrix's {name} is not an array of numbers")
-    return value
 
 
 def _one_hot(path: Path) -> np.ndarray:

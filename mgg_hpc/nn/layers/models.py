@@ -122,9 +122,7 @@ class GNN(torch.nn.Module):
         if self.lin is not None:
             return self.layers(x, graph)[-1]
         out: Input = x
-        for i in range(
-            len(self.convs)
-        ):  # the outputs of earlier layers are freed as soon as they are not needed
+        for i in range(len(self.convs)):  # keeps no outputs of earlier layers
             out = self._layer(i, out, graph)
         assert isinstance(out, Tensor)
         return out
