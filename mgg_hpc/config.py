@@ -167,8 +167,8 @@ def _expected(hint: Any) -> str:
         return ", ".join([_expected(kind), *([" and ".join(shown)] if shown else [])])
     if get_origin(hint) is list:
         (item,) = get_args(hint)
-        words = get_origin(item) is Literal
-        return f"a list of {_expected(item)}, one for each layer" if words else "a list of layers"
+        named = get_origin(item) is Literal
+        return f"a list of {_expected(item)}, one for each layer" if named else "a list of layers"
     if get_args(hint):
         return " or ".join(_expected(part) for part in get_args(hint))
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}

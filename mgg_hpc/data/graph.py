@@ -109,27 +109,18 @@ def csr_from_edges(
         src, dst = np.stack([src, dst], axis=1).ravel(), np.stack([dst, src], axis=1).ravel()
         weight = None if weight is None else np.repeat(weight, 2)
     key = dst * np.int64(nodes) + src  # below 2**63 for any graph of fewer than 3e9 nodes
-    key, weight = _sorted(key, weight, unique=symmetric or drop_duplicates)
-    dst, src = np.divmod(key, np.int64(nodes)) if nodes else (key, key)
-    indptr = np.zeros(nodes + 1, dtype=np.int64)
-    np.cumsum(np.bincount(dst, minlength=nodes), out=indptr[1:])
-    return indptr, src.astype(index_dtype(nodes)), weight
-
-
-def _sorted(
-    key: np.ndarray, weight: np.ndarray | None, *, unique: bool
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Sort the keys, their weights with them; ``unique`` keeps the first edge of each key."""
     if weight is None:
         key = np.sort(key)
     else:
         order = np.argsort(key, kind="stable")
         key, weight = key[order], np.asarray(weight, dtype=np.float32)[order]
-    if unique and len(key):
-        kept = np.concatenate([[True], key[1:] != key[:-1]])
-        key = key[kept]
-        weight = None if weight is None else weight[kept]
-    return key, weight
+    if (symmetric or drop_duplicates) and len(key):
+        kept = np.concatenate([[True], key[1:] != key[:-1]])  # the first edge of each key
+        key, weight = key[kept], None if weight is None else weight[kept]
+    dst, src = np.divmod(key, np.int64(nodes)) if nodes else (key, key)
+    indptr = np.zeros(nodes + 1, dtype=np.int64)
+    np.cumsum(np.bincount(dst, minlength=nodes), out=indptr[1:])
+    return indptr, src.astype(index_dtype(nodes)), weight
 
 
 def from_edges(
@@ -157,7 +148,7 @@ def from_edges(
     return Graph(name, indptr, indices, weight=weight, directed=not symmetric, **fields)
 
 
-def masks(nodes: int, chosen: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+def masks(nodes: int, chosen: Iterable[np.ndarray]) -> dict[str, Any]:
     """Return bool [nodes] masks of the training, validation and test nodes ``chosen``, by the fields of Graph."""
     found = {name: np.zeros(nodes, dtype=bool) for name in SPLITS}
     for mask, members in zip(found.values(), chosen, strict=True):
@@ -167,7 +158,7 @@ def masks(nodes: int, chosen: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
 
 def split_per_class(
     y: np.ndarray, classes: int, rng: np.random.Generator, *, train: int = 20, val: int = 30
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     """Draw `masks`: ``train`` and ``val`` nodes of each class, and every other labelled node for testing.
 
     y: int64 [N], -1 unlabelled. Raises InputError for multi-label data and for a class with no more than
@@ -188,9 +179,7 @@ def split_per_class(
     return masks(len(y), map(np.concatenate, chosen))
 
 
-def split_random(
-    y: np.ndarray, rng: np.random.Generator, *, train: float, val: float
-) -> dict[str, np.ndarray]:
+def split_random(y: np.ndarray, rng: np.random.Generator, *, train: float, val: float) -> dict[str, Any]:
     """Draw `masks`: these shares of the labelled nodes, rounded down, and every other labelled node for testing.
 
     y: int64 [N], -1 unlabelled, or [N, C] (each node counts). Raises InputError for shares that are negative or sum to

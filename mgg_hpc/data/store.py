@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -61,7 +60,7 @@ class Partition:
     edge_counts: Sequence[int]
 
 
-class GraphFile:
+class GraphFile(CheckedFile):
     """An open graph file whose structure has been checked; see ``open_graph``.
 
     Attributes: path, name, uuid, nodes, edges, features (0 without features), classes (0 without labels),
@@ -72,8 +71,8 @@ class GraphFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.where = str(path)
         header = read_header(self.path)
+        super().__init__(self.path, str(path), header)
         held = self.contents = header.contents
         self.name, self.uuid, self.partitions = held.name, header.uuid, header.partitions
         self.nodes, self.edges, self.order = held.nodes, held.edges, header.order
@@ -84,18 +83,12 @@ class GraphFile:
         self.has_masks, self.weighted = schema.TRAIN in held.datasets, schema.WEIGHT in held.datasets
         self.index_dtype = held.datasets[schema.INDICES].dtype
         self.x_dtype = held.datasets[schema.X].dtype if schema.X in held.datasets else None
-        self._file = CheckedFile(self.path, self.where, header)
 
     def __enter__(self) -> GraphFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    def close(self) -> None:
-        self._file.close()
 
     def slice(self, lo: int, hi: int, *, dense: bool = True) -> GraphSlice:
         """Return rows lo .. hi-1. dense: whether to read dense features, which `feature_blocks` can read instead.
@@ -103,7 +96,7 @@ class GraphFile:
         Raises InputError for a value out of place or a block whose digest differs.
         """
         self._check_rows(lo, hi)
-        with self._file.compared():
+        with self.compared():
             indptr, indices, weight = self._csr(schema.EDGES, lo, hi, self.nodes)
             x = self._features(lo, hi, dense)
             y, split = self._labels(lo, hi)
@@ -123,16 +116,16 @@ class GraphFile:
         """
         self._check_rows(lo, hi)
         row = lo
-        with self._file.compared():
-            for x in self._file.blocks(schema.X, lo, hi, into):
+        with self.compared():
+            for x in self.blocks(schema.X, lo, hi, into):
                 checks.finite(self.where, schema.X, x, row)
                 row += len(x)
                 yield x
 
     def indptr(self) -> np.ndarray:
         """Return the whole of indptr, int64 [N+1]. Raises InputError as ``slice`` does."""
-        with self._file.compared():
-            indptr = self._file.checked(schema.INDPTR, 0, self.nodes + 1)
+        with self.compared():
+            indptr = self.checked(schema.INDPTR, 0, self.nodes + 1)
             checks.offsets(self.where, schema.INDPTR, indptr, row=0, rows=self.nodes, total=self.edges)
         return indptr
 
@@ -141,18 +134,10 @@ class GraphFile:
         path = schema.bounds_path(parts)
         if parts not in self.partitions:
             return None
-        with self._file.compared():
-            bounds = self._file.checked(path, 0, parts + 1)
+        with self.compared():
+            bounds = self.checked(path, 0, parts + 1)
             checks.bounds(self.where, path, bounds, self.nodes)
         return bounds
-
-    def read(self, path: str, lo: int, hi: int) -> np.ndarray:
-        """Return entries lo .. hi-1 of one dataset, unchecked."""
-        return self._file.read(path, lo, hi)
-
-    def check_digests(self, path: str) -> None:
-        """Raise InputError at the first block of a dataset whose digest differs."""
-        self._file.check_digests(path)
 
     def _check_rows(self, lo: int, hi: int) -> None:
         if not 0 <= lo <= hi <= self.nodes:
@@ -163,14 +148,14 @@ class GraphFile:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Return offsets from 0 on, ids (below ``limit``) and values, where stored, of rows lo .. hi-1 of a CSR."""
         total = self.contents.datasets[csr.indices].shape[0]
-        indptr = self._file.checked(csr.indptr, lo, hi + 1)
+        indptr = self.checked(csr.indptr, lo, hi + 1)
         checks.offsets(self.where, csr.indptr, indptr, row=lo, rows=self.nodes, total=total)
         begin, end = int(indptr[0]), int(indptr[-1])
 
         def row_of(entry: int) -> int:
             return lo + int(np.searchsorted(indptr, entry, side="right")) - 1
 
-        indices = self._file.checked(csr.indices, begin, end)
+        indices = self.checked(csr.indices, begin, end)
         checks.ids(self.where, csr, indices, position=begin, limit=limit, row_of=row_of)
         values = self._optional(csr.values, begin, end)
         if values is not None:
@@ -193,12 +178,12 @@ class GraphFile:
             checks.labels(self.where, y, lo, self.classes)
         if not self.has_masks:
             return y, None
-        split = tuple(self._file.checked(path, lo, hi) for path in schema.MASKS)
+        split = tuple(self.checked(path, lo, hi) for path in schema.MASKS)
         checks.masks(self.where, split, y, lo)
         return y, split
 
     def _optional(self, path: str, lo: int, hi: int) -> np.ndarray | None:
-        return self._file.checked(path, lo, hi) if path in self.contents.datasets else None
+        return self.checked(path, lo, hi) if path in self.contents.datasets else None
 
 
 def open_graph(path: str | os.PathLike[str]) -> GraphFile:

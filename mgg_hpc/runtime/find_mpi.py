@@ -138,7 +138,7 @@ def launcher(found: Library) -> Path:
     # .venv/lib/libmpi.so.12 -> .venv/bin; /usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40 -> /usr/bin
     prefixes = list(found.path.parents)[1:5] if found.path is not None else []
     beside = [prefix / "bin" / name for prefix in prefixes for name in names]
-    on_path = [Path(path) for name in names if (path := shutil.which(name))]
+    on_path = [Path(found_there) for found_there in map(shutil.which, names) if found_there]
     for path in [*(each for each in beside if os.access(each, os.X_OK)), *on_path]:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=60)
         if _ANSWERS[found.family].search(answer.stdout + answer.stderr):

@@ -128,13 +128,13 @@ def agree(comm: MPI.Intracomm) -> Iterator[None]:
 def barrier(comm: MPI.Intracomm) -> None:
     """Wait for all ranks, without occupying a core that a slower rank on this node needs."""
     if comm.Get_size() > 1:
-        _wait(comm, comm.Ibarrier) if _layout(comm)[0] else comm.Barrier()
+        _wait(comm, comm.Ibarrier) if oversubscribed(comm) else comm.Barrier()
 
 
 def _wait(comm: MPI.Intracomm, start: Callable[..., MPI.Request], *arguments: Any) -> None:
     """Start a collective and wait for it: in the MPI library, or by polling where cores are short."""
     request = start(*arguments)
-    if not _layout(comm)[0]:
+    if not oversubscribed(comm):
         request.Wait()
         return
     nap = 0.0
@@ -163,9 +163,19 @@ def node(comm: MPI.Intracomm) -> MPI.Intracomm:
     return _cached(comm, "node", lambda: comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.Get_rank()))
 
 
+def oversubscribed(comm: MPI.Intracomm) -> bool:
+    """Return whether the ranks of some node outnumber its cores. Collective the first time."""
+    return _layout(comm)[0]
+
+
+def threads_share(comm: MPI.Intracomm) -> int:
+    """Return the number of threads of this rank with which all ranks of its node fit. Collective the first time."""
+    return _layout(comm)[1]
+
+
 def threads(comm: MPI.Intracomm, asked: int = 0) -> int:
     """Return the number of threads of this rank: ``asked``, or else OMP_NUM_THREADS, or else its share."""
-    share = _layout(comm)[1]  # collective, so it is called also where ``asked`` is given
+    share = threads_share(comm)  # collective, so it is called also where ``asked`` is given
     given = os.environ.get("OMP_NUM_THREADS", "")
     return asked or (int(given) if given.isdigit() and int(given) > 0 else share)
 

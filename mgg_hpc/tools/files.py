@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,12 @@ BYTES_PER_DRAWN_EDGE = 96  # while edges are sorted into a CSR, measured as peak
 def process_generate(kind: str, output: Path, *, force: bool, options: dict[str, Any]) -> None:
     """Write a synthetic graph. kind: "rmat" or "sbm". options: the arguments of `generate.rmat` or `generate.sbm`."""
     check_output(output, force=force)
+    make: Callable[..., Graph] = rmat if kind == "rmat" else sbm
     if kind == "rmat":
-        make, nodes, feature_bytes = rmat, 1 << options["scale"], 4 * options["features"]
+        nodes, feature_bytes = 1 << options["scale"], 4 * options["features"]
         drawn = nodes * options["edge_factor"]
     else:
-        make, nodes, feature_bytes = sbm, options["nodes"], 8 * options["features"]
+        nodes, feature_bytes = options["nodes"], 8 * options["features"]
         drawn = int(nodes * options["degree"] / 2)
     needed, installed = drawn * BYTES_PER_DRAWN_EDGE + nodes * (16 + feature_bytes), cores.memory_total()
     if needed > installed:

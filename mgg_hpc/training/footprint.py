@@ -138,7 +138,7 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
         x.blocks = [part for block in x.blocks for part in block.split(64)]
     if job.learned is not None and isinstance(x, Tensor):
         x = torch.nn.Parameter(x.to(wide))
-    masks: dict[str, Any] = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
+    masks = {name: getattr(part.slice, name) for name in metrics.SPLITS}
     assert part.slice.y is not None
     known = metrics.labels(MPI.COMM_SELF, part.slice.y, masks)
     changed: dict[str, Any] = {"comm": MPI.COMM_SELF, "part": part, "backend": backend, "layers": [adjacency]}

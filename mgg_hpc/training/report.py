@@ -133,7 +133,7 @@ def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
     table.add_column(overflow="fold")
     epoch, aggregate, moved = summary["epoch_ms"], summary["aggregate_ms"]["median"], summary["bytes"]
     macro = f", macro F1 {summary['test_macro_f1']:.4f}" if "test_macro_f1" in summary else ""
-    rows = {
+    rows: dict[str, str | Text] = {
         f"test {METRICS[summary['metric']].title}": f"{summary['test_accuracy']:.4f}{macro}",
         "validation": f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}",
         "final loss": f"{summary['final_loss']:.6f}",

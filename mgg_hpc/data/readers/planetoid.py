@@ -117,9 +117,10 @@ def _csr(path: Path, columns: int | None = None) -> SparseRows:
     """Read a pickled SciPy CSR matrix (or dense array), and check its offsets and columns."""
     found = read_pickle(path)
     if isinstance(found, np.ndarray) and found.ndim == 2:
-        dense, (rows, columns), found = found, np.nonzero(found), CsrParts()
+        dense, found = found, CsrParts()
+        rows, places = np.nonzero(dense)
         found.indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))])
-        found.indices, found.data, found.shape = columns, dense[rows, columns], dense.shape
+        found.indices, found.data, found.shape = places, dense[rows, places], dense.shape
     if not isinstance(found, CsrParts):
         raise InputError(f"{path} holds a {type(found).__name__}; expected a matrix of features")
     shape = found.shape

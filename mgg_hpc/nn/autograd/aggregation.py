@@ -140,7 +140,7 @@ class _Maximum(torch.autograd.Function):
                 graph.backend.aggregate(plan, "copy", "max", rows, as_array(out))
                 return out
             ties = graph.workspace.rows(len(x), x.shape[1], accumulator(x.dtype))
-            _kernels(graph).max_ties(plan, rows, as_array(out), as_array(ties))
+            edge_kernels(graph).max_ties(plan, rows, as_array(out), as_array(ties))
         ctx.call, ctx.layer = (graph, adjacency), spans.current()
         ctx.save_for_backward(x, out, ties)
         return out
@@ -157,7 +157,7 @@ class _Maximum(torch.autograd.Function):
             local[:, columns:].copy_(most)
             graph.publish(rows, plan)
             back = graph.workspace.rows(len(x), x.shape[1], x.dtype)
-            _kernels(graph).max_back(plan, rows, as_array(x.contiguous()), as_array(back))
+            edge_kernels(graph).max_back(plan, rows, as_array(x.contiguous()), as_array(back))
             return back, None, None, None
 
 
@@ -240,7 +240,7 @@ class _EdgeSums(torch.autograd.Function):
 def _weighted_sum(graph: GraphHandle, plan: Plan, rows: Rows, weight: Tensor) -> Tensor:
     graph.publish(rows, plan)
     out = graph.workspace.rows(plan.destinations, rows.format.dim, graph.dtype)
-    _kernels(graph).weighted(plan, rows, as_array(weight), as_array(out))
+    edge_kernels(graph).weighted(plan, rows, as_array(weight), as_array(out))
     return out
 
 
@@ -248,7 +248,7 @@ def _products(graph: GraphHandle, plan: Plan, x: Tensor, y: Tensor, heads: int) 
     rows = graph.offer(x)
     graph.publish(rows, plan)
     out = torch.empty(plan.edges, heads, dtype=accumulator(graph.dtype), device=graph.backend.device)
-    _kernels(graph).sddmm(plan, rows, as_array(y.contiguous()), as_array(out))
+    edge_kernels(graph).sddmm(plan, rows, as_array(y.contiguous()), as_array(out))
     return out
 
 
@@ -258,7 +258,8 @@ def _unweighted(adjacency: Adjacency) -> Adjacency:
     return Adjacency(adjacency.forward, adjacency.backward, None, kind=adjacency.kind)
 
 
-def _kernels(graph: GraphHandle) -> EdgeKernels:
+def edge_kernels(graph: GraphHandle) -> EdgeKernels:
+    """Return the backend, which has these kernels where layers use them."""
     return cast(EdgeKernels, graph.backend)
 
 

@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from ..graph.handle import GraphHandle
 from ..inputs.host import Input
 
-_again: ContextVar[bool] = ContextVar("again", default=False)
 _Rows = TypeVar("_Rows", bound=Input)
 _Value = TypeVar("_Value")
 
@@ -40,7 +39,10 @@ _pass: ContextVar[_Pass | None] = ContextVar("pass", default=None)
 
 def again() -> bool:
     """Return whether this is the second pass of a layer, which statistics and counters skip."""
-    return _again.get()
+    here = _pass.get()
+    while here is not None and here.next is None:
+        here = here.outer
+    return here is not None
 
 
 def once(make: Callable[[], _Value]) -> _Value:
@@ -68,14 +70,13 @@ def recomputed(run: Callable[[_Rows, GraphHandle], Tensor], x: _Rows, graph: Gra
 
 def _both_passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     first = _Pass(outer=_pass.get())
-    return _within(first, _again.get()), _within(_Pass(first.values, next=0), True)
+    return _within(first), _within(_Pass(first.values, next=0))
 
 
 @contextmanager
-def _within(here: _Pass, again: bool) -> Iterator[None]:
-    tokens = _pass.set(here), _again.set(again)
+def _within(here: _Pass) -> Iterator[None]:
+    token = _pass.set(here)
     try:
         yield
     finally:
-        _pass.reset(tokens[0])
-        _again.reset(tokens[1])
+        _pass.reset(token)

@@ -7,14 +7,15 @@ et al., FlashAttention, NeurIPS 2022, do for dense attention): a target publishe
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...runtime.backends.base import RngKey, Rows
-from ...runtime.backends.edges import Attention, EdgeKernels, TailedRows
+from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
+from ..autograd.aggregation import edge_kernels
 from ..first_order import first_order
 from ..graph.handle import Adjacency, GraphHandle
 from ..spans import span
@@ -92,7 +93,7 @@ class _Attention(torch.autograd.Function):
         later = bias is not None and graph.dtype.itemsize == 2
         given["bias"] = None if later else bias
         with span("forward: attend"):
-            _kernels(graph).attend(plan, how, rows, as_array(out), **_arrays(given | kept))
+            edge_kernels(graph).attend(plan, how, rows, as_array(out), **_arrays(given | kept))
         ctx.call, ctx.layer, ctx.biased = (graph, adjacency, how), spans.current(), not later
         ctx.save_for_backward(h, source_score, target_score, bias, out, *kept.values())
         return out + bias.to(out.dtype) if later else out
@@ -122,7 +123,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         target_gradient = _head_products(gradient, above, how) - dot * above_weight
         target_gradient.mul_(1 - how.negative_slope)
         given |= {"score": source_score, "score_gradient": source_gradient}
-    kernels = _kernels(graph)
+    kernels = edge_kernels(graph)
     kernels.attend_back(adjacency.backward, how, published, as_array(back), at_source=True, **_arrays(given))
     if not how.additive:
         published = _published(graph, how.forward_rows(layout.dtype), [h], [], how)
@@ -181,10 +182,6 @@ def _head_products(a: Tensor, b: Tensor, how: Attention, less: Tensor | None = N
 def _values(graph: GraphHandle, count: int, columns: int) -> Tensor:
     """Allocate [count, columns] of the accumulator, uninitialised."""
     return torch.empty(count, columns, dtype=accumulator(graph.dtype), device=graph.backend.device)
-
-
-def _kernels(graph: GraphHandle) -> EdgeKernels:
-    return cast(EdgeKernels, graph.backend)
 
 
 def _arrays(given: dict[str, Tensor | None]) -> dict[str, Any]:

@@ -76,51 +76,27 @@ def _all_rows(graph: GraphHandle) -> int:
     return int(graph.counts.sum())
 
 
-class BatchNorm(torch.nn.Module):
-    """Batch normalisation over the rows of all ranks (Ioffe and Szegedy, ICML 2015), as torch.nn.BatchNorm1d.
+class BatchNorm(torch.nn.BatchNorm1d):
+    """Batch normalisation over the rows of all ranks (Ioffe and Szegedy, ICML 2015).
 
-    Parameters ``weight`` and ``bias`` [num_features], buffers ``running_mean``, ``running_var`` [num_features] and
-    ``num_batches_tracked``, as torch has them; PyG's BatchNorm, which names them ``module.weight`` and so on, loads
-    too. Evaluation takes the running statistics.
+    Parameters and buffers are torch's; a state of PyG's BatchNorm, with names such as ``module.weight``, loads too.
+    Evaluation takes the running statistics.
     """
 
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
-
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        super().__init__()
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.weight = torch.nn.Parameter(torch.ones(num_features))
-        self.bias = torch.nn.Parameter(torch.zeros(num_features))
-        self.register_buffer("running_mean", torch.zeros(num_features))
-        self.register_buffer("running_var", torch.ones(num_features))
-        self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
+        super().__init__(num_features, eps, momentum)
         self.register_load_state_dict_pre_hook(_without_module)
 
-    def reset_parameters(self) -> None:
-        """Initialise weights to 1 and biases to 0, and reset the statistics."""
-        with torch.no_grad():
-            for ones in (self.weight, self.running_var):
-                ones.fill_(1.0)
-            for zeros in (self.bias, self.running_mean, self.num_batches_tracked):
-                zeros.zero_()
-
-    def forward(self, x: Tensor, graph: GraphHandle, *, relu: bool = False) -> Tensor:
+    def forward(self, x: Tensor, graph: GraphHandle, *, relu: bool = False) -> Tensor:  # type: ignore[override]
         """Return normalised rows for this rank's rows x [n, num_features]. relu: apply ReLU. Collective while training.
 
         Raises ValueError for another width, or for one row in all while training: it has no variance.
         """
         return normalised(self, x, graph, relu=relu)
 
-    def extra_repr(self) -> str:
-        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
 
-
-def normalised(
-    norm: BatchNorm | torch.nn.BatchNorm1d, x: Tensor, graph: GraphHandle, *, relu: bool = False
-) -> Tensor:
-    """Return what `BatchNorm` computes, with the parameters, buffers and options of our module or of torch's."""
+def normalised(norm: torch.nn.BatchNorm1d, x: Tensor, graph: GraphHandle, *, relu: bool = False) -> Tensor:
+    """Return `BatchNorm`'s result with the parameters, buffers and options of a module, which may be torch's."""
     if x.shape[1] != norm.num_features:
         raise ValueError(f"x has {x.shape[1]} features, but this batch norm is for {norm.num_features}")
     of_rows = norm.training or norm.running_mean is None

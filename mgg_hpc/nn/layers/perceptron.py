@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ...runtime.backends.base import RngKey
 from ..autograd.functional import linear
 from ..graph.handle import GraphHandle
-from .norms import BatchNorm, made, normalised
+from .norms import made, normalised
 from .random import Dropout, Fill, dropped, fill_linear, fill_uniform
 
 
@@ -66,7 +66,7 @@ def through(network: Sequence[Step], x: Tensor, graph: GraphHandle) -> Tensor:
         elif is_linear(step):
             relu, draw = taken_along(left)
             x = linear(x, step.weight, step.bias, graph, relu=relu, draw=draw)
-        elif isinstance(step, _NORMS):
+        elif isinstance(step, torch.nn.BatchNorm1d):
             relu, draw = taken_along(left)
             x = dropped(normalised(step, x, graph, relu=relu), graph, draw, rectified=True)
         elif isinstance(step, (Dropout, MLP)):
@@ -86,9 +86,6 @@ def taken_along(left: list[Step]) -> tuple[bool, RngKey | None]:
         return True, None
     step = left.pop(0)
     return True, step if isinstance(step, RngKey) else cast(Dropout, step).draw()
-
-
-_NORMS = BatchNorm, torch.nn.BatchNorm1d
 
 
 def _check_alone(step: torch.nn.Module, graph: GraphHandle) -> None:

@@ -98,26 +98,19 @@ def _counts(event: Mapping[str, Any]) -> bool:
 
 def slowest(digests: Sequence[Digest]) -> list[dict[str, Any]]:
     """Return each span as in summary.json, in an epoch's order: means by epoch, of the slowest rank."""
-    paths = dict.fromkeys(path for each in digests for path in each.spans)
-    return [
-        {
-            "span": list(path),
-            "calls": max(_an_epoch(each, path, "calls") for each in digests),
-            "host_ms": max(_an_epoch(each, path, "host_ms") for each in digests),
-            "gpu_ms": max(_an_epoch(each, path, "gpu_ms") for each in digests),
-        }
-        for path in sorted(paths, key=_order(list(paths)))
-    ]
-
-
-def _an_epoch(found: Digest, path: Path, what: str) -> float:
-    return getattr(found.spans.get(path, Cost()), what) / max(1, found.epochs)
-
-
-def _order(paths: list[Path]) -> Any:
-    """Return the sort key that puts each span before those within it, and these side by side."""
+    paths = list(dict.fromkeys(path for each in digests for path in each.spans))
     first = {path: at for at, path in enumerate(paths)}
-    return lambda path: [first.get(path[: depth + 1], 0) for depth in range(len(path))]
+
+    def order(path: Path) -> list[int]:  # puts each span before those within it, and these side by side
+        return [first.get(path[: depth + 1], 0) for depth in range(len(path))]
+
+    def most(path: Path, what: str) -> float:
+        return max(getattr(each.spans.get(path, Cost()), what) / max(1, each.epochs) for each in digests)
+
+    costs = ("calls", "host_ms", "gpu_ms")
+    return [
+        {"span": list(path)} | {what: most(path, what) for what in costs} for path in sorted(paths, key=order)
+    ]
 
 
 def waits(digests: Sequence[Digest]) -> list[dict[str, Any]]:
