@@ -29,16 +29,16 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[model]"""
 
     name: Literal["gcn", "gin", "sage", "gat"] = "gcn"
-    hidden: Positive = 16  # gat: of each head
-    layers: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2  # each has a random stream of its own
+    hidden: Positive = 16  # columns of a hidden layer; gat: of each head
+    layers: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2  # at most as many as there are random streams
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.5
     jumping: Literal["none", "cat", "max"] = "none"  # a linear map of all layers' outputs gives the classes
     residual: bool = False  # whether a layer's input is added to its output, where they are as wide
-    norm: Literal["none", "layer", "batch"] = "none"  # between layers; gin: within them too
-    train_eps: bool = False  # gin
-    aggr: Literal["mean", "sum", "max"] = "mean"  # sage
-    heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8  # gat, as all below
-    output_heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1  # of the last layer, which are averaged
+    norm: Literal["none", "layer", "batch"] = "none"  # normalisation between layers; gin: within them too
+    train_eps: bool = False  # only gin
+    aggr: Literal["mean", "sum", "max"] = "mean"  # only sage
+    heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8  # only gat, as the next three
+    output_heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1  # of the last layer; they are averaged
     attention: Literal["additive", "dot"] = "additive"
     attention_dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     input: Literal["features", "learned", "degree"] = "features"
@@ -57,7 +57,7 @@ class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     select: Literal["best", "last"] = "best"
     metric: Literal["auto", "accuracy", "roc_auc", "f1", "f1_top"] = "auto"
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
-    dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"  # of rows
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"  # type of rows
     recompute: list[Positive] | Literal["all"] = []  # layers that the backward computes again
 
 
@@ -67,7 +67,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder: str = ""
     backend: Literal["auto", "serial", "shm", "shmem", "cuda"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
-    features: Literal["auto", "device", "host"] = "auto"  # where dense ones lie, with a GPU
+    features: Literal["auto", "device", "host"] = "auto"  # where dense features are stored, with a GPU
     share_gpu: bool = False  # whether several ranks may drive one GPU
     cuda_graphs: bool = True  # whether epochs are recorded and replayed where that is possible
     watchdog: Count | Literal["auto"] = "auto"  # seconds without progress after which the job ends; 0: never

@@ -17,7 +17,7 @@ from ..errors import InputError
 from .digest import BLOCK, BlockDigests
 from .header import Header, Span
 
-READ_LIMIT = 1 << 30  # bytes a system call; Linux reads 2 GiB less a page at most
+READ_LIMIT = 1 << 30  # most bytes of a system call; Linux reads 2 GiB less a page at most
 
 
 @dataclass
@@ -25,8 +25,8 @@ class _Run:
     """Position in one dataset that is read in order, from the start of a digest block on."""
 
     path: str
-    block: int  # the next to be compared
-    at: int  # the next byte
+    block: int  # number of the next block to compare
+    at: int  # number of the next byte
     digests: BlockDigests = field(default_factory=BlockDigests)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import InputError
 from .graph import Graph, from_edges, masks, split_per_class
 
-DRAWN_AT_ONCE = 1 << 20  # edges; bounds the memory of random numbers
+DRAWN_AT_ONCE = 1 << 20  # edges drawn at a time, which limits the memory of random numbers
 
 
 def rmat(
@@ -44,7 +44,7 @@ def rmat(
         hi = min(lo + DRAWN_AT_ONCE, drawn)
         for _ in range(scale):
             where = rng.random(hi - lo)
-            # Of the parts a | b | c | d of the unit interval, c and d have a high source, b and d a high destination.
+            # The unit interval is divided into a | b | c | d; c and d have a high source, b and d a high destination.
             high_destination = (where >= a) & (where < a + b) | (where >= a + b + c)
             sources[lo:hi] = 2 * sources[lo:hi] + (where >= a + b)
             destinations[lo:hi] = 2 * destinations[lo:hi] + high_destination
@@ -92,7 +92,7 @@ def sbm(nodes: int, *, classes: int, features: int, degree: float, homophily: fl
     if features:
         x = rng.standard_normal((nodes, features), dtype=np.float32)
         x += rng.standard_normal((classes, features), dtype=np.float32)[y]
-    third = nodes // classes // 3  # of the smallest class
+    third = nodes // classes // 3  # a third of the smallest class
     split = split_per_class(y, classes, rng, train=min(20, third), val=min(30, third))
     return from_edges(
         sources,

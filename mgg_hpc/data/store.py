@@ -24,10 +24,10 @@ from .graph import Graph, SparseRows
 from .header import DIGEST, read_header
 from .structure import ArraySource, check
 
-# HDF5 checksums its own structures in the formats since 1.8, which makes of a damaged file an error; in older
-# ones, and in strings of variable length, damage sends the library into endless loops and wild reads.
+# Since format 1.8 HDF5 checksums its own structures, so that damage is an error. In older formats, and in strings of
+# variable length, damage leads to endless loops and invalid reads.
 LIBVER = ("v108", "v108")
-WRITE_LIMIT = 1 << 30  # bytes a system call; Linux writes 2 GiB less a page at most
+WRITE_LIMIT = 1 << 30  # most bytes of a system call; Linux writes 2 GiB less a page at most
 
 
 @dataclass(frozen=True, eq=False)

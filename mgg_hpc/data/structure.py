@@ -15,8 +15,8 @@ from .symmetry import EdgeSlice, unpaired_edge
 
 Progress = Callable[[int, int], None]  # (done, total), in bytes or any other unit
 
-SLICE_BYTES = 16 << 20  # of one dataset, at a time
-SLICE_ROWS = 1 << 19  # of indptr, at a time
+SLICE_BYTES = 16 << 20  # bytes of one dataset that are read at a time
+SLICE_ROWS = 1 << 19  # rows of indptr that are read at a time
 
 
 class Source(Protocol):

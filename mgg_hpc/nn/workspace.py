@@ -1,8 +1,7 @@
-"""Arrays of a backend's memory as torch sees them; and storage for rows that come and go every epoch.
+"""Convert between arrays of a backend and tensors, and reuse storage of rows from epoch to epoch.
 
-Activations are large and live for a part of an epoch. Freshly allocated on a host, they cost a page fault for every
-4 KiB, and what the allocator keeps between epochs lies in pieces; here each size is allocated as often as it is live at
-once. On a GPU torch's allocator does the same.
+Activations are large and live for a part of an epoch. New host memory costs a page fault for every 4 KiB, and malloc
+fragments what it keeps between epochs; here buffers of each size are used again. On a GPU torch's allocator does that.
 """
 
 from __future__ import annotations

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 STATUS = "MGG_STATUS"  # the file in which the first rank records the job's exit code
 RANKS = "MGG_RANKS"  # the number of ranks of ``mgg launch``, which each rank checks
 
-_DEPART_SECONDS = 1.0  # that a rank which reports an error waits for the others to do the same
-_PASSED_ON_SECONDS = 0.1  # for a launcher to print the last lines; MPICH's may drop them otherwise
-_QUIET_SECONDS = 5.0  # that a rank which failed because of another waits for that one to end the job
-_STAGGER_SECONDS = 0.3  # between ranks that print an uncaught error
+_DEPART_SECONDS = 1.0  # time that a rank which reports an error waits for the others to do the same
+_PASSED_ON_SECONDS = 0.1  # time for a launcher to print the last lines; MPICH's may drop them otherwise
+_QUIET_SECONDS = 5.0  # time that a rank which failed because of another waits for that one to end the job
+_STAGGER_SECONDS = 0.3  # time between ranks that print an uncaught error
 _POLL_SECONDS = 1e-3
-_FIRST_SECONDS = 10.0  # that other ranks wait for the first to report the error
+_FIRST_SECONDS = 10.0  # time that other ranks wait for the first to report the error
 
-# What process managers call a process's rank: Open MPI, PMIx, PMI (MPICH, Slurm), Slurm's own.
+# Variables in which process managers store a rank: Open MPI, PMIx, PMI (MPICH, Slurm), Slurm.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
@@ -159,7 +159,7 @@ def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackTy
     if issubclass(kind, InputError) and not in_thread:
         report(f"mgg: error: {error}", WRONG_INPUT)
         _flush_files()
-        raise SystemExit(WRONG_INPUT)  # from an excepthook: the code with which Python ends
+        raise SystemExit(WRONG_INPUT)  # in an excepthook it sets the exit code of Python
     # Often all ranks fail alike: the lowest one prints, and ends the others while they wait.
     time.sleep(min(rank * _STAGGER_SECONDS, 2.0))
     where = f"rank {rank} of {size}: " if size > 1 else ""

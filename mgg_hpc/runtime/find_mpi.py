@@ -78,8 +78,8 @@ class Library:
     def settings(self) -> dict[str, str]:
         """Variables that every process of the library needs, with any launcher.
 
-        Of Open MPI's components for one-sided windows, none of which memory shared on a node uses, version 4's rdma
-        makes OpenSHMEM crash when it ends, and version 5's ucx complains where UCX finds no network.
+        They turn off components of Open MPI for one-sided windows, which shared memory on a node does not use: version
+        4's rdma makes OpenSHMEM crash when it ends, and version 5's ucx prints warnings if UCX finds no network.
         """
         if self.family != "openmpi":
             return {}

@@ -24,16 +24,16 @@ from ..errors import DONE, FAILED, InputError
 from . import cores, exit_code, find_mpi, segments
 from .exit_code import RANKS
 
-FOLDER_PREFIX = "mgg-launch-"  # of a launch's folder in the temporary folder
+FOLDER_PREFIX = "mgg-launch-"  # prefix of a launch's folder in the temporary folder
 TERMINAL = "MGG_TERMINAL"  # number of columns of the terminal, to which ranks write through pipes
 
 PARALLEL = ("train", "predict", "bench")  # the verbs that share their work between ranks
 
 _STATUS_FILE = "status"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_GRACE_SECONDS = 2.0  # between asking ranks to end and ending them
-_KILL_SECONDS = 1.5  # for the kernel to remove them
-_YOUNG_SECONDS = 10.0  # a folder so new may belong to a launch that has no rank yet
+_GRACE_SECONDS = 2.0  # time between SIGTERM and SIGKILL
+_KILL_SECONDS = 1.5  # time for the kernel to remove killed processes
+_YOUNG_SECONDS = 10.0  # a newer folder may belong to a launch that has no rank yet
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h: a signal for the child when its parent dies
 
 
@@ -58,7 +58,7 @@ def process_launch(ranks: int, arguments: Sequence[str], mpi: str = "auto", dry_
             f"launch runs {', '.join(PARALLEL)} and Python programs (NAME.py)"
         )
     # Started from a checkout without an installation, ranks find the package in the current folder;
-    # otherwise that folder's files must not stand in for Python's own modules.
+    # otherwise that folder's files must not replace Python's own modules.
     in_checkout = Path(__file__).resolve().parents[2] == Path.cwd()
     isolation = [] if in_checkout else ["-P"]
     return run([sys.executable, *isolation, "-m", "mgg_hpc", *arguments], ranks, mpi=mpi, dry_run=dry_run)

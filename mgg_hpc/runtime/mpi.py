@@ -23,13 +23,13 @@ from .window import SharedWindow
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["FailedElsewhere", "SharedWindow"]  # what others import from here
+__all__ = ["FailedElsewhere", "SharedWindow"]  # imported here for other modules
 
 # Variables in which process managers store the number of ranks. The first one found counts, because an outer
 # manager's variables reach the ranks of an inner one.
 _SIZE_VARIABLES = (RANKS, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
-_LONGEST_NAP = 1e-3  # of a waiting rank where ranks outnumber cores
+_LONGEST_NAP = 1e-3  # seconds; of a rank that waits while ranks outnumber cores
 
 _keyvals: dict[str, int] = {}
 
@@ -44,7 +44,7 @@ def world() -> MPI.Intracomm:
     library = " ".join(mpi.Get_library_version().partition(",")[0].split()[:4])
     if not mpi.Is_initialized():
         promised = os.environ.get("OMPI_COMM_WORLD_SIZE")
-        if promised and library.startswith("MPICH"):  # which Open MPI's launcher ends while it starts
+        if promised and library.startswith("MPICH"):  # Open MPI's launcher would end it while it starts
             raise InputError(_mismatch(promised, "OMPI_COMM_WORLD_SIZE", 1, library))
         for name, value in find_mpi.Library(mpi.Get_library_version(), None).settings.items():
             os.environ.setdefault(name, value)  # read when MPI starts
@@ -99,7 +99,7 @@ def agree(comm: MPI.Intracomm) -> Iterator[None]:
     """Turn an error on one rank into an error on all ranks. It wraps local work without collectives.
 
     The lowest failing rank decides. Its InputError is raised on every rank; with any other exception the
-    failing ranks raise their own, and the rest raise `FailedElsewhere`, of which nothing is printed.
+    failing ranks raise their own, and the rest raise `FailedElsewhere`, which prints nothing.
     """
     error: Exception | None = None
     try:

@@ -59,7 +59,7 @@ def remove(paths: list[Path]) -> int:
 
 def _notes(start: float) -> list[Path]:
     """Return MPICH's files since ``start`` that no rank reads any more: no process manager runs, or they are old."""
-    found = _files(NOTES_FOLDER, (_NOTES,))  # before looking for makers, so that no new one is missed
+    found = _files(NOTES_FOLDER, (_NOTES,))  # before looking for managers, so that no new one is missed
     oldest = time.time() - _STARTING_SECONDS
     running = _is_running(_MANAGER) if found else False
     return [
@@ -111,7 +111,7 @@ def in_use(folder: Path) -> set[str]:
 
 def _files_of(process: Path, prefix: str) -> set[str]:
     names: set[str] = set()
-    with contextlib.suppress(OSError):  # it ended, or belongs to a user who cannot map our segments
+    with contextlib.suppress(OSError):  # it ended, or belongs to another user
         for line in (process / "maps").read_text(errors="replace").splitlines():
             start = line.find(prefix)
             if start >= 0:

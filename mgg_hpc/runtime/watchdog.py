@@ -12,7 +12,7 @@ from ..errors import FAILED
 from . import exit_code
 
 _LOOKS = 20  # number of checks within the allowed time
-_OTHERS_SECONDS = 1.0  # for the other ranks to print their last step
+_OTHERS_SECONDS = 1.0  # time for the other ranks to print their last step
 
 
 def _abort() -> None:

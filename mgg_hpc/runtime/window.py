@@ -14,8 +14,8 @@ from . import cores
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
-_SHARED_FOLDER = "/dev/shm"  # of every MPI's segments on Linux
+ALIGNMENT = 64  # bytes of a cache line, and of the widest vector register
+_SHARED_FOLDER = "/dev/shm"  # folder of every MPI's segments on Linux
 
 # Names of resources in error messages.
 SHARED, MEMORY = f"free space of {_SHARED_FOLDER}", "available memory"
@@ -40,7 +40,7 @@ class SharedWindow:
         room = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
         check_room(node, room, {SHARED: free_shared, MEMORY: cores.memory_available})
         info = MPI.Info.Create()
-        info.Set("alloc_shared_noncontig", "true")  # pages of its own for each rank, on its own memory
+        info.Set("alloc_shared_noncontig", "true")  # separate pages for each rank, in memory near it
         try:
             window = MPI.Win.Allocate_shared(room, 1, info, node)
         except MPI.Exception as error:

@@ -64,7 +64,7 @@ def launch_folders() -> list[Path]:
 def _is_mine(path: Path) -> bool:
     try:
         return path.lstat().st_uid == os.getuid()
-    except OSError:  # gone in the meantime
+    except OSError:  # removed in the meantime
         return False
 
 

@@ -184,7 +184,7 @@ def _ping() -> Finding:
 
 
 def _openshmem() -> list[Finding]:
-    # In a process of its own: it loads an MPI, which may not be the one that Python runs on.
+    # A separate process, since it loads an MPI library, which may differ from that of this process.
     version = _output(sys.executable, "-c", "from mgg_hpc import _shmem; print(_shmem.version())")
     if version:
         return [Finding("OpenSHMEM", "ok", f"{version} (start with mgg launch --mpi system)")]

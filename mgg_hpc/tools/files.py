@@ -24,7 +24,7 @@ from .describe import describe
 from .terminal import waiting
 
 EDGE_LIST_NAMES = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel")
-BYTES_PER_DRAWN_EDGE = 96  # while edges are sorted into a CSR, measured as peak memory over edges drawn
+BYTES_PER_DRAWN_EDGE = 96  # measured peak memory of sorting drawn edges into a CSR
 
 
 def process_generate(kind: str, output: Path, *, force: bool, options: dict[str, Any]) -> None:

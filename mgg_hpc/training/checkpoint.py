@@ -23,7 +23,7 @@ from .run_folder import CHECKPOINTS, write_whole
 
 WEIGHTS = "model.safetensors"  # the weights that train.select chose
 ROWS = "input.npy"  # learned input rows [N, F] of that epoch, in the user's numbering
-LEARNED = "input.rows"  # their name among the weights, where a rank has its own
+LEARNED = "input.rows"  # name of a rank's learned rows among the weights
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Peak:
 
     def __init__(self) -> None:
         self._before = _status("VmHWM")
-        self._other_shared = _status("RssShmem")  # MPI's own
+        self._other_shared = _status("RssShmem")  # shared pages of MPI itself
 
     def read(self, own_window_bytes: int) -> int:
         """Return the peak in bytes. The mark already counts symmetric rows that are private."""
@@ -64,7 +64,7 @@ class Estimate:
     there: int  # held before training: on CPUs the whole process, on a GPU the features
     plan: int  # schedules, which are made at their first use; on a GPU all of the plans
     heap: int  # symmetric memory
-    activations: int  # of forward and backward: outputs and gradients of all layers
+    activations: int  # tensors of forward and backward: outputs and gradients of all layers
     model: int  # gradients, Adam's moments, the weights before a step, and the best ones
     before: int = 0  # peak of the process until now, which may exceed that of training
 

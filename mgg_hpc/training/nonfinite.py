@@ -18,7 +18,7 @@ from ..nn.inputs.sparse import SparseFeatures
 from .job import Job
 from .trainer import Trainer
 
-BLOCK = 1 << 20  # values checked together
+BLOCK = 1 << 20  # number of values that are checked together
 
 
 def first(trainer: Trainer, epoch: int) -> str:

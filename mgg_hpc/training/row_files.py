@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..data.atomic_write import check_output, replacement
 
-BLOCK = 1 << 16  # rows sent at a time
+BLOCK = 1 << 16  # number of rows that are sent at a time
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -100,7 +100,7 @@ def _npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[N
         with temporary.open("r+b") as file:
             np.lib.format.write_array_header_1_0(file, header)
             offset = file.tell()
-            file.truncate(offset + size)  # more was claimed
+            file.truncate(offset + size)  # `replacement` has allocated more
         yield np.memmap(temporary, dtype, "r+", offset, shape)
 
 

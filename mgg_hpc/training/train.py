@@ -36,14 +36,14 @@ class History:
     epoch_ms: list[float] = field(default_factory=list)
     eval_ms: list[float] = field(default_factory=list)
     aggregate_ms: list[float] = field(default_factory=list)
-    moved: Meter = field(default_factory=Meter)  # by the last training step
+    moved: Meter = field(default_factory=Meter)  # rows that the last training step read
     best_epoch: int = 0
     best: tuple[float, float] = (-1.0, 0.0)  # validation score, minus the validation loss
     scores: Scores = field(default_factory=lambda: Scores(0.0, 0.0, 0.0, 0.0))
     state: dict[str, torch.Tensor] = field(default_factory=dict)
     loss: float = float("nan")
     recorded: bool = False  # whether epochs were replayed as a CUDA graph
-    not_recorded: str = ""  # why not, if that was tried
+    not_recorded: str = ""  # why recording failed
 
     def add(self, meter: Meter, step_seconds: float, eval_seconds: float, replayed: bool) -> None:
         """Add an epoch's times and bytes. replayed: the times of its aggregations are not known."""

@@ -27,8 +27,8 @@ from .node_arrays import label_fields
 KINDS = {"int": "iu", "float": "f", "number": "iuf", "bool": "b"}
 
 
-# What zipfile raises over a damaged archive: RuntimeError where a flipped bit says that it is encrypted,
-# UnicodeDecodeError where one says that a damaged name is UTF-8.
+# Exceptions of zipfile for damaged archives: RuntimeError if a flipped bit means "encrypted", UnicodeDecodeError if
+# one means that a damaged name is UTF-8.
 DAMAGE = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,

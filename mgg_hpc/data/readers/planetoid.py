@@ -25,8 +25,8 @@ VALIDATION = 500
 AUTHORS = (
     "https://raw.githubusercontent.com/kimiyoung/planetoid/af6abf468a772cc055bec88c52e4d6f51b7c37e3/data"
 )
-TIMEOUT = 20.0  # seconds without a byte
-LARGEST = 512 << 20  # bytes of one file
+TIMEOUT = 20.0  # seconds without a byte before a download fails
+LARGEST = 512 << 20  # most bytes of one file
 
 
 def read_planetoid(folder: Path, name: str) -> Graph:
@@ -180,7 +180,7 @@ def _place_rows(allx: SparseRows, tx: SparseRows, test: np.ndarray, nodes: int) 
     counts[test] = test_counts
     indptr = np.zeros(nodes + 1, dtype=np.int64)
     np.cumsum(counts, out=indptr[1:])
-    # Entries of tx in the order of node numbers: each row's start, repeated, plus the place within the row.
+    # Positions of tx's entries in the order of node numbers: each row's start, repeated, plus the place in the row.
     lengths = test_counts[order]
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     taken = np.repeat(tx.indptr[:-1][order], lengths) + within

@@ -27,7 +27,7 @@ from ..graph.handle import Adjacency, GraphHandle
 from ..spans import span
 from ..workspace import accumulator, as_array
 
-BYTES = 5  # of a row's global number, which is below 2^40
+BYTES = 5  # bytes of a row's global number, which is below 2^40
 
 
 def aggregate(
@@ -341,7 +341,7 @@ def _edge_exchange(graph: GraphHandle, adjacency: Adjacency) -> _EdgeExchange:
     """Make the schedule of `_to_sources`: both ends sort their common edges by source, then destination. Collective."""
     bounds = prefix_sum(graph.counts)
     source, target = edges(graph, adjacency)
-    tail, head = edges(graph, adjacency, backward=True)  # of u -> v: v, which is summed here, and u
+    tail, head = edges(graph, adjacency, backward=True)  # of out-edges u -> v: v and u
     send = np.lexsort((target, source, owner_of(bounds, source)))
     received = np.lexsort((tail, head, owner_of(bounds, tail)))
     return _EdgeExchange(send, np.bincount(owner_of(bounds, source), minlength=graph.backend.size), received)

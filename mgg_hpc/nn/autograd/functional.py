@@ -64,12 +64,12 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx: Any, x, weight, bias, root, eps, call: _Call):  # type: ignore[no-untyped-def]
         graph, adjacency, features = call.graph, call.adjacency, call.features
         out_channels, in_channels = weight.shape
-        # In evaluation too the narrower rows move; of equal ones x, which need not be copied on one rank.
+        # Evaluation also exchanges the narrower rows, and x for equal widths, which one rank need not copy.
         wants_input = ctx.needs_input_grad[0] or (not call.training and out_channels < in_channels)
         has_rows = features is None or features.on_device
         first = not has_rows or transform_first(in_channels, out_channels, wants_input)
         if features is not None and not first:
-            # For as long as the forward takes; a gradient as wide finds room there afterwards.
+            # These rows are needed only in the forward; a gradient of the same width can use them afterwards.
             x = features.written(graph.workspace.rows(*features.shape, features.dtype))
         source: Any = features if x is None else x
         fused = call.relu and first and root is None and eps is None
@@ -114,7 +114,7 @@ class _Convolution(torch.autograd.Function):
         graph = call.graph
         kept, aggregated, weight, root, eps, out = ctx.saved_tensors
         x: Any = call.features if kept is None else kept
-        draw = call.draw  # what it scales by is left to the weights and their gradients, which are small
+        draw = call.draw  # its scale is applied to weights and their gradients, which are small
         wants_x, wants_weight, wants_bias, wants_root, wants_eps, _ = ctx.needs_input_grad
         rows, local = graph.exchange(gradient.shape[1]) if ctx.first else (None, None)
         with span("backward: bias and ReLU"):
@@ -275,7 +275,7 @@ def convolution(
     """
     check_rows(x, graph)
     dense, features = _checked(x, weight)
-    training = torch.is_grad_enabled()  # within a Function it never is
+    training = torch.is_grad_enabled()  # always False within a Function
     call = _Call(features, graph, adjacency, before, after, relu, draw if relu else None, training)
     out: Tensor = _Convolution.apply(dense, weight, bias, root, eps, call)
     return out

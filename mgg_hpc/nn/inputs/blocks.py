@@ -14,7 +14,7 @@ from torch import Tensor
 from ...data.store import GraphFile
 from ..workspace import as_tensor, row_format
 
-BLOCK_BYTES = 32 << 20  # at most; torch rounds pinned memory up to powers of two
+BLOCK_BYTES = 32 << 20  # most bytes of a block; torch rounds pinned memory up to powers of two
 
 Finish = Callable[[Tensor], None]
 

@@ -21,7 +21,7 @@ from . import blocks
 from .sparse import SparseFeatures
 
 BLOCKS = 16
-LEAST_BYTES = 32 << 20  # of features for which a second draw costs less than a copy
+LEAST_BYTES = 32 << 20  # least size of features for which a second draw costs less than a copy
 
 
 class HostFeatures:
@@ -116,4 +116,6 @@ def drops_in_blocks(x: Input) -> bool:
     return not x.requires_grad and x.nbytes >= LEAST_BYTES
 
 
-Input = Tensor | SparseFeatures | HostFeatures  # of a model; only a tensor can be summed as it is
+Input = (
+    Tensor | SparseFeatures | HostFeatures
+)  # of a model; only a tensor can be aggregated directly  # input of a model; only a tensor can be aggregated without a product first

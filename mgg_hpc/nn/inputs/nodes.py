@@ -10,8 +10,8 @@ from ...data.graph import SparseRows
 from ...runtime.backends.host.kernels import uniform
 
 DEGREE_COLUMNS = 32  # fixed, so that a model fits other graphs too
-LEARNED = 0xC000  # random streams from here on draw learned rows; those of initial weights are below
-IDS_A_STREAM = 1 << 16  # node ids whose rows one stream draws
+LEARNED = 0xC000  # first random stream of learned rows, after those of initial weights
+IDS_A_STREAM = 1 << 16  # number of node ids whose rows use the same stream
 
 
 def degree_rows(indptr: NDArray[np.int64]) -> SparseRows:

@@ -21,8 +21,8 @@ from ..graph.handle import Adjacency, GraphHandle
 from ..spans import span
 from ..workspace import accumulator, as_array, row_format
 
-MOST_HEADS = 1024  # with dropout draws of their own (semantics.h, draw_edge)
-ROWS_AT_ONCE = 512  # at most the size of the smallest graph of training/footprint.py, which predicts memory
+MOST_HEADS = 1024  # heads that have different dropout draws (semantics.h, draw_edge)
+ROWS_AT_ONCE = 512  # not more than the smallest graph of training/footprint.py has, which predicts memory
 
 
 def attend(
@@ -57,7 +57,7 @@ def attend(
         source_score, target_score = source_score.to(wide), target_score.to(wide)
     ids, additive = graph.ids if dropout is not None else None, source_score is not None
     how = Attention(heads, h.shape[1] // heads, additive, negative_slope, dropout, ids)
-    keeps = torch.is_grad_enabled()  # within a Function it never is
+    keeps = torch.is_grad_enabled()  # always False within a Function
     out: Tensor = _Attention.apply(h, source_score, target_score, bias, graph, adjacency, how, keeps)
     return out
 

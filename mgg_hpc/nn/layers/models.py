@@ -21,7 +21,7 @@ from .norms import made
 from .perceptron import MLP, reset, through
 from .random import ATTENTION_DROPOUT, Draws, Dropout, fill_by_seed
 
-OUTPUT_PARAMETERS = 14  # of layer 0's 16 streams for initial weights, the last two are the output's
+OUTPUT_PARAMETERS = 14  # the last two of layer 0's 16 streams for initial weights are for the output layer
 
 
 class GNN(torch.nn.Module):
@@ -45,8 +45,10 @@ class GNN(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.chosen, self.draws, self.dtype = chosen, draws, dtype
-        self.recompute: frozenset[int] = frozenset()  # layers, from 1 on, that the backward computes again
-        self.in_blocks = False  # whether dropout of the input is made in blocks where that saves memory
+        self.recompute: frozenset[int] = (
+            frozenset()
+        )  # numbers, from 1 on, of layers that the backward computes again
+        self.in_blocks = False  # whether to apply dropout to the input in blocks where that saves memory
         hidden = chosen.hidden * (chosen.heads if chosen.name == "gat" else 1)
         jumps = chosen.jumping != "none"
         self.widths = [hidden] * chosen.layers

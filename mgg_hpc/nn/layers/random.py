@@ -25,9 +25,9 @@ from ..inputs.host import HostFeatures, Input
 from ..spans import span
 from ..workspace import as_array
 
-INITIAL_WEIGHTS = 0x8000  # streams from here on are initial parameters; below, dropout by layer
-LAST_INITIAL_WEIGHTS = 0xC000  # from here on they are others' (inputs/nodes.py)
-ATTENTION_DROPOUT = 0x4000  # streams from here on are dropout of attention, by layer
+INITIAL_WEIGHTS = 0x8000  # first random stream of initial parameters; streams below are for dropout, by layer
+LAST_INITIAL_WEIGHTS = 0xC000  # end of these streams; the next ones belong to inputs/nodes.py
+ATTENTION_DROPOUT = 0x4000  # first random stream of attention's dropout, by layer
 MOST_LAYERS = 1024
 
 

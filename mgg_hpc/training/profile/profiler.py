@@ -23,8 +23,8 @@ from ..report import console, counted
 from . import overlap, trace
 
 FOLDER = "profile"
-WARM, PROFILED = 3, 3  # epochs
-BLOCK = 1 << 26  # bytes sent at a time
+WARM, PROFILED = 3, 3  # number of epochs before, and of those that are profiled
+BLOCK = 1 << 26  # number of bytes that are sent at a time
 
 
 class Recorder:
