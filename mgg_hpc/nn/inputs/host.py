@@ -116,6 +116,4 @@ def drops_in_blocks(x: Input) -> bool:
     return not x.requires_grad and x.nbytes >= LEAST_BYTES
 
 
-Input = (
-    Tensor | SparseFeatures | HostFeatures
-)  # of a model; only a tensor can be aggregated directly  # input of a model; only a tensor can be aggregated without a product first
+Input = Tensor | SparseFeatures | HostFeatures  # of a model; only a tensor can be aggregated directly

@@ -45,9 +45,7 @@ class GNN(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.chosen, self.draws, self.dtype = chosen, draws, dtype
-        self.recompute: frozenset[int] = (
-            frozenset()
-        )  # numbers, from 1 on, of layers that the backward computes again
+        self.recompute: frozenset[int] = frozenset()  # layers, from 1 on, that the backward repeats
         self.in_blocks = False  # whether to apply dropout to the input in blocks where that saves memory
         hidden = chosen.hidden * (chosen.heads if chosen.name == "gat" else 1)
         jumps = chosen.jumping != "none"
