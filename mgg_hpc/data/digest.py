@@ -10,11 +10,6 @@ import xxhash
 BLOCK = 4 << 20
 
 
-def blocks(nbytes: int) -> int:
-    """Return the number of digests of a dataset of this many bytes."""
-    return -(-nbytes // BLOCK)
-
-
 def byte_slices(array: np.ndarray, step: int = BLOCK) -> Iterator[np.ndarray]:
     """Yield an array's bytes in C order as uint8 slices of about ``step`` bytes, without a copy of all of it."""
     if not array.size:

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ..errors import InputError
-from .digest import blocks
+from .digest import BLOCK
 from .schema import DATASETS, FORMAT, PERMUTATION, VERSION, X_DATA, Contents, Layout, X, bounds_path, validate
 
 DIGEST = "digest"
@@ -89,7 +89,7 @@ def _header(file: h5py.File, where: str, size: int) -> Header:
         if isinstance(dataset, h5py.Dataset):
             spans[name] = _span(dataset, where, name, size)
             path = f"{DIGEST}/{name}"
-            expected = Layout(UINT64, (blocks(spans[name].layout.nbytes),))
+            expected = Layout(UINT64, (-(-spans[name].layout.nbytes // BLOCK),))
             digest = _child(file, where, path)
             if not isinstance(digest, h5py.Dataset):
                 raise InputError(f"{where}: /{path} is missing; expected {expected}")

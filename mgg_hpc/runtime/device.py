@@ -47,7 +47,9 @@ def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> GpuAssignment
     with mpi.agree(comm):
         for rank, (found, shown, reason) in enumerate(seen):
             if not found:
-                raise InputError(_nothing(here.Get_size(), rank, shown, reason))
+                who = f"rank {rank} of this node's {here.Get_size()} sees " if here.Get_size() > 1 else ""
+                said = "" if shown is None else f"; {VISIBLE} is {shown!r} there"
+                raise InputError(f"{who}no CUDA device ({reason or 'none is visible'}){said}")
         taken = assign([found for found, _, _ in seen], share)
         mine = taken[here.Get_rank()]
         try:
@@ -97,13 +99,6 @@ def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
         taken[rank] = place
         load[place] += 1
     return [list(places).index(taken[rank]) for rank, places in enumerate(seen)]
-
-
-def _nothing(ranks: int, rank: int, shown: str | None, why: str) -> str:
-    said = f"no CUDA device ({why or 'none is visible'})"
-    if shown is not None:
-        said += f"; {VISIBLE} is {shown!r} there"
-    return said if ranks == 1 else f"rank {rank} of this node's {ranks} sees {said}"
 
 
 def near_cores(place: str) -> frozenset[int]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .. import config
 from ..config import ModelSettings
+from ..data.atomic_write import check_output
 from ..errors import InputError
 from ..nn.workspace import accumulator
 from ..runtime import backends, exit_code, mpi
@@ -51,7 +52,8 @@ def process_predict(
         settings = config.load(folder / run_folder.JOB, overrides)
         names = _names(what, layers, settings.model)
         if comm.rank == 0:
-            row_files.check(output, list(names), force=force)
+            for path in row_files.paths(output, list(names)).values():
+                check_output(path, force=force)
         fitted = checkpoint.fitted(folder)
         if graph is not None:
             if settings.model.input == "learned":
