@@ -39,15 +39,10 @@ def rmat(
         raise InputError(f"scale {scale} and edge factor {edge_factor}: expected 0 .. 40, and 0 or more")
     rng = np.random.Generator(np.random.Philox(seed))
     nodes, drawn = 1 << scale, edge_factor << scale
-    sources, destinations = np.zeros(drawn, np.int64), np.zeros(drawn, np.int64)
+    sources, destinations = np.empty(drawn, np.int64), np.empty(drawn, np.int64)
     for lo in range(0, drawn, DRAWN_AT_ONCE):
         hi = min(lo + DRAWN_AT_ONCE, drawn)
-        for _ in range(scale):
-            where = rng.random(hi - lo)
-            # The unit interval is divided into a | b | c | d; c and d have a high source, b and d a high destination.
-            high_destination = (where >= a) & (where < a + b) | (where >= a + b + c)
-            sources[lo:hi] = 2 * sources[lo:hi] + (where >= a + b)
-            destinations[lo:hi] = 2 * destinations[lo:hi] + high_destination
+        sources[lo:hi], destinations[lo:hi] = _rmat_edges(rng, scale, hi - lo, (a, b, c))
     shuffled = rng.permutation(nodes)
     fields: dict[str, Any] = {}
     if features:
@@ -65,6 +60,21 @@ def rmat(
         drop_self_loops=True,
         **fields,
     )
+
+
+def _rmat_edges(
+    rng: np.random.Generator, scale: int, count: int, probabilities: tuple[float, float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw ``count`` edges: (sources, destinations), int64 each."""
+    a, b, c = probabilities
+    sources, destinations = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    for _ in range(scale):
+        drawn = rng.random(count)
+        # The unit interval is divided into a | b | c | d; c and d have a high source, b and d a high destination.
+        high_destination = (drawn >= a) & (drawn < a + b) | (drawn >= a + b + c)
+        sources = 2 * sources + (drawn >= a + b)
+        destinations = 2 * destinations + high_destination
+    return sources, destinations
 
 
 def sbm(nodes: int, *, classes: int, features: int, degree: float, homophily: float, seed: int) -> Graph:
