@@ -21,7 +21,6 @@ from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.store import open_graph, write, write_bounds
 from mgg_hpc.plan.ranges import edge_balanced, edge_counts
-from mgg_hpc.tools import partition
 
 ORDERS = ["degree", "rcm", "community"]
 CONTENTS = {
