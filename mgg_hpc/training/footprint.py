@@ -141,8 +141,11 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     masks = {name: getattr(part.slice, name) for name in metrics.SPLITS}
     assert part.slice.y is not None
     known = metrics.labels(MPI.COMM_SELF, part.slice.y, masks)
-    changed: dict[str, Any] = {"comm": MPI.COMM_SELF, "part": part, "backend": backend, "layers": [adjacency]}
-    return replace(job, **changed, model=model, x=x, labels=known), adjacency.forward.edges
+    comm = MPI.COMM_SELF
+    small = replace(
+        job, comm=comm, part=part, backend=backend, layers=[adjacency], model=model, x=x, labels=known
+    )
+    return small, adjacency.forward.edges
 
 
 def _ring(job: Job, rows: int, degree: int) -> Graph:
