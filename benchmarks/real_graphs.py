@@ -55,5 +55,5 @@ def write_split(name: str, folder: Path, seed: int) -> Path:
             if graph.multilabel
             else split_per_class(graph.y, graph.classes, rng)
         )
-        store.write(path, replace(graph, **dict(zip(("train", "val", "test"), drawn, strict=True))))
+        store.write(path, replace(graph, **drawn))
     return path

@@ -1,4 +1,4 @@
-"""The command line: each verb names its options and hands them to one ``process_*`` function."""
+"""The command line: each verb declares its options and calls one ``process_*`` function with them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click import Choice, FloatRange, IntRange, argument, option
 
 from . import __version__
 from .bench_verbs import bench
 from .errors import FAILED, WRONG_INPUT, InputError
-from .verbs import Existing, Output, Verbs, example
+from .verbs import Existing, Verbs, example, overriding, to_file
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Verbs, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="mgg")
 def cli() -> None:
     """Train graph neural networks on whole graphs over many ranks."""
@@ -25,8 +28,7 @@ def cli() -> None:
     short_help="Write a synthetic graph.",
     cls=Verbs,
     epilog=example(
-        "mgg generate rmat --scale 14 -o rmat14.h5",
-        "mgg generate sbm --nodes 10000 --classes 5 -o sbm.h5",
+        "mgg generate rmat --scale 14 -o rmat14.h5", "mgg generate sbm --nodes 10000 --classes 5 -o sbm.h5"
     ),
 )
 def generate() -> None:
@@ -34,55 +36,43 @@ def generate() -> None:
 
 
 @generate.command("rmat", epilog=example("mgg generate rmat --scale 16 --edge-factor 16 -o rmat16.h5"))
-@click.option("--scale", type=click.IntRange(0, 40), required=True, help="2**scale nodes.")
-@click.option(
-    "--edge-factor", type=click.IntRange(0), default=16, show_default=True, help="Drawn edges a node."
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option(
+@option("--scale", type=IntRange(0, 40), required=True, help="2**scale nodes.")
+@option("--edge-factor", type=IntRange(0), default=16, help="Drawn edges a node.")
+@option("--seed", type=IntRange(0), default=0)
+@option(
     "--probabilities",
     type=(float, float, float),
     default=(0.57, 0.19, 0.19),
-    show_default=True,
     metavar="A B C",
-    help="Of the quarters of the matrix; the fourth's is the rest.",
+    help="Probabilities of three quarters of the matrix.",
 )
-@click.option("--directed", is_flag=True, help="Do not add the reverse of each edge.")
-@click.option(
-    "--features", type=click.IntRange(0), default=0, show_default=True, help="Normal feature columns."
-)
-@click.option(
-    "--classes", type=click.IntRange(0), default=0, show_default=True, help="Classes of random labels."
-)
-@click.option("-o", "--output", type=Output, required=True, help="Graph file to write.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-def generate_rmat(output: Path, force: bool, **options: Any) -> None:
+@option("--directed", is_flag=True, help="Do not add the reverse of each edge.")
+@option("--features", type=IntRange(0), default=0, help="Normal feature columns.")
+@option("--classes", type=IntRange(0), default=0, help="Classes of random labels.")
+@to_file("Graph file to write.")
+def generate_rmat(
+    output: Path, force: bool, probabilities: tuple[float, float, float], directed: bool, **options: Any
+) -> None:
     """A recursive-matrix graph: skewed degrees, as Graph500 has them."""
-    from .tools.files import process_generate_rmat
+    from .tools.files import process_generate
 
-    process_generate_rmat(output, force=force, **options)
+    quarters = dict(zip("abc", probabilities, strict=True))
+    process_generate("rmat", output, force=force, options=options | quarters | {"symmetric": not directed})
 
 
 @generate.command("sbm", epilog=example("mgg generate sbm --nodes 10000 --classes 5 --features 32 -o sbm.h5"))
-@click.option("--nodes", type=click.IntRange(1), required=True)
-@click.option("--classes", type=click.IntRange(1), default=4, show_default=True)
-@click.option("--features", type=click.IntRange(0), default=16, show_default=True)
-@click.option("--degree", type=click.FloatRange(0), default=10.0, show_default=True, help="Mean degree.")
-@click.option(
-    "--homophily",
-    type=click.FloatRange(0, 1),
-    default=0.8,
-    show_default=True,
-    help="Share of edges within a class.",
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("-o", "--output", type=Output, required=True, help="Graph file to write.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@option("--nodes", type=IntRange(1), required=True)
+@option("--classes", type=IntRange(1), default=4)
+@option("--features", type=IntRange(0), default=16)
+@option("--degree", type=FloatRange(0), default=10.0, help="Mean degree.")
+@option("--homophily", type=FloatRange(0, 1), default=0.8, help="Share of edges within a class.")
+@option("--seed", type=IntRange(0), default=0)
+@to_file("Graph file to write.")
 def generate_sbm(output: Path, force: bool, **options: Any) -> None:
     """A stochastic block model: communities with features and labels to learn."""
-    from .tools.files import process_generate_sbm
+    from .tools.files import process_generate
 
-    process_generate_sbm(output, force=force, **options)
+    process_generate("sbm", output, force=force, options=options)
 
 
 @cli.command(
@@ -97,36 +87,33 @@ def generate_sbm(output: Path, force: bool, **options: Any) -> None:
         "mgg import edges.txt.gz --symmetric --features x.npy --labels y.npy -o graph.h5",
     ),
 )
-@click.argument("source")
-@click.argument("folder", required=False, type=Existing)
-@click.option("-o", "--output", type=Output, required=True, help="Graph file to write.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option(
+@argument("source")
+@argument("folder", required=False, type=Existing)
+@to_file("Graph file to write.")
+@option(
     "--format",
     "format_",
-    type=click.Choice(["digits", "planetoid", "npz", "edges"]),
-    help="Default: what the name of SOURCE tells.",
+    type=Choice(["digits", "planetoid", "npz", "edges"]),
+    help="[default: by the name of SOURCE]",
 )
-@click.option("--name", help="The graph's name; of Planetoid's, the one to read.")
-@click.option("--download", is_flag=True, help="Fetch Planetoid's files from their authors.")
-@click.option("--url", "address", help="Fetch them from another address.")
-@click.option(
-    "--nodes", type=click.IntRange(1), help="Nodes of an edge list; default: the largest id plus one."
-)
-@click.option("--directed", is_flag=True, help="Read an archive's directed original (dir_indptr).")
-@click.option("--symmetric", is_flag=True, help="Add the reverse of each listed edge, and drop duplicates.")
-@click.option("--simple", is_flag=True, help="Drop duplicates and self loops of an edge list.")
-@click.option("--features", type=Existing, help="Features of an edge list's nodes: .npy, numbers [N, F].")
-@click.option("--labels", type=Existing, help="Their labels: .npy, integers [N], or 0 and 1 [N, C].")
-@click.option("--split", type=click.IntRange(0), help="Which of an archive's several splits.")
-@click.option("--split-per-class", is_flag=True, help="Draw 20 training and 30 validation nodes a class.")
-@click.option(
+@option("--name", help="The graph's name; of Planetoid's, the one to read.")
+@option("--download", is_flag=True, help="Fetch Planetoid's files from their authors.")
+@option("--url", "address", help="Fetch them from another address.")
+@option("--nodes", type=IntRange(1), help="Nodes of an edge list; default: the largest id plus one.")
+@option("--directed", is_flag=True, help="Read an archive's directed original (dir_indptr).")
+@option("--symmetric", is_flag=True, help="Add the reverse of each listed edge, and drop duplicates.")
+@option("--simple", is_flag=True, help="Drop duplicates and self loops of an edge list.")
+@option("--features", type=Existing, help="Features of an edge list's nodes: .npy, numbers [N, F].")
+@option("--labels", type=Existing, help="Their labels: .npy, integers [N], or 0 and 1 [N, C].")
+@option("--split", type=IntRange(0), help="Which of an archive's several splits.")
+@option("--split-per-class", is_flag=True, help="Draw 20 training and 30 validation nodes a class.")
+@option(
     "--split-random",
     type=(float, float),
     metavar="TRAIN VAL",
     help="Draw these shares of the nodes for training and validation.",
 )
-@click.option("--seed", type=click.IntRange(0), help="Of drawn splits. [default: 0]")
+@option("--seed", type=IntRange(0), help="Seed of drawn splits. [default: 0]")
 def import_(
     source: str, folder: Path | None, output: Path, force: bool, format_: str | None, **options: Any
 ) -> None:
@@ -135,14 +122,14 @@ def import_(
     SOURCE is "digits", "planetoid" (then FOLDER has the files ind.NAME.*), an archive (.npz), or an edge list
     (.txt, .csv, .tsv, .edges, .el; plain or .gz): "source destination [weight]" a line, nodes from 0 on.
     """
-    from .tools.files import ImportOptions, process_import
+    from .tools.files import process_import
 
-    process_import(source, folder, output, force=force, format_=format_, options=ImportOptions(**options))
+    process_import(source, folder, output, force=force, format_=format_, options=options)
 
 
 @cli.command(epilog=example("mgg info cora.h5", "mgg info cora.h5 --json"))
-@click.argument("graph", type=Existing)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@argument("graph", type=Existing)
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(graph: Path, as_json: bool) -> None:
     """Print what is in a graph file."""
     from .tools.files import process_info
@@ -150,10 +137,10 @@ def info(graph: Path, as_json: bool) -> None:
     process_info(graph, as_json=as_json)
 
 
-@cli.command(short_help="Prove that a graph file is sound.", epilog=example("mgg verify cora.h5"))
-@click.argument("graph", type=Existing)
+@cli.command(short_help="Check that a graph file is sound.", epilog=example("mgg verify cora.h5"))
+@argument("graph", type=Existing)
 def verify(graph: Path) -> None:
-    """Prove that a graph file is sound, or name the first value that is not."""
+    """Check that a graph file is sound, and name the first value that is not."""
     from .tools.files import process_verify
 
     process_verify(graph)
@@ -167,26 +154,20 @@ def verify(graph: Path) -> None:
         "mgg partition cora.h5 --order none",
     ),
 )
-@click.argument("graph", type=Existing)
-@click.option("-n", "--parts", type=click.IntRange(1, 4096), help="Parts: ranks that will train.")
-@click.option(
-    "--method",
-    type=click.Choice(["edges"]),
-    default="edges",
-    show_default=True,
-    help="Contiguous rows with as many edges each.",
-)
-@click.option(
+@argument("graph", type=Existing)
+@option("-n", "--parts", type=IntRange(1, 4096), help="Parts: ranks that will train.")
+@option("--method", type=Choice(["edges"]), default="edges", help="Contiguous rows with as many edges each.")
+@option(
     "--order",
-    type=click.Choice(["none", "degree", "rcm", "community"]),
+    type=Choice(["none", "degree", "rcm", "community"]),
     help="Renumber the rows: as imported, by descending in-degree, by reverse Cuthill-McKee, or communities "
     "together (the fastest to train on, as a rule). Default: leave them.",
 )
 def partition(graph: Path, parts: int | None, method: str, order: str | None) -> None:
     """Add row ranges for a number of ranks to a graph file, or renumber its rows, or both.
 
-    The file keeps what was renumbered, so that predictions come in the imported numbering whatever the order,
-    and --order none restores it. Renumbering needs memory for about three times the file.
+    The file keeps the imported numbering: predictions use it with any order, and --order none restores it.
+    Renumbering needs memory for about three times the file.
     """
     from .tools.partition import process_partition
 
@@ -202,29 +183,20 @@ def partition(graph: Path, parts: int | None, method: str, order: str | None) ->
         "mgg launch -n 2 train inputs/digits.toml --profile",
     ),
 )
-@click.argument("job", type=Existing)
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the job file."
-)
-@click.option(
+@argument("job", type=Existing)
+@overriding("Override a key of the job file.")
+@option(
     "--share-gpu", is_flag=True, help="Let several ranks drive one GPU: for tests, since kernels take turns."
 )
-@click.option("--dry-run", is_flag=True, help="Print the plan and the memory of each rank, and stop.")
-@click.option(
+@option("--dry-run", is_flag=True, help="Print the plan and the memory of each rank, and stop.")
+@option(
     "--profile",
     is_flag=True,
-    help="Trace a few epochs: what each layer takes, and what of a transfer is hidden.",
+    help="Trace a few epochs: the times of each layer, and the hidden part of transfers.",
 )
-@click.option(
-    "--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only."
-)
+@option("--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only.")
 def train(
-    job: Path,
-    overrides: tuple[str, ...],
-    share_gpu: bool,
-    dry_run: bool,
-    profile: bool,
-    shown: bool | None,
+    job: Path, overrides: tuple[str, ...], share_gpu: bool, dry_run: bool, profile: bool, shown: bool | None
 ) -> int:
     """Train the model of a job file on this rank, or on all ranks of mpirun or srun."""
     from .training.train import process_train
@@ -244,44 +216,26 @@ def train(
         "mgg predict runs/digits -o out.h5 --set run.backend=serial",
     ),
 )
-@click.argument("run", type=Existing)
-@click.option("-o", "--output", type=Output, required=True, help="HDF5 file to write; or .npy.")
-@click.option(
-    "--graph", type=Existing, help="Another graph with the same features. [default: that of the run]"
-)
-@click.option(
+@argument("run", type=Existing)
+@to_file("HDF5 file to write; or .npy.")
+@option("--graph", type=Existing, help="Another graph with the same features. [default: that of the run]")
+@option(
     "--layer",
     "layers",
     multiple=True,
     metavar="NUMBER|all",
     help="Write this layer's output, from 1 on. [default: the last hidden layer's]",
 )
-@click.option(
-    "--what",
-    default="class,probability,embedding",
-    show_default=True,
-    help="Which of these to write, separated by commas.",
-)
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the run's job."
-)
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-def predict(
-    run: Path,
-    output: Path,
-    graph: Path | None,
-    layers: tuple[str, ...],
-    what: str,
-    overrides: tuple[str, ...],
-    force: bool,
-) -> int:
+@option("--what", default="class,probability,embedding", help="Which of these to write, separated by commas.")
+@overriding("Override a key of the run's job.")
+def predict(run: Path, output: Path, **options: Any) -> int:
     """Write classes, probabilities and embeddings of a trained run, in the user's numbering of nodes.
 
     A name that ends in .npy gives one such file; or several, out.class.npy and so on, where several arrays are written.
     """
-    from .training.predict import Wish, process_predict
+    from .training.predict import process_predict
 
-    return process_predict(run, output, force, overrides, Wish(graph, layers, what))
+    return process_predict(run, output, **options)
 
 
 @cli.command(
@@ -293,18 +247,15 @@ def predict(
     ),
     context_settings={"allow_interspersed_args": False},
 )
-@click.option(
-    "-n", "--ranks", type=click.IntRange(min=1), required=True, help="Ranks to start on this machine."
-)
-@click.option(
+@option("-n", "--ranks", type=IntRange(min=1), required=True, help="Ranks to start on this machine.")
+@option(
     "--mpi",
-    type=click.Choice(["auto", "system"]),
+    type=Choice(["auto", "system"]),
     default="auto",
-    show_default=True,
     help="The MPI that mpi4py finds first, or the machine's own.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the command line instead of running it.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@option("--dry-run", is_flag=True, help="Print the command line instead of running it.")
+@argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def launch(ranks: int, mpi: str, dry_run: bool, command: tuple[str, ...]) -> int:
     """Run another command or a Python program on several ranks, with the launcher of the MPI that Python uses.
 
@@ -322,7 +273,7 @@ cli.add_command(bench)
 @cli.command(
     short_help="Show what this machine has, and lacks.", epilog=example("mgg doctor", "mgg doctor --json")
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def doctor(as_json: bool) -> int:
     """Show what this machine has, what is missing, and how to get it."""
     from .tools.doctor import process_doctor
@@ -333,8 +284,8 @@ def doctor(as_json: bool) -> int:
 @cli.command(
     short_help="Remove what killed jobs have left.", epilog=example("mgg clean", "mgg clean runs --dry-run")
 )
-@click.argument("folder", type=Existing, required=False)
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@argument("folder", type=Existing, required=False)
+@option("--dry-run", is_flag=True, help="Only print what would be removed.")
 def clean(folder: Path | None, dry_run: bool) -> int:
     """Remove what killed jobs have left: shared memory and, in FOLDER, temporary files."""
     from .tools.clean import process_clean

@@ -1,4 +1,4 @@
-"""Job files: TOML into frozen, validated settings. Every key has its default here and nowhere else."""
+"""Job files: TOML to frozen, validated settings. Every default is defined here and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tomli_w
 
 from .errors import InputError
 
-Positive = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # far beyond use, and safe in any arithmetic
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # beyond any use, and safe in any arithmetic
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Choice = Positive | Literal["auto"]
@@ -29,16 +29,16 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[model]"""
 
     name: Literal["gcn", "gin", "sage", "gat"] = "gcn"
-    hidden: Positive = 16  # gat: of each head
-    layers: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2  # each has a random stream of its own
+    hidden: Positive = 16  # columns of a hidden layer; gat: of each head
+    layers: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2  # at most as many as there are random streams
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.5
     jumping: Literal["none", "cat", "max"] = "none"  # a linear map of all layers' outputs gives the classes
     residual: bool = False  # whether a layer's input is added to its output, where they are as wide
-    norm: Literal["none", "layer", "batch"] = "none"  # between layers; gin: within them too
-    train_eps: bool = False  # gin
-    aggr: Literal["mean", "sum", "max"] = "mean"  # sage
-    heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8  # gat, as all below
-    output_heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1  # of the last layer, which are averaged
+    norm: Literal["none", "layer", "batch"] = "none"  # normalisation between layers; gin: within them too
+    train_eps: bool = False  # only gin
+    aggr: Literal["mean", "sum", "max"] = "mean"  # only sage
+    heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8  # only gat, as the next three
+    output_heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1  # of the last layer; they are averaged
     attention: Literal["additive", "dot"] = "additive"
     attention_dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     input: Literal["features", "learned", "degree"] = "features"
@@ -57,8 +57,8 @@ class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     select: Literal["best", "last"] = "best"
     metric: Literal["auto", "accuracy", "roc_auc", "f1", "f1_top"] = "auto"
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
-    dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"  # of rows
-    recompute: list[Positive] | Literal["all"] = []  # layers whose inside is computed again in the backward
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"  # type of rows
+    recompute: list[Positive] | Literal["all"] = []  # layers that the backward computes again
 
 
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,10 +67,10 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder: str = ""
     backend: Literal["auto", "serial", "shm", "shmem", "cuda"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
-    features: Literal["auto", "device", "host"] = "auto"  # where dense ones lie, with a GPU
+    features: Literal["auto", "device", "host"] = "auto"  # where dense features are stored, with a GPU
     share_gpu: bool = False  # whether several ranks may drive one GPU
     cuda_graphs: bool = True  # whether epochs are recorded and replayed where that is possible
-    watchdog: Count | Literal["auto"] = "auto"  # seconds without progress that end the job; 0: never
+    watchdog: Count | Literal["auto"] = "auto"  # seconds without progress after which the job ends; 0: never
 
 
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +99,7 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Settings:
     """Read a job file and apply ``section.key=value`` overrides.
 
     ``graph.file`` becomes absolute, relative to the job file; ``run.folder`` stays relative to the current folder
-    and is ``runs/<name of the job file>`` if not given. Raises InputError that names file, key and what would do.
+    and is ``runs/<name of the job file>`` if not given. Raises InputError with file, key and valid values.
     """
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -139,25 +139,25 @@ def from_tree(tree: dict[str, Any], where: str) -> Settings:
 
 
 def with_transfer(settings: Settings, transfers: Sequence[Any]) -> Settings:
-    """The same job with plan.transfer as it was chosen, for each layer."""
+    """Return the job with plan.transfer as it was chosen for each layer."""
     transfer = transfers[0] if len(set(transfers)) == 1 else list(transfers)
     return msgspec.structs.replace(settings, plan=msgspec.structs.replace(settings.plan, transfer=transfer))
 
 
 def dumps(settings: Settings) -> str:
-    """The job file that gives exactly these settings."""
+    """Return the text of a job file with exactly these settings."""
     return tomli_w.dumps(msgspec.to_builtins(settings))
 
 
 def _hint(key: str) -> Any:
-    """The declared type of ``section.name``, or None."""
+    """Return the declared type of ``section.name``, or None."""
     section, _, name = key.partition(".")
     kind = _section_types().get(section)
     return get_type_hints(kind, include_extras=True).get(name) if kind and name else None
 
 
 def _expected(hint: Any) -> str:
-    """A declared type in the words of somebody who writes job files."""
+    """Describe a declared type for users who write job files."""
     if get_origin(hint) is Literal:
         return " or ".join(f'"{value}"' for value in get_args(hint))
     if get_origin(hint) is Annotated:
@@ -167,11 +167,8 @@ def _expected(hint: Any) -> str:
         return ", ".join([_expected(kind), *([" and ".join(shown)] if shown else [])])
     if get_origin(hint) is list:
         (item,) = get_args(hint)
-        return (
-            f"a list of {_expected(item)}, one for each layer"
-            if get_origin(item) is Literal
-            else "a list of layers"
-        )
+        named = get_origin(item) is Literal
+        return f"a list of {_expected(item)}, one for each layer" if named else "a list of layers"
     if get_args(hint):
         return " or ".join(_expected(part) for part in get_args(hint))
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
@@ -179,7 +176,7 @@ def _expected(hint: Any) -> str:
 
 
 def _words(hint: Any) -> list[str]:
-    """The words that a key takes."""
+    """Return the strings that are valid for a declared type."""
     if get_origin(hint) is Literal:
         return [str(value) for value in get_args(hint)]
     return [word for part in get_args(hint) for word in _words(part)]
@@ -190,38 +187,27 @@ def _section_types() -> dict[str, type]:
 
 
 def _check_names(tree: dict[str, Any], where: str) -> None:
-    """An unknown name is an error that gives the nearest known one."""
-    sections = {name: kind.__struct_fields__ for name, kind in _section_types().items()}  # type: ignore[attr-defined]
+    """Raise InputError, with the nearest known name, for an unknown section or key."""
+    sections = {name: list(kind.__struct_fields__) for name, kind in _section_types().items()}  # type: ignore[attr-defined]
     for section, content in tree.items():
         if section not in sections:
-            raise InputError(f"{where}: unknown section [{section}]{_nearest(section, list(sections))}")
+            near = difflib.get_close_matches(section, sections, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sections)}"
+            raise InputError(f"{where}: unknown section [{section}]; {hint}")
         if not isinstance(content, dict):
             raise InputError(f"{where}: {section} is a section; write [{section}] and its keys below")
         for name in content:
             if name not in sections[section]:
-                raise InputError(
-                    f"{where}: unknown key {section}.{name}{_nearest_key(section, name, sections)}"
-                )
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
-
-
-def _nearest_key(section: str, name: str, sections: dict[str, tuple[str, ...]]) -> str:
-    """The key of this section that is spelled like it, else the same key of another section."""
-    near = difflib.get_close_matches(name, sections[section], 1)
-    if near:
-        return f"; did you mean {section}.{near[0]}?"
-    for other, keys in sections.items():
-        if name in keys:
-            return f"; did you mean {other}.{name}?"
-    return f"; [{section}] has {', '.join(sections[section])}"
+                # The key of this section with the nearest spelling, else the same key of another section.
+                near = [f"{section}.{key}" for key in difflib.get_close_matches(name, sections[section], 1)]
+                near += [f"{other}.{name}" for other, keys in sections.items() if name in keys]
+                known = f"[{section}] has {', '.join(sections[section])}"
+                hint = f"did you mean {near[0]}?" if near else known
+                raise InputError(f"{where}: unknown key {section}.{name}; {hint}")
 
 
 def _override(tree: dict[str, Any], text: str) -> None:
-    """Put ``section.key=value`` into the tree; the value is TOML, or a bare word that stands for a string."""
+    """Apply ``section.key=value`` to the tree; the value is TOML, or a bare word for a string."""
     key, equals, value = text.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals or not dot or not section or not name:

@@ -1,6 +1,6 @@
-"""What every kernel must compute: float64 NumPy over edge lists, written from the formulas.
+"""Reference for every kernel: float64 NumPy over edge lists, written from the formulas.
 
-Nothing here is fast, and nothing here may be derived from the kernels: the tests compare the two.
+The tests compare kernels with it, so nothing here may be derived from the kernels. Speed does not matter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Ids = NDArray[np.int64]
 
 
 def edge_list(indptr: Ids, indices: NDArray[np.integer]) -> tuple[Ids, Ids]:
-    """(sources, destinations) of an in-edge CSR: row v lists the sources of the edges u -> v."""
+    """Return (sources, destinations) of an in-edge CSR: row v lists the sources of the edges u -> v."""
     destinations = np.concatenate(
         [np.full(indptr[v + 1] - indptr[v], v, np.int64) for v in range(len(indptr) - 1)]
         or [np.zeros(0, np.int64)]
@@ -30,7 +30,7 @@ def aggregate(
     weight: object = None,
     reduce: str = "sum",
 ) -> Floats:
-    """out[v] = the sum, mean or maximum over edges u -> v of w_uv x_u, for x [M, F]; out [nodes, F].
+    """Return out[v] = the sum, mean or maximum over edges u -> v of w_uv x_u, for x [M, F]; out [nodes, F].
 
     A mean divides by the number of edges, and a node without edges has 0 (as PyG's aggregations define them).
     """
@@ -48,11 +48,11 @@ def aggregate(
 
 
 def roundings(terms: NDArray[np.integer] | int) -> Floats:
-    """How many eps of the sum of magnitudes a sum of so many random terms may be off.
+    """Return the largest error of a sum of random terms, in eps of their sum of magnitudes.
 
-    Up to 16 terms that is the largest error there can be, in any order: half of their number. A few roundings do all go
-    one way now and then, as where a term stands three times. Many do not: of 64 terms and more it is the root of their
-    number, and in between as much as for 16.
+    Up to 16 terms it is the largest possible error in any order, half of their number: a few roundings may all have one
+    sign, for example if a term occurs three times. From 64 terms on it is the root of their number, and in between that
+    of 16 terms.
     """
     return np.maximum(np.sqrt(terms), np.minimum(np.divide(terms, 2), 8))
 
@@ -60,11 +60,10 @@ def roundings(terms: NDArray[np.integer] | int) -> Floats:
 def error_bound(
     source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating], weight: object = None
 ) -> Floats:
-    """How far a sum of rows of x's dtype may be from `aggregate`: eps r(degree) sum(|w x|), r as `roundings` has it.
+    """Return the error bound of a sum of rows of x's dtype: eps r(degree) sum(|w x|), r being `roundings`.
 
-    eps is that of the accumulation (float32 for half rows, to which the eps of storing the result is added, and the
-    step between the smallest numbers, which have no eps: float16 has them below 2^-14). `aggregate` has its own error
-    of that form in float64, which is added.
+    eps is that of the accumulation, plus float64's for the error of `aggregate`. Half rows accumulate in float32;
+    the eps of storing the result is added, and the step of subnormal numbers (in float16 those below 2^-14).
     """
     absolute = None if weight is None else np.abs(np.asarray(weight, np.float64))
     magnitude = aggregate(source, destination, nodes, np.abs(x), absolute)
@@ -77,18 +76,18 @@ def error_bound(
 
 
 def sddmm(source: Ids, destination: Ids, x: NDArray[np.floating], y: NDArray[np.floating]) -> Floats:
-    """The dot product of y[v] and x[u] for each edge u -> v; x [M, F], y [N, F], out [E]."""
+    """Return the dot product of y[v] and x[u] for each edge u -> v; x [M, F], y [N, F], out [E]."""
     return np.einsum("ec,ec->e", y[destination].astype(np.float64), x[source].astype(np.float64))
 
 
 def sddmm_bound(source: Ids, destination: Ids, x: NDArray[np.floating], y: NDArray[np.floating]) -> Floats:
-    """How far float32 dot products may be from `sddmm`: as `error_bound` of F terms."""
+    """Return the error bound of float32 dot products: `error_bound` for F terms."""
     eps = float(np.finfo(np.float32).eps) + float(np.finfo(np.float64).eps)
     return eps * roundings(x.shape[1]) * sddmm(source, destination, np.abs(x), np.abs(y))
 
 
 def edge_softmax(destination: Ids, nodes: int, scores: NDArray[np.floating]) -> Floats:
-    """exp(s_e) over the sum of exp(s) of all edges of e's destination; scores, out [E]."""
+    """Return exp(s_e) over the sum of exp(s) of all edges of e's destination; scores, out [E]."""
     most = np.full(nodes, -np.inf)
     np.maximum.at(most, destination, scores)
     terms = np.exp(scores.astype(np.float64) - most[destination])
@@ -105,7 +104,7 @@ def attention(
     scores: NDArray[np.floating],
     keep: NDArray[np.floating] | None = None,
 ) -> Floats:
-    """out[v, head] = the sum over edges u -> v of softmax(scores)[e, head] keep[e, head] h[u, head].
+    """Return out[v, head] = the sum over edges u -> v of softmax(scores)[e, head] keep[e, head] h[u, head].
 
     h [M, H, C], scores and keep [E, H]; out [nodes, H, C]. A node without edges has 0.
     """
@@ -120,13 +119,13 @@ def attention(
 def additive_scores(
     source: Ids, destination: Ids, of_source: Floats, of_target: Floats, slope: float
 ) -> Floats:
-    """LeakyReLU(of_source[u] + of_target[v]) for each edge u -> v; [N, H] each, out [E, H] (GAT, equation 3)."""
+    """Return LeakyReLU(of_source[u] + of_target[v]) for each edge u -> v; [N, H] each, out [E, H] (GAT, equation 3)."""
     total = of_source[source].astype(np.float64) + of_target[destination].astype(np.float64)
     return np.where(total > 0, total, slope * total)
 
 
 def dot_scores(source: Ids, destination: Ids, h: NDArray[np.floating]) -> Floats:
-    """h[u, head] . h[v, head] / sqrt(C) for each edge u -> v; h [N, H, C], out [E, H]."""
+    """Return h[u, head] . h[v, head] / sqrt(C) for each edge u -> v; h [N, H, C], out [E, H]."""
     wide = h.astype(np.float64)
     return np.einsum("ehc,ehc->eh", wide[source], wide[destination]) / np.sqrt(h.shape[2])
 
@@ -134,7 +133,7 @@ def dot_scores(source: Ids, destination: Ids, h: NDArray[np.floating]) -> Floats
 def kept_edges(
     source: Ids, destination: Ids, heads: int, p: float, seed: int, epoch: int, stream: int
 ) -> Floats:
-    """0 or 1 / (1 - p) for each edge and head, by the original ids (below 2^36) of its ends; [E, heads]."""
+    """Return 0 or 1 / (1 - p) for each edge and head, by the original ids (below 2^36) of its ends; [E, heads]."""
     keep = np.zeros((len(source), heads))
     for e, (u, v) in enumerate(zip(source.tolist(), destination.tolist(), strict=True)):
         for head in range(heads):
@@ -145,7 +144,7 @@ def kept_edges(
 
 
 def max_ties(source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating]) -> Ids:
-    """How many edges u -> v have the largest x[u, c] of all edges to v; [nodes, F] for x [M, F]."""
+    """Return the number of edges u -> v with the largest x[u, c] of all edges to v; [nodes, F] for x [M, F]."""
     most = aggregate(source, destination, nodes, x, reduce="max")
     ties = np.zeros(most.shape, np.int64)
     np.add.at(ties, destination, x[source].astype(np.float64) == most[destination])
@@ -153,7 +152,7 @@ def max_ties(source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating])
 
 
 def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) -> tuple[Ids, Ids, Floats]:
-    """Kipf and Welling's normalised adjacency as PyG defines it: edges and coefficients w d_u^-1/2 d_v^-1/2.
+    """Return Kipf and Welling's normalised adjacency as PyG defines it: edges and coefficients w d_u^-1/2 d_v^-1/2.
 
     Self loops with weight 1 where a node has none; degrees are weighted in-degrees with them; 0^-1/2 is 0.
     """
@@ -170,13 +169,13 @@ def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) 
 def gcn_layer(
     source: Ids, destination: Ids, x: Floats, weight: Floats, bias: Floats, edge_weight: object = None
 ) -> Floats:
-    """D^-1/2 (A + I) D^-1/2 X W^T + b for x [N, in], weight [out, in], bias [out]."""
+    """Return D^-1/2 (A + I) D^-1/2 X W^T + b for x [N, in], weight [out, in], bias [out]."""
     u, v, coefficient = gcn_edges(source, destination, len(x), edge_weight)
     return aggregate(u, v, len(x), x, coefficient) @ weight.T + bias
 
 
 def philox4x32(counter: tuple[int, int, int, int], key: int) -> tuple[int, int, int, int]:
-    """Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC '11)."""
+    """Return Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC '11)."""
     mask = 0xFFFFFFFF
     a, b, c, d = counter
     low, high = key & mask, key >> 32 & mask
@@ -188,13 +187,13 @@ def philox4x32(counter: tuple[int, int, int, int], key: int) -> tuple[int, int, 
 
 
 def word(seed: int, epoch: int, stream: int, node: int, column: int) -> int:
-    """The 32 random bits that belong to (seed, epoch, stream, original node id, column)."""
+    """Return the 32 random bits of (seed, epoch, stream, original node id, column)."""
     counter = (column // 4, node & 0xFFFFFFFF, (node >> 32 & 0xFFFF) << 16 | stream & 0xFFFF, epoch)
     return philox4x32(counter, seed)[column % 4]
 
 
 def dropout(x: Floats, nodes: Ids, p: float, seed: int, epoch: int, stream: int) -> Floats:
-    """x / (1 - p) where a value's word is at least p 2^32, else 0."""
+    """Return x / (1 - p) where a value's word is at least p 2^32, else 0."""
     keep = [
         [word(seed, epoch, stream, int(node), column) >= int(p * 2**32) for column in range(x.shape[1])]
         for node in nodes
@@ -203,7 +202,7 @@ def dropout(x: Floats, nodes: Ids, p: float, seed: int, epoch: int, stream: int)
 
 
 def cross_entropy(logits: Floats, labels: Ids) -> float:
-    """Mean over rows of -log softmax(logits)[label]."""
+    """Return the mean over rows of -log softmax(logits)[label]."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_sum = np.log(np.exp(shifted).sum(axis=1))
     return float(np.mean(log_sum - shifted[np.arange(len(labels)), labels]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,12 +13,24 @@ Output = click.Path(path_type=Path)
 
 
 class Verbs(click.Group):
-    """Lists verbs in the order in which a user meets them."""
+    """A group that lists its verbs in the order of their definition."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
 
 def example(*lines: str) -> str:
-    """An epilog that click prints as it stands, one example a line."""
+    """Return an epilog that click prints unchanged, one example a line."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def to_file(help: str) -> Callable[[Any], Any]:
+    """Return a decorator that adds --output and --force to a command."""
+    output = click.option("-o", "--output", type=Output, required=True, help=help)
+    force = click.option("--force", is_flag=True, help="Replace the output if it exists.")
+    return lambda command: output(force(command))
+
+
+def overriding(help: str) -> Callable[[Any], Any]:
+    """Return a decorator that adds --set to a command."""
+    return click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=help)

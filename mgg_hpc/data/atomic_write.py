@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: a temporary name in the same folder, fsync, rename."""
+"""Write files that appear whole or not at all: a temporary name in the same folder, fsync, rename."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from ..errors import InputError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-SLACK = 1 << 20  # an HDF5 file's metadata takes less
+SLACK = 1 << 20  # more than an HDF5 file's metadata takes
 
 
 def check_output(path: Path, *, force: bool) -> Path:
-    """The path that an output will take, links resolved.
+    """Return the path of an output, links resolved.
 
     Raises InputError if it exists (unless ``force``), is no regular file, or lies in no writable folder.
     """
@@ -36,11 +36,10 @@ def check_output(path: Path, *, force: bool) -> Path:
 
 @contextmanager
 def replacement(path: Path, *, force: bool, size: int) -> Iterator[Path]:
-    """Hand out a temporary path beside ``path``, and rename it to ``path`` when the body is done.
+    """Yield a temporary path beside ``path``, and rename it to ``path`` when the body is done.
 
-    ``size`` bytes are known to be free before the body begins; all is on disk before the renaming. The
-    temporary file goes on any error. Raises InputError where ``check_output`` does, and when the device is
-    full.
+    ``size`` bytes are allocated before the body begins; all is on disk before the renaming. Any error removes the
+    temporary file. Raises InputError where ``check_output`` does, and when the device is full.
     """
     target = check_output(path, force=force)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
@@ -62,7 +61,7 @@ def reserve(descriptor: int, size: int) -> None:
         if size:
             os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # such a file system tells while writing
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # such a file system raises while writing
             raise
 
 
@@ -81,7 +80,7 @@ def _claim(temporary: Path, size: int) -> None:
 
 @contextmanager
 def _full_device(path: Path) -> Iterator[None]:
-    """Turn what a full device raises into the user's line (on closing, HDF5 tells it in a RuntimeError)."""
+    """Turn errors of a full device into an InputError (on closing, HDF5 raises a RuntimeError)."""
     try:
         yield
     except (OSError, RuntimeError) as error:

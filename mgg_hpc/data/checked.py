@@ -1,4 +1,4 @@
-"""The datasets of a graph file: read in runs of entries, and compared with their digests as they are read."""
+"""Read a graph file's datasets in runs of entries, and compare them with their digests as they are read."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ..errors import InputError
 from .digest import BLOCK, BlockDigests
 from .header import Header, Span
 
-READ_LIMIT = 1 << 30  # bytes a system call; Linux reads 2 GiB less a page at most
+READ_LIMIT = 1 << 30  # most bytes of a system call; Linux reads 2 GiB less a page at most
 
 
 @dataclass
 class _Run:
-    """How far consecutive bytes of one dataset have been read, from the start of a digest block on."""
+    """Position in one dataset that is read in order, from the start of a digest block on."""
 
     path: str
-    block: int  # the next to be compared
-    at: int  # the next byte
+    block: int  # number of the next block to compare
+    at: int  # number of the next byte
     digests: BlockDigests = field(default_factory=BlockDigests)
 
 
 class CheckedFile:
-    """The bytes of the datasets that a header has found.
+    """Reads the bytes of a header's datasets.
 
-    The first digest that differs is kept until the end of `compared`, so that a check of values can name the value that
-    is wrong before.
+    The first digest that differs is kept until the end of `compared`, so that a check of values can name a wrong value
+    first.
     """
 
     def __init__(self, path: Path, where: str, header: Header) -> None:
@@ -42,7 +42,7 @@ class CheckedFile:
         self._spans, self._digest_spans = header.spans, header.digests
         self._expected: dict[str, np.ndarray] = {}
         self._fault: str | None = None
-        # HDF5 is done with: all bytes are read through this descriptor, which goes on showing the same file
+        # From here on bytes are read without HDF5, through this descriptor, which still reads the same file
         # when another process replaces it.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -53,17 +53,17 @@ class CheckedFile:
 
     @contextmanager
     def compared(self) -> Iterator[None]:
-        """Around `checked` and `blocks`: raises InputError in the end for the first digest that differs."""
-        self._fault = None  # of a call that another error has ended
+        """Raise InputError after the body for the first digest that differed in its `checked` and `blocks`."""
+        self._fault = None  # left by a body that another error ended
         yield
         self._raise_fault()
 
     def read(self, path: str, lo: int, hi: int) -> np.ndarray:
-        """Entries lo .. hi-1 of one dataset as they are, unchecked."""
+        """Return entries lo .. hi-1 of one dataset, unchecked."""
         return self._stored(self._spans[path], lo, hi)
 
     def checked(self, path: str, lo: int, hi: int) -> np.ndarray:
-        """Entries lo .. hi-1, compared with their digests."""
+        """Return entries lo .. hi-1, compared with their digests."""
         layout = self._spans[path].layout
         values = np.empty((hi - lo, *layout.shape[1:]), layout.dtype)
         for _ in self.blocks(path, lo, hi, [values]):
@@ -71,10 +71,10 @@ class CheckedFile:
         return values
 
     def blocks(self, path: str, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-        """Entries lo .. hi-1 in order, compared with their digests: each array of ``into`` in turn, filled.
+        """Read entries lo .. hi-1, in order, into the arrays of ``into``; compare digests, and yield each full array.
 
-        Arrays are contiguous, of the dataset's type; of the last one only as much is filled and given as is left.
-        Each byte is read once, and what shares a digest block with the first or the last entry is read too.
+        Arrays are contiguous, of the dataset's type; only as much of the last one is filled and yielded as is left.
+        Each byte is read once, and so is the rest of the digest blocks of the first and the last entry.
         """
         if lo == hi:
             return
@@ -105,7 +105,7 @@ class CheckedFile:
             raise InputError(self._fault)
 
     def _advance(self, run: _Run, data: NDArray[np.uint8]) -> None:
-        """Read the next bytes of a run; a piece at a time, so that they are compared while they lie in the caches."""
+        """Read the next bytes of a run in pieces, so that digests are computed while they are in the caches."""
         for start in range(0, len(data), BLOCK):
             piece = data[start : start + BLOCK]
             self._fill(piece, self._spans[run.path].offset + run.at)
@@ -117,7 +117,7 @@ class CheckedFile:
         self._advance(run, np.empty(end - run.at, np.uint8))
 
     def _compare(self, run: _Run, found: list[int]) -> None:
-        """Keep the first of a run's next digests that is not the stored one."""
+        """Compare a run's next digests with the stored ones, and keep the first that differs."""
         if run.path not in self._expected:
             span = self._digest_spans[run.path]
             self._expected[run.path] = self._stored(span, 0, span.layout.shape[0])

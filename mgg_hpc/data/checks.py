@@ -1,7 +1,7 @@
-"""Checks of values, a slice at a time; each names the first offender.
+"""Checks of values, a slice at a time.
 
 Every function takes ``where`` (the file or graph that errors name), a slice of one dataset and the global
-number of its first entry, and raises InputError at the first value that is wrong.
+number of its first entry, and raises InputError that names the first wrong value.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import InputError
-from .schema import MASKS, PERMUTATION, Y
+from .schema import MASKS, PERMUTATION, Csr, Y
 
 
 def first(bad: np.ndarray) -> int | None:
-    """The position of the first True, None if there is none."""
+    """Return the position of the first True, None if there is none."""
     position = int(bad.argmax()) if bad.size else 0
     return position if bad.size and bad[position] else None
 
 
 def offsets(where: str, path: str, indptr: np.ndarray, *, row: int, rows: int, total: int) -> None:
-    """CSR offsets ``indptr`` [n+1] of rows ``row`` .. row+n-1 of ``rows``, over ``total`` stored entries."""
+    """Check CSR offsets ``indptr`` [n+1] of rows ``row`` .. row+n-1 of ``rows``, over ``total`` stored entries."""
     if row == 0 and indptr[0] != 0:
         raise InputError(f"{where}: /{path} starts with {indptr[0]}; expected 0")
     at = first(indptr[1:] < indptr[:-1])
@@ -41,27 +41,20 @@ def offsets(where: str, path: str, indptr: np.ndarray, *, row: int, rows: int, t
 
 
 def ids(
-    where: str,
-    path: str,
-    values: np.ndarray,
-    *,
-    position: int,
-    limit: int,
-    row_of: Callable[[int], int],
-    kind: str,
+    where: str, csr: Csr, values: np.ndarray, *, position: int, limit: int, row_of: Callable[[int], int]
 ) -> None:
-    """Ids [k] (entries ``position`` and after) in 0 .. limit-1; ``row_of`` gives an entry's row."""
+    """Check that a CSR's ids [k] (entries ``position`` and after) are in 0 .. limit-1; row_of: an entry's row."""
     # As unsigned numbers the negative ones are large: one comparison finds both kinds.
     at = first(values.view(f"u{values.itemsize}") >= limit)
     if at is not None:
         raise InputError(
-            f"{where}: /{path} has {kind} {values[at]} in row {row_of(position + at)} "
+            f"{where}: /{csr.indices} has {csr.kind} {values[at]} in row {row_of(position + at)} "
             f"(entry {position + at}); expected 0 .. {limit - 1}"
         )
 
 
 def finite(where: str, path: str, values: np.ndarray, row: int) -> None:
-    """Floats [n] or [n, F] without NaN or infinity."""
+    """Check that floats [n] or [n, F] are finite."""
     bad = ~np.isfinite(values)
     at = first(bad if bad.ndim == 1 else bad.any(axis=1))
     if at is None:
@@ -76,7 +69,7 @@ def finite(where: str, path: str, values: np.ndarray, row: int) -> None:
 def entries_finite(
     where: str, path: str, values: np.ndarray, *, position: int, row_of: Callable[[int], int]
 ) -> None:
-    """CSR values [k] (entries ``position`` and after) without NaN or infinity."""
+    """Check that CSR values [k] (entries ``position`` and after) are finite."""
     at = first(~np.isfinite(values))
     if at is not None:
         raise InputError(
@@ -86,7 +79,7 @@ def entries_finite(
 
 
 def labels(where: str, y: np.ndarray, row: int, classes: int) -> None:
-    """Class numbers int64 [n], -1 for none; or multi-label float32 [n, C] of 0 and 1."""
+    """Check class numbers int64 [n], -1 for none; or multi-label float32 [n, C] of 0 and 1."""
     if y.ndim == 2:
         at = first(((y != 0) & (y != 1)).any(axis=1))
         if at is not None:
@@ -102,7 +95,7 @@ def labels(where: str, y: np.ndarray, row: int, classes: int) -> None:
 
 
 def masks(where: str, split: tuple[np.ndarray, ...], y: np.ndarray | None, row: int) -> None:
-    """Train, val and test masks, bool [n] each: no row in two of them, each masked row labelled."""
+    """Check the train, val and test masks, bool [n] each: no row is in two of them, each masked row has a label."""
     raw = tuple(mask.view(np.uint8) for mask in split)
     for path, values in zip(MASKS, raw, strict=True):
         at = first(values > 1)
@@ -123,7 +116,7 @@ def masks(where: str, split: tuple[np.ndarray, ...], y: np.ndarray | None, row: 
 
 
 def original_ids(where: str, permutation: np.ndarray, row: int, nodes: int) -> None:
-    """Original ids int64 [n] in range (that none comes twice takes the whole of them)."""
+    """Check that original ids int64 [n] are in range (structure.py checks that each comes once)."""
     at = first(permutation.view(np.uint64) >= nodes)
     if at is not None:
         raise InputError(
@@ -132,7 +125,7 @@ def original_ids(where: str, permutation: np.ndarray, row: int, nodes: int) -> N
 
 
 def bounds(where: str, path: str, values: np.ndarray, nodes: int) -> None:
-    """Row ranges int64 [P+1] that start with 0, never decrease and end with the number of nodes."""
+    """Check that row ranges int64 [P+1] start with 0, never decrease and end with the number of nodes."""
     at = first(values[1:] < values[:-1])
     if at is not None:
         raise InputError(

@@ -10,13 +10,8 @@ import xxhash
 BLOCK = 4 << 20
 
 
-def blocks(nbytes: int) -> int:
-    """How many digests a dataset of this many bytes has."""
-    return -(-nbytes // BLOCK)
-
-
 def byte_slices(array: np.ndarray, step: int = BLOCK) -> Iterator[np.ndarray]:
-    """An array's bytes in C order as uint8 slices of about ``step`` bytes, without a second copy of it."""
+    """Yield an array's bytes in C order as uint8 slices of about ``step`` bytes, without a copy of all of it."""
     if not array.size:
         return
     row_bytes = array.nbytes // len(array)
@@ -53,7 +48,7 @@ class BlockDigests:
 
 
 def digests(array: np.ndarray) -> np.ndarray:
-    """uint64 [blocks]: the digest of each 4 MiB of the array's bytes in C order; the last is of the rest."""
+    """Return uint64 [blocks]: the digest of each 4 MiB of the array's bytes in C order; the last may be shorter."""
     run = BlockDigests()
     found = [digest for piece in byte_slices(array) for digest in run.update(piece)]
     return np.array(found + run.rest(), dtype=np.uint64)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from .graph import Graph, from_edges, split_per_class
+from .graph import Graph, from_edges, masks, split_per_class
 
-DRAWN_AT_ONCE = 1 << 20  # edges; bounds the memory of random numbers
+DRAWN_AT_ONCE = 1 << 20  # edges drawn at a time, which limits the memory of random numbers
 
 
 def rmat(
@@ -24,7 +24,7 @@ def rmat(
     features: int = 0,
     classes: int = 0,
 ) -> Graph:
-    """A recursive-matrix graph (Chakrabarti, Zhan and Faloutsos, SDM '04) with Graph500's probabilities.
+    """Return a recursive-matrix graph (Chakrabarti, Zhan and Faloutsos, SDM '04) with Graph500's probabilities.
 
     2**scale nodes and ``edge_factor`` times as many drawn edges, whose ends choose a half of the ids bit
     by bit: both low with probability ``a``, a high destination ``b``, a high source ``c``, both high the
@@ -48,7 +48,8 @@ def rmat(
     if features:
         fields["x"] = rng.standard_normal((nodes, features), dtype=np.float32)
     if classes:
-        fields |= _random_labels(rng, nodes, classes)
+        fields |= masks(nodes, np.split(rng.permutation(nodes), [nodes // 2, 3 * nodes // 4]))
+        fields |= {"y": rng.integers(classes, size=nodes), "classes": classes}
     return from_edges(
         shuffled[sources],
         shuffled[destinations],
@@ -69,27 +70,15 @@ def _rmat_edges(
     sources, destinations = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for _ in range(scale):
         drawn = rng.random(count)
-        # Of the parts a | b | c | d of the unit interval, c and d have a high source, b and d a high
-        # destination.
-        high_source = drawn >= a + b
+        # The unit interval is divided into a | b | c | d; c and d have a high source, b and d a high destination.
         high_destination = (drawn >= a) & (drawn < a + b) | (drawn >= a + b + c)
-        sources = 2 * sources + high_source
+        sources = 2 * sources + (drawn >= a + b)
         destinations = 2 * destinations + high_destination
     return sources, destinations
 
 
-def _random_labels(rng: np.random.Generator, nodes: int, classes: int) -> dict[str, Any]:
-    """Uniform labels; half of the nodes for training, a quarter each for validation and testing."""
-    train, val, test = (np.zeros(nodes, dtype=bool) for _ in range(3))
-    order = rng.permutation(nodes)
-    for mask, chosen in zip((train, val, test), np.split(order, [nodes // 2, 3 * nodes // 4]), strict=True):
-        mask[chosen] = True
-    labels = rng.integers(classes, size=nodes)
-    return {"y": labels, "classes": classes, "train": train, "val": val, "test": test}
-
-
 def sbm(nodes: int, *, classes: int, features: int, degree: float, homophily: float, seed: int) -> Graph:
-    """A stochastic block model: undirected, with labels, features and masks that a GCN can learn from.
+    """Return a stochastic block model: undirected, with labels, features and masks that a GCN can learn from.
 
     ``nodes * degree / 2`` edges are drawn; an edge joins two nodes of one class with probability
     ``homophily``. Classes are of equal size. Features float32 [nodes, features] are standard normal about
@@ -113,10 +102,8 @@ def sbm(nodes: int, *, classes: int, features: int, degree: float, homophily: fl
     if features:
         x = rng.standard_normal((nodes, features), dtype=np.float32)
         x += rng.standard_normal((classes, features), dtype=np.float32)[y]
-    smallest = nodes // classes
-    train, val, test = split_per_class(
-        y, classes, rng, train=min(20, smallest // 3), val=min(30, smallest // 3)
-    )
+    third = nodes // classes // 3  # a third of the smallest class
+    split = split_per_class(y, classes, rng, train=min(20, third), val=min(30, third))
     return from_edges(
         sources,
         destinations,
@@ -127,16 +114,14 @@ def sbm(nodes: int, *, classes: int, features: int, degree: float, homophily: fl
         x=x,
         y=y,
         classes=classes,
-        train=train,
-        val=val,
-        test=test,
+        **split,
     )
 
 
 def _partners(
     rng: np.random.Generator, y: np.ndarray, classes: int, ends: np.ndarray, homophily: float
 ) -> np.ndarray:
-    """For each node in ``ends`` one of its class with probability ``homophily``, else one of another."""
+    """Draw for each node in ``ends`` one of its class with probability ``homophily``, else one of another class."""
     by_class = np.argsort(y, kind="stable")
     sizes = np.bincount(y, minlength=classes)
     starts = np.cumsum(sizes) - sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 
 from ..errors import InputError
 
+SPLITS = ("train", "val", "test")
 INT32_NODES = 2**31  # node ids 0 .. 2**31 - 1 fit int32
 
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """Feature rows as CSR: ``indptr`` int64 [N+1], ``indices`` int32 [nnz] (columns), ``data`` float32."""
+    """Feature rows as CSR: indptr int64 [N+1], indices int32 [nnz] (columns), data float32 [nnz]."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -22,7 +24,7 @@ class SparseRows:
     shape: tuple[int, int]
 
     def toarray(self) -> np.ndarray:
-        """The same rows as float32 [N, F]; entries listed twice are summed."""
+        """Return the rows as float32 [N, F]; entries listed twice are summed."""
         dense = np.zeros(self.shape, dtype=np.float32)
         rows = np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
         np.add.at(dense, (rows, self.indices), self.data)
@@ -59,12 +61,12 @@ class Graph:
 
     @property
     def edges(self) -> int:
-        """Stored edges: an undirected edge counts twice."""
+        """Number of stored edges; an undirected edge counts twice."""
         return len(self.indices)
 
     @property
     def features(self) -> int:
-        """Feature columns, 0 without features."""
+        """Number of feature columns, 0 without features."""
         return 0 if self.x is None else int(self.x.shape[1])
 
     @property
@@ -73,7 +75,7 @@ class Graph:
 
 
 def index_dtype(nodes: int) -> type[np.signedinteger]:
-    """The narrowest type that the format allows for ids of this many nodes."""
+    """Return the narrowest type that the format allows for ids of this many nodes."""
     return np.int32 if nodes <= INT32_NODES else np.int64
 
 
@@ -96,7 +98,8 @@ def csr_from_edges(
     src, dst = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
     for ids in (src, dst):
         if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
-            raise InputError(f"edge list: node id {_outside(ids, nodes)} is not in 0 .. {nodes - 1}")
+            outside = int(ids[(ids < 0) | (ids >= nodes)][0])
+            raise InputError(f"edge list: node id {outside} is not in 0 .. {nodes - 1}")
     if drop_self_loops:
         kept = src != dst
         src, dst = src[kept], dst[kept]
@@ -106,31 +109,18 @@ def csr_from_edges(
         src, dst = np.stack([src, dst], axis=1).ravel(), np.stack([dst, src], axis=1).ravel()
         weight = None if weight is None else np.repeat(weight, 2)
     key = dst * np.int64(nodes) + src  # below 2**63 for any graph of fewer than 3e9 nodes
-    key, weight = _sorted(key, weight, unique=symmetric or drop_duplicates)
-    dst, src = np.divmod(key, np.int64(nodes)) if nodes else (key, key)
-    indptr = np.zeros(nodes + 1, dtype=np.int64)
-    np.cumsum(np.bincount(dst, minlength=nodes), out=indptr[1:])
-    return indptr, src.astype(index_dtype(nodes)), weight
-
-
-def _outside(ids: np.ndarray, nodes: int) -> int:
-    return int(ids[(ids < 0) | (ids >= nodes)][0])
-
-
-def _sorted(
-    key: np.ndarray, weight: np.ndarray | None, *, unique: bool
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Sort the keys, their weights with them; ``unique`` keeps the first edge of each key."""
     if weight is None:
         key = np.sort(key)
     else:
         order = np.argsort(key, kind="stable")
         key, weight = key[order], np.asarray(weight, dtype=np.float32)[order]
-    if unique and len(key):
-        kept = np.concatenate([[True], key[1:] != key[:-1]])
-        key = key[kept]
-        weight = None if weight is None else weight[kept]
-    return key, weight
+    if (symmetric or drop_duplicates) and len(key):
+        kept = np.concatenate([[True], key[1:] != key[:-1]])  # the first edge of each key
+        key, weight = key[kept], None if weight is None else weight[kept]
+    dst, src = np.divmod(key, np.int64(nodes)) if nodes else (key, key)
+    indptr = np.zeros(nodes + 1, dtype=np.int64)
+    np.cumsum(np.bincount(dst, minlength=nodes), out=indptr[1:])
+    return indptr, src.astype(index_dtype(nodes)), weight
 
 
 def from_edges(
@@ -145,7 +135,7 @@ def from_edges(
     drop_self_loops: bool = False,
     **fields: Any,
 ) -> Graph:
-    """A Graph from an edge list (see ``csr_from_edges``); ``fields`` are further fields of Graph."""
+    """Return a Graph from an edge list (see ``csr_from_edges``); fields: further fields of Graph."""
     indptr, indices, weight = csr_from_edges(
         sources,
         destinations,
@@ -158,17 +148,25 @@ def from_edges(
     return Graph(name, indptr, indices, weight=weight, directed=not symmetric, **fields)
 
 
+def masks(nodes: int, chosen: Iterable[np.ndarray]) -> dict[str, Any]:
+    """Return bool [nodes] masks of the training, validation and test nodes ``chosen``, by the fields of Graph."""
+    found = {name: np.zeros(nodes, dtype=bool) for name in SPLITS}
+    for mask, members in zip(found.values(), chosen, strict=True):
+        mask[members] = True
+    return found
+
+
 def split_per_class(
     y: np.ndarray, classes: int, rng: np.random.Generator, *, train: int = 20, val: int = 30
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random masks: ``train`` and ``val`` nodes of each class, and every other labelled node for testing.
+) -> dict[str, Any]:
+    """Draw `masks`: ``train`` and ``val`` nodes of each class, and every other labelled node for testing.
 
-    ``y`` int64 [N] (-1 unlabelled); returns three bool [N]. Raises InputError for multi-label data and
-    for a class with no more than ``train + val`` nodes.
+    y: int64 [N], -1 unlabelled. Raises InputError for multi-label data and for a class with no more than
+    ``train + val`` nodes.
     """
     if y.ndim != 1:
         raise InputError("a split per class needs one label a node; this graph has several (multi-label)")
-    masks = tuple(np.zeros(len(y), dtype=bool) for _ in range(3))
+    chosen: tuple[list[np.ndarray], ...] = ([], [], [])
     for label in range(classes):
         members = rng.permutation(np.flatnonzero(y == label))
         if len(members) <= train + val:
@@ -176,18 +174,16 @@ def split_per_class(
                 f"a split per class of {train} training and {val} validation nodes needs more than "
                 f"{train + val} nodes a class; class {label} has {len(members)}"
             )
-        for mask, chosen in zip(masks, np.split(members, [train, train + val]), strict=True):
-            mask[chosen] = True
-    return masks[0], masks[1], masks[2]
+        for split, nodes in zip(chosen, np.split(members, [train, train + val]), strict=True):
+            split.append(nodes)
+    return masks(len(y), map(np.concatenate, chosen))
 
 
-def split_random(
-    y: np.ndarray, rng: np.random.Generator, *, train: float, val: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random masks: these shares of the labelled nodes, rounded down, and every other labelled node for testing.
+def split_random(y: np.ndarray, rng: np.random.Generator, *, train: float, val: float) -> dict[str, Any]:
+    """Draw `masks`: these shares of the labelled nodes, rounded down, and every other labelled node for testing.
 
-    ``y`` int64 [N] (-1 unlabelled) or [N, C] (each node counts); returns three bool [N]. Raises InputError for shares
-    that are negative or sum to more than 1.
+    y: int64 [N], -1 unlabelled, or [N, C] (each node counts). Raises InputError for shares that are negative or sum to
+    more than 1.
     """
     if min(train, val) < 0 or train + val > 1:
         raise InputError(
@@ -195,8 +191,4 @@ def split_random(
         )
     labelled = rng.permutation(np.flatnonzero(y >= 0) if y.ndim == 1 else len(y))
     first = int(train * len(labelled))
-    masks = tuple(np.zeros(len(y), dtype=bool) for _ in range(3))
-    chosen = np.split(labelled, [first, first + int(val * len(labelled))])
-    for mask, nodes in zip(masks, chosen, strict=True):
-        mask[nodes] = True
-    return masks[0], masks[1], masks[2]
+    return masks(len(y), np.split(labelled, [first, first + int(val * len(labelled))]))

@@ -1,7 +1,7 @@
-"""Open a graph file's HDF5 structure, distrust it, and find where each dataset's bytes lie.
+"""Open a graph file's HDF5 structure, check it, and find the offset of each dataset's bytes.
 
 A file is data: nothing in it may point outside of it (external links or storage, virtual datasets, soft
-links), and no size is believed before the file is found to be long enough to hold it.
+links), and a size is used only after the file is found to be long enough to hold it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ..errors import InputError
-from .digest import blocks
+from .digest import BLOCK
 from .schema import DATASETS, FORMAT, PERMUTATION, VERSION, X_DATA, Contents, Layout, X, bounds_path, validate
 
 DIGEST = "digest"
@@ -23,7 +23,7 @@ UINT64 = np.dtype("<u8")
 
 @dataclass(frozen=True)
 class Span:
-    """Where one dataset's bytes are in the file: contiguous, from ``offset``."""
+    """Layout of one dataset, whose bytes are contiguous in the file from ``offset`` on."""
 
     layout: Layout
     offset: int
@@ -31,14 +31,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Header:
-    """All that opening a graph file tells: ``spans`` and ``digests`` by dataset path."""
+    """Everything that is read when a graph file is opened. spans, digests: by dataset path."""
 
     contents: Contents
     uuid: str
     spans: dict[str, Span]
     digests: dict[str, Span]
     partitions: dict[int, tuple[str, list[int]]]  # parts -> (method, edges a part)
-    order: str  # how rows were renumbered; empty where they were not, or nobody said how
+    order: str  # method that renumbered the rows; empty if they were not renumbered, or it is unknown
 
 
 def read_header(path: Path) -> Header:
@@ -48,7 +48,7 @@ def read_header(path: Path) -> Header:
         # Graph files are replaced, never changed in place: without locks they also open on file systems
         # that have none.
         with h5py.File(path, "r", locking=False) as file:
-            return _header(file, path, size)
+            return _header(file, str(path), size)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             raise InputError(f"{path} does not exist") from error
@@ -57,7 +57,7 @@ def read_header(path: Path) -> Header:
         if isinstance(error, PermissionError):
             raise InputError(f"{path} is not readable (permission denied)") from error
         raise InputError(f"{path} is not a graph file: {_reason(error)}") from error
-    except (RuntimeError, KeyError, ValueError) as error:  # what HDF5's own structures raise when damaged
+    except (RuntimeError, KeyError, ValueError) as error:  # from damaged structures of HDF5
         raise InputError(f"{path} is not a graph file: damaged HDF5 structure ({_reason(error)})") from error
 
 
@@ -70,8 +70,7 @@ def _reason(error: Exception) -> str:
     return text
 
 
-def _header(file: h5py.File, path: Path, size: int) -> Header:
-    where = str(path)
+def _header(file: h5py.File, where: str, size: int) -> Header:
     if file.userblock_size:
         raise InputError(f"{where} begins with a user block of {file.userblock_size} bytes; expected none")
     found = _attribute(file, where, "format", str, default="")
@@ -89,7 +88,14 @@ def _header(file: h5py.File, path: Path, size: int) -> Header:
         dataset = _child(file, where, name)
         if isinstance(dataset, h5py.Dataset):
             spans[name] = _span(dataset, where, name, size)
-            digests[name] = _digest_span(file, where, name, spans[name].layout, size)
+            path = f"{DIGEST}/{name}"
+            expected = Layout(UINT64, (-(-spans[name].layout.nbytes // BLOCK),))
+            digest = _child(file, where, path)
+            if not isinstance(digest, h5py.Dataset):
+                raise InputError(f"{where}: /{path} is missing; expected {expected}")
+            digests[name] = _span(digest, where, path, size)
+            if digests[name].layout != expected:
+                raise InputError(f"{where}: /{path} is {digests[name].layout}; expected {expected}")
     sparse = X_DATA in spans or isinstance(_child(file, where, X), h5py.Group)
     contents = Contents(
         name=_attribute(file, where, "name", str),
@@ -107,7 +113,7 @@ def _header(file: h5py.File, path: Path, size: int) -> Header:
 
 
 def _child(group: h5py.Group, where: str, path: str) -> h5py.Group | h5py.Dataset | None:
-    """The object at a path, None if it is not there. Only hard links are followed."""
+    """Return the object at a path, None if it is not there. Only hard links are followed."""
     item: Any = group
     walked = ""
     for name in path.split("/"):
@@ -122,7 +128,7 @@ def _child(group: h5py.Group, where: str, path: str) -> h5py.Group | h5py.Datase
 
 
 def _attribute(item: h5py.HLObject, where: str, name: str, kind: type, default: Any = None) -> Any:
-    """One scalar attribute as ``kind`` (str, int or bool)."""
+    """Return one scalar attribute, which must be a ``kind`` (str, int or bool)."""
     if name not in item.attrs:
         if default is not None:
             return default
@@ -142,7 +148,7 @@ def _attribute(item: h5py.HLObject, where: str, name: str, kind: type, default: 
 
 
 def _span(dataset: h5py.Dataset, where: str, path: str, size: int) -> Span:
-    """Where a dataset lies. Raises InputError unless it is contiguous and wholly within the file."""
+    """Return the span of a dataset. Raises InputError unless it is contiguous and wholly within the file."""
     if dataset.external or dataset.is_virtual:
         raise InputError(f"{where}: /{path} is stored in another file; a graph file holds its own data")
     if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
@@ -160,17 +166,6 @@ def _span(dataset: h5py.Dataset, where: str, path: str, size: int) -> Span:
     return Span(layout, int(offset))
 
 
-def _digest_span(file: h5py.File, where: str, path: str, layout: Layout, size: int) -> Span:
-    dataset = _child(file, where, f"{DIGEST}/{path}")
-    expected = Layout(UINT64, (blocks(layout.nbytes),))
-    if not isinstance(dataset, h5py.Dataset):
-        raise InputError(f"{where}: /{DIGEST}/{path} is missing; expected {expected}")
-    span = _span(dataset, where, f"{DIGEST}/{path}", size)
-    if span.layout != expected:
-        raise InputError(f"{where}: /{DIGEST}/{path} is {span.layout}; expected {expected}")
-    return span
-
-
 def _sparse_shape(file: h5py.File, where: str) -> tuple[int, int]:
     group = _child(file, where, X)
     value = group.attrs.get("shape") if group is not None else None
@@ -180,7 +175,7 @@ def _sparse_shape(file: h5py.File, where: str) -> tuple[int, int]:
 
 
 def _partitions(file: h5py.File, where: str) -> dict[int, tuple[str, list[int]]]:
-    """Method and edge counts of each ``/partition/<P>``, in order of P."""
+    """Return the method and edge counts of each ``/partition/<P>``, in order of P."""
     group = _child(file, where, "partition")
     found: dict[int, tuple[str, list[int]]] = {}
     for name in group if isinstance(group, h5py.Group) else ():

@@ -1,6 +1,6 @@
-"""Graphs that other libraries hold in memory, as `Graph`: none of those libraries is imported here.
+"""Convert graphs of other libraries to `Graph`, without importing those libraries.
 
-Whether a graph is undirected is found out by looking for each edge's reverse.
+A graph counts as undirected if each edge's reverse is there.
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from .graph import Graph, SparseRows, csr_from_edges
+from .graph import SPLITS, Graph, SparseRows, csr_from_edges
 from .readers.node_arrays import label_fields
 from .structure import undirected_if_symmetric
-
-MASKS = ("train", "val", "test")
 
 
 def from_scipy(
     matrix: Any, x: Any = None, y: Any = None, *, train: Any = None, val: Any = None, test: Any = None
 ) -> Graph:
-    """A SciPy sparse matrix or array [N, N]: row i lists the sources of i's in-edges, its values are their weights.
+    """Convert a SciPy sparse matrix [N, N]: row i lists the sources of i's in-edges, its values are their weights.
 
     Entries that are stored twice are two edges in CSR, and one, whose weight is their sum, in any other form. Where all
     values are 1, edges have no weights. x: [N, F], dense or sparse. y: integers [N], -1 where unlabelled, or 0 and 1
-    [N, C]. train, val, test: bool [N]. Raises InputError for what is not that.
+    [N, C]. train, val, test: bool [N]. Raises InputError for other types or shapes.
     """
     where = "from_scipy"
     if getattr(matrix, "ndim", 0) != 2 or not hasattr(matrix, "tocsr"):
@@ -42,9 +40,9 @@ def from_scipy(
 
 
 def from_pyg(data: Any) -> Graph:
-    """A torch_geometric.data.Data: edge_index, and where it has them edge_weight, x, y, train_mask and so on.
+    """Convert a torch_geometric.data.Data: edge_index, and where it has them edge_weight, x, y, train_mask and so on.
 
-    A y of floats [N] is left out with a warning, and so is an edge_attr of one column, which some take for weights.
+    A y of floats [N] is left out with a warning, and so is an edge_attr of one column, which might be meant as weights.
     Raises InputError for other objects, graphs of several types, and masks of several splits.
     """
     where = "from_pyg"
@@ -52,7 +50,7 @@ def from_pyg(data: Any) -> Graph:
     if edges is None or len(edges) != 2:
         raise InputError(f"{where}: {type(data).__name__} has no edge_index [2, edges] of one graph")
     source, destination = (_array(end) for end in edges)
-    masks = {name: getattr(data, f"{name}_mask", None) for name in MASKS}
+    masks = {name: getattr(data, f"{name}_mask", None) for name in SPLITS}
     y, attributes = getattr(data, "y", None), getattr(data, "edge_attr", None)
     if y is not None and (given := _array(y)).ndim == 1 and given.dtype.kind == "f":
         warnings.warn(f"{where}: y is {_kind(given)}, not classes: taken without labels", stacklevel=2)
@@ -65,7 +63,7 @@ def from_pyg(data: Any) -> Graph:
 
 
 def from_dgl(graph: Any) -> Graph:
-    """A homogeneous dgl.DGLGraph, with the node data that DGL's own data sets have: feat, label, train_mask and so on.
+    """Convert a homogeneous dgl.DGLGraph with the node data of DGL's data sets: feat, label, train_mask and so on.
 
     Weights are edata["weight"], where it is there. Raises InputError for other objects, and graphs of several types.
     """
@@ -74,7 +72,7 @@ def from_dgl(graph: Any) -> Graph:
         raise InputError(f"{where}: expected a homogeneous DGLGraph (see dgl.to_homogeneous)")
     source, destination = (_array(end) for end in graph.edges())
     nodes, edges = graph.ndata, graph.edata
-    masks = {name: nodes.get(f"{name}_mask") for name in MASKS}
+    masks = {name: nodes.get(f"{name}_mask") for name in SPLITS}
     fields = _node_fields(where, nodes.get("feat"), nodes.get("label"), masks)
     return _graph(where, source, destination, graph.num_nodes(), edges.get("weight"), fields)
 
@@ -82,8 +80,7 @@ def from_dgl(graph: Any) -> Graph:
 def from_networkx(
     graph: Any, x: Any = None, y: Any = None, *, train: Any = None, val: Any = None, test: Any = None
 ) -> Graph:
-    """A networkx graph of any kind. Nodes are numbered as they come in graph.nodes, and so are the rows of x, y and
-    the masks, which are as `from_scipy` takes them.
+    """Convert a networkx graph of any kind. Rows are in the order of graph.nodes; x, y and masks as in `from_scipy`.
 
     The edge attribute "weight" counts where all edges have it. Raises InputError for other objects.
     """
@@ -107,7 +104,7 @@ def from_networkx(
 def _graph(
     where: str, source: np.ndarray, destination: np.ndarray, nodes: int, weight: Any, fields: dict[str, Any]
 ) -> Graph:
-    """Sorted into an in-edge CSR, checked, and undirected if it is. Raises InputError that begins with ``where``."""
+    """Sort edges into a checked graph, undirected if it is symmetric. Raises InputError that begins with ``where``."""
     values = None if weight is None else _array(weight)
     if values is not None:
         if values.shape != source.shape or values.dtype.kind not in "fiub":
@@ -121,7 +118,7 @@ def _graph(
 
 
 def _node_fields(where: str, x: Any, y: Any, masks: dict[str, Any]) -> dict[str, Any]:
-    """Graph's fields of what nodes have; all masks where there is one."""
+    """Return Graph's fields of node data; all masks where one is given."""
     fields: dict[str, Any] = {}
     if x is not None:
         fields["x"] = _features(where, x)
@@ -135,7 +132,7 @@ def _node_fields(where: str, x: Any, y: Any, masks: dict[str, Any]) -> dict[str,
             raise InputError(f"{where}: the {name} mask is {_kind(mask)}; expected bool [nodes], one split")
     if given:
         none = np.zeros(len(next(iter(given.values()))), dtype=bool)
-        fields |= {name: given.get(name, none).astype(bool) for name in MASKS}
+        fields |= {name: given.get(name, none).astype(bool) for name in SPLITS}
     return fields
 
 
@@ -155,7 +152,7 @@ def _features(where: str, x: Any) -> np.ndarray | SparseRows:
 
 
 def _array(values: Iterable[Any] | Any) -> np.ndarray:
-    """A torch tensor, wherever it is, or anything that NumPy takes."""
+    """Return a torch tensor of any device, or anything that NumPy takes, as an array."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     return np.asarray(values)

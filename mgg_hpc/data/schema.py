@@ -1,10 +1,10 @@
-"""What a graph file may hold: names, types and shapes, proven before anything is read or allocated."""
+"""Names, types and shapes of a graph file's datasets, checked before anything is read or allocated."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +19,20 @@ X, Y, PERMUTATION = "node/x", "node/y", "order/permutation"
 X_INDPTR, X_INDICES, X_DATA = "node/x/indptr", "node/x/indices", "node/x/data"
 TRAIN, VAL, TEST = MASKS = ("node/train", "node/val", "node/test")
 DATASETS = (INDPTR, INDICES, WEIGHT, X, X_INDPTR, X_INDICES, X_DATA, Y, *MASKS, PERMUTATION)
+
+
+@dataclass(frozen=True)
+class Csr:
+    """Paths of a CSR's datasets, and what its ids stand for."""
+
+    indptr: str
+    indices: str
+    values: str
+    kind: str
+
+
+EDGES = Csr(INDPTR, INDICES, WEIGHT, "source")
+COLUMNS = Csr(X_INDPTR, X_INDICES, X_DATA, "column")
 
 INT64, INT32 = np.dtype("<i8"), np.dtype("<i4")
 FLOAT32, FLOAT16, BOOL = np.dtype("<f4"), np.dtype("<f2"), np.dtype(bool)
@@ -50,10 +64,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a graph holds: its attributes, and the layout of each dataset by path.
+    """The attributes of a graph, and the layout of each of its datasets by path.
 
-    ``sparse_shape`` is (N, F) when the features are CSR; ``partitions`` are the numbers of parts with
-    bounds.
+    sparse_shape: (N, F) when the features are CSR. partitions: the numbers of parts for which there are bounds.
     """
 
     name: str
@@ -62,7 +75,7 @@ class Contents:
     multilabel: bool
     datasets: Mapping[str, Layout]
     sparse_shape: tuple[int, int] | None = None
-    partitions: tuple[int, ...] = field(default=())
+    partitions: tuple[int, ...] = ()
 
     @property
     def nodes(self) -> int:
@@ -80,16 +93,13 @@ class Contents:
 
 
 def arrays(graph: Graph) -> dict[str, np.ndarray]:
-    """A graph's arrays by their paths in the file."""
-    sparse = graph.x if isinstance(graph.x, SparseRows) else None
-    found = {
-        INDPTR: graph.indptr,
-        INDICES: graph.indices,
-        WEIGHT: graph.weight,
-        X: None if sparse is not None else graph.x,
-        X_INDPTR: None if sparse is None else sparse.indptr,
-        X_INDICES: None if sparse is None else sparse.indices,
-        X_DATA: None if sparse is None else sparse.data,
+    """Return a graph's arrays by their paths in the file."""
+    found = {INDPTR: graph.indptr, INDICES: graph.indices, WEIGHT: graph.weight}
+    if isinstance(graph.x, SparseRows):
+        found |= {X_INDPTR: graph.x.indptr, X_INDICES: graph.x.indices, X_DATA: graph.x.data}
+    else:
+        found[X] = graph.x
+    found |= {
         Y: graph.y,
         TRAIN: graph.train,
         VAL: graph.val,
@@ -100,7 +110,7 @@ def arrays(graph: Graph) -> dict[str, np.ndarray]:
 
 
 def contents(graph: Graph) -> Contents:
-    """What a graph in memory holds."""
+    """Return the contents of a graph in memory."""
     return Contents(
         name=graph.name,
         directed=graph.directed,
@@ -138,7 +148,7 @@ def validate(where: str, held: Contents) -> None:
 def _expect(
     where: str, held: Contents, path: str, dtypes: tuple[np.dtype, ...], shape: tuple[int, ...]
 ) -> None:
-    """Compare one dataset, where there is one, with the types and the shape that it may have."""
+    """Raise InputError for a dataset of another type or shape; a missing one passes."""
     layout = held.datasets.get(path)
     if layout is not None and (layout.dtype not in dtypes or layout.shape != shape):
         wanted = " or ".join(str(Layout(dtype, shape)) for dtype in dtypes)

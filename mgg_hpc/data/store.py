@@ -6,10 +6,9 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -25,15 +24,15 @@ from .graph import Graph, SparseRows
 from .header import DIGEST, read_header
 from .structure import ArraySource, check
 
-# HDF5 checksums its own structures in the formats since 1.8, which makes of a damaged file an error; in older
-# ones, and in strings of variable length, damage sends the library into endless loops and wild reads.
+# Since format 1.8 HDF5 checksums its own structures, so that damage is an error. In older formats, and in strings of
+# variable length, damage leads to endless loops and invalid reads.
 LIBVER = ("v108", "v108")
-WRITE_LIMIT = 1 << 30  # bytes a system call; Linux writes 2 GiB less a page at most
+WRITE_LIMIT = 1 << 30  # most bytes of a system call; Linux writes 2 GiB less a page at most
 
 
 @dataclass(frozen=True, eq=False)
 class GraphSlice:
-    """Rows lo .. hi-1 of a graph file, n = hi - lo.
+    """The rows lo .. hi-1 of a graph file, n = hi - lo.
 
     ``indptr`` int64 [n+1] starts with 0; ``indices`` are global row numbers, int32 or int64 as stored;
     ``weight`` float32 or None. ``x`` is float32 or float16 [n, F], SparseRows whose offsets start with 0,
@@ -54,14 +53,14 @@ class GraphSlice:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Row ranges of P ranks, int64 [P+1], how they were found, and the edges of each."""
+    """Row ranges of P ranks: bounds int64 [P+1], the method that made them, and the edges of each rank."""
 
     bounds: np.ndarray
     method: str
     edge_counts: Sequence[int]
 
 
-class GraphFile:
+class GraphFile(CheckedFile):
     """An open graph file whose structure has been checked; see ``open_graph``.
 
     Attributes: path, name, uuid, nodes, edges, features (0 without features), classes (0 without labels),
@@ -72,8 +71,8 @@ class GraphFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.where = str(path)
         header = read_header(self.path)
+        super().__init__(self.path, str(path), header)
         held = self.contents = header.contents
         self.name, self.uuid, self.partitions = held.name, header.uuid, header.partitions
         self.nodes, self.edges, self.order = held.nodes, held.edges, header.order
@@ -84,27 +83,21 @@ class GraphFile:
         self.has_masks, self.weighted = schema.TRAIN in held.datasets, schema.WEIGHT in held.datasets
         self.index_dtype = held.datasets[schema.INDICES].dtype
         self.x_dtype = held.datasets[schema.X].dtype if schema.X in held.datasets else None
-        self._file = CheckedFile(self.path, self.where, header)
 
     def __enter__(self) -> GraphFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        self._file.close()
-
     def slice(self, lo: int, hi: int, *, dense: bool = True) -> GraphSlice:
-        """Rows lo .. hi-1; dense: with dense features, which `feature_blocks` reads otherwise.
+        """Return rows lo .. hi-1. dense: whether to read dense features, which `feature_blocks` can read instead.
 
         Raises InputError for a value out of place or a block whose digest differs.
         """
         self._check_rows(lo, hi)
-        with self._file.compared():
-            indptr, indices, weight = self._edges(lo, hi)
+        with self.compared():
+            indptr, indices, weight = self._csr(schema.EDGES, lo, hi, self.nodes)
             x = self._features(lo, hi, dense)
             y, split = self._labels(lo, hi)
             ids = self._optional(schema.PERMUTATION, lo, hi)
@@ -116,92 +109,68 @@ class GraphFile:
         return GraphSlice(indptr, indices, weight, x, y, train, val, test, ids)
 
     def feature_blocks(self, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-        """Dense features of rows lo .. hi-1 in order: each array of ``into`` in turn, [rows, F] of x_dtype, filled.
+        """Read dense features of rows lo .. hi-1, in order, into the arrays of ``into``; yield each when it is full.
 
-        Arrays are contiguous; of the last one only as many rows are filled and given as are left. Raises InputError
-        as ``slice`` does, for what digests find after the last rows were given.
+        Arrays are contiguous, [rows, F] of x_dtype; only as much of the last one is filled and yielded as is left.
+        Raises InputError as ``slice`` does; for a digest that differs only after the last array was yielded.
         """
         self._check_rows(lo, hi)
         row = lo
-        with self._file.compared():
-            for x in self._file.blocks(schema.X, lo, hi, into):
+        with self.compared():
+            for x in self.blocks(schema.X, lo, hi, into):
                 checks.finite(self.where, schema.X, x, row)
                 row += len(x)
                 yield x
 
     def indptr(self) -> np.ndarray:
-        """The whole of indptr, int64 [N+1]. Raises InputError as ``slice`` does."""
-        with self._file.compared():
-            indptr = self._file.checked(schema.INDPTR, 0, self.nodes + 1)
+        """Return the whole of indptr, int64 [N+1]. Raises InputError as ``slice`` does."""
+        with self.compared():
+            indptr = self.checked(schema.INDPTR, 0, self.nodes + 1)
             checks.offsets(self.where, schema.INDPTR, indptr, row=0, rows=self.nodes, total=self.edges)
         return indptr
 
     def bounds(self, parts: int) -> np.ndarray | None:
-        """The stored row ranges int64 [parts+1], None where the file has none for this number of parts."""
+        """Return the stored row ranges int64 [parts+1], None if the file has none for this number of parts."""
         path = schema.bounds_path(parts)
         if parts not in self.partitions:
             return None
-        with self._file.compared():
-            bounds = self._file.checked(path, 0, parts + 1)
+        with self.compared():
+            bounds = self.checked(path, 0, parts + 1)
             checks.bounds(self.where, path, bounds, self.nodes)
         return bounds
-
-    def read(self, path: str, lo: int, hi: int) -> np.ndarray:
-        """Entries lo .. hi-1 of one dataset as they are, unchecked."""
-        return self._file.read(path, lo, hi)
-
-    def check_digests(self, path: str) -> None:
-        """Raise InputError at the first block of a dataset whose digest differs."""
-        self._file.check_digests(path)
 
     def _check_rows(self, lo: int, hi: int) -> None:
         if not 0 <= lo <= hi <= self.nodes:
             raise ValueError(f"rows {lo} .. {hi} are not within 0 .. {self.nodes}")
 
-    def _edges(self, lo: int, hi: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        indptr = self._file.checked(schema.INDPTR, lo, hi + 1)
-        checks.offsets(self.where, schema.INDPTR, indptr, row=lo, rows=self.nodes, total=self.edges)
+    def _csr(
+        self, csr: schema.Csr, lo: int, hi: int, limit: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return offsets from 0 on, ids (below ``limit``) and values, where stored, of rows lo .. hi-1 of a CSR."""
+        total = self.contents.datasets[csr.indices].shape[0]
+        indptr = self.checked(csr.indptr, lo, hi + 1)
+        checks.offsets(self.where, csr.indptr, indptr, row=lo, rows=self.nodes, total=total)
         begin, end = int(indptr[0]), int(indptr[-1])
-        row_of = _row_finder(indptr, lo)
-        indices = self._file.checked(schema.INDICES, begin, end)
-        checks.ids(
-            self.where,
-            schema.INDICES,
-            indices,
-            position=begin,
-            limit=self.nodes,
-            row_of=row_of,
-            kind="source",
-        )
-        weight = self._optional(schema.WEIGHT, begin, end)
-        if weight is not None:
-            checks.entries_finite(self.where, schema.WEIGHT, weight, position=begin, row_of=row_of)
-        return indptr - begin, indices, weight
+
+        def row_of(entry: int) -> int:
+            return lo + int(np.searchsorted(indptr, entry, side="right")) - 1
+
+        indices = self.checked(csr.indices, begin, end)
+        checks.ids(self.where, csr, indices, position=begin, limit=limit, row_of=row_of)
+        values = self._optional(csr.values, begin, end)
+        if values is not None:
+            checks.entries_finite(self.where, csr.values, values, position=begin, row_of=row_of)
+        return indptr - begin, indices, values
 
     def _features(self, lo: int, hi: int, dense: bool) -> np.ndarray | SparseRows | None:
-        if not self.sparse:
-            x = self._optional(schema.X, lo, hi) if dense else None
-            if x is not None:
-                checks.finite(self.where, schema.X, x, lo)
-            return x
-        stored = self.contents.datasets[schema.X_DATA].shape[0]
-        indptr = self._file.checked(schema.X_INDPTR, lo, hi + 1)
-        checks.offsets(self.where, schema.X_INDPTR, indptr, row=lo, rows=self.nodes, total=stored)
-        begin, end = int(indptr[0]), int(indptr[-1])
-        row_of = _row_finder(indptr, lo)
-        indices = self._file.checked(schema.X_INDICES, begin, end)
-        checks.ids(
-            self.where,
-            schema.X_INDICES,
-            indices,
-            position=begin,
-            limit=self.features,
-            row_of=row_of,
-            kind="column",
-        )
-        data = self._file.checked(schema.X_DATA, begin, end)
-        checks.entries_finite(self.where, schema.X_DATA, data, position=begin, row_of=row_of)
-        return SparseRows(indptr - begin, indices, data, (hi - lo, self.features))
+        if self.sparse:
+            indptr, indices, data = self._csr(schema.COLUMNS, lo, hi, self.features)
+            assert data is not None  # the schema asks for it
+            return SparseRows(indptr, indices, data, (hi - lo, self.features))
+        x = self._optional(schema.X, lo, hi) if dense else None
+        if x is not None:
+            checks.finite(self.where, schema.X, x, lo)
+        return x
 
     def _labels(self, lo: int, hi: int) -> tuple[np.ndarray | None, tuple[np.ndarray, ...] | None]:
         y = self._optional(schema.Y, lo, hi)
@@ -209,25 +178,20 @@ class GraphFile:
             checks.labels(self.where, y, lo, self.classes)
         if not self.has_masks:
             return y, None
-        split = tuple(self._file.checked(path, lo, hi) for path in schema.MASKS)
+        split = tuple(self.checked(path, lo, hi) for path in schema.MASKS)
         checks.masks(self.where, split, y, lo)
         return y, split
 
     def _optional(self, path: str, lo: int, hi: int) -> np.ndarray | None:
-        return self._file.checked(path, lo, hi) if path in self.contents.datasets else None
+        return self.checked(path, lo, hi) if path in self.contents.datasets else None
 
 
 def open_graph(path: str | os.PathLike[str]) -> GraphFile:
     """Open a graph file after checking its format, version, types and shapes against the schema.
 
-    Use it as a context manager. Raises InputError for anything else than a sound graph file's structure.
+    Use it as a context manager. Raises InputError for a file that does not follow the schema.
     """
     return GraphFile(path)
-
-
-def _row_finder(indptr: np.ndarray, first_row: int) -> Callable[[int], int]:
-    """The function that gives the row of a stored entry."""
-    return lambda entry: first_row + int(np.searchsorted(indptr, entry, side="right")) - 1
 
 
 def write(
@@ -238,7 +202,7 @@ def write(
     order: str = "",
     partitions: Sequence[Partition] = (),
 ) -> None:
-    """Write a graph file; it is there whole or not at all. ``order`` says how the permutation was made.
+    """Write a graph file; it is there whole or not at all. order: the method that made the permutation.
 
     The same graph gives the same bytes: the uuid comes from the contents, row ranges aside. Raises InputError
     if the graph is not sound, ``path`` exists (unless ``force``) or is not writable, or the device is full.
@@ -253,7 +217,10 @@ def write(
     size = sum(array.nbytes for array in everything.values())
     with replacement(Path(path), force=force, size=size) as temporary:
         with h5py.File(temporary, "w", libver=LIBVER, locking=False) as file:
-            _write_attributes(file, graph, identity)
+            for name, text in (("format", schema.FORMAT), ("name", graph.name), ("uuid", str(identity))):
+                _write_text(file, name, text)
+            numbers = {"directed": graph.directed, "classes": graph.classes, "multilabel": graph.multilabel}
+            file.attrs.update({"version": schema.VERSION, **numbers})
             offsets = {name: _create(file, name, array) for name, array in everything.items()}
             if isinstance(graph.x, SparseRows):
                 file[schema.X].attrs["shape"] = np.array(graph.x.shape, dtype=np.int64)
@@ -264,15 +231,6 @@ def write(
         _write_bytes(temporary, offsets, everything)
 
 
-def _write_attributes(file: h5py.File, graph: Graph, identity: uuid.UUID) -> None:
-    for name, text in (("format", schema.FORMAT), ("name", graph.name), ("uuid", str(identity))):
-        _write_text(file, name, text)
-    file.attrs["version"] = schema.VERSION
-    file.attrs["directed"] = graph.directed
-    file.attrs["classes"] = graph.classes
-    file.attrs["multilabel"] = graph.multilabel
-
-
 def _write_text(item: h5py.HLObject, name: str, text: str) -> None:
     """Write a text attribute of fixed length, which lies within HDF5's checksums."""
     data = text.encode()
@@ -280,7 +238,7 @@ def _write_text(item: h5py.HLObject, name: str, text: str) -> None:
 
 
 def _content_uuid(graph: Graph, arrays: dict[str, np.ndarray], sums: dict[str, np.ndarray]) -> uuid.UUID:
-    """An identity that follows from the contents: the same for the same graph, wherever it was made."""
+    """Return an identity that depends only on the contents, so that the same graph has the same one everywhere."""
     story = {
         "name": graph.name,
         "directed": graph.directed,
@@ -294,7 +252,7 @@ def _content_uuid(graph: Graph, arrays: dict[str, np.ndarray], sums: dict[str, n
 
 
 def _create(file: h5py.File, path: str, array: np.ndarray) -> int:
-    """Make a contiguous dataset whose bytes come later, and return where they belong in the file."""
+    """Create a contiguous dataset whose bytes are written later, and return their offset in the file."""
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_layout(h5py.h5d.CONTIGUOUS)
     plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -308,7 +266,7 @@ def _create(file: h5py.File, path: str, array: np.ndarray) -> int:
 
 
 def _write_bytes(path: Path, offsets: dict[str, int], arrays: dict[str, np.ndarray]) -> None:
-    """Fill in the datasets. Not through HDF5, which cannot close a file when the device is full."""
+    """Write the datasets' bytes, but not through HDF5, which cannot close a file when the device is full."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         reserve(descriptor, os.fstat(descriptor).st_size)

@@ -1,4 +1,4 @@
-"""Prove that a graph is sound, in memory or in a file, in slices of bounded memory."""
+"""Check that a graph is sound, in memory or in a file, in slices of bounded memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .symmetry import EdgeSlice, unpaired_edge
 
 Progress = Callable[[int, int], None]  # (done, total), in bytes or any other unit
 
-SLICE_BYTES = 16 << 20  # of one dataset, at a time
-SLICE_ROWS = 1 << 19  # of indptr, at a time
+SLICE_BYTES = 16 << 20  # bytes of one dataset that are read at a time
+SLICE_ROWS = 1 << 19  # rows of indptr that are read at a time
 
 
 class Source(Protocol):
@@ -26,7 +26,7 @@ class Source(Protocol):
     contents: schema.Contents
 
     def read(self, path: str, lo: int, hi: int) -> np.ndarray:
-        """Entries lo .. hi-1 of one dataset."""
+        """Return entries lo .. hi-1 of one dataset."""
         ...
 
 
@@ -44,7 +44,7 @@ class ArraySource:
 
 
 class _Counter:
-    """Adds up the bytes that checks have seen, and tells ``progress``."""
+    """Adds up the bytes that have been checked, and calls ``progress``."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self.done, self.total, self.progress = 0, total, progress
@@ -56,14 +56,13 @@ class _Counter:
 
 
 def check(source: Source, progress: Progress | None = None) -> list[str]:
-    """What is proven of a graph's structure and values, one line each.
+    """Check a graph's structure and values, and return one line for each fact that holds.
 
     ``progress(done, total)`` counts bytes. Raises InputError naming the first offender.
     """
     held = source.contents
     counter = _Counter(sum(layout.nbytes for layout in held.datasets.values()), progress)
-    facts = [_check_offsets(source, schema.INDPTR, held.edges, counter)]
-    facts += _check_edges(source, counter)
+    facts = _check_edges(source, counter)
     facts += _check_labels(source, counter)
     facts += _check_features(source, counter)
     if schema.PERMUTATION in held.datasets:
@@ -76,7 +75,7 @@ def check(source: Source, progress: Progress | None = None) -> list[str]:
 
 
 def edge_slices(source: Source) -> Iterator[EdgeSlice]:
-    """All stored edges in order, in runs of bounded size, whatever the degrees. Needs sound offsets."""
+    """Yield all stored edges in order, in runs of bounded size. Needs sound offsets."""
     nodes = source.contents.nodes
     weighted = schema.WEIGHT in source.contents.datasets
     step = SLICE_BYTES // 8
@@ -92,7 +91,7 @@ def edge_slices(source: Source) -> Iterator[EdgeSlice]:
 
 
 def undirected_if_symmetric(graph: Graph, where: str) -> Graph:
-    """The same graph, marked as undirected if each edge's reverse is there.
+    """Return the same graph, marked as undirected if each edge's reverse is there.
 
     Raises InputError, naming ``where``, if the graph is not sound.
     """
@@ -102,54 +101,47 @@ def undirected_if_symmetric(graph: Graph, where: str) -> Graph:
 
 
 def _slices(source: Source, path: str) -> Iterator[tuple[int, np.ndarray]]:
-    """One dataset in slices: (first entry, values)."""
+    """Yield (first entry, values) of one dataset in slices."""
     layout = source.contents.datasets[path]
     step = max(1, SLICE_BYTES // max(1, layout.row_bytes))
     for lo in range(0, layout.shape[0], step):
         yield lo, source.read(path, lo, min(lo + step, layout.shape[0]))
 
 
-def _row_of(source: Source, path: str) -> Callable[[int], int]:
-    """The function that finds a stored entry's row; it reads all offsets, for the sake of an error."""
-
-    def row(entry: int) -> int:
-        offsets = source.read(path, 0, source.contents.nodes + 1)
-        return int(np.searchsorted(offsets, entry, side="right")) - 1
-
-    return row
-
-
-def _check_offsets(source: Source, path: str, total: int, counter: _Counter) -> str:
-    nodes = source.contents.nodes
+def _check_csr(source: Source, csr: schema.Csr, limit: int, counter: _Counter) -> str:
+    """Check a CSR's offsets, ids (below ``limit``) and, where stored, values; return what holds for its offsets."""
+    nodes, held, where = source.contents.nodes, source.contents.datasets, source.where
+    total = held[csr.indices].shape[0]
     for row in range(0, nodes, SLICE_ROWS):
-        end_row = min(row + SLICE_ROWS, nodes)
-        values = source.read(path, row, end_row + 1)
-        checks.offsets(source.where, path, values, row=row, rows=nodes, total=total)
+        offsets = source.read(csr.indptr, row, min(row + SLICE_ROWS, nodes) + 1)
+        checks.offsets(where, csr.indptr, offsets, row=row, rows=nodes, total=total)
+        counter.add(offsets.nbytes)
+
+    def row_of(entry: int) -> int:  # reads all offsets, but only for an error
+        return int(np.searchsorted(source.read(csr.indptr, 0, nodes + 1), entry, side="right")) - 1
+
+    for entry, ids in _slices(source, csr.indices):
+        checks.ids(where, csr, ids, position=entry, limit=limit, row_of=row_of)
+        counter.add(ids.nbytes)
+    for entry, values in _slices(source, csr.values) if csr.values in held else ():
+        checks.entries_finite(where, csr.values, values, position=entry, row_of=row_of)
         counter.add(values.nbytes)
-    return f"{path} starts with 0, never decreases and ends with {total:,}"
+    return f"{csr.indptr} starts with 0, never decreases and ends with {total:,}"
 
 
 def _check_edges(source: Source, counter: _Counter) -> list[str]:
     held, where = source.contents, source.where
-    row_of = _row_of(source, schema.INDPTR)
-    for entry, values in _slices(source, schema.INDICES):
-        checks.ids(
-            where, schema.INDICES, values, position=entry, limit=held.nodes, row_of=row_of, kind="source"
-        )
-        counter.add(values.nbytes)
-    facts = [f"{schema.INDICES} are all in 0 .. {held.nodes - 1:,}"]
-    if schema.WEIGHT in held.datasets:
-        for entry, values in _slices(source, schema.WEIGHT):
-            checks.entries_finite(where, schema.WEIGHT, values, position=entry, row_of=row_of)
-            counter.add(values.nbytes)
+    facts = [_check_csr(source, schema.EDGES, held.nodes, counter)]
+    facts.append(f"{schema.INDICES} are all in 0 .. {held.nodes - 1:,}")
+    weighted = schema.WEIGHT in held.datasets
+    if weighted:
         facts.append(f"{schema.WEIGHT} is finite")
     if not held.directed:
         edge = unpaired_edge(lambda: edge_slices(source))
         if edge is not None:
-            weighted = ", or has another weight" if schema.WEIGHT in held.datasets else ""
             raise InputError(
-                f"{where}: /{schema.INDICES}: the graph is said to be undirected, but the reverse "
-                f"of the edge from {edge[0]} (in row {edge[1]}) is missing{weighted}"
+                f"{where}: /{schema.INDICES}: the graph is said to be undirected, but the reverse of the edge "
+                f"from {edge[0]} (in row {edge[1]}) is missing{', or has another weight' if weighted else ''}"
             )
         facts.append("each edge's reverse is there, as an undirected graph promises")
     return facts
@@ -191,22 +183,12 @@ def _check_features(source: Source, counter: _Counter) -> list[str]:
             checks.finite(where, schema.X, values, row)
             counter.add(values.nbytes)
         return [f"{schema.X} is finite"]
-    stored = held.datasets[schema.X_DATA].shape[0]
-    facts = [_check_offsets(source, schema.X_INDPTR, stored, counter)]
-    row_of = _row_of(source, schema.X_INDPTR)
-    for entry, values in _slices(source, schema.X_INDICES):
-        checks.ids(
-            where, schema.X_INDICES, values, position=entry, limit=held.features, row_of=row_of, kind="column"
-        )
-        counter.add(values.nbytes)
-    for entry, values in _slices(source, schema.X_DATA):
-        checks.entries_finite(where, schema.X_DATA, values, position=entry, row_of=row_of)
-        counter.add(values.nbytes)
-    return [*facts, f"the columns of {schema.X} are in 0 .. {held.features - 1:,}, its values finite"]
+    fact = _check_csr(source, schema.COLUMNS, held.features, counter)
+    return [fact, f"the columns of {schema.X} are in 0 .. {held.features - 1:,}, its values finite"]
 
 
 def _check_permutation(source: Source, counter: _Counter) -> str:
-    """Each original id comes exactly once: N ids in range, none seen before (one byte a node in memory)."""
+    """Check that each original id comes exactly once: N ids in range, none seen before (one byte a node in memory)."""
     nodes = source.contents.nodes
     seen = np.zeros(nodes, dtype=bool)
     for row, values in _slices(source, schema.PERMUTATION):

@@ -1,4 +1,4 @@
-"""Is each edge's reverse there, with the same weight? In memory that does not grow with the graph.
+"""Check that each edge's reverse is there, with the same weight, in memory that does not grow with the graph.
 
 Every edge adds a hash of its unordered pair of ends and its weight to a sum, with a plus sign for u < v
 and a minus sign for u > v. The sum is zero (mod 2**64) when edges and reverses pair up; chance hides an
@@ -29,7 +29,7 @@ Edges = Callable[[], Iterator[EdgeSlice]]
 
 
 def unpaired_edge(edges: Edges) -> tuple[int, int] | None:
-    """An edge (source, destination) whose reverse is missing or has another weight; None if there is none.
+    """Return an edge (source, destination) whose reverse is missing or has another weight; None if there is none.
 
     ``edges()`` starts a new pass over the stored edges.
     """
@@ -43,7 +43,7 @@ def unpaired_edge(edges: Edges) -> tuple[int, int] | None:
 
 
 def imbalance(part: EdgeSlice) -> int:
-    """What these edges add to the sum that is 0 (mod 2**64) over all edges where every edge has its reverse."""
+    """Return these edges' part of the sum that is 0 (mod 2**64) if every edge has its reverse."""
     return int(_signed_hashes(part)[1].sum(dtype=np.uint64))
 
 
@@ -60,7 +60,7 @@ def _signed_hashes(part: EdgeSlice) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _mix(h: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA '14), a bijection of uint64."""
+    """Apply the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA '14), a bijection of uint64."""
     h = h + np.uint64(0x9E3779B97F4A7C15)
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

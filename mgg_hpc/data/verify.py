@@ -1,4 +1,4 @@
-"""Prove that a graph file is sound: structure and values first, then digests."""
+"""Check that a graph file is sound: structure and values first, then digests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .structure import Progress, check
 
 
 def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> list[str]:
-    """What is proven of a graph file, one line each.
+    """Check a graph file, and return one line for each fact that holds.
 
-    ``progress(done, total)`` counts bytes. Raises InputError at the first offender: a value that is wrong
-    is named with its row; a value that is only not the one that was written shows in its block's digest.
+    ``progress(done, total)`` counts bytes. Raises InputError for the first wrong value, with its row, or else for the
+    first block whose digest differs.
     """
     with open_graph(path) as opened:
         datasets = opened.contents.datasets

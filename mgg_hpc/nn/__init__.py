@@ -30,7 +30,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """PEP 562: a layer's module is loaded when it is first asked for."""
+    """Load a layer's module when it is first used (PEP 562)."""
     if name == "aggregation":
         return importlib.import_module(".autograd.aggregation", __name__)
     if name not in _MODULES:

@@ -1,30 +1,32 @@
-"""What backward passes here have in common."""
+"""The decorator of all backward passes."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-_Arguments = ParamSpec("_Arguments")
+from . import spans
+
 _Result = TypeVar("_Result")
 
 
-def first_order(backward: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """A Function's backward whose own gradients nobody knows: it writes into rows that are used again.
+def first_order(backward: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Return a Function's backward whose spans belong to the layer ``ctx.layer``, and which has no gradients itself.
 
-    Raises RuntimeError where they are asked for, instead of leaving them out without a word. (torch's own
+    It writes into rows that are used again, so it raises RuntimeError where gradients of it are asked for. (torch's own
     once_differentiable says nothing where the incoming gradient is a constant.)
     """
 
     @functools.wraps(backward)
-    def checked(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+    def checked(ctx: Any, *gradients: torch.Tensor) -> _Result:
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "layers of mgg_hpc have first gradients alone: call backward or grad without create_graph=True"
             )
-        return backward(*given, **named)
+        with spans.layer(getattr(ctx, "layer", "")):
+            return backward(ctx, *gradients)
 
     return checked

@@ -16,13 +16,13 @@ _layer: ContextVar[str] = ContextVar("layer", default="")
 
 
 def current() -> str:
-    """The layer that runs; "" outside of any."""
+    """Return the name of the layer that runs; "" outside of layers."""
     return _layer.get()
 
 
 @contextmanager
 def layer(name: str) -> Iterator[None]:
-    """Spans within are this layer's. Backward functions, which run outside of their forward's, name it again."""
+    """Name the layer of the spans within. Backward functions, which run outside of it, name it again (first_order)."""
     token = _layer.set(name)
     try:
         yield
@@ -31,17 +31,17 @@ def layer(name: str) -> Iterator[None]:
 
 
 class span:  # noqa: N801 - it reads as a statement
-    """Names what runs within ``with``, on this thread. While nobody profiles, it costs two questions."""
+    """Names what runs within ``with``, on this thread. Without a profiler it costs two checks."""
 
     __slots__ = ("_name", "_record", "_within_nvtx")
 
     def __init__(self, name: str) -> None:
-        of = _layer.get()
-        self._name = f"{of} {name}" if of else name
+        layer = _layer.get()
+        self._name = f"{layer} {name}" if layer else name
 
     def __enter__(self) -> None:
         self._record = None
-        if profiler._is_profiler_enabled:  # kept by torch for such questions: asking it otherwise takes 15 us
+        if profiler._is_profiler_enabled:  # torch's own flag; its public function takes 15 us
             self._record = profiler.record_function(self._name)
             self._record.__enter__()
         self._within_nvtx = torch.cuda.is_initialized()

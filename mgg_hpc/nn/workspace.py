@@ -1,8 +1,7 @@
-"""Arrays of a backend's memory as torch sees them; and storage for rows that come and go every epoch.
+"""Convert between arrays of a backend and tensors, and reuse storage of rows from epoch to epoch.
 
-Activations are large and live for a part of an epoch. Freshly allocated on a host, they cost a page fault for every
-4 KiB, and what the allocator keeps between epochs lies in pieces; here each size is allocated as often as it is live at
-once. On a GPU torch's allocator does the same.
+Activations are large and live for a part of an epoch. New host memory costs a page fault for every 4 KiB, and malloc
+fragments what it keeps between epochs; here buffers of each size are used again. On a GPU torch's allocator does that.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 def as_tensor(array: Any) -> Tensor:
-    """Return a tensor over the memory of a backend's array. (NumPy and torch share no bfloat16, but its bits.)"""
+    """Return a tensor over the memory of a backend's array. (NumPy and torch share bfloat16 by its bits only.)"""
     if isinstance(array, Tensor):
         return array
     if array.dtype.name == "bfloat16":
@@ -53,14 +52,14 @@ def as_array(tensor: Tensor | None) -> Any:
 
 
 class Workspace:
-    """Hands out rows as ordinary tensors; a buffer returns when the last tensor over it is gone."""
+    """Hands out rows as ordinary tensors; a buffer is free again when the last tensor over it is gone."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend, self._device = backend, backend.capabilities.device
         self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
 
     def rows(self, count: int, dim: int, dtype: torch.dtype) -> Tensor:
-        """Uninitialised rows [count, dim], padded as kernels store them."""
+        """Return uninitialised rows [count, dim], padded as kernels store them."""
         format = row_format(dim, dtype)
         if self._device != "cpu":
             return torch.empty(count, format.stride, dtype=dtype, device=self._device)[:, :dim]

@@ -1,4 +1,4 @@
-"""How many cores and how much memory this process may use, as the kernel and its control group say."""
+"""The cores and the memory that this process may use, by the kernel and its control group."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def affinity() -> frozenset[int]:
-    """The cores on which this process may be scheduled."""
+    """Return the cores on which this process may be scheduled."""
     return frozenset(os.sched_getaffinity(0))
 
 
 def quota() -> float:
-    """The control group's processor time in cores; infinity where it sets no limit."""
+    """Return the control group's processor time in cores; infinity without a limit."""
     limit = float("inf")
     for folder in _groups("cpu"):
         words = _read(folder / "cpu.max").split()  # version 2: "200000 100000" or "max 100000"
@@ -27,27 +27,30 @@ def quota() -> float:
 
 
 def available() -> int:
-    """The number of cores that this process and its children can keep busy; at least 1."""
+    """Return the number of cores that this process and its children can keep busy; at least 1."""
     return max(1, int(min(len(affinity()), quota())))
 
 
 def cache_bytes() -> int:
-    """The share of one hardware thread in the largest data cache of this machine's first core; 0 if unknown."""
+    """Return the bytes of the first core's largest data cache per hardware thread; 0 if unknown."""
     largest = 0
     for entry in _CACHES.glob("index*"):
         size, sharing = _read(entry / "size").strip(), _read(entry / "shared_cpu_list").strip()
         if _read(entry / "type").strip() == "Instruction" or not size.endswith("K"):
             continue
-        cores = sum(
-            int(last or first) - int(first) + 1
-            for first, _, last in (part.partition("-") for part in sharing.split(",") if part)
-        )
-        largest = max(largest, int(size[:-1]) * 1024 // max(1, cores))
+        largest = max(largest, int(size[:-1]) * 1024 // max(1, len(parse_list(sharing))))
     return largest
 
 
+def parse_list(text: str) -> frozenset[int]:
+    """Return the cores of a list of the kernel such as "0-3,8"."""
+    parts = (part.partition("-") for part in text.strip().split(","))
+    ranges = (range(int(first), int(last or first) + 1) for first, _, last in parts if first.isdigit())
+    return frozenset().union(*ranges)
+
+
 def memory_available() -> int:
-    """Bytes that can still be allocated without swapping: the machine's or the control group's, if less."""
+    """Return the bytes that can still be allocated without swapping, on the machine or in the control group."""
     found = [2**63]
     for line in _read(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):
@@ -62,12 +65,12 @@ def memory_available() -> int:
 
 
 def memory_total() -> int:
-    """The machine's memory in bytes."""
+    """Return the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _file_cache(group: Path) -> int:
-    """Bytes of a control group's use that the kernel gives back when asked: clean pages of files."""
+    """Return the bytes of a control group that the kernel can free when needed: clean pages of files."""
     for line in _read(group / "memory.stat").splitlines():
         if line.startswith(("inactive_file ", "total_inactive_file ")):
             return int(line.split()[1])
@@ -75,7 +78,7 @@ def _file_cache(group: Path) -> int:
 
 
 def _groups(controller: str) -> list[Path]:
-    """This process's control group for ``controller`` and those above it, as far as they are visible."""
+    """Return this process's control group for ``controller`` and those above it, as far as they are visible."""
     folders = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         number, names, path = line.split(":", 2)

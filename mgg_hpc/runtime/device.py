@@ -1,7 +1,7 @@
-"""Which GPU a rank drives: one of its own, as the launcher shows them; and the cores that lie near it.
+"""Assign a GPU to each rank, and find the cores near it.
 
-Slurm may show each rank the GPU that is its own, or all of the node's to each; mpirun shows all. So ranks of a node
-tell each other which GPUs they see, by their place on the bus, and each takes one that no other takes.
+Slurm may show each rank only its own GPU, or all of the node's; mpirun shows all. So the ranks of a node exchange the
+bus addresses of the GPUs that they see, and each takes one that no other takes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ _BUS = Path("/sys/bus/pci/devices")
 class GpuAssignment:
     """The GPU of a rank.
 
-    device: its number among those that this process sees. place: its address on the bus. ranks: number of ranks that
-    drive it.
+    device: its number among those that this process sees. place: its address on the bus. ranks: number of its ranks.
     """
 
     device: int
@@ -36,7 +35,7 @@ class GpuAssignment:
 
 
 def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> GpuAssignment:
-    """Take a GPU, and make it this process's current one. Collective.
+    """Take a GPU and make it the current one of this process. Collective.
 
     share: whether several ranks may drive one GPU. Raises InputError, the same on all ranks, where there are too few.
     """
@@ -48,12 +47,14 @@ def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> GpuAssignment
     with mpi.agree(comm):
         for rank, (found, shown, reason) in enumerate(seen):
             if not found:
-                raise InputError(_nothing(here.Get_size(), rank, shown, reason))
+                who = f"rank {rank} of this node's {here.Get_size()} sees " if here.Get_size() > 1 else ""
+                said = "" if shown is None else f"; {VISIBLE} is {shown!r} there"
+                raise InputError(f"{who}no CUDA device ({reason or 'none is visible'}){said}")
         taken = assign([found for found, _, _ in seen], share)
         mine = taken[here.Get_rank()]
         try:
             module.use_device(mine)
-        except RuntimeError as error:  # held by another process alone, or broken
+        except RuntimeError as error:  # used exclusively by another process, or broken
             raise InputError(f"rank {comm.Get_rank()} cannot use its GPU: {error}") from error
     ranks = [found[at] for (found, _, _), at in zip(seen, taken, strict=True)]
     place = places[mine]
@@ -63,8 +64,8 @@ def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> GpuAssignment
 def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
     """Return for each rank of a node the number of its GPU among those that the rank sees.
 
-    No two ranks take one GPU while each can have its own (a maximum matching); with ``share``, who is left over goes
-    to the GPU with the fewest ranks. Raises InputError where there are too few, and names both numbers.
+    As many ranks as possible get a GPU of their own (a maximum matching); with ``share`` each other rank gets the GPU
+    with the fewest ranks. Raises InputError with both numbers if there are too few.
     """
     owner: dict[str, int] = {}
 
@@ -81,7 +82,7 @@ def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
     standing = [rank for rank in range(len(seen)) if not seat(rank, set())]
     every = sorted({place for places in seen for place in places})
     if standing and not share:
-        if len(every) >= len(seen):  # enough, but not for all to see
+        if len(every) >= len(seen):  # enough, but some ranks do not see theirs
             rank = standing[0]
             raise InputError(
                 f"ranks of this node see the same GPUs: rank {rank} of it sees {', '.join(seen[rank])}, which others "
@@ -100,29 +101,16 @@ def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
     return [list(places).index(taken[rank]) for rank, places in enumerate(seen)]
 
 
-def _nothing(ranks: int, rank: int, shown: str | None, why: str) -> str:
-    said = f"no CUDA device ({why or 'none is visible'})"
-    if shown is not None:
-        said += f"; {VISIBLE} is {shown!r} there"
-    return said if ranks == 1 else f"rank {rank} of this node's {ranks} sees {said}"
-
-
 def near_cores(place: str) -> frozenset[int]:
-    """Return the cores on the side of the machine where a GPU is; none where the kernel does not tell."""
+    """Return the cores on a GPU's side of the machine; none if the kernel does not list them."""
     try:
-        text = (_BUS / place.lower() / "local_cpulist").read_text()
-    except OSError:
+        return cores.parse_list((_BUS / place.lower() / "local_cpulist").read_text())
+    except (OSError, ValueError):
         return frozenset()
-    found: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (not last or last.isdigit()):
-            found |= set(range(int(first), int(last or first) + 1))
-    return frozenset(found)
 
 
 def stay_near(comm: MPI.Intracomm, seat: GpuAssignment) -> None:
-    """Keep this process on the cores near its GPU, if no launcher has bound this node's ranks apart. Collective."""
+    """Bind this process to the cores near its GPU, unless a launcher bound this node's ranks. Collective."""
     here, place = mpi.node(comm), seat.place
     mine = cores.affinity()
     bound = len(set(here.allgather(mine))) > 1

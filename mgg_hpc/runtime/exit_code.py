@@ -1,7 +1,7 @@
-"""How a process of a job says why it ends: one line for the person, one number for the launcher.
+"""End the processes of a job with one error line for the user and one exit code for the launcher.
 
-Launchers mangle exit codes (MPICH's ORs those of all ranks), so the first rank records the job's code
-in the file that ``mgg launch`` names in MGG_STATUS, and ``mgg launch`` returns what it finds there.
+Launchers change exit codes (MPICH's ORs those of all ranks), so the first rank records the job's code
+in the file that ``mgg launch`` names in MGG_STATUS, and ``mgg launch`` returns this code.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 STATUS = "MGG_STATUS"  # the file in which the first rank records the job's exit code
+RANKS = "MGG_RANKS"  # the number of ranks of ``mgg launch``, which each rank checks
 
-_DEPART_SECONDS = 1.0  # how long a rank that reports an error waits for the others to do the same
-_PASSED_ON_SECONDS = 0.1  # for a launcher to print our last lines; MPICH's may drop what it holds
-_QUIET_SECONDS = 5.0  # how long a rank that failed because of another waits for that one to end the job
-_STAGGER_SECONDS = 0.3  # a rank's head start over the next in printing an uncaught error
+_DEPART_SECONDS = 1.0  # time that a rank which reports an error waits for the others to do the same
+_PASSED_ON_SECONDS = 0.1  # time for a launcher to print the last lines; MPICH's may drop them otherwise
+_QUIET_SECONDS = 5.0  # time that a rank which failed because of another waits for that one to end the job
+_STAGGER_SECONDS = 0.3  # time between ranks that print an uncaught error
 _POLL_SECONDS = 1e-3
-_FIRST_SECONDS = 10.0  # that other ranks wait for the first to say why all of them end
+_FIRST_SECONDS = 10.0  # time that other ranks wait for the first to report the error
 
-# What process managers call a process's rank: Open MPI, PMIx, PMI (MPICH, Slurm), Slurm's own.
+# Variables in which process managers store a rank: Open MPI, PMIx, PMI (MPICH, Slurm), Slurm.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
-_departures: list[MPI.Intracomm] = []  # a communicator of its own, so that leaving never meets other traffic
+_departures: list[MPI.Intracomm] = []  # a communicator that only `_depart` uses
 
 
 class FailedElsewhere(Exception):  # noqa: N818 - it is a consequence, not an error to report
-    """Another rank failed and prints why; this one ends without a word."""
+    """Another rank failed and prints why; this one ends without a message."""
 
 
 def join(comm: MPI.Intracomm) -> None:
-    """Have an uncaught error on any rank of ``comm`` end all ranks from now on. Collective at the first call."""
+    """Make an uncaught error on any rank of ``comm`` end all ranks. Collective at the first call."""
     if _departures:
         return
     _departures.append(comm.Dup())
-    if not hasattr(sys, "ps1"):  # at a prompt an error is no reason to end
+    if not hasattr(sys, "ps1"):  # errors at a prompt do not end the process
         sys.excepthook = _end_job
     threading.excepthook = lambda failed: _end_job(
         failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
@@ -66,16 +67,12 @@ def report(message: str, code: int) -> None:
         _depart(line, code)
     elif is_first():
         write(line)
-        record(code)
+        save(code)
     else:
-        _await_first()
-
-
-def _await_first() -> None:
-    """Wait for the first rank to report: launchers end all ranks when one has ended with a code."""
-    name, until = os.environ.get(STATUS), time.monotonic() + _FIRST_SECONDS
-    while name and not Path(name).exists() and time.monotonic() < until:
-        time.sleep(0.01)
+        # Launchers end all ranks when one has ended with a code, so the first rank must report before.
+        name, until = os.environ.get(STATUS), time.monotonic() + _FIRST_SECONDS
+        while name and not Path(name).exists() and time.monotonic() < until:
+            time.sleep(0.01)
 
 
 def record(code: int) -> None:
@@ -88,7 +85,7 @@ def save(code: int) -> None:
     """Record ``code`` as the job's exit code, from any rank."""
     name = os.environ.get(STATUS)
     if name:
-        # The launcher may be gone, or on another host: then its own exit code must do.
+        # Without a launcher, or with one on another host, its own exit code counts.
         with contextlib.suppress(OSError):
             Path(name).write_text(f"{code}\n", encoding="ascii")
 
@@ -103,8 +100,8 @@ def write(text: str) -> None:
 def is_first() -> bool:
     """Return whether this process reports for the job.
 
-    MPI knows where it runs on several ranks. Before it is up, or where a launcher of another MPI started
-    N worlds of one rank each, the process manager's variables tell the N processes apart.
+    On several ranks this is MPI's rank 0. Before MPI is started, or where a launcher of another MPI started
+    N worlds of one rank each, it is the first by the process manager's variables.
     """
     if _ranks_up() > 1:
         return sys.modules["mpi4py.MPI"].COMM_WORLD.Get_rank() == 0
@@ -122,16 +119,20 @@ def _ranks_up() -> int:
 def _depart(line: str, code: int) -> None:
     """End this rank's part in the job with an error line; the collective half of `report`.
 
-    If all ranks come here within a second (they agreed on the error, or each met it by itself), the
-    lowest one's line is printed, and each returns and may end as usual, so that the launcher has nothing
-    to add. If some do not come, they would wait for us for ever: print the line and end the job.
+    If all ranks arrive here within a second (they agreed on the error, or each had it by itself), the
+    lowest one's line is printed, and each returns and ends as usual, so that the launcher prints nothing.
+    Otherwise the others would wait for this rank for ever: print the line and end the job.
     """
-    comm = _departures[0] if _departures else None
-    if comm is not None and _all_arrive(comm.Ibarrier(), _DEPART_SECONDS):
+    comm, arrived = _departures[0] if _departures else None, False
+    if comm is not None:
+        request, deadline = comm.Ibarrier(), time.monotonic() + _DEPART_SECONDS
+        while not (arrived := request.Test()) and time.monotonic() <= deadline:
+            time.sleep(_POLL_SECONDS)
+    if comm is not None and arrived:
         if comm.Get_rank() == 0:
             write(line)
             save(code)
-        comm.Barrier()  # the line is out before any rank's end can make a launcher end the others
+        comm.Barrier()  # the line is printed before a rank's end makes a launcher end the others
         return
     rank = sys.modules["mpi4py.MPI"].COMM_WORLD.Get_rank()
     time.sleep(min(rank * _STAGGER_SECONDS, 2.0))
@@ -140,19 +141,10 @@ def _depart(line: str, code: int) -> None:
     _abort(code)
 
 
-def _all_arrive(request: MPI.Request, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not request.Test():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
-
-
 def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The excepthook of every rank: one readable message, then the end of all ranks.
+    """End all ranks after one readable message; the excepthook of every rank.
 
-    One rank is left to end as Python does: what programs have opened is written, and their atexit runs.
+    A single rank ends as Python does: files are flushed, and atexit functions run.
     """
     mpi = sys.modules["mpi4py.MPI"]
     if mpi.Is_finalized():
@@ -167,12 +159,13 @@ def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackTy
     if issubclass(kind, InputError) and not in_thread:
         report(f"mgg: error: {error}", WRONG_INPUT)
         _flush_files()
-        raise SystemExit(WRONG_INPUT)  # from an excepthook: the code with which Python ends
-    # Often all ranks fail alike: let the lowest one speak, and be ended by it while we wait.
+        raise SystemExit(WRONG_INPUT)  # in an excepthook it sets the exit code of Python
+    # Often all ranks fail alike: the lowest one prints, and ends the others while they wait.
     time.sleep(min(rank * _STAGGER_SECONDS, 2.0))
     where = f"rank {rank} of {size}: " if size > 1 else ""
     text = "".join(traceback.format_exception(kind, error, trace)).rstrip()
-    write(f"mgg: error: {where}{_one_line(error)}\n{text}")
+    line = ": ".join([kind.__name__, *filter(None, [" ".join(str(error).split())])])
+    write(f"mgg: error: {where}{line}\n{text}")
     save(FAILED)
     if size > 1:
         _abort(FAILED)
@@ -185,11 +178,6 @@ def _flush_files() -> None:
         if issubclass(type(each), buffered):
             with contextlib.suppress(OSError, ValueError):  # closed, or its disk is full
                 each.flush()
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _abort(code: int) -> None:

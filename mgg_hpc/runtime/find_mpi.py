@@ -1,8 +1,8 @@
-"""Which MPI Python uses, the launcher that belongs to it, and what that launcher needs.
+"""Find the MPI library that Python uses, its launcher, and the launcher's settings.
 
 mpi4py chooses its MPI library when it is imported (MPI4PY_LIBMPI, else the environment's own, else the
-system's). A launcher of another MPI would start N worlds of one rank each, so the launcher is sought
-beside the library and asked for its name before it is used.
+system's). A launcher of another MPI would start N worlds of one rank each, so the launcher is searched
+beside the library, and its --version is checked before it is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIBRARY = "MPI4PY_LIBMPI"  # mpi4py's own variable: the MPI library to load
 # The sonames of the two binary interfaces for which mpi4py's wheel is built.
 _LIBRARY_NAMES = ("libmpi.so.40", "libmpi.so.12", "libmpich.so.12")
 
-# What to call, and what its --version says, for each family of MPI libraries.
+# Names of launchers, and the output of their --version, for each family of MPI libraries.
 _LAUNCHERS = {
     "openmpi": ("mpiexec.openmpi", "mpirun.openmpi", "mpiexec", "mpirun"),
     "mpich": ("mpiexec.mpich", "mpiexec.hydra", "mpiexec", "mpirun"),
@@ -54,8 +54,8 @@ for line in open('/proc/self/maps'):
 class Library:
     """The MPI library that mpi4py loads."""
 
-    version: str  # what it says of itself
-    path: Path | None  # None if it is not a file of its own
+    version: str  # as MPI_Get_library_version returns it
+    path: Path | None  # None if it is linked in
 
     @property
     def family(self) -> str:
@@ -76,10 +76,10 @@ class Library:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Variables that the library should find in every process, whoever starts it.
+        """Variables that every process of the library needs, with any launcher.
 
-        Of Open MPI's components for one-sided windows, none of which memory shared on a node uses, version 4's rdma
-        makes OpenSHMEM crash when it ends, and version 5's ucx complains where UCX finds no network.
+        They turn off components of Open MPI for one-sided windows, which shared memory on a node does not use: version
+        4's rdma makes OpenSHMEM crash when it ends, and version 5's ucx prints warnings if UCX finds no network.
         """
         if self.family != "openmpi":
             return {}
@@ -87,15 +87,9 @@ class Library:
 
 
 def library(environment: dict[str, str] | None = None) -> Library:
-    """Ask mpi4py, in a process of its own, which library it loads; MPI is not started."""
-    asked = subprocess.run(
-        [sys.executable, "-c", _PROBE],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    """Return the library that mpi4py loads, by a separate process that does not start MPI. Raises InputError."""
+    probe = [sys.executable, "-c", _PROBE]
+    asked = subprocess.run(probe, env=environment, capture_output=True, text=True, check=False, timeout=60)
     lines = asked.stdout.splitlines()
     if asked.returncode or not lines:
         reason = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -107,7 +101,7 @@ def library(environment: dict[str, str] | None = None) -> Library:
 
 
 def system_library() -> Path:
-    """The MPI library of the machine (or of a loaded module), not the one in Python's environment."""
+    """Return the MPI library of the machine or a loaded module, not of Python's environment. Raises InputError."""
     own = Path(sys.prefix).resolve()
     for folder in _library_folders():
         for name in _LIBRARY_NAMES:
@@ -121,7 +115,7 @@ def system_library() -> Path:
 
 
 def _library_folders() -> Iterator[Path]:
-    """Where a loader would look: LD_LIBRARY_PATH, beside the launchers on PATH, the loader's cache."""
+    """Yield the folders of LD_LIBRARY_PATH, those beside the launchers on PATH, and those of the loader's cache."""
     for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if entry:
             yield Path(entry)
@@ -139,8 +133,13 @@ def _library_folders() -> Iterator[Path]:
 
 
 def launcher(found: Library) -> Path:
-    """The mpiexec that belongs to a library: beside it if possible, and of the same family in any case."""
-    for path in _launchers(found):
+    """Return a library's mpiexec: of the same family, and beside it if possible. Raises InputError."""
+    names = _LAUNCHERS[found.family]
+    # .venv/lib/libmpi.so.12 -> .venv/bin; /usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40 -> /usr/bin
+    prefixes = list(found.path.parents)[1:5] if found.path is not None else []
+    beside = [prefix / "bin" / name for prefix in prefixes for name in names]
+    on_path = [Path(found_there) for found_there in map(shutil.which, names) if found_there]
+    for path in [*(each for each in beside if os.access(each, os.X_OK)), *on_path]:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=60)
         if _ANSWERS[found.family].search(answer.stdout + answer.stderr):
             return path
@@ -150,40 +149,23 @@ def launcher(found: Library) -> Path:
     )
 
 
-def _launchers(found: Library) -> Iterator[Path]:
-    names = _LAUNCHERS[found.family]
-    if found.path is not None:
-        # .venv/lib/libmpi.so.12 -> .venv/bin; /usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40 -> /usr/bin
-        for prefix in list(found.path.parents)[1:5]:
-            for name in names:
-                if os.access(prefix / "bin" / name, os.X_OK):
-                    yield prefix / "bin" / name
-    for name in names:
-        on_path = shutil.which(name)
-        if on_path:
-            yield Path(on_path)
-
-
 def launcher_flags(found: Library) -> list[str]:
-    """Flags for a job on this machine. Threads are ours to place, so ranks are not bound to cores."""
+    """Return flags for a job on this machine: no binding to cores, since ranks run several threads."""
     return ["--bind-to", "none"] if found.family == "openmpi" else []
 
 
 def launcher_environment(found: Library) -> dict[str, str]:
-    """Variables for a job on this machine; the user's own settings of them come first.
+    """Return variables for a job on this machine; the user's own settings of them come first.
 
-    Open MPI refuses root and more ranks than cores unless told otherwise. Version 4 adds eleven lines to a rank's
-    own message when that rank exits with a code, which can be turned off; version 5's six lines cannot.
+    They allow root and more ranks than cores, which Open MPI refuses by default, and turn off the eleven lines that
+    version 4 adds to a rank's own error message; version 5's six lines cannot be turned off.
     """
     if found.family != "openmpi":
         return {}
+    variables = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_orte_execute_quiet": "1"}
     if found.major >= 5:
         variables = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-        names = ["OMPI", "PRTE"]
-    else:
-        variables = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_orte_execute_quiet": "1"}
-        names = ["OMPI"]
     if os.geteuid() == 0:
-        for name in names:
+        for name in ["OMPI", "PRTE"] if found.major >= 5 else ["OMPI"]:
             variables |= {f"{name}_ALLOW_RUN_AS_ROOT": "1", f"{name}_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return found.settings | variables

@@ -17,24 +17,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from ..errors import DONE, FAILED, InputError
 from . import cores, exit_code, find_mpi, segments
+from .exit_code import RANKS
 
-RANKS = "MGG_RANKS"  # the number of ranks, which each of them checks
-FOLDER_PREFIX = "mgg-launch-"  # of the folder in the temporary folder that a launch keeps while it runs
-TERMINAL = "MGG_TERMINAL"  # the terminal's columns: ranks write to it through the launcher's pipes
+FOLDER_PREFIX = "mgg-launch-"  # prefix of a launch's folder in the temporary folder
+TERMINAL = "MGG_TERMINAL"  # number of columns of the terminal, to which ranks write through pipes
 
 PARALLEL = ("train", "predict", "bench")  # the verbs that share their work between ranks
 
 _STATUS_FILE = "status"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_GRACE_SECONDS = 2.0  # between asking ranks to end and ending them
-_KILL_SECONDS = 1.5  # for the kernel to take them away
-_YOUNG_SECONDS = 10.0  # a folder so new may belong to a launch that has no rank yet
+_GRACE_SECONDS = 2.0  # time between SIGTERM and SIGKILL
+_KILL_SECONDS = 1.5  # time for the kernel to remove killed processes
+_YOUNG_SECONDS = 10.0  # a newer folder may belong to a launch that has no rank yet
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h: a signal for the child when its parent dies
 
 
@@ -49,7 +48,7 @@ class _Signalled(BaseException):
 def process_launch(ranks: int, arguments: Sequence[str], mpi: str = "auto", dry_run: bool = False) -> int:
     """Run ``mgg`` with ``arguments``, or the Python program that they begin with, on ``ranks`` ranks.
 
-    mpi: "system" prefers the machine's own MPI.
+    mpi: "system" prefers the MPI of the machine.
     """
     if arguments[0].endswith(".py"):
         return run([sys.executable, *arguments], ranks, mpi=mpi, dry_run=dry_run)
@@ -59,7 +58,7 @@ def process_launch(ranks: int, arguments: Sequence[str], mpi: str = "auto", dry_
             f"launch runs {', '.join(PARALLEL)} and Python programs (NAME.py)"
         )
     # Started from a checkout without an installation, ranks find the package in the current folder;
-    # otherwise that folder's files must not stand in for Python's own modules.
+    # otherwise that folder's files must not replace Python's own modules.
     in_checkout = Path(__file__).resolve().parents[2] == Path.cwd()
     isolation = [] if in_checkout else ["-P"]
     return run([sys.executable, *isolation, "-m", "mgg_hpc", *arguments], ranks, mpi=mpi, dry_run=dry_run)
@@ -90,7 +89,7 @@ def run(command: Sequence[str], ranks: int, *, mpi: str = "auto", dry_run: bool 
 
 
 def is_running(folder: Path) -> bool:
-    """Whether the job of a launch's folder has a process left, or may be about to start one."""
+    """Return whether the job of a launch's folder has a process, or may be about to start one."""
     try:
         young = time.time() - folder.stat().st_mtime < _YOUNG_SECONDS
     except OSError:
@@ -99,27 +98,27 @@ def is_running(folder: Path) -> bool:
 
 
 def _settings(found: find_mpi.Library, ranks: int) -> dict[str, str]:
-    """What ranks and launcher find in their environment unless the user has set it."""
+    """Return variables for ranks and launcher; the user's own settings of them come first."""
     settings = find_mpi.launcher_environment(found)
     settings["OMP_NUM_THREADS"] = str(max(1, cores.available() // ranks))
     if sys.stderr.isatty():
         settings[TERMINAL] = str(shutil.get_terminal_size().columns)
     if not sys.stdout.isatty():
-        settings["TTY_COMPATIBLE"] = "0"  # Open MPI gives ranks a terminal; what we write to is none
+        settings["TTY_COMPATIBLE"] = "0"  # Open MPI gives ranks a terminal, but the output is none
     return settings
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    """Run the launcher until it ends or a signal comes, leave nothing behind, and find the exit code."""
+    """Run the launcher until it ends or a signal comes, remove what remains, and return the exit code."""
     status = Path(environment[exit_code.STATUS])
     mark = f"{exit_code.STATUS}={status}"
     start = time.time()
     code = caught = 0
     process = None
     try:
-        with _signals_raise():
-            # A session of its own: the terminal's Ctrl-C comes to us alone, and we decide how ranks end.
-            # Standard input is nobody's, since a background session that reads from a terminal is stopped.
+        with _handled_by(_raise):
+            # In a session of its own the launcher does not get the terminal's Ctrl-C: this process ends the ranks.
+            # Standard input is empty, since a background session that reads from a terminal is stopped.
             process = subprocess.Popen(
                 command,
                 env=environment,
@@ -130,8 +129,14 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
             code = process.wait()
     except _Signalled as request:
         caught = request.number
-        with _signals_ignored():
-            _end(process, mark)
+        with _handled_by(signal.SIG_IGN):  # a second Ctrl-C changes nothing
+            _signal(_processes(mark), signal.SIGTERM)
+            deadline = time.monotonic() + _GRACE_SECONDS
+            while time.monotonic() < deadline and _processes(mark):
+                time.sleep(0.02)
+            _kill(_processes(mark))
+            if process is not None:
+                process.wait()
     if code or caught:
         _kill(_processes(mark))
         segments.remove(segments.left_since(start))
@@ -139,7 +144,7 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _job_code(status: Path, code: int, caught: int) -> int:
-    """The exit code; where no rank said why the job ended, say what is known."""
+    """Return the exit code; if no rank recorded one, print what is known."""
     with contextlib.suppress(OSError, ValueError):
         return int(status.read_text(encoding="ascii"))
     if caught:
@@ -163,22 +168,13 @@ def _job_code(status: Path, code: int, caught: int) -> int:
 # ---- ending ---------------------------------------------------------------------------------------------
 
 
-def _signals_raise() -> AbstractContextManager[None]:
-    """Within, the signals that end a process raise `_Signalled`."""
-
-    def raise_it(number: int, frame: object) -> None:
-        raise _Signalled(number)
-
-    return _handled_by(raise_it)
-
-
-def _signals_ignored() -> AbstractContextManager[None]:
-    """Within, a second Ctrl-C changes nothing: the ranks are being ended already."""
-    return _handled_by(signal.SIG_IGN)
+def _raise(number: int, frame: object) -> None:
+    raise _Signalled(number)
 
 
 @contextlib.contextmanager
 def _handled_by(handler: Any) -> Iterator[None]:
+    """Handle the signals that end a process by ``handler`` within ``with``."""
     before = {number: signal.signal(number, handler) for number in _ENDING}
     try:
         yield
@@ -188,35 +184,26 @@ def _handled_by(handler: Any) -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this child when its parent is killed. Runs in the child before exec."""
+    """Make the kernel end this child when its parent is killed. Runs in the child before exec."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _end(process: subprocess.Popen[bytes] | None, mark: str) -> None:
-    """Ask the launcher and all ranks to end, then end what remains."""
-    for number in _processes(mark):
+def _signal(processes: list[int], number: int) -> None:
+    for process in processes:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < deadline and _processes(mark):
-        time.sleep(0.02)
-    _kill(_processes(mark))
-    if process is not None:
-        process.wait()
+            os.kill(process, number)
 
 
 def _kill(processes: list[int]) -> None:
     """End processes that this job started, and wait until they hold nothing."""
-    for number in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal.SIGKILL)
+    _signal(processes, signal.SIGKILL)
     deadline = time.monotonic() + _KILL_SECONDS
     while time.monotonic() < deadline and any(_alive(number) for number in processes):
         time.sleep(0.01)
 
 
 def _alive(number: int) -> bool:
-    """Whether a process runs still; one that waits to be reaped does not, and holds no memory."""
+    """Return whether a process still runs; a zombie does not, and holds no memory."""
     try:
         state = Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -225,7 +212,7 @@ def _alive(number: int) -> bool:
 
 
 def _processes(mark: str) -> list[int]:
-    """The job's processes on this machine, in whatever session: those that inherited its status file."""
+    """Return the job's processes on this machine, in any session: those that inherited its status file."""
     found = []
     wanted = mark.encode()
     for folder in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""The world of ranks: starting MPI, agreeing on errors, ending together, sums that are always the same.
+"""The world of ranks: start MPI, agree on errors, end together, and compute reproducible sums.
 
 Nothing here imports torch, and importing this module does not start MPI; `world` does.
 """
@@ -17,32 +17,19 @@ import numpy as np
 
 from ..errors import InputError
 from . import cores, exit_code, find_mpi
-from .exit_code import FailedElsewhere
+from .exit_code import RANKS, FailedElsewhere
 from .window import SharedWindow
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = [
-    "FailedElsewhere",
-    "SharedWindow",
-    "agree",
-    "barrier",
-    "node",
-    "oversubscribed",
-    "sum_in_rank_order",
-    "threads",
-    "threads_share",
-    "world",
-]
+__all__ = ["FailedElsewhere", "SharedWindow"]  # imported here for other modules
 
-RANKS = "MGG_RANKS"  # how many ranks the launcher promised
-
-# Where process managers say how many ranks they started, most specific first: the first one found counts,
-# because an outer manager's variables reach the ranks of an inner one.
+# Variables in which process managers store the number of ranks. The first one found counts, because an outer
+# manager's variables reach the ranks of an inner one.
 _SIZE_VARIABLES = (RANKS, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
-_LONGEST_NAP = 1e-3  # of a waiting rank where ranks outnumber cores
+_LONGEST_NAP = 1e-3  # seconds; of a rank that waits while ranks outnumber cores
 
 _keyvals: dict[str, int] = {}
 
@@ -50,17 +37,19 @@ _keyvals: dict[str, int] = {}
 def world() -> MPI.Intracomm:
     """Start MPI (once) and return the communicator of all ranks.
 
-    Every rank checks that it has the company that the launcher promised, and from here on an uncaught
-    exception on any rank ends all of them.
+    Every rank checks that the launcher started as many ranks, and from here on an uncaught exception on
+    any rank ends all of them.
     """
     mpi = _load()
     library = " ".join(mpi.Get_library_version().partition(",")[0].split()[:4])
     if not mpi.Is_initialized():
-        _check_launcher(library)
+        promised = os.environ.get("OMPI_COMM_WORLD_SIZE")
+        if promised and library.startswith("MPICH"):  # Open MPI's launcher would end it while it starts
+            raise InputError(_mismatch(promised, "OMPI_COMM_WORLD_SIZE", 1, library))
         for name, value in find_mpi.Library(mpi.Get_library_version(), None).settings.items():
-            os.environ.setdefault(name, value)  # read as MPI starts
+            os.environ.setdefault(name, value)  # read when MPI starts
         mpi.Init_thread(mpi.THREAD_SERIALIZED)  # one thread at a time calls MPI; cheaper than MULTIPLE
-        atexit.register(_finalise)
+        atexit.register(lambda: mpi.Is_finalized() or mpi.Finalize())
     comm = mpi.COMM_WORLD
     exit_code.join(comm)
     _check_size(comm.Get_size(), library)
@@ -84,21 +73,8 @@ def _load() -> Any:
     return sys.modules["mpi4py.MPI"]
 
 
-def _finalise() -> None:
-    mpi = sys.modules["mpi4py.MPI"]
-    if not mpi.Is_finalized():
-        mpi.Finalize()
-
-
-def _check_launcher(library: str) -> None:
-    """Refuse Open MPI's launcher for an MPICH, which would end the process while it starts."""
-    promised = os.environ.get("OMPI_COMM_WORLD_SIZE")
-    if promised and library.startswith("MPICH"):
-        raise InputError(_mismatch(promised, "OMPI_COMM_WORLD_SIZE", 1, library))
-
-
 def _check_size(size: int, library: str) -> None:
-    """Refuse a world of another size than the launcher's: N worlds of one rank are not one of N."""
+    """Raise InputError if the launcher started another number of ranks, for example N worlds of one rank."""
     for name in _SIZE_VARIABLES:
         text = os.environ.get(name, "").strip()
         if not text:
@@ -123,12 +99,12 @@ def agree(comm: MPI.Intracomm) -> Iterator[None]:
     """Turn an error on one rank into an error on all ranks. It wraps local work without collectives.
 
     The lowest failing rank decides. Its InputError is raised on every rank; with any other exception the
-    failing ranks raise their own, and the rest raise `FailedElsewhere`, of which nothing is printed.
+    failing ranks raise their own, and the rest raise `FailedElsewhere`, which prints nothing.
     """
     error: Exception | None = None
     try:
         yield
-    except Exception as caught:  # whatever it is, the other ranks must hear of it
+    except Exception as caught:  # all other ranks must raise too
         error = caught
     size = comm.Get_size()
     if size > 1:
@@ -150,7 +126,7 @@ def agree(comm: MPI.Intracomm) -> Iterator[None]:
 
 
 def barrier(comm: MPI.Intracomm) -> None:
-    """Wait for all ranks, without burning a core that a slower rank on this node needs."""
+    """Wait for all ranks, without occupying a core that a slower rank on this node needs."""
     if comm.Get_size() > 1:
         _wait(comm, comm.Ibarrier) if oversubscribed(comm) else comm.Barrier()
 
@@ -168,7 +144,7 @@ def _wait(comm: MPI.Intracomm, start: Callable[..., MPI.Request], *arguments: An
 
 
 def _cached(comm: MPI.Intracomm, name: str, make: Callable[[], Any]) -> Any:
-    """Return a value that is kept as an attribute of the communicator, and freed with it."""
+    """Return a value that is made once and kept as an attribute of the communicator."""
     from mpi4py import MPI
 
     if name not in _keyvals:
@@ -188,39 +164,40 @@ def node(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 def oversubscribed(comm: MPI.Intracomm) -> bool:
-    """Return whether the ranks of some node outnumber the cores they may use. Collective at the first call."""
-    return _cached(comm, "layout", lambda: _layout(comm))[0]
+    """Return whether the ranks of some node outnumber its cores. Collective the first time."""
+    return _layout(comm)[0]
 
 
 def threads_share(comm: MPI.Intracomm) -> int:
-    """Return the number of threads that this rank may run so that all ranks of the node fit; at least 1.
-
-    Ranks that are bound to cores of their own get those; a core that k ranks share counts 1/k.
-    Collective at the first call.
-    """
-    return _cached(comm, "layout", lambda: _layout(comm))[1]
+    """Return the number of threads of this rank with which all ranks of its node fit. Collective the first time."""
+    return _layout(comm)[1]
 
 
 def threads(comm: MPI.Intracomm, asked: int = 0) -> int:
     """Return the number of threads of this rank: ``asked``, or else OMP_NUM_THREADS, or else its share."""
-    share = threads_share(comm)  # a collective, so whoever is asked for others comes too
+    share = threads_share(comm)  # collective, so it is called also where ``asked`` is given
     given = os.environ.get("OMP_NUM_THREADS", "")
     return asked or (int(given) if given.isdigit() and int(given) > 0 else share)
 
 
 def _layout(comm: MPI.Intracomm) -> tuple[bool, int]:
+    """Return whether ranks of some node outnumber its cores, and the threads with which all ranks of this node fit.
+
+    Ranks that are bound to separate cores get those; a core that k ranks share counts 1/k. Collective the first time.
+    """
     from mpi4py import MPI
 
-    here = node(comm)
-    mine = cores.affinity()
-    sets = here.allgather(mine)
-    every = frozenset().union(*sets)
-    quota = min(here.allgather(cores.quota()))
-    share = sum(1.0 / sum(core in other for other in sets) for core in mine)
-    share = min(share, quota / here.Get_size())
-    crowded = here.Get_size() > min(len(every), quota)
-    # All ranks must take the same path, since a blocking and a polled collective do not match.
-    return comm.allreduce(crowded, MPI.LOR), max(1, int(share + 1e-9))
+    def measure() -> tuple[bool, int]:
+        here, mine = node(comm), cores.affinity()
+        sets = here.allgather(mine)
+        quota = min(here.allgather(cores.quota()))
+        share = sum(1.0 / sum(core in other for other in sets) for core in mine)
+        share = min(share, quota / here.Get_size())
+        crowded = here.Get_size() > min(len(frozenset().union(*sets)), quota)
+        # All ranks must take the same path, since a blocking and a polled collective do not match.
+        return comm.allreduce(crowded, MPI.LOR), max(1, int(share + 1e-9))
+
+    return _cached(comm, "layout", measure)
 
 
 # ---- sums -----------------------------------------------------------------------------------------------
@@ -229,9 +206,9 @@ def _layout(comm: MPI.Intracomm) -> tuple[bool, int]:
 def sum_in_rank_order(comm: MPI.Intracomm, array: np.ndarray) -> None:
     """Replace ``array`` by its sum over all ranks: bit for bit the same on each rank and in each run.
 
-    MPI_Allreduce may add in the order of arrival or along a tree that depends on the number of ranks'
-    layout. Here each rank adds one slice, in the order 0, 1, ... P-1 (floats in float64), then all
-    slices are shared. Collective; the array has the same size and type on all ranks.
+    MPI_Allreduce may add in the order of arrival, or along a tree that depends on the layout of ranks. Here
+    each rank adds one slice, in the order 0, 1, ... P-1 (floats in float64), then all slices are shared.
+    Collective; the array has the same size and type on all ranks.
     """
     size, rank = comm.Get_size(), comm.Get_rank()
     if not array.flags.c_contiguous:
@@ -250,7 +227,7 @@ def sum_in_rank_order(comm: MPI.Intracomm, array: np.ndarray) -> None:
     _wait(comm, comm.Ialltoallv, [flat, (counts, starts), kind], [parts, received, kind])
     wide = np.float64 if np.issubdtype(flat.dtype, np.floating) else flat.dtype
     total = parts[0].astype(wide)
-    with np.errstate(over="ignore", invalid="ignore"):  # who needs a finite sum looks at it
+    with np.errstate(over="ignore", invalid="ignore"):  # callers check for finite sums
         for part in parts[1:]:
             total += part
         narrow = total.astype(flat.dtype)

@@ -1,4 +1,4 @@
-"""What MPI libraries leave when a job is killed: shared-memory segments, and MPICH's notes of the cores."""
+"""Find what MPI libraries leave behind when a job is killed: shared-memory segments, and MPICH's files of the cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 FOLDER = Path("/dev/shm")
 
 # MPICH; Open MPI 4 and 5 (byte transfer, one-sided windows); UCX below either of them. The heap of OpenSHMEM is System
-# V memory, which is marked for removal as soon as it is mapped, and so goes with its last process.
+# V memory, which is marked for removal as soon as it is mapped, so the kernel frees it with its last process.
 PATTERNS = (
     "mpich_shm_*",
     "mpich_comm_world*",
@@ -22,31 +22,35 @@ PATTERNS = (
     "ucx_shm_posix_*",
 )
 
-# MPICH's process managers write one for the ranks to read while they start; always in this folder.
+# MPICH's process managers write a file for the ranks to read while they start, always in this folder.
 NOTES_FOLDER = Path("/tmp")
 _NOTES = "hydra_hwloc_xmlfile_*"
 _MANAGER = "hydra_pmi_proxy"
 _STARTING_SECONDS = 60.0
 
-_YOUNG_SECONDS = 2.0  # a segment may exist for a moment before its maker maps it
+_YOUNG_SECONDS = 2.0  # a segment may exist for a moment before a process maps it
 
 
 def stale() -> list[Path]:
     """Return the segments of this user that no process maps: leftovers of earlier jobs."""
     newest = time.time() - _YOUNG_SECONDS
-    return _unmapped([path for path, state in _segments() if state.st_ctime < newest]) + _notes(0.0)
+    return _unmapped([path for path, state in _files(FOLDER, PATTERNS) if state.st_ctime < newest]) + _notes(
+        0.0
+    )
 
 
 def left_since(start: float) -> list[Path]:
     """Return the segments of this user made since ``start`` (seconds of the epoch) that no process maps."""
-    return _unmapped([path for path, state in _segments() if state.st_ctime >= start]) + _notes(start)
+    return _unmapped([path for path, state in _files(FOLDER, PATTERNS) if state.st_ctime >= start]) + _notes(
+        start
+    )
 
 
 def remove(paths: list[Path]) -> int:
-    """Remove segments; returns the bytes that they held."""
+    """Remove segments, and return the bytes that they held."""
     freed = 0
     for path in paths:
-        with contextlib.suppress(OSError):  # another clean-up was faster
+        with contextlib.suppress(OSError):  # removed by another clean-up
             held = path.stat().st_blocks * 512
             path.unlink()
             freed += held
@@ -54,8 +58,8 @@ def remove(paths: list[Path]) -> int:
 
 
 def _notes(start: float) -> list[Path]:
-    """Notes made since ``start`` that no rank can still want to read: their makers are gone, or they are old."""
-    found = _files(NOTES_FOLDER, (_NOTES,))  # before looking for makers, so that no new one is missed
+    """Return MPICH's files since ``start`` that no rank reads any more: no process manager runs, or they are old."""
+    found = _files(NOTES_FOLDER, (_NOTES,))  # before looking for managers, so that no new one is missed
     oldest = time.time() - _STARTING_SECONDS
     running = _is_running(_MANAGER) if found else False
     return [
@@ -73,12 +77,8 @@ def _is_running(name: str) -> bool:
     return False
 
 
-def _segments() -> list[tuple[Path, os.stat_result]]:
-    return _files(FOLDER, PATTERNS)
-
-
 def _files(folder: Path, patterns: tuple[str, ...]) -> list[tuple[Path, os.stat_result]]:
-    """Regular files of this user in a folder that are named as MPI libraries name theirs."""
+    """Return the regular files of this user in a folder whose names match one of the patterns."""
     found = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -111,7 +111,7 @@ def in_use(folder: Path) -> set[str]:
 
 def _files_of(process: Path, prefix: str) -> set[str]:
     names: set[str] = set()
-    with contextlib.suppress(OSError):  # it ended, or belongs to a user who cannot map our segments
+    with contextlib.suppress(OSError):  # it ended, or belongs to another user
         for line in (process / "maps").read_text(errors="replace").splitlines():
             start = line.find(prefix)
             if start >= 0:

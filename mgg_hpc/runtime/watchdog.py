@@ -7,17 +7,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from ..errors import FAILED
 from . import exit_code
 
-_LOOKS = 20  # within the time that is allowed
-_OTHERS_SECONDS = 1.0  # for the other ranks to say where they are
+_LOOKS = 20  # number of checks within the allowed time
+_OTHERS_SECONDS = 1.0  # time for the other ranks to print their last step
 
 
 def _abort() -> None:
-    """End all ranks, whatever they wait for."""
+    """End all ranks, even those that wait inside a library."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(FAILED)
@@ -25,10 +24,10 @@ def _abort() -> None:
 
 
 class Watchdog:
-    """Watches this rank within ``with``. seconds: without a step after which the job ends; 0: never.
+    """Ends the job if this rank makes no step for ``seconds`` within ``with``; 0: never.
 
-    Every rank has one, and all of them wait when one is gone: so each says where it is, and then the first of them ends
-    the job. A thread looks, since a rank that waits inside a library runs no Python.
+    Every rank has one. When a rank is gone all others wait, so each prints its last step, and then the first ends the
+    job. A thread checks, since a rank that waits inside a library runs no Python.
     """
 
     def __init__(self, rank: int, seconds: float, end: Callable[[], None] = _abort) -> None:
@@ -38,7 +37,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def step(self, what: str) -> None:
-        """Progress: what this rank does from now on."""
+        """Record progress. what: the step that begins now."""
         self._last, self._since = what, time.monotonic()
 
     def __enter__(self) -> Watchdog:
@@ -48,9 +47,7 @@ class Watchdog:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._done.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""Memory that all ranks of a node map: the symmetric heap of one node."""
+"""Memory shared by all ranks of a node: the symmetric heap of one node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from . import cores
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
-_SHARED_FOLDER = "/dev/shm"  # where every MPI on Linux puts its segments
+ALIGNMENT = 64  # bytes of a cache line, and of the widest vector register
+_SHARED_FOLDER = "/dev/shm"  # folder of every MPI's segments on Linux
 
-# What may be short.
+# Names of resources in error messages.
 SHARED, MEMORY = f"free space of {_SHARED_FOLDER}", "available memory"
 
 
@@ -40,7 +40,7 @@ class SharedWindow:
         room = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
         check_room(node, room, {SHARED: free_shared, MEMORY: cores.memory_available})
         info = MPI.Info.Create()
-        info.Set("alloc_shared_noncontig", "true")  # pages of its own for each rank, on its own memory
+        info.Set("alloc_shared_noncontig", "true")  # separate pages for each rank, in memory near it
         try:
             window = MPI.Win.Allocate_shared(room, 1, info, node)
         except MPI.Exception as error:
@@ -58,7 +58,7 @@ class SharedWindow:
         if node.Get_size() == 1:
             self.buffer(0)[:] = 0  # a lone rank may get plain, used memory; shared pages are new and zero
         self.sync()
-        node.Barrier()  # nobody reads before the pages of all ranks exist
+        node.Barrier()  # no rank reads before the pages of all ranks exist
 
     def address(self, rank: int) -> int:
         """Return the address in this process of the bytes of ``rank`` (of the node)."""
@@ -89,10 +89,9 @@ class SharedWindow:
 
 
 def check_room(node: MPI.Intracomm, room: int, places: dict[str, Callable[[], int]]) -> None:
-    """Refuse on all ranks of a node what does not fit: a segment larger than its place kills at first touch.
+    """Raise InputError on all ranks of a node if a segment does not fit, which would kill them at first touch.
 
-    room: bytes of each rank. places: what each of the places that have to hold them has left, in bytes.
-    Raises InputError.
+    room: bytes of each rank. places: for each resource that is needed, a function that returns its free bytes.
     """
     refusal = None
     if node.Get_rank() == 0:
@@ -111,7 +110,7 @@ def check_room(node: MPI.Intracomm, room: int, places: dict[str, Callable[[], in
 
 
 def free_shared() -> int:
-    """Return the free bytes of the folder of shared memory."""
+    """Return the free bytes of /dev/shm."""
     try:
         state = os.statvfs(_SHARED_FOLDER)
     except OSError:

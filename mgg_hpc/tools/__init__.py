@@ -1,1 +1,1 @@
-"""What people run around training."""
+"""Commands around training: files, partitions, doctor, clean, benchmarks."""

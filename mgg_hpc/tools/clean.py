@@ -1,10 +1,10 @@
-"""`mgg clean`: what killed jobs and interrupted writes have left behind.
+"""`mgg clean`: remove what killed jobs and interrupted writes have left behind.
 
-- segments in /dev/shm, named as MPI libraries name them, of this user, that no process maps; MPICH's notes of the
-  cores in /tmp that no rank can still want;
-- folders of `mgg launch` in the temporary folder, whose job has no process any more;
-- in a folder given by the user, temporary files ``.NAME.ID.tmp`` (ID: 12 hexadecimal digits, or the number of
-  the process that wrote), under which a file is written until it is whole, and which no process has open.
+- this user's segments in /dev/shm, named as MPI libraries name them, that no process maps, and files of MPICH's
+  process manager in /tmp that no rank reads any more;
+- folders of `mgg launch` in the temporary folder whose job has no process any more;
+- in a folder given by the user, temporary files ``.NAME.ID.tmp`` of unfinished writes (ID: 12 hexadecimal digits, or
+  the number of the process that wrote) that no process has open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|\d+)\.tmp")
 
 
 def process_clean(folder: Path | None, dry_run: bool) -> int:
-    """Remove leftovers, saying which; ``dry_run`` only says."""
+    """Remove leftovers and print their names; with ``dry_run`` only print them."""
     if folder is not None and not folder.is_dir():
         raise InputError(f"{folder}: not a folder")
     found = segments.stale() + launch_folders()
@@ -31,8 +31,12 @@ def process_clean(folder: Path | None, dry_run: bool) -> int:
     held = sum(_bytes(path) for path in found)
     for path in found:
         print(f"{'would remove' if dry_run else 'removed'} {path}")
-        if not dry_run:
-            _remove(path)
+        if dry_run:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     if found:
         print(f"{len(found)} left behind, {held / 2**20:.1f} MiB")
     else:
@@ -41,7 +45,7 @@ def process_clean(folder: Path | None, dry_run: bool) -> int:
 
 
 def temporary_files(folder: Path) -> list[Path]:
-    """Temporary files of this user below ``folder`` that no process has open."""
+    """Return the temporary files of this user below ``folder`` that no process has open."""
     matching = [
         path
         for path in sorted(folder.resolve().rglob(".*.tmp"))
@@ -52,7 +56,7 @@ def temporary_files(folder: Path) -> list[Path]:
 
 
 def launch_folders() -> list[Path]:
-    """Folders of launches that were killed before they could remove them."""
+    """Return the folders of launches that were killed before they could remove them."""
     candidates = Path(tempfile.gettempdir()).glob(f"{launch.FOLDER_PREFIX}*")
     return [path for path in sorted(candidates) if _is_mine(path) and not launch.is_running(path)]
 
@@ -60,7 +64,7 @@ def launch_folders() -> list[Path]:
 def _is_mine(path: Path) -> bool:
     try:
         return path.lstat().st_uid == os.getuid()
-    except OSError:  # gone in the meantime
+    except OSError:  # removed in the meantime
         return False
 
 
@@ -69,10 +73,3 @@ def _bytes(path: Path) -> int:
         return path.lstat().st_blocks * 512
     except OSError:
         return 0
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

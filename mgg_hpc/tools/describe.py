@@ -1,4 +1,4 @@
-"""What is in a graph file, as plain data."""
+"""Describe a graph file as plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..data.structure import edge_slices
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Facts and statistics of a graph file, ready for JSON. Raises InputError as ``open_graph`` does."""
+    """Return facts and statistics of a graph file, ready for JSON. Raises InputError as ``open_graph`` does."""
     with open_graph(path) as opened:
         facts: dict[str, Any] = {
             "file": str(path),
@@ -38,7 +38,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _degrees(opened: GraphFile) -> dict[str, Any]:
-    """In-degrees, self loops, and isolated nodes: those that no edge to or from another node touches."""
+    """Return statistics of in-degrees, self loops, and isolated nodes (without an edge to or from another node)."""
     degrees = np.diff(opened.indptr())
     touched = np.zeros(opened.nodes, dtype=bool)
     self_loops = 0

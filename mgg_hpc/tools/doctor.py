@@ -1,7 +1,8 @@
-"""`mgg doctor`: what this machine has, what is missing, what that means and how to get it."""
+"""`mgg doctor`: report what this machine has and lacks, and how to get it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -12,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import DONE, FAILED, InputError
@@ -21,7 +22,7 @@ from ..runtime import cores, find_mpi
 _PING_SECONDS = 20
 _PACKAGES = ("numpy", "torch", "mpi4py", "h5py", "msgspec", "scipy", "safetensors")
 
-# What two ranks run to show that launcher, library and shared memory work together.
+# Program of two ranks that checks that launcher, library and shared memory work together.
 _PING = """
 import time
 from mgg_hpc.runtime import mpi
@@ -55,7 +56,7 @@ class Finding:
 
 
 def process_doctor(as_json: bool) -> int:
-    """Print what was found; 1 if something that training on CPUs needs is broken."""
+    """Print the findings; return 1 if something that training on CPUs needs is broken, else 0."""
     findings = examine()
     broken = [finding for finding in findings if finding.state == "broken"]
     if as_json:
@@ -66,24 +67,13 @@ def process_doctor(as_json: bool) -> int:
 
 
 def examine() -> list[Finding]:
-    """All findings, in the order in which a reader wants them."""
-    checks: tuple[Callable[[], list[Finding]], ...] = (
-        _python,
-        _packages,
-        _native,
-        _machine,
-        _shared_memory,
-        _limits,
-        _mpi,
-        _openshmem,
-        _cuda,
-        _slurm,
-    )
-    findings = []
-    for check in checks:
+    """Return all findings, in the order of the report."""
+    findings = [Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")]
+    on_cpus = (_packages, _native, _machine, _shared_memory, _limits, _mpi, _openshmem)
+    for check in (*on_cpus, _cuda, _slurm):
         try:
             findings += check()
-        except Exception as error:  # a doctor reports what it cannot examine, and goes on
+        except Exception as error:  # a failing check is a finding too
             findings.append(Finding(check.__name__.strip("_"), "broken", f"{type(error).__name__}: {error}"))
     return findings
 
@@ -106,10 +96,6 @@ def _print(findings: Sequence[Finding]) -> None:
 # ---- checks ---------------------------------------------------------------------------------------------
 
 
-def _python() -> list[Finding]:
-    return [Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")]
-
-
 def _packages() -> list[Finding]:
     found, missing = [], []
     for name in _PACKAGES:
@@ -129,21 +115,17 @@ def _native() -> list[Finding]:
     except ImportError as error:
         advice = "the kernels are not built for this Python: make setup, or pip install . (needs a compiler)"
         return [Finding("Native extension", "broken", str(error), advice)]
-    sets = ", ".join(_host.instruction_sets())
-    return [
-        Finding("Native extension", "ok", f"uses {_host.instruction_set()} of {sets}"),
-        Finding("OpenMP threads", "ok", f"{_host.openmp_threads()} (OMP_NUM_THREADS sets it)"),
-    ]
+    uses = f"uses {_host.instruction_set()} of {', '.join(_host.instruction_sets())}"
+    threads = f"{_host.openmp_threads()} (OMP_NUM_THREADS sets it)"
+    return [Finding("Native extension", "ok", uses), Finding("OpenMP threads", "ok", threads)]
 
 
 def _machine() -> list[Finding]:
     quota = cores.quota()
     limited = f", control group allows {quota:g}" if quota != float("inf") else ""
+    usable = f"{len(cores.affinity())} of {os.cpu_count()} usable{limited}"
     memory = f"{cores.memory_available() / 2**30:.1f} of {cores.memory_total() / 2**30:.1f} GiB available"
-    return [
-        Finding("Cores", "ok", f"{len(cores.affinity())} of {os.cpu_count()} usable{limited}"),
-        Finding("Memory", "ok", memory),
-    ]
+    return [Finding("Cores", "ok", usable), Finding("Memory", "ok", memory)]
 
 
 def _shared_memory() -> list[Finding]:
@@ -154,25 +136,21 @@ def _shared_memory() -> list[Finding]:
         return [Finding("Shared memory", "broken", str(error), advice)]
     free, size = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
     value = f"/dev/shm: {free / 2**30:.2f} of {size / 2**30:.2f} GiB free"
-    if free < 256 << 20:
-        advice = (
-            "all rows of a node's ranks live there, and MPI's own segments: enlarge it "
-            "(mount -o remount,size=8g /dev/shm; docker run --shm-size=8g), or free it (mgg clean)"
-        )
-        return [Finding("Shared memory", "broken" if free < 16 << 20 else "absent", value, advice)]
-    return [Finding("Shared memory", "ok", value)]
+    if free >= 256 << 20:
+        return [Finding("Shared memory", "ok", value)]
+    advice = (
+        "all rows of a node's ranks live there, and MPI's own segments: enlarge it "
+        "(mount -o remount,size=8g /dev/shm; docker run --shm-size=8g), or free it (mgg clean)"
+    )
+    return [Finding("Shared memory", "broken" if free < 16 << 20 else "absent", value, advice)]
 
 
 def _limits() -> list[Finding]:
-    locked, files = (
-        resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-    )
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     text = "unlimited" if locked == resource.RLIM_INFINITY else f"{locked / 2**20:.0f} MiB"
-    findings = [Finding("Locked memory", "ok", text), Finding("Open files", "ok", str(files))]
-    if files < 1024:
-        findings[1] = Finding("Open files", "absent", str(files), "few for many ranks: ulimit -n 4096")
-    return findings
+    state, advice = ("ok", "") if files >= 1024 else ("absent", "few for many ranks: ulimit -n 4096")
+    return [Finding("Locked memory", "ok", text), Finding("Open files", state, str(files), advice)]
 
 
 def _mpi() -> list[Finding]:
@@ -180,27 +158,25 @@ def _mpi() -> list[Finding]:
         found = find_mpi.library()
     except InputError as error:
         return [Finding("MPI library", "broken", "none", str(error))]
-    findings = [Finding("MPI library", "ok", f"{found.name} ({found.path or 'linked in'})")]
+    library = Finding("MPI library", "ok", f"{found.name} ({found.path or 'linked in'})")
     try:
-        findings.append(Finding("MPI launcher", "ok", str(find_mpi.launcher(found))))
+        return [library, Finding("MPI launcher", "ok", str(find_mpi.launcher(found))), _ping()]
     except InputError as error:
-        return [*findings, Finding("MPI launcher", "broken", "none", str(error))]
-    return [*findings, _ping()]
+        return [library, Finding("MPI launcher", "broken", "none", str(error))]
 
 
 def _ping() -> Finding:
-    """Two real ranks through `mgg launch`."""
+    """Run two ranks by `mgg launch`."""
     process = subprocess.Popen(
         [sys.executable, "-c", _LAUNCH_PING, _PING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         out, err = process.communicate(timeout=_PING_SECONDS)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)  # launch takes its ranks along
+        process.send_signal(signal.SIGTERM)  # launch ends its ranks too
         process.communicate()
-        return Finding(
-            "Two ranks", "broken", f"no answer in {_PING_SECONDS} s", "mgg launch -n 2 cannot work here"
-        )
+        answer = f"no answer in {_PING_SECONDS} s"
+        return Finding("Two ranks", "broken", answer, "mgg launch -n 2 cannot work here")
     if process.returncode:
         reason = next((line for line in err.splitlines() if "mgg: error" in line), err.strip()[-200:])
         return Finding("Two ranks", "broken", f"ended with {process.returncode}", reason)
@@ -208,7 +184,7 @@ def _ping() -> Finding:
 
 
 def _openshmem() -> list[Finding]:
-    # In a process of its own: it loads an MPI, which may not be the one that Python runs on.
+    # A separate process, since it loads an MPI library, which may differ from that of this process.
     version = _output(sys.executable, "-c", "from mgg_hpc import _shmem; print(_shmem.version())")
     if version:
         return [Finding("OpenSHMEM", "ok", f"{version} (start with mgg launch --mpi system)")]
@@ -227,18 +203,17 @@ def _cuda() -> list[Finding]:
 
 
 def _gpu_kernels() -> Finding:
-    """Whether _cuda is built, loads, and sees a GPU."""
+    """Return whether _cuda is built, loads, and sees a GPU."""
+    name = "GPU kernels"
     if not list(Path(__file__).parents[1].glob("_cuda*.so")):
-        return Finding(
-            "GPU kernels", "absent", "not built in", "needed only for GPUs: make cuda (docs/install.md)"
-        )
+        return Finding(name, "absent", "not built in", "needed only for GPUs: make cuda (docs/install.md)")
     from ..runtime.backends.cuda import module
 
     try:
         count, why = module.load().devices()
     except InputError as error:
-        return Finding("GPU kernels", "absent", "built, but do not load", str(error))
-    return Finding("GPU kernels", "ok", f"built; {count} GPUs" if count else f"built; no CUDA device ({why})")
+        return Finding(name, "absent", "built, but do not load", str(error))
+    return Finding(name, "ok", f"built; {count} GPUs" if count else f"built; no CUDA device ({why})")
 
 
 def _gpu() -> Finding:
@@ -248,9 +223,8 @@ def _gpu() -> Finding:
     query = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
     if query:
         return Finding("GPU", "ok", "; ".join(query.splitlines()))
-    return Finding(
-        "GPU", "absent", "a driver, but no GPU answers", "does nvidia-smi work? is this job given a GPU?"
-    )
+    advice = "does nvidia-smi work? is this job given a GPU?"
+    return Finding("GPU", "absent", "a driver, but no GPU answers", advice)
 
 
 def _nvcc() -> Finding:
@@ -258,18 +232,14 @@ def _nvcc() -> Finding:
     if version:
         release = next((line for line in version.splitlines() if "release" in line), version)
         return Finding("CUDA compiler", "ok", release.strip())
-    return Finding(
-        "CUDA compiler", "absent", "no nvcc on PATH", "needed only to build GPU kernels: the CUDA toolkit"
-    )
+    advice = "needed only to build GPU kernels: the CUDA toolkit"
+    return Finding("CUDA compiler", "absent", "no nvcc on PATH", advice)
 
 
 def _nvshmem() -> Finding:
-    for cuda in ("13", "12"):
-        name = f"nvidia-nvshmem-cu{cuda}"
-        try:
+    for name in ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return Finding("NVSHMEM", "ok", f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return Finding("NVSHMEM", "absent", "no wheel", "needed only for GPUs: pip install nvidia-nvshmem-cu13")
 
 
@@ -282,7 +252,7 @@ def _slurm() -> list[Finding]:
 
 
 def _output(*command: str) -> str:
-    """What a program prints; empty if there is none or it fails."""
+    """Return the output of a program; "" if it does not exist or fails."""
     try:
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,11 +1,10 @@
-"""Make graph files from generators and other formats; look into them and prove them sound."""
+"""Make graph files from generators and other formats; print their contents and check them."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,83 +19,34 @@ from ..data.graph import Graph, split_per_class, split_random
 from ..data.store import write
 from ..data.verify import verify
 from ..errors import InputError
+from ..runtime import cores
 from .describe import describe
 from .terminal import waiting
 
 EDGE_LIST_NAMES = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel")
-BYTES_PER_DRAWN_EDGE = 96  # while edges are sorted into a CSR, measured as peak memory over edges drawn
+BYTES_PER_DRAWN_EDGE = 96  # measured peak memory of sorting drawn edges into a CSR
 
 
-def process_generate_rmat(
-    output: Path,
-    *,
-    force: bool,
-    scale: int,
-    edge_factor: int,
-    seed: int,
-    probabilities: tuple[float, float, float],
-    directed: bool,
-    features: int,
-    classes: int,
-) -> None:
-    """Write a recursive-matrix graph; see ``rmat``."""
+def process_generate(kind: str, output: Path, *, force: bool, options: dict[str, Any]) -> None:
+    """Write a synthetic graph. kind: "rmat" or "sbm". options: the arguments of `generate.rmat` or `generate.sbm`."""
     check_output(output, force=force)
-    nodes = 1 << scale
-    _check_memory((nodes * edge_factor) * BYTES_PER_DRAWN_EDGE + nodes * (16 + 4 * features))
-    a, b, c = probabilities
-    with waiting("generating"):
-        graph = rmat(
-            scale,
-            edge_factor,
-            seed,
-            a=a,
-            b=b,
-            c=c,
-            symmetric=not directed,
-            features=features,
-            classes=classes,
+    make: Callable[..., Graph] = rmat if kind == "rmat" else sbm
+    if kind == "rmat":
+        nodes, feature_bytes = 1 << options["scale"], 4 * options["features"]
+        drawn = nodes * options["edge_factor"]
+    else:
+        nodes, feature_bytes = options["nodes"], 8 * options["features"]
+        drawn = int(nodes * options["degree"] / 2)
+    needed, installed = drawn * BYTES_PER_DRAWN_EDGE + nodes * (16 + feature_bytes), cores.memory_total()
+    if needed > installed:
+        raise InputError(
+            f"this graph takes about {needed / 2**30:,.1f} GiB to generate; "
+            f"the machine has {installed / 2**30:,.1f} GiB: choose a smaller one"
         )
-        write(output, graph, force=force)
-    _tell_written(output, graph)
-
-
-def process_generate_sbm(
-    output: Path,
-    *,
-    force: bool,
-    nodes: int,
-    classes: int,
-    features: int,
-    degree: float,
-    homophily: float,
-    seed: int,
-) -> None:
-    """Write a stochastic block model; see ``sbm``."""
-    check_output(output, force=force)
-    _check_memory(int(nodes * degree / 2) * BYTES_PER_DRAWN_EDGE + nodes * (16 + 8 * features))
     with waiting("generating"):
-        graph = sbm(nodes, classes=classes, features=features, degree=degree, homophily=homophily, seed=seed)
+        graph = make(**options)
         write(output, graph, force=force)
     _tell_written(output, graph)
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """What the command line says about a source; None and False where it says nothing."""
-
-    name: str | None = None
-    download: bool = False
-    address: str | None = None
-    nodes: int | None = None
-    directed: bool = False
-    symmetric: bool = False
-    simple: bool = False
-    features: Path | None = None
-    labels: Path | None = None
-    split: int | None = None
-    split_per_class: bool = False
-    split_random: tuple[float, float] | None = None
-    seed: int | None = None
 
 
 DRAWN = ("split_per_class", "split_random", "seed")
@@ -115,20 +65,27 @@ def process_import(
     *,
     force: bool,
     format_: str | None,
-    options: ImportOptions,
+    options: dict[str, Any],
 ) -> None:
-    """Read a graph in another format and write it as a graph file."""
+    """Read a graph in another format and write it as a graph file.
+
+    options: those of the command line by name, all of them; None or False where they are not given.
+    """
     check_output(output, force=force)
     format_ = format_ or _format_of(source)
-    _check_options(format_, options)
+    for option, value in options.items():
+        if value not in (None, False) and option not in FORMATS[format_]:
+            takers = " and ".join(name for name, taken in FORMATS.items() if option in taken)
+            flag = option.replace("_", "-").replace("address", "url")
+            raise InputError(f"--{flag} does not go with the format {format_}; it is for {takers}")
     if folder is not None and source != "planetoid":
         raise InputError(f"'{folder}' is one argument too many; a second one is for 'planetoid FOLDER'")
     with waiting("reading"):
-        graph = _READERS[format_](source, folder, options)
+        graph = _read(format_, source, folder, options)
         if graph.train is None:
             graph = _split(graph, options)
-        if options.name is not None:
-            graph = replace(graph, name=options.name)
+        if options["name"] is not None:
+            graph = replace(graph, name=options["name"])
         write(output, graph, force=force)
     _tell_written(output, graph)
     if graph.y is not None and (graph.train is None or not graph.train.any()):
@@ -136,7 +93,7 @@ def process_import(
 
 
 def _format_of(source: str) -> str:
-    """The format that a source's name tells."""
+    """Return the format of a source by its name."""
     if source in ("digits", "planetoid"):
         return source
     name = source.lower().removesuffix(".gz")
@@ -152,83 +109,59 @@ def _format_of(source: str) -> str:
     )
 
 
-def _check_options(format_: str, options: ImportOptions) -> None:
-    """Refuse an option that the format would ignore."""
-    for option, value in vars(options).items():
-        if value not in (None, False) and option not in FORMATS[format_]:
-            takers = " and ".join(name for name, taken in FORMATS.items() if option in taken)
-            flag = option.replace("_", "-").replace("address", "url")
-            raise InputError(f"--{flag} does not go with the format {format_}; it is for {takers}")
+def _read(format_: str, source: str, folder: Path | None, options: dict[str, Any]) -> Graph:
+    """Read a graph in one of FORMATS; a format's reader is loaded only when it is used."""
+    if format_ == "digits":
+        from ..data.readers.digits import read_digits
 
+        return read_digits(seed=options["seed"] or 0)
+    if format_ == "npz":
+        from ..data.readers.npz import read_npz
 
-def _read_digits(source: str, folder: Path | None, options: ImportOptions) -> Graph:
-    from ..data.readers.digits import read_digits
-
-    return read_digits(seed=options.seed or 0)
-
-
-def _read_planetoid(source: str, folder: Path | None, options: ImportOptions) -> Graph:
-    from ..data.readers import planetoid
-
-    folder = folder or (None if source == "planetoid" else Path(source))
-    if options.download:
-        if options.name is None or folder is not None:
-            raise InputError("--download needs --name (cora, citeseer or pubmed) and no folder")
-        return planetoid.download_planetoid(options.name, base=options.address or planetoid.AUTHORS)
-    if folder is None:
-        raise InputError("planetoid needs the folder with ind.NAME.* files, or --download")
-    return planetoid.read_planetoid(folder, options.name or planetoid.only_name(folder))
-
-
-def _read_npz(source: str, folder: Path | None, options: ImportOptions) -> Graph:
-    from ..data.readers.npz import read_npz
-
-    return read_npz(Path(source), split=options.split, directed=options.directed)
-
-
-def _read_edges(source: str, folder: Path | None, options: ImportOptions) -> Graph:
+        return read_npz(Path(source), split=options["split"], directed=options["directed"])
+    if format_ == "planetoid":
+        return _read_planetoid(folder or (None if source == "planetoid" else Path(source)), options)
     from ..data.readers.edge_list import read_edge_list
     from ..data.readers.node_arrays import read_node_arrays
 
-    nodes, fields = read_node_arrays(options.features, options.labels)
-    if nodes is not None and options.nodes not in (None, nodes):
-        raise InputError(f"--nodes {options.nodes}, but the features or labels are of {nodes} nodes")
-    graph = read_edge_list(
-        Path(source),
-        nodes=options.nodes if nodes is None else nodes,
-        symmetric=options.symmetric,
-        simple=options.simple,
-    )
-    return replace(graph, **fields)
+    nodes, fields = read_node_arrays(options["features"], options["labels"])
+    if nodes is not None and options["nodes"] not in (None, nodes):
+        raise InputError(f"--nodes {options['nodes']}, but the features or labels are of {nodes} nodes")
+    nodes = options["nodes"] if nodes is None else nodes
+    symmetric, simple = options["symmetric"], options["simple"]
+    return replace(read_edge_list(Path(source), nodes=nodes, symmetric=symmetric, simple=simple), **fields)
 
 
-_READERS: dict[str, Callable[[str, Path | None, ImportOptions], Graph]] = {
-    "digits": _read_digits,
-    "planetoid": _read_planetoid,
-    "npz": _read_npz,
-    "edges": _read_edges,
-}
+def _read_planetoid(folder: Path | None, options: dict[str, Any]) -> Graph:
+    from ..data.readers import planetoid
+
+    name = options["name"]
+    if options["download"]:
+        if name is None or folder is not None:
+            raise InputError("--download needs --name (cora, citeseer or pubmed) and no folder")
+        return planetoid.download_planetoid(name, base=options["address"] or planetoid.AUTHORS)
+    if folder is None:
+        raise InputError("planetoid needs the folder with ind.NAME.* files, or --download")
+    return planetoid.read_planetoid(folder, name or planetoid.only_name(folder))
 
 
-def _split(graph: Graph, options: ImportOptions) -> Graph:
-    """The graph with the split that is asked for, if one is."""
-    asked, shares = options.split_per_class, options.split_random
+def _split(graph: Graph, options: dict[str, Any]) -> Graph:
+    """Return the graph with the split that is asked for, if any."""
+    asked, shares = options["split_per_class"], options["split_random"]
     if not asked and shares is None:
         return graph
     if asked and shares is not None:
         raise InputError("--split-per-class and --split-random are two splits; choose one")
     if graph.y is None:
         raise InputError(f"--split-{'per-class' if asked else 'random'} needs labels; this graph has none")
-    rng = np.random.Generator(np.random.Philox(options.seed or 0))
+    rng = np.random.Generator(np.random.Philox(options["seed"] or 0))
     if shares is None:
-        train, val, test = split_per_class(graph.y, graph.classes, rng)
-    else:
-        train, val, test = split_random(graph.y, rng, train=shares[0], val=shares[1])
-    return replace(graph, train=train, val=val, test=test)
+        return replace(graph, **split_per_class(graph.y, graph.classes, rng))
+    return replace(graph, **split_random(graph.y, rng, train=shares[0], val=shares[1]))
 
 
 def process_info(path: Path, *, as_json: bool) -> None:
-    """Print what is in a graph file."""
+    """Print the facts of a graph file."""
     facts = describe(path)
     if as_json:
         print(json.dumps(facts, indent=2))
@@ -241,13 +174,14 @@ def process_info(path: Path, *, as_json: bool) -> None:
 
 
 def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The lines of ``mgg info``."""
+    """Yield the lines of ``mgg info``."""
     degrees, features, labels = facts["degrees"], facts["features"], facts["labels"]
     kind = "directed" if facts["directed"] else "undirected, both directions stored"
     yield "name", facts["name"]
     yield "uuid", facts["uuid"]
     yield "size", f"{facts['bytes'] / 2**20:,.1f} MiB"
-    yield "nodes", f"{facts['nodes']:,}" + _renumbering(facts)
+    method = f" ({facts['order']})" if facts["order"] else ""
+    yield "nodes", f"{facts['nodes']:,}" + (f", renumbered{method}" if facts["renumbered"] else "")
     yield "edges", f"{facts['edges']:,} ({kind}{', weighted' if facts['weighted'] else ''})"
     yield (
         "in-degree",
@@ -262,7 +196,10 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "features", "none"
     if labels:
         yield "classes", f"{labels['classes']:,}" + (" (multi-label)" if labels["multilabel"] else "")
-        yield "nodes a class", _shortened(labels["nodes_per_class"])
+        counts = labels["nodes_per_class"]
+        shown = ", ".join(f"{count:,}" for count in counts[:12])
+        many = f", ... ({min(counts):,} .. {max(counts):,})" if len(counts) > 12 else ""
+        yield "nodes a class", shown + many
     else:
         yield "classes", "no labels"
     if labels and "train" in labels:
@@ -273,18 +210,8 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"{part['parts']} parts", f"by {part['method']}: {edges}, {rows} each"
 
 
-def _renumbering(facts: dict[str, Any]) -> str:
-    method = f" ({facts['order']})" if facts["order"] else ""
-    return f", renumbered{method}" if facts["renumbered"] else ""
-
-
-def _shortened(counts: list[int]) -> str:
-    shown = ", ".join(f"{count:,}" for count in counts[:12])
-    return shown if len(counts) <= 12 else f"{shown}, ... ({min(counts):,} .. {max(counts):,})"
-
-
 def process_verify(path: Path) -> None:
-    """Prove a graph file sound, and print what was proven."""
+    """Check a graph file, and print the facts that hold."""
     console = Console(stderr=True)
     with Progress(
         TextColumn("verifying"),
@@ -307,13 +234,3 @@ def _tell_written(output: Path, graph: Graph) -> None:
         f"{output}: {graph.name}, {graph.nodes:,} nodes, {graph.edges:,} edges, "
         f"{graph.features:,} features, {graph.classes:,} classes"
     )
-
-
-def _check_memory(needed: int) -> None:
-    """Refuse what this machine's memory cannot hold, with both numbers, before it is tried."""
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > installed:
-        raise InputError(
-            f"this graph takes about {needed / 2**30:,.1f} GiB to generate; "
-            f"the machine has {installed / 2**30:,.1f} GiB: choose a smaller one"
-        )

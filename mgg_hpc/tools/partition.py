@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,11 @@ from ..data.store import GraphFile, Partition, open_graph, write, write_bounds
 from ..errors import InputError
 from ..plan import order
 from ..plan.ranges import edge_balanced, edge_counts
+from ..runtime import cores
 from .terminal import waiting
 
 BOUNDS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"edges": edge_balanced}
-MEMORY = 3  # times the file, at most, while its rows are renumbered
+MEMORY = 3  # most memory of renumbering, as a multiple of the file
 
 
 def process_partition(path: Path, *, parts: int | None, method: str, renumbering: str | None) -> None:
@@ -33,33 +33,35 @@ def process_partition(path: Path, *, parts: int | None, method: str, renumbering
     if parts is None:
         return
     if not written:
-        _add_bounds(path, parts, method)
+        with open_graph(path) as opened:
+            part = _partition(opened.indptr(), parts, method)
+        write_bounds(path, parts, part.bounds, method, part.edge_counts)
     _print_bounds(path, parts)
 
 
 def _renumber(path: Path, method: str, parts: int | None, bounds_method: str) -> bool:
-    """Bring the rows into an order, with ranges for ``parts`` ranks; False where they are in that order."""
+    """Renumber the rows, and add ranges for ``parts`` ranks; return False if they are in that order already."""
     began = time.perf_counter()
     with open_graph(path) as opened:
         graph = _read(opened)
     with waiting(f"ordering {graph.edges:,} edges ({method})"):
-        moved = _from_rows(graph, method)
+        # The order does not depend on the present numbering: moved is int64 [N], the present row of each new row.
+        moved = order.permutation(order.original_structure(graph), method)
+        if graph.permutation is not None:
+            moved = order.inverse(graph.permutation)[moved]
     if (moved == np.arange(graph.nodes)).all() and (opened.order == method or graph.permutation is None):
         print(f"{path}: the rows are in this order already ({method})")
         return False
     before = order.locality(graph.indptr, graph.indices)
     with waiting("renumbering"):
         graph = order.renumbered(graph, moved)
-    # The old ranges would cut the new rows elsewhere than their method says.
+    # The stored ranges are of the old rows: they are made again by their methods.
     ranges = {count: name for count, (name, _) in opened.partitions.items()}
     if parts is not None:
         ranges[parts] = bounds_method
     with waiting("writing"):
-        partitions = [
-            _partition(graph.indptr, count, ranges[count])
-            for count in sorted(ranges)
-            if ranges[count] in BOUNDS
-        ]
+        known = sorted(count for count, name in ranges.items() if name in BOUNDS)
+        partitions = [_partition(graph.indptr, count, ranges[count]) for count in known]
         write(path, graph, force=True, order=method, partitions=partitions)
     after = order.locality(graph.indptr, graph.indices)
     print(f"{path}: rows renumbered ({method}) in {time.perf_counter() - began:.1f} s")
@@ -72,10 +74,10 @@ def _renumber(path: Path, method: str, parts: int | None, bounds_method: str) ->
 
 
 def _read(opened: GraphFile) -> Graph:
-    """The whole file in memory. Raises InputError if the machine has too little for renumbering it."""
+    """Read the whole file. Raises InputError if the machine has too little memory for renumbering it."""
     held = opened.contents.datasets
     needed = MEMORY * sum(layout.nbytes for layout in held.values())
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    installed = cores.memory_total()
     if needed > installed:
         raise InputError(
             f"{opened.where}: renumbering takes about {needed / 2**30:,.1f} GiB of memory; the machine has "
@@ -90,21 +92,9 @@ def _read(opened: GraphFile) -> Graph:
     )
 
 
-def _from_rows(graph: Graph, method: str) -> np.ndarray:
-    """int64 [N], new row -> row of now. It does not depend on how rows are numbered now."""
-    original = order.permutation(order.original_structure(graph), method)
-    return original if graph.permutation is None else order.inverse(graph.permutation)[original]
-
-
 def _partition(indptr: np.ndarray, parts: int, method: str) -> Partition:
     bounds = BOUNDS[method](indptr, parts)
     return Partition(bounds, method, edge_counts(indptr, bounds).tolist())
-
-
-def _add_bounds(path: Path, parts: int, method: str) -> None:
-    with open_graph(path) as opened:
-        part = _partition(opened.indptr(), parts, method)
-    write_bounds(path, parts, part.bounds, method, part.edge_counts)
 
 
 def _print_bounds(path: Path, parts: int) -> None:

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while work goes on."""
+"""A spinner on the terminal while work goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show on stderr that work goes on, if that is a terminal."""
+    """Show ``what`` with a spinner on stderr, if that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield

@@ -1,7 +1,7 @@
 """Adam (Kingma and Ba, ICLR 2015), by the function that torch's own optimiser calls.
 
-The class around that function, torch.optim.Adam, imports torch's compiler when it is made: some 70 MB and more than a
-second of each rank's start, for nothing that a run uses. (Layers that are computed again import it, too.)
+Its class, torch.optim.Adam, imports torch's compiler when it is constructed: some 70 MB and more than a second of each
+rank's start, for nothing that a run uses. (Layers that are computed again import it, too.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 @dataclass
 class Group:
-    """Parameters that decay alike, their moments, and steps [] so far of each, on the parameter's device."""
+    """Parameters with the same weight decay, their moments, and the steps [] of each so far, on its device."""
 
     parameters: list[Tensor]
     weight_decay: float
@@ -34,14 +34,14 @@ class Group:
 
 
 class Adam:
-    """capturable: steps may be recorded as a CUDA graph; on GPUs alone."""
+    """The optimiser. capturable: whether steps may be recorded as a CUDA graph; only on GPUs."""
 
     def __init__(self, groups: Sequence[Group], learning_rate: float, *, capturable: bool) -> None:
         self._groups, self._learning_rate, self._capturable = groups, learning_rate, capturable
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step along the gradients, of which each parameter has one."""
+        """Take one step; every parameter must have a gradient."""
         for group in self._groups:
             adam(
                 group.parameters,

@@ -1,8 +1,9 @@
-"""What was trained in files: weights as safetensors, learned input rows as .npy; neither holds anything that runs."""
+"""Save and load what was trained: weights as safetensors, learned input rows as .npy; neither holds code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,14 @@ from .run_folder import CHECKPOINTS, write_whole
 
 WEIGHTS = "model.safetensors"  # the weights that train.select chose
 ROWS = "input.npy"  # learned input rows [N, F] of that epoch, in the user's numbering
-LEARNED = "input.rows"  # their name among the weights, where a rank has its own
+LEARNED = "input.rows"  # name of a rank's learned rows among the weights
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The graph that a run's weights were trained on: its widths are those of the model.
+    """The graph that a run's weights were trained on; the model has its widths.
 
-    uuid: "" where any graph with as many features will do.
+    uuid: "" to accept any graph with as many features.
     """
 
     run: str
@@ -55,14 +56,10 @@ def save(comm: Any, folder: Path | None, part: Part, state: Mapping[str, torch.T
 
 
 def load_rows(folder: Path, ids: NDArray[np.int64], nodes: int, rows: torch.nn.Parameter) -> None:
-    """Put a run's learned rows of these nodes into ``rows`` [n, F]. Raises InputError."""
+    """Copy a run's learned rows of these nodes into ``rows`` [n, F]. Raises InputError."""
     path, wanted = folder / CHECKPOINTS / ROWS, (nodes, rows.shape[1])
-    try:
+    with _reading(path, "no learned input", "not a NumPy array"):
         found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no learned input; the run did not finish, train again") from error
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path}: not a NumPy array ({error}); train again") from error
     kind = str(rows.dtype).removeprefix("torch.")
     if found.shape != wanted or found.dtype.name != kind:
         raise InputError(
@@ -75,7 +72,7 @@ def load_rows(folder: Path, ids: NDArray[np.int64], nodes: int, rows: torch.nn.P
 def save_weights(
     folder: Path, state: Mapping[str, torch.Tensor], about: Mapping[str, object] | None = None
 ) -> Path:
-    """Write a model's parameters to the run's checkpoints and return the path. about: what else the file tells."""
+    """Write a model's parameters to the run's checkpoints and return the path. about: metadata of the file."""
     path = folder / CHECKPOINTS / WEIGHTS
     tensors = {name: value.contiguous() for name, value in state.items()}
     texts = {name: str(value) for name, value in (about or {}).items()}
@@ -84,29 +81,20 @@ def save_weights(
 
 
 def fitted(folder: Path) -> Fitted:
-    """What the weights of a run were trained on, as their file tells. Raises InputError."""
+    """Return the description of the graph that a run was trained on, from its weights' file. Raises InputError."""
     path = folder / CHECKPOINTS / WEIGHTS
-    try:
+    with _reading(path, "no weights", "does not tell what it was trained on"):
         with safetensors.safe_open(path, "pt") as file:
             told = file.metadata() or {}
-        numbers = (int(told[name]) for name in ("features", "classes", "multilabel"))
-        features, classes, multilabel = numbers
+        features, classes, multilabel = (int(told[name]) for name in ("features", "classes", "multilabel"))
         return Fitted(folder.name, told["uuid"], features, classes, bool(multilabel))
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no weights; the run did not finish, train again") from error
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise InputError(f"{path}: does not tell what it was trained on ({error!r}); train again") from error
 
 
 def load_weights(folder: Path, model: torch.nn.Module) -> None:
-    """Put a run's chosen weights into a model built from its settings. Raises InputError."""
+    """Load a run's chosen weights into a model built from its settings. Raises InputError."""
     path = folder / CHECKPOINTS / WEIGHTS
-    try:
+    with _reading(path, "no weights", "not a safetensors file"):
         state = safetensors.torch.load(path.read_bytes())
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no weights; the run did not finish, train again") from error
-    except SafetensorError as error:
-        raise InputError(f"{path}: not a safetensors file ({error}); train again") from error
     mine, theirs = _kinds(model.state_dict()), _kinds(state)
     for name in sorted(mine.keys() | theirs.keys()):
         found, needed = theirs.get(name, "nothing"), mine.get(name, "nothing")
@@ -115,8 +103,19 @@ def load_weights(folder: Path, model: torch.nn.Module) -> None:
     model.load_state_dict(state)
 
 
+@contextmanager
+def _reading(path: Path, absent: str, damaged: str) -> Iterator[None]:
+    """Turn errors of reading a file of a run into InputError with these words."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: {absent}; the run did not finish, train again") from error
+    except (SafetensorError, KeyError, ValueError, EOFError) as error:
+        raise InputError(f"{path}: {damaged} ({error!r}); train again") from error
+
+
 def _kinds(state: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Types and shapes by name, as "float32 [16, 64]"."""
+    """Return types and shapes by name, as "float32 [16, 64]"."""
     return {
         name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
         for name, value in state.items()

@@ -1,7 +1,7 @@
 """An epoch as a CUDA graph: launched once by the host, and replayed from then on by the GPU.
 
-What the host decides is frozen: addresses, sizes, scalars. So an epoch may be recorded where shapes do not change, the
-epoch's number lies in device memory (`nn.layers.random.Draws`), and Adam counts its steps there.
+A graph keeps the addresses, sizes and scalars of its recording. So shapes must not change, and the epoch's number
+(`nn.layers.random.Draws`) and Adam's steps are in device memory.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 from ..runtime.backends.base import Backend, Meter, Recording
 
-EAGER_STEPS = 3  # allocate what is kept, start libraries, and find what runs slowly the first time
+EAGER_STEPS = 3  # before the recording: they allocate, start libraries, and run what is slow the first time
 
 
 class Replayed:
-    """``launch``, which is recorded after a few calls. The meter counts the same for each replay; times are not taken.
+    """Calls ``launch``, and after a few calls replays a recording of it. The meter counts each replay, but no times.
 
-    record: None where nothing can be recorded, and ``launch`` is called each time. everybody: whether all ranks say
-    yes, collective: a rank that replays goes through the buffers of its peers in another order than one that launches.
-    failure: why nothing is replayed, if that turns out.
+    record: None calls ``launch`` each time. everybody: collective, returns whether all ranks pass True: ranks that
+    replay and ranks that launch would use the buffers of their peers in different orders. failure: why recording
+    failed, else "".
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class Replayed:
 
     @property
     def recorded(self) -> bool:
-        """Whether calls replay by now."""
+        """Whether calls replay the recording."""
         return self._recording is not None
 
     def __call__(self) -> None:
-        """Launch once more."""
+        """Launch or replay."""
         if self._left == 0 and self._record is not None:
             self._try_recording(self._record)
             self._record = None
@@ -56,7 +56,7 @@ class Replayed:
         meter.taken()
         try:
             self._recording = record(self._launch)
-        except RuntimeError as error:  # CUDA's: some call of a library cannot be recorded
+        except RuntimeError as error:  # from CUDA: a call of a library cannot be recorded
             self.failure = " ".join(str(error).split())
         self._counted = meter.taken()
         if not self._everybody(self.recorded):
@@ -64,7 +64,7 @@ class Replayed:
             self.close()
 
     def close(self) -> None:
-        """Let go of what was recorded; calls launch again."""
+        """Free the recording; calls launch again."""
         if self._recording is not None:
             self._recording.reset()
         self._recording = None

@@ -1,8 +1,7 @@
-"""What a training step allocates for each row and each edge, found by taking steps on small graphs.
+"""Measure the bytes that a training step allocates for each row and each edge, by steps on small graphs.
 
-Nothing is written down here of what a layer keeps: its tensors are counted as they come and go, whatever the model,
-the type of rows or the layers that are recomputed. From graphs of different sizes follow the parts that grow with rows
-and with edges, and the one that does not.
+Tensors are counted as they are allocated and freed, so this holds for any model, type of rows and recomputed layers.
+Graphs of different sizes give the parts that grow with rows, with edges, and with neither.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ from . import metrics
 from .job import Job
 from .trainer import Trainer
 
-SIZES = ((512, 8), (1024, 8), (512, 24))  # rows, and edges that each has at least
+SIZES = ((512, 8), (1024, 8), (512, 24))  # rows, and least number of edges of each row
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of a step at its peak: for each row, for each edge, and beside them."""
+    """Bytes of a step at its peak: for each row, for each edge, and the constant part."""
 
     row: float
     edge: float
     fixed: float
 
     def of(self, rows: int, edges: int) -> int:
-        """Bytes for as many."""
+        """Return the bytes of a step with this many rows and edges."""
         return int(self.fixed + self.row * rows + self.edge * edges)
 
 
 def measure(job: Job, *, trains: bool) -> Footprint:
-    """Measure the activations of this job's model and input. trains: whether in training. Not collective."""
+    """Measure the activations of this job's model and input, in training or in evaluation alone. Not collective."""
     sizes, found = [], []
     for rows, degree in SIZES:
         small, edges = _small(job, rows, degree)
@@ -61,21 +60,20 @@ def measure(job: Job, *, trains: bool) -> Footprint:
 
 
 class _CountedBackend(SerialBackend):
-    """Counts the private rows that it hands out, which are kept."""
+    """Counts the bytes of the private rows that it allocates."""
 
     rows_bytes = 0
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
-        """See Backend.rows."""
         made = super().rows(counts, format, symmetric)
         self.rows_bytes += 0 if symmetric else len(made.buffer)
         return made
 
 
 class _Allocated(TorchDispatchMode):
-    """Counts the bytes of tensors that are allocated within: those that are there, and the most that were.
+    """Counts the bytes of tensors that are allocated within ``with``: now, and at the peak.
 
-    An operation's results are new where they share no memory with what it was given.
+    An operation's results are new if they share no memory with its arguments.
     """
 
     def __init__(self) -> None:
@@ -84,13 +82,13 @@ class _Allocated(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: to be skipped torch would import its compiler first, which nobody here runs."""
+        """Return False: with True torch would import its compiler, which is not used."""
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operation, and count."""
+        """Run an operation and count its results."""
         given = {_storage(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
@@ -100,13 +98,12 @@ class _Allocated(TorchDispatchMode):
         return out
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        size = storage.nbytes()
+        self._add(storage.nbytes())
+        weakref.finalize(storage, self._add, -storage.nbytes()).atexit = False
+
+    def _add(self, size: int) -> None:
         self.now += size
         self.most = max(self.most, self.now)
-        weakref.finalize(storage, self._freed, size).atexit = False
-
-    def _freed(self, size: int) -> None:
-        self.now -= size
 
 
 def _storage(tensor: Tensor) -> int:
@@ -114,7 +111,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _peak(small: Job, *, trains: bool) -> int:
-    """Bytes of the second of two steps and evaluations at their peak, the first of which allocates what is kept."""
+    """Return the bytes of the second of two epochs at its peak; the first one allocates what is kept."""
     backend, graph = small.backend, small.graph()
     assert isinstance(backend, _CountedBackend)
     trainer = Trainer(small, graph)
@@ -130,7 +127,7 @@ def _peak(small: Job, *, trains: bool) -> int:
 
 
 def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
-    """The same job on a ring of so many rows, and its edges."""
+    """Return the same job on a ring of ``rows`` nodes, and its number of edges."""
     from mpi4py import MPI
 
     part = whole(_ring(job, rows, degree))
@@ -139,38 +136,38 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     [adjacency] = planned(MPI.COMM_SELF, matrix_of(MPI.COMM_SELF, part, job.model.kind, wide), ["direct"])
     model = deepcopy(job.model)
     x = input_features(part, backend, job.dtype, "none", on_host=isinstance(job.x, HostFeatures))
-    if isinstance(
-        x, HostFeatures
-    ):  # blocks that do not grow with the rows; theirs are counted by device_nbytes
+    if isinstance(x, HostFeatures):  # device_nbytes counts the blocks: here they must not grow with the rows
         x.blocks = [part for block in x.blocks for part in block.split(64)]
     if job.learned is not None and isinstance(x, Tensor):
         x = torch.nn.Parameter(x.to(wide))
-    masks: dict[str, Any] = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
+    masks = {name: getattr(part.slice, name) for name in metrics.SPLITS}
     assert part.slice.y is not None
     known = metrics.labels(MPI.COMM_SELF, part.slice.y, masks)
-    changed: dict[str, Any] = {"comm": MPI.COMM_SELF, "part": part, "backend": backend, "layers": [adjacency]}
-    return replace(job, **changed, model=model, x=x, labels=known), adjacency.forward.edges
+    comm = MPI.COMM_SELF
+    small = replace(
+        job, comm=comm, part=part, backend=backend, layers=[adjacency], model=model, x=x, labels=known
+    )
+    return small, adjacency.forward.edges
 
 
 def _ring(job: Job, rows: int, degree: int) -> Graph:
-    """An undirected graph: each node and its next ones. Splits have the job's shares of rows."""
+    """Return an undirected graph that joins each node to its next ones; splits have the job's shares of rows."""
     step = np.arange(1, degree // 2 + 1)
     source = np.repeat(np.arange(rows), len(step))
     destination = (source.reshape(rows, -1) + step).reshape(-1) % rows
     indptr, indices, _ = csr_from_edges(source, destination, rows, symmetric=True)
-    classes, split = job.part.classes, {}
-    for name in metrics.SPLITS:
-        share = job.labels.totals[name] / max(1, job.part.nodes)
-        split[name] = np.arange(rows) < max(name == "train", round(share * rows))
-    y: NDArray[Any] = (
-        np.zeros((rows, classes), np.float32) if job.part.multilabel else np.zeros(rows, np.int64)
-    )
-    x = _features(job, rows)
+    classes, nodes = job.part.classes, max(1, job.part.nodes)
+    shares = {name: total / nodes for name, total in job.labels.totals.items()}
+    split = {
+        name: np.arange(rows) < max(name == "train", round(share * rows)) for name, share in shares.items()
+    }
+    shape, kind = ((rows, classes), np.float32) if job.part.multilabel else (rows, np.int64)
+    x, y = _features(job, rows), np.zeros(shape, kind)
     return Graph("ring", indptr, indices, x=x, y=y, directed=False, classes=classes, **split)
 
 
 def _features(job: Job, rows: int) -> NDArray[np.float32] | SparseRows:
-    """Zeros, or as many stored ones in a row as the job's input has."""
+    """Return features of zeros: dense, or sparse with as many stored entries a row as the job's input."""
     shape = (rows, job.x.shape[1])
     if not isinstance(job.x, SparseFeatures):
         return np.zeros(shape, np.float32)

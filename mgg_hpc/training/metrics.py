@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..data.graph import SPLITS
 from ..errors import InputError
 from ..nn.workspace import accumulator
 from ..runtime import mpi
 
-SPLITS = ("train", "val", "test")
-
 
 @dataclass(frozen=True)
 class Labels:
-    """This rank's labels and splits, on the backend's device. rows: int64, this rank's rows of each split; y: their
-    labels, int64 [k], or float32 [k, C] of 0 and 1 where nodes have several. totals: how many rows each split has over
-    all ranks.
+    """This rank's labels and splits, on the backend's device.
+
+    rows: int64 [k], this rank's rows of each split. y: their labels, int64 [k], or float32 [k, C] of 0 and 1 if nodes
+    have several. totals: number of rows of each split over all ranks.
     """
 
     rows: dict[str, Tensor]
@@ -34,7 +34,7 @@ class Labels:
 def labels(
     comm: Any, y: NDArray[Any], masks: dict[str, NDArray[np.bool_] | None], device: str = "cpu"
 ) -> Labels:
-    """Rows that carry a label (y [n] is not -1; every row of y [n, C] does), by split. Collective."""
+    """Return the labelled rows (y [n] is not -1; every row of y [n, C]) by split. Collective."""
     labelled = y >= 0 if y.ndim == 1 else np.ones(len(y), bool)
     rows, chosen_y = {}, {}
     for split in SPLITS:
@@ -48,7 +48,7 @@ def labels(
 
 
 def loss_sum(logits: Tensor, labels: Labels, split: str) -> Tensor:
-    """This rank's sum over a split's rows, float32 or wider; 0 with a gradient of zeros where it has no such rows.
+    """Return this rank's loss summed over a split's rows, float32 or wider; 0 with a gradient of zeros without rows.
 
     One label a node: the cross entropy of softmax. Several: the binary cross entropy of sigmoid, its mean over the C
     classes. Rows are distinct, so that no two threads add gradients to the same place.
@@ -75,53 +75,45 @@ class Scores:
     macro: tuple[float, ...] = ()
 
 
-class Metric(Protocol):
-    """How well a model does. What it counts is launched on the device; only `score` waits for it.
-
-    title: for people.
-    """
+class Metric(ABC):
+    """Interface of a metric. `count` is launched on the device; only `score` waits for it. title: as users see it."""
 
     name: str
     title: str
 
     def count(self, logits: Tensor, labels: Labels) -> Tensor:
-        """float64, flat: what this rank's rows say, and last its sum of the validation loss."""
+        """Return float64, flat: this rank's counts, and last its sum of the validation loss."""
+        loss = loss_sum(logits, labels, "val").double().reshape(1)
+        return torch.cat([*self._counts(logits, labels), loss])
 
+    @abstractmethod
+    def _counts(self, logits: Tensor, labels: Labels) -> list[Tensor]:
+        """Return what this rank's rows contribute, float64."""
+
+    @abstractmethod
     def score(self, comm: Any, counted: Tensor, labels: Labels) -> Scores:
-        """Over all ranks, from what each has counted. Collective."""
+        """Return the scores of all ranks, from what each has counted. Collective."""
 
 
-class Accuracy:
+class Accuracy(Metric):
     """The share of rows whose class is predicted."""
 
     name, title = "accuracy", "accuracy"
 
-    def count(self, logits: Tensor, labels: Labels) -> Tensor:
-        """See Metric: the rows of each split that are right."""
+    def _counts(self, logits: Tensor, labels: Labels) -> list[Tensor]:
+        """Return the number of right rows of each split."""
         predicted = logits.argmax(1)
-        right = [(predicted.index_select(0, labels.rows[s]) == labels.y[s]).sum().double() for s in SPLITS]
-        return torch.stack([*right, loss_sum(logits, labels, "val").double()])
+        right = [(predicted.index_select(0, labels.rows[s]) == labels.y[s]).sum() for s in SPLITS]
+        return [each.double().reshape(1) for each in right]
 
     def score(self, comm: Any, counted: Tensor, labels: Labels) -> Scores:
-        """See Metric."""
         totals = counted.cpu().numpy()
         mpi.sum_in_rank_order(comm, totals)
         train, val, test = (float(totals[i]) / _size(labels, split) for i, split in enumerate(SPLITS))
         return Scores(train, val, test, float(totals[-1]) / _size(labels, "val"))
 
 
-def _likely(logits: Tensor, y: Tensor) -> Tensor:
-    """bool [k, C]: labels of a probability above 1/2."""
-    return logits > 0
-
-
-def _most_likely(logits: Tensor, y: Tensor) -> Tensor:
-    """bool [k, C]: of each row as many labels as y [k, C] has there, the most probable; of equals the first."""
-    place = logits.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-    return place < y.sum(1, keepdim=True)
-
-
-class F1:
+class F1(Metric):
     """2 tp / (2 tp + fp + fn): over all decisions (micro, which is the metric), and the mean of each class's (macro).
 
     A class is predicted where its probability is the largest, or with several labels a node where it is more than 1/2.
@@ -129,15 +121,12 @@ class F1:
     """
 
     name, title = "f1", "micro F1"
-    decide = staticmethod(_likely)
 
-    def count(self, logits: Tensor, labels: Labels) -> Tensor:
-        """See Metric: for each split and class, decisions that are right, nodes predicted, nodes that have it."""
-        counted = [each for s in SPLITS for each in self._decisions(logits, labels.rows[s], labels.y[s])]
-        return torch.cat([*counted, loss_sum(logits, labels, "val").double().reshape(1)])
+    def _counts(self, logits: Tensor, labels: Labels) -> list[Tensor]:
+        """Return [C] for each split: decisions that are right, nodes predicted, and nodes labelled, of each class."""
+        return [each for s in SPLITS for each in self._decisions(logits, labels.rows[s], labels.y[s])]
 
     def score(self, comm: Any, counted: Tensor, labels: Labels) -> Scores:
-        """See Metric."""
         totals = counted.cpu().numpy()
         mpi.sum_in_rank_order(comm, totals)
         by_split = totals[:-1].reshape(len(SPLITS), 3, -1)
@@ -145,51 +134,58 @@ class F1:
         macro = tuple(float(_f1(*each).mean()) for each in by_split)
         return Scores(train, val, test, float(totals[-1]) / _size(labels, "val"), macro)
 
-    def _decisions(self, logits: Tensor, rows: Tensor, y: Tensor) -> Sequence[Tensor]:
-        """float64 [C] each: right decisions, nodes predicted and nodes labelled of each class."""
+    def _decisions(self, logits: Tensor, rows: Tensor, y: Tensor) -> list[Tensor]:
         chosen = logits.index_select(0, rows)
         if y.ndim == 2:
-            predicted, has = self.decide(chosen, y), y > 0
+            predicted, has = self._decide(chosen, y), y > 0
             return [each.sum(0).double() for each in (predicted & has, predicted, has)]
         best = chosen.argmax(1)
         counts = ((y, best == y), (best, torch.ones_like(y)), (y, torch.ones_like(y)))
         none = torch.zeros(logits.shape[1], dtype=torch.float64, device=logits.device)
         return [none.index_add(0, classes, amount.double()) for classes, amount in counts]
 
+    def _decide(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return bool [k, C]: the labels of a probability above 1/2."""
+        return logits > 0
+
 
 class TopF1(F1):
     """F1 where each node is given as many labels as it has, the most probable ones (Tang and Liu, KDD 2009).
 
-    So are the published figures of graphs with many rare labels, few of which ever reach a probability of 1/2.
+    Published figures of graphs with many rare labels, few of which ever reach a probability of 1/2, are computed so.
     """
 
     name, title = "f1_top", "micro F1, of as many labels as a node has"
-    decide = staticmethod(_most_likely)
+
+    def _decide(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return bool [k, C]: in each row as many labels as y [k, C] has there, the most probable (ties: the first)."""
+        place = logits.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        return place < y.sum(1, keepdim=True)
 
 
-class RocAuc:
+class RocAuc(Metric):
     """The area under the ROC curve of two classes, exact: the chance that a node of class 1 has a larger margin over
     class 0 than a node of class 0 has; equal ones count a half (Hanley and McNeil, 1982). 0 where a class is missing.
     """
 
     name, title = "roc_auc", "ROC AUC"
 
-    def count(self, logits: Tensor, labels: Labels) -> Tensor:
-        """See Metric: the margins of all splits' rows."""
+    def _counts(self, logits: Tensor, labels: Labels) -> list[Tensor]:
+        """Return the margins of all splits' rows."""
         margin = logits[:, 1].double() - logits[:, 0].double()
-        margins = [margin.index_select(0, labels.rows[s]) for s in SPLITS]
-        return torch.cat([*margins, loss_sum(logits, labels, "val").double().reshape(1)])
+        return [margin.index_select(0, labels.rows[s]) for s in SPLITS]
 
     def score(self, comm: Any, counted: Tensor, labels: Labels) -> Scores:
-        """See Metric. Rank 0 sorts the margins of all."""
         ends = np.cumsum([len(labels.rows[split]) for split in SPLITS])
         *margins, loss = np.split(counted.cpu().numpy(), ends)
         mpi.sum_in_rank_order(comm, loss)
         y = [labels.y[split].cpu().numpy() for split in SPLITS]
         every = comm.gather(list(zip(margins, y, strict=True)), root=0)
         areas = None
-        if every is not None:
-            areas = [area(*map(np.concatenate, zip(*of, strict=True))) for of in zip(*every, strict=True)]
+        if every is not None:  # rank 0 sorts the margins of all ranks
+            areas = [
+                area(*map(np.concatenate, zip(*split, strict=True))) for split in zip(*every, strict=True)
+            ]
         train, val, test = comm.bcast(areas, root=0)
         return Scores(train, val, test, float(loss[0]) / _size(labels, "val"))
 
@@ -198,7 +194,7 @@ METRICS: dict[str, type[Metric]] = {kind.name: kind for kind in (Accuracy, F1, T
 
 
 def choose(asked: str, multilabel: bool, classes: int, path: Path) -> Metric:
-    """The metric of `train.metric`. Raises InputError where it does not fit the labels of the graph at ``path``."""
+    """Return the metric of `train.metric`. Raises InputError if it does not fit the labels of the graph at ``path``."""
     if asked == "auto":
         asked = "f1" if multilabel else "accuracy"
     if asked == "accuracy" and multilabel:
@@ -212,9 +208,9 @@ def choose(asked: str, multilabel: bool, classes: int, path: Path) -> Metric:
 
 
 def area(margins: NDArray[np.float64], y: NDArray[np.int64]) -> float:
-    """The area under the ROC curve of ``margins`` [k] for classes y [k] (0 and 1); 0 where a class is missing."""
+    """Return the area under the ROC curve of ``margins`` [k] for classes y [k], 0 and 1; 0 if a class is missing."""
     _, place, many = np.unique(margins, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(many) - (many - 1) / 2)[place]  # of equal margins the mean
+    rank = (np.cumsum(many) - (many - 1) / 2)[place]  # equal margins have the mean rank
     ones = int(np.count_nonzero(y))
     pairs = ones * (len(y) - ones)
     return float(rank[y == 1].sum() - ones * (ones + 1) / 2) / pairs if pairs else 0.0
@@ -225,5 +221,5 @@ def _size(labels: Labels, split: str) -> int:
 
 
 def _f1(right: Any, predicted: Any, labelled: Any) -> Any:
-    """2 right / (predicted + labelled), 0 where nothing is either."""
+    """Return 2 right / (predicted + labelled), 0 where both are 0."""
     return 2 * right / np.maximum(predicted + labelled, 1)

@@ -1,13 +1,13 @@
-"""Where the first value that is not finite arose: the pass is run again from the weights it began with, step by step.
+"""Find the first value that is not finite, by running an epoch's pass again from the weights it began with.
 
-First the input and the weights are looked at, then each layer's output, the loss, and the gradients of the
-parameters from the last layer to the first; on every rank, whose passes exchange rows as they did before.
+The input and the weights are checked first, then each layer's output, the loss, and the gradients of the parameters
+from the last layer to the first, on all ranks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,33 +18,32 @@ from ..nn.inputs.sparse import SparseFeatures
 from .job import Job
 from .trainer import Trainer
 
-BLOCK = 1 << 20  # values looked at together
+BLOCK = 1 << 20  # number of values that are checked together
 
 
 def first(trainer: Trainer, epoch: int) -> str:
-    """The first such value of an epoch's pass, in words: what it is, of what, and on which rank. Collective.
+    """Return a description of the first such value of an epoch's pass: value, place and rank. Collective.
 
-    The weights are those before the epoch from here on. A layer's output is what the next one is given, dropped for it.
+    It resets the weights to those before the epoch. A layer's output may have the next one's dropout applied.
     """
     job, comm = trainer.job, trainer.job.comm
     trainer.rewind(epoch)
-    found = _agreed(comm, [_in_input(job), *_in_parameters(job, gradients=False)])
-    if found:
+    if found := _agreed(comm, [_in_input(job), *_in_parameters(job, gradients=False)]):
         return found
     outputs = job.model.layers(job.input, trainer.graph)
-    found = _agreed(comm, [_in_rows(job, out, f"layer {i + 1}'s output") for i, out in enumerate(outputs)])
-    if found:
+    places = [_place(out) for out in outputs]
+    told = [place and _told(job, place, f"layer {i + 1}'s output") for i, place in enumerate(places)]
+    if found := _agreed(comm, told):
         return found
     loss = trainer.loss_of(outputs[-1])
-    found = _agreed(comm, [None if torch.isfinite(loss) else f"{float(loss)} as this rank's loss"])
-    if found:
+    if found := _agreed(comm, [None if torch.isfinite(loss) else f"{float(loss)} as this rank's loss"]):
         return found
     trainer.backward(loss)
     found = _agreed(comm, list(reversed(_in_parameters(job, gradients=True))))
     return found or "in the sum of gradients over ranks, or in the optimiser's step"
 
 
-def _agreed(comm: Any, mine: list[str | None]) -> str:
+def _agreed(comm: Any, mine: Sequence[str | None]) -> str:
     """Return the finding at the first place of a pass, from the lowest rank that has one; "" if there is none."""
     place = next((i for i, text in enumerate(mine) if text), len(mine))
     every = comm.allgather((place, comm.rank))
@@ -57,19 +56,17 @@ def _in_input(job: Job) -> str | None:
     what = "the features" if job.learned is None else "the learned input"
     first_row = 0
     for values in _blocks(job.input):
-        if values.ndim == 1:  # of a sparse matrix
-            found = _place(values[None])
-            if found and isinstance(job.x, SparseFeatures):
-                row, column = job.x.place(found[1])
-                return _told(job, found[2], what, row, column)
-        elif found := _place(values):
-            return _told(job, found[2], what, first_row + found[0], found[1])
+        if found := _place(values if values.ndim == 2 else values[None]):
+            row, column, value = found
+            if isinstance(job.x, SparseFeatures):
+                return _told(job, (*job.x.place(column), value), what)
+            return _told(job, (first_row + row, column, value), what)
         first_row += len(values)
     return None
 
 
 def _blocks(x: Input) -> Iterator[Tensor]:
-    """Values of an input, in order: rows, or what is stored of sparse ones."""
+    """Yield the values of an input, in order: rows, or the stored values [k] of sparse ones."""
     if isinstance(x, HostFeatures):
         yield from x.blocks
     elif isinstance(x, Tensor):
@@ -78,13 +75,8 @@ def _blocks(x: Input) -> Iterator[Tensor]:
         yield x.values
 
 
-def _in_rows(job: Job, rows: Tensor, what: str) -> str | None:
-    found = _place(rows)
-    return _told(job, found[2], what, found[0], found[1]) if found else None
-
-
 def _in_parameters(job: Job, *, gradients: bool) -> list[str | None]:
-    """For each parameter, or its gradient on this rank, what is not finite there."""
+    """Return a description of the first such value of each parameter, or of its gradient on this rank; or None."""
     found: list[str | None] = []
     for name, parameter in job.model.named_parameters():
         looked_at = parameter.grad if gradients else parameter
@@ -97,7 +89,7 @@ def _in_parameters(job: Job, *, gradients: bool) -> list[str | None]:
 
 
 def _place(values: Tensor) -> tuple[int, int, float] | None:
-    """Row, column and value of the first that is not finite in values [n, F]."""
+    """Return row, column and value of the first value [n, F] that is not finite; None if there is none."""
     bad = ~torch.isfinite(values.detach())
     if not bad.any():
         return None
@@ -105,5 +97,6 @@ def _place(values: Tensor) -> tuple[int, int, float] | None:
     return row, column, float(values.detach()[row, column])
 
 
-def _told(job: Job, value: float, what: str, row: int, column: int) -> str:
+def _told(job: Job, place: tuple[int, int, float], what: str) -> str:
+    row, column, value = place
     return f"{value} in {what} at node {job.part.slice.ids[row]}, column {column}"

@@ -1,8 +1,8 @@
-"""What a trained model says of every node: classes, probabilities and embeddings, in the user's numbering."""
+"""Predict classes, probabilities and embeddings of every node, in the user's numbering."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import config
-from ..config import ModelSettings, Settings
+from ..config import ModelSettings
+from ..data.atomic_write import check_output
 from ..errors import InputError
 from ..nn.workspace import accumulator
 from ..runtime import backends, exit_code, mpi
@@ -23,23 +24,20 @@ from .job import Job, build, watchdog
 WHAT = ("class", "probability", "embedding")
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What is to be predicted, as the command line has it.
-
-    graph: another graph than the run's, or None. layers: numbers from 1 on, or "all"; none: the last hidden layer.
-    what: some of ``WHAT``, separated by commas.
-    """
-
-    graph: Path | None = None
-    layers: tuple[str, ...] = ()
-    what: str = ",".join(WHAT)
-
-
 def process_predict(
-    run: Path, output: Path, force: bool, overrides: tuple[str, ...] = (), wish: Wish | None = None
+    run: Path,
+    output: Path,
+    *,
+    force: bool,
+    overrides: tuple[str, ...] = (),
+    graph: Path | None = None,
+    layers: tuple[str, ...] = (),
+    what: str = ",".join(WHAT),
 ) -> int:
-    """`mgg predict`: write what a run's model says of each node of its graph, or of another; the exit code.
+    """`mgg predict`: write the predictions of a run's model for each node of its graph; return the exit code.
+
+    graph: another graph, with as many features. layers: numbers from 1 on, or "all"; none: the last hidden layer. what:
+    some of ``WHAT``, separated by commas.
 
     /class int64 [N], or 0 and 1 [N, C] as uint8 where nodes have several labels; /probability [N, C]; /embedding
     [N, H], the last hidden layer's output after its activation (a model of one layer has none); with layers asked for
@@ -47,16 +45,24 @@ def process_predict(
     node i of the graph as it was imported, whatever the order of rows in its file. An output that ends in .npy: see
     `row_files.paths`.
     """
-    wish = wish or Wish()
     memory.return_freed_memory()
     comm = mpi.world()
     with mpi.agree(comm):
         folder = run_folder.find(run)
-        settings = _settings(config.load(folder / run_folder.JOB, overrides), wish)
-        names = _names(wish, settings.model)
+        settings = config.load(folder / run_folder.JOB, overrides)
+        names = _names(what, layers, settings.model)
         if comm.rank == 0:
-            row_files.check(output, list(names), force=force)
-        fitted = _fitted(folder, settings, wish)
+            for path in row_files.paths(output, list(names)).values():
+                check_output(path, force=force)
+        fitted = checkpoint.fitted(folder)
+        if graph is not None:
+            if settings.model.input == "learned":
+                raise InputError(
+                    f"--graph: {folder.name} learned the input of its own graph's nodes (model.input); "
+                    "it knows no other graph"
+                )
+            other = msgspec.structs.replace(settings.graph, file=str(graph.resolve()))
+            settings, fitted = msgspec.structs.replace(settings, graph=other), replace(fitted, uuid="")
     job = build(settings, comm, fitted)
     with backends.closed_on_error(job.backend):
         with mpi.agree(comm):
@@ -85,56 +91,33 @@ def process_predict(
     return 0
 
 
-def _settings(trained: Settings, wish: Wish) -> Settings:
-    """The run's, on the graph that is asked for."""
-    if wish.graph is None:
-        return trained
-    graph = msgspec.structs.replace(trained.graph, file=str(wish.graph.resolve()))
-    return msgspec.structs.replace(trained, graph=graph)
-
-
-def _fitted(folder: Path, settings: Settings, wish: Wish) -> checkpoint.Fitted:
-    """What the run was trained on; any graph with as many features will do, if another is asked for."""
-    fitted = checkpoint.fitted(folder)
-    if wish.graph is None:
-        return fitted
-    if settings.model.input == "learned":
-        raise InputError(
-            f"--graph: {folder.name} learned the input of its own graph's nodes (model.input); it knows no other graph"
-        )
-    return replace(fitted, uuid="")
-
-
-def _names(wish: Wish, model: ModelSettings) -> dict[str, int]:
-    """The arrays' names, and which of the model's outputs each is made of."""
+def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str, int]:
+    """Return the arrays' names, and the index of the model's output that each is made of."""
     layers = model.layers
-    what = [name.strip() for name in wish.what.split(",")]
-    unknown = [name for name in what if name not in WHAT]
+    kinds = [name.strip() for name in what.split(",")]
+    unknown = [name for name in kinds if name not in WHAT]
     if unknown:
         raise InputError(f"--what: {unknown[0]!r} is none of {', '.join(WHAT)}")
-    names = {name: -1 for name in WHAT[:2] if name in what}
-    if wish.layers:
-        if "embedding" not in what:
+    names = {name: -1 for name in WHAT[:2] if name in kinds}
+    if asked:
+        if "embedding" not in kinds:
             raise InputError("--layer names embeddings, and --what leaves them out; add embedding to it")
-        return names | {f"embedding/{number}": number - 1 for number in _numbers(wish.layers, layers)}
-    if "embedding" in what and (layers > 1 or model.jumping != "none"):
+        for text in asked:
+            if text != "all" and (not text.isdigit() or not 1 <= int(text) <= layers):
+                raise InputError(
+                    f"--layer {text}: the model has layers 1 to {layers}; name one of them, or all"
+                )
+        numbers = range(1, layers + 1) if "all" in asked else sorted({int(text) for text in asked})
+        return names | {f"embedding/{number}": number - 1 for number in numbers}
+    if "embedding" in kinds and (layers > 1 or model.jumping != "none"):
         names["embedding"] = -2
     if not names:
         raise InputError("--what: a model of one layer has no hidden one; ask for --layer 1")
     return names
 
 
-def _numbers(asked: tuple[str, ...], layers: int) -> list[int]:
-    if "all" in asked:
-        return list(range(1, layers + 1))
-    for text in asked:
-        if not text.isdigit() or not 1 <= int(text) <= layers:
-            raise InputError(f"--layer {text}: the model has layers 1 to {layers}; name one of them, or all")
-    return sorted({int(text) for text in asked})
-
-
 def _results(job: Job, names: dict[str, int]) -> row_files.Arrays:
-    """This rank's rows of what is predicted. Collective."""
+    """Return this rank's rows of the arrays. Collective."""
     graph = job.graph()
     job.model.to(job.backend.capabilities.device).eval()
     with torch.no_grad():
@@ -146,13 +129,13 @@ def _results(job: Job, names: dict[str, int]) -> row_files.Arrays:
 
 
 def _predicted(name: str, logits: Tensor, multilabel: bool) -> Tensor:
-    """Classes or probabilities of logits [n, C]: of one class a node, or each class by itself."""
+    """Return classes or probabilities for logits [n, C]; multilabel: of each class by itself."""
     if multilabel:
         return (logits > 0).to(torch.uint8) if name == "class" else torch.sigmoid(logits)
     return logits.argmax(1) if name == "class" else torch.softmax(logits, 1)
 
 
 def _on_host(tensor: Tensor) -> NDArray[Any]:
-    """Rows without padding, halves as float32: HDF5 and .npy have no bfloat16."""
+    """Return rows without padding, halves as float32, since HDF5 and .npy have no bfloat16."""
     wide = tensor if tensor.dtype in (torch.int64, torch.uint8) else tensor.to(accumulator(tensor.dtype))
     return np.ascontiguousarray(wide.cpu().numpy())

@@ -1,4 +1,4 @@
-"""What `mgg train` tells a person: the start, the plan, the result. Tables go to stdout."""
+"""Print the start, the plan and the result of a run. Tables go to stdout."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from ..nn.inputs.host import HostFeatures
-from ..runtime.backends.arguments import BY_WIDTH, Geometry
+from ..runtime.backends.base import BY_WIDTH, Geometry
 from . import memory
 from .job import Job
 from .metrics import METRICS
 
-MANY = 4  # ranks whose memory is told in a line
+MANY = 4  # most ranks whose memory is printed in one line
 INPUTS = {"features": "features", "learned": "learned columns", "degree": "columns for degrees"}
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes with a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -31,35 +31,35 @@ def size(count: float) -> str:
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """min, median and max, as summary.json has them."""
+    """Return min, median and max, as in summary.json."""
     return {"min": min(values), "median": statistics.median(values), "max": max(values)}
 
 
 def counted(number: int, noun: str) -> str:
-    """ "1 rank", "2 ranks"."""
+    """Format a count with its noun: "1 rank", "2 ranks"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def console() -> Console:
-    """stdout; names and paths are printed as they are, and tables in a file are 110 columns wide at most."""
+    """Return a console on stdout that prints names and paths unchanged; in a file tables have at most 110 columns."""
     width = None if Console().is_terminal else 110
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def distance(geometry: Geometry) -> int | str:
-    """dist as people and summary.json are told it."""
+    """Return dist as reports and summary.json show it."""
     return "auto" if geometry.dist == BY_WIDTH else geometry.dist
 
 
 def print_start(job: Job) -> None:
-    """One line each on the graph, the ranks and the choices made."""
-    part, geometry, ranks = job.part, job.backend.options.geometry, job.comm.size
-    threads = counted(job.backend.options.threads, "thread") + (" each" if ranks > 1 else "")
+    """Print a line each on the graph, the ranks and the choices made."""
+    part, geometry, ranks = job.part, job.backend.geometry, job.comm.size
+    threads = counted(job.backend.threads, "thread") + (" each" if ranks > 1 else "")
     lines = [
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
         f"{part.features:,} {INPUTS[job.settings.model.input]}, {part.classes} classes",
         f"{counted(ranks, 'rank')}, {threads}; ps {geometry.ps}, dist {distance(geometry)}, wpb {geometry.wpb}",
-        f"backend {job.backend.capabilities.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
+        f"backend {job.backend.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
     ]
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(
@@ -78,84 +78,76 @@ def print_start(job: Job) -> None:
 
 
 def print_line(text: str) -> None:
-    """A remark, on stdout."""
+    """Print a remark on stdout."""
     console().print(text, soft_wrap=True)
 
 
 def print_plan(job: Job) -> None:
-    """Rows, edges and halo of every rank. Collective; rank 0 prints."""
+    """Print rows, edges and halo of every rank. Collective; rank 0 prints."""
     plan = job.layers[0].forward
     partitions = sum(plan.partitions(job.backend.options.geometry.ps))
     work = (plan.destinations, plan.local_edges, plan.remote_edges, len(plan.halo), partitions)
     names = ("rows", "local edges", "remote edges", "halo rows", "partitions")
-    _print_ranks(job, "plan", names, [f"{count:,}" for count in work])
+    _print_ranks(job, "plan", {name: f"{count:,}" for name, count in zip(names, work, strict=True)})
 
 
 def print_memory(job: Job, need: memory.Estimate, measured: int | None = None) -> None:
-    """What every rank holds and what it will take, by purpose. Collective; rank 0 prints.
+    """Print the estimated memory of every rank by purpose. Collective; rank 0 prints.
 
-    measured: the most bytes that this rank held, at the end.
+    measured: this rank's peak in bytes, at the end of a run.
     """
-    where = "" if job.backend.capabilities.device == "cpu" else " on its GPU"
+    where = "" if job.backend.device == "cpu" else " on its GPU"
     names = ("there", "plan", "heap", "activations", "model", "total")
     title = f"memory of each rank{where}: what is there, what is to come, and the most of it"
-    cells = [size(getattr(need, name)) for name in names]
-    if measured is None:
-        _print_ranks(job, title, names, cells)
-    else:
+    cells = {name: size(getattr(need, name)) for name in names}
+    if measured is not None:
         title = "memory of each rank: what was predicted, and the most that was measured"
-        _print_ranks(job, title, (*names, "measured"), [*cells, size(measured)])
+        cells["measured"] = size(measured)
+    _print_ranks(job, title, cells)
 
 
 def told(bytes_of: Sequence[int]) -> str:
-    """Bytes of each rank; of many ranks, which have a table, the least and the most."""
+    """Format the bytes of each rank; of many ranks, which have a table, the least and the most."""
     if len(bytes_of) > MANY:
         return f"{size(min(bytes_of))} to {size(max(bytes_of))}"
     return ", ".join(size(each) for each in bytes_of)
 
 
-def _print_ranks(job: Job, title: str, names: Sequence[str], mine: Sequence[str]) -> None:
-    """A table with a row of each rank. Collective."""
+def _print_ranks(job: Job, title: str, mine: dict[str, str]) -> None:
+    """Print a table with a row for each rank. mine: this rank's cells by heading. Collective."""
     every = job.comm.gather(mine, root=0)
     if every is None:
         return
     table = Table(title=title)
-    for name in ("rank", *names):
+    for name in ("rank", *mine):
         table.add_column(name, justify="right")
     for rank, cells in enumerate(every):
-        table.add_row(str(rank), *cells)
+        table.add_row(str(rank), *cells.values())
     console().print(table)
 
 
 def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
-    """The table at the end of a run."""
-    table = Table(
-        title=f"{summary['model']} on {summary['graph']['name']}, {counted(summary['ranks'], 'rank')}",
-        show_header=False,
-    )
+    """Print the table at the end of a run."""
+    title = f"{summary['model']} on {summary['graph']['name']}, {counted(summary['ranks'], 'rank')}"
+    table = Table(title=title, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    epoch, evaluation, aggregate = summary["epoch_ms"], summary["eval_ms"], summary["aggregate_ms"]
+    epoch, aggregate, moved = summary["epoch_ms"], summary["aggregate_ms"]["median"], summary["bytes"]
     macro = f", macro F1 {summary['test_macro_f1']:.4f}" if "test_macro_f1" in summary else ""
-    table.add_row(f"test {METRICS[summary['metric']].title}", f"{summary['test_accuracy']:.4f}{macro}")
-    table.add_row(
-        "validation", f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}"
-    )
-    table.add_row("final loss", f"{summary['final_loss']:.6f}")
-    table.add_row(
-        "epoch",
-        f"{epoch['median']:.2f} ms (min {epoch['min']:.2f}, max {epoch['max']:.2f}); "
-        f"aggregation {aggregate['median']:.2f} ms",
-    )
-    table.add_row("evaluation", f"{evaluation['median']:.2f} ms")
-    remote = summary["bytes"]["remote"]
-    table.add_row(
-        "rows moved",
-        f"{summary['remote_rows']:,} remote rows an epoch ({size(remote)}); local {size(summary['bytes']['local'])}",
-    )
-    peaks = told(summary["peak_rss_bytes"])
-    table.add_row("memory per rank", f"{peaks}; heap {size(summary['heap_bytes'])}")
-    table.add_row("as predicted", told(summary["estimated_bytes"]))
-    table.add_row("summary", Text(str(path)))
-    table.add_row("run folder", Text(str(folder)))
+    rows: dict[str, str | Text] = {
+        f"test {METRICS[summary['metric']].title}": f"{summary['test_accuracy']:.4f}{macro}",
+        "validation": f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}",
+        "final loss": f"{summary['final_loss']:.6f}",
+        "epoch": f"{epoch['median']:.2f} ms (min {epoch['min']:.2f}, max {epoch['max']:.2f}); "
+        f"aggregation {aggregate:.2f} ms",
+        "evaluation": f"{summary['eval_ms']['median']:.2f} ms",
+        "rows moved": f"{summary['remote_rows']:,} remote rows an epoch ({size(moved['remote'])}); "
+        f"local {size(moved['local'])}",
+        "memory per rank": f"{told(summary['peak_rss_bytes'])}; heap {size(summary['heap_bytes'])}",
+        "as predicted": told(summary["estimated_bytes"]),
+        "summary": Text(str(path)),
+        "run folder": Text(str(folder)),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
     console().print(table)

@@ -1,4 +1,4 @@
-"""Arrays with a row for each node, from all ranks into one file, in the user's numbering: HDF5, or .npy."""
+"""Write arrays with a row for each node, from all ranks into one file, in the user's numbering: HDF5, or .npy."""
 
 from __future__ import annotations
 
@@ -11,26 +11,20 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.atomic_write import check_output, replacement
+from ..data.atomic_write import replacement
 
-BLOCK = 1 << 16  # rows sent at a time
+BLOCK = 1 << 16  # number of rows that are sent at a time
 
 Arrays = dict[str, NDArray[Any]]
 
 
 def paths(output: Path, names: list[str]) -> dict[str, Path]:
-    """Where each array goes: all into one HDF5 file; or, of .npy, the only one into ``output``, and of several each
-    into a file that has its name before the suffix (out.npy: out.class.npy, out.embedding.1.npy).
+    """Return the file of each array: ``output`` for HDF5 or a single array; several .npy files have the arrays' names
+    before the suffix (out.npy: out.class.npy, out.embedding.1.npy).
     """
     if output.suffix != ".npy" or len(names) == 1:
         return dict.fromkeys(names, output)
     return {name: output.with_suffix(f".{name.replace('/', '.')}.npy") for name in names}
-
-
-def check(output: Path, names: list[str], *, force: bool) -> None:
-    """Raises InputError where one of the files cannot be written, or is there already (unless ``force``)."""
-    for path in dict.fromkeys(paths(output, names).values()):
-        check_output(path, force=force)
 
 
 def write(
@@ -50,23 +44,26 @@ def write(
             for array in (ids, *arrays.values()):
                 comm.Send(np.ascontiguousarray(array[first : first + BLOCK]), 0)
         return
-    with ExitStack() as files:
-        maps = _maps(files, output, int(bounds[-1]), arrays, attributes)
-        for of, blocks in _blocks(comm, ids, arrays, bounds):
-            for name, block in blocks.items():
-                maps[name][of] = block
-
-
-def _maps(
-    files: ExitStack, output: Path, nodes: int, arrays: Arrays, attributes: dict[str, Any]
-) -> dict[str, Any]:
-    """Arrays over the contents of new files, which take their names when all of them are filled."""
-    if output.suffix != ".npy":
-        return files.enter_context(_hdf5(output, nodes, arrays, attributes))
-    return {
-        name: files.enter_context(_npy(path, (nodes, *arrays[name].shape[1:]), arrays[name].dtype))
-        for name, path in paths(output, list(arrays)).items()
-    }
+    nodes = int(bounds[-1])
+    with ExitStack() as files:  # the files get their names when all of them are filled
+        if output.suffix == ".npy":
+            maps = {
+                name: files.enter_context(_npy(path, (nodes, *arrays[name].shape[1:]), arrays[name].dtype))
+                for name, path in paths(output, list(arrays)).items()
+            }
+        else:
+            maps = files.enter_context(_hdf5(output, nodes, arrays, attributes))
+        for name, array in arrays.items():
+            maps[name][ids] = array
+        for rank in range(1, comm.size):
+            left = int(bounds[rank + 1] - bounds[rank])
+            for count in (min(BLOCK, left - first) for first in range(0, left, BLOCK)):
+                rows = np.empty(count, np.int64)
+                comm.Recv(rows, rank)
+                for name, array in arrays.items():
+                    block = np.empty((count, *array.shape[1:]), array.dtype)
+                    comm.Recv(block, rank)
+                    maps[name][rows] = block
 
 
 @contextmanager
@@ -100,21 +97,5 @@ def _npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[N
         with temporary.open("r+b") as file:
             np.lib.format.write_array_header_1_0(file, header)
             offset = file.tell()
-            file.truncate(offset + size)  # more was claimed
+            file.truncate(offset + size)  # `replacement` has allocated more
         yield np.memmap(temporary, dtype, "r+", offset, shape)
-
-
-def _blocks(
-    comm: Any, ids: NDArray[np.int64], arrays: Arrays, bounds: NDArray[np.int64]
-) -> Iterator[tuple[NDArray[np.int64], Arrays]]:
-    """(ids, values of each array) of all ranks' rows, a block at a time, on rank 0."""
-    yield ids, arrays
-    for rank in range(1, comm.size):
-        rows = int(bounds[rank + 1] - bounds[rank])
-        for first in range(0, rows, BLOCK):
-            count = min(BLOCK, rows - first)
-            received = {name: np.empty((count, *a.shape[1:]), a.dtype) for name, a in arrays.items()}
-            block_ids = np.empty(count, np.int64)
-            for array in (block_ids, *received.values()):
-                comm.Recv(array, rank)
-            yield block_ids, received

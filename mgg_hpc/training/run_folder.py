@@ -1,11 +1,13 @@
-"""The numbered folder of a run: each file in it appears whole or not at all."""
+"""The numbered folder of a run; its files appear whole or not at all."""
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +21,23 @@ CHECKPOINTS = "checkpoints"
 
 
 def create(parent: Path) -> Path:
-    """Make and return the next numbered folder in ``parent`` (001, 002, ...); ``latest`` points to it.
+    """Create and return the next numbered folder in ``parent`` (001, 002, ...); ``latest`` points to it.
 
     Raises InputError if it cannot be written to.
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        number = max((int(p.name) for p in parent.iterdir() if p.name.isdigit()), default=0)
-        while True:
-            number += 1
+        last = max((int(p.name) for p in parent.iterdir() if p.name.isdigit()), default=0)
+        for number in itertools.count(last + 1):
             folder = parent / f"{number:03d}"
-            try:
+            with suppress(FileExistsError):
                 folder.mkdir()
                 break
-            except FileExistsError:
-                continue
         (folder / CHECKPOINTS).mkdir()
-        _point(parent / "latest", folder.name)
+        temporary = parent / f".latest.{os.getpid()}.tmp"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(folder.name)
+        temporary.replace(parent / "latest")
     except OSError as error:
         raise InputError(
             f"run.folder: {parent} cannot be written to ({error.strerror}); name another"
@@ -44,7 +46,7 @@ def create(parent: Path) -> Path:
 
 
 def find(path: Path) -> Path:
-    """The run that ``path`` means: a numbered folder, or the latest one in a folder of runs. Raises InputError."""
+    """Return the folder of a run: ``path``, or the latest one in this folder of runs. Raises InputError."""
     for folder in (path, path / "latest"):
         if (folder / JOB).is_file():
             return folder.resolve()
@@ -65,7 +67,7 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
 
 
 class MetricsFile:
-    """metrics.csv: a header, then a whole line an epoch, readable while the run goes on."""
+    """metrics.csv: a header, then one line an epoch, readable while the run goes on."""
 
     def __init__(self, folder: Path, columns: list[str]) -> None:
         self._file = (folder / METRICS).open("w", newline="", buffering=1)
@@ -73,18 +75,11 @@ class MetricsFile:
         self._writer.writerow(columns)
 
     def add(self, values: list[float | int]) -> None:
-        """One epoch; floats with 9 significant digits, which give a float32 back exactly."""
+        """Write the line of an epoch; floats with 9 significant digits, which determine a float32 exactly."""
         self._writer.writerow([f"{v:.9g}" if isinstance(v, float) else v for v in values])
 
     def close(self) -> None:
-        """Put everything on the disk."""
+        """Close the file after writing everything to the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-
-
-def _point(link: Path, target: str) -> None:
-    temporary = link.with_name(f".latest.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    temporary.replace(link)

@@ -20,49 +20,38 @@ from ..runtime.backends.base import Meter
 from ..runtime.watchdog import Watchdog
 from . import checkpoint, memory, nonfinite, progress, report, run_folder
 from .job import Job, build, watchdog
-from .metrics import F1, Scores
+from .metrics import F1, SPLITS, Scores
 from .profile import profiler
 from .trainer import Trainer
 
-COLUMNS = [
-    "epoch",
-    "loss",
-    "train_accuracy",
-    "val_accuracy",
-    "test_accuracy",
-    "epoch_ms",
-    "val_loss",
-    "eval_ms",
-]
-MACRO_COLUMNS = ["train_macro_f1", "val_macro_f1", "test_macro_f1"]
+COLUMNS = ["epoch", "loss", *(f"{split}_accuracy" for split in SPLITS), "epoch_ms", "val_loss", "eval_ms"]
+MACRO_COLUMNS = [f"{split}_macro_f1" for split in SPLITS]
+GRAPH_FACTS = ("name", "nodes", "edges", "features", "classes", "multilabel", "uuid")
 
 
 @dataclass
 class History:
-    """What is remembered of the epochs: times in ms, and the best validation so far."""
+    """Times in ms and bytes of the epochs, and the best validation so far with its weights."""
 
     epoch_ms: list[float] = field(default_factory=list)
     eval_ms: list[float] = field(default_factory=list)
     aggregate_ms: list[float] = field(default_factory=list)
-    local_bytes: int = 0
-    remote_bytes: int = 0
-    remote_rows: int = 0
+    moved: Meter = field(default_factory=Meter)  # rows that the last training step read
     best_epoch: int = 0
     best: tuple[float, float] = (-1.0, 0.0)  # validation score, minus the validation loss
     scores: Scores = field(default_factory=lambda: Scores(0.0, 0.0, 0.0, 0.0))
     state: dict[str, torch.Tensor] = field(default_factory=dict)
     loss: float = float("nan")
     recorded: bool = False  # whether epochs were replayed as a CUDA graph
-    not_recorded: str = ""  # why not, if that was tried
+    not_recorded: str = ""  # why recording failed
 
     def add(self, meter: Meter, step_seconds: float, eval_seconds: float, replayed: bool) -> None:
-        """An epoch's times, and what its training step moved. replayed: then its aggregations' times are not known."""
+        """Add an epoch's times and bytes. replayed: the times of its aggregations are not known."""
         self.epoch_ms.append(step_seconds * 1e3)
         self.eval_ms.append(eval_seconds * 1e3)
         if not replayed:
             self.aggregate_ms.append(meter.seconds * 1e3)
-        self.local_bytes, self.remote_bytes = meter.local_bytes, meter.remote_bytes
-        self.remote_rows = meter.remote_rows
+        self.moved = meter
 
     def consider(self, epoch: int, scores: Scores, weights: Mapping[str, torch.Tensor], select: str) -> None:
         """Keep a copy of these weights if they are chosen: the last, or the best (ties: the lower validation loss)."""
@@ -82,61 +71,47 @@ def fit(
 ) -> History:
     """Train until the last epoch, or until patience runs out. Collective.
 
-    folder: rank 0's run folder, None elsewhere. shown: as in `progress.epochs`. dog: is told of each epoch. recorder:
-    profiles some of them. Raises InputError when the loss or a weight is no longer finite, after the weights that
-    were chosen until then are in the folder.
+    folder: rank 0's run folder, None elsewhere. shown: as in `progress.epochs`. recorder: profiles some epochs. Raises
+    InputError when the loss or a weight is no longer finite, after writing the weights chosen so far to the folder.
     """
-    trainer, history = Trainer(job, graph, records=recorder is None), History()
-    with contextlib.closing(trainer):
+    trainer, history, train = Trainer(job, graph, records=recorder is None), History(), job.settings.train
+    columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
+    metrics = run_folder.MetricsFile(folder, columns) if folder else None
+    with contextlib.closing(trainer.replayed):
         try:
-            _fit(trainer, history, folder, shown, dog, recorder)
+            with progress.epochs(train.epochs, shown if job.comm.rank == 0 else False) as advance:
+                for epoch in range(1, train.epochs + 1):
+                    if dog:
+                        dog.step(f"epoch {epoch}")
+                    if recorder:
+                        recorder.begin(epoch)
+                    scores = _epoch(trainer, history, epoch)
+                    if epoch == 1:
+                        job.phases.end("first epoch")
+                    history.consider(epoch, scores, job.weights(), job.select)
+                    if metrics:
+                        fractions = (scores.train, scores.val, scores.test)
+                        more = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1], *scores.macro)
+                        metrics.add([epoch, history.loss, *fractions, *more])
+                    advance(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
+                    waited = epoch - history.best_epoch if job.select == "best" else 0
+                    last = epoch == train.epochs or 0 < train.patience <= waited
+                    if recorder:
+                        recorder.end(epoch, last=last)
+                    if last:
+                        break
         except InputError:
             if history.state:
                 checkpoint.save(job.comm, folder, job.part, history.state)
             raise
-        history.recorded, history.not_recorded = trainer.recorded, trainer.not_recorded
+        if metrics:
+            metrics.close()
+        history.recorded, history.not_recorded = trainer.replayed.recorded, trainer.replayed.failure
     return history
 
 
-def _fit(
-    trainer: Trainer,
-    history: History,
-    folder: Path | None,
-    shown: bool | None,
-    dog: Watchdog | None,
-    recorder: profiler.Recorder | None,
-) -> None:
-    job, train = trainer.job, trainer.job.settings.train
-    columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
-    metrics = run_folder.MetricsFile(folder, columns) if folder else None
-    with progress.epochs(train.epochs, shown if job.comm.rank == 0 else False) as bar:
-        for epoch in range(1, train.epochs + 1):
-            if dog:
-                dog.step(f"epoch {epoch}")
-            if recorder:
-                recorder.begin(epoch)
-            scores = _epoch(trainer, history, epoch)
-            if epoch == 1:
-                job.phases.end("first epoch")
-            history.consider(epoch, scores, job.weights(), job.select)
-            if metrics:
-                fractions = (scores.train, scores.val, scores.test)
-                more = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1], *scores.macro)
-                metrics.add([epoch, history.loss, *fractions, *more])
-            bar.step(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
-            impatient = (
-                train.patience and job.select == "best" and epoch - history.best_epoch >= train.patience
-            )
-            if recorder:
-                recorder.end(epoch, last=bool(impatient) or epoch == train.epochs)
-            if impatient:
-                break
-    if metrics:
-        metrics.close()
-
-
 def _epoch(trainer: Trainer, history: History, epoch: int) -> Scores:
-    """A step and an evaluation; their loss, times and bytes go to the history. Raises InputError as `fit` does."""
+    """Run a step and an evaluation; add loss, times and bytes to the history. Raises InputError as `fit` does."""
     backend = trainer.job.backend
     with span(f"epoch {epoch}"):
         backend.stream.meter.taken()
@@ -149,31 +124,26 @@ def _epoch(trainer: Trainer, history: History, epoch: int) -> Scores:
         # Here the host waits for the epoch.
         history.loss, scores = trainer.loss(), trainer.scores()
     if not trainer.finite():
-        raise InputError(_not_finite(trainer, history, epoch))
+        happened = f"the loss of epoch {epoch} is {history.loss}"
+        if np.isfinite(history.loss):
+            happened = f"weights are no longer finite after epoch {epoch}"
+        kept = f"; the weights of epoch {history.best_epoch} are kept" if history.state else ""
+        raise InputError(
+            f"{happened}; first {nonfinite.first(trainer, epoch)}: lower train.learning_rate (it is "
+            f"{trainer.job.settings.train.learning_rate}) or scale the features (train.normalize_features){kept}"
+        )
     meter.settle()
-    history.add(meter, step_seconds(), eval_seconds(), trainer.recorded)
+    history.add(meter, step_seconds(), eval_seconds(), trainer.replayed.recorded)
     return scores
-
-
-def _not_finite(trainer: Trainer, history: History, epoch: int) -> str:
-    """What to say of an epoch whose loss is not finite, or that leaves such weights. Collective."""
-    train, loss = trainer.job.settings.train, history.loss
-    happened = f"the loss of epoch {epoch} is {loss}"
-    if np.isfinite(loss):
-        happened = f"weights are no longer finite after epoch {epoch}"
-    kept = f"; the weights of epoch {history.best_epoch} are kept" if history.state else ""
-    return (
-        f"{happened}; first {nonfinite.first(trainer, epoch)}: lower train.learning_rate "
-        f"(it is {train.learning_rate}) or scale the features (train.normalize_features){kept}"
-    )
 
 
 def summarise(
     job: Job, graph: GraphHandle, history: History, need: memory.Estimate, peak: memory.Peak
 ) -> dict[str, Any]:
-    """summary.json's content. Collective."""
+    """Return the content of summary.json. Collective."""
     comm, part = job.comm, job.part
-    totals = np.array([history.local_bytes, history.remote_bytes, history.remote_rows], dtype=np.int64)
+    moved = history.moved
+    totals = np.array([moved.local_bytes, moved.remote_bytes, moved.remote_rows], dtype=np.int64)
     mpi.sum_in_rank_order(comm, totals)
     timed = comm.allgather(history.aggregate_ms)
     slowest = np.array([each[: min(map(len, timed))] for each in timed]).max(axis=0)
@@ -182,15 +152,7 @@ def summarise(
     return {
         "format": "mgg-summary",
         "version": 1,
-        "graph": {
-            "name": part.name,
-            "nodes": part.nodes,
-            "edges": part.edges,
-            "features": part.features,
-            "classes": part.classes,
-            "multilabel": part.multilabel,
-            "uuid": part.uuid,
-        },
+        "graph": {name: getattr(part, name) for name in GRAPH_FACTS},
         "model": job.settings.model.name,
         "ranks": comm.size,
         "backend": job.backend.capabilities.name,
@@ -222,9 +184,9 @@ def summarise(
 def process_train(
     path: Path, overrides: tuple[str, ...], dry_run: bool, shown: bool | None, profile: bool = False
 ) -> int:
-    """`mgg train`: train the job file's model on all ranks of the world; returns the exit code.
+    """`mgg train`: train the job file's model on all ranks of the world; return the exit code.
 
-    profile: trace a few epochs, none of which is recorded as a CUDA graph.
+    profile: trace a few epochs; no epoch is recorded as a CUDA graph then.
     """
     memory.return_freed_memory()
     comm = mpi.world()
@@ -239,7 +201,7 @@ def process_train(
 
 
 def _run(job: Job, dry_run: bool, shown: bool | None, profile: bool) -> None:
-    """From the plan to the summary. Collective."""
+    """Run a job from its plan to its summary. Collective."""
     comm, settings, root = job.comm, job.settings, job.comm.rank == 0
     if root:
         report.print_start(job)
@@ -256,7 +218,7 @@ def _run(job: Job, dry_run: bool, shown: bool | None, profile: bool) -> None:
     with mpi.agree(comm):
         if root:
             folder = run_folder.create(Path(settings.run.folder))
-            # What "auto" took depends on what was measured: whoever goes on with this run takes the same.
+            # The transfers that "auto" chose depend on measurements, so the run keeps them.
             taken = config.with_transfer(settings, job.transfer.transfers)
             run_folder.write_whole(folder / run_folder.JOB, config.dumps(taken).encode())
     peak = memory.Peak()
@@ -279,4 +241,4 @@ def _run(job: Job, dry_run: bool, shown: bool | None, profile: bool) -> None:
                 report.print_line(f"epochs were not recorded as a CUDA graph: {history.not_recorded}")
         if recorder:
             profiler.finish(job, graph, recorder, folder, dog.step)
-        mpi.barrier(comm)  # nobody ends while another still writes
+        mpi.barrier(comm)  # no rank ends while another still writes

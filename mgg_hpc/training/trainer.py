@@ -15,17 +15,19 @@ from .cuda_graph import Replayed
 from .job import Job
 from .metrics import Scores, loss_sum
 
-# Gradients of rows are divided by the number of training rows, and float16 ends at 6e-8. A power of 2 costs no digit.
+# Gradients of rows are divided by the number of training rows, and float16 ends at 6e-8. A power of 2 is exact.
 FLOAT16_SCALE = 1024.0
 
 
 class Trainer:
-    """Gradients and the loss lie in one array, so that one exchange an epoch sums them over all ranks."""
+    """Runs a job's epochs. Gradients and the loss are in one array, so that one exchange sums them over all ranks.
+
+    records: allow recording epochs as a CUDA graph, if the job does. replayed: the launch of a step, or its replay.
+    """
 
     def __init__(self, job: Job, graph: GraphHandle, *, records: bool = True) -> None:
-        """records: let epochs be recorded as a CUDA graph, where the job does."""
         self.job, self.graph = job, graph
-        device = job.backend.capabilities.device
+        device = job.backend.device
         job.model.to(device)
         parameters = list(job.model.parameters())
         kind = parameters[0].dtype
@@ -34,51 +36,37 @@ class Trainer:
         for parameter in parameters:  # autograd adds into these views
             parameter.grad = self._flat[at : at + parameter.numel()].view_as(parameter)
             at += parameter.numel()
-        if job.learned is not None:  # each rank has rows of its own, whose gradients nobody adds to
+        if job.learned is not None:  # rows of this rank, whose gradients are not summed
             job.learned.grad = torch.zeros_like(job.learned)
         self._trained: list[Tensor] = [*parameters, *([job.learned] if job.learned is not None else [])]
         self._before = [parameter.detach().clone() for parameter in self._trained]
-        if job.backend.capabilities.reads_epoch:
+        if job.backend.reads_epoch:
             job.model.draws.epoch_at = torch.zeros(1, dtype=torch.int32, device=device)
         rate = job.settings.train.learning_rate
         self._optimizer = Adam(_groups(job), rate, capturable=device != "cpu")
-        recorder = job.backend.stream.record if job.records and records else None
-        self._step = Replayed(self._launch, job.backend, recorder, self._everybody)
+        recorder = job.backend.record if job.records and records else None
+        self.replayed = Replayed(self._launch, job.backend, recorder, self._everybody)
 
     def _everybody(self, yes: bool) -> bool:
         return all(self.job.comm.allgather(yes))
 
-    @property
-    def recorded(self) -> bool:
-        """Whether steps are replays of a CUDA graph by now."""
-        return self._step.recorded
-
-    @property
-    def not_recorded(self) -> str:
-        """Why not, if that was tried."""
-        return self._step.failure
-
-    def close(self) -> None:
-        """Let go of what was recorded."""
-        self._step.close()
-
     def step(self, epoch: int) -> None:
-        """Forward, loss, backward, reduction, optimiser; `loss` waits for it. Collective."""
+        """Run forward, loss, backward, reduction and optimiser; `loss` waits for them. Collective."""
         with span("step"):
             self.job.model.draws.begin(epoch)
             torch._foreach_copy_(self._before, [parameter.detach() for parameter in self._trained])
-            self._step()
+            self.replayed()
 
     @torch.no_grad()
     def rewind(self, epoch: int) -> None:
-        """Go back to the weights before this epoch, which is the last one, with no gradients: to run its pass again."""
-        self.close()
+        """Restore the weights before this epoch, the last one, and clear the gradients, to run its pass again."""
+        self.replayed.close()
         torch._foreach_copy_(self._trained, self._before)
         self.job.model.draws.begin(epoch)
         self._begin()
 
     def _begin(self) -> None:
-        """Whatever a training pass begins with."""
+        """Prepare buffers, model and gradients for a training pass."""
         self.graph.restart()
         self.job.model.train()
         self._flat.zero_()
@@ -86,14 +74,14 @@ class Trainer:
             self.job.learned.grad.zero_()
 
     def loss_of(self, logits: Tensor) -> Tensor:
-        """This rank's part of the mean over all training rows."""
+        """Return this rank's part of the mean loss over all training rows."""
         with span("loss"):
             return loss_sum(logits, self.job.labels, "train") / self.job.labels.totals["train"]
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of this rank's part of the loss; those of rows of float16 are kept from becoming 0 on their way."""
+        """Compute gradients of this rank's part of the loss, scaled on their way if rows are float16."""
         scale = FLOAT16_SCALE if self.job.dtype == torch.float16 else 1.0
-        # A gradient that is handed in has its shape checked by symbols, which takes 50 MB of libraries.
+        # torch would check the shape of a gradient argument symbolically, which loads 50 MB of libraries.
         scaled = loss if scale == 1.0 else loss * scale
         with span("backward"), torch.no_grad():
             scaled.backward()
@@ -108,20 +96,20 @@ class Trainer:
         self.backward(loss)
         with span("sum gradients"):
             self._flat[-1:].copy_(loss.detach())
-            job.backend.collectives.sum(as_array(self._flat))
+            job.backend.sum_over_ranks(as_array(self._flat))
         with span("optimiser"):
             self._optimizer.step()
 
     def loss(self) -> float:
-        """The mean over all training rows of the last step's loss, before the optimiser."""
+        """Return the mean loss over all training rows of the last step, before the optimiser."""
         with span("read the loss"):
             return float(self._flat[-1])
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """A pass with the present weights, without dropout. Collective.
+        """Run a pass with the present weights, without dropout. Collective.
 
-        `scores` waits for it, on all ranks, before which no other pass may begin.
+        `scores` waits for it; no other pass may begin before that.
         """
         with span("evaluate"):
             self.graph.restart()
@@ -133,10 +121,10 @@ class Trainer:
             self._finite = torch.isfinite(torch.stack(largest)).all()
 
     def finite(self) -> bool:
-        """Whether the last step's loss is finite, and all weights after it; waits for them. Collective."""
+        """Return whether the last step's loss and all weights after it are finite; waits for them. Collective."""
         with span("read the loss"):
             finite = math.isfinite(self.loss()) and bool(self._finite)
-        # All ranks have the same loss and weights, but for rows that each has learned for itself.
+        # All ranks have the same loss and weights, except learned rows.
         return finite if self.job.learned is None else self._everybody(finite)
 
     def scores(self) -> Scores:
@@ -146,7 +134,7 @@ class Trainer:
 
 
 def _groups(job: Job) -> list[Group]:
-    """The first layer decays, and with it a learned input; the others where the job says so."""
+    """Return the groups of parameters: the first layer and a learned input decay, others if the job says so."""
     train = job.settings.train
     first: list[Tensor] = list(job.model.convolutions[0].parameters())
     rest: list[Tensor] = [p for p in job.model.parameters() if all(p is not one for one in first)]

@@ -81,7 +81,7 @@ def test_sparse_rows_become_dense(rng):
 
 def test_a_split_takes_so_many_of_each_class(rng):
     y = rng.integers(-1, 3, size=500)
-    train, val, test = split_per_class(y, 3, rng, train=7, val=11)
+    train, val, test = split_per_class(y, 3, rng, train=7, val=11).values()
     for label in range(3):
         counts = [np.count_nonzero(mask & (y == label)) for mask in (train, val, test)]
         assert counts == [7, 11, np.count_nonzero(y == label) - 18]
@@ -102,11 +102,11 @@ def test_a_random_split_takes_its_shares_of_the_labelled(several, rng):
     y = np.zeros((500, 3), np.float32) if several else rng.integers(-1, 3, size=500)
     labelled = np.ones(500, bool) if several else y >= 0
     count = np.count_nonzero(labelled)
-    masks = split_random(y, rng, train=0.37, val=0.21)
+    masks = list(split_random(y, rng, train=0.37, val=0.21).values())
     assert (np.sum(masks, axis=0) == labelled).all()
     expected = [int(0.37 * count), int(0.21 * count)]
     assert [mask.sum() for mask in masks] == [*expected, count - sum(expected)]
-    assert not np.array_equal(masks[0], split_random(y, rng, train=0.37, val=0.21)[0])
+    assert not np.array_equal(masks[0], split_random(y, rng, train=0.37, val=0.21)["train"])
 
 
 @pytest.mark.parametrize("shares", [(-0.1, 0.2), (0.2, -0.1), (0.7, 0.4)])

@@ -109,7 +109,7 @@ class Runs:
         trainer.evaluate()
         found.append(trainer.scores().val_loss)
         job.backend.close()
-        return np.array(found), trainer.recorded
+        return np.array(found), trainer.replayed.recorded
 
     def check(self, case: Case) -> tuple[float, str]:
         """The worst error as a share of the tolerance, and what is wrong. Collective."""

@@ -20,7 +20,6 @@ from data.graphs import random_graph
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.store import open_graph, write, write_bounds
 from mgg_hpc.plan.ranges import edge_balanced, edge_counts
-from mgg_hpc.tools import partition
 
 ORDERS = ["degree", "rcm", "community"]
 CONTENTS = {
@@ -175,7 +174,7 @@ def test_wrong_input_is_one_line(rng, capsys, monkeypatch):
         assert message in refused(capsys, "partition", *arguments.split())
     monkeypatch.setitem(sys.modules, "mgg_hpc._host", None)
     assert "does not load" in refused(capsys, "partition", "g.h5", "--order", "community")
-    monkeypatch.setattr(partition.os, "sysconf", lambda _: 4)
+    monkeypatch.setattr("os.sysconf", lambda _: 4)
     line = refused(capsys, "partition", "g.h5", "--order", "rcm")
     assert "the machine has 0.0 GiB: use a larger one" in line
 

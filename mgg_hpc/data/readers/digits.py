@@ -11,7 +11,7 @@ NEIGHBOURS = 8
 
 
 def read_digits(*, seed: int = 0) -> Graph:
-    """Images joined to their 8 nearest neighbours, in both directions.
+    """Return the graph of the images, each joined to its 8 nearest neighbours, in both directions.
 
     ``x`` are pixel values 0 .. 16 as float32 [1797, 64], ``y`` the ten digits. 20 nodes of each class are
     for training and 30 for validation, drawn by ``seed``; the rest for testing. Raises InputError without
@@ -27,7 +27,6 @@ def read_digits(*, seed: int = 0) -> Graph:
     y = y.astype(np.int64)
     neighbours = nearest(pixels.astype(np.int64), NEIGHBOURS)
     rng = np.random.Generator(np.random.Philox(seed))
-    train, val, test = split_per_class(y, 10, rng)
     return from_edges(
         neighbours.ravel(),
         np.repeat(np.arange(len(y)), NEIGHBOURS),
@@ -37,14 +36,12 @@ def read_digits(*, seed: int = 0) -> Graph:
         x=pixels.astype(np.float32),
         y=y,
         classes=10,
-        train=train,
-        val=val,
-        test=test,
+        **split_per_class(y, 10, rng),
     )
 
 
 def nearest(points: np.ndarray, count: int) -> np.ndarray:
-    """The ``count`` nearest other points of each, int64 [N, count] in no order; of equals the lower id.
+    """Return the ``count`` nearest other points of each point, int64 [N, count], unordered; ties go to lower ids.
 
     ``points`` int64 [N, F]: small whole numbers, so that distances are exact, floating-point products too,
     and the same on every machine.

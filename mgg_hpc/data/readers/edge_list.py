@@ -70,12 +70,12 @@ def read_edge_list(
 
 
 def _read(path: Path, limit: int) -> Iterator[Edges]:
-    """The edges of a file, block by block."""
+    """Yield the edges of a file, block by block."""
     columns: int | None = None
     line = 1
     for block in _line_blocks(path):
         found = _parse_block(block, columns)
-        if found is None or _out_of_range(found, limit):
+        if found is None or any(len(ids) and int(ids.max()) >= limit for ids in found[:2]):
             found = _parse_lines(path, block, line, columns, limit)
         if len(found.sources):
             columns = 2 if found.weight is None else 3
@@ -83,12 +83,8 @@ def _read(path: Path, limit: int) -> Iterator[Edges]:
         line += block.count(b"\n")
 
 
-def _out_of_range(edges: Edges, limit: int) -> bool:
-    return any(len(ids) and int(ids.max()) >= limit for ids in edges[:2])
-
-
 def _line_blocks(path: Path) -> Iterator[bytes]:
-    """A file's bytes in blocks of whole lines, unpacked if they are gzip."""
+    """Yield a file's bytes in blocks of whole lines, unpacked if they are gzip."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
@@ -115,7 +111,7 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _parse_block(block: bytes, columns: int | None) -> Edges | None:
-    """Parse regular lines all at once; None where a line is not plainly two ids (and a weight)."""
+    """Parse regular lines all at once; None if a line is not plainly two ids (and a weight)."""
     text = np.frombuffer(_without_comments(block), dtype=np.uint8)
     newline = text == NEWLINE
     comma = text == COMMA
@@ -154,7 +150,7 @@ def _without_comments(block: bytes) -> bytes:
 
 
 def _commas_separate(comma: np.ndarray, starts: np.ndarray, columns: int) -> bool:
-    """Is there exactly one comma between the words of a line, and none elsewhere?"""
+    """Return whether there is exactly one comma between the words of each line, and none elsewhere."""
     before = np.append(np.cumsum(comma)[starts], np.count_nonzero(comma))
     gaps = np.diff(before, prepend=0)
     between = np.arange(len(gaps)) % columns != 0
@@ -162,7 +158,7 @@ def _commas_separate(comma: np.ndarray, starts: np.ndarray, columns: int) -> boo
 
 
 def _whole_numbers(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
-    """The words text[starts:ends] as int64; None unless all are 1 to 15 digits."""
+    """Return the words text[starts:ends] as int64; None unless all are 1 to 15 digits."""
     lengths = ends - starts
     if lengths.max() > 15:
         return None
@@ -175,7 +171,7 @@ def _whole_numbers(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np
 
 
 def _decimals(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
-    """The words text[starts:ends] as float32; None unless all are finite numbers of at most 31 characters."""
+    """Return the words text[starts:ends] as float32; None unless all are finite numbers of at most 31 characters."""
     width = int((ends - starts).max())
     if width > 31:
         return None
@@ -202,7 +198,8 @@ def _parse_lines(path: Path, block: bytes, first_line: int, columns: int | None,
         columns = columns or min(max(len(words), 2), 3)
         if len(words) != columns or "" in words:
             have = len([word for word in words if word])
-            raise InputError(f"{where}: {have} columns; expected {columns}{_columns_named(columns)}")
+            named = "source, destination" + (" and weight" if columns == 3 else "")
+            raise InputError(f"{where}: {have} columns; expected {columns}: {named}")
         rows.append((_node(where, words[0], limit), _node(where, words[1], limit), _weight(where, words[2:])))
     if not rows:
         return _nothing()
@@ -212,10 +209,6 @@ def _parse_lines(path: Path, block: bytes, first_line: int, columns: int | None,
         np.array(destinations, dtype=np.int64),
         np.array(weight, dtype=np.float32) if columns == 3 else None,
     )
-
-
-def _columns_named(columns: int) -> str:
-    return ": source, destination" + (" and weight" if columns == 3 else "")
 
 
 def _node(where: str, word: str, limit: int) -> int:
@@ -232,7 +225,7 @@ def _node(where: str, word: str, limit: int) -> int:
 
 
 def _weight(where: str, words: list[str]) -> float:
-    """The weight in the third column; 1 without one."""
+    """Return the weight in the third column; 1 without one."""
     try:
         weight = float(words[0] if words[0].isascii() and "_" not in words[0] else "") if words else 1.0
     except ValueError:

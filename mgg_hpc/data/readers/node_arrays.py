@@ -11,7 +11,7 @@ from ...errors import InputError
 
 
 def read_node_arrays(features: Path | None, labels: Path | None) -> tuple[int | None, dict[str, Any]]:
-    """The number of nodes (None without files) and Graph's fields ``x``, ``y`` and ``classes``.
+    """Return the number of nodes (None without files) and Graph's fields ``x``, ``y`` and ``classes``.
 
     ``features`` holds numbers [N, F]; ``labels`` integers [N], -1 where unlabelled, or 0 and 1 [N, C]. Raises
     InputError for other types or shapes.
@@ -34,7 +34,7 @@ def read_node_arrays(features: Path | None, labels: Path | None) -> tuple[int | 
 
 
 def label_fields(where: str, y: np.ndarray) -> dict[str, Any]:
-    """Graph's fields ``y`` and ``classes`` from integers [N] or from numbers [N, C] of 0 and 1."""
+    """Return Graph's fields ``y`` and ``classes`` from integers [N] or from numbers [N, C] of 0 and 1."""
     if y.ndim == 1 and y.dtype.kind in "iu":
         return {"y": y.astype(np.int64, copy=False), "classes": max(int(y.max(initial=0)), 0) + 1}
     if y.ndim == 2 and y.shape[1] and y.dtype.kind in "fiub":

@@ -20,16 +20,15 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
-from ..graph import Graph, SparseRows, index_dtype
+from ..graph import SPLITS, Graph, SparseRows, index_dtype
 from ..structure import undirected_if_symmetric
 from .node_arrays import label_fields
 
-SPLIT = ("train", "val", "test")
 KINDS = {"int": "iu", "float": "f", "number": "iuf", "bool": "b"}
 
 
-# What zipfile raises over a damaged archive: RuntimeError where a flipped bit says that it is encrypted,
-# UnicodeDecodeError where one says that a damaged name is UTF-8.
+# Exceptions of zipfile for damaged archives: RuntimeError if a flipped bit means "encrypted", UnicodeDecodeError if
+# one means that a damaged name is UTF-8.
 DAMAGE = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -65,14 +64,14 @@ class _Arrays:
         self.members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
 
     def peek(self, name: str) -> tuple[int, ...] | None:
-        """The shape of an array, None if there is none."""
+        """Return the shape of an array, None if there is none."""
         if name not in self.members:
             return None
         with self.archive.open(self.members[name]) as file:
             return self._header(name, file)[0]
 
     def _header(self, name: str, file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-        """Shape, Fortran order and type, from the array's first bytes."""
+        """Read shape, Fortran order and type from the array's first bytes."""
         try:
             version = np.lib.format.read_magic(file)
             if version == (1, 0):
@@ -82,7 +81,7 @@ class _Arrays:
             raise InputError(f"{self.path}: {name} is not a NumPy array: {error}") from error
 
     def get(self, name: str, kind: str, *shape: int | None) -> np.ndarray | None:
-        """An array of a kind (a key of KINDS) and shape (None: any length); None if there is none."""
+        """Read an array of a kind (a key of KINDS) and shape (None: any length); None if there is none."""
         if name not in self.members:
             return None
         info = self.members[name]
@@ -91,7 +90,9 @@ class _Arrays:
             fits = len(found) == len(shape) and all(
                 want in (None, have) for want, have in zip(shape, found, strict=True)
             )
-            self._expect(name, fits and dtype.kind in KINDS[kind], f"{dtype} {list(found)}", kind, shape)
+            if not fits or dtype.kind not in KINDS[kind]:
+                wanted = ", ".join("any" if length is None else str(length) for length in shape)
+                raise InputError(f"{self.path}: {name} is {dtype} {list(found)}; expected {kind} [{wanted}]")
             size = math.prod(found) * dtype.itemsize
             if file.tell() + size != info.file_size:
                 raise InputError(f"{self.path}: {name} claims {dtype} {list(found)}, which it does not hold")
@@ -100,11 +101,6 @@ class _Arrays:
             raise InputError(f"{self.path}: {name} is truncated")
         array = np.frombuffer(data, dtype=dtype).reshape(found, order="F" if fortran else "C")
         return np.ascontiguousarray(array.astype(dtype.newbyteorder("="), copy=False))
-
-    def _expect(self, name: str, fits: bool, found: str, kind: str, shape: tuple[int | None, ...]) -> None:
-        if not fits:
-            wanted = ", ".join("any" if length is None else str(length) for length in shape)
-            raise InputError(f"{self.path}: {name} is {found}; expected {kind} [{wanted}]")
 
     def need(self, name: str, kind: str, *shape: int | None) -> np.ndarray:
         array = self.get(name, kind, *shape)
@@ -119,23 +115,20 @@ def _graph(arrays: _Arrays, split: int | None, directed: bool) -> Graph:
     indices = arrays.need(f"{prefix}indices", "int", None)
     nodes = len(indptr) - 1
     weight = arrays.get("weight", "number", len(indices))
-    train, val, test = _masks(arrays, nodes, split)
     graph = Graph(
         name=arrays.path.stem,
         indptr=indptr,
         indices=_narrow(arrays, f"{prefix}indices", indices, nodes),
         weight=None if weight is None else weight.astype(np.float32),
         x=_features(arrays, nodes),
-        train=train,
-        val=val,
-        test=test,
+        **_masks(arrays, nodes, split),
         **_labels(arrays, nodes),
     )
     return graph if directed else undirected_if_symmetric(graph, str(arrays.path))
 
 
 def _narrow(arrays: _Arrays, name: str, indices: np.ndarray, limit: int) -> np.ndarray:
-    """Ids in the type that the format stores, after a look that none is out of range of it."""
+    """Return ids in the type that the format stores. Raises InputError for one out of range."""
     if len(indices) and (indices.min() < 0 or indices.max() >= limit):
         entry = int(np.flatnonzero((indices < 0) | (indices >= limit))[0])
         raise InputError(
@@ -170,22 +163,21 @@ def _labels(arrays: _Arrays, nodes: int) -> dict[str, Any]:
     return label_fields(f"{arrays.path}: y", y)
 
 
-def _masks(arrays: _Arrays, nodes: int, split: int | None) -> tuple[np.ndarray | None, ...]:
+def _masks(arrays: _Arrays, nodes: int, split: int | None) -> dict[str, Any]:
     several = len(arrays.peek("train_mask") or ()) == 2
     if split is None:
         if several:
             raise InputError(f"{arrays.path}: train_mask holds several splits; choose one, as by --split 0")
-        return tuple(arrays.get(f"{name}_mask", "bool", nodes) for name in SPLIT)
-    found = [_splits(arrays, f"{name}_mask" + ("" if several else "s"), nodes) for name in SPLIT]
-    if not 0 <= split < min(map(len, found)):
-        raise InputError(
-            f"{arrays.path} has splits 0 .. {min(map(len, found)) - 1}; there is no split {split}"
-        )
-    return tuple(masks[split].copy() for masks in found)
+        return {name: arrays.get(f"{name}_mask", "bool", nodes) for name in SPLITS}
+    found = {name: _splits(arrays, f"{name}_mask" + ("" if several else "s"), nodes) for name in SPLITS}
+    count = min(map(len, found.values()))
+    if not 0 <= split < count:
+        raise InputError(f"{arrays.path} has splits 0 .. {count - 1}; there is no split {split}")
+    return {name: masks[split].copy() for name, masks in found.items()}
 
 
 def _splits(arrays: _Arrays, name: str, nodes: int) -> np.ndarray:
-    """Several masks, bool [S, N]."""
+    """Read the masks of several splits, bool [S, N]."""
     if (arrays.peek(name) or ())[:1] == (nodes,):
         return arrays.need(name, "bool", nodes, None).T
     return arrays.need(name, "bool", None, nodes)

@@ -1,7 +1,7 @@
-"""Read Python 2 pickles of NumPy arrays and SciPy matrices without running anything they say.
+"""Read Python 2 pickles of NumPy arrays and SciPy matrices without running code that they name.
 
 A pickle names the classes and functions to call. This reader knows the few that containers of numbers
-need, gives its own harmless stand-ins for most of them, and refuses every other by name.
+need, replaces most of them by harmless functions of its own, and refuses every other by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...errors import InputError
 
 
 class CsrParts:
-    """Stands in for SciPy's CSR matrix: keeps the arrays of its state and has no behaviour."""
+    """Replaces SciPy's CSR matrix: keeps the arrays of its state and has no behaviour."""
 
     indptr: Any = None
     indices: Any = None
@@ -35,12 +35,12 @@ class CsrParts:
 
 
 def _empty_array(kind: Any, shape: Any, code: Any) -> np.ndarray:
-    """NumPy's first step of an array; the second, its state, brings the real shape and the bytes."""
+    """Return an empty array, as NumPy's ``_reconstruct``; the pickled state sets its shape and bytes afterwards."""
     return np.empty(0, dtype=np.int8)
 
 
 def _number_type(code: Any, *flags: Any) -> np.dtype:
-    """A NumPy type, of numbers only."""
+    """Return a NumPy type; only of numbers."""
     dtype = np.dtype(code if isinstance(code, str) else "O")
     if dtype.kind not in "biuf":
         raise pickle.UnpicklingError(f"an array of type {code!r}")
@@ -48,21 +48,21 @@ def _number_type(code: Any, *flags: Any) -> np.dtype:
 
 
 def _csr(kind: Any, base: Any, state: Any) -> CsrParts:
-    """Python 2's way to make an object of a class."""
+    """Return an object as Python 2's ``_reconstructor`` does; only CsrParts."""
     if kind is not CsrParts:
         raise pickle.UnpicklingError(f"an object of {kind!r}")
     return CsrParts()
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
-    """How Python 3 writes bytes for Python 2."""
+    """Return bytes that Python 3 wrote for Python 2 as text in latin1."""
     if encoding not in ("latin1", "latin-1") or not isinstance(text, str):
         raise pickle.UnpicklingError(f"text encoded as {encoding!r}")
     return codecs.encode(text, "latin1")
 
 
 class _Function(tuple[Callable[..., Any]]):
-    """A function that a pickle can call and, unlike Python's, cannot set attributes of."""
+    """A function that a pickle can call, but whose attributes it cannot set."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class _Function(tuple[Callable[..., Any]]):
         return self[0](*arguments)
 
 
-PLAIN = object()  # stands in for names that are only ever passed on
+PLAIN = object()  # replaces names that are only passed on
 
 KNOWN: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): PLAIN,
@@ -101,7 +101,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(path: Path) -> Any:
-    """What a Python 2 pickle holds: numbers in arrays, CSR matrices (as CsrParts), lists and dictionaries.
+    """Return the content of a Python 2 pickle: arrays of numbers, CSR matrices (as CsrParts), lists, dictionaries.
 
     Raises InputError for anything else.
     """

@@ -13,12 +13,11 @@ import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...errors import InputError
-from ..graph import Graph, SparseRows, from_edges
+from ..graph import Graph, SparseRows, from_edges, masks
 from .pickles import CsrParts, read_pickle
 
 PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
@@ -26,8 +25,8 @@ VALIDATION = 500
 AUTHORS = (
     "https://raw.githubusercontent.com/kimiyoung/planetoid/af6abf468a772cc055bec88c52e4d6f51b7c37e3/data"
 )
-TIMEOUT = 20.0  # seconds without a byte
-LARGEST = 512 << 20  # bytes of one file
+TIMEOUT = 20.0  # seconds without a byte before a download fails
+LARGEST = 512 << 20  # most bytes of one file
 
 
 def read_planetoid(folder: Path, name: str) -> Graph:
@@ -51,10 +50,7 @@ def read_planetoid(folder: Path, name: str) -> Graph:
     y = np.zeros(nodes, dtype=np.int64)
     y[: len(ally)] = ally.argmax(axis=1)
     y[test] = ty.argmax(axis=1)
-    masks = {mask: np.zeros(nodes, dtype=bool) for mask in ("train", "val", "test")}
-    masks["train"][:trained] = True
-    masks["val"][trained : min(trained + VALIDATION, len(ally))] = True
-    masks["test"][test] = True
+    split = masks(nodes, [np.arange(trained), np.arange(trained, min(trained + VALIDATION, len(ally))), test])
     sources, destinations = _edges(files["graph"], nodes)
     return from_edges(
         sources,
@@ -66,14 +62,12 @@ def read_planetoid(folder: Path, name: str) -> Graph:
         x=_place_rows(allx, tx, test, nodes),
         y=y,
         classes=ally.shape[1],
-        train=masks["train"],
-        val=masks["val"],
-        test=masks["test"],
+        **split,
     )
 
 
 def only_name(folder: Path) -> str:
-    """The name of the one graph in a folder. Raises InputError where there is none, or several."""
+    """Return the name of the only graph in a folder. Raises InputError where there is none, or several."""
     names = sorted(path.name[4:-6] for path in Path(folder).glob("ind.*.graph"))
     if len(names) != 1:
         found = f"has {', '.join(names)}: choose one with --name" if names else "has no ind.NAME.graph"
@@ -82,7 +76,7 @@ def only_name(folder: Path) -> str:
 
 
 def download_planetoid(name: str, *, base: str = AUTHORS) -> Graph:
-    """Fetch ``ind.<name>.*`` from where the authors publish them, and read them.
+    """Download ``ind.<name>.*`` from the authors' repository, and read them.
 
     Raises InputError, naming the address, if it does not answer, has no such file, or sends too much.
     """
@@ -120,18 +114,23 @@ def _fetch(address: str, path: Path) -> None:
 
 
 def _csr(path: Path, columns: int | None = None) -> SparseRows:
-    """A pickled SciPy CSR matrix (or dense array) with its offsets and columns checked."""
+    """Read a pickled SciPy CSR matrix (or dense array), and check its offsets and columns."""
     found = read_pickle(path)
     if isinstance(found, np.ndarray) and found.ndim == 2:
-        found = _sparse(found)
+        dense, found = found, CsrParts()
+        rows, places = np.nonzero(dense)
+        found.indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))])
+        found.indices, found.data, found.shape = places, dense[rows, places], dense.shape
     if not isinstance(found, CsrParts):
         raise InputError(f"{path} holds a {type(found).__name__}; expected a matrix of features")
     shape = found.shape
     if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)):
         raise InputError(f"{path}: the matrix has the shape {shape!r}; expected two numbers")
-    indptr, indices, data = (
-        _vector(path, name, getattr(found, name)) for name in ("indptr", "indices", "data")
-    )
+    for name in ("indptr", "indices", "data"):
+        value = getattr(found, name)
+        if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "if":
+            raise InputError(f"{path}: the matrix's {name} is not an array of numbers")
+    indptr, indices, data = found.indptr, found.indices, found.data
     sound = (
         len(indptr) == shape[0] + 1
         and indptr[0] == 0
@@ -150,34 +149,16 @@ def _csr(path: Path, columns: int | None = None) -> SparseRows:
     )
 
 
-def _sparse(dense: np.ndarray) -> CsrParts:
-    rows, columns = np.nonzero(dense)
-    parts = CsrParts()
-    parts.indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))])
-    parts.indices, parts.data, parts.shape = columns, dense[rows, columns], dense.shape
-    return parts
-
-
-def _vector(path: Path, name: str, value: Any) -> np.ndarray:
-    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "if":
-        raise InputError(f"{path}: the matrix's {name} is not an array of numbers")
-    return value
-
-
 def _one_hot(path: Path) -> np.ndarray:
     found = read_pickle(path)
-    if (
-        not isinstance(found, np.ndarray)
-        or found.ndim != 2
-        or found.dtype.kind not in "iufb"
-        or not found.size
-    ):
+    sound = isinstance(found, np.ndarray) and found.ndim == 2 and found.dtype.kind in "iufb" and found.size
+    if not sound:
         raise InputError(f"{path} does not hold one-hot labels, a two-dimensional array of numbers")
     return found
 
 
 def _test_index(path: Path, *, known: int, count: int) -> np.ndarray:
-    """The test nodes int64 [count], each above the ``known`` ones, none twice."""
+    """Read the test nodes int64 [count], each above the ``known`` ones, none twice."""
     lines = path.read_text(encoding="ascii", errors="replace").split()
     for number, word in enumerate(lines, start=1):
         if not word.isdigit() or not known <= int(word) < known + 10 * (count + 1):
@@ -191,7 +172,7 @@ def _test_index(path: Path, *, known: int, count: int) -> np.ndarray:
 
 
 def _place_rows(allx: SparseRows, tx: SparseRows, test: np.ndarray, nodes: int) -> SparseRows:
-    """Rows of allx, then each row of tx at its test node's number; nodes in neither get no entries."""
+    """Return the rows of allx, then each row of tx at its test node's number; other nodes get empty rows."""
     order = np.argsort(test)
     counts = np.zeros(nodes, dtype=np.int64)
     counts[: allx.shape[0]] = np.diff(allx.indptr)
@@ -199,7 +180,7 @@ def _place_rows(allx: SparseRows, tx: SparseRows, test: np.ndarray, nodes: int) 
     counts[test] = test_counts
     indptr = np.zeros(nodes + 1, dtype=np.int64)
     np.cumsum(counts, out=indptr[1:])
-    # Entries of tx in the order of node numbers: each row's start, repeated, plus the place within the row.
+    # Positions of tx's entries in the order of node numbers: each row's start, repeated, plus the place in the row.
     lengths = test_counts[order]
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     taken = np.repeat(tx.indptr[:-1][order], lengths) + within
@@ -212,7 +193,7 @@ def _place_rows(allx: SparseRows, tx: SparseRows, test: np.ndarray, nodes: int) 
 
 
 def _edges(path: Path, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of each entry of the neighbour lists."""
+    """Read the neighbour lists: (sources, destinations) of all entries."""
     found = read_pickle(path)
     if not isinstance(found, dict) or not all(isinstance(row, list) for row in found.values()):
         raise InputError(f"{path} does not hold a dictionary of neighbour lists")

@@ -1,6 +1,6 @@
 """ReLU and ELU, with dropout behind them, in rows that are used again.
 
-Behind ReLU the rows tell by themselves where a gradient passes, and nothing else is kept.
+Rows behind a ReLU show by themselves where a gradient passes, so nothing else is kept.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..workspace import as_array
 def through_relu(
     gradient: Tensor, out: Tensor | None, graph: GraphHandle, into: Tensor | None = None
 ) -> Tensor:
-    """The gradient where ``out`` is positive, which came through ReLU, and perhaps `drop`; None: there was no ReLU.
+    """Return the gradient before the ReLU whose output, perhaps after `drop`, is ``out``; None: there was no ReLU.
 
-    into: where it goes then. [default: rows of the workspace]
+    into: rows for the result. [default: rows of the workspace]
     """
     if out is None:
         return gradient
@@ -33,14 +33,14 @@ def through_relu(
 
 
 def drop(out: Tensor, graph: GraphHandle, draw: RngKey | None) -> None:
-    """Dropout of a layer's rows in place, by these draws, if there are any."""
+    """Apply dropout to a layer's rows in place; nothing if ``draw`` is None."""
     if draw is not None:
         with span("dropout behind"):
             graph.backend.dropout(as_array(out), as_array(out), graph.ids, draw)
 
 
 def dropped_rows(x: Tensor, graph: GraphHandle, draw: RngKey) -> Tensor:
-    """x by these draws, in rows of the workspace."""
+    """Return x after dropout, in rows of the workspace."""
     x = x if x.stride(1) == 1 else x.contiguous()
     out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
     graph.backend.dropout(as_array(x), as_array(out), graph.ids, draw)
@@ -48,12 +48,12 @@ def dropped_rows(x: Tensor, graph: GraphHandle, draw: RngKey) -> Tensor:
 
 
 def times_kept(values: Tensor, draw: RngKey | None) -> Tensor:
-    """values / (1 - p), which dropout scales by what it keeps; the values themselves where nothing is dropped."""
+    """Return values / (1 - p), the scale of what dropout keeps; the values themselves if nothing is dropped."""
     return values if draw is None else values * (1 / (1 - draw.p))
 
 
 class _Elu(torch.autograd.Function):
-    """Dropout's draws are made again in the backward rather than kept."""
+    """ELU and dropout behind it, whose draws are made again in the backward instead of kept."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, graph: GraphHandle, draw: RngKey | None) -> Tensor:
@@ -70,18 +70,17 @@ class _Elu(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
         graph, draw = ctx.call
         (x,) = ctx.saved_tensors
-        with spans.layer(ctx.layer):
-            if draw is not None:
-                with span("backward: dropout"):
-                    passed = gradient = dropped_rows(gradient, graph, draw)
-            else:
-                passed = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
-            with span("backward: activation"):
-                torch.ops.aten.elu_backward.grad_input(gradient, 1, 1, 1, False, x, grad_input=passed)
+        if draw is not None:
+            with span("backward: dropout"):
+                passed = gradient = dropped_rows(gradient, graph, draw)
+        else:
+            passed = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
+        with span("backward: activation"):
+            torch.ops.aten.elu_backward.grad_input(gradient, 1, 1, 1, False, x, grad_input=passed)
         return passed, None, None
 
 
 def elu(x: Tensor, graph: GraphHandle, draw: RngKey | None = None) -> Tensor:
-    """ELU (Clevert et al., ICLR 2016) of rows x [n, F]. draw: of dropout behind it."""
+    """Return ELU (Clevert et al., ICLR 2016) of rows x [n, F]. draw: key of the dropout behind it."""
     out: Tensor = _Elu.apply(x, graph, draw)
     return out

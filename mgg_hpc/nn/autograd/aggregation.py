@@ -1,8 +1,8 @@
 """Sums, means and maxima of neighbours' rows, sums with a weight for each edge, and edge weights from rows: for layers
 of one's own. All of them have gradients, for rows and for weights, and all are collective, their backward too.
 
-Values of edges are [E] or [E, H] in the order of ``adjacency.forward``, the plan of this rank's in-edges; `edges` says
-which ones they are.
+Values of edges are [E] or [E, H] in the order of ``adjacency.forward``, the plan of this rank's in-edges; `edges`
+returns the ends of these edges.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor
 from ...plan.ranges import owner_of
 from ...plan.workload import Plan, prefix_sum
 from ...runtime import exchange
-from ...runtime.backends.arguments import Rows
+from ...runtime.backends.base import Rows
 from .. import spans
 from ..first_order import first_order
 from ..graph.handle import Adjacency, GraphHandle
 from ..spans import span
 from ..workspace import accumulator, as_array
 
-BYTES = 5  # of a row's global number: fewer than 2^40 rows
+BYTES = 5  # bytes of a row's global number, which is below 2^40
 
 
 def aggregate(
@@ -36,40 +36,33 @@ def aggregate(
     reduce: str = "sum",
     edge_weight: Tensor | None = None,
 ) -> Tensor:
-    """out[v] = the sum, mean or maximum over in-edges u -> v of x[u]; [n, F] for rows x [n, F]. No edges: 0.
+    """Return out[v] = the sum, mean or maximum over in-edges u -> v of x[u]; [n, F] for rows x [n, F]. No edges: 0.
 
-    A maximum splits its gradient evenly among the sources that reach it, as torch does. edge_weight: [E], or [E, H]
-    where H divides the columns among heads; of sums. An adjacency's own weights and scale are left out. Raises
+    A maximum splits its gradient evenly among the sources that reach it, as torch does. edge_weight: for sums, [E], or
+    [E, H] where H divides the columns among heads. The adjacency's own weights and scale are not applied. Raises
     ValueError for another reduction, or weights that do not fit.
     """
+    out: Tensor
     if edge_weight is not None:
-        return _weighted(x, graph, adjacency, reduce, edge_weight)
-    if reduce not in ("sum", "mean", "max"):
+        if reduce != "sum":
+            raise ValueError(f"edge weights are of sums, and reduce is {reduce!r}")
+        edges, shape = adjacency.forward.edges, list(edge_weight.shape)
+        heads = shape[1] if len(shape) == 2 else 1
+        if len(edge_weight) != edges or len(shape) > 2 or heads < 1 or x.shape[1] % heads:
+            raise ValueError(f"edge weights are {shape}, for {edges} edges and rows of {x.shape[1]} columns")
+        by_head = edge_weight.reshape(edges, heads).to(accumulator(x.dtype)).contiguous()
+        out = _Weighted.apply(x, by_head, graph, adjacency)
+    elif reduce == "max":
+        out = _Maximum.apply(x, graph, adjacency, torch.is_grad_enabled())
+    elif reduce in ("sum", "mean"):
+        out = _Sum.apply(x, graph, adjacency, mean_scale(graph, adjacency) if reduce == "mean" else None)
+    else:
         raise ValueError(f"reduce is {reduce!r}; known are 'sum', 'mean' and 'max'")
-    if reduce == "max":
-        maximum: Tensor = _Maximum.apply(x, graph, adjacency, torch.is_grad_enabled())
-        return maximum
-    scale = mean_scale(graph, adjacency) if reduce == "mean" else None
-    out: Tensor = _Sum.apply(x, graph, adjacency, scale)
-    return out
-
-
-def _weighted(x: Tensor, graph: GraphHandle, adjacency: Adjacency, reduce: str, weight: Tensor) -> Tensor:
-    if reduce != "sum":
-        raise ValueError(f"edge weights are of sums, and reduce is {reduce!r}")
-    edges = adjacency.forward.edges
-    heads = weight.shape[1] if weight.dim() == 2 else 1
-    if len(weight) != edges or weight.dim() > 2 or heads < 1 or x.shape[1] % heads:
-        raise ValueError(
-            f"edge weights are {list(weight.shape)}, for {edges} edges and rows of {x.shape[1]} columns"
-        )
-    by_head = weight.reshape(edges, heads).to(accumulator(x.dtype)).contiguous()
-    out: Tensor = _Weighted.apply(x, by_head, graph, adjacency)
     return out
 
 
 def dot_products(x: Tensor, y: Tensor, graph: GraphHandle, adjacency: Adjacency, heads: int = 1) -> Tensor:
-    """out[e, head] = <x[u], y[v]> over the head's columns, for each in-edge e: u -> v; [E, H], of the accumulator.
+    """Return out[e, head] = <x[u], y[v]> over the head's columns for each in-edge e: u -> v; [E, H], accumulator type.
 
     x, y: [n, F]. (DGL's u_dot_v; a sampled dense-dense product.) Raises ValueError for heads that do not divide F.
     """
@@ -80,16 +73,16 @@ def dot_products(x: Tensor, y: Tensor, graph: GraphHandle, adjacency: Adjacency,
 
 
 def edge_sums(source: Tensor, target: Tensor, graph: GraphHandle, adjacency: Adjacency) -> Tensor:
-    """out[e] = source[u] + target[v] for each in-edge e: u -> v; [E, H] for [n, H] each. (DGL's u_add_v.)
+    """Return out[e] = source[u] + target[v] for each in-edge e: u -> v; [E, H] for [n, H] each. (DGL's u_add_v.)
 
-    Of sources H values cross for each distinct remote one.
+    Each distinct remote source sends H values.
     """
     out: Tensor = _EdgeSums.apply(source, target, graph, adjacency)
     return out
 
 
 def edge_softmax(scores: Tensor, adjacency: Adjacency) -> Tensor:
-    """exp(scores[e]) over the sum of exp(scores) of all in-edges of e's destination; [E, H]. Nothing is exchanged."""
+    """Return exp(scores[e]) over the sum of exp(scores) of all in-edges of e's destination; [E, H]. Not collective."""
     target = _targets(adjacency.forward, scores.device)
     count = adjacency.forward.destinations
     index = target[:, None].expand_as(scores)
@@ -104,13 +97,13 @@ def edge_softmax(scores: Tensor, adjacency: Adjacency) -> Tensor:
 
 
 def mean_scale(graph: GraphHandle, adjacency: Adjacency) -> Tensor:
-    """[n]: one over the number of in-edges, 1 where there are none."""
+    """Return [n]: one over the number of in-edges, 1 where there are none."""
     if adjacency.inverse_degree is not None:
         return adjacency.inverse_degree
     plan = adjacency.forward
     degree = np.bincount(plan.segments["destination"], plan.segments["count"], plan.destinations)
     scale = torch.from_numpy(1.0 / np.maximum(degree, 1.0))
-    return scale.to(graph.device, accumulator(graph.dtype))
+    return scale.to(graph.backend.device, accumulator(graph.dtype))
 
 
 class _Sum(torch.autograd.Function):
@@ -127,14 +120,14 @@ class _Sum(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         graph, adjacency, scale = ctx.call
-        with spans.layer(ctx.layer), span("backward: aggregate"):
+        with span("backward: aggregate"):
             scaled = gradient if scale is None else gradient * scale[:, None].to(gradient.dtype)
             rows = graph.offer(scaled)
             return graph.aggregate(_unweighted(adjacency), rows, backward=True), None, None, None
 
 
 class _Maximum(torch.autograd.Function):
-    """Targets publish their gradient over the ties, and their maximum; sources that equal it take the gradient."""
+    """Maximum; backward, targets publish gradient / ties and maximum, and sources equal to it take the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, graph: GraphHandle, adjacency: Adjacency, keeps: bool) -> Tensor:
@@ -146,7 +139,7 @@ class _Maximum(torch.autograd.Function):
                 graph.backend.aggregate(plan, "copy", "max", rows, as_array(out))
                 return out
             ties = graph.workspace.rows(len(x), x.shape[1], accumulator(x.dtype))
-            graph.edge_kernels.max_ties(plan, rows, as_array(out), as_array(ties))
+            edgegraph.edge_kernels.max_ties(plan, rows, as_array(out), as_array(ties))
         ctx.call, ctx.layer = (graph, adjacency), spans.current()
         ctx.save_for_backward(x, out, ties)
         return out
@@ -156,14 +149,14 @@ class _Maximum(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         graph, adjacency = ctx.call
         x, most, ties = ctx.saved_tensors
-        with spans.layer(ctx.layer), span("backward: aggregate"):
+        with span("backward: aggregate"):
             columns, plan = x.shape[1], adjacency.backward
             rows, local = graph.exchange(2 * columns)
             torch.div(gradient, ties.clamp(min=1), out=local[:, :columns])
             local[:, columns:].copy_(most)
             graph.publish(rows, plan)
             back = graph.workspace.rows(len(x), x.shape[1], x.dtype)
-            graph.edge_kernels.max_back(plan, rows, as_array(x.contiguous()), as_array(back))
+            edgegraph.edge_kernels.max_back(plan, rows, as_array(x.contiguous()), as_array(back))
             return back, None, None, None
 
 
@@ -171,7 +164,7 @@ class _Maximum(torch.autograd.Function):
 
 
 class _Weighted(torch.autograd.Function):
-    """The gradient of rows sums over out-edges with the same weights, which cross to the sources' owners."""
+    """Weighted sum; the gradient of rows sums over out-edges, whose weights are sent to the sources' owners."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, graph: GraphHandle, adjacency: Adjacency) -> Tensor:
@@ -186,7 +179,7 @@ class _Weighted(torch.autograd.Function):
         graph, adjacency = ctx.call
         x, weight = ctx.saved_tensors
         x_gradient = weight_gradient = None
-        with spans.layer(ctx.layer), span("backward: aggregate"):
+        with span("backward: aggregate"):
             if ctx.needs_input_grad[0]:
                 crossed = _to_sources(graph, adjacency, weight)
                 x_gradient = _weighted_sum(graph, adjacency.backward, graph.offer(gradient), crossed)
@@ -212,7 +205,7 @@ class _DotProducts(torch.autograd.Function):
         x, y = ctx.saved_tensors
         x_gradient = y_gradient = None
         gradient = gradient.contiguous()
-        with spans.layer(ctx.layer), span("backward: dot products"):
+        with span("backward: dot products"):
             if ctx.needs_input_grad[0]:
                 crossed = _to_sources(graph, adjacency, gradient)
                 x_gradient = _weighted_sum(graph, adjacency.backward, graph.offer(y), crossed)
@@ -222,18 +215,13 @@ class _DotProducts(torch.autograd.Function):
 
 
 class _EdgeSums(torch.autograd.Function):
-    """A source's value reaches its edges as the product of a row of one column a head with ones."""
+    """Sums by edge; a source's values reach its edges as dot products by head of its row with ones."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, target: Tensor, graph: GraphHandle, adjacency: Adjacency) -> Tensor:
-        ctx.call, ctx.layer, heads = (
-            (graph, adjacency, source.dtype, target.dtype),
-            spans.current(),
-            source.shape[1],
-        )
+        ctx.call, ctx.layer = (graph, adjacency, source.dtype, target.dtype), spans.current()
         with span("forward: edge sums"):
-            ones = torch.ones_like(source)
-            of_sources = _products(graph, adjacency.forward, source, ones, heads)
+            of_sources = _products(graph, adjacency.forward, source, torch.ones_like(source), source.shape[1])
             index = _targets(adjacency.forward, of_sources.device)
             return of_sources.add_(target.to(of_sources.dtype)[index])
 
@@ -241,7 +229,7 @@ class _EdgeSums(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         graph, adjacency, source_type, target_type = ctx.call
-        with spans.layer(ctx.layer), span("backward: edge sums"):
+        with span("backward: edge sums"):
             crossed = _to_sources(graph, adjacency, gradient.contiguous())
             of_sources = _sums_by_target(adjacency.backward, crossed)
             of_targets = _sums_by_target(adjacency.forward, gradient)
@@ -251,15 +239,15 @@ class _EdgeSums(torch.autograd.Function):
 def _weighted_sum(graph: GraphHandle, plan: Plan, rows: Rows, weight: Tensor) -> Tensor:
     graph.publish(rows, plan)
     out = graph.workspace.rows(plan.destinations, rows.format.dim, graph.dtype)
-    graph.edge_kernels.weighted(plan, rows, as_array(weight), as_array(out))
+    edgegraph.edge_kernels.weighted(plan, rows, as_array(weight), as_array(out))
     return out
 
 
 def _products(graph: GraphHandle, plan: Plan, x: Tensor, y: Tensor, heads: int) -> Tensor:
     rows = graph.offer(x)
     graph.publish(rows, plan)
-    out = torch.empty(plan.edges, heads, dtype=accumulator(graph.dtype), device=graph.device)
-    graph.edge_kernels.sddmm(plan, rows, as_array(y.contiguous()), as_array(out))
+    out = torch.empty(plan.edges, heads, dtype=accumulator(graph.dtype), device=graph.backend.device)
+    edgegraph.edge_kernels.sddmm(plan, rows, as_array(y.contiguous()), as_array(out))
     return out
 
 
@@ -269,33 +257,36 @@ def _unweighted(adjacency: Adjacency) -> Adjacency:
     return Adjacency(adjacency.forward, adjacency.backward, None, kind=adjacency.kind)
 
 
+def edge_kernels(graph: GraphHandle) -> EdgeKernels:
+    """Return the backend, which has these kernels where layers use them."""
+    return cast(EdgeKernels, graph.backend)
+
+
 # ---- which edges they are
 
 
 def edges(graph: GraphHandle, adjacency: Adjacency, *, backward: bool = False) -> NDArray[np.int64]:
-    """int64 [2, E]: source and destination of each edge of a plan, as rows of the whole graph. Collective.
+    """Return int64 [2, E]: source and destination of each edge of a plan, as rows of the whole graph. Collective.
 
-    Of this rank's in-edges, in the order of edge values; backward: of its out-edges, from their heads to their tails.
-    Whatever way rows come, they say who they are: each publishes the bytes of its number.
+    These are this rank's in-edges, in the order of edge values; backward: its out-edges, from their heads to their
+    tails. Each row publishes the bytes of its own number, so this works for every transfer.
     """
     plan = adjacency.backward if backward else adjacency.forward
     bounds = prefix_sum(graph.counts)
-    own = torch.arange(bounds[graph.rank], bounds[graph.rank + 1])
+    own = torch.arange(bounds[graph.backend.rank], bounds[graph.backend.rank + 1])
     digits = torch.stack([own >> (8 * place) & 255 for place in range(BYTES)], 1)  # exact in any type of rows
-    x = digits.to(graph.device, graph.dtype)
+    x = digits.to(graph.backend.device, graph.dtype)
     found = _products(graph, plan, x, torch.ones_like(x), BYTES).cpu().to(torch.int64)
     source = sum(found[:, place] << (8 * place) for place in range(BYTES))
-    target = _targets(plan, torch.device("cpu")) + int(bounds[graph.rank])
+    target = _targets(plan, torch.device("cpu")) + int(bounds[graph.backend.rank])
     return np.stack([cast(Tensor, source).numpy(), target.numpy()])
 
 
-_target_of: WeakKeyDictionary[Plan, dict[str, Tensor]] = (
-    WeakKeyDictionary()
-)  # on each device that was asked for
+_target_of: WeakKeyDictionary[Plan, dict[str, Tensor]] = WeakKeyDictionary()  # by device
 
 
 def _targets(plan: Plan, device: torch.device | str) -> Tensor:
-    """int64 [E]: this rank's row that each of a plan's edges leads to."""
+    """Return int64 [E]: the destination row, of this rank, of each of a plan's edges."""
     made = _target_of.setdefault(plan, {})
     if str(device) not in made:
         segments = plan.segments[np.argsort(plan.segments["first_edge"], kind="stable")]
@@ -305,15 +296,17 @@ def _targets(plan: Plan, device: torch.device | str) -> Tensor:
 
 
 def _sums_by_target(plan: Plan, values: Tensor) -> Tensor:
-    """[destinations, H]: the sum of each row's edges."""
+    """Return [destinations, H]: for each row the sum of its edges' values [E, H]."""
     out = torch.zeros(plan.destinations, values.shape[1], dtype=values.dtype, device=values.device)
     return out.index_add_(0, _targets(plan, values.device), values)
 
 
 @dataclass(frozen=True)
 class _EdgeExchange:
-    """How values of this rank's in-edges reach the owners of their sources: send[i] is the i-th edge to go, counts[p]
-    of them to rank p; received[i] is the out-edge that the i-th to come belongs to.
+    """Schedule that sends values of this rank's in-edges to the owners of their sources.
+
+    send: int64, the in-edges in the order in which they are sent. counts: int64 [P], number sent to each rank.
+    received: int64, the out-edge of each value received.
     """
 
     send: NDArray[np.int64]
@@ -325,14 +318,14 @@ _edge_exchanges: WeakKeyDictionary[Plan, _EdgeExchange] = WeakKeyDictionary()
 
 
 def _to_sources(graph: GraphHandle, adjacency: Adjacency, values: Tensor) -> Tensor:
-    """Values [E, H] of this rank's in-edges become those of its out-edges, in the order of adjacency.backward."""
+    """Exchange values [E, H] of in-edges for those of this rank's out-edges, in the order of adjacency.backward."""
     if adjacency.forward not in _edge_exchanges:
         _edge_exchanges[adjacency.forward] = _edge_exchange(graph, adjacency)
     exchanged = _edge_exchanges[adjacency.forward]
     heads, comm = values.shape[1], graph.comm
     here = values.detach().cpu().numpy()
     going = here[exchanged.send]
-    if graph.ranks == 1:
+    if graph.backend.size == 1:
         came = going
     elif comm is None:
         raise ValueError("values of edges cross between ranks, and the handle was made without comm=")
@@ -344,10 +337,10 @@ def _to_sources(graph: GraphHandle, adjacency: Adjacency, values: Tensor) -> Ten
 
 
 def _edge_exchange(graph: GraphHandle, adjacency: Adjacency) -> _EdgeExchange:
-    """Both ends sort the edges between them by source, then destination. Collective."""
+    """Make the schedule of `_to_sources`: both ends sort their common edges by source, then destination. Collective."""
     bounds = prefix_sum(graph.counts)
     source, target = edges(graph, adjacency)
-    tail, head = edges(graph, adjacency, backward=True)  # of u -> v: v, which is summed here, and u
+    tail, head = edges(graph, adjacency, backward=True)  # of out-edges u -> v: v and u
     send = np.lexsort((target, source, owner_of(bounds, source)))
     received = np.lexsort((tail, head, owner_of(bounds, tail)))
-    return _EdgeExchange(send, np.bincount(owner_of(bounds, source), minlength=graph.ranks), received)
+    return _EdgeExchange(send, np.bincount(owner_of(bounds, source), minlength=graph.backend.size), received)

@@ -23,7 +23,7 @@ def transform_first(in_channels: int, out_channels: int, needs_input_gradient: b
     """Return whether A (x W^T) moves fewer values than (A x) W^T, forward and, where it exchanges, backward.
 
     With the transform first both directions exchange rows of ``out_channels``; otherwise ``in_channels``, and
-    nothing backward if nobody wants the gradient of x.
+    nothing backward unless the gradient of x is needed.
     """
     return 2 * out_channels <= (2 if needs_input_gradient else 1) * in_channels
 
@@ -32,9 +32,9 @@ def transform_first(in_channels: int, out_channels: int, needs_input_gradient: b
 class _Call:
     """Arguments of a convolution beside its tensors.
 
-    features: the input where it is not a tensor, else None. before, after: [n] or None, what rows are scaled
-    by before they are summed, and what their sums are scaled by. draw: of dropout behind the ReLU. training: whether
-    gradients are wanted at all, which a Function does not know of itself.
+    features: the input where it is not a tensor, else None. before, after: [n] or None, the scale of rows before they
+    are summed, and of their sums. draw: key of the dropout behind the ReLU. training: whether gradients are wanted at
+    all, which a Function cannot ask itself.
     """
 
     features: SparseFeatures | HostFeatures | None
@@ -45,6 +45,12 @@ class _Call:
     relu: bool
     draw: RngKey | None
     training: bool
+
+    def aggregated_back(self, rows: Rows, own: Tensor, eps: Tensor | None) -> Tensor:
+        """Return (R A^T L + (1 + eps) I) g, where ``rows`` hold L g and ``own`` is g (L = I where there is an eps)."""
+        with span("backward: aggregate"):
+            back = self.graph.aggregate(self.adjacency, rows, scale=self.before, backward=True)
+        return _add_own(back, own, eps)
 
 
 class _Convolution(torch.autograd.Function):
@@ -58,25 +64,30 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx: Any, x, weight, bias, root, eps, call: _Call):  # type: ignore[no-untyped-def]
         graph, adjacency, features = call.graph, call.adjacency, call.features
         out_channels, in_channels = weight.shape
-        # In evaluation too the narrower rows move; of equal ones x, which need not be copied on one rank.
+        # Evaluation also exchanges the narrower rows, and x for equal widths, which one rank need not copy.
         wants_input = ctx.needs_input_grad[0] or (not call.training and out_channels < in_channels)
         has_rows = features is None or features.on_device
         first = not has_rows or transform_first(in_channels, out_channels, wants_input)
         if features is not None and not first:
-            # For as long as the forward takes; a gradient as wide finds room there afterwards.
+            # These rows are needed only in the forward; a gradient of the same width can use them afterwards.
             x = features.written(graph.workspace.rows(*features.shape, features.dtype))
+        source: Any = features if x is None else x
         fused = call.relu and first and root is None and eps is None
         aggregated = None
         if first:
             rows, local = graph.exchange(out_channels)
             with span("forward: transform"):
-                _multiply(x, features, weight, local, call.before)
+                _multiply(source, weight, local, call.before)
             with span("forward: aggregate"):
                 out = graph.aggregate(adjacency, rows, scale=call.after, bias=bias, relu=fused)
             _add_own(out, local, eps)
         else:
             with span("forward: scale"):
-                rows = _scaled_rows(x, call.before, graph)
+                if call.before is None:
+                    rows = graph.offer(x)
+                else:
+                    rows, local = graph.exchange(in_channels)
+                    _scaled(x, call.before, local)
             with span("forward: aggregate"):
                 aggregated = graph.aggregate(adjacency, rows, scale=call.after)
             _add_own(aggregated, x, eps)
@@ -86,7 +97,7 @@ class _Convolution(torch.autograd.Function):
                 out = out if bias is None else out.add_(bias)
         if root is not None:
             with span("forward: transform own rows"):
-                _add_product(x, features, root, out, graph)
+                _add_product(source, root, out, graph)
         if call.relu and not fused:
             out.relu_()
         drop(out, graph, call.draw)
@@ -99,63 +110,49 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
-        with spans.layer(ctx.layer):
-            call: _Call = ctx.call
-            x, aggregated, weight, root, eps, out = ctx.saved_tensors
-            draw = call.draw  # what it scales by is left to the weights and their gradients, which are small
-            wants_x, wants_weight, wants_bias, wants_root, wants_eps, _ = ctx.needs_input_grad
-            rows, local = call.graph.exchange(gradient.shape[1]) if ctx.first else (None, None)
-            with span("backward: bias and ReLU"):
-                # Where nobody needs the gradient beside what is published, it goes there at once.
-                gradient = through_relu(gradient, out, call.graph, local if root is None else None)
-                bias_gradient = times_kept(gradient.sum(0, dtype=weight.dtype), draw) if wants_bias else None
-            if rows is not None and local is not None:
-                back = _aggregated_back(gradient, rows, local, eps, call)
+        call: _Call = ctx.call
+        graph = call.graph
+        kept, aggregated, weight, root, eps, out = ctx.saved_tensors
+        x: Any = call.features if kept is None else kept
+        draw = call.draw  # its scale is applied to weights and their gradients, which are small
+        wants_x, wants_weight, wants_bias, wants_root, wants_eps, _ = ctx.needs_input_grad
+        rows, local = graph.exchange(gradient.shape[1]) if ctx.first else (None, None)
+        with span("backward: bias and ReLU"):
+            # Where the gradient is needed only in what is published, it is written there at once.
+            gradient = through_relu(gradient, out, graph, local if root is None else None)
+            bias_gradient = times_kept(gradient.sum(0, dtype=weight.dtype), draw) if wants_bias else None
+        x_gradient = weight_gradient = root_gradient = eps_gradient = None
+        if rows is not None and local is not None:
+            with span("backward: scale"):
+                if gradient is not local:
+                    _scaled(gradient, call.after, local)
+                elif call.after is not None:
+                    local.mul_(call.after[:, None])
+            back = call.aggregated_back(rows, gradient, eps)
+            with span("backward: transform"):
+                weight_gradient = _product_gradient(back, x) if wants_weight else None
+                x_gradient = _times(back, times_kept(weight, draw), graph) if wants_x else None
+        else:
+            with span("backward: transform"):
+                weight_gradient = gradient.t() @ aggregated if wants_weight else None
+            if wants_x:
+                rows, local = graph.exchange(weight.shape[1])
                 with span("backward: transform"):
-                    weight_gradient = _product_gradient(back, x, call.features) if wants_weight else None
-                    x_gradient = _times(back, times_kept(weight, draw), call.graph) if wants_x else None
-            else:
-                with span("backward: transform"):
-                    weight_gradient = gradient.t() @ aggregated if wants_weight else None
-                x_gradient = (
-                    _transformed_back(gradient, times_kept(weight, draw), eps, call) if wants_x else None
-                )
-            root_gradient = eps_gradient = None
-            if root is not None and x_gradient is not None:
-                with span("backward: transform own rows"):
-                    x_gradient.addmm_(gradient, times_kept(root, draw).to(gradient.dtype))
-            if wants_root or wants_eps:
-                with span("backward: transform own rows"):
-                    own = times_kept(_product_gradient(gradient, x, call.features).to(weight.dtype), draw)
-                    root_gradient = own if wants_root else None
-                    eps_gradient = (own * weight).sum().reshape(eps.shape) if wants_eps else None
-            if weight_gradient is not None:
-                weight_gradient = times_kept(weight_gradient.to(weight.dtype), draw)
-            return x_gradient, weight_gradient, bias_gradient, root_gradient, eps_gradient, None
-
-
-def _aggregated_back(gradient: Tensor, rows: Rows, local: Tensor, eps: Tensor | None, call: _Call) -> Tensor:
-    """(R A^T L + (1 + eps) I) gradient: what comes back to the transformed rows. gradient may be ``local``."""
-    with span("backward: scale"):
-        if gradient is not local:
-            _scaled(gradient, call.after, local)
-        elif call.after is not None:
-            local.mul_(call.after[:, None])
-    with span("backward: aggregate"):
-        back = call.graph.aggregate(call.adjacency, rows, scale=call.before, backward=True)
-    return _add_own(back, gradient, eps)
-
-
-def _transformed_back(gradient: Tensor, weight: Tensor, eps: Tensor | None, call: _Call) -> Tensor:
-    """(R A^T L + (1 + eps) I) (gradient W): what comes back to rows that were aggregated before their transform."""
-    rows, local = call.graph.exchange(weight.shape[1])
-    with span("backward: transform"):
-        torch.mm(gradient, weight.to(gradient.dtype), out=local)
-        if call.after is not None:
-            local.mul_(call.after[:, None])
-    with span("backward: aggregate"):
-        back = call.graph.aggregate(call.adjacency, rows, scale=call.before, backward=True)
-    return _add_own(back, local, eps)
+                    torch.mm(gradient, times_kept(weight, draw).to(gradient.dtype), out=local)
+                    if call.after is not None:
+                        local.mul_(call.after[:, None])
+                x_gradient = call.aggregated_back(rows, local, eps)
+        if root is not None and x_gradient is not None:
+            with span("backward: transform own rows"):
+                x_gradient.addmm_(gradient, times_kept(root, draw).to(gradient.dtype))
+        if wants_root or wants_eps:
+            with span("backward: transform own rows"):
+                own = times_kept(_product_gradient(gradient, x).to(weight.dtype), draw)
+                root_gradient = own if wants_root else None
+                eps_gradient = (own * weight).sum().reshape(eps.shape) if wants_eps else None
+        if weight_gradient is not None:
+            weight_gradient = times_kept(weight_gradient.to(weight.dtype), draw)
+        return x_gradient, weight_gradient, bias_gradient, root_gradient, eps_gradient, None
 
 
 class _Linear(torch.autograd.Function):
@@ -165,13 +162,13 @@ class _Linear(torch.autograd.Function):
     def forward(  # type: ignore[no-untyped-def]
         ctx: Any, x, weight, bias, features, graph: GraphHandle, relu: bool, draw: RngKey | None
     ):
-        rows = (x if features is None else features).shape[0]
+        given: Input = features if x is None else x
         with span("forward: transform"):
-            out = graph.workspace.rows(rows, len(weight), graph.dtype)
-            if features is None and bias is not None:
+            out = graph.workspace.rows(given.shape[0], len(weight), graph.dtype)
+            if x is not None and bias is not None:
                 torch.addmm(bias.to(x.dtype), x, weight.to(x.dtype).t(), out=out)
             else:
-                _multiply(x, features, weight, out, None)
+                _multiply(given, weight, out)
                 out = out if bias is None else out.add_(bias)
             if relu:
                 out.relu_()
@@ -183,42 +180,42 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
-        with spans.layer(ctx.layer), span("backward: transform"):
+        with span("backward: transform"):
             x, weight, out = ctx.saved_tensors
             wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
             gradient = through_relu(gradient, out, ctx.graph)
             bias_gradient = times_kept(gradient.sum(0, dtype=weight.dtype), ctx.draw) if wants_bias else None
             weight_gradient = None
             if wants_weight:
-                product = _product_gradient(gradient, x, ctx.features)
+                product = _product_gradient(gradient, ctx.features if x is None else x)
                 weight_gradient = times_kept(product.to(weight.dtype), ctx.draw)
             x_gradient = _times(gradient, times_kept(weight, ctx.draw), ctx.graph) if wants_x else None
             return x_gradient, weight_gradient, bias_gradient, None, None, None, None
 
 
-def _multiply(x: Tensor | None, features: Any, weight: Tensor, out: Tensor, scale: Tensor | None) -> None:
-    """out = scale * (x W^T), of rows or of features."""
-    if x is None:
-        features.times_transposed(weight, out, scale)
+def _multiply(x: Input, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+    """Compute out = scale * (x W^T)."""
+    if not isinstance(x, Tensor):
+        x.times_transposed(weight, out, scale)
         return
     torch.mm(x, weight.to(x.dtype).t(), out=out)
     if scale is not None:
         out.mul_(scale[:, None])
 
 
-def _add_product(x: Tensor | None, features: Any, weight: Tensor, out: Tensor, graph: GraphHandle) -> None:
-    """out += x W^T."""
-    if x is None:
-        product = graph.workspace.rows(len(out), len(weight), out.dtype)
-        features.times_transposed(weight, product)
-        out.add_(product)
-    else:
+def _add_product(x: Input, weight: Tensor, out: Tensor, graph: GraphHandle) -> None:
+    """Compute out += x W^T."""
+    if isinstance(x, Tensor):
         out.addmm_(x, weight.to(x.dtype).t())
+    else:
+        product = graph.workspace.rows(len(out), len(weight), out.dtype)
+        x.times_transposed(weight, product)
+        out.add_(product)
 
 
-def _product_gradient(gradient: Tensor, x: Tensor | None, features: Any) -> Tensor:
+def _product_gradient(gradient: Tensor, x: Input) -> Tensor:
     """Return the gradient of W in x W^T."""
-    return features.gradient(gradient) if x is None else gradient.t() @ x
+    return gradient.t() @ x if isinstance(x, Tensor) else x.gradient(gradient)
 
 
 def _times(gradient: Tensor, weight: Tensor, graph: GraphHandle) -> Tensor:
@@ -228,16 +225,8 @@ def _times(gradient: Tensor, weight: Tensor, graph: GraphHandle) -> Tensor:
 
 
 def _add_own(sums: Tensor, own: Tensor, eps: Tensor | None) -> Tensor:
-    """sums + (1 + eps) own, in place."""
+    """Return sums + (1 + eps) own, computed in place."""
     return sums if eps is None else sums.addcmul_(own, (1 + eps).to(own.dtype))
-
-
-def _scaled_rows(x: Tensor, scale: Tensor | None, graph: GraphHandle) -> Rows:
-    if scale is None:
-        return graph.offer(x)
-    rows, local = graph.exchange(x.shape[1])
-    _scaled(x, scale, local)
-    return rows
 
 
 def _scaled(x: Tensor, scale: Tensor | None, out: Tensor) -> None:
@@ -245,24 +234,6 @@ def _scaled(x: Tensor, scale: Tensor | None, out: Tensor) -> None:
         out.copy_(x)
     else:
         torch.mul(x, scale[:, None], out=out)
-
-
-def _convolution(
-    x: Input,
-    tensors: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
-    graph: GraphHandle,
-    adjacency: Adjacency,
-    ends: tuple[Tensor | None, Tensor | None],
-    relu: bool,
-    draw: RngKey | None,
-) -> Tensor:
-    """tensors: weight, bias, root, eps. ends: what rows are scaled by before and after they are summed."""
-    check_rows(x, graph)
-    dense, features = _checked(x, tensors[0])
-    training = torch.is_grad_enabled()  # within a Function it never is
-    call = _Call(features, graph, adjacency, *ends, relu, draw if relu else None, training)
-    out: Tensor = _Convolution.apply(dense, *tensors, call)
-    return out
 
 
 def check_rows(x: Input, graph: GraphHandle) -> None:
@@ -274,74 +245,40 @@ def check_rows(x: Input, graph: GraphHandle) -> None:
 
 
 def _checked(x: Input, weight: Tensor) -> tuple[Tensor | None, SparseFeatures | HostFeatures | None]:
-    """(rows, None), or (None, features). Raises ValueError for another width."""
+    """Return (rows, None) or (None, features). Raises ValueError for another width than the weight's."""
     if x.shape[1] != weight.shape[1]:
         raise ValueError(f"x has {x.shape[1]} features, but the weight is for {weight.shape[1]}")
     return (x, None) if isinstance(x, Tensor) else (None, x)
 
 
-def graph_convolution(
+def convolution(
     x: Input,
     weight: Tensor,
     bias: Tensor | None,
     graph: GraphHandle,
     adjacency: Adjacency,
     *,
+    before: Tensor | None = None,
+    after: Tensor | None = None,
+    root: Tensor | None = None,
+    eps: Tensor | None = None,
     relu: bool = False,
     draw: RngKey | None = None,
 ) -> Tensor:
-    """act(S A S x W^T + b), S the adjacency's scale, for rows x [n, in], weight [out, in], bias [out]: [n, out].
+    """Return act((L A R + (1 + eps) I) x W^T + x V^T + b), [n, out], for rows x [n, in], weight [out, in], bias [out].
 
-    draw: of dropout behind the ReLU, without which there is none.
-    Rows are of the graph's dtype; with half rows products are taken in it too, and weight and bias are float32.
-    Collective: all ranks call it in the same order, and their backward passes too. Gradients of parameters are this
+    before, after: [n], the diagonals R and L. root: V [out, in]; None leaves out the second product. eps: [1]; None
+    leaves out I. draw: key of the dropout behind the ReLU. Rows are of the graph's dtype; with half rows products are
+    taken in it too, and weight and bias are float32. Collective, its backward too. Gradients of parameters are this
     rank's part; `training` sums them. Raises ValueError for rows of another width than the weight's, or of another
     number or type than the graph's.
     """
-    ends = adjacency.scale, adjacency.scale
-    return _convolution(x, (weight, bias, None, None), graph, adjacency, ends, relu, draw)
-
-
-def sampled_convolution(
-    x: Input,
-    weight: Tensor,
-    bias: Tensor | None,
-    root: Tensor | None,
-    graph: GraphHandle,
-    adjacency: Adjacency,
-    *,
-    mean: bool,
-    relu: bool = False,
-    draw: RngKey | None = None,
-) -> Tensor:
-    """act(D^-1 A x W^T + x V^T + b) as GraphSAGE has it, V the ``root`` [out, in] if any; [n, out].
-
-    mean: else there is no D^-1. Adjacencies of kind "edges" know it. The rest as `graph_convolution`.
-    """
-    if mean and adjacency.inverse_degree is None:
-        raise ValueError(
-            f"a mean is of the graph's own edges, and this adjacency is of kind {adjacency.kind!r}"
-        )
-    ends = None, adjacency.inverse_degree if mean else None
-    return _convolution(x, (weight, bias, root, None), graph, adjacency, ends, relu, draw)
-
-
-def isomorphism_convolution(
-    x: Input,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: Tensor,
-    graph: GraphHandle,
-    adjacency: Adjacency,
-    *,
-    relu: bool = False,
-    draw: RngKey | None = None,
-) -> Tensor:
-    """act((A + (1 + eps) I) x W^T + b), eps [1]: GIN's sum and the first linear map of its network; [n, out].
-
-    The rest as `graph_convolution`.
-    """
-    return _convolution(x, (weight, bias, None, eps), graph, adjacency, (None, None), relu, draw)
+    check_rows(x, graph)
+    dense, features = _checked(x, weight)
+    training = torch.is_grad_enabled()  # always False within a Function
+    call = _Call(features, graph, adjacency, before, after, relu, draw if relu else None, training)
+    out: Tensor = _Convolution.apply(dense, weight, bias, root, eps, call)
+    return out
 
 
 def linear(
@@ -353,10 +290,10 @@ def linear(
     relu: bool = False,
     draw: RngKey | None = None,
 ) -> Tensor:
-    """act(x W^T + b) for rows x [n, in], weight [out, in], bias [out]; [n, out]. Not collective.
+    """Return act(x W^T + b), [n, out], for rows x [n, in], weight [out, in], bias [out]. Not collective.
 
-    As torch.nn.functional.linear, of features too that can be multiplied only, into rows that are used again. draw: of
-    dropout behind the ReLU, without which there is none. Raises ValueError for rows of another width than the weight's.
+    As torch.nn.functional.linear, also for features that can be multiplied only, into rows that are used again. draw:
+    key of the dropout behind the ReLU. Raises ValueError for rows of another width than the weight's.
     """
     dense, features = _checked(x, weight)
     out: Tensor = _Linear.apply(dense, weight, bias, features, graph, relu, draw if relu else None)
@@ -364,11 +301,9 @@ def linear(
 
 
 def as_rows(x: Input, graph: GraphHandle) -> Tensor:
-    """Rows [n, F]: x itself, or what features hold that can be multiplied only. Not collective.
+    """Return rows [n, F]: x itself, or the rows that features hold. Not collective.
 
     Raises ValueError for rows of another number or type than the graph's.
     """
     check_rows(x, graph)
-    if isinstance(x, Tensor):
-        return x
-    return x.written(graph.workspace.rows(*x.shape, x.dtype))
+    return x if isinstance(x, Tensor) else x.written(graph.workspace.rows(*x.shape, x.dtype))

@@ -1,8 +1,7 @@
 """Layers whose inside is not kept for the backward, but computed again there (Chen et al., arXiv:1604.06174).
 
-What a layer is given is kept. Draws go by counters (random.py) and sums have a fixed order, so
-that the second pass gives the bits of the first; its exchanges with other ranks take place once more, on all ranks
-alike.
+Only a layer's input is kept. Draws go by counters (random.py) and sums have a fixed order, so the second pass gives the
+bits of the first; its exchanges with other ranks take place once more, on all ranks alike.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ from torch.utils.checkpoint import checkpoint
 from ..graph.handle import GraphHandle
 from ..inputs.host import Input
 
-_again: ContextVar[bool] = ContextVar("again", default=False)
 _Rows = TypeVar("_Rows", bound=Input)
 _Value = TypeVar("_Value")
 
 
 @dataclass
 class _Pass:
-    """What `once` gave in the first pass of a layer; in the second one, ``next`` is which of them comes now.
+    """Values that `once` returned in the first pass of a layer.
 
-    outer: the pass that the layer's own first one is a part of.
+    next: index of the value to return next, in the second pass. outer: the pass around the layer's own first pass.
     """
 
     values: list[Any] = field(default_factory=list)
@@ -40,8 +38,11 @@ _pass: ContextVar[_Pass | None] = ContextVar("pass", default=None)
 
 
 def again() -> bool:
-    """Return whether this is the second pass of a layer, which counters of passes leave out."""
-    return _again.get()
+    """Return whether this is the second pass of a layer, which statistics and counters skip."""
+    here = _pass.get()
+    while here is not None and here.next is None:
+        here = here.outer
+    return here is not None
 
 
 def once(make: Callable[[], _Value]) -> _Value:
@@ -60,7 +61,7 @@ def _once(make: Callable[[], _Value], here: _Pass | None) -> _Value:
 
 
 def recomputed(run: Callable[[_Rows, GraphHandle], Tensor], x: _Rows, graph: GraphHandle) -> Tensor:
-    """run(x, graph) for rows x [n, F], of whose inside nothing is kept. Collective, its backward too, as ``run`` is."""
+    """Return run(x, graph) for rows x [n, F], keeping only x for the backward. Collective if ``run`` is."""
     out: Tensor = checkpoint(
         run, x, graph, use_reentrant=False, preserve_rng_state=False, context_fn=_both_passes
     )
@@ -69,14 +70,13 @@ def recomputed(run: Callable[[_Rows, GraphHandle], Tensor], x: _Rows, graph: Gra
 
 def _both_passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     first = _Pass(outer=_pass.get())
-    return _within(first, _again.get()), _within(_Pass(first.values, next=0), True)
+    return _within(first), _within(_Pass(first.values, next=0))
 
 
 @contextmanager
-def _within(here: _Pass, again: bool) -> Iterator[None]:
-    tokens = _pass.set(here), _again.set(again)
+def _within(here: _Pass) -> Iterator[None]:
+    token = _pass.set(here)
     try:
         yield
     finally:
-        _pass.reset(tokens[0])
-        _again.reset(tokens[1])
+        _pass.reset(token)

@@ -14,21 +14,21 @@ from torch import Tensor
 from ...data.store import GraphFile
 from ..workspace import as_tensor, row_format
 
-BLOCK_BYTES = 32 << 20  # just above a block's: torch rounds pinned memory up to powers of two
+BLOCK_BYTES = 32 << 20  # most bytes of a block; torch rounds pinned memory up to powers of two
 
 Finish = Callable[[Tensor], None]
 
 
 def lengths(rows: int, row_bytes: int) -> list[int]:
-    """How many of these rows each block has: as even as can be, the first the most.
+    """Return the number of rows of each block: as even as possible, in descending order.
 
-    One row alone is a block only where there is no other: torch sums a wide one in another order than several.
+    Only a single row in all makes a block of one row, which torch would sum in another order if it is wide.
     """
     return _even(rows, most=max(3, BLOCK_BYTES // row_bytes))
 
 
 def shares(rows: int, count: int) -> list[int]:
-    """Return the number of rows of each of so many blocks, as `lengths` does; few rows make fewer blocks."""
+    """Return the number of rows of each of ``count`` blocks, as `lengths` does; few rows make fewer blocks."""
     return _even(rows, most=max(3, -(-rows // count)))
 
 
@@ -38,7 +38,7 @@ def _even(rows: int, most: int) -> list[int]:
 
 
 def empty(rows: int, columns: int, dtype: torch.dtype, device: str) -> Tensor:
-    """Allocate uninitialised rows. On a host NumPy allocates them, which asks for huge pages; torch does not."""
+    """Allocate uninitialised rows; on a host by NumPy, which asks for huge pages, unlike torch."""
     if device == "cpu":
         return as_tensor(np.empty((rows, columns), row_format(columns, dtype).dtype))
     return torch.empty(rows, columns, dtype=dtype, device=device)
@@ -52,9 +52,9 @@ def on_host(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
 
 
 def read(file: GraphFile, first: int, blocks: Sequence[Tensor], device: str, finish: Finish) -> None:
-    """The dense features of row ``first`` and after into tensors [rows, F] on ``device``, cut by `lengths`.
+    """Read the dense features of row ``first`` and after into tensors [rows, F] on ``device``, cut by `lengths`.
 
-    They are converted to the tensors' type, and each tensor is given to ``finish`` as soon as it is full. Raises
+    They are converted to the tensors' type, and ``finish`` is called with each tensor as soon as it is full. Raises
     InputError as `GraphFile.feature_blocks` does.
     """
     if not blocks:
@@ -77,7 +77,7 @@ def read(file: GraphFile, first: int, blocks: Sequence[Tensor], device: str, fin
 def _read_to_gpu(
     file: GraphFile, first: int, blocks: Sequence[Tensor], stored: torch.dtype, device: str, finish: Finish
 ) -> None:
-    """The same through two buffers in turn: one is copied, converted and finished while the other is read into."""
+    """Read to a GPU through two buffers in turn: one is copied, converted and finished while the other is filled."""
     rows, columns = blocks[0].shape
     buffers = [on_host(rows, columns, stored) for _ in range(2)]
     copied = [torch.cuda.Event() for _ in range(2)]
@@ -99,9 +99,9 @@ def _read_to_gpu(
 
 
 def on_device(blocks: Sequence[Tensor], device: str) -> Iterator[Tensor]:
-    """Each of these tensors on the host, cut by `lengths`: as it is, or on a GPU a copy until the next is asked for.
+    """Yield each of these host tensors, cut by `lengths`, on ``device``; a copy on a GPU lives until the next one.
 
-    There they go through two buffers in turn, one of which is copied to while the current stream uses the other.
+    Copies go to two buffers in turn, one of which is filled while the current stream uses the other.
     """
     if device == "cpu" or not blocks:
         yield from blocks
@@ -128,9 +128,9 @@ def on_device(blocks: Sequence[Tensor], device: str) -> Iterator[Tensor]:
 
 @contextmanager
 def _beside(device: str) -> Iterator[torch.cuda.Stream]:
-    """A stream of its own that goes on from where the GPU's current one is, which in the end goes on from there.
+    """Yield a second stream of the GPU, ordered after the current stream's work so far, and before its work later on.
 
-    So memory of the current stream may be used on both.
+    So both may use memory of the current stream.
     """
     current, stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     stream.wait_stream(current)

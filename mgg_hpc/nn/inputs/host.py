@@ -1,7 +1,7 @@
-"""Dense input features in blocks: those that stay in a host's memory because its device has no room for them, and on a
-host itself those of which there is to be no second copy under dropout.
+"""Dense input features in blocks: features that stay in the host's memory because the GPU has no room for them, and on
+CPUs features that are dropped out without a second copy.
 
-Layers use them as they use sparse ones (features.py): each product, forward and backward, goes over all rows once, in
+Layers use them as they use sparse ones (sparse.py): each product, forward and backward, goes over all rows once, in
 blocks that arrive on the device one after another. Dropout is applied to a block there, by the same draws each time.
 """
 
@@ -14,22 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.backends.arguments import RngKey
-from ...runtime.backends.base import Backend
+from ...runtime.backends.base import Backend, RngKey
 from ..spans import span
 from ..workspace import accumulator, as_array
 from . import blocks
 from .sparse import SparseFeatures
 
 BLOCKS = 16
-LEAST_BYTES = 32 << 20  # of features whose copy is worth a second draw
+LEAST_BYTES = 32 << 20  # least size of features for which a second draw costs less than a copy
 
 
 class HostFeatures:
     """Rows [n, F] of this rank's input features, uninitialised until their ``blocks`` are filled; or `over` a tensor.
 
-    blocks: contiguous tensors [rows, F] in the host's memory, cut by `blocks.lengths`, or `blocks.shares`. on_device:
-    whether all of them have room where they are worked on.
+    blocks: contiguous tensors [rows, F] in the host's memory, cut by `blocks.lengths` or `blocks.shares`. on_device:
+    whether the device has room for all of them.
     """
 
     def __init__(self, backend: Backend, rows: int, columns: int, dtype: torch.dtype) -> None:
@@ -43,7 +42,7 @@ class HostFeatures:
 
     @classmethod
     def over(cls, backend: Backend, x: Tensor) -> HostFeatures:
-        """Contiguous rows x [n, F] of a host, not copied; dropout makes a sixteenth of them at a time."""
+        """Return features over contiguous host rows x [n, F], not copied; dropout makes 1/16 of them at a time."""
         made = object.__new__(cls)
         made.shape, made.dtype = (len(x), x.shape[1]), x.dtype
         made.blocks = list(x.split(blocks.shares(len(x), BLOCKS)))
@@ -57,18 +56,18 @@ class HostFeatures:
 
     @property
     def device_nbytes(self) -> int:
-        """Bytes on the device while a product takes place, beside its arguments."""
+        """Bytes on the device during a product, beside its arguments."""
         largest, wide = self.blocks[0].numel() if self.blocks else 0, accumulator(self.dtype)
         return largest * (2 * self.dtype.itemsize + (wide.itemsize if wide != self.dtype else 0))
 
     def dropped(self, ids: Any, draw: RngKey) -> HostFeatures:
-        """The same rows with dropout, which is made anew wherever they are used. ids: int64 [n], original node ids."""
+        """Return the rows with dropout, drawn again at each use. ids: int64 [n], original node ids."""
         other = copy(self)
         other._dropout = (ids, draw)
         return other
 
     def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
-        """out [n, O] = scale * (X @ weight^T) for weight [O, F]."""
+        """Compute out [n, O] = scale * (X @ weight^T) for weight [O, F]."""
         columns = weight.detach().to(self.dtype).t()
         for rows, x in self._blocks():
             torch.mm(x, columns, out=out[rows])
@@ -77,52 +76,44 @@ class HostFeatures:
 
     def written(self, out: Tensor) -> Tensor:
         """Write the rows into ``out`` [n, F] and return it."""
-        made_there = self._dropout is not None and self._backend.capabilities.device == "cpu"
-        for rows, x in self._blocks(out if made_there else None):
-            if not made_there:
+        direct = self._dropout is not None and self._backend.device == "cpu"
+        for rows, x in self._blocks(out if direct else None):
+            if not direct:
                 out[rows].copy_(x)
         return out
 
     def gradient(self, rows: Tensor) -> Tensor:
-        """rows^T @ X, [O, F], for rows [n, O]: the gradient of ``weight`` in X @ weight^T; float32 for half rows."""
+        """Return rows^T @ X, [O, F], for rows [n, O], the gradient of W in X @ W^T; float32 for half rows."""
         wide = accumulator(self.dtype)
-        total = torch.zeros(
-            rows.shape[1], self.shape[1], dtype=wide, device=self._backend.capabilities.device
-        )
+        total = torch.zeros(rows.shape[1], self.shape[1], dtype=wide, device=self._backend.device)
         for of, x in self._blocks():
             total.addmm_(rows.detach()[of].to(wide).t(), x.to(wide))
         return total
 
     def _blocks(self, into: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """Which rows they are, and the rows on the device after dropout, block by block.
+        """Yield the range of each block's rows, and the rows on the device after dropout.
 
-        into: rows [n, F] for those that dropout makes, on a host; else each block takes the place of the last one.
+        into: rows [n, F] on a host for dropped rows; else each block overwrites the one before.
         """
-        first, in_place = (
-            0,
-            self._backend.capabilities.device != "cpu" or not self._dropout or not self.blocks,
-        )
+        first, in_place = 0, self._backend.device != "cpu" or not self._dropout or not self.blocks
         room = torch.empty_like(self.blocks[0]) if into is None and not in_place else None
-        for x in blocks.on_device(self.blocks, self._backend.capabilities.device):
+        for x in blocks.on_device(self.blocks, self._backend.device):
             rows = slice(first, first + len(x))
             kept = into[rows] if into is not None else room[: len(x)] if room is not None else x
-            yield rows, self._after_dropout(x, rows, x if in_place else kept)
+            out = x if in_place else kept
+            if self._dropout is not None:
+                ids, draw = self._dropout
+                with span("dropout"):
+                    self._backend.dropout(as_array(x), as_array(out), ids[rows], draw)
+            yield rows, out
             first = rows.stop
-
-    def _after_dropout(self, x: Tensor, rows: slice, out: Tensor) -> Tensor:
-        if self._dropout is None:
-            return x
-        ids, draw = self._dropout
-        with span("dropout"):
-            self._backend.dropout(as_array(x), as_array(out), ids[rows], draw)
-        return out
 
 
 def drops_in_blocks(x: Input) -> bool:
-    """Return whether dropout of these features should be made in blocks, twice, rather than as a copy of all."""
+    """Return whether dropout of these features should be drawn in blocks, twice, instead of copying all of them."""
     if not isinstance(x, Tensor) or x.device.type != "cpu":
         return False
     return not x.requires_grad and x.nbytes >= LEAST_BYTES
 
 
-Input = Tensor | SparseFeatures | HostFeatures  # of a model; only a tensor can be summed as it is
+Input = Tensor | SparseFeatures | HostFeatures  # of a model; only a tensor can be aggregated directly

@@ -1,4 +1,4 @@
-"""Inputs for graphs without features: a row for each node that is learned, or its degree."""
+"""Inputs for graphs without features: a learned row for each node, or its degree."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...data.graph import SparseRows
 from ...runtime.backends.host.kernels import uniform
 
 DEGREE_COLUMNS = 32  # fixed, so that a model fits other graphs too
-LEARNED = 0xC000  # random streams from here on draw learned rows; those of initial weights are below
-IDS_A_STREAM = 1 << 16  # node ids whose rows one stream draws
+LEARNED = 0xC000  # first random stream of learned rows, after those of initial weights
+IDS_A_STREAM = 1 << 16  # number of node ids whose rows use the same stream
 
 
 def degree_rows(indptr: NDArray[np.int64]) -> SparseRows:
@@ -28,7 +28,7 @@ def learned_rows(
 ) -> torch.nn.Parameter:
     """Return a row [columns] for each of this rank's nodes, to be trained; uniform with variance 1 at first.
 
-    ids: int64 [n], original node ids. A row depends on the seed and its id alone, whichever rank draws it.
+    ids: int64 [n], original node ids. A row depends only on the seed and its id, not on the rank that draws it.
     """
     rows = np.empty((len(ids), columns))
     limit, block = np.sqrt(3.0), ids // IDS_A_STREAM

@@ -6,6 +6,7 @@ W^T is X^T G, the same with the transposed matrix.
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -16,13 +17,12 @@ from torch import Tensor
 
 from ...plan import workload
 from ...plan.workload import Plan
-from ...runtime.backends.arguments import Epilogue, RngKey, Rows
-from ...runtime.backends.base import Backend
+from ...runtime.backends.base import Backend, Epilogue, RngKey, Rows
 from ..workspace import Workspace, as_array, as_tensor, row_format
 
 
 class _Pattern:
-    """Places of the stored values, with the plans and storage that all copies of the features share."""
+    """Positions of the stored values, with the plans and storage that all copies of the features share."""
 
     def __init__(
         self,
@@ -40,20 +40,20 @@ class _Pattern:
 
     @cached_property
     def places(self) -> tuple[Any, Any]:
-        """indptr and indices as the backend takes them."""
-        device = self.backend.capabilities.device
+        """indptr and indices as arrays of the backend."""
+        device = self.backend.device
         offsets, columns = (torch.from_numpy(array).to(device) for array in (self.indptr, self.indices))
         return as_array(offsets), as_array(columns)
 
     @cached_property
     def transposed(self) -> tuple[Plan, Tensor]:
-        """Plan of the transposed matrix, and for each of its values the place in the original."""
+        """Plan of the transposed matrix, and for each of its values its position in the original."""
         rows, columns = self.shape
         order = np.argsort(self.indices, kind="stable")
         indptr = workload.prefix_sum(np.bincount(self.indices, minlength=columns))
         row_of = np.repeat(np.arange(rows, dtype=np.int32), np.diff(self.indptr))
         plan = workload.rectangular(self.backend.collectives.rank, indptr, row_of[order], rows)
-        return plan, torch.from_numpy(order).to(self.backend.capabilities.device)
+        return plan, torch.from_numpy(order).to(self.backend.device)
 
     @property
     def nbytes(self) -> int:
@@ -65,8 +65,8 @@ class _Pattern:
         """Return private rows that hold ``matrix``, reused from call to call."""
         count, dim = matrix.shape
         if (count, dim) not in self._rows:
-            counts = np.zeros(self.backend.collectives.size, np.int64)
-            counts[self.backend.collectives.rank] = count
+            counts = np.zeros(self.backend.size, np.int64)
+            counts[self.backend.rank] = count
             self._rows[count, dim] = self.backend.rows(counts, row_format(dim, self.dtype), symmetric=False)
         rows = self._rows[count, dim]
         as_tensor(rows.local).copy_(matrix)
@@ -77,7 +77,8 @@ class SparseFeatures:
     """A CSR matrix [n, F] of this rank's input features.
 
     indptr int64 [n + 1], indices int32 [nnz] (columns), values [nnz] of the parameters' dtype, on the backend's device.
-    dtype: of the rows that are summed. [default: the values'] on_device: whether dense rows of it have room there.
+    dtype: type of the rows that are summed. [default: the values'] on_device: whether the device has room for dense
+    rows.
     """
 
     on_device = False
@@ -108,8 +109,7 @@ class SparseFeatures:
 
     def with_values(self, values: Tensor) -> SparseFeatures:
         """Return the same pattern with other values; plans and storage are shared."""
-        other = object.__new__(SparseFeatures)
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other.values = values
         return other
 
@@ -120,7 +120,7 @@ class SparseFeatures:
         return self.with_values(out)
 
     def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
-        """out [n, O] = scale * (X @ weight^T) for weight [O, F]; ``out`` is padded."""
+        """Compute out [n, O] = scale * (X @ weight^T) for weight [O, F]; ``out`` is padded."""
         pattern = self._pattern
         source = pattern.filled(weight.detach().t())
         epilogue, edge = Epilogue(scale=as_array(scale)), as_array(self.values)
@@ -137,7 +137,7 @@ class SparseFeatures:
         return out.zero_().index_put_((row_of, columns), self.values.to(out.dtype), accumulate=True)
 
     def gradient(self, rows: Tensor) -> Tensor:
-        """rows^T @ X, [O, F], for rows [n, O]: the gradient of ``weight`` in X @ weight^T."""
+        """Return rows^T @ X, [O, F], for rows [n, O]: the gradient of ``weight`` in X @ weight^T."""
         pattern = self._pattern
         plan, order = pattern.transposed
         out = pattern.workspace.rows(self.shape[1], rows.shape[1], self.dtype)

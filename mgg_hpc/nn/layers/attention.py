@@ -2,7 +2,7 @@
 
 Nothing is kept for an edge. The backward computes weights again from scores and the logarithms of their sums (as Dao
 et al., FlashAttention, NeurIPS 2022, do for dense attention): a target publishes its gradient, score, log-sum and
-<gradient, output>, and its sources find the rest.
+<gradient, output>, from which its sources compute theirs.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.backends.arguments import RngKey, Rows
+from ...runtime.backends.base import RngKey, Rows
 from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
+from ..autograd.aggregation import edge_kernels
 from ..first_order import first_order
 from ..graph.handle import Adjacency, GraphHandle
 from ..spans import span
 from ..workspace import accumulator, as_array, row_format
 
-MOST_HEADS = 1024  # that draws of dropout tell apart (semantics.h, draw_edge)
-ROWS_AT_ONCE = 512  # no more than the smallest graph that memory is predicted from (training/footprint.py)
+MOST_HEADS = 1024  # heads that have different dropout draws (semantics.h, draw_edge)
+ROWS_AT_ONCE = 512  # not more than the smallest graph of training/footprint.py has, which predicts memory
 
 
 def attend(
@@ -36,12 +37,12 @@ def attend(
     dropout: RngKey | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head; [n, H C] of this rank's rows.
+    """Return bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head; [n, H C] of this rank's rows.
 
     h: [n, H C], the graph's dtype. source_score, target_score: [n, H]; without them the score of an edge is the dot
-    product of its ends' rows over sqrt(C). dropout: of weights. bias: [H C] or None; nodes without in-edges get it
-    alone. Collective, its backward too: one exchange forward and one backward, two with dot products. Raises
-    ValueError for heads that do not divide the columns, one score without the other, or a slope below 0.
+    product of its ends' rows over sqrt(C). dropout: key of the weights' dropout. bias: [H C] or None; it is the output
+    of nodes without in-edges. Collective, its backward too: one exchange forward and one backward, two with dot
+    products. Raises ValueError for heads that do not divide the columns, one score without the other, or a slope < 0.
     """
     if heads < 1 or h.shape[1] % heads:
         raise ValueError(f"{heads} heads do not divide {h.shape[1]} columns")
@@ -54,16 +55,15 @@ def attend(
     if source_score is not None and target_score is not None:
         wide = accumulator(h.dtype)  # rows of halves carry their scores unrounded
         source_score, target_score = source_score.to(wide), target_score.to(wide)
-    additive = source_score is not None
-    ids = graph.ids if dropout is not None else None
+    ids, additive = graph.ids if dropout is not None else None, source_score is not None
     how = Attention(heads, h.shape[1] // heads, additive, negative_slope, dropout, ids)
-    keeps = torch.is_grad_enabled()  # within a Function it never is
+    keeps = torch.is_grad_enabled()  # always False within a Function
     out: Tensor = _Attention.apply(h, source_score, target_score, bias, graph, adjacency, how, keeps)
     return out
 
 
 class _Attention(torch.autograd.Function):
-    """See `attend`; the formulas are in cuda/cpu/edges.h."""
+    """`attend`; the formulas are in cuda/cpu/edges.h."""
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
@@ -89,11 +89,11 @@ class _Attention(torch.autograd.Function):
                 )
         out = graph.workspace.rows(n, how.columns, graph.dtype)
         given = {"score": target_score} if how.additive else {"h": h}
-        # The backward subtracts what is of the size of the sums: half rows must not be rounded with the bias in them.
+        # The backward subtracts values as large as the sums, so half rows must not be rounded with the bias in them.
         later = bias is not None and graph.dtype.itemsize == 2
         given["bias"] = None if later else bias
         with span("forward: attend"):
-            graph.edge_kernels.attend(plan, how, rows, as_array(out), **_arrays(given | kept))
+            edgegraph.edge_kernels.attend(plan, how, rows, as_array(out), **_arrays(given | kept))
         ctx.call, ctx.layer, ctx.biased = (graph, adjacency, how), spans.current(), not later
         ctx.save_for_backward(h, source_score, target_score, bias, out, *kept.values())
         return out + bias.to(out.dtype) if later else out
@@ -101,7 +101,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
-        with spans.layer(ctx.layer), span("backward: attend"):
+        with span("backward: attend"):
             return _gradients(ctx, gradient)
 
 
@@ -123,7 +123,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         target_gradient = _head_products(gradient, above, how) - dot * above_weight
         target_gradient.mul_(1 - how.negative_slope)
         given |= {"score": source_score, "score_gradient": source_gradient}
-    kernels = graph.edge_kernels
+    kernels = edgegraph.edge_kernels
     kernels.attend_back(adjacency.backward, how, published, as_array(back), at_source=True, **_arrays(given))
     if not how.additive:
         published = _published(graph, how.forward_rows(layout.dtype), [h], [], how)
@@ -142,7 +142,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 def _published(
     graph: GraphHandle, layout: TailedRows, rows: list[Tensor], tail: list[Tensor | None], how: Attention
 ) -> Rows:
-    """The next symmetric rows, filled: ``rows`` [n, any] side by side, then ``tail`` [n, H] each, then ids."""
+    """Return the next symmetric rows, filled: ``rows`` [n, any] side by side, then ``tail`` [n, H] each, then ids."""
     published, local = graph.exchange(layout.format.dim)
     at = 0
     for part in rows:
@@ -164,9 +164,9 @@ def _published(
 
 
 def _head_products(a: Tensor, b: Tensor, how: Attention, less: Tensor | None = None) -> Tensor:
-    """[n, H] of the accumulator: the dot product of the rows of a and b - less over each head's columns.
+    """Return [n, H] of the accumulator: the dot product of the rows of a and b - less over each head's columns.
 
-    On CPUs some rows at a time, whose products stay in a cache.
+    CPUs take some rows at a time, whose products stay in a cache.
     """
     wide, n = accumulator(a.dtype), len(a)
     out = torch.empty(n, how.heads, dtype=wide, device=a.device)
@@ -180,8 +180,8 @@ def _head_products(a: Tensor, b: Tensor, how: Attention, less: Tensor | None = N
 
 
 def _values(graph: GraphHandle, count: int, columns: int) -> Tensor:
-    """[count, columns] of the accumulator, uninitialised."""
-    return torch.empty(count, columns, dtype=accumulator(graph.dtype), device=graph.device)
+    """Allocate [count, columns] of the accumulator, uninitialised."""
+    return torch.empty(count, columns, dtype=accumulator(graph.dtype), device=graph.backend.device)
 
 
 def _arrays(given: dict[str, Tensor | None]) -> dict[str, Any]:

@@ -6,8 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from ...runtime.backends.base import RngKey
+from ..autograd.functional import transform_first
 from ..graph.handle import Adjacency, GraphHandle
+from ..inputs.host import Input
 from .random import Fill, fill_uniform
 
 
@@ -24,51 +28,84 @@ class Convolution(torch.nn.Module, ABC):
 
     kind: str
     by_edge = False
+    in_channels: int
+    out_channels: int
 
-    @abstractmethod
+    def set_channels(self, in_channels: object, out_channels: object) -> None:
+        """Store the channels. Raises ValueError for those that only PyG takes: -1 (inferred later), and pairs."""
+        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value}: {type(self).__name__} is told its channels, at least 1")
+            setattr(self, name, value)
+
+    def refuse(self, **options: tuple[object, object]) -> None:
+        """Raise ValueError for options of PyG that are missing here. Each is (value given, only value supported)."""
+        for name, (given, known) in options.items():
+            if given != known:
+                raise ValueError(
+                    f"{type(self).__name__} has no {name}={given!r}; {name}={known!r} alone is there"
+                )
+
+    @property
+    def linear_widths(self) -> tuple[int, int] | None:
+        """Widths (in, out) of the linear map that is applied before or after the sum, whichever moves less."""
+        return self.in_channels, self.out_channels
+
     def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
-        """The widths of rows of ``dtype`` that are exchanged in training.
+        """Return the widths of rows of ``dtype`` that are exchanged in training.
 
-        products_only: for an input that can be multiplied only. wants_gradient: whether the input's is wanted.
+        products_only: whether the input can be multiplied only. wants_gradient: whether the input's gradient is needed.
         """
+        if self.linear_widths is None:
+            raise ValueError("nn does not begin with a Linear, so the width of its input is not known")
+        in_channels, out_channels = self.linear_widths
+        if products_only or transform_first(in_channels, out_channels, wants_gradient):
+            return Widths(out_channels, out_channels)
+        return Widths(in_channels, in_channels if wants_gradient else 0)
 
     @property
     def saves_by_blocks(self) -> bool:
-        """Return whether a step takes less memory with features that are dropped in blocks (HostFeatures.over)."""
-        return False
+        """Whether a step takes less memory with features that are dropped in blocks (HostFeatures.over)."""
+        return self.linear_widths is not None and transform_first(
+            *self.linear_widths, needs_input_gradient=False
+        )
 
     @property
     def state(self) -> int:
-        """Values of the accumulator that EdgeKernels of a host keep for each row from round to round of a halo."""
+        """Number of accumulator values a row that CPU EdgeKernels keep from round to round of a halo."""
         return 0
 
     @abstractmethod
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:
         """Initialise the parameters by these draws."""
 
-    def summed_with(self, graph: GraphHandle, given: Adjacency | None) -> Adjacency:
-        """Return the adjacency to sum with. Raises ValueError for an adjacency of another kind."""
-        if given is None:
-            return graph.adjacency(self.kind)
-        if given.kind != self.kind:
+    def forward(
+        self,
+        x: Input,
+        graph: GraphHandle,
+        adjacency: Adjacency | None = None,
+        *,
+        relu: bool = False,
+        draw: RngKey | None = None,
+    ) -> Tensor:
+        """Return the layer's output [n, out] for this rank's rows x [n, in]. Collective.
+
+        adjacency: one of the graph's. [default: graph.adjacency(self.kind)] relu: apply ReLU, in the kernel where that
+        is possible. draw: key of the dropout behind the ReLU. Raises ValueError for an adjacency of another kind.
+        """
+        chosen = graph.adjacency(self.kind) if adjacency is None else adjacency
+        if chosen.kind != self.kind:
             name = type(self).__name__
             raise ValueError(
-                f"{name} sums with an adjacency of kind {self.kind!r}, and this one is {given.kind!r}"
+                f"{name} sums with an adjacency of kind {self.kind!r}, and this one is {chosen.kind!r}"
             )
-        return given
+        return self._convolve(x, graph, chosen, relu, draw)
 
+    @abstractmethod
+    def _convolve(
+        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, draw: RngKey | None
+    ) -> Tensor:
+        """Compute `forward` with an adjacency of the right kind."""
 
-def check_channels(layer: torch.nn.Module, in_channels: object, out_channels: object) -> None:
-    """Refuse channels that only PyG takes: -1, inferred from the first rows, and a pair for two kinds of nodes."""
-    for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value}: {type(layer).__name__} is told its channels, at least 1")
-
-
-def refuse(layer: torch.nn.Module, **options: tuple[object, object]) -> None:
-    """Refuse options of PyG that are missing here. Each option is (the value given, the only value that there is)."""
-    for name, (given, known) in options.items():
-        if given != known:
-            raise ValueError(
-                f"{type(layer).__name__} has no {name}={given!r}; {name}={known!r} alone is there"
-            )
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}"

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ...runtime.backends.arguments import RngKey
 from ...runtime.backends.edges import Attention
-from ..autograd import functional
 from ..autograd.aggregation import aggregate
+from ..autograd.functional import as_rows, check_rows, convolution, linear
 from ..graph.handle import Adjacency, GraphHandle
 from ..inputs.host import Input
 from ..workspace import row_format
 from .attention import attend
-from .base import Convolution, Widths, check_channels, refuse
+from .base import Convolution, Widths
 from .perceptron import Step, is_linear, reset, steps, taken_along, through
 from .random import Dropout, Fill, dropped, fill_uniform, glorot
 
@@ -43,10 +43,9 @@ class GCNConv(Convolution):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        check_channels(self, in_channels, out_channels)
-        refuse(self, improved=(improved, False), normalize=(normalize, True))
-        refuse(self, add_self_loops=(add_self_loops is not False, True))
-        self.in_channels, self.out_channels = in_channels, out_channels
+        self.set_channels(in_channels, out_channels)
+        self.refuse(improved=(improved, False), normalize=(normalize, True))
+        self.refuse(add_self_loops=(add_self_loops is not False, True))
         self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
         self.bias = torch.nn.Parameter(torch.empty(out_channels)) if bias else None
         self.reset_parameters()
@@ -57,35 +56,14 @@ class GCNConv(Convolution):
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
 
-    @property
-    def saves_by_blocks(self) -> bool:
-        """See Convolution.saves_by_blocks."""
-        return functional.transform_first(self.in_channels, self.out_channels, needs_input_gradient=False)
-
-    def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
-        """See Convolution.exchanged."""
-        return _of_linear(self.in_channels, self.out_channels, products_only, wants_gradient)
-
-    def forward(
-        self,
-        x: Input,
-        graph: GraphHandle,
-        adjacency: Adjacency | None = None,
-        *,
-        relu: bool = False,
-        draw: RngKey | None = None,
+    def _convolve(
+        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, draw: RngKey | None
     ) -> Tensor:
-        """Return [n, out_channels] for this rank's rows x [n, in_channels]. relu: apply ReLU in the same kernel.
-
-        adjacency: one of the graph's. [default: graph.adjacency("gcn")] draw: of dropout behind the ReLU.
-        """
-        chosen = self.summed_with(graph, adjacency)
-        of = self.lin.weight, self.bias, graph, chosen
-        return functional.graph_convolution(x, *of, relu=relu, draw=draw)
-
-    def extra_repr(self) -> str:
-        """Return what print shows."""
-        return f"{self.in_channels}, {self.out_channels}"
+        before = after = adjacency.scale
+        weight = self.lin.weight
+        return convolution(
+            x, weight, self.bias, graph, adjacency, before=before, after=after, relu=relu, draw=draw
+        )
 
 
 class GINConv(Convolution):
@@ -114,50 +92,35 @@ class GINConv(Convolution):
             self.eps.fill_(self.initial_eps)
 
     @property
-    def saves_by_blocks(self) -> bool:
-        """See Convolution.saves_by_blocks."""
+    def linear_widths(self) -> tuple[int, int] | None:
         first = next(iter(steps(self.nn)), self.nn)
-        if not is_linear(first):
-            return False
-        return functional.transform_first(first.in_features, first.out_features, needs_input_gradient=False)
+        return (first.in_features, first.out_features) if is_linear(first) else None
 
-    def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
-        """See Convolution.exchanged. Raises ValueError for an ``nn`` that does not begin with a Linear."""
-        first = next(iter(steps(self.nn)), self.nn)
-        if not is_linear(first):
-            raise ValueError("nn does not begin with a Linear: nobody knows the width of its input")
-        return _of_linear(first.in_features, first.out_features, products_only, wants_gradient)
-
-    def forward(
-        self,
-        x: Input,
-        graph: GraphHandle,
-        adjacency: Adjacency | None = None,
-        *,
-        relu: bool = False,
-        draw: RngKey | None = None,
+    def _convolve(
+        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, draw: RngKey | None
     ) -> Tensor:
-        """Return the output of ``nn``, [n, out], for this rank's rows x [n, in]. relu: apply ReLU.
-
-        adjacency: one of the graph's. [default: graph.adjacency("edges")] draw: of dropout behind the ReLU.
-        """
-        chosen = self.summed_with(graph, adjacency)
         behind: list[Step] = [torch.nn.ReLU(), *([draw] if draw else [])] if relu else []
         network = [*steps(self.nn), *behind]
         if network and is_linear(first := network[0]):
-            of, rest = (first.weight, first.bias, self.eps, graph, chosen), network[1:]
+            rest = network[1:]
             fused, along = taken_along(rest)
-            return through(rest, functional.isomorphism_convolution(x, *of, relu=fused, draw=along), graph)
-        rows = functional.as_rows(x, graph)
-        summed = aggregate(rows, graph, chosen, "sum") + (1 + self.eps).to(rows.dtype) * rows
+            out = convolution(
+                x, first.weight, first.bias, graph, adjacency, eps=self.eps, relu=fused, draw=along
+            )
+            return through(rest, out, graph)
+        rows = as_rows(x, graph)
+        summed = aggregate(rows, graph, adjacency, "sum") + (1 + self.eps).to(rows.dtype) * rows
         return through(network, summed, graph)
+
+    def extra_repr(self) -> str:
+        return ""
 
 
 class SAGEConv(Convolution):
     """GraphSAGE (Hamilton, Ying and Leskovec, NeurIPS 2017): W aggr(X of in-neighbours) + b + V X.
 
-    aggr: "mean", "sum" or "max"; of no neighbours each is 0. root_weight: whether there is a V. normalize: divide each
-    row of the output by its length. Parameters ``lin_l.weight`` [out, in], ``lin_l.bias`` [out], ``lin_r.weight``.
+    aggr: "mean", "sum" or "max"; each is 0 without in-neighbours. root_weight: whether there is a V. normalize: divide
+    each row of the output by its length. Parameters ``lin_l.weight`` [out, in], ``lin_l.bias`` [out], ``lin_r.weight``.
     """
 
     kind = "edges"
@@ -173,11 +136,10 @@ class SAGEConv(Convolution):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        check_channels(self, in_channels, out_channels)
-        refuse(self, project=(project, False))
+        self.set_channels(in_channels, out_channels)
+        self.refuse(project=(project, False))
         if aggr not in ("mean", "sum", "max"):
             raise ValueError(f"aggr is {aggr!r}; known are 'mean', 'sum' and 'max'")
-        self.in_channels, self.out_channels = in_channels, out_channels
         self.aggr, self.normalize, self.by_edge = aggr, normalize, aggr == "max"
         self.lin_l = torch.nn.Linear(in_channels, out_channels, bias=bias)
         self.lin_r = torch.nn.Linear(in_channels, out_channels, bias=False) if root_weight else None
@@ -190,56 +152,47 @@ class SAGEConv(Convolution):
 
     @property
     def saves_by_blocks(self) -> bool:
-        """See Convolution.saves_by_blocks."""
         if self.aggr == "max":
             return False
-        of = self.in_channels, self.out_channels
-        # Where it sums first, its gradient takes the place of the rows with dropout, if it is as wide.
-        return of[0] == of[1] or functional.transform_first(*of, needs_input_gradient=False)
+        # Where the layer sums first, its gradient takes the place of the rows with dropout, if it is as wide.
+        return self.in_channels == self.out_channels or super().saves_by_blocks
 
     @property
     def state(self) -> int:
-        """See Convolution.state: a maximum, and how many reach it."""
-        return 2 * self.in_channels if self.aggr == "max" else 0
+        return (
+            2 * self.in_channels if self.aggr == "max" else 0
+        )  # a maximum, and the number of edges that reach it
 
     def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
-        """See Convolution.exchanged."""
-        if self.aggr == "max":
-            return max_widths(self.in_channels, wants_gradient and not products_only)
-        return _of_linear(self.in_channels, self.out_channels, products_only, wants_gradient)
+        if self.aggr != "max":
+            return super().exchanged(products_only, wants_gradient, dtype)
+        # The backward exchanges the maximum beside the gradient (aggregation.py).
+        return Widths(self.in_channels, 2 * self.in_channels if wants_gradient and not products_only else 0)
 
-    def forward(
-        self,
-        x: Input,
-        graph: GraphHandle,
-        adjacency: Adjacency | None = None,
-        *,
-        relu: bool = False,
-        draw: RngKey | None = None,
+    def _convolve(
+        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, draw: RngKey | None
     ) -> Tensor:
-        """Return [n, out_channels] for this rank's rows x [n, in_channels]. relu: apply ReLU.
-
-        adjacency: one of the graph's. [default: graph.adjacency("edges")] draw: of dropout behind the ReLU.
-        """
-        chosen = self.summed_with(graph, adjacency)
-        own = None if self.lin_r is None else self.lin_r.weight
+        root = None if self.lin_r is None else self.lin_r.weight
         weight, bias = self.lin_l.weight, self.lin_l.bias
         if self.aggr == "max":
-            rows = functional.as_rows(x, graph)
-            out = functional.linear(aggregate(rows, graph, chosen, "max"), weight, bias, graph)
-            out = out if own is None else out + functional.linear(rows, own, None, graph)
+            rows = as_rows(x, graph)
+            out = linear(aggregate(rows, graph, adjacency, "max"), weight, bias, graph)
+            out = out if root is None else out + linear(rows, root, None, graph)
         else:
-            fused, mean = relu and not self.normalize, self.aggr == "mean"
-            of = x, weight, bias, own, graph, chosen
-            out = functional.sampled_convolution(*of, mean=mean, relu=fused, draw=draw)
+            fused, after = (
+                relu and not self.normalize,
+                adjacency.inverse_degree if self.aggr == "mean" else None,
+            )
+            out = convolution(
+                x, weight, bias, graph, adjacency, after=after, root=root, relu=fused, draw=draw
+            )
             if fused:
                 return out
         out = torch.nn.functional.normalize(out, dim=1) if self.normalize else out
         return dropped(out.relu(), graph, draw, rectified=True) if relu else out
 
     def extra_repr(self) -> str:
-        """Return what print shows."""
-        return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr!r}"
+        return f"{super().extra_repr()}, aggr={self.aggr!r}"
 
 
 class GATConv(Convolution):
@@ -254,6 +207,7 @@ class GATConv(Convolution):
     """
 
     by_edge = True
+    saves_by_blocks = True
 
     def __init__(
         self,
@@ -272,13 +226,12 @@ class GATConv(Convolution):
         attention: str = "additive",
     ) -> None:
         super().__init__()
-        check_channels(self, in_channels, out_channels)
-        refuse(self, edge_dim=(edge_dim, None), fill_value=(fill_value, "mean"))
+        self.set_channels(in_channels, out_channels)
+        self.refuse(edge_dim=(edge_dim, None), fill_value=(fill_value, "mean"))
         if attention not in ("additive", "dot"):
             raise ValueError(f"attention is {attention!r}; known are 'additive' and 'dot'")
         if heads < 1:
             raise ValueError(f"heads is {heads}; attention has at least one")
-        self.in_channels, self.out_channels = in_channels, out_channels
         self.heads, self.concat = heads, concat
         self.negative_slope, self.dropout, self.attention = negative_slope, dropout, attention
         self.kind = "attention" if add_self_loops else "edges"
@@ -302,37 +255,22 @@ class GATConv(Convolution):
             torch.nn.init.zeros_(self.bias)
 
     @property
-    def saves_by_blocks(self) -> bool:
-        """See Convolution.saves_by_blocks."""
-        return True
-
-    @property
     def state(self) -> int:
-        """See Convolution.state: a sum and its part above 0, a maximum, and two sums of weights."""
-        return self.heads * (2 * self.out_channels + 3)
+        return self.heads * (
+            2 * self.out_channels + 3
+        )  # a sum and its part above 0, a maximum, two sums of weights
 
     def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
-        """See Convolution.exchanged."""
-        of = self.heads, self.out_channels, self.attention == "additive"
-        return attention_widths(*of, dtype, dropped=self.dropout > 0)
+        draw = RngKey(0.0, seed=0, epoch=0, stream=0) if self.dropout > 0 else None
+        how = Attention(self.heads, self.out_channels, self.attention == "additive", draw=draw)
+        stored = row_format(1, dtype).dtype
+        return Widths(how.forward_rows(stored).format.dim, how.backward_rows(stored).format.dim)
 
-    def forward(
-        self,
-        x: Input,
-        graph: GraphHandle,
-        adjacency: Adjacency | None = None,
-        *,
-        relu: bool = False,
-        draw: RngKey | None = None,
+    def _convolve(
+        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, draw: RngKey | None
     ) -> Tensor:
-        """Return [n, heads * out_channels], or [n, out_channels] if averaged, for this rank's rows x [n, in_channels].
-
-        adjacency: one of the graph's. [default: graph.adjacency of the layer's kind] relu: through ReLU. draw: of
-        dropout behind it.
-        """
-        chosen = self.summed_with(graph, adjacency)
-        functional.check_rows(x, graph)
-        transformed = functional.linear(x, self._weights(), None, graph)
+        check_rows(x, graph)
+        transformed = linear(x, self._weights(), None, graph)
         width = self.heads * self.out_channels
         h, source, target = transformed, None, None
         if self.attention == "additive":
@@ -342,7 +280,7 @@ class GATConv(Convolution):
             source,
             target,
             graph,
-            chosen,
+            adjacency,
             self.heads,
             negative_slope=self.negative_slope,
             dropout=self.attention_dropout.draw(),
@@ -351,13 +289,13 @@ class GATConv(Convolution):
         if not self.concat:
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
             out = out if self.bias is None else out + self.bias.to(out.dtype)
-        out = out if self.res is None else out + functional.linear(x, self.res.weight, None, graph)
+        out = out if self.res is None else out + linear(x, self.res.weight, None, graph)
         return dropped(out.relu(), graph, draw, rectified=True) if relu else out
 
     def _weights(self) -> Tensor:
-        """[heads * out + 2 heads, in]: W, and W^T att_src and W^T att_dst of each head, which give a row's scores.
+        """Return [heads * out + 2 heads, in]: W, and W^T att_src and W^T att_dst of each head, which give the scores.
 
-        So one product of x gives all that is exchanged; of features too that can be multiplied only.
+        So one product of x gives all that is exchanged, also for features that can be multiplied only.
         """
         of_heads = self.lin.weight.view(self.heads, self.out_channels, self.in_channels)
         scores = [(att.transpose(0, 1) @ of_heads).squeeze(1) for att in self._scores()]
@@ -368,26 +306,4 @@ class GATConv(Convolution):
         return [self.att_src, self.att_dst] if self.attention == "additive" else []
 
     def extra_repr(self) -> str:
-        """Return what print shows."""
-        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, attention={self.attention!r}"
-
-
-def _of_linear(in_channels: int, out_channels: int, products_only: bool, wants_gradient: bool) -> Widths:
-    """Return the widths of a layer that applies its linear map first where that moves less (see functional)."""
-    if products_only or functional.transform_first(in_channels, out_channels, wants_gradient):
-        return Widths(out_channels, out_channels)
-    return Widths(in_channels, in_channels if wants_gradient else 0)
-
-
-def max_widths(width: int, wants_gradient: bool) -> Widths:
-    """Return the widths of a maximum (aggregation.py), whose backward exchanges the maximum beside the gradient."""
-    return Widths(width, 2 * width if wants_gradient else 0)
-
-
-def attention_widths(
-    heads: int, channels: int, additive: bool, dtype: torch.dtype, *, dropped: bool
-) -> Widths:
-    """Return the widths of the rows that attention (attention.py) publishes of sources, and backward of targets."""
-    draw = RngKey(0.0, seed=0, epoch=0, stream=0) if dropped else None
-    how, kind = Attention(heads, channels, additive, draw=draw), row_format(1, dtype).dtype
-    return Widths(how.forward_rows(kind).format.dim, how.backward_rows(kind).format.dim)
+        return f"{super().extra_repr()}, heads={self.heads}, attention={self.attention!r}"

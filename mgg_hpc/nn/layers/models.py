@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import cast
 
 import torch
@@ -22,7 +21,7 @@ from .norms import made
 from .perceptron import MLP, reset, through
 from .random import ATTENTION_DROPOUT, Draws, Dropout, fill_by_seed
 
-OUTPUT_PARAMETERS = 14  # of layer 0's 16 streams for initial weights, the last two are the output's
+OUTPUT_PARAMETERS = 14  # the last two of layer 0's 16 streams for initial weights are for the output layer
 
 
 class GNN(torch.nn.Module):
@@ -33,7 +32,7 @@ class GNN(torch.nn.Module):
     where they are as wide (Kipf and Welling, ICLR 2017, appendix B). The activation is ReLU, and ELU for GAT.
 
     Parameters are named as in PyG's GCN, GIN, GraphSAGE and GAT: ``convs.<i>.*``, ``norms.<i>.*``, ``lin.*``. They are
-    drawn from ``draws.seed``. widths: of each layer's output. dtype: of rows.
+    drawn from ``draws.seed``. widths: width of each layer's output. dtype: type of rows.
     """
 
     def __init__(
@@ -46,14 +45,14 @@ class GNN(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.chosen, self.draws, self.dtype = chosen, draws, dtype
-        self.recompute: frozenset[int] = frozenset()  # layers, from 1 on, that the backward computes again
-        self.in_blocks = False  # whether dropout of the input is made in blocks where that saves memory
+        self.recompute: frozenset[int] = frozenset()  # layers, from 1 on, that the backward repeats
+        self.in_blocks = False  # whether to apply dropout to the input in blocks where that saves memory
         hidden = chosen.hidden * (chosen.heads if chosen.name == "gat" else 1)
         jumps = chosen.jumping != "none"
         self.widths = [hidden] * chosen.layers
         if not jumps:
             self.widths[-1] = out_channels
-        self._activated = chosen.layers if jumps else chosen.layers - 1  # so many layers have an activation
+        self._activated = chosen.layers if jumps else chosen.layers - 1  # number of layers with an activation
         self.convs, self.dropouts, self.norms = (torch.nn.ModuleList() for _ in range(3))
         for i, (a, b) in enumerate(itertools.pairwise([in_channels, *self.widths])):
             hides = i < self._activated
@@ -77,7 +76,7 @@ class GNN(torch.nn.Module):
 
     @property
     def by_edge(self) -> bool:
-        """Whether some layer uses EdgeKernels."""
+        """Whether any layer uses EdgeKernels."""
         return any(each.by_edge for each in self.convolutions)
 
     @property
@@ -95,9 +94,9 @@ class GNN(torch.nn.Module):
             reset(self.lin, fill_by_seed(self.draws.seed, 0, OUTPUT_PARAMETERS))
 
     def exchanged(self, sparse: bool) -> list[int]:
-        """The width of the rows that each layer exchanges in training's forward.
+        """Return the widths that each layer exchanges in the forward of training.
 
-        sparse: whether the input is, or stays on the host.
+        sparse: whether the input can be multiplied only: it is sparse, or stays on the host.
         """
         return [each.forward for each in self._widths(sparse)]
 
@@ -111,7 +110,7 @@ class GNN(torch.nn.Module):
         return max(*trained, *(each.forward for each in self._widths(sparse, of_input=True)))
 
     def _widths(self, sparse: bool, *, of_input: bool = False) -> list[Widths]:
-        """of_input: as where the gradient of the input is wanted, which evaluation sums alike."""
+        """Return the widths of each layer. of_input: as where the input's gradient is wanted, which evaluation does."""
         wants = of_input or self.chosen.input == "learned"
         return [
             conv.exchanged(sparse and i == 0, i > 0 or wants, self.dtype)
@@ -123,65 +122,62 @@ class GNN(torch.nn.Module):
         if self.lin is not None:
             return self.layers(x, graph)[-1]
         out: Input = x
-        for i in range(len(self.convs)):  # outputs that nobody needs any more are let go
+        for i in range(len(self.convs)):  # keeps no outputs of earlier layers
             out = self._layer(i, out, graph)
         assert isinstance(out, Tensor)
         return out
 
     def layers(self, x: Input, graph: GraphHandle) -> list[Tensor]:
-        """The output of every layer, the logits last; in training of some layers with the next one's dropout.
+        """Return the output of every layer, the logits last. Collective.
 
-        Collective.
+        In training some layers' outputs have the next one's dropout applied.
         """
         outputs: list[Tensor] = []
         for i in range(len(self.convs)):
             outputs.append(self._layer(i, outputs[-1] if outputs else x, graph))
         if self.lin is not None:
             with spans.layer("output"):
-                outputs.append(self._jumped(outputs, graph))
+                cat = self.chosen.jumping == "cat"
+                joined = torch.cat(outputs, 1) if cat else torch.stack(outputs).amax(0)
+                dropped = self.dropouts[-1](joined, graph)
+                outputs.append(linear(dropped, self.lin.weight, self.lin.bias, graph))
         return outputs
 
     def _layer(self, i: int, x: Input, graph: GraphHandle) -> Tensor:
-        """The output of layer ``i`` for its input, which is computed again in the backward if that is asked for."""
+        """Return the output of layer ``i`` (from 0 on); its inside is computed again in the backward if asked for."""
+
+        def run(x: Input, graph: GraphHandle) -> Tensor:
+            with spans.layer(f"layer {i + 1}"):
+                by_elu, dropped = isinstance(self.activation, torch.nn.ELU), x
+                if not self._drops_behind(i - 1):
+                    in_blocks = i == 0 and self.in_blocks and self.convolutions[0].saves_by_blocks
+                    rectified = i > 0 and not by_elu
+                    dropped = self.dropouts[i](x, graph, rectified=rectified, in_blocks=in_blocks)
+                draw = cast(Dropout, self.dropouts[i + 1]).draw() if self._drops_behind(i) else None
+                activated, norm = i < self._activated, self.norms[i]
+                # ReLU right behind a convolution is a part of it.
+                fused = activated and not by_elu and isinstance(norm, torch.nn.Identity)
+                adjacency = graph.layer(i)
+                out: Tensor = self.convs[i](
+                    dropped, graph, adjacency, relu=fused, draw=draw if fused else None
+                )
+                if activated and by_elu:
+                    out = elu(through([norm], out, graph), graph, draw)
+                elif activated and not fused:
+                    out = through([norm, self.activation, *([draw] if draw else [])], out, graph)
+                adds = self.chosen.residual and i > 0 and activated
+                return out + x if adds and isinstance(x, Tensor) else out
+
         again = i + 1 in self.recompute and torch.is_grad_enabled()
-        return recomputed(partial(self._named, i), x, graph) if again else self._named(i, x, graph)
-
-    def _named(self, i: int, x: Input, graph: GraphHandle) -> Tensor:
-        with spans.layer(f"layer {i + 1}"):
-            return self._output(i, x, graph)
-
-    def _output(self, i: int, x: Input, graph: GraphHandle) -> Tensor:
-        by_elu = isinstance(self.activation, torch.nn.ELU)
-        dropped = x
-        if not self._drops_behind(i - 1):
-            in_blocks = i == 0 and self.in_blocks and self.convolutions[0].saves_by_blocks
-            dropped = self.dropouts[i](x, graph, rectified=i > 0 and not by_elu, in_blocks=in_blocks)
-        behind = cast(Dropout, self.dropouts[i + 1]) if self._drops_behind(i) else None
-        draw = behind.draw() if behind else None
-        activated, norm = i < self._activated, self.norms[i]
-        # ReLU right behind a convolution is a part of it.
-        fused = activated and not by_elu and isinstance(norm, torch.nn.Identity)
-        out: Tensor = self.convs[i](dropped, graph, graph.layer(i), relu=fused, draw=draw if fused else None)
-        if activated and by_elu:
-            out = elu(through([norm], out, graph), graph, draw)
-        elif activated and not fused:
-            out = through([norm, self.activation, *([draw] if draw else [])], out, graph)
-        adds = self.chosen.residual and i > 0 and activated
-        return out + x if adds and isinstance(x, Tensor) else out
+        return recomputed(run, x, graph) if again else run(x, graph)
 
     def _drops_behind(self, i: int) -> bool:
-        """Whether layer ``i`` takes the next one's dropout along: nobody else has its output."""
+        """Return whether layer ``i`` applies the next one's dropout, as only that one uses its output."""
         return 0 <= i < self._activated and self.lin is None and not self.chosen.residual
-
-    def _jumped(self, outputs: list[Tensor], graph: GraphHandle) -> Tensor:
-        """Return logits from the outputs of all layers."""
-        joined = torch.cat(outputs, 1) if self.chosen.jumping == "cat" else torch.stack(outputs).amax(0)
-        assert self.lin is not None
-        return linear(self.dropouts[-1](joined, graph), self.lin.weight, self.lin.bias, graph)
 
 
 def _convolution(chosen: ModelSettings, in_channels: int, out_channels: int, *, last: bool) -> Convolution:
-    """Return a layer of the chosen model. last: whether its output is the classes."""
+    """Return a layer of the chosen model. last: whether its output gives the classes."""
     if chosen.name == "gin":
         network = MLP([in_channels, out_channels, out_channels], chosen.norm)
         return GINConv(network, train_eps=chosen.train_eps)

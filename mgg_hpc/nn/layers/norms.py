@@ -39,16 +39,15 @@ class _BatchNorm(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
-        with spans.layer(ctx.layer), span("backward: batch norm"):
+        with span("backward: batch norm"):
             x, weight, mean, inverse, out = ctx.saved_tensors
             graph: GraphHandle = ctx.graph
             gradient = through_relu(gradient, out, graph)
             centred = _centred(x, mean, graph)
             product = graph.workspace.rows(len(x), x.shape[1], centred.dtype)
             torch.mul(gradient, centred, out=product)
-            own = torch.cat(
-                [gradient.sum(0, dtype=weight.dtype), product.sum(0, dtype=weight.dtype) * inverse]
-            )
+            sum_g, sum_gy = gradient.sum(0, dtype=weight.dtype), product.sum(0, dtype=weight.dtype)
+            own = torch.cat([sum_g, sum_gy * inverse])
             sums = own.clone()
             graph.backend.collectives.sum(as_array(sums))
             of_gradient, of_product = (sums / _all_rows(graph)).chunk(2)
@@ -67,7 +66,7 @@ def _centred(x: Tensor, mean: Tensor, graph: GraphHandle) -> Tensor:
 
 
 def _stored(values: Tensor, dtype: torch.dtype, graph: GraphHandle) -> Tensor:
-    """Return the same values in rows of this type: the rows themselves, or others of the workspace."""
+    """Return ``values`` in rows of ``dtype``: the same rows, or others of the workspace."""
     if values.dtype == dtype:
         return values
     return graph.workspace.rows(len(values), values.shape[1], dtype).copy_(values)
@@ -77,52 +76,27 @@ def _all_rows(graph: GraphHandle) -> int:
     return int(graph.counts.sum())
 
 
-class BatchNorm(torch.nn.Module):
-    """Batch normalisation over the rows of all ranks (Ioffe and Szegedy, ICML 2015), as torch.nn.BatchNorm1d.
+class BatchNorm(torch.nn.BatchNorm1d):
+    """Batch normalisation over the rows of all ranks (Ioffe and Szegedy, ICML 2015).
 
-    Parameters ``weight`` and ``bias`` [num_features], buffers ``running_mean``, ``running_var`` [num_features] and
-    ``num_batches_tracked``, as torch has them; PyG's BatchNorm, which names them ``module.weight`` and so on, loads
-    too. Evaluation takes the running statistics.
+    Parameters and buffers are torch's; a state of PyG's BatchNorm, with names such as ``module.weight``, loads too.
+    Evaluation takes the running statistics.
     """
 
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
-
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        super().__init__()
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.weight = torch.nn.Parameter(torch.ones(num_features))
-        self.bias = torch.nn.Parameter(torch.zeros(num_features))
-        self.register_buffer("running_mean", torch.zeros(num_features))
-        self.register_buffer("running_var", torch.ones(num_features))
-        self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
+        super().__init__(num_features, eps, momentum)
         self.register_load_state_dict_pre_hook(_without_module)
 
-    def reset_parameters(self) -> None:
-        """Initialise weights to 1 and biases to 0, and forget the statistics."""
-        with torch.no_grad():
-            for ones in (self.weight, self.running_var):
-                ones.fill_(1.0)
-            for zeros in (self.bias, self.running_mean, self.num_batches_tracked):
-                zeros.zero_()
-
-    def forward(self, x: Tensor, graph: GraphHandle, *, relu: bool = False) -> Tensor:
+    def forward(self, x: Tensor, graph: GraphHandle, *, relu: bool = False) -> Tensor:  # type: ignore[override]
         """Return normalised rows for this rank's rows x [n, num_features]. relu: apply ReLU. Collective while training.
 
         Raises ValueError for another width, or for one row in all while training: it has no variance.
         """
         return normalised(self, x, graph, relu=relu)
 
-    def extra_repr(self) -> str:
-        """Return what print shows."""
-        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
 
-
-def normalised(
-    norm: BatchNorm | torch.nn.BatchNorm1d, x: Tensor, graph: GraphHandle, *, relu: bool = False
-) -> Tensor:
-    """Return what `BatchNorm` computes, with the parameters, buffers and options of our module or of torch's."""
+def normalised(norm: torch.nn.BatchNorm1d, x: Tensor, graph: GraphHandle, *, relu: bool = False) -> Tensor:
+    """Return `BatchNorm`'s result with the parameters, buffers and options of a module, which may be torch's."""
     if x.shape[1] != norm.num_features:
         raise ValueError(f"x has {x.shape[1]} features, but this batch norm is for {norm.num_features}")
     of_rows = norm.training or norm.running_mean is None
@@ -130,8 +104,8 @@ def normalised(
         raise ValueError("batch norm trains on two rows or more, and this graph has fewer")
     with span("batch norm"):
         wide = accumulator(x.dtype)
-        held: Any = norm  # running statistics, where they are taken
-        mean, variance = _statistics(norm, x, graph) if of_rows else (held.running_mean, held.running_var)
+        running: Any = norm.running_mean, norm.running_var
+        mean, variance = _statistics(norm, x, graph) if of_rows else running
         inverse = torch.rsqrt(variance + norm.eps)
         weight = torch.ones_like(mean) if norm.weight is None else norm.weight
         bias = torch.zeros_like(mean) if norm.bias is None else norm.bias
@@ -163,7 +137,7 @@ def _statistics(norm: Any, x: Tensor, graph: GraphHandle) -> tuple[Tensor, Tenso
 
 
 def _without_module(norm: torch.nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """PyG's BatchNorm holds torch's, and its names have a ``module.`` before them."""
+    """Rename weights of PyG's BatchNorm, which holds torch's as ``module``, before they are loaded."""
     for name in [name for name in state if name.startswith(f"{prefix}module.")]:
         state[prefix + name.removeprefix(f"{prefix}module.")] = state.pop(name)
 

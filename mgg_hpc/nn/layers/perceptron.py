@@ -1,10 +1,10 @@
-"""Networks of rows by themselves, as GIN has behind its sums."""
+"""Networks that are applied to each row, as GIN has behind its sums."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ...runtime.backends.arguments import RngKey
 from ..autograd.functional import linear
 from ..graph.handle import GraphHandle
-from .norms import BatchNorm, made, normalised
+from .norms import made, normalised
 from .random import Dropout, Fill, dropped, fill_linear, fill_uniform
 
 
@@ -40,7 +40,7 @@ Step = torch.nn.Module | RngKey
 
 
 def steps(network: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules that a network applies one after another, where that is known; else itself alone."""
+    """Return the modules that a network applies one after another; the network alone where that is not known."""
     if isinstance(network, torch.nn.Sequential):
         return [step for child in network for step in steps(child)]
     if isinstance(network, MLP):
@@ -52,12 +52,11 @@ def steps(network: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def through(network: Sequence[Step], x: Tensor, graph: GraphHandle) -> Tensor:
-    """Rows x [n, F] through each of these modules; an RngKey is dropout of rows that came through ReLU.
+    """Apply these modules to rows x [n, F], one after another; an RngKey stands for dropout behind a ReLU.
 
-    A ReLU is taken together with the linear map or the batch norm before it, and dropout with a linear map and ReLU.
-    Modules of this package that need the graph get it, and torch's BatchNorm1d is computed as ours, over all ranks'
-    rows; others see this rank's rows alone. Raises ValueError on several ranks for those that would draw, or take
-    statistics, by themselves.
+    A ReLU is fused with the linear map or the batch norm before it, and dropout with both. Modules of this package get
+    the graph, and torch's BatchNorm1d is computed as ours, over all ranks' rows; others see only this rank's rows.
+    Raises ValueError on several ranks for torch's dropout and batch norms, whose results would depend on the ranks.
     """
     left = list(network)
     while left:
@@ -67,7 +66,7 @@ def through(network: Sequence[Step], x: Tensor, graph: GraphHandle) -> Tensor:
         elif is_linear(step):
             relu, draw = taken_along(left)
             x = linear(x, step.weight, step.bias, graph, relu=relu, draw=draw)
-        elif isinstance(step, _NORMS):
+        elif isinstance(step, torch.nn.BatchNorm1d):
             relu, draw = taken_along(left)
             x = dropped(normalised(step, x, graph, relu=relu), graph, draw, rectified=True)
         elif isinstance(step, (Dropout, MLP)):
@@ -79,21 +78,14 @@ def through(network: Sequence[Step], x: Tensor, graph: GraphHandle) -> Tensor:
 
 
 def taken_along(left: list[Step]) -> tuple[bool, RngKey | None]:
-    """Whether ReLU comes first, and what dropout right behind it draws by; both are taken out of ``left``."""
+    """Remove a leading ReLU, and dropout right behind it, from ``left``; return whether there was one, and the key."""
     if not left or not isinstance(left[0], torch.nn.ReLU):
         return False, None
     left.pop(0)
-    step = left[0] if left else None
-    if isinstance(step, RngKey):
-        left.pop(0)
-        return True, step
-    if type(step) is Dropout:
-        left.pop(0)
-        return True, step.draw()
-    return True, None
-
-
-_NORMS = BatchNorm, torch.nn.BatchNorm1d
+    if not left or not (isinstance(left[0], RngKey) or type(left[0]) is Dropout):
+        return True, None
+    step = left.pop(0)
+    return True, step if isinstance(step, RngKey) else cast(Dropout, step).draw()
 
 
 def _check_alone(step: torch.nn.Module, graph: GraphHandle) -> None:

@@ -6,9 +6,10 @@ any number of ranks and for any numbering of the rows.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,17 +25,17 @@ from ..inputs.host import HostFeatures, Input
 from ..spans import span
 from ..workspace import as_array
 
-INITIAL_WEIGHTS = 0x8000  # streams from here on are initial parameters; below, dropout by layer
-LAST_INITIAL_WEIGHTS = 0xC000  # from here on they are others' (inputs/nodes.py)
-ATTENTION_DROPOUT = 0x4000  # streams from here on are dropout of attention, by layer
+INITIAL_WEIGHTS = 0x8000  # first random stream of initial parameters; streams below are for dropout, by layer
+LAST_INITIAL_WEIGHTS = 0xC000  # end of these streams; the next ones belong to inputs/nodes.py
+ATTENTION_DROPOUT = 0x4000  # first random stream of attention's dropout, by layer
 MOST_LAYERS = 1024
 
 
 @dataclass
 class Draws:
-    """The seed of a run and the epoch it is in (from 1).
+    """The seed of a run and its current epoch (from 1).
 
-    epoch_at: int32 [1] on a GPU that holds the epoch for kernels, so that a CUDA graph draws anew in each; or None.
+    epoch_at: int32 [1] on a GPU, the epoch as kernels read it, so that a CUDA graph draws anew in each; or None.
     """
 
     seed: int
@@ -42,24 +43,24 @@ class Draws:
     epoch_at: Tensor | None = None
 
     def begin(self, epoch: int) -> None:
-        """Draw for this epoch from now on."""
+        """Set the epoch of the following draws."""
         self.epoch = epoch
         if self.epoch_at is not None:
             self.epoch_at.fill_(epoch)
 
 
-Fill = Callable[[Tensor, float], None]  # puts uniform draws in +-limit into a parameter
+Fill = Callable[[Tensor, float], None]  # fills a parameter with uniform draws in +-limit
 
 
 def fill_uniform(parameter: Tensor, limit: float) -> None:
-    """Fill by torch's generator: the same values on all ranks where they have seeded it alike."""
+    """Fill by torch's generator: the same values on all ranks if they have seeded it alike."""
     torch.nn.init.uniform_(parameter, -limit, limit)
 
 
 def fill_by_seed(seed: int, layer: int, first: int = 0) -> Fill:
-    """Return a Fill by the seed, for one parameter of the layer after another: the same for any dtype, up to rounding.
+    """Return a Fill for the parameters of a layer, in order: the same values for any dtype, up to rounding.
 
-    layer: 0 .. 1023. A stream belongs to one parameter; a layer has at most 16. first: how many are skipped.
+    layer: 0 .. 1023. Each parameter has a random stream; a layer has at most 16. first: number of streams to skip.
     """
     start = INITIAL_WEIGHTS + layer + first * MOST_LAYERS
     streams = iter(range(start, LAST_INITIAL_WEIGHTS, MOST_LAYERS))
@@ -89,15 +90,10 @@ def fill_linear(linear: torch.nn.Linear, fill: Fill) -> None:
 
 @dataclass
 class _Unseeded:
-    """Seed of modules that belong to no run, and the number of them made since it was set."""
+    """The seed of dropout modules that belong to no run, and the random streams of those made from now on."""
 
     seed: int = 0
-    made: int = 0
-
-    def next_stream(self) -> int:
-        """Return the stream of dropout of one more module."""
-        self.made += 1
-        return (self.made - 1) % INITIAL_WEIGHTS
+    streams: Iterator[int] = field(default_factory=lambda: itertools.cycle(range(INITIAL_WEIGHTS)))
 
 
 _unseeded = _Unseeded()
@@ -108,15 +104,15 @@ def manual_seed(seed: int) -> None:
 
     Models that are made after it are the same on all ranks, and on any number of them.
     """
+    global _unseeded  # noqa: PLW0603 - one seed for the process, as torch's
     torch.manual_seed(seed)
-    _unseeded.seed, _unseeded.made = seed, 0
+    _unseeded = _Unseeded(seed)
 
 
 class _Dropout(torch.autograd.Function):
-    """The backward is dropout of the gradient by the same draws, which are made again rather than kept.
+    """Dropout of rows; the backward makes the same draws again instead of keeping them.
 
-    Of rows that came through ReLU the output tells enough: where it is 0 the ReLU, if not the dropout, lets no
-    gradient pass.
+    For rows that came through ReLU the output is enough: where it is 0, ReLU or dropout lets no gradient pass.
     """
 
     @staticmethod
@@ -130,13 +126,11 @@ class _Dropout(torch.autograd.Function):
     @first_order
     def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
         graph, draw, rectified = ctx.call
-        with spans.layer(ctx.layer), span("backward: dropout"):
+        (out,) = ctx.saved_tensors
+        with span("backward: dropout"):
             if rectified:
-                (out,) = ctx.saved_tensors
-                passed = through_relu(gradient, out, graph).mul_(1 / (1 - draw.p))
-            else:
-                passed = dropped_rows(gradient, graph, draw)
-            return passed, None, None, None
+                return through_relu(gradient, out, graph).mul_(1 / (1 - draw.p)), None, None, None
+            return dropped_rows(gradient, graph, draw), None, None, None
 
 
 def dropped(x: Tensor, graph: GraphHandle, draw: RngKey | None, *, rectified: bool = False) -> Tensor:
@@ -151,27 +145,27 @@ def dropped(x: Tensor, graph: GraphHandle, draw: RngKey | None, *, rectified: bo
 class Dropout(torch.nn.Module):
     """Sets features to 0 with probability ``p`` and scales the others by 1 / (1 - p), while training.
 
-    stream: a number of its own for each place in the model. ``draws`` is shared by all modules of a model; the
-    training loop counts its epoch. Without them the seed is that of `manual_seed`, the stream tells how many such
-    modules have been made since, and each call draws anew: the same on any number of ranks, as long as all of them make
-    and call the same modules. What is computed again (recompute.py) draws what it drew first.
+    stream: number of the module's place in the model. draws: shared by all modules of a model; the training loop counts
+    its epoch. Without them the seed is that of `manual_seed`, the stream is the number of such modules made since, and
+    each call draws anew: the same on any number of ranks, as long as all of them make and call the same modules.
+    Layers that are computed again (recompute.py) repeat their first draws.
     """
 
     def __init__(self, p: float = 0.5, stream: int | None = None, draws: Draws | None = None) -> None:
         super().__init__()
         if not 0 <= p < 1:
             raise ValueError(f"dropout is {p}; it must be at least 0 and less than 1")
-        self.p, self.stream = p, _unseeded.next_stream() if stream is None else stream
+        self.p, self.stream = p, next(_unseeded.streams) if stream is None else stream
         self.draws, self._counts = draws or Draws(_unseeded.seed, epoch=0), draws is None
 
     def forward(
         self, x: Input, graph: GraphHandle, *, rectified: bool = False, in_blocks: bool = False
     ) -> Input:
-        """x: this rank's rows, dense [n, F] or features that can be multiplied only; the same kind comes back.
+        """Return this rank's rows x after dropout: dense [n, F], or features that can be multiplied only, of x's kind.
 
-        rectified: x came through ReLU, which the backward makes use of. in_blocks: x is of a host, contiguous, and the
-        backward of who gets the result only multiplies it. Where nobody wants x's gradient, that is then features, of
-        which there is no copy: they are dropped block by block, by the same draws in the forward and in the backward.
+        rectified: x came through ReLU, which the backward makes use of. in_blocks: allow HostFeatures as the result for
+        x [n, F], contiguous on the host, that needs no gradient: no copy is made, and each product drops the rows block
+        by block, by the same draws in the forward and in the backward.
         """
         draw = self.draw()
         if draw is None:
@@ -181,14 +175,13 @@ class Dropout(torch.nn.Module):
         if isinstance(x, HostFeatures):
             return x.dropped(graph.ids, draw)
         with span("dropout"):
-            return (
-                _Dropout.apply(x, graph, draw, rectified)
-                if isinstance(x, Tensor)
-                else x.dropped(graph.ids, draw)
-            )
+            if not isinstance(x, Tensor):
+                return x.dropped(graph.ids, draw)
+            out: Tensor = _Dropout.apply(x, graph, draw, rectified)
+            return out
 
     def draw(self) -> RngKey | None:
-        """Return the key of this epoch's draws; None where nothing is dropped."""
+        """Return the key of this epoch's draws; None if nothing is dropped."""
         if not self.training or self.p == 0:
             return None
         draws = self.draws
@@ -200,5 +193,4 @@ class Dropout(torch.nn.Module):
         return self.draws.epoch
 
     def extra_repr(self) -> str:
-        """Return what print shows."""
         return f"p={self.p}, stream={self.stream}"

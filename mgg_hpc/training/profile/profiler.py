@@ -1,4 +1,4 @@
-"""`mgg train --profile`: a few epochs under torch's profiler, a Chrome trace for each rank, and what they say."""
+"""`mgg train --profile`: trace a few epochs by torch's profiler, and write and summarise a Chrome trace a rank."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from ..report import console, counted
 from . import overlap, trace
 
 FOLDER = "profile"
-WARM, PROFILED = 3, 3  # epochs
-BLOCK = 1 << 26  # bytes sent at a time
+WARM, PROFILED = 3, 3  # number of epochs before, and of those that are profiled
+BLOCK = 1 << 26  # number of bytes that are sent at a time
 
 
 class Recorder:
-    """Profiles epochs ``first`` to ``last`` of a run: not those in which memory is found and libraries start, if there
-    are others. last: smaller in a run that ends before. events: of this rank's trace, as it is written.
+    """Profiles epochs ``first`` to ``last`` of a run, if possible after those that allocate and start libraries.
+
+    last: smaller in a run that ends earlier. content: this rank's trace, as JSON.
     """
 
     def __init__(self, job: Job) -> None:
@@ -38,7 +39,7 @@ class Recorder:
         self.last = min(self.first + PROFILED - 1, total)
         self.content = b""
         self._comm = job.comm
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it says on stderr that it starts and stops
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it prints on stderr when it starts and stops
         activities = [ProfilerActivity.CPU]
         if job.backend.capabilities.device != "cpu":
             activities.append(ProfilerActivity.CUDA)
@@ -46,9 +47,9 @@ class Recorder:
         self._prepared = self._runs = False
 
     def begin(self, epoch: int) -> None:
-        """An epoch begins. Collective."""
+        """Start profiling if this epoch, which begins, is the first to profile. Collective."""
         if not self._prepared and epoch >= self.first - 1:
-            self._profile.prepare_trace()  # an epoch ahead, since what it starts takes its time
+            self._profile.prepare_trace()  # an epoch ahead, since it is slow
             self._prepared = True
         if epoch == self.first:
             self._profile.start_trace()
@@ -56,7 +57,7 @@ class Recorder:
             mpi.barrier(self._comm)
 
     def end(self, epoch: int, last: bool) -> None:
-        """An epoch has ended, the last one of all or not."""
+        """Stop profiling if this epoch, which has ended, is the last to profile, or the last of the run."""
         if self._runs and (epoch == self.last or last):
             self.last = epoch
             self.close()
@@ -68,7 +69,7 @@ class Recorder:
             self.first, self.last = 1, 0
 
     def close(self) -> None:
-        """Profile no more. A process that ends while it is profiled crashes."""
+        """Stop profiling. A process that ends while it is profiled crashes."""
         if self._runs:
             self._runs = False
             self._profile.stop_trace()
@@ -77,9 +78,9 @@ class Recorder:
 def finish(
     job: Job, graph: GraphHandle, recorder: Recorder, folder: Path | None, step: Callable[[str], None]
 ) -> None:
-    """Write every rank's trace and summary.json, and print what they say. Collective.
+    """Write every rank's trace and summary.json, and print the summary. Collective.
 
-    folder: rank 0's run folder, None elsewhere; nobody else writes. step: is told what is done.
+    folder: rank 0's run folder, None elsewhere. step: called with the name of each step.
     """
     step("writing traces")
     _write_traces(job.comm, recorder.content, folder)
@@ -107,7 +108,7 @@ def finish(
 
 
 def _write_traces(comm: Any, content: bytes, folder: Path | None) -> None:
-    """rank-<r>.json.gz of each rank, by rank 0, which may be the only one that sees the folder."""
+    """Write rank-<r>.json.gz of each rank, by rank 0, as others may not see the folder. Collective."""
     mine = np.frombuffer(gzip.compress(content), dtype=np.uint8)
     if folder is None:
         comm.send(len(mine), 0)
@@ -124,7 +125,7 @@ def _write_traces(comm: Any, content: bytes, folder: Path | None) -> None:
 
 
 def print_summary(summary: dict[str, Any], path: Path, on_gpus: bool) -> None:
-    """Tables of what an epoch takes and what is hidden, and what is to be known of both."""
+    """Print tables of an epoch's times and of the hidden transfers, with remarks on both."""
     tables, lines = [], said_of_epochs(summary)
     if summary["spans"]:
         tables.append(_spans(summary, on_gpus))
@@ -139,7 +140,7 @@ def print_summary(summary: dict[str, Any], path: Path, on_gpus: bool) -> None:
 
 
 def said_of_epochs(summary: dict[str, Any]) -> list[str]:
-    """How the epochs differ from others."""
+    """Return remarks on how the profiled epochs differ from others."""
     epochs, said = summary["epochs"], []
     if not epochs:
         said.append(f"patience ended the run before epoch {WARM + 1}: no epoch was profiled")
@@ -153,7 +154,7 @@ def said_of_epochs(summary: dict[str, Any]) -> list[str]:
 
 
 def said_of_waits(summary: dict[str, Any]) -> list[str]:
-    """Whether any rank's host waited for its GPU within the training step, and where."""
+    """Return remarks on whether, and where, any rank's host waited for its GPU within the training step."""
     inside = [each for each in summary["waits"] if trace.STEP in each["span"]]
     if not inside:
         return ["no rank's host waits for its GPU within the training step"]
@@ -165,9 +166,9 @@ def said_of_waits(summary: dict[str, Any]) -> list[str]:
 
 def _spans(summary: dict[str, Any], on_gpus: bool) -> Table:
     epochs = summary["epochs"]
-    of = f"epoch {epochs[0]}" if len(epochs) == 1 else f"mean of epochs {epochs[0]} to {epochs[-1]}"
+    which = f"epoch {epochs[0]}" if len(epochs) == 1 else f"mean of epochs {epochs[0]} to {epochs[-1]}"
     slowest = "" if summary["ranks"] == 1 else f", slowest of {counted(summary['ranks'], 'rank')}"
-    table = Table(title=f"an epoch: {of}{slowest}")
+    table = Table(title=f"an epoch: {which}{slowest}")
     table.add_column("span", no_wrap=True)
     for name in ("calls", "host ms", *(["GPU ms"] if on_gpus else [])):
         table.add_column(name, justify="right")

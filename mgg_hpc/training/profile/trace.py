@@ -1,4 +1,4 @@
-"""What a trace of torch's profiler says of an epoch: what each span takes, and where the host waits for the GPU.
+"""Summarise a trace of torch's profiler: the time of each span of an epoch, and where the host waits for the GPU.
 
 Events are as Chrome's trace format has them and Kineto fills it: a span is a "user_annotation"; a call of CUDA a
 "cuda_runtime" or "cuda_driver"; what it launches a "kernel", "gpu_memcpy" or "gpu_memset" of the same "correlation".
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-EPOCH = "epoch"  # the name of what is named "epoch 7"; the first of every path
+EPOCH = "epoch"  # name of the spans "epoch 1", "epoch 2" ...; the first of every path
 STEP = "step"
 
-# Calls that return when the GPU has done what it was asked for before, or may: allocating and freeing wait for it too.
+# Calls that may wait until the GPU has done all earlier work; allocating and freeing are among them.
 WAITING = frozenset(
     {
         *(f"cuda{what}Synchronize" for what in ("Device", "Stream", "Event", "Thread")),
@@ -26,9 +26,7 @@ WAITING = frozenset(
     }
 )
 _COPY = re.compile(r"cudaMemcpy\w*Async")
-_BLOCKING_COPY = re.compile(
-    r"Memcpy DtoH .*Pageable"
-)  # which no copy engine writes: the call returns when it is done
+_BLOCKING_COPY = re.compile(r"Memcpy DtoH .*Pageable")  # the call returns when the copy is done
 
 Path = tuple[str, ...]
 
@@ -44,21 +42,21 @@ class Cost:
 
 @dataclass
 class Digest:
-    """What one rank's trace says. spans: by path from the epoch down. waits: how often a call waits within a span."""
+    """Summary of one rank's trace. spans: by path from the epoch down. waits: number of calls that wait in a span."""
 
     spans: dict[Path, Cost] = field(default_factory=dict)
     waits: Counter[tuple[Path, str]] = field(default_factory=Counter)
 
     @property
     def epochs(self) -> int:
-        """That were traced."""
+        """Number of traced epochs."""
         return self.spans[EPOCH,].calls if (EPOCH,) in self.spans else 0
 
 
 def digest(events: Iterable[Mapping[str, Any]]) -> Digest:
     """Return the costs of all spans of a rank's trace.
 
-    Threads are not told apart: while backward functions run on one of their own, the one that asked for them waits.
+    Threads are not distinguished: while backward functions run on another thread, the calling one waits.
     """
     whole = [event for event in events if event.get("ph") == "X"]
     launched: defaultdict[Any, float] = defaultdict(float)  # ms, by correlation
@@ -70,7 +68,7 @@ def digest(events: Iterable[Mapping[str, Any]]) -> Digest:
             if _BLOCKING_COPY.search(event["name"]):
                 blocking.add(correlation)
     found = Digest()
-    open_spans: list[tuple[float, Path]] = []  # when they end, the innermost last
+    open_spans: list[tuple[float, Path]] = []  # (end, path), the innermost last
     for event in sorted(filter(_counts, whole), key=lambda event: (float(event["ts"]), -float(event["dur"]))):
         began = float(event["ts"])
         while open_spans and open_spans[-1][0] <= began:
@@ -92,38 +90,31 @@ def digest(events: Iterable[Mapping[str, Any]]) -> Digest:
 
 
 def _counts(event: Mapping[str, Any]) -> bool:
-    """A span of this program (torch's own have a # in their names), or a call of CUDA."""
+    """Return whether an event is a span of this program (torch's have a # in their names) or a call of CUDA."""
     if event.get("cat") == "user_annotation":
         return "#" not in event["name"]
     return event.get("cat") in ("cuda_runtime", "cuda_driver")
 
 
 def slowest(digests: Sequence[Digest]) -> list[dict[str, Any]]:
-    """Each span as summary.json has it, in the order in which an epoch runs them: an epoch's, of the slowest rank."""
-    paths = dict.fromkeys(path for each in digests for path in each.spans)
+    """Return each span as in summary.json, in an epoch's order: means by epoch, of the slowest rank."""
+    paths = list(dict.fromkeys(path for each in digests for path in each.spans))
+    first = {path: at for at, path in enumerate(paths)}
+
+    def order(path: Path) -> list[int]:  # puts each span before those within it, and these side by side
+        return [first.get(path[: depth + 1], 0) for depth in range(len(path))]
+
+    def most(path: Path, what: str) -> float:
+        return max(getattr(each.spans.get(path, Cost()), what) / max(1, each.epochs) for each in digests)
+
+    costs = ("calls", "host_ms", "gpu_ms")
     return [
-        {
-            "span": list(path),
-            "calls": max(_an_epoch(each, path, "calls") for each in digests),
-            "host_ms": max(_an_epoch(each, path, "host_ms") for each in digests),
-            "gpu_ms": max(_an_epoch(each, path, "gpu_ms") for each in digests),
-        }
-        for path in sorted(paths, key=_order(list(paths)))
+        {"span": list(path)} | {what: most(path, what) for what in costs} for path in sorted(paths, key=order)
     ]
 
 
-def _an_epoch(found: Digest, path: Path, what: str) -> float:
-    return getattr(found.spans.get(path, Cost()), what) / max(1, found.epochs)
-
-
-def _order(paths: list[Path]) -> Any:
-    """A span stands before those within it, and these together."""
-    first = {path: at for at, path in enumerate(paths)}
-    return lambda path: [first.get(path[: depth + 1], 0) for depth in range(len(path))]
-
-
 def waits(digests: Sequence[Digest]) -> list[dict[str, Any]]:
-    """Where each rank's host waited for its GPU, as summary.json has it: calls an epoch."""
+    """Return where each rank's host waited for its GPU, as in summary.json: calls an epoch."""
     return [
         {"rank": rank, "span": list(path), "call": call, "calls": count / max(1, each.epochs)}
         for rank, each in enumerate(digests)

@@ -9,7 +9,7 @@ import torch
 from convolutions import Spread, gcn_matrix
 
 from mgg_hpc import reference
-from mgg_hpc.nn.autograd.functional import graph_convolution, transform_first
+from mgg_hpc.nn.autograd.functional import convolution, transform_first
 from mgg_hpc.runtime import mpi
 
 pytestmark = pytest.mark.mpi
@@ -78,7 +78,8 @@ def test_convolutions_are_dense_products(rng, comm, backend, name, directed, wei
         for needs_x in (True, False):
             x = x_all.detach()[mine].clone().requires_grad_(needs_x)
             w, b = w_all.detach().clone().requires_grad_(), b_all.detach().clone().requires_grad_()
-            out = graph_convolution(x, w, b, graph, adjacency, relu=relu)
+            scale = adjacency.scale
+            out = convolution(x, w, b, graph, adjacency, before=scale, after=scale, relu=relu)
             out.backward(g_all[mine])
             found = (out.detach(), x.grad) if needs_x else (out.detach(),)
             gradients = [np.ascontiguousarray(p.grad.numpy()) for p in (w, b)]
