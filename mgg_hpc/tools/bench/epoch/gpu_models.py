@@ -20,10 +20,8 @@ from ....nn.graph.loading import adjacency_of, whole
 from ....nn.layers.models import GNN
 from ....nn.layers.random import Draws
 from ....nn.workspace import row_format
-from ....runtime.backends.base import Options
-from ....runtime.backends.cuda.kernels import DeviceBackend, default_geometry
+from ....runtime.backends.cuda.kernels import default_geometry
 from ....runtime.backends.cuda.module import limits_of
-from ....runtime.backends.simulated import World
 from ..baselines import nets
 from ..harness.gpu import Stage
 from .shape import Shape
@@ -121,7 +119,7 @@ def ours(inputs: Inputs) -> Net:
     model = GNN(chosen, features, classes, draws)
     format = row_format(model.widest(sparse=False), torch.float32)
     geometry = default_geometry(format, limits_of(stage.module))
-    backend: Any = DeviceBackend(0, World(1), Options(geometry), stage.module, stage.memory)
+    backend: Any = stage.backend(geometry)
     adjacency = adjacency_of(ALONE, whole(graph), "gcn", torch.float32, geometry.ps, backend.device)
     rows = np.array([graph.nodes])
     handle = GraphHandle(backend, rows, np.arange(graph.nodes), adjacency, widest=format.dim)
