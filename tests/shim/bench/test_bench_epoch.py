@@ -95,7 +95,8 @@ def test_a_whole_run(bench, pyg, tmp_path, monkeypatch):
             assert all(0 < ms["min"] <= ms["median"] <= ms["max"] for ms in timed["ms"].values())
             assert timed["speedup"].keys() == names - {"mgg"}
     for word in ("uniform5", "12 -> 5", "pyg-csr", "peak MB", "forward and backward"):
-        assert word in found["printed"]
+        assert word in found["markdown"]
+    assert "loss" in found["printed"]
     assert "| rmat5 | 5 -> 7 | mgg |" in found["markdown"]
     assert (tmp_path / "found.png").stat().st_size > 10_000
 

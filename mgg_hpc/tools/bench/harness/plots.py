@@ -37,23 +37,6 @@ def load() -> Any:
     return plt
 
 
-def caption(figure: Any, found: dict[str, Any], *, ranges: bool = True) -> None:
-    """Write below the panels what was measured, and where. ranges: whether panels show extremes too."""
-    if "device" in found:
-        where = found["device"]["name"]
-    else:
-        pages = {"huge": "huge pages", "small": "4 KiB pages"}[found["pages"]]
-        where = f"{found['machine']['cpu']}, {found['threads']} threads, {pages}"
-    extremes = ", and their min and max" if ranges else ""
-    figure.text(
-        0.01,
-        0.01,
-        f"{where}, medians of {found['turns']} turns{extremes}; {found['date'][:10]}",
-        fontsize=7,
-        color="#666666",
-    )
-
-
 def constant(value: float) -> dict[str, float]:
     """Return the spread of a value that was measured once."""
     return dict.fromkeys(("min", "median", "max"), value)
@@ -90,9 +73,19 @@ def legend(figure: Any, plt: Any, names: list[str], lines: dict[str, str] | None
 
 
 def save(figure: Any, found: dict[str, Any], path: Path, *, bottom: float, ranges: bool = True) -> None:
-    """Write what was measured below the panels, in the lowest part ``bottom``, and the picture into a file."""
+    """Write a picture into a file; in its lowest part, ``bottom``, what was measured, and where.
+
+    ranges: whether panels show extremes too.
+    """
+    if "device" in found:
+        where = found["device"]["name"]
+    else:
+        pages = {"huge": "huge pages", "small": "4 KiB pages"}[found["pages"]]
+        where = f"{found['machine']['cpu']}, {found['threads']} threads, {pages}"
+    extremes = ", and their min and max" if ranges else ""
+    said = f"{where}, medians of {found['turns']} turns{extremes}; {found['date'][:10]}"
+    figure.text(0.01, 0.01, said, fontsize=7, color="#666666")
     figure.get_layout_engine().set(rect=(0, bottom, 1, 1 - bottom))
-    caption(figure, found, ranges=ranges)
     figure.savefig(path, dpi=130)
     load().close(figure)
 

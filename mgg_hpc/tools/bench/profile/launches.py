@@ -21,7 +21,6 @@ import numpy as np
 
 from ....data.graph import Graph
 from ....errors import WRONG_INPUT, InputError
-from ....plan import workload
 from ....plan.layout import SEGMENT, RowFormat
 from ....plan.workload import Plan
 from ....runtime.backends.cuda.kernels import DeviceBackend
@@ -95,11 +94,10 @@ class Launcher:
 
     def local(self) -> Launches:
         """Launch a kernel over local rows as `mgg bench aggregate` does."""
-        problem, graph = self.problem, self.graph
+        problem = self.problem
         backend, rows, out = problem.backend, problem.sources[0], problem.outputs[0]
-        bounds = np.array([0, graph.nodes])
-        plan = workload.build(0, bounds, graph.indptr, graph.indices, backend.geometry.ps)
-        cost = model_of(backend, plan, problem.format, graph.indices)
+        plan = problem.plan(backend.geometry.ps)
+        cost = model_of(backend, plan, problem.format, self.graph.indices)
         return cost, [partial(backend.aggregate, plan, "copy", "sum", rows, out)]
 
     def floor(self) -> Launches:
