@@ -27,11 +27,12 @@ from typing import Any
 
 import click
 import real_graphs
-from rich.console import Console
-from rich.table import Table
 
 from mgg_hpc import config
 from mgg_hpc.errors import FAILED, WRONG_INPUT, InputError
+from mgg_hpc.tools.bench.harness import document
+from mgg_hpc.tools.bench.harness.document import Sheet
+from mgg_hpc.tools.bench.harness.options import words_of
 
 
 @dataclass(frozen=True)
@@ -125,16 +126,15 @@ def measure(name: str, seeds: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    """Print the table."""
-    table = Table(title="test accuracy in percent")
-    for column in ("case", "seeds", "mean", "std", "worst", "published", "target", "seconds", ""):
-        table.add_column(column, justify="left" if column in ("case", "") else "right")
+def sheet(rows: list[dict[str, Any]]) -> Sheet:
+    """Return the table."""
+    columns = ["case", "seeds", "mean", "std", "worst", "published", "target", "seconds", ""]
+    cells = []
     for row in rows:
         numbers = [f"{row[key]:.2f}" for key in ("mean", "std", "worst", "published", "target")]
         verdict = "reached" if row["reached"] else "missed"
-        table.add_row(row["case"], str(len(row["accuracies"])), *numbers, f"{row['seconds']:.1f}", verdict)
-    Console(width=None if Console().is_terminal else 110).print(table)
+        cells.append([row["case"], str(len(row["accuracies"])), *numbers, f"{row['seconds']:.1f}", verdict])
+    return Sheet("test accuracy in percent", columns, cells)
 
 
 @click.command(help=__doc__.partition("\n")[0])
@@ -143,17 +143,14 @@ def show(rows: list[dict[str, Any]]) -> None:
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the rows to this file too.")
 def main(cases: str, seeds: int | None, output: Path | None) -> None:
     """Measure, print, and say by the exit code whether every target was reached."""
-    names = cases.split(",")
-    unknown = [name for name in names if name not in CASES]
-    if unknown:
-        raise click.BadParameter(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
     try:
+        names = words_of("cases", cases, CASES)
         with tempfile.TemporaryDirectory() as folder:
             rows = [measure(name, seeds or CASES[name].seeds, Path(folder)) for name in names]
     except InputError as error:
         click.echo(f"accuracy: error: {error}", err=True)
         sys.exit(WRONG_INPUT)
-    show(rows)
+    document.show([], [sheet(rows)])
     if output:
         output.write_text(json.dumps(rows, indent=2) + "\n")
     if not all(row["reached"] for row in rows):

@@ -21,13 +21,13 @@ from typing import Any
 import click
 import numpy as np
 import real_graphs
-from rich.console import Console
-from rich.table import Table
 
 from mgg_hpc.data import generate, store
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import WRONG_INPUT, InputError
-from mgg_hpc.tools.bench.harness import machine
+from mgg_hpc.tools.bench.harness import document, machine, timing
+from mgg_hpc.tools.bench.harness.document import Sheet
+from mgg_hpc.tools.bench.harness.options import words_of
 
 MGG = Path(sys.executable).with_name("mgg")
 PARTS = ("plan", "epoch", "memory", "help")
@@ -51,34 +51,31 @@ def plan(graph: Graph, ranks: int, turns: int) -> dict[str, Any]:
     from mgg_hpc.runtime.backends.base import Options
     from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
 
+    def once() -> tuple[float, float]:
+        """Seconds of all ranks, and of the slowest."""
+        began = time.perf_counter()
+        bounds = ranges.edge_balanced(graph.indptr, ranks)
+        each = []
+        for rank in range(ranks):
+            started = time.perf_counter()
+            first, last = int(bounds[rank]), int(bounds[rank + 1])
+            indptr = graph.indptr[first : last + 1]
+            indices = graph.indices[indptr[0] : indptr[-1]]
+            looped, sources, _ = adjacency.with_self_loops(first, indptr - indptr[0], indices, None)
+            made = workload.build(rank, bounds, looped, sources, DEFAULT_GEOMETRY.ps)
+            SerialBackend(rank, World(ranks), Options(DEFAULT_GEOMETRY)).schedule(made)
+            each.append(time.perf_counter() - started)
+        return time.perf_counter() - began, max(each)
+
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(everywhere)})
-    totals, slowest = [], []
     try:
-        for _ in range(turns):
-            began = time.perf_counter()
-            bounds = ranges.edge_balanced(graph.indptr, ranks)
-            each = []
-            for rank in range(ranks):
-                started = time.perf_counter()
-                first, last = int(bounds[rank]), int(bounds[rank + 1])
-                indptr = graph.indptr[first : last + 1]
-                indices = graph.indices[indptr[0] : indptr[-1]]
-                looped, sources, _ = adjacency.with_self_loops(first, indptr - indptr[0], indices, None)
-                made = workload.build(rank, bounds, looped, sources, DEFAULT_GEOMETRY.ps)
-                SerialBackend(rank, World(ranks), Options(DEFAULT_GEOMETRY)).schedule(made)
-                each.append(time.perf_counter() - started)
-            totals.append(time.perf_counter() - began)
-            slowest.append(max(each))
+        taken = timing.take_turns({"plan": once}, turns)["plan"]
     finally:
         os.sched_setaffinity(0, everywhere)
-    return {
-        "graph": graph.name,
-        "edges": graph.edges,
-        "ranks": ranks,
-        "all_ranks_s": min(totals),
-        "slowest_rank_s": min(slowest),
-    }
+    all_ranks, slowest = (min(seconds) for seconds in zip(*taken, strict=True))
+    kept = {"graph": graph.name, "edges": graph.edges, "ranks": ranks}
+    return kept | {"all_ranks_s": all_ranks, "slowest_rank_s": slowest}
 
 
 def mgg(*arguments: str | Path) -> None:
@@ -129,48 +126,44 @@ def memory(folder: Path, nodes: int) -> dict[str, Any]:
 
 def help_time(turns: int) -> dict[str, float]:
     """Seconds of `mgg --help`, on the clock and of the processor."""
-    wall, used = [], []
-    for _ in range(turns):
+
+    def once() -> tuple[float, float]:
         before, began = os.times(), time.perf_counter()
         mgg("--help")
-        wall.append(time.perf_counter() - began)
-        after = os.times()
-        used.append(
-            after.children_user + after.children_system - before.children_user - before.children_system
-        )
+        wall, after = time.perf_counter() - began, os.times()
+        worked = after.children_user + after.children_system - before.children_user - before.children_system
+        return wall, worked
+
+    wall, used = zip(*timing.take_turns({"help": once}, turns)["help"], strict=True)
     return {"wall_s": min(wall), "median_wall_s": statistics.median(wall), "processor_s": min(used)}
 
 
 def show(results: dict[str, Any]) -> None:
     """Print everything that was measured."""
-    console = Console(width=None if Console().is_terminal else 110, highlight=False)
-    console.print(", ".join(f"{key} {value}" for key, value in results["machine"].items()))
-    if "note" in results:
-        console.print(results["note"])
+    lines = [", ".join(f"{key} {value}" for key, value in results["machine"].items())]
+    lines += [results["note"]] if "note" in results else []
+    sheets = []
     if found := results.get("plan"):
-        console.print(
+        lines.append(
             f"plan of {found['graph']} ({found['edges']:,} edges) for {found['ranks']} ranks on one core: "
             f"{found['all_ranks_s']:.2f} s for all, {found['slowest_rank_s']:.2f} s for the slowest rank"
         )
-    if rows := results.get("epoch"):
-        table = Table("graph", "ranks", "threads", "epoch", "evaluation", "aggregation", title="ms an epoch")
-        for row in rows:
-            times = [_cell(row[key], 2) for key in ("epoch_ms", "eval_ms", "aggregate_ms")]
-            table.add_row(row["graph"], str(row["ranks"]), str(row["threads"]), *times)
-        console.print(table)
-    if found := results.get("memory"):
-        table = Table("rank", "peak", "planned", "remainder", title=f"MB of a rank, {found['edges']:,} edges")
-        keys = ("peak_bytes", "estimated_bytes", "remainder_bytes")
-        for rank, sizes in enumerate(zip(*(found[key] for key in keys), strict=True)):
-            table.add_row(str(rank), *(f"{size / 1e6:.0f}" for size in sizes))
-        console.print(table)
     if found := results.get("help"):
-        console.print(f"mgg --help: {found['wall_s']:.3f} s ({found['processor_s']:.3f} s of processor time)")
-
-
-def _cell(spread: dict[str, float], places: int) -> str:
-    low, middle, high = (f"{spread[key]:.{places}f}" for key in ("min", "median", "max"))
-    return f"{middle} ({low} .. {high})"
+        lines.append(f"mgg --help: {found['wall_s']:.3f} s ({found['processor_s']:.3f} s of processor time)")
+    if found := results.get("epoch"):
+        columns = ["graph", "ranks", "threads", "epoch", "evaluation", "aggregation"]
+        times = ("epoch_ms", "eval_ms", "aggregate_ms")
+        rows = [
+            [row["graph"], str(row["ranks"]), str(row["threads"]), *document.cells(row, times, 2)]
+            for row in found
+        ]
+        sheets.append(Sheet("ms an epoch", columns, rows))
+    if found := results.get("memory"):
+        sizes = zip(*(found[f"{key}_bytes"] for key in ("peak", "estimated", "remainder")), strict=True)
+        rows = [[str(rank), *(f"{size / 1e6:.0f}" for size in each)] for rank, each in enumerate(sizes)]
+        columns = ["rank", "peak", "planned", "remainder"]
+        sheets.append(Sheet(f"MB of a rank, {found['edges']:,} edges", columns, rows))
+    document.show(lines, sheets)
 
 
 @click.command(help=__doc__.partition("\n")[0])
@@ -181,19 +174,23 @@ def _cell(spread: dict[str, float], places: int) -> str:
 @click.option("--epoch-graphs", default="cora,pubmed", show_default=True)
 @click.option("--memory-nodes", type=click.IntRange(100), default=200_000, show_default=True)
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the figures to this file too.")
-def main(
-    only: str,
-    graph: str,
-    turns: int,
-    epochs: int,
-    epoch_graphs: str,
-    memory_nodes: int,
-    output: Path | None,
-) -> None:
+def main(only: str, graph: str, turns: int, output: Path | None, **sizes: Any) -> None:
     """Measure what was asked for, print it, and write it down."""
-    parts = only.split(",")
-    if unknown := set(parts) - set(PARTS):
-        raise click.BadParameter(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    try:
+        parts = words_of("only", only, PARTS)
+        results = measured(parts, graph, turns, **sizes)
+    except InputError as error:
+        click.echo(f"bench: error: {error}", err=True)
+        sys.exit(WRONG_INPUT)
+    show(results)
+    if output:
+        output.write_text(json.dumps(results, indent=2, default=_plain) + "\n")
+
+
+def measured(
+    parts: list[str], graph: str, turns: int, epochs: int, epoch_graphs: str, memory_nodes: int
+) -> dict[str, Any]:
+    """Return the figures of the parts."""
     results: dict[str, Any] = {"machine": machine.describe()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -202,19 +199,13 @@ def main(
             if note:
                 results["note"] = note
             results["plan"] = plan(subject, 4, turns)
-        try:
-            if "epoch" in parts:
-                results["epoch"] = epoch(epoch_graphs.split(","), folder, epochs)
-        except InputError as error:
-            click.echo(f"bench: error: {error}", err=True)
-            sys.exit(WRONG_INPUT)
+        if "epoch" in parts:
+            results["epoch"] = epoch(epoch_graphs.split(","), folder, epochs)
         if "memory" in parts:
             results["memory"] = memory(folder, memory_nodes)
         if "help" in parts:
             results["help"] = help_time(5)
-    show(results)
-    if output:
-        output.write_text(json.dumps(results, indent=2, default=_plain) + "\n")
+    return results
 
 
 def _plain(value: Any) -> Any:

@@ -1,18 +1,31 @@
-"""The verbs of `mgg bench`; each names its options and hands them to one ``process_*`` function."""
+"""The verbs of `mgg bench`; each names its options and hands them to one ``run_*`` function."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from .errors import InputError
 from .verbs import Existing, Output, Verbs, example
+
+WIDTH = click.IntRange(1, 65536)
+DEVICES = click.Choice(["cpu", "cuda"])
+DTYPES = click.Choice(["float32", "bfloat16", "float16"])
+SHARE = click.FloatRange(0, 1, max_open=True)
+AT_LEAST_ONE = click.IntRange(1)
+AS_A_JOB = "As run.backend of a job file."
+
+Decorator = Callable[[Any], Any]
 
 
 @click.group(
     short_help="Compare with other libraries, in turns.",
     cls=Verbs,
+    context_settings={"show_default": True},
     epilog=example("mgg bench aggregate rmat:16", "mgg bench epoch --json epoch.json"),
 )
 def bench() -> None:
@@ -22,26 +35,56 @@ def bench() -> None:
     """
 
 
-def bench_options(command: Any) -> Any:
-    """The options that all benchmarks have."""
-    pages, threads = click.Choice(["huge", "small"]), click.IntRange(1, 1024)
-    for option in (
-        click.option("--plot", type=Output, help="Draw the figures into this file (.png, .svg)."),
+def together(*options: Decorator) -> Decorator:
+    """Return the decorator that adds all options, in this order."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def outputs(plot: str | None = None) -> Decorator:
+    """Return the options of the files that a benchmark writes. plot: help for a picture, where there is one."""
+    files = [
+        click.option("--json", type=Output, help="Write the figures as JSON to this file."),
         click.option("--table", type=Output, help="Write them as Markdown to this file."),
-        click.option("--json", type=Output, help="Write them as JSON to this file."),
-        click.option("--peers-env", type=Existing, help="Their environment. [default: .venv-peers]"),
-        click.option(
-            "--pages", type=pages, default="huge", show_default=True, help="2 MiB, or 4 KiB; of all."
-        ),
-        click.option(
-            "--turns", type=click.IntRange(1), default=9, show_default=True, help="Turns of each library."
-        ),
-        click.option(
-            "--threads", type=threads, default=2, show_default=True, help="Threads of each library."
-        ),
-    ):
-        command = option(command)
-    return command
+    ]
+    if plot:
+        files.append(click.option("--plot", type=Output, help=plot))
+    return together(*files)
+
+
+def turns(default: int, of: str) -> Decorator:
+    """Return the option of how often contestants take turns."""
+    return click.option("--turns", type=AT_LEAST_ONE, default=default, help=f"Turns of each {of}.")
+
+
+def on_gpu(why: str) -> Decorator:
+    """Return the option of benchmarks that run on a GPU only."""
+    return click.option("--device", type=click.Choice(["cuda"]), required=True, expose_value=False, help=why)
+
+
+workers = together(
+    click.option("--threads", type=click.IntRange(1, 1024), default=2, help="Threads of each library."),
+    turns(9, "library"),
+    click.option(
+        "--pages", type=click.Choice(["huge", "small"]), default="huge", help="2 MiB, or 4 KiB; of all."
+    ),
+    click.option("--peers-env", type=Existing, help="Their environment. [default: .venv-peers]"),
+    outputs("Draw them into this file (.png, .svg)."),
+)
+
+
+def refuse_given(context: click.Context, device: str, *names: str) -> None:
+    """Raise InputError for an option on the command line that has no meaning on this device."""
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            only = "a meaning with --device cuda only" if device == "cpu" else "no meaning with --device cuda"
+            raise InputError(f"{option} has {only}")
 
 
 @bench.command(
@@ -53,43 +96,36 @@ def bench_options(command: Any) -> Any:
     ),
 )
 @click.argument("graphs", nargs=-1)
-@click.option("--widths", default="16,64,128,256", show_default=True, help="Of rows, separated by commas.")
-@click.option(
-    "--dtypes", default="float32", show_default=True, help="Of rows: float32, bfloat16, float16; or several."
-)
-@click.option(
-    "--orders", default="none", show_default=True, help="Of rows: none, degree, rcm, community; or several."
-)
+@click.option("--widths", help="Of rows, separated by commas. [default: 16,64,128,256; on a GPU 602 too]")
+@click.option("--dtypes", default="float32", help="Of rows: float32, bfloat16, float16; or several.")
+@click.option("--orders", default="none", help="Of rows: none, degree, rcm, community; or several.")
 @click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")
 @click.option(
     "--peers",
     help='Which; or "none". [default: dgl,torch,pyg,mkl,scipy; on a GPU cusparse,torch,cupy,pyg,pyg-csr]',
 )
 @click.option(
-    "--transfers",
-    default="direct,get,halo",
-    help="Of whose kernels sums are timed, with --device cuda. [default: direct,get,halo]",
+    "--transfers", default="direct,get,halo", help="Of whose kernels sums are timed, with --device cuda."
 )
 @click.option(
     "--device",
-    type=click.Choice(["cpu", "cuda"]),
+    type=DEVICES,
     default="cpu",
-    show_default=True,
     help="cuda: one GPU, with neither threads, pages nor another environment.",
 )
-@bench_options
+@workers
 @click.pass_context
-def bench_aggregate(context: click.Context, graphs: tuple[str, ...], **options: Any) -> None:
+def bench_aggregate(context: click.Context, graphs: tuple[str, ...], device: str, **options: Any) -> None:
     """Sum neighbours' rows; and the least that reading them costs.
 
     GRAPHS are rmat:SCALE[:EDGE_FACTOR], uniform:SCALE[:EDGE_FACTOR], graph files (.h5) or archives (.npz).
     [default: rmat:18:16; on a GPU rmat:20:16 and uniform:20:16]
     """
-    from .tools.bench.aggregate.cpu import process_aggregate
+    from .tools.bench.aggregate.run import run_aggregate
 
-    said = click.core.ParameterSource.COMMANDLINE
-    given = frozenset(name for name in options if context.get_parameter_source(name) is said)
-    process_aggregate(graphs, given=given, **options)
+    of_cpus = ("orders", "threads", "pages", "peers_env")
+    refuse_given(context, device, *(of_cpus if device == "cuda" else ["transfers"]))
+    run_aggregate(graphs, device=device, **options)
 
 
 @bench.command(
@@ -102,26 +138,23 @@ def bench_aggregate(context: click.Context, graphs: tuple[str, ...], **options: 
     ),
 )
 @click.argument("graphs", nargs=-1)
-@click.option("--model", default="gcn", show_default=True, help="gcn, gin, sage, gat; or several.")
-@click.option("--features", type=click.IntRange(1, 2**16), default=128, show_default=True)
+@click.option("--model", default="gcn", help="gcn, gin, sage, gat; or several.")
+@click.option("--features", type=WIDTH, default=128)
 @click.option(
-    "--hidden",
-    type=click.IntRange(1, 2**16),
-    help="Units; gat: of each of 8 heads. [default: gcn 16, gin 64, sage 128, gat 8]",
+    "--hidden", type=WIDTH, help="Units; gat: of each of 8 heads. [default: gcn 16, gin 64, sage 128, gat 8]"
 )
-@click.option("--classes", type=click.IntRange(1, 2**16), default=32, show_default=True)
-@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5, show_default=True)
+@click.option("--classes", type=WIDTH, default=32)
+@click.option("--dropout", type=SHARE, default=0.5)
 @click.option("--peers", help='Which; or "none". [default: dgl,pyg,pyg-csr; on a GPU pyg,pyg-csr]')
 @click.option(
     "--device",
-    type=click.Choice(["cpu", "cuda"]),
+    type=DEVICES,
     default="cpu",
-    show_default=True,
     help="cuda: one GPU, with neither threads, pages nor another environment; and each layer by itself.",
 )
-@bench_options
+@workers
 @click.pass_context
-def bench_epoch(context: click.Context, graphs: tuple[str, ...], **options: Any) -> None:
+def bench_epoch(context: click.Context, graphs: tuple[str, ...], device: str, **options: Any) -> None:
     """Train a model for an epoch: forward, loss, backward, Adam.
 
     GCN, GraphSAGE (mean) and GAT have two layers, GIN five.
@@ -129,11 +162,11 @@ def bench_epoch(context: click.Context, graphs: tuple[str, ...], **options: Any)
     GRAPHS are as in `mgg bench aggregate`; features and labels are drawn. [default: rmat:17:12; on a GPU
     rmat:20:16]
     """
-    from .tools.bench.epoch.cpu import process_epoch
+    from .tools.bench.epoch.run import run_epoch
 
-    said = click.core.ParameterSource.COMMANDLINE
-    given = frozenset(name for name in options if context.get_parameter_source(name) is said)
-    process_epoch(graphs, given=given, **options)
+    if device == "cuda":
+        refuse_given(context, device, "threads", "pages", "peers_env")
+    run_epoch(graphs, device=device, **options)
 
 
 @bench.command(
@@ -144,40 +177,39 @@ def bench_epoch(context: click.Context, graphs: tuple[str, ...], **options: Any)
     ),
 )
 @click.argument("graph", required=False)
-@click.option("--width", type=click.IntRange(1, 65536), help="Of rows. [default: 64; on a GPU 128]")
+@click.option("--width", type=WIDTH, help="Of rows. [default: 64; on a GPU 128]")
 @click.option(
     "--ways",
     help="Of exchanging. [default: halo,bulk,direct,get,all-gather; on a GPU halo,get,bulk,direct,managed]",
 )
-@click.option("--backend", default="auto", show_default=True, help="As run.backend of a job file.")
-@click.option(
-    "--threads", type=click.IntRange(0, 1024), default=0, help="Threads of each rank. [default: its share]"
-)
-@click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help="Turns of each way.")
+@click.option("--backend", default="auto", help=AS_A_JOB)
+@click.option("--threads", type=click.IntRange(0, 1024), help="Threads of each rank. [default: its share]")
+@turns(9, "way")
 @click.option(
     "--device",
-    type=click.Choice(["cpu", "cuda"]),
+    type=DEVICES,
     default="cpu",
-    show_default=True,
     help="cuda: two PEs on one GPU, the second's rows in the host's memory.",
 )
 @click.option("--shares", help="Of rows that are far away, with --device cuda. [default: 0 to 0.5]")
-@click.option("--json", type=Output, help="Write the figures as JSON to this file.")
-@click.option("--table", type=Output, help="Write them as Markdown to this file.")
-@click.option("--plot", type=Output, help="Draw them into this file (.png, .svg), with --device cuda.")
-def bench_overlap(device: str, **options: Any) -> int:
+@outputs("Draw them into this file (.png, .svg), with --device cuda.")
+@click.pass_context
+def bench_overlap(context: click.Context, device: str, **options: Any) -> int:
     """Exchange and sum: how much of the one hides behind the other.
 
     On CPUs under a launcher, or on one rank; on a GPU by itself. GRAPH is as in `mgg bench aggregate`.
     [default: rmat:17:16; on a GPU uniform:20:16]
     """
+    others = ("threads", "backend") if device == "cuda" else ("shares", "plot")
+    refuse_given(context, device, *others)
+    kept = {name: value for name, value in options.items() if name not in others}
     if device == "cuda":
-        from .tools.bench.overlap.gpu import run_overlap
+        from .tools.bench.overlap import gpu
 
-        return run_overlap(**options)
-    from .tools.bench.overlap.cpu import process_overlap
+        return gpu.run_overlap(**kept)
+    from .tools.bench.overlap import cpu
 
-    return process_overlap(**options)
+    return cpu.run_overlap(**kept)
 
 
 @bench.command(
@@ -187,20 +219,16 @@ def bench_overlap(device: str, **options: Any) -> int:
         "mgg bench profile my.h5 --device cuda --widths 16,128 --transfers direct,get,halo --json profile.json",
     ),
 )
-@click.argument("graph", required=False)
-@click.option(
-    "--device", type=click.Choice(["cuda"]), required=True, help="CPUs have other profilers (perf)."
-)
-@click.option("--widths", default="16,128", show_default=True, help="Of rows, separated by commas.")
+@click.argument("graph", default="rmat:20:16")
+@on_gpu("CPUs have other profilers (perf).")
+@click.option("--widths", default="16,128", help="Of rows, separated by commas.")
 @click.option(
     "--transfers",
     default="local,direct,get,halo,floor",
-    show_default=True,
     help="Which kernels; local: all rows on this GPU; floor: rows read and not summed.",
 )
-@click.option("--json", type=Output, help="Write the figures as JSON to this file.")
-@click.option("--table", type=Output, help="Write them as Markdown to this file.")
-def bench_profile(device: str, **options: Any) -> int:
+@outputs()
+def bench_profile(**options: Any) -> int:
     """Ask the GPU's counters what kernels do, beside what they must.
 
     Needs NVIDIA's Nsight Compute (ncu). GRAPH is as in `mgg bench aggregate`. [default: rmat:20:16]
@@ -217,27 +245,21 @@ def bench_profile(device: str, **options: Any) -> int:
         "mgg bench huge --device cuda --rows 20000000 --edges 300000000 --distribution skewed",
     ),
 )
-@click.option(
-    "--device", type=click.Choice(["cuda"]), required=True, help="One GPU; with the defaults, of 90 GB."
-)
-@click.option("--rows", type=click.IntRange(1, 2_000_000_000), default=111_059_956, show_default=True)
-@click.option("--edges", type=click.IntRange(1), default=1_615_685_872, show_default=True)
-@click.option("--features", type=click.IntRange(1, 65536), default=128, show_default=True, help="Of a row.")
-@click.option(
-    "--width", type=click.IntRange(1, 65536), default=16, show_default=True, help="After the transform."
-)
+@on_gpu("One GPU; with the defaults, of 90 GB.")
+@click.option("--rows", type=click.IntRange(1, 2_000_000_000), default=111_059_956)
+@click.option("--edges", type=AT_LEAST_ONE, default=1_615_685_872)
+@click.option("--features", type=WIDTH, default=128, help="Of a row.")
+@click.option("--width", type=WIDTH, default=16, help="After the transform.")
 @click.option(
     "--distribution",
     type=click.Choice(["uniform", "skewed"]),
     default="uniform",
-    show_default=True,
     help="Of edges over rows, at both ends; skewed: as rmat's.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
-@click.option("--turns", type=click.IntRange(1), default=9, show_default=True, help="Turns of each step.")
-@click.option("--json", type=Output, help="Write the figures as JSON to this file.")
-@click.option("--table", type=Output, help="Write them as Markdown to this file.")
-def bench_huge(device: str, **options: Any) -> int:
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0)
+@turns(9, "step")
+@outputs()
+def bench_huge(**options: Any) -> int:
     """Transform and sum a table as large as ogbn-papers100M's.
 
     Features and edges are drawn on the GPU. A layer is a matrix product, and sums of its rows over the edges.
@@ -255,39 +277,24 @@ def bench_huge(device: str, **options: Any) -> int:
         "mgg bench sweep --device cuda --share 0.2 --transfer get,halo --seconds 300",
     ),
 )
-@click.argument("graph", required=False)
-@click.option("--device", type=click.Choice(["cuda"]), required=True, help="CPUs have knobs of their own.")
-@click.option("--width", type=click.IntRange(1, 65536), default=128, show_default=True, help="Of rows.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    default="float32",
-    show_default=True,
-    help="Of rows.",
-)
-@click.option("--transfer", default="direct,get,halo", show_default=True, help="Which kernels.")
-@click.option(
-    "--share",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.0,
-    show_default=True,
-    help="Of rows, in the host's memory.",
-)
-@click.option("--ps", help="Edges of a partition. [default: 1,2,4,8,16,32]")
-@click.option("--dist", help="Partitions of a warp. [default: 1,2,4,8,16]")
-@click.option("--wpb", help="Warps of a block. [default: 1,2,4,6,8,12,16]")
+@click.argument("graph", default="uniform:20:16")
+@on_gpu("CPUs have knobs of their own.")
+@click.option("--width", type=WIDTH, default=128, help="Of rows.")
+@click.option("--dtype", type=DTYPES, default="float32", help="Of rows.")
+@click.option("--transfer", default="direct,get,halo", help="Which kernels.")
+@click.option("--share", type=SHARE, default=0.0, help="Of rows, in the host's memory.")
+@click.option("--ps", default="1,2,4,8,16,32", help="Edges of a partition.")
+@click.option("--dist", default="1,2,4,8,16", help="Partitions of a warp.")
+@click.option("--wpb", default="1,2,4,6,8,12,16", help="Warps of a block.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0),
     default=120.0,
-    show_default=True,
     help="Of measuring; every other value of each knob is measured all the same.",
 )
-@click.option("--turns", type=click.IntRange(1), default=5, show_default=True, help="Of each setting.")
-@click.option("--json", type=Output, help="Write the figures as JSON to this file.")
-@click.option("--table", type=Output, help="Write the best of them as Markdown to this file.")
-@click.option("--plot", type=Output, help="Draw them as heat maps into this file (.png, .svg).")
-def bench_sweep(device: str, **options: Any) -> int:
+@turns(5, "setting")
+@outputs("Draw them as heat maps into this file (.png, .svg).")
+def bench_sweep(**options: Any) -> int:
     """Time our kernels at many settings of MGG's knobs: ps, dist and wpb.
 
     GRAPH is as in `mgg bench aggregate`. [default: uniform:20:16]
@@ -304,11 +311,10 @@ def bench_sweep(device: str, **options: Any) -> int:
     ),
 )
 @click.argument("graph", default="rmat:21:26")
-@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--backend", default="auto", show_default=True, help="As run.backend of a job file.")
-@click.option("--turns", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--json", type=Output, help="Write the figures as JSON to this file.")
-@click.option("--table", type=Output, help="Write them as Markdown to this file.")
+@click.option("--ranks", type=AT_LEAST_ONE, default=1)
+@click.option("--backend", default="auto", help=AS_A_JOB)
+@turns(3, "run")
+@outputs()
 def bench_start(**options: Any) -> int:
     """Time what `mgg train` does before it trains, part by part, up to the end of the first epoch.
 

@@ -10,8 +10,8 @@ import pytest
 
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.tools.bench.baselines import ours
-from mgg_hpc.tools.bench.epoch.cpu import MODELS, inputs_of
-from mgg_hpc.tools.bench.epoch.shape import Shape, labelled, title
+from mgg_hpc.tools.bench.epoch.cpu import inputs_of
+from mgg_hpc.tools.bench.epoch.shape import MODELS, Shape, labelled, title
 from mgg_hpc.tools.bench.harness import timing
 
 SHAPE = Shape(features=12, hidden=6, classes=4, dropout=0.0)

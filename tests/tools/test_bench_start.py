@@ -9,26 +9,19 @@ import pytest
 from jobs import MGG, clean_environment
 from suite.tiers import long_except
 
-from mgg_hpc.tools.bench import startup
 
-
-def bench(folder, *words):
-    return subprocess.run(
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", long_except([1, 2], 1))
+def test_parts_of_a_start_are_shown_and_written(tmp_path, ranks):
+    words = ["rmat:8:4", "--ranks", str(ranks), "--turns", "2", "--json", "s.json", "--table", "s.md"]
+    done = subprocess.run(
         [MGG, "bench", "start", *words],
-        cwd=folder,
+        cwd=tmp_path,
         env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", long_except([1, 2], 1))
-def test_parts_of_a_start_are_shown_and_written(tmp_path, ranks):
-    done = bench(
-        tmp_path, "rmat:8:4", "--ranks", str(ranks), "--turns", "2", "--json", "s.json", "--table", "s.md"
     )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads((tmp_path / "s.json").read_text())
@@ -44,29 +37,3 @@ def test_parts_of_a_start_are_shown_and_written(tmp_path, ranks):
         assert samples["all beyond reading"][turn] == pytest.approx(beyond)
         assert beyond < samples["process"][turn]
     assert "| first epoch |" in (tmp_path / "s.md").read_text() and "first epoch" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("nothing",), "nothing: no such graph; expected rmat:"),
-        (("rmat:5", "--backend", "gpu"), "the run failed: mgg: error: "),
-        (("rmat:5", "--json", "no/where.json"), "no/where.json: there is no folder no"),
-    ],
-)
-def test_what_will_not_do_is_one_line(tmp_path, words, said):
-    done = bench(tmp_path, *words)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"mgg: error: {said}") and done.stderr.count("\n") == 1
-
-
-def test_times_beyond_reading_leave_it_out():
-    summaries = [{"start_ms": {"read": 5.0, "plan": 2.0, "first epoch": 1.5}, "process_ms": 9.0}]
-    assert startup.turns_of(summaries) == {
-        "read": [5.0],
-        "plan": [2.0],
-        "first epoch": [1.5],
-        "all beyond reading": [3.5],
-        "process": [9.0],
-    }

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,40 +16,34 @@ from ...data import store
 from ...errors import InputError
 from .epoch.shape import Shape, labelled
 from .harness import document, graphs, timing
-from .harness.document import Options, Sheet, cell
+from .harness.document import Sheet, cell
+from .harness.gpu import Stage, release
+from .harness.options import Options
 
-GRAPH = "rmat:21:26"  # a hundred million edges
 SHAPE = Shape(32, 16, 8, 0.5)
 
 
 def run_start(graph: str, ranks: int, backend: str, turns: int, json: Path | None, table: Path | None) -> int:
-    """Print the table, write the files; the exit code. Raises InputError for a graph or a backend that there is not."""
-    options = Options("none", None, 0, turns, "", json, table, None)
-    options.check()
-    document.refuse_ranks()
-    process_start(graph, ranks, backend, options)
-    return 0
-
-
-def process_start(
-    name: str, ranks: int, backend: str, options: Options, more: dict[str, Any] | None = None
-) -> None:
-    """Measure, show, and write. more: what else the document says, of a GPU."""
-    shape, found = SHAPE, document.begin("start", 0, options.turns) | (more or {})
+    """Measure, print and write. Raises InputError for a graph or a backend that there is not."""
+    options = Options(turns=turns, json=json, table=table)
+    options.check(graph)
+    found = document.begin("start", options, Stage.gpu() if backend == "cuda" else None)
+    release()
     with timing.workspace() as folder:
-        graph = labelled(graphs.read(name), shape)
-        store.write(folder / "graph.h5", graph)
-        job = {"graph": {"file": "graph.h5"}, "model": {"hidden": shape.hidden}, "train": {"epochs": 1}}
+        read = labelled(graphs.read(graph), SHAPE)
+        store.write(folder / "graph.h5", read)
+        job = {"graph": {"file": "graph.h5"}, "model": {"hidden": SHAPE.hidden}, "train": {"epochs": 1}}
         job["run"] = {"backend": backend, "folder": str(folder / "runs"), "share_gpu": True}
         (folder / "job.toml").write_text(tomli_w.dumps(job))
-        turns = [measured(folder, ranks) for _ in range(options.turns)]
-    found |= {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges, "ranks": ranks}
-    found |= {"backend": turns[0]["backend"], "samples_ms": turns_of(turns)}
+        taken = timing.take_turns({"train": partial(measured, folder, ranks)}, turns)["train"]
+    found |= document.about(read) | {"ranks": ranks, "backend": taken[0]["backend"]}
+    found["samples_ms"] = turns_of(taken)
     found["notes"].append(
-        f"{graph.name}: {graph.nodes:,} nodes, {graph.edges:,} edges, {shape.features} features; {ranks} "
+        f"{read.name}: {read.nodes:,} nodes, {read.edges:,} edges, {SHAPE.features} features; {ranks} "
         f"rank{'s' * (ranks != 1)} on {found['backend']}; the file is in the page cache"
     )
     document.finish(found, sheets(found), options)
+    return 0
 
 
 def measured(folder: Path, ranks: int) -> dict[str, Any]:
@@ -74,9 +69,6 @@ def turns_of(summaries: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """What is printed."""
-    rows = [
-        [name, cell({"min": min(ms), "median": sorted(ms)[len(ms) // 2], "max": max(ms)}, 0)]
-        for name, ms in found["samples_ms"].items()
-    ]
+    """Return what is printed."""
+    rows = [[name, cell(timing.spread(ms), 0)] for name, ms in found["samples_ms"].items()]
     return [Sheet("from the start to the end of the first epoch, ms", ["part", "slowest rank"], rows)]

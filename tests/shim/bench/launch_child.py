@@ -13,6 +13,7 @@ from pathlib import Path
 from gpu.pes.engine import Engine
 from gpu.pes.stage import stage_of
 
+from mgg_hpc.tools.bench.harness.gpu import Stage
 from mgg_hpc.tools.bench.profile import launches
 
 engine = Engine.shim(Path(sys.argv[1]))
@@ -29,6 +30,8 @@ def marks():
 
 
 stage = stage_of(engine, 1)
-code = launches.main(sys.argv[2], stage, marks)
+Stage.gpu = lambda: stage
+launches.cuda_marks = marks
+code = launches.main(sys.argv[2])
 Path(json.loads(sys.argv[2])["file"] + ".grids").write_text(json.dumps(grids))
 sys.exit(code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from command import refused
-from gpu.pes.stage import stage_of
 from scipy import sparse
 
 from mgg_hpc.plan.layout import RowFormat
@@ -21,16 +18,9 @@ from mgg_hpc.runtime.backends.cuda.halo import Halo
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.tools.bench.aggregate import cusparse, gpu_alone, gpu_baselines, summary
 from mgg_hpc.tools.bench.aggregate import gpu as aggregate_gpu
-from mgg_hpc.tools.bench.harness import gpu
-from mgg_hpc.tools.bench.harness.document import Options
+from mgg_hpc.tools.bench.harness import gpu, graphs, sums
 
 SHIM, ROOT = Path(__file__).parents[1], Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def stage(engine):
-    """The shim as what baselines run on."""
-    return stage_of(engine, 1)
 
 
 @pytest.fixture
@@ -46,24 +36,21 @@ def fake(shim, tmp_path, monkeypatch):
     return loaded
 
 
-def options(tmp_path, **given):
-    files = {name: tmp_path / f"found.{name}" for name in ("json", "table")} | {
-        "plot": tmp_path / "found.png"
-    }
-    return Options(peers="", peers_env=None, threads=2, turns=2, pages="huge", **(files | given))
+def measured(stage, problems, baselines=(), transfers=("direct",), turns=1):
+    """Rows and notes of problems that take turns."""
+    contest = aggregate_gpu.Contest({"copy_gb_per_s": 1.0}, stage, baselines, transfers, turns)
+    return contest.measure_types(problems)
 
 
-def test_a_whole_run(stage, fake, tmp_path, capsys):
-    aggregate_gpu.process_device(
-        ["rmat:6:4", "uniform:5"],
-        [5, 64],
-        ["float32", "bfloat16"],
-        ["cusparse", "torch", "cupy"],
-        weighted=False,
-        options=options(tmp_path),
-        stage=stage,
-    )
-    found = json.loads((tmp_path / "found.json").read_text())
+@pytest.fixture
+def problem(stage):
+    """A small graph, and rows of 3 values."""
+    return gpu.problem_of(stage, graphs.read("rmat:5:4"), "float32", 3, None)
+
+
+def test_a_whole_run(bench, fake, tmp_path):
+    types = ("--widths=5,64", "--dtypes=float32,bfloat16")
+    found = bench("aggregate", "rmat:6:4", "uniform:5", *types, "--peers=cusparse,torch,cupy", "--turns=2")
     assert [(c["graph"], c["dtype"], c["width"]) for c in found["cases"]] == [
         (graph, dtype, width)
         for graph in ("rmat6", "uniform5")
@@ -98,60 +85,59 @@ def test_a_whole_run(stage, fake, tmp_path, capsys):
     assert worst["times"] == max(over)
     assert all(over[max(over)][key] == worst[key] for key in ("graph", "dtype", "width"))
     assert found["speedup"] == {name: of["mean"] for name, of in found["summary"]["speedup"].items()}
-    said = capsys.readouterr().out
     for word in ("rmat6", "bfloat16 x 64", "gather floor", "over cusparse", "copies", "mgg-halo over mgg"):
-        assert word in said
-    assert "| uniform5 |" in (tmp_path / "found.table").read_text()
+        assert word in found["printed"]
+    assert "| uniform5 |" in found["markdown"]
     assert (tmp_path / "found.png").stat().st_size > 10_000
 
 
 def test_types_of_rows_take_turns(stage, monkeypatch):
     """And each is compared with float32 of its own turn, not by medians."""
-    graph, asked = aggregate_gpu.graphs.read("rmat:5:4"), []
+    graph, asked = graphs.read("rmat:5:4"), []
     problems = [gpu.problem_of(stage, graph, dtype, 3, None) for dtype in ("bfloat16", "float32", "float16")]
     times = iter([8.0, 2.0, 1.0, 4.0, 6.0, 2.0, 6.0, 6.0, 6.0])
 
-    def entry(problem, baselines, transfers):
+    def entry(self, problem):
         def one(name):
             return gpu_baselines.Baseline(name, [(name, problem.format.dtype.name)], lambda: np.zeros(1))
 
-        return aggregate_gpu.Entry(problem, one("mgg"), [], [one("floor 128")], [], [])
+        return [one("mgg"), one("floor 128")], []
 
     def ms(self, calls):
         ((name, dtype),) = calls
         asked.append((name, dtype))
         return next(times) if name == "mgg" else 1.0
 
-    monkeypatch.setattr(aggregate_gpu, "entry_of", entry)
+    monkeypatch.setattr(aggregate_gpu.Contest, "entry_of", entry)
     monkeypatch.setattr(gpu.HostClock, "ms", ms)
-    rows, _ = aggregate_gpu.measure(problems, [], 3, 1.0)
+    rows, _ = measured(stage, problems, turns=3)
     turn = [(name, dtype) for dtype in ("bfloat16", "float32", "float16") for name in ("mgg", "floor 128")]
     assert asked == 3 * turn
     half, whole, other = rows
     # bfloat16 8, 4, 6; float32 2, 6, 6; float16 1, 2, 6
     assert half["over_float32"]["median"] == 1.0 and other["over_float32"]["median"] == 2.0
     assert "over_float32" not in whole
-    assert summary.summarise(rows)["half"][0]["times"] == 1.0
+    named = [{"graph": "rmat5", "order": "none", "weighted": False} | row for row in rows]
+    assert summary.summarise(named)["half"][0]["times"] == 1.0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_baselines_sum_what_we_sum(rng, stage, fake, dtype, weighted):
-    graph = aggregate_gpu.graphs.read("rmat:6:4")
+    graph = graphs.read("rmat:6:4")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
     problem = gpu.problem_of(stage, graph, dtype, 7, weight)
-    (row,), notes = aggregate_gpu.measure([problem], ["cusparse", "torch"], 1, 1.0)
+    (row,), notes = measured(stage, [problem], ["cusparse", "torch"])
     assert set(row["speedup"]) >= ({"cusparse", "torch"} if dtype == "float32" else {"cusparse"}), notes
 
 
-def test_a_baseline_with_other_sums_is_left_out_and_named(stage, monkeypatch):
+def test_a_baseline_with_other_sums_is_left_out_and_named(stage, problem, monkeypatch):
     def wrong(problem):
         right = gpu_baselines.torch_(problem)
         return gpu_baselines.Baseline("torch", right.calls, lambda: right.result() + 1)
 
     monkeypatch.setitem(gpu_baselines.MAKERS, "torch", wrong)
-    problem = gpu.problem_of(stage, aggregate_gpu.graphs.read("rmat:5:4"), "float32", 3, None)
-    (row,), notes = aggregate_gpu.measure([problem], ["torch"], 1, 1.0)
+    (row,), notes = measured(stage, [problem], ["torch"])
     assert not row["speedup"]
     assert notes == ["torch is left out of rmat5, float32: 96 of its 96 sums differ from ours"]
 
@@ -173,7 +159,7 @@ def test_the_other_kernels_sum_the_same_where_nothing_is_remote(rng, stage, monk
 
     recorded(DeviceBackend, "_get")
     recorded(Halo, "aggregate")
-    graph = aggregate_gpu.graphs.read("rmat:6:64")
+    graph = graphs.read("rmat:6:64")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32)
     problem = gpu.problem_of(stage, graph, dtype, width, weight)
     geometry = gpu_alone.geometry_of(stage, "get", problem.format)
@@ -184,15 +170,14 @@ def test_the_other_kernels_sum_the_same_where_nothing_is_remote(rng, stage, monk
     assert ran == ["aggregate"] * sets + ["_get"] * sets
     matrix = sparse.csr_matrix((weight.astype(float), graph.indices, graph.indptr), (graph.nodes,) * 2)
     apart = np.abs(matrix @ problem.x.astype(float) - expected)
-    assert (apart <= aggregate_gpu.allowed(graph, problem.x, weight)).all()
+    assert (apart <= sums.allowed(graph, problem.x, weight)).all()
 
 
-def test_other_kernels_that_sum_nothing_are_an_error(stage, monkeypatch):
+def test_other_kernels_that_sum_nothing_are_an_error(stage, problem, monkeypatch):
     monkeypatch.setattr(gpu_alone.AloneBackend, "aggregate", lambda *given, **more: None)
-    problem = gpu.problem_of(stage, aggregate_gpu.graphs.read("rmat:5:4"), "float32", 3, None)
     for transfer in ("get", "halo"):
         with pytest.raises(AssertionError, match=f"mgg-{transfer}: 96 sums differ from those of direct"):
-            aggregate_gpu.measure([problem], [], 1, 1.0, ["direct", transfer])
+            measured(stage, [problem], transfers=["direct", transfer])
 
 
 class EdgeIndex:
@@ -235,21 +220,20 @@ def test_pyg_both_ways(rng, stage, monkeypatch, weighted):
     package.EdgeIndex, layers.SimpleConv = EdgeIndex, SimpleConv
     monkeypatch.setitem(sys.modules, "torch_geometric", package)
     monkeypatch.setitem(sys.modules, "torch_geometric.nn", layers)
-    graph = aggregate_gpu.graphs.read("rmat:6:4")
+    graph = graphs.read("rmat:6:4")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
     problem = gpu.problem_of(stage, graph, "float32", 7, weight)
-    (row,), notes = aggregate_gpu.measure([problem], ["pyg", "pyg-csr"], 1, 1.0)
+    (row,), notes = measured(stage, [problem], ["pyg", "pyg-csr"])
     assert set(row["speedup"]) == {"pyg", "pyg-csr"}, notes
 
 
-def test_baselines_that_are_not_there_or_take_too_much(stage, monkeypatch):
+def test_baselines_that_are_not_there_or_take_too_much(stage, problem, monkeypatch):
     def hungry(problem):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40 GiB")
 
     monkeypatch.setitem(sys.modules, "torch_geometric.nn", None)
     monkeypatch.setitem(gpu_baselines.MAKERS, "pyg-csr", hungry)
-    problem = gpu.problem_of(stage, aggregate_gpu.graphs.read("rmat:5:4"), "float32", 3, None)
-    (row,), notes = aggregate_gpu.measure([problem], ["pyg", "pyg-csr"], 1, 1.0)
+    (row,), notes = measured(stage, [problem], ["pyg", "pyg-csr"])
     assert set(row["ms"]) == {"mgg"}
     assert notes[0].startswith("pyg is left out of rmat5, float32: import of torch_geometric")
     assert notes[1] == "pyg-csr is left out of rmat5, float32: CUDA out of memory. Tried to allocate 40 GiB"
@@ -306,27 +290,7 @@ def test_a_summary(rng):
     assert [row[:2] for row in halves.rows] == [["a", "bfloat16"], ["b", "bfloat16"]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--transfers", "get"], "--transfers has a meaning with --device cuda only"),
-        (
-            ["--device", "cuda", "--transfers", "ring"],
-            "--transfers ring: 'ring' is not one of direct, get, halo",
-        ),
-        (
-            ["--device", "cuda", "--peers", "dgl"],
-            "--peers dgl: 'dgl' is not one of cusparse, torch, cupy, pyg, pyg-csr",
-        ),
-    ],
-)
-def test_what_will_not_do_is_refused_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert refused(capsys, "bench", "aggregate", "rmat:5", *arguments) == said
-
-
-def test_a_failing_call_of_cusparse_is_named(stage, fake):
-    problem = gpu.problem_of(stage, aggregate_gpu.graphs.read("rmat:5:4"), "float32", 3, None)
+def test_a_failing_call_of_cusparse_is_named(stage, problem, fake):
     arrays = [stage.memory.address(array) for array in gpu.matrix(problem)]
     product = cusparse.Product(32, problem.graph.edges, arrays, ("float32", 3, 2), None)
     with pytest.raises(RuntimeError, match="cusparseCreateDnMat: status 1"):
@@ -334,7 +298,7 @@ def test_a_failing_call_of_cusparse_is_named(stage, fake):
 
 
 def test_sets_of_rows_are_more_than_the_second_cache(stage):
-    graph = aggregate_gpu.graphs.read("rmat:10:1")
+    graph = graphs.read("rmat:10:1")
     wide = gpu.problem_of(stage, graph, "float32", 4096, None)
     cache = stage.module.limits()["l2_bytes"]
     size = graph.nodes * RowFormat(np.dtype(np.float32), 4096).row_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from types import ModuleType
@@ -10,14 +9,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from gpu.pes.stage import stage_of
 
-from mgg_hpc.errors import InputError
 from mgg_hpc.tools.bench.epoch import gpu as epoch_gpu
 from mgg_hpc.tools.bench.epoch import gpu_models
-from mgg_hpc.tools.bench.epoch.cpu import Shape, process_epoch
 from mgg_hpc.tools.bench.epoch.gpu_memory import Held
-from mgg_hpc.tools.bench.harness.document import Options
+from mgg_hpc.tools.bench.epoch.shape import Shape, labelled
+from mgg_hpc.tools.bench.harness import graphs
 
 SHAPE = Shape(features=12, hidden=5, classes=7, dropout=0.5)
 
@@ -36,16 +33,6 @@ class Counted:
         assert before == Held(1000, 500)
         call()
         return {"tensors": 10_000_000 * self.asked, "outside": 1_000_000}
-
-
-@pytest.fixture
-def stage(engine, rng):
-    return stage_of(engine, int(rng.integers(1 << 60)))
-
-
-def options(tmp_path) -> Options:
-    files = {"json": tmp_path / "found.json", "table": tmp_path / "found.md", "plot": tmp_path / "found.png"}
-    return Options(peers="", peers_env=None, threads=2, turns=2, pages="huge", **files)
 
 
 @pytest.fixture
@@ -80,11 +67,15 @@ def pyg(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
 
 
-def test_a_whole_run(stage, pyg, tmp_path, capsys):
-    epoch_gpu.process_device(
-        ["rmat:5:4", "uniform:5"], SHAPE, ["pyg", "pyg-csr"], options(tmp_path), stage, Counted()
-    )
-    found = json.loads((tmp_path / "found.json").read_text())
+def inputs(stage, graph="rmat:5:4", shape=SHAPE):
+    """A graph to train on."""
+    return gpu_models.inputs_of(stage, labelled(graphs.read(graph), shape), shape)
+
+
+def test_a_whole_run(bench, pyg, tmp_path, monkeypatch):
+    monkeypatch.setattr(epoch_gpu, "GpuMemory", Counted)
+    model = ("--features=12", "--hidden=5", "--classes=7")
+    found = bench("epoch", "rmat:5:4", "uniform:5", *model, "--peers=pyg,pyg-csr", "--turns=2")
     names = {"mgg", "pyg", "pyg-csr"}
     assert found["notes"] == []
     assert [case["graph"] for case in found["cases"]] == ["rmat5", "uniform5"]
@@ -103,18 +94,18 @@ def test_a_whole_run(stage, pyg, tmp_path, capsys):
             assert timed["ms"].keys() == names
             assert all(0 < ms["min"] <= ms["median"] <= ms["max"] for ms in timed["ms"].values())
             assert timed["speedup"].keys() == names - {"mgg"}
-    said = capsys.readouterr().out
     for word in ("uniform5", "12 -> 5", "pyg-csr", "peak MB", "forward and backward"):
-        assert word in said
-    assert "| rmat5 | 5 -> 7 | mgg |" in (tmp_path / "found.md").read_text()
+        assert word in found["markdown"]
+    assert "loss" in found["printed"]
+    assert "| rmat5 | 5 -> 7 | mgg |" in found["markdown"]
     assert (tmp_path / "found.png").stat().st_size > 10_000
 
 
 def test_layers_and_their_gradients_are_those_of_the_peer(stage, pyg, rng):
     """The same weights give the same rows and gradients, whoever computes them."""
-    inputs = epoch_gpu.inputs_of(stage, epoch_gpu.graphs.read("rmat:5:4"), SHAPE)
-    ours, *theirs = (make(inputs) for make in gpu_models.MAKERS.values())
-    for number, (x, _) in enumerate(inputs.layers):
+    task = inputs(stage)
+    ours, *theirs = (make(task) for make in gpu_models.MAKERS.values())
+    for number, (x, _) in enumerate(task.layers):
         (weight, bias), found = _parameters(ours, number), {}
         for net in (ours, *theirs):
             for mine, of_ours in zip(_parameters(net, number), (weight, bias), strict=True):
@@ -138,7 +129,7 @@ def _parameters(net, number):
 
 def test_training_lowers_the_loss(stage):
     shape = Shape(features=16, hidden=16, classes=3, dropout=0.0)
-    net = gpu_models.ours(epoch_gpu.inputs_of(stage, epoch_gpu.graphs.read("rmat:5:2"), shape))
+    net = gpu_models.ours(inputs(stage, "rmat:5:2", shape))
     losses = []
     for _ in range(12):
         net.step()
@@ -147,15 +138,14 @@ def test_training_lowers_the_loss(stage):
 
 
 def test_dropout_draws_anew_in_each_epoch(stage):
-    net = gpu_models.ours(epoch_gpu.inputs_of(stage, epoch_gpu.graphs.read("rmat:5:4"), SHAPE))
+    net = gpu_models.ours(inputs(stage))
     first, second = net.logits(), net.logits()
     assert not np.array_equal(first.detach().numpy(), second.detach().numpy())
 
 
 def test_a_peer_that_is_not_there_is_left_out_and_named(stage, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
-    inputs = epoch_gpu.inputs_of(stage, epoch_gpu.graphs.read("rmat:4:4"), SHAPE)
-    row, notes = epoch_gpu.measure(inputs, ["pyg"], 1, Counted())
+    row, notes = epoch_gpu.measure(inputs(stage, "rmat:4:4"), ["pyg"], 1, Counted())
     assert row["ms"].keys() == {"mgg"}
     assert len(notes) == 1
     assert notes[0].startswith("pyg is left out of rmat4: ")
@@ -164,22 +154,5 @@ def test_a_peer_that_is_not_there_is_left_out_and_named(stage, monkeypatch):
 
 def test_a_peer_that_learns_something_else_ends_the_run(stage, pyg, monkeypatch):
     monkeypatch.setattr(gpu_models.Net, "loss", lambda net: {"mgg": 2.0, "pyg": 3.5}[net.name])
-    inputs = epoch_gpu.inputs_of(stage, epoch_gpu.graphs.read("rmat:4:4"), SHAPE)
     with pytest.raises(RuntimeError, match=r"pyg's loss is 3\.5000 and ours 2\.0000"):
-        epoch_gpu.measure(inputs, ["pyg"], 1, Counted())
-
-
-@pytest.mark.parametrize(
-    ("given", "peers", "said"),
-    [
-        ({"threads"}, None, "--threads has no meaning with --device cuda"),
-        ({"peers_env"}, None, "--peers-env has no meaning with --device cuda"),
-        (set(), "dgl", "--peers dgl: 'dgl' is not one of pyg, pyg-csr"),
-    ],
-)
-def test_options_of_cpus_are_refused_by_name(given, peers, said):
-    others = {"peers": peers, "peers_env": None, "threads": 2, "turns": 1, "pages": "huge"}
-    others |= dict.fromkeys(("json", "table", "plot"))
-    shape = {"model": "gcn", "features": 3, "hidden": 2, "classes": 2, "dropout": 0.0}
-    with pytest.raises(InputError, match=said):
-        process_epoch(("rmat:4",), **shape, device="cuda", given=frozenset(given), **others)
+        epoch_gpu.measure(inputs(stage, "rmat:4:4"), ["pyg"], 1, Counted())

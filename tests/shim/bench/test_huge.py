@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from command import refused
-from gpu.pes.stage import stage_of
 
 from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import workload
-from mgg_hpc.tools.bench.harness.document import Options
 from mgg_hpc.tools.bench.huge import gpu as huge_gpu
 from mgg_hpc.tools.bench.huge import random_graph
 from mgg_hpc.tools.bench.huge.gpu import Layer, Size
@@ -21,22 +17,21 @@ from mgg_hpc.tools.bench.huge.gpu import Layer, Size
 MASK = (1 << 64) - 1
 
 
-@pytest.fixture
-def stage(engine, rng):
-    """The shim as a device."""
-    return stage_of(engine, int(rng.integers(1 << 60)))
-
-
-def options(tmp_path):
-    return Options("none", None, 0, 2, "", tmp_path / "found.json", tmp_path / "found.md", None)
-
-
 @pytest.mark.parametrize("distribution", ["uniform", "skewed"])
 @pytest.mark.parametrize("width", [5, 16])
-def test_a_whole_run(stage, rng, tmp_path, capsys, monkeypatch, distribution, width):
+def test_a_whole_run(bench, stage, rng, monkeypatch, distribution, width):
     monkeypatch.setattr(huge_gpu, "MULTIPLIED", 128)  # rows at once, and not all
-    size = Size(300, 6000, 12, width, distribution, int(rng.integers(1 << 62)))
-    layer = huge_gpu.process_huge(size, options(tmp_path), stage)
+    layers = []
+    monkeypatch.setattr(huge_gpu, "Layer", lambda *given: layers.append(Layer(*given)) or layers[0])
+    size = (
+        "--rows=300",
+        "--edges=6000",
+        "--features=12",
+        f"--width={width}",
+        f"--seed={rng.integers(1 << 62)}",
+    )
+    said = bench("huge", *size, f"--distribution={distribution}", "--turns=2", plot=False)
+    (layer,) = layers
     x, weight = layer.x.numpy(), layer.weight.numpy()
     rows = stage.tensor(layer.rows.local).numpy()
     limit = np.abs(x).astype(np.float64) @ np.abs(weight) * 12**0.5 * np.finfo(np.float32).eps
@@ -48,7 +43,6 @@ def test_a_whole_run(stage, rng, tmp_path, capsys, monkeypatch, distribution, wi
     found = stage.tensor(layer.out).numpy()
     assert (np.abs(found - expected) <= reference.error_bound(source, destination, 300, rows)).all()
 
-    said = json.loads((tmp_path / "found.json").read_text())
     assert said["device"]["name"] == "shim" and said["distribution"] == distribution
     cases = {case["name"]: case for case in said["cases"]}
     assert [*cases] == ["transform", "sums", "both", "gather floor"]
@@ -64,10 +58,9 @@ def test_a_whole_run(stage, rng, tmp_path, capsys, monkeypatch, distribution, wi
     assert said["bytes"]["rows"] == 2 * 300 * stride * 4
     assert said["bytes"]["indices"] == indices.nbytes
     assert said["checked"]["most_edges"] == np.diff(layer.graph.indptr).max()
-    printed = capsys.readouterr().out
     for word in ("gather floor", "of copying", "6,000 edges", "features"):
-        assert word in printed
-    assert "| sums |" in (tmp_path / "found.md").read_text()
+        assert word in said["printed"]
+    assert "| sums |" in said["markdown"]
 
 
 def mixed(number: int) -> int:
@@ -177,14 +170,14 @@ def test_values_that_are_wrong_are_an_error(stage, what, monkeypatch):
         layer.check()
 
 
-def test_too_little_memory_is_refused_with_both_numbers(stage, tmp_path):
+def test_too_little_memory_is_refused_with_both_numbers(stage, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     size = Size(1 << 20, 1 << 20, 300, 16, "uniform", 0)
     needed = sum(size.needed.values())
     free = stage.module.limits()["memory_bytes"]
-    with pytest.raises(
-        InputError, match=f"take {needed:,} bytes of the GPU's memory, where {free:,} are free"
-    ):
-        huge_gpu.process_huge(size, options(tmp_path), stage)
+    asked = ("--rows=1048576", "--edges=1048576", "--features=300")
+    said = f"take {needed:,} bytes of the GPU's memory, where {free:,} are free"
+    assert said in refused(capsys, "bench", "huge", "--device=cuda", *asked)
     with pytest.raises(InputError, match=r"of the host's memory, where 5 are free; give fewer --rows"):
         huge_gpu.check_memory(size, needed, 5)
 
@@ -193,19 +186,3 @@ def test_papers100m_fits_an_h200():
     size = Size(111_059_956, 1_615_685_872, 128, 16, "uniform", 0)
     assert 78e9 < sum(size.needed.values()) < 95e9
     assert size.sum_bytes == 1_615_685_872 * 68 + 111_059_956 * 72
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--device", "cuda", "--rows", "0"], "Invalid value for '--rows'"),
-        (["--device", "cuda", "--distribution", "even"], "Invalid value for '--distribution'"),
-        (
-            ["--device", "cuda", "--json", "/no/such/folder/a.json"],
-            "/no/such/folder/a.json: there is no folder",
-        ),
-    ],
-)
-def test_what_will_not_do_is_refused_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert refused(capsys, "bench", "huge", *arguments).startswith(said)

@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-from command import refused
-from gpu.pes.stage import stage_of
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.tools.bench.harness import graphs
-from mgg_hpc.tools.bench.harness.document import Options
 from mgg_hpc.tools.bench.overlap import gpu as overlap_gpu
 from mgg_hpc.tools.bench.overlap import gpu_transfers
 
 FLOAT = np.dtype(np.float32)
 
 
-@pytest.fixture
-def stage(engine, rng):
-    """The shim as two PEs."""
-    return stage_of(engine, int(rng.integers(1 << 60)))
-
-
-def options(tmp_path, turns=2):
-    files = {
-        name: tmp_path / f"found.{end}" for name, end in (("json", "json"), ("table", "md"), ("plot", "png"))
-    }
-    return Options("none", None, 0, turns, "", **files)
-
-
-def test_a_whole_run(stage, tmp_path, capsys):
-    overlap_gpu.process_device_overlap(
-        "uniform:6:4",
-        width=33,
-        shares=[0.0, 0.1, 0.5],
-        ways=list(overlap_gpu.ABLATIONS),
-        options=options(tmp_path),
-        stage=stage,
-    )
-    found = json.loads((tmp_path / "found.json").read_text())
+def test_a_whole_run(bench, tmp_path):
+    ways = ",".join(overlap_gpu.ABLATIONS)
+    words = ("--width=33", "--shares=0,0.1,0.5", "--turns=2")
+    found = bench("overlap", "uniform:6:4", *words, "--ways", ways)
     cases = {case["share"]: case for case in found["cases"]}
     assert {*cases} >= {0.0, 0.1, 0.5}  # and perhaps where a transfer takes as long as the sums
     for share, case in cases.items():
@@ -68,10 +44,9 @@ def test_a_whole_run(stage, tmp_path, capsys):
     assert (np.diff(blocks, axis=1) >= 0).all()
     assert min(pushes.min(), blocks.min()) == 0
     assert arrivals.max() <= blocks[:, 2].max()
-    said = capsys.readouterr().out
     for word in ("remote share", "halo", "hides", "is hidden", "uniform6"):
-        assert word in said
-    assert "| 0.5 |" in (tmp_path / "found.md").read_text()
+        assert word in found["printed"]
+    assert "| 0.5 |" in found["markdown"]
     assert main(["bench", "draw", str(tmp_path / "found.json"), str(tmp_path / "again.png")]) == 0
     assert (tmp_path / "again.png").read_bytes() == (tmp_path / "found.png").read_bytes()
     assert (tmp_path / "found.png").stat().st_size > 20_000
@@ -137,10 +112,8 @@ def test_where_a_transfer_should_take_as_long_as_the_sums():
     assert overlap_gpu.balanced(cases, "get") is None
 
 
-def test_a_picture_without_anything_hidden(stage, tmp_path):
-    overlap_gpu.process_device_overlap(
-        "uniform:5:4", width=4, shares=[0.2], ways=["bulk"], options=options(tmp_path, 1), stage=stage
-    )
+def test_a_picture_without_anything_hidden(bench, tmp_path):
+    bench("overlap", "uniform:5:4", "--width=4", "--shares=0.2", "--ways=bulk", "--turns=1")
     assert (tmp_path / "found.png").stat().st_size > 10_000
 
 
@@ -150,23 +123,3 @@ def test_shares():
     for text in ("1", "0.1,x", "-0.5", "0.1,,0.2"):
         with pytest.raises(InputError, match="--shares"):
             overlap_gpu.shares_of(text)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--device", "cuda", "--threads", "2"], "--threads has no meaning with --device cuda"),
-        (["--device", "cuda", "--backend", "shm"], "--backend has no meaning with --device cuda"),
-        (
-            ["--device", "cuda", "--ways", "halo,post"],
-            "--ways: 'post'; expected halo, get, bulk, direct, managed, ring,",
-        ),
-        (["--device", "cuda", "--shares", "2"], "--shares: '2'; expected numbers from 0 to less than 1"),
-        (["--device", "cuda", "uniform:x"], "uniform:x: no such graph"),
-        (["--shares", "0.1"], "--shares has a meaning with --device cuda only"),
-        (["--plot", "a.png"], "--plot has a meaning with --device cuda only"),
-    ],
-)
-def test_what_will_not_do_is_refused_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert refused(capsys, "bench", "overlap", *arguments).startswith(said)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.cuda import module
 from mgg_hpc.runtime.backends.cuda.kernels import DEFAULT_GEOMETRY
 from mgg_hpc.tools.bench.harness import graphs
-from mgg_hpc.tools.bench.harness.document import Options
 from mgg_hpc.tools.bench.profile import gpu as profile_gpu
 from mgg_hpc.tools.bench.profile import launches, ncu
 
@@ -86,23 +84,35 @@ def fake(tmp_path, monkeypatch):
     return made
 
 
-@pytest.fixture
-def child(shim, monkeypatch):
-    """The command that launches kernels over the shim."""
+@pytest.fixture(autouse=True)
+def child(shim, engine, monkeypatch):
+    """Launch kernels over the shim."""
     tests = HERE.parents[1]
     monkeypatch.setenv("PYTHONPATH", f"{tests}:{tests.parent}")
-    return sys.executable, str(HERE / "launch_child.py"), str(shim.folder / "_cuda.so")
+    monkeypatch.setattr(module, "load", lambda: engine.module)
+    monkeypatch.setattr(module, "need_device", lambda module: 1)
+    command = (sys.executable, str(HERE / "launch_child.py"), str(shim.folder / "_cuda.so"))
+    monkeypatch.setattr(profile_gpu, "CHILD", command)
 
 
-def options(tmp_path):
-    return Options("none", None, 0, 0, "", tmp_path / "found.json", tmp_path / "found.md", None)
+@pytest.fixture
+def refusal(tmp_path, capsys, monkeypatch):
+    """Run `mgg bench profile --device cuda`, and return why it is refused."""
+
+    def run(graph: str, *transfers: str) -> str:
+        here = tmp_path / "here"
+        here.mkdir(exist_ok=True)
+        monkeypatch.chdir(here)
+        words = ("profile", graph, "--device=cuda", "--widths=5", f"--transfers={','.join(transfers)}")
+        return refused(capsys, "bench", *words, "--json=found.json")
+
+    return run
 
 
-def test_a_whole_run(fake, child, engine, tmp_path, capsys):
+def test_a_whole_run(bench, fake, engine):
     fake()
     names = list(launches.FUNCTIONS)
-    profile_gpu.process_profile("rmat:7:8", [5, 64], names, options(tmp_path), child)
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = bench("profile", "rmat:7:8", "--widths=5,64", plot=False)
     assert found["device"]["name"] == "shim"
     assert [(case["width"], case["name"]) for case in found["cases"]] == [
         (width, name) for width in (5, 64) for name in names
@@ -144,63 +154,35 @@ def test_a_whole_run(fake, child, engine, tmp_path, capsys):
             assert case["launch"]["warps"] == expected.warps
             assert case["launch"]["work_per_warp"] == 2 * knobs.ps * knobs.dist * case["width"]
             assert got["grid"] == [expected.blocks, 32 * knobs.wpb]
-    said = capsys.readouterr().out
     for word in ("halo x 64", "rmat7", "drain", "L2 hits", "registers"):
-        assert word in said
-    assert "| get x 5 |" in (tmp_path / "found.md").read_text()
-    assert " turns each" not in (tmp_path / "found.md").read_text()
+        assert word in found["printed"]
+    assert "| get x 5 |" in found["markdown"]
+    assert " turns each" not in found["markdown"]
 
 
-def test_a_kernel_that_is_not_in_the_report_is_named(fake, child, tmp_path):
+def test_a_kernel_that_is_not_in_the_report_is_named(fake, refusal):
     fake(without="aggregate_get")
-    with pytest.raises(InputError, match=r"aggregate_get \(get, width 5\) is not in ncu's report"):
-        profile_gpu.process_profile("rmat:5:4", [5], ["local", "get", "floor"], options(tmp_path), child)
-    assert not (tmp_path / "found.json").exists()
+    said = refusal("rmat:5:4", "local", "get", "floor")
+    assert said.startswith("aggregate_get (get, width 5) is not in ncu's report")
 
 
-def test_counters_that_ncu_may_not_read(fake, child, tmp_path):
-    refusal = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
-    fake(before=f"print({refusal!r}, file=log); sys.exit(1)")
-    with pytest.raises(InputError, match="NVreg_RestrictProfilingToAdminUsers=0") as error:
-        profile_gpu.process_profile("rmat:5:4", [5], ["local"], options(tmp_path), child)
-    assert "\n" not in str(error.value)
+def test_counters_that_ncu_may_not_read(fake, refusal):
+    said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
+    fake(before=f"print({said!r}, file=log); sys.exit(1)")
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in refusal("rmat:5:4", "local")
 
 
-def test_a_program_that_cannot_go_on(fake, child, tmp_path):
+def test_a_program_that_cannot_go_on(fake, refusal, monkeypatch):
     """Its own words, where it has some; else the last ones of its error, or ncu's."""
     fake()
-    with pytest.raises(InputError, match=r"plan.wpb|no_such.npz: no such file"):
-        profile_gpu.process_profile("no_such.npz", [5], ["local"], options(tmp_path), child)
+    assert "rmat:4:0: has 0 edges" in refusal("rmat:4:0", "local")
     dead = (sys.executable, "-c", "raise SystemExit('out of memory, say')")
-    with pytest.raises(InputError, match="has ended early: out of memory, say"):
-        profile_gpu.process_profile("rmat:5:4", [5], ["local"], options(tmp_path), dead)
+    monkeypatch.setattr(profile_gpu, "CHILD", dead)
+    assert "has ended early: out of memory, say" in refusal("rmat:5:4", "local")
 
 
-def test_a_metric_that_ncu_does_not_know_is_named(fake, child, tmp_path):
+def test_a_metric_that_ncu_does_not_know_is_named(bench, fake):
     fake(lacks=ncu.HITS_2)
-    profile_gpu.process_profile("rmat:5:4", [5], ["local", "floor"], options(tmp_path), child)
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = bench("profile", "rmat:5:4", "--widths=5", "--transfers=local,floor", plot=False)
     assert found["notes"][0] == f"ncu gave no {ncu.HITS_2}"
     assert all(case["measured"]["second_cache_hits"] is None for case in found["cases"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--device", "cuda"], "ncu is not on PATH: NVIDIA Nsight Compute"),
-        (["--device", "cuda", "--widths", "0"], "--widths 0: '0' is no width"),
-        (
-            ["--device", "cuda", "--transfers", "get,put"],
-            "--transfers get,put: 'put' is not one of local, direct",
-        ),
-        (["--device", "cuda", "uniform:x"], "uniform:x: no such graph"),
-        (
-            ["--device", "cuda", "--json", "/no/such/folder/a.json"],
-            "/no/such/folder/a.json: there is no folder",
-        ),
-    ],
-)
-def test_what_will_not_do_is_refused_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert refused(capsys, "bench", "profile", *arguments).startswith(said)

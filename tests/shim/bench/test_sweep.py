@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from command import refused
-from gpu.pes.stage import stage_of
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.tools.bench.harness import gpu, graphs
-from mgg_hpc.tools.bench.harness.document import Options
 from mgg_hpc.tools.bench.sweep import gpu as sweep_gpu
 from mgg_hpc.tools.bench.sweep import settings
 from mgg_hpc.tools.bench.sweep.settings import Run, Setting
@@ -26,18 +22,10 @@ FLOAT = np.dtype(np.float32)
 KNOBS = {"ps": [1, 2, 16], "dist": [1, 4], "wpb": [2, 8, 32]}
 
 
-@pytest.fixture
-def stage(engine, rng, monkeypatch):
-    """The shim as one PE or two. Few sets of rows are enough here."""
+@pytest.fixture(autouse=True)
+def few_sets(monkeypatch):
+    """Few sets of rows are enough here."""
     monkeypatch.setattr(gpu, "MOST_SETS", 2)
-    return stage_of(engine, int(rng.integers(1 << 60)))
-
-
-def options(tmp_path, turns=2):
-    files = {
-        name: tmp_path / f"found.{end}" for name, end in (("json", "json"), ("table", "md"), ("plot", "png"))
-    }
-    return Options("none", None, 0, turns, "", **files)
 
 
 def cells_of(found):
@@ -45,18 +33,9 @@ def cells_of(found):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
-def test_a_whole_run(stage, tmp_path, capsys, share):
-    sweep_gpu.process_sweep(
-        "rmat:6:8",
-        RowFormat(FLOAT, 33),
-        ["direct", "get", "halo"],
-        KNOBS,
-        share=share,
-        seconds=600,
-        options=options(tmp_path),
-        stage=stage,
-    )
-    found = json.loads((tmp_path / "found.json").read_text())
+def test_a_whole_run(bench, tmp_path, share):
+    knobs = [f"--{name}={','.join(map(str, values))}" for name, values in KNOBS.items()]
+    found = bench("sweep", "rmat:6:8", "--width=33", f"--share={share}", "--seconds=600", "--turns=2", *knobs)
     cells = cells_of(found)
     grid = set(itertools.product(sweep_gpu.TRANSFERS, *KNOBS.values()))
     defaults = {"direct": (16, 4, 8), "halo": (16, 4, 8), "get": (7, 4, 8)}
@@ -95,29 +74,19 @@ def test_a_whole_run(stage, tmp_path, capsys, share):
         assert Setting(**of["best"]) == min(every, key=every.get)  # the default may be, beside the grid
         inside = [setting for setting in every if setting.ps != 7]
         assert (of["measured"], of["refused"]) == (len(inside), len(grid) // 3 - len(inside))
-    said = capsys.readouterr().out
     for word in ("rmat6, float32 x 33", "over the default", "what the GPU cannot hold"):
-        assert word in said
-    assert "| get (default) | 7, 4, 8 |" in (tmp_path / "found.md").read_text()
+        assert word in found["printed"]
+    assert "| get (default) | 7, 4, 8 |" in found["markdown"]
     assert main(["bench", "draw", str(tmp_path / "found.json"), str(tmp_path / "again.png")]) == 0
     assert (tmp_path / "again.png").read_bytes() == (tmp_path / "found.png").read_bytes()
     assert (tmp_path / "found.png").stat().st_size > 20_000
 
 
-def test_half_rows_and_a_run_without_time(stage, tmp_path):
+def test_half_rows_and_a_run_without_time(bench, tmp_path):
     """Every other value is there all the same, once each; and the picture has gaps."""
-    knobs = {"ps": [1, 2, 4], "dist": [2], "wpb": [1, 4, 8, 12]}
-    sweep_gpu.process_sweep(
-        "uniform:5:8",
-        RowFormat(np.dtype("bfloat16"), 5),
-        ["halo", "direct"],
-        knobs,
-        share=0.0,
-        seconds=0,
-        options=options(tmp_path),
-        stage=stage,
-    )
-    found = json.loads((tmp_path / "found.json").read_text())
+    rows = ("--dtype=bfloat16", "--width=5", "--transfer=halo,direct")
+    knobs = ("--ps=1,2,4", "--dist=2", "--wpb=1,4,8,12")
+    found = bench("sweep", "uniform:5:8", *rows, *knobs, "--seconds=0", "--turns=2")
     coarse = {Setting(t, ps, 2, wpb) for t in ("direct", "halo") for ps in (1, 4) for wpb in (1, 8)}
     assert set(cells_of(found)) == coarse | {Setting(t, 16, 4, 8) for t in ("direct", "halo")}
     for transfer in ("halo", "direct"):
@@ -149,7 +118,7 @@ class Drawn:
 
 def test_the_best_is_found_before_all_is_measured(rng, monkeypatch):
     """Of valleys whose floor is anywhere; each setting is measured once."""
-    knobs = sweep_gpu.KNOBS
+    knobs = {"ps": (1, 2, 4, 8, 16, 32), "dist": (1, 2, 4, 8, 16), "wpb": (1, 2, 4, 6, 8, 12, 16)}
     for _ in range(20):
         best = {name: float(np.log2(rng.choice(values))) for name, values in knobs.items()}
 
@@ -169,19 +138,10 @@ def test_the_best_is_found_before_all_is_measured(rng, monkeypatch):
         assert len(runs.taken) < math.prod(map(len, knobs.values()))
 
 
-def test_a_grid_that_the_gpu_cannot_hold(stage, tmp_path):
+def test_a_grid_that_the_gpu_cannot_hold(bench):
     """The default is there all the same."""
-    sweep_gpu.process_sweep(
-        "uniform:5:4",
-        RowFormat(FLOAT, 4),
-        ["halo"],
-        {"ps": [4, 8], "dist": [2], "wpb": [32]},
-        share=0.0,
-        seconds=60,
-        options=options(tmp_path),
-        stage=stage,
-    )
-    found = json.loads((tmp_path / "found.json").read_text())
+    knobs = ("--ps=4,8", "--dist=2", "--wpb=32")
+    found = bench("sweep", "uniform:5:4", "--width=4", "--transfer=halo", *knobs, "--seconds=60", "--turns=2")
     of = found["transfers"]["halo"]
     assert of["best"] == of["default"] and (of["measured"], of["refused"]) == (0, 2)
     assert ["ms" in cell for cell in found["cells"]] == [False, False, True]
@@ -207,19 +167,3 @@ def test_a_share_from_which_nothing_comes(stage):
     graph = graphs.read("uniform:5:4")
     with pytest.raises(InputError, match=r"--share 0\.001: no edge of uniform5 comes from there"):
         sweep_gpu.swept(stage, graph, RowFormat(FLOAT, 4), ["get"], KNOBS, 0.001, 60, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--transfer", "get,ring"], "--transfer get,ring: 'ring' is not one of direct, get, halo"),
-        (["--ps", "4,x"], "--ps 4,x: expected numbers of 1 .. 1024, as 1,2"),
-        (["--wpb", "0"], "--wpb 0: expected numbers of 1 .. 1024, as 1,2"),
-        (["--share", "1"], "Invalid value for '--share'"),
-        (["--json", "absent/a.json"], "absent/a.json: there is no folder absent"),
-        (["uniform:x"], "uniform:x: no such graph"),
-    ],
-)
-def test_what_will_not_do_is_refused_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert refused(capsys, "bench", "sweep", "--device", "cuda", *arguments).startswith(said)

@@ -66,6 +66,7 @@ def plan_of(plan: Plan, transfer: str) -> Plan:
 
 
 def backend_of(stage: Stage, transfer: str, geometry: Geometry) -> DeviceBackend:
-    """One that runs the kernel of a transfer over plans of `plan_of`."""
-    kind = DeviceBackend if transfer == "direct" else AloneBackend
-    return kind(0, World(1), Options(geometry), stage.module, stage.memory)
+    """Return a backend that runs the kernel of a transfer over plans of `plan_of`."""
+    if transfer == "direct":
+        return stage.backend(geometry)
+    return AloneBackend(0, World(1), Options(geometry), stage.module, stage.memory)

@@ -1,23 +1,21 @@
-"""Who sums on a GPU: this package, the gather floor, cuSPARSE three ways, and PyG two ways."""
+"""The contestants that sum on a GPU: this package, the gather floor, cuSPARSE three ways, and PyG two ways."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ....plan import launch
-from ....runtime.backends.arguments import Geometry
-from ..harness.gpu import Call, Problem, matrix
+from ....runtime.backends.base import Geometry
+from ..harness.gpu import Call, Problem, gather_floor, matrix
 from . import cusparse, gpu_alone
+from .summary import OURS
 
 FLOOR_THREADS = (128, 256, 512)  # of a block; the best counts
-FLOOR_EDGES = 8  # of a worker at once (cuda/gpu/rows/gather.cuh)
-OURS = {"direct": "mgg", "get": "mgg-get", "halo": "mgg-halo"}
 
 
 @dataclass
@@ -31,7 +29,6 @@ class Baseline:
     calls: Sequence[Call]
     result: Callable[[], np.ndarray]
     kept: tuple[Any, ...] = ()
-    ms: list[float] = field(default_factory=list)
 
 
 def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None = None) -> Baseline:
@@ -52,20 +49,12 @@ def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None =
 
 def floors(problem: Problem) -> list[Baseline]:
     """The gather floor with blocks of several sizes."""
-    stage, graph = problem.stage, problem.graph
-    indices = stage.memory.uploaded(graph.indices.astype(np.int32))
-    at, row_bytes = stage.memory.address(indices), problem.format.row_bytes
-    lanes, _ = launch.shape(problem.format)
-    workers = -(-graph.edges // FLOOR_EDGES)
+    stage, edges = problem.stage, problem.graph.edges
+    indices = stage.memory.uploaded(problem.graph.indices.astype(np.int32))
+    at, starts = stage.memory.address(indices), [int(rows.addresses[0]) for rows in problem.sources]
     made = []
     for threads in FLOOR_THREADS:
-        blocks = -(-workers * lanes // threads)
-        geometry = stage.module.Geometry(lanes, 1, blocks, threads, 0, stage.memory.stream())
-        starts = [int(rows.addresses[0]) for rows in problem.sources]
-        calls = [
-            partial(stage.module.gather_floor, at, graph.edges, start, row_bytes, 0, geometry)
-            for start in starts
-        ]
+        calls = [gather_floor(stage, at, edges, first, problem.format, threads) for first in starts]
         made.append(Baseline(f"floor {threads}", calls, lambda: np.zeros(0), (indices,)))
     return made
 

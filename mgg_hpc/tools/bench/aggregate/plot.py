@@ -10,6 +10,7 @@ from ..harness.plots import COLOURS, FAINT, INK
 
 MOST_LABELS = 5  # side by side; more are turned
 LONGEST_BAR = 1.5  # times the longest of the other baselines'
+BEHIND = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
 
 
 def _longest(cases: list[dict[str, Any]], name: str) -> float:
@@ -33,15 +34,10 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
         for position, name in enumerate(names):
             if name not in case["ms"]:
                 continue
-            low, middle, high = (case["ms"][name][key] for key in ("min", "median", "max"))
             at = group + (position - (len(names) - 1) / 2) * bar
-            axes.bar(at, middle / floor, bar * 0.92, color=COLOURS[name], zorder=2)
-            end = min(high / floor, top)
-            axes.vlines(at, low / floor, end, color=INK, linewidth=0.8, zorder=3)
-            above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
-            behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
-            style = {"fontsize": 6.5, "rotation": turned}
-            axes.annotate(plots.label(middle), (at, end), bbox=behind, zorder=5, **above, **style)
+            over = {key: ms / floor for key, ms in case["ms"][name].items()}
+            said = plots.label(case["ms"][name]["median"])
+            plots.bar(axes, name, at, bar, over, top, said, fontsize=6.5, rotation=turned, bbox=BEHIND)
     axes.axhline(1, color=INK, linewidth=1, linestyle="--", zorder=4)
     axes.set_xlim(-0.5, len(cases) - 0.5)
     axes.set_xticks(range(len(cases)), [str(case["width"]) for case in cases])
@@ -72,11 +68,5 @@ def draw(found: dict[str, Any], path: Path) -> None:
     for row in grid:
         row[0].set_ylabel("time over the gather floor; ms above the bars")
     names = [name for name in COLOURS if any(name in case["ms"] for case in found["cases"])]
-    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name]) for name in names]
-    handles += [plt.Line2D([], [], color=INK, linewidth=1, linestyle=style) for style in ("--", ":")]
-    labels = [*names, "gather floor", "bytes over bandwidth"]
-    figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, fontsize=8)
-    figure.get_layout_engine().set(rect=(0, 0.04, 1, 0.96))
-    plots.caption(figure, found)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    plots.legend(figure, plt, names, {"gather floor": "--", "bytes over bandwidth": ":"})
+    plots.save(figure, found, path, bottom=0.04)

@@ -1,14 +1,44 @@
-"""What the cells of an aggregate benchmark say together: the worst of them, means, and half rows against float32."""
+"""A cell of an aggregate benchmark, and what all say together: the worst, means, and half rows against float32."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..harness.document import Sheet, geometric_mean
+from ..harness import timing
+from ..harness.document import Sheet
 
 KEYS = ("graph", "order", "weighted", "dtype", "width")
 HALVES = ("bfloat16", "float16")
+OURS = {"direct": "mgg", "get": "mgg-get", "halo": "mgg-halo"}  # by transfer
+
+
+def row_of(
+    dtype: str,
+    width: int,
+    ms: Mapping[str, Sequence[float]],
+    floors: Mapping[int, Sequence[float]],
+    floor_is: str,
+    compulsory_bytes: int,
+    bandwidth: float,
+) -> dict[str, Any]:
+    """Return what documents keep of a type and width of rows, from the times of each turn.
+
+    floors: by what ``floor_is`` names, of which the fastest counts. bandwidth: GB/s.
+    """
+    best = min(floors, key=lambda key: timing.spread(floors[key])["median"])
+    found = timing.compared(ms)
+    over = {name: found["speedup"].pop(name) for name in OURS.values() if name in found["speedup"]}
+    return {
+        "dtype": dtype,
+        "width": width,
+        **found,
+        "over_direct": over,
+        "floor": {"ms": timing.spread(floors[best]), floor_is: best},
+        "compulsory": {"bytes": compulsory_bytes, "ms": compulsory_bytes / bandwidth / 1e6},
+        "over_floor": timing.ratios(ms["mgg"], floors[best]),
+    }
 
 
 def summarise(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -39,7 +69,7 @@ def _spread(
             found.setdefault(name, []).append(cell)
     return {
         name: {
-            "mean": geometric_mean([cell["times"] for cell in cells]),
+            "mean": statistics.geometric_mean(cell["times"] for cell in cells),
             "worst": worst(cells, key=lambda cell: cell["times"]),
         }
         for name, cells in found.items()
@@ -63,7 +93,7 @@ def _halves(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _rows(case: Mapping[str, Any]) -> str:
+def rows_named(case: Mapping[str, Any]) -> str:
     """ "rmat18, rcm, weighted"."""
     order = "" if case["order"] == "none" else f", {case['order']}"
     return case["graph"] + order + (", weighted" if case["weighted"] else "")
@@ -75,7 +105,7 @@ def sheets(summary: Mapping[str, Any]) -> list[Sheet]:
 
     def line(what: str, of: Mapping[str, Any]) -> None:
         cell = of["worst"]
-        where = f"{_rows(cell)}: {cell['dtype']} x {cell['width']}"
+        where = f"{rows_named(cell)}: {cell['dtype']} x {cell['width']}"
         lines.append([what, f"{of['mean']:.2f}", f"{cell['times']:.2f}", where])
 
     line("over the gather floor", summary["over_floor"])
@@ -88,7 +118,7 @@ def sheets(summary: Mapping[str, Any]) -> list[Sheet]:
         widths = sorted({cell["width"] for cell in halves})
         rows: dict[tuple[str, str], dict[int, str]] = {}
         for cell in halves:
-            row = rows.setdefault((_rows(cell), cell["dtype"]), {})
+            row = rows.setdefault((rows_named(cell), cell["dtype"]), {})
             row[cell["width"]] = f"{cell['times']:.2f}"
         title = "ours on half rows: times as fast as on float32"
         columns = ["graph", "rows", *(f"x {width}" for width in widths)]

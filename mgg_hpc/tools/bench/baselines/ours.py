@@ -70,14 +70,7 @@ def stream(size: int) -> dict[str, Callable[[], Any]]:
 
 
 def epoch(
-    file: str,
-    model: str,
-    hidden: int,
-    layers: int,
-    heads: int,
-    dropout: float,
-    weights: str,
-    **_: Any,
+    file: str, model: str, hidden: int, layers: int, heads: int, dropout: float, weights: str, **_: Any
 ) -> dict[str, Callable[[], Any]]:
     """ "mgg": one epoch of `mgg train` on the graph file; returns its loss. "untrained": the validation rows' loss.
 

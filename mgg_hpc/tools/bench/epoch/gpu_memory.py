@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..harness.gpu import Call
 
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes at some time: torch's tensors, and what anybody else has allocated, the CUDA context among it."""
+    """Bytes at some time: torch's tensors, and all that is allocated elsewhere, the CUDA context among it."""
 
     tensors: int
     outside: int
-
-
-class Meter(Protocol):
-    """Measures memory."""
-
-    def held(self) -> Held:
-        """Now."""
-
-    def peak(self, before: Held, call: Call) -> dict[str, int]:
-        """The most that is held during a call beyond what was ``before``: "tensors" and "outside", in bytes."""
 
 
 class GpuMemory:
     """Memory of the current GPU."""
 
     def held(self) -> Held:
-        """See Meter."""
+        """Return what is held now."""
         import torch
 
         torch.cuda.synchronize()
@@ -38,7 +27,10 @@ class GpuMemory:
         return Held(torch.cuda.memory_allocated(), total - free - torch.cuda.memory_reserved())
 
     def peak(self, before: Held, call: Call) -> dict[str, int]:
-        """See Meter; what is outside torch is that of the call's end, since our plans are kept."""
+        """Return the most that is held during a call beyond what was ``before``: "tensors" and "outside", in bytes.
+
+        What is outside torch is that of the call's end, since our plans are kept.
+        """
         import torch
 
         torch.cuda.reset_peak_memory_stats()

@@ -16,15 +16,12 @@ from torch import Tensor
 from ....config import ModelSettings
 from ....data.graph import Graph
 from ....nn.graph.handle import GraphHandle
-from ....nn.graph.loading import matrix_of, whole
+from ....nn.graph.loading import adjacency_of, whole
 from ....nn.layers.models import GNN
 from ....nn.layers.random import Draws
 from ....nn.workspace import row_format
-from ....runtime.backends.arguments import Options
-from ....runtime.backends.cuda.kernels import DeviceBackend
-from ....runtime.backends.cuda.launches import default_geometry
+from ....runtime.backends.cuda.kernels import default_geometry
 from ....runtime.backends.cuda.module import limits_of
-from ....runtime.backends.simulated import World
 from ..baselines import nets
 from ..harness.gpu import Stage
 from .shape import Shape
@@ -122,11 +119,11 @@ def ours(inputs: Inputs) -> Net:
     model = GNN(chosen, features, classes, draws)
     format = row_format(model.widest(sparse=False), torch.float32)
     geometry = default_geometry(format, limits_of(stage.module))
-    backend: Any = DeviceBackend(0, World(1), Options(geometry), stage.module, stage.memory)
-    adjacency = matrix_of(ALONE, whole(graph), "gcn", torch.float32, backend.capabilities.device)
+    backend: Any = stage.backend(geometry)
+    adjacency = adjacency_of(ALONE, whole(graph), "gcn", torch.float32, geometry.ps, backend.device)
     rows = np.array([graph.nodes])
     handle = GraphHandle(backend, rows, np.arange(graph.nodes), adjacency, widest=format.dim)
-    model.to(backend.capabilities.device)
+    model.to(backend.device)
 
     def logits() -> Tensor:
         draws.epoch += 1

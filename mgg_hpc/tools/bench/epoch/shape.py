@@ -15,6 +15,10 @@ WARM_UP = 2  # epochs: the first allocates, and the optimiser makes its state
 UNTRAINED_APART, TRAINED_APART, DROPPED_APART = 1e-4, 2e-3, 0.5
 
 
+# Hidden units, layers and heads of each model, as papers have them.
+MODELS = {"gcn": (16, 2, 1), "gin": (64, 5, 1), "sage": (128, 2, 1), "gat": (8, 2, 8)}
+
+
 @dataclass(frozen=True)
 class Shape:
     """The model: feature columns, hidden units (of each head), classes; dropout's probability; layers and heads."""

@@ -1,13 +1,12 @@
-"""What a benchmark found, as JSON, as Markdown and on the terminal; and the options that all benchmarks have."""
+"""What a benchmark found, as JSON, as Markdown and on the terminal."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,55 +15,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ....errors import InputError
-from . import machine, plots
+from ....data.graph import Graph
+from . import machine
 from .libraries import Field
+from .options import Options
+from .timing import Worker
 
 Spread = dict[str, float]
-
-LARGEST_WIDTH = 2**16
-
-
-@dataclass(frozen=True)
-class Options:
-    """Who takes part, how often, with which threads and pages, and which files are written."""
-
-    peers: str
-    peers_env: Path | None
-    threads: int
-    turns: int
-    pages: str
-    json: Path | None
-    table: Path | None
-    plot: Path | None
-
-    def check(self) -> None:
-        """Raises InputError for a file that cannot be written, before anything is measured."""
-        for path in (self.json, self.table, self.plot):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise InputError(f"{path}: there is no folder {path.parent}")
-        if self.plot is not None:
-            plots.load()
-
-
-def words_of(option: str, text: str, known: tuple[str, ...]) -> list[str]:
-    """The words in a comma-separated list. Raises InputError for one that is not known."""
-    found = [word.strip() for word in text.split(",")]
-    for word in found:
-        if word not in known:
-            raise InputError(f"--{option} {text}: {word!r} is not one of {', '.join(known)}")
-    return found
-
-
-def widths_of(text: str) -> list[int]:
-    """The numbers in a comma-separated list. Raises InputError for anything else."""
-    words = [word.strip() for word in text.split(",")]
-    for word in words:
-        if not (word.isdigit() and 1 <= int(word) <= LARGEST_WIDTH):
-            raise InputError(
-                f"--widths {text}: {word!r} is no width; expected numbers of 1 .. {LARGEST_WIDTH}"
-            )
-    return [int(word) for word in words]
 
 
 def first_line(error: Exception) -> str:
@@ -82,19 +39,27 @@ class Sheet:
     rows: list[list[str]]
 
 
-def begin(benchmark: str, threads: int, turns: int) -> dict[str, Any]:
-    """What every document begins with."""
-    return {
+def begin(benchmark: str, options: Options, stage: Any = None) -> dict[str, Any]:
+    """Return what every document begins with. stage: the GPU that it is about (harness/gpu.py), or None."""
+    found = {
         "format": "mgg-bench",
         "version": 1,
         "benchmark": benchmark,
         "command": command(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.describe(),
-        "threads": threads,
-        "turns": turns,
+        "threads": options.threads,
+        "turns": options.turns,
         "notes": [],
     }
+    if stage is not None:
+        found |= {"device": stage.module.limits(), "copy_gb_per_s": stage.copy_gb_per_s()}
+    return found
+
+
+def about(graph: Graph) -> dict[str, Any]:
+    """Return a graph's name and size, as documents have them."""
+    return {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges}
 
 
 def command() -> str:
@@ -105,37 +70,29 @@ def command() -> str:
     return shlex.join(["python", os.path.relpath(program), *sys.argv[1:]])
 
 
-def refuse_ranks() -> None:
-    """Raises InputError under a launcher: workers are processes of one machine, and two contests spoil both."""
-    if int(os.environ.get("MGG_RANKS", "1")) > 1:
-        raise InputError(
-            "this benchmark runs by itself, without a launcher; for ranks there is mgg bench overlap"
-        )
-
-
 def comparison(benchmark: str, options: Options, field: Field) -> dict[str, Any]:
-    """The beginning of a document about workers, whose pages are alike."""
-    return begin(benchmark, options.threads, options.turns) | {
-        "pages": options.pages,
-        "contestants": field.about,
-        "notes": list(field.missing),
-    }
+    """Return the beginning of a document about workers, whose pages are alike."""
+    workers = {"pages": options.pages, "contestants": field.about, "notes": list(field.missing)}
+    return begin(benchmark, options) | workers
 
 
-def shares(memory: dict[str, int]) -> float:
-    """The share of a process's anonymous memory that lies in huge pages, 0 .. 1."""
-    return memory["huge"] / max(1, memory["anonymous"])
+def huge_shares(workers: Iterable[Worker]) -> dict[str, float]:
+    """Return the share of each worker's anonymous memory that lies in huge pages, 0 .. 1."""
+    held = {worker.name: worker.need("memory") for worker in workers}
+    return {name: memory["huge"] / max(1, memory["anonymous"]) for name, memory in held.items()}
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of positive values."""
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def cell(spread: Spread, places: int = 1) -> str:
-    """ "12.3 (11.9 .. 14.0)": the median and the extremes."""
+def cell(spread: Spread | None, places: int = 1) -> str:
+    """ "12.3 (11.9 .. 14.0)": the median and the extremes; "-" where nothing was measured."""
+    if spread is None:
+        return "-"
     low, middle, high = (f"{spread[key]:.{places}f}" for key in ("min", "median", "max"))
     return f"{middle} ({low} .. {high})"
+
+
+def cells(spreads: Mapping[str, Spread], names: Iterable[str], places: int = 1) -> list[str]:
+    """Return the cell of each name."""
+    return [cell(spreads.get(name), places) for name in names]
 
 
 def preamble(found: dict[str, Any]) -> list[str]:
@@ -162,15 +119,10 @@ def preamble(found: dict[str, Any]) -> list[str]:
     return [*lines, turns, *found["notes"]]
 
 
-def finish(
-    found: dict[str, Any],
-    sheets: list[Sheet],
-    options: Options,
-    draw: Callable[[dict[str, Any], Path], None] | None = None,
-) -> None:
-    """Print the document, and write the files that were asked for. draw: draws its picture."""
+def show(lines: Iterable[str], sheets: Iterable[Sheet]) -> None:
+    """Print lines and tables."""
     console = Console(width=None if Console().is_terminal else 120, highlight=False)
-    for line in preamble(found):
+    for line in lines:
         console.print(line, markup=False)
     for sheet in sheets:
         table = Table(title=sheet.title)
@@ -179,6 +131,16 @@ def finish(
         for row in sheet.rows:
             table.add_row(*(value.replace(" (", "\n(") for value in row))  # extremes below their median
         console.print(table)
+
+
+def finish(
+    found: dict[str, Any],
+    sheets: list[Sheet],
+    options: Options,
+    draw: Callable[[dict[str, Any], Path], None] | None = None,
+) -> None:
+    """Print the document, and write the files that were asked for. draw: draws its picture."""
+    show(preamble(found), sheets)
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     if options.table:
@@ -187,17 +149,27 @@ def finish(
         draw(found, options.plot)
 
 
-def markdown(found: dict[str, Any], sheets: list[Sheet]) -> str:
-    """The document as Markdown."""
+def markdown(found: dict[str, Any], sheets: Iterable[Sheet]) -> str:
+    """Return the document as Markdown."""
     first, *rest = preamble(found)
     date, _, command = first.partition(": ")
-    lines = [f"# mgg bench {found['benchmark']}", "", f"    {command}", "", f"- {date}"]
-    lines += [f"- {line}" for line in rest]
+    lines = [
+        f"# mgg bench {found['benchmark']}",
+        "",
+        f"    {command}",
+        "",
+        *(f"- {line}" for line in (date, *rest)),
+    ]
+    return "\n".join([*lines, *tables(sheets)]) + "\n"
+
+
+def tables(sheets: Iterable[Sheet]) -> list[str]:
+    """Return the lines of tables in Markdown, each below its title."""
+    lines = []
     for sheet in sheets:
-        lines += ["", f"## {sheet.title}", "", _line(sheet.columns)]
-        lines.append(_line(["---"] + ["---:"] * (len(sheet.columns) - 1)))
-        lines += [_line(row) for row in sheet.rows]
-    return "\n".join(lines) + "\n"
+        ruler = ["---"] + ["---:"] * (len(sheet.columns) - 1)
+        lines += ["", f"## {sheet.title}", "", *map(_line, (sheet.columns, ruler, *sheet.rows))]
+    return lines
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from ....data.graph import Graph
-from ....plan import workload
+from ....plan import launch, workload
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
-from ....runtime.backends.arguments import Options
+from ....runtime.backends.base import Geometry, Options
 from ....runtime.backends.cuda import module as cuda_module
-from ....runtime.backends.cuda.kernels import DeviceBackend
-from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
+from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY, DeviceBackend
 from ....runtime.backends.cuda.memory import ManagedMemory, Memory, PinnedMemory, TorchMemory, nothing_freed
 from ....runtime.backends.simulated import World
 
 COPY_BYTES, COPY_TURNS = 1 << 30, 5
 SETS_PER_CACHE = 3  # sets of rows together are so many times the second cache
 MOST_SETS = 16
+FLOOR_EDGES = 8  # that a worker of the gather floor reads at once (cuda/gpu/rows/gather.cuh)
 BUSY_CYCLES = 2_000_000  # about a millisecond
 
 Call = Callable[[], None]
@@ -101,6 +102,10 @@ class Stage:
         slow: dict[str, Memory] = {"pinned": PinnedMemory(), "managed": ManagedMemory(module)}
         return cls(module, TorchMemory(), EventClock(), slow=slow)
 
+    def backend(self, geometry: Geometry = DEFAULT_GEOMETRY) -> DeviceBackend:
+        """Return the backend of a rank that owns all rows."""
+        return DeviceBackend(0, World(1), Options(geometry), self.module, self.memory)
+
     def tensor(self, array: Any) -> Any:
         """An array of the memory as torch sees it."""
         import torch
@@ -139,8 +144,13 @@ class Problem:
         """Return the plan of one rank that owns all rows."""
         if ps not in self.plans:
             bounds, graph = np.array([0, self.graph.nodes]), self.graph
-            self.plans[ps] = workload.build(0, bounds, graph.indptr, graph.indices, keep_edges=True)
+            self.plans[ps] = workload.build(0, bounds, graph.indptr, graph.indices, ps, keep_edges=True)
         return self.plans[ps]
+
+    def clear_outputs(self) -> None:
+        """Fill the outputs with NaN, so that nothing that another run left is taken for sums."""
+        for out in self.outputs:
+            out[:] = float("nan")
 
     @property
     def moved_bytes(self) -> int:
@@ -163,18 +173,37 @@ def problem_of(
     plans: of the same graph, for problems to share.
     """
     format = RowFormat(np.dtype(dtype), width)
-    x = np.random.default_rng(0).standard_normal((graph.nodes, width), dtype=np.float32).astype(format.dtype)
-    backend = DeviceBackend(0, World(1), Options(DEFAULT_GEOMETRY), stage.module, stage.memory)
-    made = Problem(stage, graph, format, x, weight, backend, plans={} if plans is None else plans)
+    x = drawn_rows(graph, format)
+    made = Problem(stage, graph, format, x, weight, stage.backend(), plans={} if plans is None else plans)
     cache = int(stage.module.limits()["l2_bytes"])
     sets = -(-SETS_PER_CACHE * cache // max(1, graph.nodes * format.row_bytes))
     uploaded = stage.memory.uploaded(x)
     for _ in range(min(max(2, sets), MOST_SETS)):
-        rows = backend.rows(np.array([graph.nodes]), format, symmetric=False)
+        rows = made.backend.rows(np.array([graph.nodes]), format, symmetric=False)
         rows.local[:] = uploaded
         made.sources.append(rows)
-        made.outputs.append(backend.memory.padded(graph.nodes, format))
+        made.outputs.append(made.backend.padded(graph.nodes, format))
     return made
+
+
+def drawn_rows(graph: Graph, format: RowFormat) -> np.ndarray:
+    """Return normally distributed rows [N, dim] of the format's type."""
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((graph.nodes, format.dim), dtype=np.float32).astype(format.dtype)
+
+
+def gather_floor(
+    stage: Stage, indices: int, edges: int, first: int, format: RowFormat, threads: int = 256
+) -> Call:
+    """Return the call that reads the rows of all edges and stores nothing (cuda/gpu/rows/gather.cuh).
+
+    indices, first: addresses of the edges' sources, int32, and of the first row. threads: of a CUDA block.
+    """
+    lanes, _ = launch.shape(format)
+    workers = -(-edges // FLOOR_EDGES)
+    blocks = -(-workers * lanes // threads)
+    geometry = stage.module.Geometry(lanes, 1, blocks, threads, 0, stage.memory.stream())
+    return partial(stage.module.gather_floor, indices, edges, first, format.row_bytes, 0, geometry)
 
 
 def release() -> None:

@@ -51,12 +51,18 @@ def read(name: str) -> Graph:
     return graph
 
 
+def weights(graph: Graph) -> np.ndarray:
+    """Return a weight for each edge: the graph's own, or drawn ones. float32 [E]."""
+    if graph.weight is not None:
+        return graph.weight
+    return np.random.default_rng(0).uniform(0.1, 1, graph.edges).astype(np.float32)
+
+
 def write(graph: Graph, folder: Path, *, weighted: bool = False) -> dict[str, str | None]:
     """The graph's files: indptr int64 [N+1], indices int32 [E], and weight float32 [E] or None."""
     arrays = {"indptr": graph.indptr, "indices": graph.indices.astype(np.int32, copy=False)}
     if weighted:
-        drawn = np.random.default_rng(0).uniform(0.1, 1, graph.edges).astype(np.float32)
-        arrays["weight"] = drawn if graph.weight is None else graph.weight
+        arrays["weight"] = weights(graph)
     files: dict[str, str | None] = {"weight": None}
     for name, array in arrays.items():
         files[name] = save(folder / f"{name}.npy", array)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ....errors import InputError
+from .options import Options
 from .timing import Worker
 
 ENVIRONMENT = Path(".venv-peers")  # what `make bench-peers` makes
@@ -21,7 +22,6 @@ MODULES = {
     "scipy": "peer_scipy",
     "pyg-csr": "peer_pyg_csr",
 }
-TASKS = {"aggregate": ("dgl", "torch", "pyg", "mkl", "scipy"), "epoch": ("dgl", "pyg", "pyg-csr")}
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,6 @@ class Field:
     def about(self) -> dict[str, str]:
         """What each is."""
         return {one.name: one.about for one in (self.ours, *self.peers)}
-
-
-def chosen(names: str, task: str) -> list[str]:
-    """The peers in a comma-separated list; "none" is an empty one. Raises InputError for one that is not known."""
-    found = [] if names == "none" else [name.strip() for name in names.split(",")]
-    for name in found:
-        if name not in TASKS[task]:
-            raise InputError(
-                f"--peers {name}: no such peer; expected none or some of {', '.join(TASKS[task])}"
-            )
-    return list(dict.fromkeys(found))
 
 
 def interpreter(environment: Path | None) -> Path:
@@ -67,14 +56,15 @@ def interpreter(environment: Path | None) -> Path:
 
 
 @contextlib.contextmanager
-def started(names: list[str], python: Path, threads: int, pages: str) -> Iterator[Field]:
+def started(names: Sequence[str], options: Options) -> Iterator[Field]:
     """Start this package's process and the peers'; they end with the context."""
+    python, alike = interpreter(options.peers_env), (options.threads, options.pages)
     with contextlib.ExitStack() as stack:
-        ours = Worker("mgg", Path(sys.executable), "mgg_hpc.tools.bench.baselines.ours", threads, pages)
+        ours = Worker("mgg", Path(sys.executable), "mgg_hpc.tools.bench.baselines.ours", *alike)
         ours.about = stack.enter_context(ours).need("about")["about"]
         peers, missing = [], []
         for name in names:
-            peer = stack.enter_context(Worker(name, python, MODULES[name], threads, pages))
+            peer = stack.enter_context(Worker(name, python, MODULES[name], *alike))
             reply = peer.ask("about")
             if "about" in reply:
                 peer.about = reply["about"]

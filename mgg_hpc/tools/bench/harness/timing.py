@@ -1,25 +1,28 @@
-"""Workers' processes, and taking turns (baselines/worker.py is the other end)."""
+"""The loop in which contestants take turns, and the processes of workers (baselines/worker.py is the other end)."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ....errors import InputError
+from ....plan.overlap import hidden_share
 
 WORKER = Path(__file__).parents[1] / "baselines" / "worker.py"
-PAGES = ("huge", "small")
-BREATH = 0.01  # seconds between turns: threads that spin for more work go to sleep
+BREATH = 0.01  # seconds before a worker's turn, in which threads that spin for more work go to sleep
 
 
 def environment(threads: int, pages: str) -> dict[str, str]:
@@ -89,6 +92,16 @@ class Worker:
             raise InputError(f"{self.name} failed: {problem}")
         return reply
 
+    def ms(self, run: str) -> float:
+        """Return the milliseconds of one call of a prepared run."""
+        return self.need("run", name=run)["ms"]
+
+    def result(self, run: str, folder: Path) -> np.ndarray:
+        """Return what a run returned last, as float32; it is handed over in a file of ``folder``."""
+        file = folder / "result.npy"
+        self.need("result", name=run, file=str(file))
+        return np.load(file)
+
     def _end(self) -> str:
         """How the process ended, and the last that it said."""
         code = self.process.wait()
@@ -98,25 +111,32 @@ class Worker:
         return f"{how} ({said[-1].strip()})" if said else how
 
 
-@dataclass
-class Run:
-    """Something that takes turns: a run of a worker, and its times in ms."""
-
-    worker: Worker
-    name: str
-    ms: list[float] = field(default_factory=list)
-
-    def once(self) -> float:
-        """One turn, in ms."""
-        return self.worker.need("run", name=self.name)["ms"]
+Name = TypeVar("Name", bound=Hashable)
+Taken = TypeVar("Taken")
 
 
-def take_turns(runs: Sequence[Run], turns: int) -> None:
-    """A B C, A B C, ...: what slows the machine for a while slows all of them."""
-    for _ in range(turns):
-        for run in runs:
-            time.sleep(BREATH)
-            run.ms.append(run.once())
+def take_turns(
+    contestants: Mapping[Name, Callable[[], Taken]],
+    turns: int | Mapping[Name, int],
+    *,
+    pause: float = 0.0,
+    deadline: float = math.inf,
+) -> dict[Name, list[Taken]]:
+    """Measure each contestant once per round (A B C, A B C, ...), and return what each call returned.
+
+    What slows the machine for a while slows all of them. turns: rounds, of all or of each contestant. pause: seconds
+    before each call. deadline: the time (`time.monotonic`) after which no round begins but the first.
+    """
+    rounds = turns if isinstance(turns, Mapping) else dict.fromkeys(contestants, turns)
+    taken: dict[Name, list[Taken]] = {name: [] for name in contestants}
+    for turn in range(max(rounds.values(), default=0)):
+        if turn and time.monotonic() > deadline:
+            break
+        for name, measure in contestants.items():
+            if turn < rounds[name]:
+                time.sleep(pause)
+                taken[name].append(measure())
+    return taken
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -127,6 +147,19 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def ratios(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
     """The spread of how many times as fast, turn by turn."""
     return spread([s / f for s, f in zip(slow, fast, strict=True)])
+
+
+def compared(ms: Mapping[str, Sequence[float]], ours: str = "mgg") -> dict[str, Any]:
+    """Return the spread of each contestant's times, and of how many times as fast as each other one ours is."""
+    return {
+        "ms": {name: spread(times) for name, times in ms.items()},
+        "speedup": {name: ratios(times, ms[ours]) for name, times in ms.items() if name != ours},
+    }
+
+
+def hidden(ms: Mapping[str, Mapping[str, float]], transfer: str, both: str) -> float:
+    """Return the hidden share (`plan.overlap`) of medians, of the sums alone, a transfer alone, and both in one."""
+    return hidden_share(*(ms[name]["median"] for name in ("sum", transfer, both)))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,12 @@ from ....errors import InputError
 from ....plan import launch
 from ....plan.layout import RowFormat
 from ....runtime import cores
-from ....runtime.backends.base import Options as BackendOptions
-from ....runtime.backends.cuda.context import THREADS
-from ....runtime.backends.cuda.kernels import DeviceBackend
-from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
+from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY
 from ....runtime.backends.cuda.memory import TorchMemory
-from ....runtime.backends.simulated import World
-from ..aggregate.gpu_baselines import FLOOR_EDGES
 from ..harness import document, timing
-from ..harness.document import Options, Sheet, cell
-from ..harness.gpu import Call, Stage
+from ..harness.document import Sheet, cell
+from ..harness.gpu import Call, Stage, gather_floor, release
+from ..harness.options import Options
 from . import random_graph
 from .random_graph import DrawnGraph
 
@@ -110,18 +106,13 @@ def check_memory(size: Size, free: int, host_free: int) -> None:
             )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Step:
     """What is timed, and the bytes that it must move."""
 
     name: str
     calls: Sequence[Call]
     moved: int
-    ms: list[float] = field(default_factory=list)
-
-    def turn(self, stage: Stage) -> None:
-        """Once."""
-        self.ms.append(stage.clock.ms(self.calls) * len(self.calls))
 
 
 class Layer:
@@ -134,15 +125,13 @@ class Layer:
         self.stage, self.size = stage, size
         self.seconds: dict[str, float] = {}
         self.graph: DrawnGraph = self._timed(
-            "graph",
-            lambda: random_graph.draw(stage, size.rows, size.edges, size.distribution, size.seed),
+            "graph", lambda: random_graph.draw(stage, size.rows, size.edges, size.distribution, size.seed)
         )
         self.plan: Any = self._timed("plan", self._plan)
         self.x, self.weight = self._timed("features", self._features)
-        options = BackendOptions(DEFAULT_GEOMETRY)
-        self.backend = DeviceBackend(0, World(1), options, stage.module, stage.memory)
+        self.backend = stage.backend()
         self.rows = self.backend.rows(np.array([size.rows]), size.format, symmetric=False)
-        self.out = self.backend.memory.padded(size.rows, size.format)
+        self.out = self.backend.padded(size.rows, size.format)
 
     def _timed(self, name: str, made: Callable[[], Any]) -> Any:
         began = time.perf_counter()
@@ -179,7 +168,7 @@ class Layer:
     def steps(self) -> list[Step]:
         """The transform, the sums, both, and the gather floor: the same rows read in the same order."""
         size, module, memory = self.size, self.stage.module, self.stage.memory
-        knobs, limits = self.backend.options.geometry, self.backend.limits
+        knobs, limits = self.backend.geometry, self.backend.limits
         pieces = self.graph.pieces(knobs.ps)
         made = launch.direct(
             pieces, 0, size.format, ps=knobs.ps, dist=knobs.dist, wpb=knobs.wpb, limits=limits
@@ -187,11 +176,8 @@ class Layer:
         rows = module.Rows(self.rows.addresses, size.width)
         total = module.Sum("sum", 0, memory.address(self.out), 0, 0, False)
         sums = partial(self.plan.aggregate_float32, rows, total, self.backend.geometry_of(made))
-        workers = -(-size.edges // FLOOR_EDGES)
-        blocks = -(-workers * made.lanes // THREADS)
-        grid = module.Geometry(made.lanes, 1, blocks, THREADS, 0, memory.stream())
         indices, first = self.graph.indices.data_ptr(), int(self.rows.addresses[0])
-        floor = partial(module.gather_floor, indices, size.edges, first, size.format.row_bytes, 0, grid)
+        floor = gather_floor(self.stage, indices, size.edges, first, size.format)
         return [
             Step("transform", [self.transform], size.transform_bytes),
             Step("sums", [sums], size.sum_bytes),
@@ -228,34 +214,23 @@ def near(what: str, found: Any, right: Any, limit: Any) -> None:
         raise AssertionError(f"{what}: {wrong} of {len(right)} values differ from float64")
 
 
-def run_huge(*, turns: int, json: Path | None, table: Path | None, **size: Any) -> int:
-    """Check what was named on the command line, and measure. Raises InputError."""
-    options = Options("none", None, 0, turns, "", json, table, None)
-    options.check()
-    document.refuse_ranks()
-    process_huge(Size(**size), options)
-    return 0
-
-
-def process_huge(size: Size, options: Options, stage: Stage | None = None) -> Layer:
+def run_huge(*, turns: int, json: Path | None, table: Path | None, **asked: Any) -> int:
     """Measure, print and write. Raises InputError where there is no GPU, no GPU kernels, or too little memory."""
-    stage = stage or Stage.gpu()
+    options, size = Options(turns=turns, json=json, table=table), Size(**asked)
+    options.check()
+    stage = Stage.gpu()
     free = free_bytes(stage)
     check_memory(size, free, cores.memory_available())
-    found = document.begin("huge", options.threads, options.turns)
-    found["device"] = stage.module.limits()
-    found["copy_gb_per_s"] = copy = stage.copy_gb_per_s()
-    release(stage)
+    found = document.begin("huge", options, stage)
+    release()  # the plan's memory is not torch's
     layer = Layer(stage, size)
-    steps = layer.steps()
-    for step in steps:
+    steps = {step.name: step for step in layer.steps()}
+    for step in steps.values():
         stage.clock.ms(step.calls)
-    for _ in range(options.turns):  # A B C, A B C, ...
-        for step in steps:
-            step.turn(stage)
+    ms = timing.take_turns({name: partial(step_ms, stage, step) for name, step in steps.items()}, turns)
     found |= asdict(size) | {"seconds": layer.seconds, "checked": layer.check()}
     found["bytes"] = size.needed | {"free": free, "taken": free - free_bytes(stage)}
-    found["cases"] = [case_of(step, copy) for step in steps]
+    found["cases"] = [case_of(step, ms[name], found["copy_gb_per_s"]) for name, step in steps.items()]
     made = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in layer.seconds.items())
     found["notes"] += [
         f"{size.rows:,} rows of {size.features} float32 values, {size.edges:,} edges, {size.distribution}, "
@@ -263,20 +238,17 @@ def process_huge(size: Size, options: Options, stage: Stage | None = None) -> La
         f"made before, with allocation: {made}; {found['checked']['rows']:,} rows are those of float64 to rounding",
     ]
     document.finish(found, sheets(found), options)
-    return layer
+    return 0
 
 
-def release(stage: Stage) -> None:
-    """Give back what torch keeps for later: the plan's memory is not torch's."""
-    if isinstance(stage.memory, TorchMemory):
-        import torch
-
-        torch.cuda.empty_cache()
+def step_ms(stage: Stage, step: Step) -> float:
+    """Return the ms of all calls of a step."""
+    return stage.clock.ms(step.calls) * len(step.calls)
 
 
-def case_of(step: Step, copy: float) -> dict[str, Any]:
+def case_of(step: Step, ms: Sequence[float], copy: float) -> dict[str, Any]:
     """A step's times, and what they say."""
-    spread = timing.spread(step.ms)
+    spread = timing.spread(ms)
     rate = step.moved / spread["median"] / 1e6
     return {
         "name": step.name,

@@ -11,85 +11,60 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ....errors import InputError
 from ....nn.graph import transfer
 from ....nn.graph.handle import Adjacency, symmetric_bytes
 from ....plan import ranges, workload
 from ....plan.layout import RowFormat
-from ....plan.overlap import hidden_share
 from ....runtime import backends, exchange, exit_code, mpi, probe
-from ....runtime.backends.host.components import padded
-from ..harness import document, graphs
+from ..harness import document, graphs, timing
 from ..harness.document import Sheet, cell
-from ..harness.timing import spread
+from ..harness.options import Options, words_of
 
 WAYS = ("halo", "bulk", "direct", "get", "all-gather")
 PARTS = ("sum", "exchange")  # of a halo, each without the other
-SLOW_SECONDS = 2.0  # a way that takes longer has fewer turns
+SLOW_MS = 2000.0  # a way that takes longer has fewer turns
 
 
-def process_overlap(
-    graph: str | None,
-    *,
-    width: int | None,
-    ways: str | None,
-    backend: str,
-    threads: int,
-    turns: int,
-    shares: str | None,
-    json: Path | None,
-    table: Path | None,
-    plot: Path | None,
+def run_overlap(
+    graph: str | None, *, width: int | None, ways: str | None, backend: str, threads: int | None, **files: Any
 ) -> int:
     """Measure on all ranks; rank 0 prints and writes. Raises InputError, the same on all ranks."""
     comm = mpi.world()
-    root = comm.rank == 0
-    name, width = graph or "rmat:17:16", width or 64
-    options = document.Options("none", None, threads, turns, "", json, table, None)
+    name, width, options = graph or "rmat:17:16", width or 64, Options(**files)
     with mpi.agree(comm):
-        if shares is not None or plot is not None:
-            raise InputError(f"--{'plot' if plot else 'shares'} has a meaning with --device cuda only")
-        options.check()
-        chosen = [word.strip() for word in (ways or ",".join(WAYS)).split(",")]
-        if unknown := [word for word in chosen if word not in WAYS]:
-            raise InputError(f"--ways: {unknown[0]!r}; expected {', '.join(WAYS)}")
-        graphs.check(name)
+        options.check_files()
+        chosen = words_of("ways", ways or ",".join(WAYS), WAYS)
         read = graphs.read(name)
     subject = Subject(comm, read, width, backend, threads or mpi.threads_share(comm))
-    with mpi.agree(comm):
-        if "direct" in chosen and not subject.backend.capabilities.reaches_peers:
-            chosen.remove("direct")
-    times, processor = subject.measure([*PARTS, *chosen], turns)
-    found = document.begin("overlap", subject.backend.options.threads, turns) | {
-        "graph": read.name,
-        "nodes": read.nodes,
-        "edges": read.edges,
+    if not subject.backend.reaches_peers:
+        chosen = [way for way in chosen if way != "direct"]
+    times, processor = subject.measure([*PARTS, *chosen], options.turns)
+    found = document.begin("overlap", replace(options, threads=subject.backend.threads)) | {
+        **document.about(read),
         "width": width,
         "ranks": comm.size,
-        "backend": subject.backend.capabilities.name,
+        "backend": subject.backend.name,
         "remote_edges": comm.allgather(subject.plan.remote_edges),
         "halo_rows": comm.allgather(len(subject.plan.halo)),
         "row_bytes": subject.format.row_bytes,
         "waves": subject.rounds.lists.rounds,
         "transfer": str(subject.choice),
         "transfer_reason": subject.choice.why,
-        "ms": {way: spread([1e3 * t for t in taken]) for way, taken in times.items()},
-        "processor_ms": {way: 1e3 * seconds for way, seconds in processor.items()},
-        "samples_ms": {way: [1e3 * t for t in taken] for way, taken in times.items()},
+        "ms": {way: timing.spread(taken) for way, taken in times.items()},
+        "processor_ms": processor,
+        "samples_ms": times,
     }
-    summing, moving = (float(np.median(times[part])) for part in PARTS)
     if "halo" in times and comm.size > 1:
-        piped = float(np.median(times["halo"]))
-        found["hidden_share"] = hidden_share(summing, moving, piped)
-    if root:
+        found["hidden_share"] = timing.hidden(found["ms"], "exchange", "halo")
+    if comm.rank == 0:
         found["notes"] = notes(found)
         document.finish(found, sheets(found), options)
-    subject.backend.memory.close()
+    subject.backend.close()
     exit_code.record(0)
     return 0
 
@@ -108,17 +83,17 @@ class Subject:
         asked = backends.Request(geometry.ps, geometry.dist, geometry.wpb, threads)
         self.backend: Any = backends.make(backends.choose_cpu(backend, comm), comm, asked)
         self.format = RowFormat(np.dtype(np.float32), width)
-        self.plan = workload.build(comm.rank, bounds, indptr, indices)
+        self.plan = workload.build(comm.rank, bounds, indptr, indices, geometry.ps)
         self.rounds: Any = exchange.halo_in_rounds(comm, self.plan)[0]
         self.whole = workload.rectangular(
             comm.rank, indptr, indices.astype(np.int32, copy=False), graph.nodes, geometry.ps
         )
         halo = Adjacency(self.rounds, self.rounds, None)
         rows = 2 * int(self.counts.max(initial=0)) * self.format.row_bytes
-        self.backend.memory.reserve(
+        self.backend.reserve(
             2 * symmetric_bytes([halo], self.counts, self.format, comm.size)
             + rows
-            + probe.symmetric_bytes(self.backend.capabilities.probe_rows, comm.size)
+            + probe.symmetric_bytes(self.backend.probe_rows, comm.size)
             + (1 << 20)
         )
         gcn = Adjacency(self.plan, self.plan, None)
@@ -133,22 +108,23 @@ class Subject:
         every = np.zeros(comm.size, dtype=np.int64)
         every[comm.rank] = graph.nodes
         self.all = self.backend.rows(every, self.format, symmetric=False)
-        self.out = padded(self.plan.destinations, self.format)
+        self.out = self.backend.padded(self.plan.destinations, self.format)
+        self.parts = self.backend.phases(self.rounds, "copy", self.own, self.out)
 
     def way(self, name: str) -> Callable[[], None]:
         """One aggregation, or a part of it."""
-        backend, out, rounds = self.backend, self.out, self.rounds
+        backend, out, parts = self.backend, self.out, self.parts
 
-        def add(plan: Any, rows: Any, **more: Any) -> None:
-            backend.aggregate(plan, "copy", "sum", rows, out, **more)
+        def add(plan: Any, rows: Any) -> None:
+            backend.aggregate(plan, "copy", "sum", rows, out)
 
         def published(plan: Any) -> None:
             backend.publish(self.shared)
             add(plan, self.shared)
 
         def bulk() -> None:
-            backend.transfer_only(rounds, self.own)
-            add(rounds, self.own, arrived=True)
+            parts.transfer_only()
+            parts.compute_only()
 
         def all_gather() -> None:
             whole = self.all.buffer.view(np.float32).reshape(-1)
@@ -158,9 +134,9 @@ class Subject:
 
         get = replace(self.plan, transfer="get")
         return {
-            "sum": lambda: add(rounds, self.own, arrived=True),
-            "exchange": lambda: backend.transfer_only(rounds, self.own),
-            "halo": lambda: add(rounds, self.own),
+            "sum": parts.compute_only,
+            "exchange": parts.transfer_only,
+            "halo": lambda: add(self.rounds, self.own),
             "bulk": bulk,
             "direct": lambda: published(self.plan),
             "get": lambda: published(get),
@@ -168,35 +144,27 @@ class Subject:
         }[name]
 
     def measure(self, names: list[str], turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
-        """Seconds of the slowest rank, way by way in turns, and the median of those that its processors worked.
+        """Return the ms of the slowest rank in each turn, by way, and the median of those that its processors worked.
 
         Every way's sums must be those of the first.
         """
-        actions = {name: self.way(name) for name in names}
-        wanted = None
-        wall: dict[str, list[float]] = {}
-        worked: dict[str, list[float]] = {}
-        turns_of = {}
-        self.way("exchange")()  # what "sum" alone sums
-        for name, action in actions.items():
-            first, _ = self._timed(action)
+        runs = {name: partial(self._timed, self.way(name)) for name in names}
+        wanted, rounds = None, {}
+        self.parts.transfer_only()  # of what "sum" alone sums
+        for name, run in runs.items():
+            first, _ = run()
+            rounds[name] = turns if first < SLOW_MS else min(2, turns)
             if name != "exchange":
                 wanted = self._compare(name, wanted)
-            turns_of[name] = turns if first < SLOW_SECONDS else 2
-            wall[name], worked[name] = [], []
-        for turn in range(turns):
-            for name, action in actions.items():
-                if turn < turns_of[name]:
-                    seconds, processor = self._timed(action)
-                    wall[name].append(seconds)
-                    worked[name].append(processor)
-        return wall, {name: float(np.median(seconds)) for name, seconds in worked.items()}
+        taken = timing.take_turns(runs, rounds)
+        wall = {name: [clock for clock, _ in of] for name, of in taken.items()}
+        return wall, {name: float(np.median([worked for _, worked in of])) for name, of in taken.items()}
 
     def _timed(self, action: Callable[[], None]) -> tuple[float, float]:
         mpi.barrier(self.comm)
         began, worked = time.perf_counter(), time.process_time()
         action()
-        taken = time.perf_counter() - began, time.process_time() - worked
+        taken = 1e3 * (time.perf_counter() - began), 1e3 * (time.process_time() - worked)
         every = self.comm.allgather(taken)
         return max(wall for wall, _ in every), max(processor for _, processor in every)
 

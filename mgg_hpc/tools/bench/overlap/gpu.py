@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from ....data.graph import Graph
 from ....errors import InputError
 from ....plan.layout import RowFormat
-from ....plan.overlap import hidden_share
 from ..harness import document, graphs, timing
-from ..harness.document import Options, Sheet, cell
+from ..harness.document import Sheet, cells
 from ..harness.gpu import Stage
+from ..harness.options import Options, words_of
 from . import plot
-from .gpu_transfers import ABLATIONS, Subject
+from .gpu_transfers import ABLATIONS, Subject, Way
 
 WAYS = ("halo", "get", "bulk", "direct", "managed")
 HIDES = ("halo", "get")  # what has parts
@@ -53,13 +53,11 @@ def measure(
     runs |= {f"{name} near": subject.way(name, near=True) for name in hides}
     for run in runs.values():
         stage.clock.ms([run.call])
-    for _ in range(turns):  # A B C, A B C, ...
-        for run in runs.values():
-            run.turn()
+    ms = timing.take_turns({name: partial(timed, stage, run) for name, run in runs.items()}, turns)
     for name, run in whole.items():
         if count := subject.wrong(run):
             raise AssertionError(f"{name}: {count} sums differ from those of rows on the GPU")
-    spreads = {name: timing.spread(run.ms) for name, run in runs.items()}
+    spreads = {name: timing.spread(taken) for name, taken in ms.items()}
     return {
         "share": share,
         "local_edges": plan.local_edges,
@@ -68,7 +66,7 @@ def measure(
         "bytes": {name: row * (len(plan.halo) if name != "get" else plan.remote_edges) for name in HIDES},
         "ms": spreads,
         "balance": {name: spreads[f"{name} moves"]["median"] / spreads["sum"]["median"] for name in hides},
-        "hidden_share": {name: hidden(spreads, name) for name in hides},
+        "hidden_share": {name: timing.hidden(spreads, f"{name} moves", name) for name in hides},
         "over_direct": {
             name: spreads[name]["median"] / spreads["direct"]["median"]
             for name in HIDES
@@ -77,9 +75,10 @@ def measure(
     }
 
 
-def hidden(ms: dict[str, Any], name: str) -> float:
-    """The hidden share, of medians."""
-    return hidden_share(*(ms[each]["median"] for each in ("sum", f"{name} moves", name)))
+def timed(stage: Stage, way: Way) -> float:
+    """Return the ms of one call of a way, after what must come between two of them."""
+    way.between()
+    return stage.clock.ms([way.call])
 
 
 def timeline(stage: Stage, graph: Graph, share: float, format: RowFormat) -> dict[str, Any]:
@@ -126,63 +125,30 @@ def shares_of(text: str | None) -> list[float]:
 
 
 def run_overlap(
-    graph: str | None,
-    *,
-    width: int | None,
-    ways: str | None,
-    backend: str,
-    threads: int,
-    turns: int,
-    shares: str | None,
-    json: Path | None,
-    table: Path | None,
-    plot: Path | None,
+    graph: str | None, *, width: int | None, ways: str | None, shares: str | None, **files: Any
 ) -> int:
-    """Check what was named on the command line, and measure. Raises InputError."""
-    if threads or backend != "auto":
-        raise InputError(f"--{'threads' if threads else 'backend'} has no meaning with --device cuda")
-    chosen = [word.strip() for word in (ways or ",".join(WAYS)).split(",")]
-    if unknown := [word for word in chosen if word not in ABLATIONS]:
-        raise InputError(f"--ways: {unknown[0]!r}; expected {', '.join(ABLATIONS)}")
-    options = Options("none", None, 0, turns, "", json, table, plot)
-    name, far = graph or GRAPH, shares_of(shares)
-    options.check()
-    document.refuse_ranks()
-    graphs.check(name)
-    process_device_overlap(name, width=width or WIDTH, shares=far, ways=chosen, options=options)
-    return 0
-
-
-def process_device_overlap(
-    name: str,
-    *,
-    width: int,
-    shares: Sequence[float],
-    ways: Sequence[str],
-    options: Options,
-    stage: Stage | None = None,
-) -> None:
-    """Measure, print and write. Raises InputError where there is no GPU, or no GPU kernels."""
-    stage = stage or Stage.gpu()
-    graph, format = graphs.read(name), RowFormat(np.dtype(np.float32), width)
-    found = document.begin("device-overlap", options.threads, options.turns)
-    found["device"] = stage.module.limits()
-    found["copy_gb_per_s"] = stage.copy_gb_per_s()
-    found |= {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges, "width": width}
-    found["cases"] = [measure(stage, graph, share, format, ways, options.turns) for share in shares]
+    """Measure, print and write. Raises InputError for an option that cannot be, and where there is no GPU."""
+    chosen, far = words_of("ways", ways or ",".join(WAYS), ABLATIONS), shares_of(shares)
+    options, name, width = Options(**files), graph or GRAPH, width or WIDTH
+    options.check(name)
+    stage = Stage.gpu()
+    read, format = graphs.read(name), RowFormat(np.dtype(np.float32), width)
+    case = partial(measure, stage, read, format=format, ways=chosen, turns=options.turns)
+    found = document.begin("device-overlap", options, stage) | document.about(read) | {"width": width}
+    found["cases"] = [case(share=share) for share in far]
     for way in HIDES:
         if (share := balanced(found["cases"], way)) is not None:
-            found["cases"].append(measure(stage, graph, share, format, ways, options.turns))
+            found["cases"].append(case(share=share))
     found["cases"].sort(key=lambda case: case["share"])
     found["balance"] = {}
     for way in HIDES:
         at = [case for case in found["cases"] if way in case["balance"]]
         if at:
-            case = min(at, key=lambda case: abs(np.log(case["balance"][way])))
+            best = min(at, key=lambda case: abs(np.log(case["balance"][way])))
             kept = {
-                "share": case["share"],
-                "ratio": case["balance"][way],
-                "hidden": case["hidden_share"][way],
+                "share": best["share"],
+                "ratio": best["balance"][way],
+                "hidden": best["hidden_share"][way],
             }
             found["balance"][way] = kept
             found["notes"].append(
@@ -190,8 +156,9 @@ def process_device_overlap(
                 f"sums' time, and {kept['hidden']:.2f} of the shorter one is hidden"
             )
     if "halo" in found["balance"]:
-        found["timeline"] = timeline(stage, graph, found["balance"]["halo"]["share"], format)
+        found["timeline"] = timeline(stage, read, found["balance"]["halo"]["share"], format)
     document.finish(found, sheets(found), options, plot.draw)
+    return 0
 
 
 def balanced(cases: Sequence[dict[str, Any]], name: str) -> float | None:
@@ -212,24 +179,19 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
     times, says = [], []
     for case in cases:
         ms, share = case["ms"], f"{case['share']:.3g}"
-        times.append([share, *(cell(ms[name], 3) if name in ms else "-" for name in names)])
+        times.append([share, *cells(ms, names, 3)])
         counts = [f"{case['halo_rows']:,}", f"{case['remote_edges']:,}"]
         there = [name for name in hides if name in case["hidden_share"]]
         rates = {name: case["bytes"][name] / ms[f"{name} moves"]["median"] / 1e6 for name in there}
-        for values, places in (
-            (rates, 1),
-            (case["balance"], 2),
-            (case["hidden_share"], 2),
-            (case["over_direct"], 2),
-        ):
+        for values in (rates, case["balance"], case["hidden_share"], case["over_direct"]):
+            places = 1 if values is rates else 2
             counts += [f"{values[name]:.{places}f}" if name in values else "-" for name in hides]
         says.append([share, *counts])
     kinds = ("{}, GB/s", "{} moves / sum", "{} hides", "{} / direct")
     columns = [kind.format(name) for kind in kinds for name in hides]
     title = f"{found['graph']}, float32 x {found['width']}: ms, median (min .. max)"
+    crosses = "what crosses, and how much of it is hidden"
     return [
         Sheet(title, ["remote share", *names], times),
-        Sheet(
-            "what crosses, and how much of it is hidden", ["remote share", "rows", "edges", *columns], says
-        ),
+        Sheet(crosses, ["remote share", "rows", "edges", *columns], says),
     ]

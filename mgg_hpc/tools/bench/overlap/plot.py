@@ -40,10 +40,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         f"{found['graph']}: {found['edges']:,} edges, float32 x {found['width']}; remote rows in the host's memory",
         fontsize=10,
     )
-    figure.get_layout_engine().set(rect=(0, 0.03, 1, 0.97))
-    plots.caption(figure, found)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    plots.save(figure, found, path, bottom=0.03)
 
 
 def _times(axes: Any, found: dict[str, Any]) -> None:
@@ -52,16 +49,9 @@ def _times(axes: Any, found: dict[str, Any]) -> None:
     def line(name: str, **style: Any) -> None:
         cases = [case for case in found["cases"] if name in case["ms"]]
         shares = [case["share"] for case in cases]
-        values = [case["ms"][name] for case in cases]
-        axes.plot(shares, [each["median"] for each in values], **style)
-        axes.fill_between(
-            shares,
-            [each["min"] for each in values],
-            [each["max"] for each in values],
-            color=style["color"],
-            alpha=0.15,
-            linewidth=0,
-        )
+        low, middle, high = ([case["ms"][name][key] for case in cases] for key in ("min", "median", "max"))
+        axes.plot(shares, middle, **style)
+        axes.fill_between(shares, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
     for name, colour in WAY_COLOURS.items():
         if name in measured:
@@ -80,11 +70,8 @@ def _times(axes: Any, found: dict[str, Any]) -> None:
 def _hidden(axes: Any, found: dict[str, Any]) -> None:
     every = []
     for name, colour in WAY_COLOURS.items():
-        known = [
-            (case["share"], case["hidden_share"][name])
-            for case in found["cases"]
-            if name in case["hidden_share"]
-        ]
+        there = [case for case in found["cases"] if name in case["hidden_share"]]
+        known = [(case["share"], case["hidden_share"][name]) for case in there]
         if not known:
             continue
         axes.plot(*zip(*known, strict=True), color=colour, marker="o", markersize=3.5, label=name)
@@ -106,34 +93,20 @@ def _timeline(axes: Any, found: dict[str, Any]) -> None:
     pushes, arrivals = np.array(taken["pushes"]), np.array(taken["arrivals"])
     order = np.argsort(pushes[:, 1])
     lanes = np.arange(len(order))
-    axes.barh(
-        lanes,
-        pushes[order, 1] - pushes[order, 0],
-        left=pushes[order, 0],
-        height=1.0,
-        color=SENT,
-        label="packed and pushed",
-    )
-    axes.barh(
-        lanes,
-        np.maximum(0, arrivals[order] - pushes[order, 1]),
-        left=pushes[order, 1],
-        height=1.0,
-        color=WAITED,
-        label="there, not yet seen",
-    )
+    began, sent, seen = pushes[order, 0], pushes[order, 1], arrivals[order]
+    waited = np.maximum(0, seen - sent)
+    axes.barh(lanes, sent - began, left=began, height=1.0, color=SENT, label="packed and pushed")
+    axes.barh(lanes, waited, left=sent, height=1.0, color=WAITED, label="there, not yet seen")
     axes.set_xlabel("microseconds since the first block began")
     axes.set_ylabel(f"chunks of {taken['chunk_bytes'] >> 10} KiB, as they were signalled")
     axes.set_ylim(len(order) - 0.5, -0.5)
     axes.set_xlim(0, None)
     axes.yaxis.get_major_locator().set_params(integer=True)
     blocks = np.array(taken["blocks"])
-    ends = np.sort(blocks[:, 2])
     busy = axes.twinx()
     busy.spines["right"].set_visible(True)
-    began = np.sort(blocks[:, 0])
-    at = np.concatenate([began, ends])
-    running = np.concatenate([np.ones(len(began)), -np.ones(len(ends))])[np.argsort(at, kind="stable")]
+    at = np.concatenate([blocks[:, 0], blocks[:, 2]])
+    running = np.repeat([1, -1], len(blocks))[np.argsort(at, kind="stable")]
     busy.step(np.sort(at), np.cumsum(running), where="post", color=SUMMING, linewidth=1.2)
     busy.axvline(float(np.median(blocks[:, 1])), color=SUMMING, linewidth=0.9, linestyle="--")
     busy.set_ylim(0, 1.08 * len(blocks))

@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ....errors import InputError
 from ....runtime.backends.cuda import module
-from ..harness import document, graphs
-from ..harness.document import Options, Sheet
+from ..harness import document
+from ..harness.document import Sheet
+from ..harness.options import Options, numbers_of, words_of
 from . import ncu
 from .launches import FUNCTIONS
 from .ncu import Profiled
 
-GRAPH = "rmat:20:16"
 STALLS = 3  # shown of each kernel
 CHILD = (sys.executable, "-m", "mgg_hpc.tools.bench.profile.launches")
 
@@ -97,37 +97,19 @@ def compared(case: dict[str, Any], launch: Profiled, copy: float) -> dict[str, A
     }
 
 
-def run_profile(
-    graph: str | None, *, widths: str, transfers: str, json: Path | None, table: Path | None
-) -> int:
-    """Check what was named on the command line, and measure. Raises InputError."""
-    columns = document.widths_of(widths)
-    chosen = document.words_of("transfers", transfers, tuple(FUNCTIONS))
-    options = Options("none", None, 0, 0, "", json, table, None)
-    name = graph or GRAPH
-    options.check()
-    document.refuse_ranks()
-    graphs.check(name)
+def run_profile(graph: str, *, widths: str, transfers: str, **files: Any) -> int:
+    """Measure, print and write. Raises InputError where ncu cannot, and for a kernel that its report lacks."""
+    columns, chosen = numbers_of("widths", widths), words_of("transfers", transfers, FUNCTIONS)
+    options = Options(**files)
+    options.check(graph)
     ncu.program()
     module.need_device(module.load())
-    process_profile(name, columns, chosen, options)
-    return 0
-
-
-def process_profile(
-    graph: str,
-    widths: Sequence[int],
-    transfers: Sequence[str],
-    options: Options,
-    child: Sequence[str] = CHILD,
-) -> None:
-    """Measure, print and write. Raises InputError where ncu cannot, and for a kernel that its report lacks."""
-    found = document.begin("profile", options.threads, options.turns)
+    found = document.begin("profile", options)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "launched.json"
-        request = {"graph": graph, "widths": widths, "transfers": transfers, "file": str(file)}
-        functions = sorted({FUNCTIONS[name] for name in transfers})
-        seen, wrong = ncu.profile(functions, [*child, json.dumps(request)])
+        request = {"graph": graph, "widths": columns, "transfers": chosen, "file": str(file)}
+        functions = sorted({FUNCTIONS[name] for name in chosen})
+        seen, wrong = ncu.profile(functions, [*CHILD, json.dumps(request)])
         if not file.exists():
             raise InputError(f"the program that ncu was to run has ended early: {wrong or 'it said nothing'}")
         found |= json.loads(file.read_text())
@@ -147,97 +129,43 @@ def process_profile(
         "and has pushed a halo's before its kernel begins; caches are empty at first; megabytes are 1e6 bytes"
     )
     document.finish(found, sheets(found), options)
+    return 0
 
 
-def shown(value: float | None, format: Callable[[float], str]) -> str:
-    """A cell."""
-    return "-" if value is None else format(value)
+def shown(value: float | None, format: str = ".2f", scale: float = 1.0) -> str:
+    """Return a cell; "-" where the GPU has no such counter."""
+    return "-" if value is None else f"{value * scale:{format}}"
 
 
-def megabytes(value: float) -> str:
-    """Bytes in 1e6."""
-    return f"{value / 1e6:,.1f}"
-
-
-def percent(value: float) -> str:
-    """A share."""
-    return f"{100 * value:.0f} %"
-
-
-def times(value: float) -> str:
-    """How many times as much."""
-    return f"{value:.2f}"
+def megabytes(value: float | None) -> str:
+    """Return bytes in 1e6."""
+    return shown(value, ",.1f", 1e-6)
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """What was measured, and beside it what should be."""
+    """Return what was measured, and beside it what should be."""
     counters, says, launched = [], [], []
     for case in found["cases"]:
-        head, got, over, model = (
-            [f"{case['name']} x {case['width']}"],
-            case["measured"],
-            case["over"],
-            case["bytes"],
-        )
+        head = f"{case['name']} x {case['width']}"
+        got, over, model = case["measured"], case["over"], case["bytes"]
         stalls = [f"{name} {value:.1f}" for name, value in list(got["stalls"].items())[:STALLS]]
-        counters.append(
-            [
-                *head,
-                shown(got["ms"], lambda ms: f"{ms:.3f}"),
-                shown(got["memory_read_bytes"], megabytes),
-                shown(got["memory_written_bytes"], megabytes),
-                shown(got["second_cache_bytes"], megabytes),
-                shown(got["first_cache_hits"], percent),
-                shown(got["second_cache_hits"], percent),
-                ", ".join(stalls) or "-",
-            ]
-        )
-        says.append(
-            [
-                *head,
-                f"{case['floor_ms']:.3f}",
-                shown(over["ms"], times),
-                megabytes(model["memory_least"]),
-                megabytes(model["memory_most"]),
-                shown(over["memory"], times),
-                megabytes(model["second_cache"]),
-                shown(over["second_cache"], times),
-            ]
-        )
-        launched.append([*head, *launch_cells(case)])
+        moved = [
+            megabytes(got[f"{name}_bytes"]) for name in ("memory_read", "memory_written", "second_cache")
+        ]
+        hits = [shown(got[f"{name}_cache_hits"], ".0%") for name in ("first", "second")]
+        counters.append([head, shown(got["ms"], ".3f"), *moved, *hits, ", ".join(stalls) or "-"])
+        least = [megabytes(model["memory_least"]), megabytes(model["memory_most"]), shown(over["memory"])]
+        second = [megabytes(model["second_cache"]), shown(over["second_cache"])]
+        says.append([head, f"{case['floor_ms']:.3f}", shown(over["ms"]), *least, *second])
+        launched.append([head, *launch_cells(case)])
     copy = f"ms at {found['copy_gb_per_s']:,.0f} GB/s"
     memory = ["memory, MB: least", "most", "measured / least", "L2, MB", "measured / this"]
+    moved = ["read, MB", "written, MB", "L2, MB"]
+    model = ["values a warp", "warps", "blocks", "blocks / multiprocessor", "at once"]
     return [
-        Sheet(
-            "counters",
-            [
-                "kernel",
-                "ms",
-                "read, MB",
-                "written, MB",
-                "L2, MB",
-                "L1 hits",
-                "L2 hits",
-                "warps waiting",
-            ],
-            counters,
-        ),
+        Sheet("counters", ["kernel", "ms", *moved, "L1 hits", "L2 hits", "warps waiting"], counters),
         Sheet("beside what must move", ["kernel", copy, "measured / this", *memory], says),
-        Sheet(
-            "launches",
-            [
-                "kernel",
-                "values a warp",
-                "warps",
-                "blocks",
-                "blocks / multiprocessor",
-                "at once",
-                "occupancy",
-                "most",
-                "registers",
-            ],
-            launched,
-        ),
+        Sheet("launches", ["kernel", *model, "occupancy", "most", "registers"], launched),
     ]
 
 
@@ -249,9 +177,4 @@ def launch_cells(case: dict[str, Any]) -> list[str]:
         model = [f"{launch[key]:,}" for key in ("work_per_warp", "warps", "blocks")]
         model += [f"{launch['blocks_per_multiprocessor']:.1f}", str(launch["resident"])]
     possible = case["occupancy"] if case["occupancy"] is not None else got["most_occupancy"]
-    return [
-        *model,
-        shown(got["occupancy"], percent),
-        shown(possible, percent),
-        shown(got["registers"], lambda count: f"{count:.0f}"),
-    ]
+    return [*model, shown(got["occupancy"], ".0%"), shown(possible, ".0%"), shown(got["registers"], ".0f")]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
@@ -21,12 +21,11 @@ import numpy as np
 
 from ....data.graph import Graph
 from ....errors import WRONG_INPUT, InputError
-from ....plan import workload
 from ....plan.layout import SEGMENT, RowFormat
 from ....plan.workload import Plan
 from ....runtime.backends.cuda.kernels import DeviceBackend
 from ..aggregate import gpu_baselines
-from ..harness import graphs
+from ..harness import document, graphs
 from ..harness.gpu import Call, Stage, problem_of
 from ..overlap.gpu_transfers import Subject
 
@@ -42,8 +41,6 @@ SHARE = 0.3  # of rows that the second PE owns, where there is one
 TASK_BYTES = 24  # of a Block (cuda/include/mgg/schedule.h)
 DEGREE_BYTES = INDEX_BYTES = 4
 FLOOR = 1  # of the gather floors, the one of blocks of 256 threads
-
-Marks = Callable[[], AbstractContextManager[Any]]
 
 
 def cuda_marks() -> AbstractContextManager[Any]:
@@ -97,11 +94,10 @@ class Launcher:
 
     def local(self) -> Launches:
         """Launch a kernel over local rows as `mgg bench aggregate` does."""
-        problem, graph = self.problem, self.graph
+        problem = self.problem
         backend, rows, out = problem.backend, problem.sources[0], problem.outputs[0]
-        bounds = np.array([0, graph.nodes])
-        plan = workload.build(0, bounds, graph.indptr, graph.indices)
-        cost = model_of(backend, plan, problem.format, graph.indices)
+        plan = problem.plan(backend.geometry.ps)
+        cost = model_of(backend, plan, problem.format, self.graph.indices)
         return cost, [partial(backend.aggregate, plan, "copy", "sum", rows, out)]
 
     def floor(self) -> Launches:
@@ -129,19 +125,10 @@ class Launcher:
         return cost, [of(1), of(0)] if name == "halo" else [of(0)]
 
 
-def launch_all(
-    stage: Stage, graph: Graph, widths: Sequence[int], transfers: Sequence[str], marks: Marks = cuda_marks
-) -> dict[str, Any]:
+def launch_all(stage: Stage, graph: Graph, widths: Sequence[int], transfers: Sequence[str]) -> dict[str, Any]:
     """Launch each kernel for rows of each width. What was launched, in this order: cases, and what runs them."""
-    found: dict[str, Any] = {
-        "device": stage.module.limits(),
-        "copy_gb_per_s": stage.copy_gb_per_s(),
-        "graph": graph.name,
-        "nodes": graph.nodes,
-        "edges": graph.edges,
-        "share": SHARE,
-        "cases": [],
-    }
+    found: dict[str, Any] = {"device": stage.module.limits(), "copy_gb_per_s": stage.copy_gb_per_s()}
+    found |= document.about(graph) | {"share": SHARE, "cases": []}
     for width in widths:
         launcher = Launcher(stage, graph, width)
         for name in transfers:
@@ -149,19 +136,19 @@ def launch_all(
             for call in (*calls, *calls[:-1]):
                 call()
             stage.memory.finish()
-            with marks():
+            with cuda_marks():
                 calls[-1]()
                 stage.memory.finish()
             found["cases"].append({"name": name, "function": FUNCTIONS[name], "width": width, **cost})
     return found
 
 
-def main(request: str, stage: Stage | None = None, marks: Marks = cuda_marks) -> int:
+def main(request: str) -> int:
     """Launch what is asked for. An error that the user can mend goes to the file too."""
     asked = json.loads(request)
     try:
         graph = graphs.read(asked["graph"])
-        found = launch_all(stage or Stage.gpu(), graph, asked["widths"], asked["transfers"], marks)
+        found = launch_all(Stage.gpu(), graph, asked["widths"], asked["transfers"])
     except InputError as error:
         found = {"failed": str(error)}
     Path(asked["file"]).write_text(json.dumps(found))

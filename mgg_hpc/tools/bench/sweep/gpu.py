@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,17 +24,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ....data.graph import Graph
 from ....errors import InputError
 from ....plan.layout import RowFormat
-from ..aggregate import gpu as aggregate_gpu
-from ..harness import document, gpu, graphs, timing
-from ..harness.document import Options, Sheet, cell
+from ..harness import document, gpu, graphs, plots, sums, timing
+from ..harness.document import Sheet, cell
 from ..harness.gpu import Stage
+from ..harness.options import Options, numbers_of, words_of
 from . import plot
-from .settings import Alone, Apart, Run, Runs, Setting
+from .settings import Apart, Ranks, Run, Runs, Setting
 
-KNOBS = {"ps": (1, 2, 4, 8, 16, 32), "dist": (1, 2, 4, 8, 16), "wpb": (1, 2, 4, 6, 8, 12, 16)}
+KNOBS = ("ps", "dist", "wpb")
 TRANSFERS = ("direct", "get", "halo")
-DTYPES = ("float32", "bfloat16", "float16")
-GRAPH, WIDTH = "uniform:20:16", 128
 SHOWN = 5  # best settings of each transfer, in tables
 LARGEST_KNOB = 1024
 
@@ -67,6 +65,7 @@ class Sweep:
     limit: Any
     cells: dict[Setting, dict[str, Any]] = field(default_factory=dict)
     defaults: dict[str, Run] = field(default_factory=dict)
+    default_ms: dict[str, list[float]] = field(default_factory=dict)
 
     def on(self, transfer: str, *values: Sequence[int]) -> list[Setting]:
         """The settings of a transfer with these values of ps, dist and wpb."""
@@ -91,7 +90,7 @@ class Sweep:
         """Make the runs that all others are compared with."""
         for transfer in self.transfers:
             self.defaults[transfer] = self.checked(self.runs.default(transfer))
-        self._turn(self.defaults.values())
+            self.default_ms[transfer] = []
 
     def measure(self, what: str, settings: Sequence[Setting], *, whole: bool = False) -> None:
         """Those not measured yet. whole: all of them, with a turn each at least, though the time be up."""
@@ -105,10 +104,6 @@ class Sweep:
                     return
                 self._take_turns(group, step)
 
-    def _turn(self, runs: Iterable[Run]) -> None:
-        for run in runs:
-            run.ms.append(self.runs.stage.clock.ms(run.calls))
-
     def _take_turns(self, group: Sequence[Setting], step: Step) -> None:
         there = []
         for setting in group:
@@ -117,33 +112,31 @@ class Sweep:
             except InputError as error:
                 self.cells[setting] = {"refused": str(error)}
                 step()
-        before = {transfer: len(run.ms) for transfer, run in self.defaults.items()}
-        for turn in range(self.turns if there else 0):  # A B C, A B C, ...
-            if turn and self.late:
-                break
-            self._turn((*self.defaults.values(), *there))
-        for run in there:
-            default = self.defaults[run.setting.transfer].ms[before[run.setting.transfer] :]
-            self.cells[run.setting] = self.cell(run, timing.ratios(run.ms, default))
-            step()
+        if there:
+            runs = {run.setting: run for run in (*self.defaults.values(), *there)}
+            clocks = {setting: partial(self.runs.stage.clock.ms, run.calls) for setting, run in runs.items()}
+            ms = timing.take_turns(clocks, self.turns, deadline=self.deadline)
+            for transfer, default in self.defaults.items():
+                self.default_ms[transfer] += ms[default.setting]
+            for run in there:
+                taken = ms[run.setting]
+                over = timing.ratios(taken, ms[self.defaults[run.setting.transfer].setting])
+                self.cells[run.setting] = self.cell(run, taken, over)
+                step()
         self.runs.drop({run.setting.cut for run in self.defaults.values()})
         gpu.release()
 
-    def cell(self, run: Run, over_default: dict[str, float]) -> dict[str, Any]:
-        """What is kept of a setting."""
+    def cell(self, run: Run, ms: Sequence[float], over_default: dict[str, float]) -> dict[str, Any]:
+        """Return what is kept of a setting."""
         launched = {name: getattr(run.launched, name) for name in ("blocks", "resident")}
         model = self.runs.model(run.setting)
-        return {
-            "ms": timing.spread(run.ms),
-            "over_default": over_default,
-            "model": model,
-            "launched": launched,
-        }
+        return {"ms": timing.spread(ms), "over_default": over_default, "model": model, "launched": launched}
 
     def finish(self) -> None:
         """Keep the defaults too."""
-        for run in self.defaults.values():
-            self.cells[run.setting] = self.cell(run, dict.fromkeys(("min", "median", "max"), 1.0))
+        for transfer, run in self.defaults.items():
+            ms = self.default_ms[transfer] or [self.runs.stage.clock.ms(run.calls)]
+            self.cells[run.setting] = self.cell(run, ms, plots.constant(1.0))
 
     def over_default(self, transfer: str) -> dict[Setting, float]:
         """Return the ratios of a transfer's settings so far to its default, which need not lie on the grid."""
@@ -199,81 +192,36 @@ class Sweep:
         self.finish()
 
 
-def numbers_of(option: str, text: str | None, default: Sequence[int]) -> list[int]:
-    """Ascending numbers of a comma-separated list. Raises InputError for anything else."""
-    words = [word.strip() for word in text.split(",")] if text else [str(each) for each in default]
-    if not all(word.isdigit() and 1 <= int(word) <= LARGEST_KNOB for word in words):
-        raise InputError(
-            f"--{option} {text}: expected numbers of 1 .. {LARGEST_KNOB}, as {default[0]},{default[1]}"
-        )
-    return sorted({int(word) for word in words})
-
-
 def run_sweep(
-    graph: str | None,
-    *,
-    width: int,
-    dtype: str,
-    transfer: str,
-    share: float,
-    seconds: float,
-    turns: int,
-    json: Path | None,
-    table: Path | None,
-    plot: Path | None,
-    **knobs: str | None,
+    graph: str, *, width: int, dtype: str, transfer: str, share: float, seconds: float, **others: Any
 ) -> int:
-    """Check what was named on the command line, and measure. Raises InputError."""
-    grid = {name: numbers_of(name, knobs[name], values) for name, values in KNOBS.items()}
-    transfers = list(dict.fromkeys(word.strip() for word in transfer.split(",")))
-    if unknown := [word for word in transfers if word not in TRANSFERS]:
-        raise InputError(f"--transfer {transfer}: {unknown[0]!r} is not one of {', '.join(TRANSFERS)}")
-    options, name = Options("none", None, 0, turns, "", json, table, plot), graph or GRAPH
-    options.check()
-    document.refuse_ranks()
-    graphs.check(name)
-    format = RowFormat(np.dtype(dtype), width)
-    process_sweep(name, format, transfers, grid, share=share, seconds=seconds, options=options)
-    return 0
-
-
-def process_sweep(
-    name: str,
-    format: RowFormat,
-    transfers: Sequence[str],
-    knobs: Mapping[str, Sequence[int]],
-    *,
-    share: float,
-    seconds: float,
-    options: Options,
-    stage: Stage | None = None,
-) -> None:
-    """Measure for about so many seconds, print and write. Raises InputError without a GPU, or its kernels."""
-    stage = stage or Stage.gpu()
-    graph = graphs.read(name)
-    found = document.begin("sweep", options.threads, options.turns)
-    found["device"] = stage.module.limits()
-    found["copy_gb_per_s"] = stage.copy_gb_per_s()
-    found |= {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges}
-    found |= {"dtype": format.dtype.name, "width": format.dim, "share": share, "seconds": seconds}
-    found["knobs"] = {name: list(values) for name, values in knobs.items()}
-    sweep = swept(stage, graph, format, transfers, knobs, share, seconds, options.turns)
+    """Measure for about so many seconds, print and write. Raises InputError for an option that cannot be."""
+    knobs = {name: sorted(set(numbers_of(name, others.pop(name), LARGEST_KNOB))) for name in KNOBS}
+    transfers = words_of("transfer", transfer, TRANSFERS)
+    format, options = RowFormat(np.dtype(dtype), width), Options(**others)
+    options.check(graph)
+    stage, read = Stage.gpu(), graphs.read(graph)
+    found = document.begin("sweep", options, stage) | document.about(read)
+    found |= {"dtype": dtype, "width": width, "share": share, "seconds": seconds}
+    found["knobs"] = knobs
+    sweep = swept(stage, read, format, transfers, knobs, share, seconds, options.turns)
     found["cells"] = [asdict(setting) | sweep.cells[setting] for setting in sorted(sweep.cells)]
     found["transfers"] = {}
     size = int(np.prod([len(values) for values in knobs.values()]))
-    for transfer in transfers:
-        best, default = sweep.fastest(transfer), sweep.defaults[transfer].setting
-        grid = [each for each in sweep.cells if each.transfer == transfer and sweep.inside(each)]
+    for name in transfers:
+        best, default = sweep.fastest(name), sweep.defaults[name].setting
+        grid = [each for each in sweep.cells if each.transfer == name and sweep.inside(each)]
         refused = sum("refused" in sweep.cells[each] for each in grid)
-        found["transfers"][transfer] = {
+        found["transfers"][name] = {
             "best": asdict(best),
             "default": asdict(default),
             "measured": len(grid) - refused,
             "refused": refused,
         }
         if len(grid) < size:
-            found["notes"].append(f"{transfer}: the time was up after {len(grid)} of {size} settings")
+            found["notes"].append(f"{name}: the time was up after {len(grid)} of {size} settings")
     document.finish(found, sheets(found), options, plot.draw)
+    return 0
 
 
 def swept(
@@ -287,10 +235,10 @@ def swept(
     turns: int,
 ) -> Sweep:
     """The measurements."""
-    ranks: Alone | Apart = Apart(stage, graph, format, share) if share else Alone(stage, graph, format)
+    ranks = Apart(stage, graph, format, share) if share else Ranks(stage, graph, format)
     own, upload = ranks.destinations, stage.memory.uploaded
-    expected = upload(aggregate_gpu.product(graph, ranks.x.astype(np.float32))[:own])
-    limit = upload(aggregate_gpu.allowed(graph, ranks.x)[:own])
+    expected = upload(sums.product(graph, ranks.x.astype(np.float32))[:own])
+    limit = upload(sums.allowed(graph, ranks.x)[:own])
     deadline = time.monotonic() + seconds
     sweep = Sweep(Runs(stage, ranks, format), transfers, knobs, turns, deadline, expected, limit)
     sweep.run()
@@ -325,18 +273,9 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
                 knob = each["refused"].partition(" = ")[0]
                 refused.setdefault((transfer, knob), []).append(each["refused"])
     title = f"{found['graph']}, {found['dtype']} x {found['width']}, a share of {found['share']:g} far away: "
-    columns = [
-        "ps, dist, wpb",
-        "ms",
-        "over the default",
-        "warps",
-        "blocks per SM",
-        "shared bytes",
-        "resident",
-    ]
-    made = [
-        Sheet(title + "the best settings; resident: by the model, and with registers", ["", *columns], best)
-    ]
+    sizes = ["warps", "blocks per SM", "shared bytes", "resident"]
+    columns = ["", "ps, dist, wpb", "ms", "over the default", *sizes]
+    made = [Sheet(f"{title}the best settings; resident: by the model, and with registers", columns, best)]
     if refused:
         rows = [[transfer, str(len(why)), why[0]] for (transfer, _), why in refused.items()]
         made.append(Sheet("what the GPU cannot hold", ["", "settings", "the first of them"], rows))

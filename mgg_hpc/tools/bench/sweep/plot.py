@@ -63,20 +63,16 @@ def draw(found: dict[str, Any], path: Path) -> None:
         f"{found['graph']}: {found['edges']:,} edges, {found['dtype']} x {found['width']}{share}; numbers: ms"
     )
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-    figure.get_layout_engine().set(rect=(0, 0.02, 1, 0.98))
-    plots.caption(figure, found, ranges=False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    plots.save(figure, found, path, bottom=0.02, ranges=False)
 
 
 def _said(transfer: str, of: Mapping[str, Any], cells: Mapping[tuple[int, int, int], Any]) -> str:
     """ "get: best 8, 4, 8 in 1.23 ms; default 6, 4, 8 in 1.31 ms"."""
     parts = []
     for name in ("best", "default"):
-        if of[name]:
-            knobs = (of[name]["ps"], of[name]["dist"], of[name]["wpb"])
-            ms = plots.label(cells[knobs]["ms"]["median"])
-            parts.append(f"{name} {', '.join(map(str, knobs))} in {ms} ms")
+        knobs = (of[name]["ps"], of[name]["dist"], of[name]["wpb"])
+        ms = plots.label(cells[knobs]["ms"]["median"])
+        parts.append(f"{name} {', '.join(map(str, knobs))} in {ms} ms")
     return f"{transfer}: {'; '.join(parts)}"
 
 
@@ -115,13 +111,9 @@ def _square(x: float, y: float, **style: Any) -> Any:
     return Rectangle((x - 0.5, y - 0.5), 1, 1, **style)
 
 
-def _frame(
-    axes: Any, setting: Mapping[str, Any] | None, wpb: int, knobs: Mapping[str, Any], style: str
-) -> None:
-    """Around a setting, where it lies on this map."""
-    if setting is None or setting["wpb"] != wpb:
-        return
-    if setting["ps"] in knobs["ps"] and setting["dist"] in knobs["dist"]:
+def _frame(axes: Any, setting: Mapping[str, Any], wpb: int, knobs: Mapping[str, Any], style: str) -> None:
+    """Draw a frame around a setting, where it lies on this map."""
+    if setting["wpb"] == wpb and setting["ps"] in knobs["ps"] and setting["dist"] in knobs["dist"]:
         x, y = knobs["dist"].index(setting["dist"]), knobs["ps"].index(setting["ps"])
         shape = {"fill": False, "edgecolor": INK, "linewidth": 1.6, "linestyle": style, "zorder": 4}
         axes.add_patch(_square(x, y, clip_on=False, **shape))

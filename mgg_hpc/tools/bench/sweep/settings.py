@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.backends.cuda.module import limits_of
 from ....runtime.backends.simulated import World
 from ..aggregate import gpu_alone
-from ..harness.gpu import Call, Stage, problem_of
+from ..harness.gpu import Call, Stage, drawn_rows, problem_of
 from ..overlap.gpu_transfers import OWNER_SHARE, cut
 
 Cut = tuple[str, int, int]  # transfer, ps, dist: what a plan on the GPU depends on
@@ -54,45 +54,31 @@ class Run:
     calls: Sequence[Call]
     out: Any
     launched: Launch
-    ms: list[float] = field(default_factory=list)
 
 
-class Ranks(Protocol):
-    """One or two PEs that this process plays. sets: each PE's rows, and where the first one's sums go.
+class Ranks:
+    """One PE that this process plays, which owns all rows, in sets as many as `mgg bench aggregate` has.
 
-    x: [N, dim]. destinations: of the first PE.
+    x: [N, dim]. destinations: of the first PE. sets: each PE's rows, and where the first one's sums go.
     """
 
-    x: np.ndarray
-    destinations: int
-    sets: list[tuple[list[Rows], Any]]
-
-    def plans(self, transfer: str, ps: int) -> list[Plan]:
-        """Return the plan of each PE."""
-
-    def backends(self, transfer: str, geometry: Geometry) -> tuple[World, list[DeviceBackend]]:
-        """Return the world of PEs and the backend of each."""
-
-
-class Alone:
-    """One PE, whose rows lie in several sets."""
-
     def __init__(self, stage: Stage, graph: Graph, format: RowFormat) -> None:
+        self._stage, self._graph = stage, graph
         self._problem = problem_of(stage, graph, format.dtype.name, format.dim, None)
         self.x, self.destinations = self._problem.x, graph.nodes
         pairs = zip(self._problem.sources, self._problem.outputs, strict=True)
         self.sets: list[tuple[list[Rows], Any]] = [([rows], out) for rows, out in pairs]
 
     def plans(self, transfer: str, ps: int) -> list[Plan]:
-        """See Ranks."""
+        """Return the plan of each PE."""
         return [gpu_alone.plan_of(self._problem.plan(ps), transfer)]
 
     def backends(self, transfer: str, geometry: Geometry) -> tuple[World, list[DeviceBackend]]:
-        """See Ranks."""
-        return World(1), [gpu_alone.backend_of(self._problem.stage, transfer, geometry)]
+        """Return the world of PEs and the backend of each."""
+        return World(1), [gpu_alone.backend_of(self._stage, transfer, geometry)]
 
 
-class Apart:
+class Apart(Ranks):
     """Two PEs, the second of which owns the last ``share`` of the rows, in page-locked memory of the host.
 
     Raises InputError where no edge comes from there.
@@ -101,8 +87,7 @@ class Apart:
     def __init__(self, stage: Stage, graph: Graph, format: RowFormat, share: float) -> None:
         self._stage, self._graph, self._share = stage, graph, share
         self._cuts: dict[int, list[Plan]] = {}
-        random = np.random.default_rng(0)
-        self.x = random.standard_normal((graph.nodes, format.dim), dtype=np.float32).astype(format.dtype)
+        self.x = drawn_rows(graph, format)
         plan = self._cut(DEFAULT_GEOMETRY.ps)[0]
         if not plan.remote_edges:
             raise InputError(f"--share {share:g}: no edge of {graph.name} comes from there; expected more")

@@ -1,0 +1,35 @@
+"""What sums of rows should be, and how far right ones may lie apart."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+from scipy import sparse
+
+from ....data.graph import Graph
+
+
+def product(graph: Graph, x: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+    """Return the sums of the rows x, [N, dim] of their type, by SciPy."""
+    values = np.ones(graph.edges, np.float32) if weight is None else weight
+    shape = (graph.nodes, graph.nodes)
+    return np.asarray(sparse.csr_matrix((values, graph.indices, graph.indptr), shape) @ x)
+
+
+def allowed(graph: Graph, x: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+    """Return how far two right sums of rows x may lie apart, float32 [N, dim].
+
+    That is twice eps sqrt(degree) sum |w x|, each one's bound. Half rows, weights and results are rounded to their
+    type: an eps of it is added for each.
+    """
+    rounding = 3 * float(ml_dtypes.finfo(x.dtype).eps) if x.dtype.itemsize == 2 else 0.0
+    limit = product(graph, np.abs(x.astype(np.float32)), None if weight is None else np.abs(weight))
+    summing = np.finfo(np.float32).eps * np.sqrt(np.diff(graph.indptr))
+    limit *= 2 * (summing + rounding).astype(np.float32)[:, None]
+    return limit
+
+
+def differing(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> str:
+    """Say how many sums lie further apart than the limit (a NaN does); nothing if none does."""
+    wrong = ours.size - int(np.count_nonzero(np.abs(ours - theirs) <= limit))
+    return f"{wrong} of its {ours.size} sums differ from ours" if wrong else ""
