@@ -102,7 +102,7 @@ def test_accuracy(file: Path, case: Case, seed: int) -> float:
     }
     job = build(config.from_tree(tree, "accuracy"), MPI.COMM_SELF)
     history = fit(job, job.graph(), None, False)
-    job.backend.close()
+    job.backend.memory.close()
     return 100 * history.scores.test
 
 

@@ -48,8 +48,9 @@ def plan(graph: Graph, ranks: int, turns: int) -> dict[str, Any]:
     """Seconds to plan all ranks' work one after the other on one core: bounds, self loops, chunks, schedules."""
     from mgg_hpc.plan import adjacency, ranges, workload
     from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
-    from mgg_hpc.runtime.backends.base import Options
-    from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
+    from mgg_hpc.runtime.backends.arguments import Options
+    from mgg_hpc.runtime.backends.host.serial import SerialBackend
+    from mgg_hpc.runtime.backends.simulated import World
 
     def once() -> tuple[float, float]:
         """Seconds of all ranks, and of the slowest."""
@@ -62,7 +63,7 @@ def plan(graph: Graph, ranks: int, turns: int) -> dict[str, Any]:
             indptr = graph.indptr[first : last + 1]
             indices = graph.indices[indptr[0] : indptr[-1]]
             looped, sources, _ = adjacency.with_self_loops(first, indptr - indptr[0], indices, None)
-            made = workload.build(rank, bounds, looped, sources, DEFAULT_GEOMETRY.ps)
+            made = workload.build(rank, bounds, looped, sources)
             SerialBackend(rank, World(ranks), Options(DEFAULT_GEOMETRY)).schedule(made)
             each.append(time.perf_counter() - started)
         return time.perf_counter() - began, max(each)

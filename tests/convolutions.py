@@ -16,12 +16,12 @@ from mgg_hpc import reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
 from mgg_hpc.nn.graph.handle import GraphHandle
-from mgg_hpc.nn.graph.loading import Part, adjacency_of
-from mgg_hpc.nn.graph.transfer import routed
+from mgg_hpc.nn.graph.loading import Part, matrix_of
+from mgg_hpc.nn.graph.transfer import planned
 from mgg_hpc.nn.layers import conv
 from mgg_hpc.nn.layers.perceptron import MLP
 from mgg_hpc.nn.workspace import accumulator
-from mgg_hpc.runtime.backends.base import Geometry
+from mgg_hpc.runtime.backends.arguments import Geometry
 
 GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}  # of the largest value
@@ -223,8 +223,8 @@ class Spread:
         if kind not in self.handles:
             part = self.part()
             ids = part.slice.ids
-            of = adjacency_of(self.comm, part, kind, accumulator(self.dtype), GEOMETRY.ps)
-            layers = routed(self.comm, of, [self.transfer])
+            of = matrix_of(self.comm, part, kind, accumulator(self.dtype))
+            layers = planned(self.comm, of, [self.transfer])
             counts = np.diff(self.case.bounds)
             self.handles[kind] = GraphHandle(
                 self.backend, counts, ids, layers, dtype=self.dtype, widest=WIDEST, comm=self.comm

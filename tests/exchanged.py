@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import cases
 import numpy as np
@@ -12,8 +11,8 @@ from mgg_hpc import reference
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import exchange, mpi
-from mgg_hpc.runtime.backends.base import Geometry
-from mgg_hpc.runtime.backends.host.kernels import padded
+from mgg_hpc.runtime.backends.arguments import Geometry
+from mgg_hpc.runtime.backends.host.components import padded
 
 TRANSFERS = ("direct", "get", "halo")
 GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
@@ -21,8 +20,8 @@ GEOMETRY = Geometry(ps=3, dist=2, wpb=2)
 
 def planned(comm, case, transfer):
     """This rank's plan, with the places of its edges."""
-    plan = workload.build(comm.rank, case.bounds, *case.part(comm.rank), GEOMETRY.ps, keep_edges=True)
-    return exchange.halo_in_rounds(comm, plan)[0] if transfer == "halo" else replace(plan, transfer=transfer)
+    edges = workload.split(comm.rank, case.bounds, *case.part(comm.rank), keep_edges=True)
+    return exchange.halo_in_rounds(comm, edges)[0] if transfer == "halo" else workload.direct(edges, transfer)
 
 
 def check_sums(rng, comm, backend, name, transfer):
@@ -88,7 +87,13 @@ def check_meter(rng, comm, backend, transfer):
     rows = backend.rows(np.diff(case.bounds), format, symmetric=True)
     backend.publish(rows)
     backend.aggregate(plan, "copy", "sum", rows, padded(plan.destinations, rows.format))
-    counts = np.array([backend.meter.remote_rows, backend.meter.remote_bytes, backend.meter.local_bytes])
+    counts = np.array(
+        [
+            backend.stream.meter.remote_rows,
+            backend.stream.meter.remote_bytes,
+            backend.stream.meter.local_bytes,
+        ]
+    )
     mpi.sum_in_rank_order(comm, counts)
     source, destination = case.edge_list
     rank_of = np.repeat(np.arange(comm.size), np.diff(case.bounds))

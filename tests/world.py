@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 
 from mgg_hpc.plan import halo, workload
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Geometry, Options
-from mgg_hpc.runtime.backends.host.kernels import padded
-from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.arguments import Geometry, Options
+from mgg_hpc.runtime.backends.host.components import padded
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 
 SMALL = Geometry(ps=2, dist=2, wpb=1)  # blocks of 2 edges: more than 8 make a hub, and every case has some
 
@@ -40,7 +40,7 @@ def play(
     rows = [backend.rows(np.diff(case.bounds), format, symmetric=True) for backend in backends]
     for rank, part in enumerate(rows):
         part.local[:] = x[case.rows(rank)]
-    plans = plans_of(case, geometry.ps, transfer)
+    plans = plans_of(case, transfer)
     for backend, plan in zip(backends, plans, strict=True):
         backend.prepare(plan, format)
 
@@ -62,10 +62,10 @@ def play(
         return np.concatenate(list(pool.map(aggregate, range(ranks))))
 
 
-def plans_of(case, ps, transfer, count=3):
+def plans_of(case, transfer, count=3):
     """The plan of every rank; with "halo" they know of each other what crosses, in rounds of a few rows each."""
     ranks = len(case.bounds) - 1
-    plans = [workload.build(r, case.bounds, *case.part(r), ps, keep_edges=True) for r in range(ranks)]
+    edges = [workload.split(r, case.bounds, *case.part(r), keep_edges=True) for r in range(ranks)]
     if transfer != "halo":
-        return [replace(plan, transfer=transfer) for plan in plans]
-    return [plan for plan, _ in halo.of_all_ranks(plans, count)]
+        return [workload.direct(each, transfer) for each in edges]
+    return [plan for plan, _ in halo.of_all_ranks(edges, count)]

@@ -82,7 +82,7 @@ class Estimate:
 def estimate(job: Job, *, trains: bool = True) -> Estimate:
     """Estimate the memory of this rank in training, or in evaluation alone. Not collective."""
     rows, format = len(job.part.slice.ids), row_format(job.model.widest(job.sparse), job.dtype)
-    plans, on_gpu = plans_of(job.layers), job.backend.device != "cpu"
+    plans, on_gpu = plans_of(job.layers), job.backend.capabilities.device != "cpu"
     counts = job.part.bounds[1:] - job.part.bounds[:-1]
     edges = max((plan.edges for plan in plans), default=0)
     activations = footprint.measure(job, trains=trains).of(rows, edges)
@@ -99,7 +99,7 @@ def estimate(job: Job, *, trains: bool = True) -> Estimate:
         widths = [0 if job.sparse else job.x.shape[1], *job.model.widths]
         activations += rows * 2 * max(a + b for a, b in itertools.pairwise(widths))
     # Rows are packed before they go over a network.
-    if not job.backend.reaches_peers:
+    if not job.backend.capabilities.reaches_peers:
         sent = sum(len(plan.lists.send_rows) for plan in plans if plan.lists is not None)
         activations += sent * format.row_bytes
     if isinstance(job.x, HostFeatures):
@@ -120,13 +120,13 @@ def estimate(job: Job, *, trains: bool = True) -> Estimate:
 
 def check(job: Job, need: Estimate, *, trains: bool = True) -> None:
     """Raise InputError on all ranks if the memory of a node, or of a GPU, is too small. Collective."""
-    free, what = job.backend.free_bytes(), "training" if trains else "predicting"
+    free, what = job.backend.memory.free(), "training" if trains else "predicting"
     if free is None:
         here = mpi.node(job.comm)
         still, where = int(here.allreduce(need.still)), f"for all ranks of this node ({here.size})"
         advice = 'use more nodes, fewer or narrower layers (model.hidden), or train.dtype = "bfloat16"'
     else:
-        still = need.still - min(need.heap, job.backend.reserved_bytes())
+        still = need.still - min(need.heap, job.backend.memory.reserved())
         where = f"on the GPU of rank {job.comm.rank}"
         advice = (
             "use more GPUs, fewer or narrower layers (model.hidden), "

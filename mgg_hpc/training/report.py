@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..nn.inputs.host import HostFeatures
-from ..runtime.backends.base import BY_WIDTH, Geometry
+from ..runtime.backends.arguments import BY_WIDTH, Geometry
 from . import memory
 from .job import Job
 from .metrics import METRICS
@@ -53,13 +53,13 @@ def distance(geometry: Geometry) -> int | str:
 
 def print_start(job: Job) -> None:
     """Print a line each on the graph, the ranks and the choices made."""
-    part, geometry, ranks = job.part, job.backend.geometry, job.comm.size
-    threads = counted(job.backend.threads, "thread") + (" each" if ranks > 1 else "")
+    part, geometry, ranks = job.part, job.backend.options.geometry, job.comm.size
+    threads = counted(job.backend.options.threads, "thread") + (" each" if ranks > 1 else "")
     lines = [
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
         f"{part.features:,} {INPUTS[job.settings.model.input]}, {part.classes} classes",
         f"{counted(ranks, 'rank')}, {threads}; ps {geometry.ps}, dist {distance(geometry)}, wpb {geometry.wpb}",
-        f"backend {job.backend.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
+        f"backend {job.backend.capabilities.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
     ]
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(
@@ -96,7 +96,7 @@ def print_memory(job: Job, need: memory.Estimate, measured: int | None = None) -
 
     measured: this rank's peak in bytes, at the end of a run.
     """
-    where = "" if job.backend.device == "cpu" else " on its GPU"
+    where = "" if job.backend.capabilities.device == "cpu" else " on its GPU"
     names = ("there", "plan", "heap", "activations", "model", "total")
     title = f"memory of each rank{where}: what is there, what is to come, and the most of it"
     cells = {name: size(getattr(need, name)) for name in names}

@@ -27,7 +27,7 @@ class Trainer:
 
     def __init__(self, job: Job, graph: GraphHandle, *, records: bool = True) -> None:
         self.job, self.graph = job, graph
-        device = job.backend.device
+        device = job.backend.capabilities.device
         job.model.to(device)
         parameters = list(job.model.parameters())
         kind = parameters[0].dtype
@@ -40,11 +40,11 @@ class Trainer:
             job.learned.grad = torch.zeros_like(job.learned)
         self._trained: list[Tensor] = [*parameters, *([job.learned] if job.learned is not None else [])]
         self._before = [parameter.detach().clone() for parameter in self._trained]
-        if job.backend.reads_epoch:
+        if job.backend.capabilities.reads_epoch:
             job.model.draws.epoch_at = torch.zeros(1, dtype=torch.int32, device=device)
         rate = job.settings.train.learning_rate
         self._optimizer = Adam(_groups(job), rate, capturable=device != "cpu")
-        recorder = job.backend.record if job.records and records else None
+        recorder = job.backend.stream.record if job.records and records else None
         self.replayed = Replayed(self._launch, job.backend, recorder, self._everybody)
 
     def _everybody(self, yes: bool) -> bool:
@@ -96,7 +96,7 @@ class Trainer:
         self.backward(loss)
         with span("sum gradients"):
             self._flat[-1:].copy_(loss.detach())
-            job.backend.sum_over_ranks(as_array(self._flat))
+            job.backend.collectives.sum(as_array(self._flat))
         with span("optimiser"):
             self._optimizer.step()
 

@@ -99,5 +99,5 @@ def test_job_trains(name, graphs):
     settings = config.load(graphs / f"{name}.toml", ("train.epochs=2", "run.threads=1"))
     job = build(settings, MPI.COMM_SELF)
     history = fit(job, job.graph(), None, False)
-    job.backend.close()
+    job.backend.memory.close()
     assert len(history.epoch_ms) == 2 and 0 < history.scores.val < 1

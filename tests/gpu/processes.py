@@ -40,9 +40,9 @@ from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import device, exit_code, launch, mpi
-from mgg_hpc.runtime.backends.base import Epilogue, Geometry, Rows
+from mgg_hpc.runtime.backends.arguments import Epilogue, Geometry, Rows
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
-from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, Job
+from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, NvshmemPeers
 from mgg_hpc.runtime.backends.simulated import everybody
 
 CALLS = 5  # the third of a halo waits for a credit; two sets of rows are used in turn
@@ -109,7 +109,7 @@ class Processes:
     """All PEs, from one of them. transfers: those that can be, and must give the same bits."""
 
     engine: Engine
-    job: Job
+    job: NvshmemPeers
     comm: Any
     transfers: tuple[str, ...]
     share: float  # of the GPU's blocks, of each
@@ -132,7 +132,7 @@ class Processes:
         """This PE's outputs of all calls, and what is wrong beside their values. Collective."""
         engine, case, rank = self.engine, drawn.case, self.job.rank
         backend, format, part = self.begin(drawn)
-        plan = plans_of(case, drawn.geometry.ps, transfer, 1)[rank]
+        plan = plans_of(case, transfer, 1)[rank]
         backend.chunk_bytes = drawn.chunk_bytes
         sets = [backend.rows(np.diff(case.bounds), format, symmetric=True) for _ in range(2)]
         backend.prepare(plan, format)
@@ -146,7 +146,7 @@ class Processes:
             out = beyond[: plan.destinations]
             backend.aggregate(plan, op, drawn.reduce, rows, out, edge=edge, epilogue=epilogue)
             outputs.append(beyond)
-        backend.finish()
+        backend.stream.finish()
         found = [engine.numpy(beyond) for beyond in outputs]
         behind = np.concatenate([beyond[plan.destinations :] for beyond in found]).astype(np.float32)
         problems = [] if np.isnan(behind).all() else [f"{transfer} wrote behind its rows"]
@@ -165,7 +165,7 @@ class Processes:
         out = backend.symmetric(len(ids), format).local
         self.publish(backend, rows, x[part], rng)
         backend.gather(rows, bounds, self.engine.array(ids), out)
-        backend.finish()
+        backend.stream.finish()
         return [] if (self.engine.numpy(out) == x[ids]).all() else ["gathered other rows"]
 
     def dots(self, drawn: Drawn, rng: np.random.Generator) -> list[str]:
@@ -173,13 +173,13 @@ class Processes:
         engine, case, rank, (x, y, *_) = self.engine, drawn.case, self.job.rank, drawn.x
         backend, format, part = self.begin(drawn)
         rows = backend.rows(np.diff(case.bounds), format, symmetric=True)
-        plan = plans_of(case, drawn.geometry.ps, "direct", 1)[rank]
-        mine = backend.padded(plan.destinations, format)
+        plan = plans_of(case, "direct", 1)[rank]
+        mine = backend.memory.padded(plan.destinations, format)
         out = engine.array(np.full(plan.edges, np.nan, np.float32))
         engine.fill(mine, y[part])
         self.publish(backend, rows, x[part], rng)
         backend.sddmm(plan, rows, mine, out)
-        backend.finish()
+        backend.stream.finish()
         ends = [ids[case.edges(rank)][plan.edge] for ids in case.edge_list]
         wanted, bound = (each(*ends, x, y) for each in (reference.sddmm, reference.sddmm_bound))
         try:
@@ -248,7 +248,9 @@ def play(arguments: argparse.Namespace) -> int:
         with mpi.agree(comm):
             engine = held.enter_context(result.engine_of(arguments))
         seat = device.take(comm, engine.module, share=True)
-        job = Job(comm, engine.module, engine.memory, only_self if arguments.unreached else everybody)
+        job = NvshmemPeers(
+            comm, engine.module, engine.memory, only_self if arguments.unreached else everybody
+        )
         kept = {"processes": size, "unreached": arguments.unreached, "shared_gpu": job.shared_gpu}
         kept |= {"few": arguments.few, "seed": arguments.seed}
         report = result.Report(arguments, engine.about(), **kept)

@@ -29,7 +29,7 @@ from gpu.pes.engine import Engine
 from gpu.pes.played import Played
 from gpu.result import Line
 from mgg_hpc import reference
-from mgg_hpc.runtime.backends.base import Geometry
+from mgg_hpc.runtime.backends.arguments import Geometry
 
 BATCH = 25  # examples between looks at the clock
 MOST_NODES, MOST_DEGREE, MOST_WIDTH, MOST_PES = 120, 6, 600, 4

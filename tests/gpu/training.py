@@ -108,7 +108,7 @@ class Runs:
             found.append(trainer.loss())
         trainer.evaluate()
         found.append(trainer.scores().val_loss)
-        job.backend.close()
+        job.backend.memory.close()
         return np.array(found), trainer.replayed.recorded
 
     def check(self, case: Case) -> tuple[float, str]:
@@ -146,9 +146,9 @@ class Runs:
         if self.engine.device == "cuda":
             library.cuda.get_current_stream().synchronize()  # another stream than torch's
         rows += 1
-        job.backend.finish()
+        job.backend.stream.finish()
         same = seen.shape == tuple(rows.shape) and bool((seen == self.comm.rank + 2).all())
-        job.backend.close()
+        job.backend.memory.close()
         return "" if same and len(rows) else "another library's array is not over the same memory"
 
     def waits(self) -> str:

@@ -20,7 +20,7 @@ from ranks import (  # noqa: F401
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.runtime.backends.base import Options
+from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host.shm import SharedBackend
 
 

@@ -36,7 +36,7 @@ def train(job: Job, epochs: int) -> Run:
     """Train a job for some epochs; its backend stays open."""
     trainer, losses = Trainer(job, job.graph()), []
     for epoch in range(1, epochs + 1):
-        job.backend.meter.taken()
+        job.backend.stream.meter.taken()
         trainer.step(epoch)
         losses.append(trainer.loss())
     trainer.evaluate()

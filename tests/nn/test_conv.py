@@ -25,7 +25,7 @@ from mgg_hpc.nn.inputs.sparse import SparseFeatures
 from mgg_hpc.nn.layers.conv import GATConv, GCNConv, GINConv, SAGEConv
 from mgg_hpc.nn.layers.norms import BatchNorm
 from mgg_hpc.nn.layers.random import Dropout, dropped
-from mgg_hpc.runtime.backends.base import Options, RngKey
+from mgg_hpc.runtime.backends.arguments import Options, RngKey
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 

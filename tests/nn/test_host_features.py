@@ -13,7 +13,7 @@ from mgg_hpc import reference
 from mgg_hpc.nn.inputs import blocks
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.workspace import as_tensor, row_format
-from mgg_hpc.runtime.backends.base import Geometry, Options, RngKey
+from mgg_hpc.runtime.backends.arguments import Geometry, Options, RngKey
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
@@ -68,7 +68,7 @@ def test_products_are_those_of_dense_rows(rng, backend, rows, dtype):
         features = on_host(backend, x)
         assert features.shape == x.shape and features.dtype == dtype and features.nbytes == x.nbytes
         for scaled in (True, False):
-            out = as_tensor(backend.padded(rows, row_format(width, dtype)))
+            out = as_tensor(backend.memory.padded(rows, row_format(width, dtype)))
             products(rng, features, x.double(), out, scaled)
     assert len(features.blocks) == -(-rows // max(3, 1024 // (130 * dtype.itemsize)))
 

@@ -18,7 +18,7 @@ from mgg_hpc.nn.graph.loading import input_features, load_part, whole
 from mgg_hpc.nn.inputs import blocks
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.inputs.sparse import SparseFeatures
-from mgg_hpc.runtime.backends.base import Geometry, Options
+from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 

@@ -10,8 +10,9 @@ import torch
 from mgg_hpc import _host, reference
 from mgg_hpc.nn.layers.random import fill_by_seed, glorot
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
-from mgg_hpc.runtime.backends.base import Options, RngKey
-from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.arguments import Options, RngKey
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 
 # Known answers of Random123 (philox 4x32 10): counter, key, result.
 KNOWN = [

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from mgg_hpc.nn.workspace import Workspace
-from mgg_hpc.runtime.backends.base import Geometry, Options
-from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.arguments import Geometry, Options
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 
 
 @pytest.fixture

@@ -147,10 +147,10 @@ import sys
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.cuda import module as cuda_module
-from mgg_hpc.runtime.backends.cuda.nvshmem import Job
+from mgg_hpc.runtime.backends.cuda.nvshmem import NvshmemPeers
 comm = mpi.world()
 try:
-    job = Job(comm, cuda_module.load(), None)
+    job = NvshmemPeers(comm, cuda_module.load(), None)
 except InputError as error:
     sys.stdout.write(f"{comm.Get_rank()} {error}\n")  # in one piece: ranks write at the same time
     sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect
 from collections import Counter
 
 import cases
@@ -32,18 +33,19 @@ def planned_edges(plan, bounds, rank):
     return found
 
 
-@pytest.mark.parametrize("ps", [1, 3, 256])
+@pytest.mark.parametrize("block", [5, 15, 1280])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("name", cases.CASES)
-def test_a_plan_holds_each_edge_once_in_segments_of_its_owner(rng, monkeypatch, name, ranks, ps):
-    monkeypatch.setattr(workload, "BLOCK_EDGES", 5 * ps)  # several blocks of rows, or one
+def test_a_plan_holds_each_edge_once_in_segments_of_its_owner(rng, monkeypatch, name, ranks, block):
+    monkeypatch.setattr(workload, "BLOCK_EDGES", block)  # several blocks of rows, or one
     case = cases.CASES[name](rng, ranks)
     for rank in range(ranks):
-        plan = workload.build(rank, case.bounds, *case.part(rank), ps, keep_edges=True)
+        plan = workload.build(rank, case.bounds, *case.part(rank), keep_edges=True)
         wanted, found = listed_edges(case, rank), planned_edges(plan, case.bounds, rank)
         assert Counter(found) == Counter(wanted)
         assert [wanted[e] for e in plan.edge] == found
-        assert plan.segments["count"].max(initial=0) <= ps
+        ends = plan.segments[["chunk", "destination"]]
+        assert len(np.unique(ends)) == len(ends)
         assert set(plan.segments["destination"]) == set(range(plan.destinations))
         assert (plan.segments["count"] > 0).sum() + np.isin(
             np.arange(plan.destinations), [v - case.bounds[rank] for v, _ in wanted], invert=True
@@ -55,7 +57,7 @@ def test_a_plan_holds_each_edge_once_in_segments_of_its_owner(rng, monkeypatch, 
 def test_chunks_split_local_from_remote_and_name_the_halo(rng, name, ranks):
     case = cases.CASES[name](rng, ranks)
     for rank in range(ranks):
-        plan = workload.build(rank, case.bounds, *case.part(rank), 8)
+        plan = workload.build(rank, case.bounds, *case.part(rank))
         assert plan.chunks[0]["kind"] == OWNED and plan.chunks[0]["pe"] == rank
         assert (plan.chunks["kind"][1:] == DIRECT).all()
         steps = (rank - plan.chunks["pe"].astype(int)) % ranks  # from rank to rank, backwards
@@ -78,9 +80,23 @@ def test_chunks_split_local_from_remote_and_name_the_halo(rng, name, ranks):
             assert part.tolist() == needed
 
 
+@pytest.mark.parametrize("ps", [1, 3, 256])
+@pytest.mark.parametrize("name", cases.CASES)
+def test_partitions_of_a_size_are_counted_by_destination_and_owner(rng, name, ps):
+    case = cases.CASES[name](rng, 3)
+    for rank in range(3):
+        low, high = case.bounds[rank], case.bounds[rank + 1]
+        edges = Counter((v, bisect(case.bounds[1:].tolist(), u)) for v, u in listed_edges(case, rank))
+        local = sum(-(-count // ps) for (_, owner), count in edges.items() if owner == rank)
+        remote = sum(-(-count // ps) for (_, owner), count in edges.items() if owner != rank)
+        without = len(set(range(low, high)) - {v for v, _ in edges})
+        plan = workload.build(rank, case.bounds, *case.part(rank))
+        assert plan.partitions(ps) == (local + without, remote)
+
+
 def test_chunk_csr_is_the_local_and_remote_csr_of_the_paper(rng):
     case = cases.ordinary(rng, 4)
-    plan = workload.build(2, case.bounds, *case.part(2), 4)
+    plan = workload.build(2, case.bounds, *case.part(2))
     low = int(case.bounds[2])
     found = []
     for number, chunk in enumerate(plan.chunks):
@@ -122,6 +138,6 @@ def test_building_plans_of_cnr_2000_takes_under_two_seconds(data_folder):
     for rank in range(4):
         low, high = bounds[rank], bounds[rank + 1]
         workload.build(
-            rank, bounds, indptr[low : high + 1] - indptr[low], indices[indptr[low] : indptr[high]], 256
+            rank, bounds, indptr[low : high + 1] - indptr[low], indices[indptr[low] : indptr[high]]
         )
     assert time.process_time() - began < 2

@@ -9,7 +9,7 @@ import pytest
 from gpu.pes.engine import HostMemory
 
 from mgg_hpc.plan.launch import Limits
-from mgg_hpc.runtime.backends.base import Geometry
+from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.backends.cuda import heap
 from mgg_hpc.runtime.backends.cuda.heap import Place, mapped_bytes
 from mgg_hpc.runtime.backends.cuda.nvshmem import SymmetricMemory

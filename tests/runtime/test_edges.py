@@ -14,10 +14,11 @@ from world import SMALL, plans_of
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Options, RngKey
+from mgg_hpc.runtime.backends.arguments import Options, RngKey
 from mgg_hpc.runtime.backends.edges import Attention, TailedRows
-from mgg_hpc.runtime.backends.host.kernels import padded
-from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.host.components import padded
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 
 WORLDS = [(1, "direct"), *((ranks, transfer) for ranks in (2, 4) for transfer in ("direct", "get", "halo"))]
 EPS = {"float32": 1e-5, "float64": 1e-13, "float16": 2e-3, "bfloat16": 2e-2}  # of the largest value
@@ -41,7 +42,7 @@ class Played:
         ranks = len(self.case.bounds) - 1
         world = World(ranks)
         self.backends = [SerialBackend(r, world, Options(SMALL, self.threads)) for r in range(ranks)]
-        self.plans = plans_of(self.case, SMALL.ps, self.transfer)
+        self.plans = plans_of(self.case, self.transfer)
 
     def mine(self, rank):
         return slice(int(self.case.bounds[rank]), int(self.case.bounds[rank + 1]))

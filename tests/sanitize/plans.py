@@ -9,7 +9,7 @@ from world import plans_of
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Geometry
+from mgg_hpc.runtime.backends.arguments import Geometry
 
 TRANSFERS = ("direct", "get", "halo")
 
@@ -21,7 +21,7 @@ def write(
     format = RowFormat(np.dtype(np.float32), width)
     x = np.zeros((case.nodes, format.stride), np.float32)
     x[:, :width] = rng.integers(-100, 100, (case.nodes, width))
-    plans = plans_of(case, geometry.ps, transfer)
+    plans = plans_of(case, transfer)
     lists = plans[0].lists
     meta = [len(plans), TRANSFERS.index(transfer), calls, format.stride]
     meta += [lists.rounds, lists.capacity] if lists else [0, 0]

@@ -20,7 +20,7 @@ import plans
 import pytest
 from world import SMALL
 
-from mgg_hpc.runtime.backends.base import Geometry
+from mgg_hpc.runtime.backends.arguments import Geometry
 
 HERE = Path(__file__).parent
 CUDA = HERE.parents[1] / "cuda"

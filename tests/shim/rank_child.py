@@ -76,7 +76,7 @@ class Stopping(trainer.Trainer):
 
 
 if fault == "far":
-    cuda_rank.Job = lambda *given: nvshmem.Job(*given, lambda rank, peer: rank == peer)
+    cuda_rank.NvshmemPeers = lambda *given: nvshmem.NvshmemPeers(*given, lambda rank, peer: rank == peer)
 if fault == "driver":
     backends._has_driver = lambda: True
 if fault == "start" and not first:

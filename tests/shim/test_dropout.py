@@ -10,7 +10,7 @@ import pytest
 
 from mgg_hpc import _host
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import RngKey
+from mgg_hpc.runtime.backends.arguments import RngKey
 from mgg_hpc.runtime.backends.simulated import World
 
 KINDS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -43,7 +43,7 @@ def test_dropout_keeps_what_the_host_keeps(rng, engine, backend, kind, columns):
     held = rng.standard_normal((21, columns + 3)).astype(dtype)
     scale = kept(rng, (21, columns), ids, draw)
     for x in (held[:, :columns], held[:, 3:], np.ascontiguousarray(held[:, :columns])):
-        padded = backend.padded(21, RowFormat(dtype, columns))
+        padded = backend.memory.padded(21, RowFormat(dtype, columns))
         padded[:] = x
         wanted = (x.astype(np.float32) * scale).astype(dtype)
         for source in (x, padded):

@@ -12,8 +12,9 @@ from world import SMALL, plans_of
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Options
-from mgg_hpc.runtime.backends.host.serial import SerialBackend, World
+from mgg_hpc.runtime.backends.arguments import Options
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
 
 TRANSFERS = ["direct", "get", "halo"]
 REMOTE = ["ordinary", "all_remote", "one_way", "rank_without_rows"]
@@ -40,7 +41,7 @@ def counts_of_edges(case, weight):
 @pytest.mark.parametrize("case", REMOTE)
 def test_parts_on_a_host(rng, case, transfer):
     made, x, weight = drawn(rng, case)
-    world, plans = World(3), plans_of(made, SMALL.ps, transfer)
+    world, plans = World(3), plans_of(made, transfer)
     backends = [SerialBackend(rank, world, Options(SMALL, 2)) for rank in range(3)]
     rows = [each.rows(np.diff(made.bounds), RowFormat(x.dtype, WIDTH), symmetric=True) for each in backends]
     for rank, (backend, plan) in enumerate(zip(backends, plans, strict=True)):
@@ -49,7 +50,7 @@ def test_parts_on_a_host(rng, case, transfer):
 
     def play(rank):
         backend, plan = backends[rank], plans[rank]
-        out = backend.padded(plan.destinations, rows[rank].format)
+        out = backend.memory.padded(plan.destinations, rows[rank].format)
         edge = weight[made.edges(rank)][plan.edge]
         parts = backend.phases(plan, "mul", rows[rank], out, edge=edge)
         metered = []
@@ -57,7 +58,7 @@ def test_parts_on_a_host(rng, case, transfer):
             out[:] = np.nan
             for part in (parts.transfer_only, parts.compute_only):
                 part()
-                metered.append(backend.meter.taken())
+                metered.append(backend.stream.meter.taken())
         return out, metered
 
     with ThreadPoolExecutor(3) as pool:
@@ -107,14 +108,14 @@ def test_parts_over_the_shim(rng, engine, case, transfer, reach):
     for turn in range(1, 4):
         for name in ("transfer_only", "compute_only"):
             for backend in played.backends:
-                backend.meter.taken()
+                backend.stream.meter.taken()
             engine.seed(int(rng.integers(1 << 60)))
             asked.clear()
             with engine.together(played.world) as of:
                 for rank, (part, _) in enumerate(parts):
                     with of(rank):
                         getattr(part, name)()
-            counted = [backend.meter.taken() for backend in played.backends]
+            counted = [backend.stream.meter.taken() for backend in played.backends]
             assert not any(each.local_bytes for each in counted)
             moved = [0] * 3 if name == "compute_only" else crossing
             assert [each.remote_rows for each in counted] == moved

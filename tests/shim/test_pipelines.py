@@ -13,7 +13,7 @@ from world import plans_of
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Geometry
+from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.backends.cuda.ablation import Ablation
 from mgg_hpc.runtime.backends.simulated import everybody
 
@@ -114,7 +114,7 @@ def test_each_distinct_remote_row_crosses_once_in_halo_and_once_an_edge_otherwis
             if transfer == "halo":
                 pushed = [b.halo(p).rows_pushed() for b, p in zip(played.backends, played.plans, strict=True)]
                 assert sum(pushed) == (call + 1) * rows
-            metered = sum(backend.meter.remote_rows for backend in played.backends)
+            metered = sum(backend.stream.meter.remote_rows for backend in played.backends)
             assert metered == (call + 1) * rows
 
 
@@ -134,7 +134,7 @@ def schedule(engine, rng, geometry, reach, **ablation):
     reaches = (lambda rank, peer: rank == peer) if reach == "far" else everybody
     played = Played(engine, case, x, geometry, "get", reaches, Ablation(**ablation))
     backend, plan = played.backends[0], played.plans[0]
-    out = backend.padded(plan.destinations, played.format)
+    out = backend.memory.padded(plan.destinations, played.format)
     found = []
     for _ in range(4):  # a lane that is late may ask when others have what they asked for
         engine.module.shim_counts()
@@ -245,13 +245,13 @@ def test_what_does_not_fit_is_refused_by_name(rng, engine):
     refused(InputError, r"plan.wpb = 33: a block of 1056 threads", Geometry(1, 1, 33), "halo")
     played = Played(engine, case, x, transfer="halo")
     backend, rows = played.backends[0], played.rows[0]
-    out = backend.padded(played.plans[0].destinations, played.format)
-    other = plans_of(case, 2, "halo", 1)[0]
+    out = backend.memory.padded(played.plans[0].destinations, played.format)
+    other = plans_of(case, "halo", 1)[0]
     with pytest.raises(ValueError, match="a plan with a halo must be prepared first"):
         backend.aggregate(other, "copy", "sum", rows, out)
     with pytest.raises(ValueError, match="GPUs take a plan of one round"):
-        backend.prepare(plans_of(case, 2, "halo", 3)[0], played.format)
+        backend.prepare(plans_of(case, "halo", 3)[0], played.format)
     wider = backend.rows(np.diff(case.bounds), RowFormat(np.dtype(np.float32), 200), True)
-    out = backend.padded(played.plans[0].destinations, wider.format)
+    out = backend.memory.padded(played.plans[0].destinations, wider.format)
     with pytest.raises(ValueError, match="halo: rows of 800 bytes; prepared for up to 528"):
         backend.aggregate(played.plans[0], "copy", "sum", wider, out)

@@ -13,7 +13,7 @@ from world import plans_of
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Geometry, Rows
+from mgg_hpc.runtime.backends.arguments import Geometry, Rows
 from mgg_hpc.runtime.backends.edges import Attention
 from mgg_hpc.runtime.backends.simulated import World
 
@@ -102,7 +102,7 @@ def test_bad_arguments_are_named(rng, engine):
     case = cases.ordinary(rng, 2)
     world = Played(engine, case, rng.standard_normal((case.nodes, 5)).astype(np.float32))
     backend, plan, rows = world.backends[0], world.plans[0], world.rows[0]
-    out = backend.padded(plan.destinations, world.format)
+    out = backend.memory.padded(plan.destinations, world.format)
     reached = np.array([rows.addresses[0], 0], np.uint64)
     unreached = Rows(rows.format, reached, rows.counts, rows.buffer, 0, True)
     calls = {
@@ -124,7 +124,7 @@ def test_bad_arguments_are_named(rng, engine):
             "copy",
             "sum",
             rows,
-            backend.padded(plan.destinations, RowFormat(np.dtype(np.float32), 6))[:, 1:],
+            backend.memory.padded(plan.destinations, RowFormat(np.dtype(np.float32), 6))[:, 1:],
         ),
         r"ids: int64 \[2\]; expected contiguous int64": lambda: backend.gather(
             rows, case.bounds, np.array([3, 9, 4, 9])[::2], out
@@ -136,7 +136,7 @@ def test_bad_arguments_are_named(rng, engine):
             backend.gather(unreached, case.bounds, np.array([3]), out[:1])
         ),
         "a plan with a halo must be prepared first": lambda: backend.aggregate(
-            plans_of(case, 2, "halo")[0], "copy", "sum", rows, out
+            plans_of(case, "halo")[0], "copy", "sum", rows, out
         ),
         "these are float64": lambda: backend.aggregate(
             plan,

@@ -20,7 +20,7 @@ from mgg_hpc.data import store
 from mgg_hpc.nn.autograd.aggregation import aggregate
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi
-from mgg_hpc.runtime.backends.base import Options
+from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host.shmem import ShmemBackend
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
@@ -72,12 +72,12 @@ def test_rows_start_as_zeros_and_memory_is_used_again(comm, backend):
         assert int(rows.addresses[comm.rank]) % 64 == 0
         rows.local[:] = comm.rank + 1
         backend.publish(rows)
-        backend.close()
+        backend.memory.close()
 
 
 def test_a_heap_does_not_grow(comm, backend):
     with pytest.raises(config.InputError, match=r"symmetric heap of \d+ bytes has \d+ left and cannot grow"):
-        backend.reserve(1 << 40)
+        backend.memory.reserve(1 << 40)
     with pytest.raises(MemoryError, match="of symmetric rows"):
         backend.rows(np.full(comm.size, 1 << 34), RowFormat(np.dtype(np.float32), 8), symmetric=True)
 
@@ -127,7 +127,7 @@ def losses(path: Path, comm: MPI.Intracomm, backend: str, transfer: str) -> np.n
     for epoch in range(1, 21):
         trainer.step(epoch)
         values.append(trainer.loss())
-    job.backend.close()
+    job.backend.memory.close()
     return np.array(values)
 
 

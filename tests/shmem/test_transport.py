@@ -27,8 +27,8 @@ from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import backends, exit_code, mpi
 comm = mpi.world()
 try:
-    backend = backends.make(backends.choose("shmem", comm), comm, backends.Request())
-    backend.reserve(int(sys.argv[1]))
+    backend = backends.make(backends.choose("shmem", comm), comm)
+    backend.memory.reserve(int(sys.argv[1]))
 except InputError as error:
     from mgg_hpc import _shmem
     assert not _shmem.started()
@@ -40,7 +40,7 @@ for _ in range(3):
 Path(sys.argv[2], str(os.getpid())).touch()
 while len(sys.argv) == 4:
     backend.publish(rows)
-backend.close()
+backend.memory.close()
 """
 
 
@@ -153,7 +153,7 @@ def test_another_mpi_is_named(built, environment):
     program = (
         "from mgg_hpc.runtime import backends, mpi\n"
         "comm = mpi.world()\n"
-        "backends.make(backends.choose('shmem', comm), comm, backends.Request())"
+        "backends.make(backends.choose('shmem', comm), comm)"
     )
     ended = programs.python("-c", program, env=environment, cwd=ROOT)
     assert "shmem uses Open MPI's OpenSHMEM, but Python loads MPICH" in ended.stderr

@@ -19,7 +19,7 @@ from torch import Tensor
 from ...plan.ranges import owner_of
 from ...plan.workload import Plan, prefix_sum
 from ...runtime import exchange
-from ...runtime.backends.base import Rows
+from ...runtime.backends.arguments import Rows
 from .. import spans
 from ..first_order import first_order
 from ..graph.handle import Adjacency, GraphHandle
@@ -103,7 +103,7 @@ def mean_scale(graph: GraphHandle, adjacency: Adjacency) -> Tensor:
     plan = adjacency.forward
     degree = np.bincount(plan.segments["destination"], plan.segments["count"], plan.destinations)
     scale = torch.from_numpy(1.0 / np.maximum(degree, 1.0))
-    return scale.to(graph.backend.device, accumulator(graph.dtype))
+    return scale.to(graph.device, accumulator(graph.dtype))
 
 
 class _Sum(torch.autograd.Function):
@@ -139,7 +139,7 @@ class _Maximum(torch.autograd.Function):
                 graph.backend.aggregate(plan, "copy", "max", rows, as_array(out))
                 return out
             ties = graph.workspace.rows(len(x), x.shape[1], accumulator(x.dtype))
-            edgegraph.edge_kernels.max_ties(plan, rows, as_array(out), as_array(ties))
+            graph.edge_kernels.max_ties(plan, rows, as_array(out), as_array(ties))
         ctx.call, ctx.layer = (graph, adjacency), spans.current()
         ctx.save_for_backward(x, out, ties)
         return out
@@ -156,7 +156,7 @@ class _Maximum(torch.autograd.Function):
             local[:, columns:].copy_(most)
             graph.publish(rows, plan)
             back = graph.workspace.rows(len(x), x.shape[1], x.dtype)
-            edgegraph.edge_kernels.max_back(plan, rows, as_array(x.contiguous()), as_array(back))
+            graph.edge_kernels.max_back(plan, rows, as_array(x.contiguous()), as_array(back))
             return back, None, None, None
 
 
@@ -239,15 +239,15 @@ class _EdgeSums(torch.autograd.Function):
 def _weighted_sum(graph: GraphHandle, plan: Plan, rows: Rows, weight: Tensor) -> Tensor:
     graph.publish(rows, plan)
     out = graph.workspace.rows(plan.destinations, rows.format.dim, graph.dtype)
-    edgegraph.edge_kernels.weighted(plan, rows, as_array(weight), as_array(out))
+    graph.edge_kernels.weighted(plan, rows, as_array(weight), as_array(out))
     return out
 
 
 def _products(graph: GraphHandle, plan: Plan, x: Tensor, y: Tensor, heads: int) -> Tensor:
     rows = graph.offer(x)
     graph.publish(rows, plan)
-    out = torch.empty(plan.edges, heads, dtype=accumulator(graph.dtype), device=graph.backend.device)
-    edgegraph.edge_kernels.sddmm(plan, rows, as_array(y.contiguous()), as_array(out))
+    out = torch.empty(plan.edges, heads, dtype=accumulator(graph.dtype), device=graph.device)
+    graph.edge_kernels.sddmm(plan, rows, as_array(y.contiguous()), as_array(out))
     return out
 
 
@@ -255,11 +255,6 @@ def _unweighted(adjacency: Adjacency) -> Adjacency:
     if adjacency.forward_weight is None:
         return adjacency
     return Adjacency(adjacency.forward, adjacency.backward, None, kind=adjacency.kind)
-
-
-def edge_kernels(graph: GraphHandle) -> EdgeKernels:
-    """Return the backend, which has these kernels where layers use them."""
-    return cast(EdgeKernels, graph.backend)
 
 
 # ---- which edges they are
@@ -273,12 +268,12 @@ def edges(graph: GraphHandle, adjacency: Adjacency, *, backward: bool = False) -
     """
     plan = adjacency.backward if backward else adjacency.forward
     bounds = prefix_sum(graph.counts)
-    own = torch.arange(bounds[graph.backend.rank], bounds[graph.backend.rank + 1])
+    own = torch.arange(bounds[graph.rank], bounds[graph.rank + 1])
     digits = torch.stack([own >> (8 * place) & 255 for place in range(BYTES)], 1)  # exact in any type of rows
-    x = digits.to(graph.backend.device, graph.dtype)
+    x = digits.to(graph.device, graph.dtype)
     found = _products(graph, plan, x, torch.ones_like(x), BYTES).cpu().to(torch.int64)
     source = sum(found[:, place] << (8 * place) for place in range(BYTES))
-    target = _targets(plan, torch.device("cpu")) + int(bounds[graph.backend.rank])
+    target = _targets(plan, torch.device("cpu")) + int(bounds[graph.rank])
     return np.stack([cast(Tensor, source).numpy(), target.numpy()])
 
 
@@ -325,7 +320,7 @@ def _to_sources(graph: GraphHandle, adjacency: Adjacency, values: Tensor) -> Ten
     heads, comm = values.shape[1], graph.comm
     here = values.detach().cpu().numpy()
     going = here[exchanged.send]
-    if graph.backend.size == 1:
+    if graph.ranks == 1:
         came = going
     elif comm is None:
         raise ValueError("values of edges cross between ranks, and the handle was made without comm=")
@@ -343,4 +338,4 @@ def _edge_exchange(graph: GraphHandle, adjacency: Adjacency) -> _EdgeExchange:
     tail, head = edges(graph, adjacency, backward=True)  # of out-edges u -> v: v and u
     send = np.lexsort((target, source, owner_of(bounds, source)))
     received = np.lexsort((tail, head, owner_of(bounds, tail)))
-    return _EdgeExchange(send, np.bincount(owner_of(bounds, source), minlength=graph.backend.size), received)
+    return _EdgeExchange(send, np.bincount(owner_of(bounds, source), minlength=graph.ranks), received)

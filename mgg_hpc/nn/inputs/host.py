@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import Backend, RngKey
+from ...runtime.backends.arguments import RngKey
+from ...runtime.backends.base import Backend
 from ..spans import span
 from ..workspace import accumulator, as_array
 from . import blocks
@@ -76,7 +77,7 @@ class HostFeatures:
 
     def written(self, out: Tensor) -> Tensor:
         """Write the rows into ``out`` [n, F] and return it."""
-        direct = self._dropout is not None and self._backend.device == "cpu"
+        direct = self._dropout is not None and self._backend.capabilities.device == "cpu"
         for rows, x in self._blocks(out if direct else None):
             if not direct:
                 out[rows].copy_(x)
@@ -85,7 +86,9 @@ class HostFeatures:
     def gradient(self, rows: Tensor) -> Tensor:
         """Return rows^T @ X, [O, F], for rows [n, O], the gradient of W in X @ W^T; float32 for half rows."""
         wide = accumulator(self.dtype)
-        total = torch.zeros(rows.shape[1], self.shape[1], dtype=wide, device=self._backend.device)
+        total = torch.zeros(
+            rows.shape[1], self.shape[1], dtype=wide, device=self._backend.capabilities.device
+        )
         for of, x in self._blocks():
             total.addmm_(rows.detach()[of].to(wide).t(), x.to(wide))
         return total
@@ -95,9 +98,12 @@ class HostFeatures:
 
         into: rows [n, F] on a host for dropped rows; else each block overwrites the one before.
         """
-        first, in_place = 0, self._backend.device != "cpu" or not self._dropout or not self.blocks
+        first, in_place = (
+            0,
+            self._backend.capabilities.device != "cpu" or not self._dropout or not self.blocks,
+        )
         room = torch.empty_like(self.blocks[0]) if into is None and not in_place else None
-        for x in blocks.on_device(self.blocks, self._backend.device):
+        for x in blocks.on_device(self.blocks, self._backend.capabilities.device):
             rows = slice(first, first + len(x))
             kept = into[rows] if into is not None else room[: len(x)] if room is not None else x
             out = x if in_place else kept

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ...plan import workload
 from ...plan.workload import Plan
-from ...runtime.backends.base import Backend, Epilogue, RngKey, Rows
+from ...runtime.backends.arguments import Epilogue, RngKey, Rows
+from ...runtime.backends.base import Backend
 from ..workspace import Workspace, as_array, as_tensor, row_format
 
 
@@ -41,7 +42,7 @@ class _Pattern:
     @cached_property
     def places(self) -> tuple[Any, Any]:
         """indptr and indices as arrays of the backend."""
-        device = self.backend.device
+        device = self.backend.capabilities.device
         offsets, columns = (torch.from_numpy(array).to(device) for array in (self.indptr, self.indices))
         return as_array(offsets), as_array(columns)
 
@@ -53,7 +54,7 @@ class _Pattern:
         indptr = workload.prefix_sum(np.bincount(self.indices, minlength=columns))
         row_of = np.repeat(np.arange(rows, dtype=np.int32), np.diff(self.indptr))
         plan = workload.rectangular(self.backend.collectives.rank, indptr, row_of[order], rows)
-        return plan, torch.from_numpy(order).to(self.backend.device)
+        return plan, torch.from_numpy(order).to(self.backend.capabilities.device)
 
     @property
     def nbytes(self) -> int:
@@ -65,8 +66,8 @@ class _Pattern:
         """Return private rows that hold ``matrix``, reused from call to call."""
         count, dim = matrix.shape
         if (count, dim) not in self._rows:
-            counts = np.zeros(self.backend.size, np.int64)
-            counts[self.backend.rank] = count
+            counts = np.zeros(self.backend.collectives.size, np.int64)
+            counts[self.backend.collectives.rank] = count
             self._rows[count, dim] = self.backend.rows(counts, row_format(dim, self.dtype), symmetric=False)
         rows = self._rows[count, dim]
         as_tensor(rows.local).copy_(matrix)

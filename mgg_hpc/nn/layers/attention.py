@@ -15,7 +15,6 @@ from torch import Tensor
 from ...runtime.backends.base import RngKey, Rows
 from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
-from ..autograd.aggregation import edge_kernels
 from ..first_order import first_order
 from ..graph.handle import Adjacency, GraphHandle
 from ..spans import span
@@ -93,7 +92,7 @@ class _Attention(torch.autograd.Function):
         later = bias is not None and graph.dtype.itemsize == 2
         given["bias"] = None if later else bias
         with span("forward: attend"):
-            edgegraph.edge_kernels.attend(plan, how, rows, as_array(out), **_arrays(given | kept))
+            graph.edge_kernels.attend(plan, how, rows, as_array(out), **_arrays(given | kept))
         ctx.call, ctx.layer, ctx.biased = (graph, adjacency, how), spans.current(), not later
         ctx.save_for_backward(h, source_score, target_score, bias, out, *kept.values())
         return out + bias.to(out.dtype) if later else out
@@ -123,7 +122,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         target_gradient = _head_products(gradient, above, how) - dot * above_weight
         target_gradient.mul_(1 - how.negative_slope)
         given |= {"score": source_score, "score_gradient": source_gradient}
-    kernels = edgegraph.edge_kernels
+    kernels = graph.edge_kernels
     kernels.attend_back(adjacency.backward, how, published, as_array(back), at_source=True, **_arrays(given))
     if not how.additive:
         published = _published(graph, how.forward_rows(layout.dtype), [h], [], how)
@@ -181,7 +180,7 @@ def _head_products(a: Tensor, b: Tensor, how: Attention, less: Tensor | None = N
 
 def _values(graph: GraphHandle, count: int, columns: int) -> Tensor:
     """Allocate [count, columns] of the accumulator, uninitialised."""
-    return torch.empty(count, columns, dtype=accumulator(graph.dtype), device=graph.backend.device)
+    return torch.empty(count, columns, dtype=accumulator(graph.dtype), device=graph.device)
 
 
 def _arrays(given: dict[str, Tensor | None]) -> dict[str, Any]:

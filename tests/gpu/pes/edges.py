@@ -12,7 +12,7 @@ import torch
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Geometry, RngKey
+from mgg_hpc.runtime.backends.arguments import Geometry, RngKey
 from mgg_hpc.runtime.backends.edges import Attention, TailedRows
 
 from .engine import DTYPES, SMALL, Engine

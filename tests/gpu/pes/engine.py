@@ -17,12 +17,12 @@ import numpy as np
 from memory import heap_zeros
 
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Geometry, Options
+from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.cuda import module as cuda_module
 from mgg_hpc.runtime.backends.cuda.ablation import Ablation
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.memory import TorchMemory, nothing_freed
-from mgg_hpc.runtime.backends.cuda.nvshmem import Job
+from mgg_hpc.runtime.backends.cuda.nvshmem import NvshmemPeers
 from mgg_hpc.runtime.backends.simulated import World
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
@@ -139,7 +139,7 @@ class Engine:
             made.append(backend)
         return made
 
-    def backend(self, job: Job, geometry: Geometry, share: float) -> DeviceBackend:
+    def backend(self, job: NvshmemPeers, geometry: Geometry, share: float) -> DeviceBackend:
         """This process's, one of a job's. share: of the GPU's blocks."""
         made = DeviceBackend(job.rank, job, Options(geometry), self.module, self.memory)
         made.share = share
@@ -196,7 +196,7 @@ class Engine:
 
     def nan_rows(self, backend: DeviceBackend, count: int, format: RowFormat) -> Any:
         """Rows that nobody has written yet."""
-        rows = backend.padded(count, format)
+        rows = backend.memory.padded(count, format)
         rows[:] = float("nan")
         return rows
 

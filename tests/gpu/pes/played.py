@@ -11,7 +11,7 @@ from world import plans_of
 from mgg_hpc import reference
 from mgg_hpc.plan import halo_schedule
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Geometry, Rows
+from mgg_hpc.runtime.backends.arguments import Geometry, Rows
 from mgg_hpc.runtime.backends.cuda.ablation import Ablation
 from mgg_hpc.runtime.backends.simulated import World, everybody
 
@@ -46,7 +46,7 @@ class Played:
             backend.rows(np.diff(case.bounds), self.format, symmetric=True) for backend in self.backends
         ]
         self.write(x)
-        self.plans = plans_of(case, geometry.ps, "direct" if transfer == "ring" else transfer, 1)
+        self.plans = plans_of(case, "direct" if transfer == "ring" else transfer, 1)
         if transfer == "ring":
             self.plans = [halo_schedule.ring(plan, case.bounds) for plan in self.plans]
         for backend, plan in zip(self.backends, self.plans, strict=True):

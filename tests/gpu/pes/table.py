@@ -15,8 +15,8 @@ import numpy as np
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.base import Epilogue, Geometry, RngKey
-from mgg_hpc.runtime.backends.cuda.kernels import DEFAULT_GEOMETRY
+from mgg_hpc.runtime.backends.arguments import Epilogue, Geometry, RngKey
+from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 
 from .edges import attention, maxima_back, over_a_halo, values_by_head
 from .engine import DTYPES, Engine
@@ -158,7 +158,9 @@ def dots(engine, case, entry, rng):
     world, worst = Played(engine, case, x), 0.0
     for backend, plan, rows, part, edges in world.each(rng):
         local = slice(0, part.stop - part.start)
-        wide = backend.padded(part.stop - part.start, RowFormat(world.format.dtype, world.format.stride))
+        wide = backend.memory.padded(
+            part.stop - part.start, RowFormat(world.format.dtype, world.format.stride)
+        )
         wide[:] = float("nan")
         mine = wide[:, : entry.width]
         engine.fill(mine, y[part][local])

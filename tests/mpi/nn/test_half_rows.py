@@ -32,7 +32,7 @@ def trained(comm, path: Path, dtype: str, model: dict, transfer: str = "auto") -
     run = runs.train(job, 20)
     assert all(weight.dtype == torch.float32 for weight in job.model.parameters())
     free = run.trainer.graph.workspace._free.values()
-    job.backend.close()
+    job.backend.memory.close()
     return run.losses, sum(buffer.nbytes for buffers in free for buffer in buffers)
 
 
@@ -85,6 +85,6 @@ def test_gradients_of_float16_that_are_as_small_as_with_many_rows_do_not_vanish(
         logits = job.model(job.input, trainer.graph)
         trainer.backward(trainer.loss_of(logits) * 2.0**-13)
         gradients[dtype] = [parameter.grad.clone() for parameter in job.model.parameters()]
-        job.backend.close()
+        job.backend.memory.close()
     for half, single in zip(gradients["float16"], gradients["float32"], strict=True):
         np.testing.assert_allclose(half, single, atol=0.02 * float(single.abs().max()))

@@ -17,7 +17,7 @@ from mgg_hpc import reference
 from mgg_hpc.data import libraries, store
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi
-from mgg_hpc.runtime.backends.base import Geometry, Options
+from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.host.shm import SharedBackend
 
 pytestmark = pytest.mark.mpi
@@ -314,7 +314,7 @@ def test_buffers_grow_with_the_rows(rng, comm, transfer):
         assert held == sorted(held) and held[-1] == held[-3]
         if graph.ranks > 1:
             assert graph.heap_bytes > 0
-        if graph.backend.name == "shm":
+        if graph.backend.capabilities.name == "shm":
             exchanged = 0 if transfer == "halo" else 2
             assert len(graph.backend._windows) == exchanged + (4 if transfer == "halo" else 0)
 
@@ -394,7 +394,7 @@ def test_rows_that_were_given_back_are_found_no_more(comm):
     backend = SharedBackend(comm, Options(Geometry(ps=4, dist=1, wpb=1)))
     counts, format = np.full(comm.size, 5), RowFormat(np.dtype(np.float32), 4)
     kept, gone = (backend.rows(counts, format, symmetric=True) for _ in range(2))
-    backend.release(gone)
+    backend.memory.release(gone)
     backend.publish(kept)
     assert kept.addresses.all() and not gone.addresses.any()
-    backend.close()
+    backend.memory.close()

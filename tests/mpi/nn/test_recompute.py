@@ -39,9 +39,9 @@ def trained(comm, *options: object) -> tuple[bytes, int]:
     """Losses and all that is trained after four epochs, as bits; and the bytes that the last epoch's sums read."""
     job = job_of(comm, *options)
     losses = runs.train(job, 4).losses
-    read = job.backend.meter.local_bytes
+    read = job.backend.stream.meter.local_bytes
     bits = np.array(losses).tobytes() + b"".join(w.numpy().tobytes() for w in job.weights().values())
-    job.backend.close()
+    job.backend.memory.close()
     assert np.isfinite(losses).all() and len(set(losses)) == 5
     return bits, read
 
@@ -86,7 +86,7 @@ def test_only_outputs_are_held_between_forward_and_backward(comm, path_of, monke
         free = [buffer.nbytes for buffers in graph.workspace._free.values() for buffer in buffers]
         values = (sum(buffer.nbytes for buffer in made) - sum(free)) / 4
         loss.backward()
-        job.backend.close()
+        job.backend.memory.close()
         return values / graph.rows
 
     # Layer 1 keeps its 12 inputs as they are aggregated, and hidden layers their output, dropped for the next one; a

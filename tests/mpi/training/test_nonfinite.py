@@ -56,7 +56,7 @@ def ended(job: Job, folder: Path | None = None, dog: Any = None) -> str:
     """How training ends, the same on all ranks."""
     with pytest.raises(InputError) as caught:
         fit(job, job.graph(), folder, False, dog)
-    job.backend.close()
+    job.backend.memory.close()
     (line,) = set(job.comm.allgather(str(caught.value)))
     assert "\n" not in line
     return line
@@ -103,7 +103,7 @@ def test_a_weight_that_is_no_number_is_named_and_the_best_weights_before_it_are_
     if comm.rank == 0:
         kept = run_folder.create(folder / "kept")
     history = fit(whole, whole.graph(), None, False)
-    whole.backend.close()
+    whole.backend.memory.close()
     best = history.best_epoch
 
     def plant() -> None:

@@ -62,7 +62,7 @@ def trained(settings: config.Settings, comm: MPI.Intracomm) -> tuple[list[float]
     with torch.no_grad():
         logits = job.model(job.input, run.trainer.graph).clone()
     every = comm.allgather((job.part.slice.ids, logits.numpy()))
-    job.backend.close()
+    job.backend.memory.close()
     whole = np.empty((job.part.nodes, logits.shape[1]))
     for ids, rows in every:
         whole[ids] = rows
@@ -130,7 +130,7 @@ def test_gradients_of_learned_rows_equal_torchs_own(comm, chosen):
     torch.nn.functional.cross_entropy(logits[mask], torch.from_numpy(graph.y)[mask]).backward()
     for value, wanted in ((torch.from_numpy(found), x.grad), (lin.grad, start.grad)):
         torch.testing.assert_close(value, wanted, rtol=1e-10, atol=1e-12 * float(wanted.abs().max()))
-    job.backend.close()
+    job.backend.memory.close()
 
 
 def test_learned_rows_are_saved_in_the_users_numbering(comm, chosen, folder):
@@ -154,7 +154,7 @@ def test_learned_rows_are_saved_in_the_users_numbering(comm, chosen, folder):
         assert len(ids) == 0 or not torch.equal(other.learned, drawn)
         stored = np.load(run / "checkpoints" / "input.npy")
         assert np.array_equal(stored[ids], other.learned.detach().numpy())
-        other.backend.close()
+        other.backend.memory.close()
     mine = history.state[checkpoint.LEARNED].numpy()
     assert np.array_equal(np.load(run / "checkpoints" / "input.npy")[job.part.slice.ids], mine)
-    job.backend.close()
+    job.backend.memory.close()

@@ -74,7 +74,7 @@ def losses(chosen: config.Settings, comm: MPI.Intracomm, epochs: int = 30) -> np
     """The loss of each epoch, and the final validation loss."""
     job = build(chosen, comm)
     values = runs.train(job, epochs).losses
-    job.backend.close()
+    job.backend.memory.close()
     return np.array(values)
 
 
@@ -173,7 +173,7 @@ def test_loss_and_gradients_equal_torchs_own(comm, stored, kind, layers):
     trainer.step(epoch)
     loss = trainer.loss()
     found = [(conv.lin.weight.grad.clone(), conv.bias.grad.clone()) for conv in job.model.convs]
-    job.backend.close()
+    job.backend.memory.close()
 
     expected, gradients = torchs_own(graph, weights, epoch, chosen)
     assert loss == pytest.approx(expected, rel=1e-10)

@@ -118,7 +118,7 @@ def test_a_plan_of_offsets_is_that_of_segments(engine, rng):
     degree = rng.choice([0, 1, 3, 4, 5, 8, 9, 40], 60)
     indptr = workload.prefix_sum(degree.astype(np.int64))
     indices = rng.integers(0, 60, int(indptr[-1])).astype(np.int32)
-    one = workload.build(0, np.array([0, 60]), indptr, indices, 3)
+    one = workload.build(0, np.array([0, 60]), indptr, indices)
     arrays = (one.chunks.view(np.uint8), one.segments.view(np.uint8), one.indices)
     far = 1 << 33  # edges that a longer array would have before these
     plans = [

@@ -14,7 +14,7 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.plan import launch
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.cuda import module
-from mgg_hpc.runtime.backends.cuda.kernels import DEFAULT_GEOMETRY
+from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from mgg_hpc.tools.bench.harness import graphs
 from mgg_hpc.tools.bench.profile import gpu as profile_gpu
 from mgg_hpc.tools.bench.profile import launches, ncu

@@ -67,8 +67,8 @@ class DeviceLaunches(DeviceContext):
             self._halos[plan] = Halo(self, plan, widest)
         if plan.transfer == "get" and self.has_gets:
             # As large on every rank, whatever its plan is: as much as blocks of this kernel that fit at once need.
-            made = self._fitting("get", "sum", self._asked("get", 0, 1, widest), widest)
-            packs = self._at_once(made) * self._staged(made) // launch.PACK
+            made = self.fitting("get", "sum", self.asked("get", 0, 1, widest), widest)
+            packs = self.blocks_at_once(made) * self._staged(made) // launch.PACK
             if plan not in self._stages or self._stages[plan].counts[0] < packs:
                 self._stages[plan] = self.symmetric(packs, RowFormat(np.dtype(np.uint8), launch.PACK))
         self._world.barrier(self.arrays.stream())  # no peer writes before this rank's memory is zeroed
@@ -87,7 +87,7 @@ class DeviceLaunches(DeviceContext):
         elif plan.transfer == "get" and plan.remote_edges:
             self.get(plan, src)
 
-    def _at_once(self, made: Launch) -> int:
+    def blocks_at_once(self, made: Launch) -> int:
         """Return the number of CUDA blocks that the GPU holds at once."""
         return max(1, int(made.resident * self.limits.multiprocessors * self.share))
 
@@ -111,9 +111,9 @@ class DeviceLaunches(DeviceContext):
             transfer = "halo"
         elif remote:
             transfer = plan.transfer
-        made = self._fitting(transfer, reduce, self._asked(transfer, local, remote, format), format)
+        made = self.fitting(transfer, reduce, self.asked(transfer, local, remote, format), format)
         if transfer == "halo" or plan in self._stages:  # who waits for others, or has a ring in memory
-            blocks = self._at_once(made)
+            blocks = self.blocks_at_once(made)
             if plan in self._stages:
                 blocks = min(blocks, len(self._stages[plan].buffer) // self._staged(made))
             if blocks == 0:
@@ -125,14 +125,14 @@ class DeviceLaunches(DeviceContext):
             )
         return made
 
-    def _asked(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
+    def asked(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
         knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": self.geometry.wpb}
         if transfer == "get":
             return launch.get(local, remote, format, **knobs, limits=self.limits, level=self.ablation.level)
         make = launch.halo if transfer == "halo" else launch.direct
         return make(local, remote, format, **knobs, limits=self.limits)
 
-    def _fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
+    def fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
         """Return the launch with the number of resident CUDA blocks that registers and shared memory allow.
 
         Where NVSHMEM runs, of both kernels: with calls of it and without. Raises InputError for a block that is too

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ....data.graph import Graph
-from ....plan.workload import Plan
 from ..harness import document, gpu, graphs, sums, timing
 from ..harness.gpu import Problem, Stage, problem_of
 from ..harness.options import Options
@@ -54,11 +53,11 @@ class Contest:
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """Return a row for each type and width, and a note for each library that could not take part."""
         weight = graphs.weights(graph) if weighted else None
-        plans: dict[int, Plan] = {}
+        edges = gpu.edges_of(graph)
         rows: list[dict[str, Any]] = []
         notes: list[str] = []
         for width in widths:
-            problems = [problem_of(self.stage, graph, dtype, width, weight, plans) for dtype in dtypes]
+            problems = [problem_of(self.stage, graph, dtype, width, weight, edges) for dtype in dtypes]
             measured, failed = self.measure_types(problems)
             rows, notes = rows + measured, notes + failed
             del problems

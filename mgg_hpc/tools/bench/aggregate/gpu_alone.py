@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ....plan import halo
+from ....plan import halo, workload
 from ....plan.launch import Launch
 from ....plan.layout import RowFormat
-from ....plan.workload import Plan
+from ....plan.workload import Plan, SplitEdges
 from ....runtime.backends.arguments import Epilogue, Geometry, Options, Rows
 from ....runtime.backends.cuda.kernels import DeviceBackend
 from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY, default_geometry
@@ -25,9 +25,9 @@ class AloneBackend(DeviceBackend):
 
     def launch(self, plan: Plan, format: RowFormat, reduce: str = "sum") -> Launch:
         """See DeviceBackend.launch."""
-        asked = self._asked(plan.transfer, len(plan.segments), 0, format)
-        made = self._fitting(plan.transfer, reduce, asked, format)
-        blocks = min(made.blocks, self._at_once(made)) if plan.transfer == "halo" else made.blocks
+        asked = self.asked(plan.transfer, *self.partitions(plan), format)
+        made = self.fitting(plan.transfer, reduce, asked, format)
+        blocks = min(made.blocks, self.blocks_at_once(made)) if plan.transfer == "halo" else made.blocks
         return replace(made, blocks=blocks, blocks_per_multiprocessor=blocks / self.limits.multiprocessors)
 
     def aggregate(
@@ -45,14 +45,14 @@ class AloneBackend(DeviceBackend):
         kind, made, address = (
             src.format.dtype.name,
             self.launch(plan, src.format, reduce),
-            self.memory.address,
+            self.arrays.address,
         )
         total = self.native.Sum(reduce, 0 if edge is None else address(edge), address(out), 0, 0, False)
         if plan.transfer == "halo":
             self.halo(plan).aggregate(self, plan, kind, src, total, made)
         else:
             run = getattr(self.native_plan(plan), f"get_{kind}")
-            run(self._rows(src), total, self._get(plan, src), self.geometry_of(made))
+            run(self.native_rows(src), total, self.get(plan, src), self.geometry_of(made))
 
 
 def geometry_of(stage: Stage, transfer: str, format: RowFormat) -> Geometry:
@@ -60,9 +60,9 @@ def geometry_of(stage: Stage, transfer: str, format: RowFormat) -> Geometry:
     return default_geometry(format, limits_of(stage.module)) if transfer == "get" else DEFAULT_GEOMETRY
 
 
-def plan_of(plan: Plan, transfer: str) -> Plan:
-    """The plan of a rank without peers for a transfer: "direct", "get" or "halo"."""
-    return halo.of_all_ranks([plan], 1)[0][0] if transfer == "halo" else replace(plan, transfer=transfer)
+def plan_of(edges: SplitEdges, transfer: str) -> Plan:
+    """Return the plan of a rank without peers for a transfer: "direct", "get" or "halo"."""
+    return halo.of_all_ranks([edges], 1)[0][0] if transfer == "halo" else workload.direct(edges, transfer)
 
 
 def backend_of(stage: Stage, transfer: str, geometry: Geometry) -> DeviceBackend:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ....runtime.backends.base import Geometry
+from ....runtime.backends.arguments import Geometry
 from ..harness.gpu import Call, Problem, gather_floor, matrix
 from . import cusparse, gpu_alone
 from .summary import OURS
@@ -35,7 +35,7 @@ def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None =
     """This package, by the kernel of a transfer; nothing is remote. geometry: other knobs than the default."""
     stage = problem.stage
     geometry = geometry or gpu_alone.geometry_of(stage, transfer, problem.format)
-    plan = gpu_alone.plan_of(problem.plan(geometry.ps), transfer)
+    plan = gpu_alone.plan_of(problem.edges, transfer)
     edge = None if problem.weight is None else stage.memory.uploaded(problem.weight[plan.edge])
     op = "copy" if edge is None else "mul"
     backend = gpu_alone.backend_of(stage, transfer, geometry)

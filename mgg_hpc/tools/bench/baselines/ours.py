@@ -15,7 +15,7 @@ from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.arguments import Options
-from mgg_hpc.runtime.backends.host import kernels
+from mgg_hpc.runtime.backends.host import components
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
@@ -29,7 +29,7 @@ def set_threads(count: int) -> None:
 
 def about() -> str:
     """Version and instruction set."""
-    return f"mgg {__version__} ({kernels.load().instruction_set()})"
+    return f"mgg {__version__} ({components.load().instruction_set()})"
 
 
 def aggregate(
@@ -45,7 +45,7 @@ def aggregate(
     format = RowFormat(np.dtype(dtype), dim)
     rows = backend.rows(np.array([count]), format, symmetric=True)
     rows.local[:] = rows_in
-    out = kernels.padded(count, format)
+    out = components.padded(count, format)
     words = rows.local.view(f"u{format.dtype.itemsize}")  # the floor takes no bfloat16
     op = "copy" if edge is None else "mul"
 
@@ -54,19 +54,19 @@ def aggregate(
         return out
 
     def floor(distance: int) -> tuple[float, None]:
-        return kernels.load().gather_floor(sources, words, distance, threads)[0], None
+        return components.load().gather_floor(sources, words, distance, threads)[0], None
 
     # As the peers that inspect a matrix do before the clock starts.
-    for _ in range(kernels.load().Schedule.SETTLED):
+    for _ in range(components.load().Schedule.SETTLED):
         mgg()
     return {"mgg": mgg} | {f"floor {distance}": partial(floor, distance) for distance in ahead}
 
 
 def stream(size: int) -> dict[str, Callable[[], Any]]:
     """The run "stream" reads ``size`` bytes from end to end."""
-    data = kernels.aligned_zeros(size)
+    data = components.aligned_zeros(size)
     data[:] = 1  # pages that were never written are all one page
-    return {"stream": lambda: (kernels.load().stream_read(data, _threads[0])[0], None)}
+    return {"stream": lambda: (components.load().stream_read(data, _threads[0])[0], None)}
 
 
 def epoch(

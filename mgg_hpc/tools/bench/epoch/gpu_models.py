@@ -16,11 +16,12 @@ from torch import Tensor
 from ....config import ModelSettings
 from ....data.graph import Graph
 from ....nn.graph.handle import GraphHandle
-from ....nn.graph.loading import adjacency_of, whole
+from ....nn.graph.loading import matrix_of, whole
+from ....nn.graph.transfer import planned
 from ....nn.layers.models import GNN
 from ....nn.layers.random import Draws
 from ....nn.workspace import row_format
-from ....runtime.backends.cuda.kernels import default_geometry
+from ....runtime.backends.cuda.launches import default_geometry
 from ....runtime.backends.cuda.module import limits_of
 from ..baselines import nets
 from ..harness.gpu import Stage
@@ -120,10 +121,11 @@ def ours(inputs: Inputs) -> Net:
     format = row_format(model.widest(sparse=False), torch.float32)
     geometry = default_geometry(format, limits_of(stage.module))
     backend: Any = stage.backend(geometry)
-    adjacency = adjacency_of(ALONE, whole(graph), "gcn", torch.float32, geometry.ps, backend.device)
+    matrix = matrix_of(ALONE, whole(graph), "gcn", torch.float32, backend.capabilities.device)
+    adjacency = planned(ALONE, matrix, ["direct"])
     rows = np.array([graph.nodes])
     handle = GraphHandle(backend, rows, np.arange(graph.nodes), adjacency, widest=format.dim)
-    model.to(backend.device)
+    model.to(backend.capabilities.device)
 
     def logits() -> Tensor:
         draws.epoch += 1

@@ -13,10 +13,11 @@ import numpy as np
 from ....data.graph import Graph
 from ....plan import launch, workload
 from ....plan.layout import RowFormat
-from ....plan.workload import Plan
-from ....runtime.backends.base import Geometry, Options
+from ....plan.workload import SplitEdges
+from ....runtime.backends.arguments import Geometry, Options
 from ....runtime.backends.cuda import module as cuda_module
-from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY, DeviceBackend
+from ....runtime.backends.cuda.kernels import DeviceBackend
+from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.backends.cuda.memory import ManagedMemory, Memory, PinnedMemory, TorchMemory, nothing_freed
 from ....runtime.backends.simulated import World
 
@@ -127,7 +128,7 @@ class Stage:
 class Problem:
     """A graph and rows: ``sets`` of sources and outputs, alike but in different memory. weight: float32 [E] or None.
 
-    plans: those made so far, by their ps.
+    edges: of one rank that owns all rows.
     """
 
     stage: Stage
@@ -136,16 +137,9 @@ class Problem:
     x: np.ndarray
     weight: np.ndarray | None
     backend: DeviceBackend
+    edges: SplitEdges
     sources: list[Any] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
-    plans: dict[int, Plan] = field(default_factory=dict)
-
-    def plan(self, ps: int) -> Plan:
-        """Return the plan of one rank that owns all rows."""
-        if ps not in self.plans:
-            bounds, graph = np.array([0, self.graph.nodes]), self.graph
-            self.plans[ps] = workload.build(0, bounds, graph.indptr, graph.indices, ps, keep_edges=True)
-        return self.plans[ps]
 
     def clear_outputs(self) -> None:
         """Fill the outputs with NaN, so that nothing that another run left is taken for sums."""
@@ -166,15 +160,15 @@ def problem_of(
     dtype: str,
     width: int,
     weight: np.ndarray | None,
-    plans: dict[int, Plan] | None = None,
+    edges: SplitEdges,
 ) -> Problem:
-    """Rows of normally distributed values, in as many sets as it takes to be more than the second cache.
+    """Return rows of normally distributed values, in as many sets as exceed the second cache.
 
-    plans: of the same graph, for problems to share.
+    edges: of `edges_of`, which problems share.
     """
     format = RowFormat(np.dtype(dtype), width)
     x = drawn_rows(graph, format)
-    made = Problem(stage, graph, format, x, weight, stage.backend(), plans={} if plans is None else plans)
+    made = Problem(stage, graph, format, x, weight, stage.backend(), edges)
     cache = int(stage.module.limits()["l2_bytes"])
     sets = -(-SETS_PER_CACHE * cache // max(1, graph.nodes * format.row_bytes))
     uploaded = stage.memory.uploaded(x)
@@ -182,8 +176,13 @@ def problem_of(
         rows = made.backend.rows(np.array([graph.nodes]), format, symmetric=False)
         rows.local[:] = uploaded
         made.sources.append(rows)
-        made.outputs.append(made.backend.padded(graph.nodes, format))
+        made.outputs.append(made.backend.memory.padded(graph.nodes, format))
     return made
+
+
+def edges_of(graph: Graph) -> SplitEdges:
+    """Return the edges of one rank that owns all rows."""
+    return workload.split(0, np.array([0, graph.nodes]), graph.indptr, graph.indices, keep_edges=True)
 
 
 def drawn_rows(graph: Graph, format: RowFormat) -> np.ndarray:

@@ -20,7 +20,7 @@ from ....errors import InputError
 from ....plan import launch
 from ....plan.layout import RowFormat
 from ....runtime import cores
-from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY
+from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.backends.cuda.memory import TorchMemory
 from ..harness import document, timing
 from ..harness.document import Sheet, cell
@@ -131,7 +131,7 @@ class Layer:
         self.x, self.weight = self._timed("features", self._features)
         self.backend = stage.backend()
         self.rows = self.backend.rows(np.array([size.rows]), size.format, symmetric=False)
-        self.out = self.backend.padded(size.rows, size.format)
+        self.out = self.backend.memory.padded(size.rows, size.format)
 
     def _timed(self, name: str, made: Callable[[], Any]) -> Any:
         began = time.perf_counter()
@@ -168,7 +168,7 @@ class Layer:
     def steps(self) -> list[Step]:
         """The transform, the sums, both, and the gather floor: the same rows read in the same order."""
         size, module, memory = self.size, self.stage.module, self.stage.memory
-        knobs, limits = self.backend.geometry, self.backend.limits
+        knobs, limits = self.backend.options.geometry, self.backend.limits
         pieces = self.graph.pieces(knobs.ps)
         made = launch.direct(
             pieces, 0, size.format, ps=knobs.ps, dist=knobs.dist, wpb=knobs.wpb, limits=limits

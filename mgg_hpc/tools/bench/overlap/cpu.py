@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ....nn.graph import transfer
-from ....nn.graph.handle import Adjacency, symmetric_bytes
+from ....nn.graph.handle import Adjacency, Unplanned, symmetric_bytes
 from ....plan import ranges, workload
 from ....plan.layout import RowFormat
 from ....runtime import backends, exchange, exit_code, mpi, probe
@@ -41,14 +41,14 @@ def run_overlap(
         chosen = words_of("ways", ways or ",".join(WAYS), WAYS)
         read = graphs.read(name)
     subject = Subject(comm, read, width, backend, threads or mpi.threads_share(comm))
-    if not subject.backend.reaches_peers:
+    if not subject.backend.capabilities.reaches_peers:
         chosen = [way for way in chosen if way != "direct"]
     times, processor = subject.measure([*PARTS, *chosen], options.turns)
-    found = document.begin("overlap", replace(options, threads=subject.backend.threads)) | {
+    found = document.begin("overlap", replace(options, threads=subject.backend.options.threads)) | {
         **document.about(read),
         "width": width,
         "ranks": comm.size,
-        "backend": subject.backend.name,
+        "backend": subject.backend.capabilities.name,
         "remote_edges": comm.allgather(subject.plan.remote_edges),
         "halo_rows": comm.allgather(len(subject.plan.halo)),
         "row_bytes": subject.format.row_bytes,
@@ -64,7 +64,7 @@ def run_overlap(
     if comm.rank == 0:
         found["notes"] = notes(found)
         document.finish(found, sheets(found), options)
-    subject.backend.close()
+    subject.backend.memory.close()
     exit_code.record(0)
     return 0
 
@@ -79,26 +79,25 @@ class Subject:
         indptr = graph.indptr[low : high + 1] - graph.indptr[low]
         indices = graph.indices[graph.indptr[low] : graph.indptr[high]]
         self.counts = np.diff(bounds)
-        geometry = backends.DEFAULT_GEOMETRY
-        asked = backends.Request(geometry.ps, geometry.dist, geometry.wpb, threads)
-        self.backend: Any = backends.make(backends.choose_cpu(backend, comm), comm, asked)
+        self.backend: Any = backends.make(backends.choose_cpu(backend, comm), comm, threads=threads)
         self.format = RowFormat(np.dtype(np.float32), width)
-        self.plan = workload.build(comm.rank, bounds, indptr, indices, geometry.ps)
-        self.rounds: Any = exchange.halo_in_rounds(comm, self.plan)[0]
+        edges = workload.split(comm.rank, bounds, indptr, indices)
+        self.plan = workload.direct(edges)
+        self.rounds: Any = exchange.halo_in_rounds(comm, edges)[0]
         self.whole = workload.rectangular(
-            comm.rank, indptr, indices.astype(np.int32, copy=False), graph.nodes, geometry.ps
+            comm.rank, indptr, indices.astype(np.int32, copy=False), graph.nodes
         )
         halo = Adjacency(self.rounds, self.rounds, None)
         rows = 2 * int(self.counts.max(initial=0)) * self.format.row_bytes
-        self.backend.reserve(
+        self.backend.memory.reserve(
             2 * symmetric_bytes([halo], self.counts, self.format, comm.size)
             + rows
-            + probe.symmetric_bytes(self.backend.probe_rows, comm.size)
+            + probe.symmetric_bytes(self.backend.capabilities.probe_rows, comm.size)
             + (1 << 20)
         )
-        gcn = Adjacency(self.plan, self.plan, None)
+        matrix = Unplanned(edges, edges, None)
         self.choice = transfer.choose_transfer(
-            comm, "auto", self.backend, gcn, self.counts, [self.format], [self.format]
+            comm, "auto", self.backend, matrix, self.counts, [self.format], [self.format]
         )
         self.backend.prepare(self.rounds, self.format)
         self.shared = self.backend.rows(self.counts, self.format, symmetric=True)
@@ -108,7 +107,7 @@ class Subject:
         every = np.zeros(comm.size, dtype=np.int64)
         every[comm.rank] = graph.nodes
         self.all = self.backend.rows(every, self.format, symmetric=False)
-        self.out = self.backend.padded(self.plan.destinations, self.format)
+        self.out = self.backend.memory.padded(self.plan.destinations, self.format)
         self.parts = self.backend.phases(self.rounds, "copy", self.own, self.out)
 
     def way(self, name: str) -> Callable[[], None]:

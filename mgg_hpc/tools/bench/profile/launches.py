@@ -21,12 +21,13 @@ import numpy as np
 
 from ....data.graph import Graph
 from ....errors import WRONG_INPUT, InputError
+from ....plan import workload
 from ....plan.layout import SEGMENT, RowFormat
 from ....plan.workload import Plan
 from ....runtime.backends.cuda.kernels import DeviceBackend
 from ..aggregate import gpu_baselines
 from ..harness import document, graphs
-from ..harness.gpu import Call, Stage, problem_of
+from ..harness.gpu import Call, Stage, edges_of, problem_of
 from ..overlap.gpu_transfers import Subject
 
 # The kernels of each way of reaching rows.
@@ -85,7 +86,7 @@ class Launcher:
 
     def __init__(self, stage: Stage, graph: Graph, width: int) -> None:
         self.graph = graph
-        self.problem = problem_of(stage, graph, "float32", width, None)
+        self.problem = problem_of(stage, graph, "float32", width, None, edges_of(graph))
         self.subject = Subject(stage, graph, SHARE, self.problem.format)
 
     def of(self, name: str) -> Launches:
@@ -96,7 +97,7 @@ class Launcher:
         """Launch a kernel over local rows as `mgg bench aggregate` does."""
         problem = self.problem
         backend, rows, out = problem.backend, problem.sources[0], problem.outputs[0]
-        plan = problem.plan(backend.geometry.ps)
+        plan = workload.direct(problem.edges)
         cost = model_of(backend, plan, problem.format, self.graph.indices)
         return cost, [partial(backend.aggregate, plan, "copy", "sum", rows, out)]
 
