@@ -138,20 +138,6 @@ struct DeviceHaloCall {
   DeviceHalo halo;
 };
 
-// out[e] = exp(score[e] - maximum) / total over the edges of each destination, in two kernels.
-struct DeviceSoftmax {
-  const Block* tasks;
-  int64_t count;
-  const Segment* segments;
-  const Hub* hubs;
-  int32_t* pending;  // parts of each hub that have not arrived; as many as slots between calls
-  const float* scores;
-  float* out;      // may be the scores
-  float* maximum;  // a destination each
-  float* total;    // a destination each: the sum of exp(score - maximum)
-  float* partials;  // slots x 2: the same of each part
-};
-
 // What dropout draws, what it keeps, and by how much that grows (semantics.h).
 struct RngKey {
   uint64_t seed;

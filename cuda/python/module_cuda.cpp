@@ -157,15 +157,6 @@ void let_go(const mgg::DeviceExchange& exchange, const mgg::DeviceHaloSchedule& 
   mgg::let_go(halo, exchange.far(), geometry.launch());
 }
 
-void edge_softmax(mgg::DevicePlan& plan, uint64_t scores, uint64_t out, const Geometry& geometry) {
-  auto call = plan.call<mgg::DeviceSoftmax>();
-  if (call.count == 0) return;
-  call.hubs = plan.device_tasks().hubs(), call.pending = plan.pending(1), call.partials = plan.partials(2);
-  call.scores = at<float>(scores), call.out = at<float>(out);
-  call.maximum = plan.maximum(), call.total = plan.total();
-  mgg::edge_softmax(call, geometry.launch());
-}
-
 // The tables of gathers from one set of rows, in device memory.
 class Gathers {
  public:
@@ -341,7 +332,6 @@ NB_MODULE(_cuda, module) {
   }, "indptr"_a, "indices"_a, "columns"_a, "part_edges"_a);
   plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
   plan.def_prop_ro("slots", &mgg::DevicePlan::slots);
-  plan.def("edge_softmax", edge_softmax, "scores"_a, "out"_a, "geometry"_a, Released());
 #define MGG_KERNELS(name, S)                                                                                       \
   plan.def("aggregate_" name, aggregate<S>, "rows"_a, "sum"_a, "geometry"_a, Released());                          \
   plan.def("ready_" name, ready<S>, "rows"_a, "read"_a, "geometry"_a, Released());                                 \

@@ -89,15 +89,15 @@ FAULTS = {
     ),
     "synccheck": Fault(
         "a lane synchronises with lanes that do not count on it",
-        "softmax",
-        "rows",
-        "softmax",
+        "by head",
+        "edges_float32",
+        "Weighted",
         "Barrier error",
         (
             Edit(
-                "gpu/edges/softmax.cuh",
+                "gpu/edges/edges.cuh",
                 "device::sync_lanes(worker.mask);  // what lane 0 may see now",
-                "device::sync_lanes(worker.mask & ~(1u << (device::thread() % 32 | 7)));  // what lane 0 may see now",
+                "device::sync_lanes(worker.mask & ~(1u << (device::thread() % 32 | (edges.lanes - 1))));  //",
             ),
         ),
     ),

@@ -162,7 +162,7 @@ class Processes:
         engine.fill(rows.local, x[drawn.part(rank)])
         engine.seed(int(rng.integers(1 << 60)) + rank, rank)
         backend.publish(rows)
-        backend.gather(rows, bounds, engine.array(ids), out)
+        backend.gathers.rows(backend, rows, bounds, engine.array(ids), out)
         backend.finish()
         return [] if (engine.numpy(out) == x[ids]).all() else ["gathered other rows"]
 

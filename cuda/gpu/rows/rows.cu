@@ -3,7 +3,6 @@
 #include "gpu/rows/gather.cuh"
 #include "gpu/sums/halo.cuh"
 #include "gpu/kernels.h"
-#include "gpu/edges/softmax.cuh"
 
 namespace mgg {
 
@@ -15,11 +14,6 @@ const char* compiler() {
 #else
   return MGG_VERSION(__CUDACC_VER_MAJOR__, __CUDACC_VER_MINOR__, __CUDACC_VER_BUILD__);
 #endif
-}
-
-void edge_softmax(const DeviceSoftmax& call, const gpu::Launch& launch) {
-  gpu::launch(softmax_statistics, call, launch);
-  gpu::launch(softmax_apply, call, launch);
 }
 
 namespace {

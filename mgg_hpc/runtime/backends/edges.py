@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan
@@ -157,21 +156,4 @@ class EdgeKernels(Protocol):
         """out_edge[e, head] = <dst[v], x[u]> over the head's columns; [E, H] in the plan's order, dst [n, F].
 
         [E] stands for one head.
-        """
-
-
-class DeviceKernels(Protocol):
-    """What GPUs compute beside: a softmax of scores that are there, and rows by number."""
-
-    def edge_softmax(self, plan: Plan, scores: Any, out: Any) -> None:
-        """out[e] = exp(scores[e]) / (the sum of exp(scores) over the edges of e's destination); float32 [E] both.
-
-        In the plan's order; ``out`` may be ``scores``.
-        """
-
-    def gather(self, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
-        """out[i] = row ids[i] of all PEs' rows, where PE p's are numbered bounds[p] .. bounds[p + 1] - 1.
-
-        ids: int64 [n]. out: [n, dim], padded rows of the table's dtype; on a symmetric allocation where some PE's rows
-        are not reachable by pointer. Raises ValueError for an id outside the bounds.
         """

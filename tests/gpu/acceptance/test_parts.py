@@ -259,7 +259,6 @@ def test_planted_faults_are_in_the_sources_once(tmp_path):
         "gpu/edges/edges.cuh",
         "gpu/sums/aggregate.cuh",
         "gpu/row_worker.cuh",
-        "gpu/edges/softmax.cuh",
     }
     with pytest.raises(ValueError, match="is there 0 times; expected once"):
         faults.Edit("gpu/sums/get.cuh", "nothing like it", "").applied(

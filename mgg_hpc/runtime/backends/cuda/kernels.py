@@ -12,7 +12,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....errors import InputError
 from ....plan import halo_schedule, launch
@@ -47,7 +46,7 @@ def default_geometry(widest: RowFormat, limits: Limits) -> Geometry:
 class DeviceBackend(DeviceContext, DeviceEdges):
     """One rank on one GPU, among others on other GPUs, or on this one.
 
-    See Backend, EdgeKernels and DeviceKernels for what calls do.
+    See Backend and EdgeKernels for what calls do.
 
     Launches go to the memory's current stream and are not waited for; calls over one plan share scratch memory, and so
     belong on one stream.
@@ -304,20 +303,6 @@ class DeviceBackend(DeviceContext, DeviceEdges):
             self.memory.address(self._channel_table),
             len(self.channels),
         )
-
-    def edge_softmax(self, plan: Plan, scores: Any, out: Any) -> None:
-        """See DeviceKernels.edge_softmax."""
-        made = self.native_plan(plan)
-        arrays = (flat(self.memory, *named, plan.edges) for named in (("scores", scores), ("out", out)))
-        made.edge_softmax(*arrays, self.spread(8, made.tasks))
-
-    def gather(self, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
-        """See DeviceKernels.gather; waits for the ids."""
-        if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < int(bounds[-1])):
-            raise ValueError(
-                f"gather: ids of {int(ids.min())} .. {int(ids.max())}, of {int(bounds[-1])} rows"
-            )
-        self.gathers.rows(self, table, bounds, ids, out)
 
     def dropout(self, x: Any, out: Any, ids: Any, draw: RngKey) -> None:
         """See Backend.dropout."""
