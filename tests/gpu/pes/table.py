@@ -257,7 +257,7 @@ def pipelined(engine, case, entry, rng, *, transfer):
     return compare(engine, case, entry, rng, transfer, reach | reach.T | np.eye(ranks, dtype=bool), geometry)
 
 
-def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None):
+def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None, deferred_bytes=None):
     """A transfer's sums against those of `direct`, in several calls; reach: bool [P, P]."""
     reduce = str(rng.choice(["sum", "mean", "max"] if ablation is None else ["sum"]))
     weight = rng.standard_normal(len(case.indices)).astype(np.float32) if rng.random() < 0.5 else None
@@ -280,6 +280,9 @@ def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None):
         ablation,
         int(rng.choice([1, 300, 2000, 1 << 17])),
     )
+    if deferred_bytes is not None:
+        for backend in other.backends:
+            backend.deferred_bytes = deferred_bytes
     wanted, sets = [], []
     for _ in range(CALLS):
         x = random_rows(case, entry, rng)

@@ -23,7 +23,6 @@ from ..base import Epilogue, Geometry, Options, Phases, Recording, RngKey, Rows,
 from ..phases import separate
 from ..simulated import Peers
 from . import dropout
-from .ablation import Ablation
 from .arrays import flat, name_of, padded_rows
 from .context import DeviceContext
 from .edges import DeviceEdges
@@ -67,11 +66,10 @@ class DeviceBackend(DeviceContext, DeviceEdges):
         options: Options,
         module: Any,
         memory: Memory,
-        ablation: Ablation | None = None,
         table_memory: Memory | None = None,
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
-        super().__init__(rank, world, options.geometry, module, memory, ablation or Ablation(), table_memory)
+        super().__init__(rank, world, options.geometry, module, memory, table_memory)
         self.meter = options.meter
         self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
         self.gathers = Gathers(module)
@@ -193,9 +191,7 @@ class DeviceBackend(DeviceContext, DeviceEdges):
 
     def _asked(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
         knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": self.geometry.wpb}
-        if transfer == "get":
-            return launch.get(local, remote, format, **knobs, limits=self.limits, level=self.ablation.level)
-        make = launch.halo if transfer == "halo" else launch.direct
+        make = {"get": launch.get, "halo": launch.halo}.get(transfer, launch.direct)
         return make(local, remote, format, **knobs, limits=self.limits)
 
     def _fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
@@ -270,10 +266,8 @@ class DeviceBackend(DeviceContext, DeviceEdges):
         return self._halos[plan]
 
     def _count(self, plan: Plan, format: RowFormat, began: Any) -> None:
-        """What a call took, and moves: `halo` each distinct row once, a ring all rows, the others a row an edge."""
+        """What a call took, and moves: `halo` each row that it sends, the others a row an edge."""
         rows = plan.remote_edges if plan.lists is None else len(plan.lists.send_rows)
-        if isinstance(plan, halo_schedule.RingPlan):
-            rows = plan.sent
         row_bytes = format.dim * format.dtype.itemsize
         self.meter.local_bytes += plan.local_edges * row_bytes
         self.meter.remote_bytes += rows * row_bytes
@@ -297,7 +291,6 @@ class DeviceBackend(DeviceContext, DeviceEdges):
             self.geometry.ps,
             self.far_ps,
             self.geometry.dist,
-            self.ablation.interleave,
             int(src.addresses[self.rank]),
             stage,
             self.memory.address(self._channel_table),

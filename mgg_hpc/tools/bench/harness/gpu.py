@@ -16,7 +16,7 @@ from ....plan.workload import Plan
 from ....runtime.backends.base import Options
 from ....runtime.backends.cuda import module as cuda_module
 from ....runtime.backends.cuda.kernels import DEFAULT_GEOMETRY, DeviceBackend
-from ....runtime.backends.cuda.memory import ManagedMemory, Memory, PinnedMemory, TorchMemory, nothing_freed
+from ....runtime.backends.cuda.memory import Memory, PinnedMemory, TorchMemory, nothing_freed
 from ....runtime.backends.simulated import World
 
 COPY_BYTES, COPY_TURNS = 1 << 30, 5
@@ -97,8 +97,7 @@ class Stage:
         """The current GPU. Raises InputError where there is none, or the module is not built."""
         module = cuda_module.load()
         cuda_module.need_device(module)
-        slow: dict[str, Memory] = {"pinned": PinnedMemory(), "managed": ManagedMemory(module)}
-        return cls(module, TorchMemory(), EventClock(), slow=slow)
+        return cls(module, TorchMemory(), EventClock(), slow={"pinned": PinnedMemory()})
 
     def tensor(self, array: Any) -> Any:
         """An array of the memory as torch sees it."""
