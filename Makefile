@@ -113,5 +113,5 @@ $(PEERS)/.complete: benchmarks/peers.txt benchmarks/peers-alone.txt
 	@touch $@
 
 clean: ## remove what was built; graphs and runs stay
-	rm -rf $(VENV) $(PEERS) build dist *.egg-info mgg_hpc/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist *.egg-info mgg_hpc/*.so mgg_hpc/*.pyi .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find mgg_hpc tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

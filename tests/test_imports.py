@@ -23,7 +23,7 @@ COMMAND_LINE = ["__main__", "bench_verbs", "verbs"]  # stands on top
 # Reached through the seam alone; `mgg doctor` looks at it too, and orders need no ranks.
 NATIVE = ("_host", "_cuda", "_shmem")
 MOST_FILES = 16  # of a folder
-SOURCES = (".py", ".pyi", ".h", ".cpp", ".cu", ".cuh", ".cmake", ".pml", ".csv")
+SOURCES = (".py", ".h", ".cpp", ".cu", ".cuh", ".cmake", ".pml", ".csv")
 LARGE = ["torch", "mpi4py", "h5py", "numpy", "scipy", "sklearn", "safetensors", "rich"]
 
 

@@ -1,28 +1,22 @@
 // Binds what benchmarks compare an aggregation with. The clock runs here, beside the reading alone.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 
 #include <algorithm>
 #include <chrono>
-#include <stdexcept>
 #include <utility>
 
 #include "bench/gather_floor.h"
 #include "mgg/layout.h"
+#include "python/bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
 
-using Indices = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using mgg::Flat, mgg::require;
 using Rows = nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu>;
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(what);
-}
 
 template <class Read>
 std::pair<double, uint64_t> timed(Read read) {
@@ -32,7 +26,7 @@ std::pair<double, uint64_t> timed(Read read) {
   return {std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), sum};
 }
 
-std::pair<double, uint64_t> gather_floor(Indices indices, Rows rows, int ahead, int threads) {
+std::pair<double, uint64_t> gather_floor(Flat<const int32_t> indices, Rows rows, int ahead, int threads) {
   const int64_t item = static_cast<int64_t>(rows.itemsize()), count = static_cast<int64_t>(rows.shape(0));
   const int64_t row_bytes = static_cast<int64_t>(rows.shape(1)) * item;
   const int64_t stride = count > 1 ? rows.stride(0) * item : row_bytes;
@@ -49,7 +43,7 @@ std::pair<double, uint64_t> gather_floor(Indices indices, Rows rows, int ahead, 
   return timed([&] { return mgg::gather(call); });
 }
 
-std::pair<double, uint64_t> stream_read(Bytes data, int threads) {
+std::pair<double, uint64_t> stream_read(Flat<const uint8_t> data, int threads) {
   require(threads > 0, "stream: threads is at least 1");
   require(reinterpret_cast<uintptr_t>(data.data()) % 64 == 0, "stream: not aligned to 64 bytes");
   return timed([&] {
@@ -60,6 +54,13 @@ std::pair<double, uint64_t> stream_read(Bytes data, int threads) {
 }  // namespace
 
 void bind_floor(nb::module_& m) {
-  m.def("gather_floor", &gather_floor, "indices"_a.noconvert(), "rows"_a.noconvert(), "ahead"_a, "threads"_a);
-  m.def("stream_read", &stream_read, "data"_a.noconvert(), "threads"_a);
+  m.def("gather_floor", &gather_floor, "indices"_a.noconvert(), "rows"_a.noconvert(), "ahead"_a, "threads"_a,
+        R"(Return the seconds to load every cache line of rows[indices[0]], rows[indices[1]] ..., and a sum of them.
+
+indices int32 [E]. rows: any type [N, dim], padded to 16 bytes; prefetched `ahead` edges before they are read. The sum,
+modulo 2**64, is of the first two 8-byte words of each line that a row touches (of a row that begins within a line, the
+row's first two). Raises ValueError for an index outside the rows.)");
+  m.def("stream_read", &stream_read, "data"_a.noconvert(), "threads"_a,
+        R"(Return the seconds to read data, aligned to 64 bytes, from end to end, and the sum of each line's first two
+8-byte words.)");
 }

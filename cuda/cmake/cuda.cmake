@@ -112,3 +112,15 @@ get_filename_component(nvshmem_folder "${MGG_NVSHMEM_HOST}" DIRECTORY)
 set_target_properties(_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION ON CUDA_RESOLVE_DEVICE_SYMBOLS ON LINKER_LANGUAGE CXX
                       INSTALL_RPATH "$ORIGIN/../nvidia/nvshmem/lib;${nvshmem_folder}")
 install(TARGETS _cuda LIBRARY DESTINATION mgg_hpc)
+mgg_stub(_cuda)
+
+# What benchmarks compare the kernels with; they read through pointers, without NVSHMEM.
+nanobind_add_module(_cuda_studies NB_STATIC
+                    cuda/bench/module_studies.cpp cuda/bench/studies.cu cuda/runtime/runtime_cuda.cpp)
+target_include_directories(_cuda_studies PRIVATE cuda cuda/include)
+target_include_directories(_cuda_studies SYSTEM PRIVATE "${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
+target_compile_options(_cuda_studies PRIVATE
+                       "$<$<COMPILE_LANGUAGE:CUDA>:-Wno-deprecated-gpu-targets;-Xcompiler=-Wall>"
+                       "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>")
+set_target_properties(_cuda_studies PROPERTIES LINKER_LANGUAGE CXX)
+install(TARGETS _cuda_studies LIBRARY DESTINATION mgg_hpc)

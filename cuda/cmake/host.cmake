@@ -34,6 +34,7 @@ foreach(isa IN LISTS isas)
   target_compile_definitions(_host PRIVATE MGG_HAVE_${upper}=1)
 endforeach()
 install(TARGETS _host LIBRARY DESTINATION mgg_hpc)
+mgg_stub(_host)
 
 # OpenSHMEM, where the machine has one: for jobs over several nodes. What it needs is asked of its own compiler driver.
 find_program(OSHCXX NAMES oshc++ oshcxx oshCC)
@@ -59,6 +60,7 @@ if(shmem_libs)
   # A site's MPI lies in a folder of its own, which a loaded module (LD_LIBRARY_PATH) may replace.
   set_target_properties(_shmem PROPERTIES INSTALL_RPATH "${shmem_libdirs}")
   install(TARGETS _shmem LIBRARY DESTINATION mgg_hpc)
+  mgg_stub(_shmem)
 else()
   message(STATUS "OpenSHMEM: no oshc++; built without the backend for several nodes")
 endif()

@@ -169,5 +169,9 @@ void rabbit_order(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<
 
 void bind_order(nb::module_& m) {
   m.def("rabbit_order", &rabbit_order, "indptr"_a.noconvert(), "indices"_a.noconvert(), "order"_a.noconvert(),
-        "inside"_a.noconvert());
+        "inside"_a.noconvert(), R"(Number the vertices so that communities lie in a row.
+
+indptr int64 [N + 1], indices int32 [E]: a symmetric pattern. order int64 [N] is filled with a permutation, new -> old;
+inside int64 [N] with the number of each row's edges to its own community. Raises ValueError for arrays that are no
+CSR.)");
 }

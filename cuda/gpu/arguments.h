@@ -44,7 +44,6 @@ constexpr int64_t ring_bytes(int64_t threads, int packs) {
 struct DeviceGet {
   int32_t ps[3];   // by Link: most rows of a stage
   int32_t dist;    // stages under way, of each worker; at most `most_stages`
-  bool interleaved;  // or each stage is asked for when it is needed
   // For rows that no pointer reaches:
   const int32_t* owner;       // of each chunk, its PE; its rows begin at `mine` there
   const char* mine;           // this PE's rows, symmetric
@@ -73,10 +72,8 @@ struct Push {
   int64_t box;          // and in this PE's outbox, where no pointer reaches the receiver
   int32_t pe;
   int32_t signal;  // the receiver's
-  int32_t after;   // the rows are those of this PE's staging, once this signal of its own is there; or -1
-  int32_t padding;
 };
-static_assert(sizeof(Push) == 48, "Push is shared with Python");
+static_assert(sizeof(Push) == 40, "Push is shared with Python");
 
 // What a plan keeps on its PE from call to call. Everything only grows.
 struct HaloState {
@@ -127,8 +124,7 @@ struct DeviceHalo {
   float* partial_sums;  // workers x slots x 2 x lanes x packs x values of 16 bytes
   int32_t slots;   // tasks that a worker can defer
   int32_t claim;   // work that it takes at once
-  bool bulk;       // nothing is summed before all has arrived
-  bool holds;      // the staging is read after this call, and `let_go` gives the credits
+  bool holds;      // nothing is summed before all has arrived, and it stays there until `let_go` gives the credits
   HaloStamps stamps;  // or null
 };
 
@@ -136,20 +132,6 @@ template <class S>
 struct DeviceHaloCall {
   DeviceAggregation<S> sum;
   DeviceHalo halo;
-};
-
-// out[e] = exp(score[e] - maximum) / total over the edges of each destination, in two kernels.
-struct DeviceSoftmax {
-  const Block* tasks;
-  int64_t count;
-  const Segment* segments;
-  const Hub* hubs;
-  int32_t* pending;  // parts of each hub that have not arrived; as many as slots between calls
-  const float* scores;
-  float* out;      // may be the scores
-  float* maximum;  // a destination each
-  float* total;    // a destination each: the sum of exp(score - maximum)
-  float* partials;  // slots x 2: the same of each part
 };
 
 // What dropout draws, what it keeps, and by how much that grows (semantics.h).

@@ -46,8 +46,6 @@ MGG_DECLARE(BFloat16)
 // The version of nvcc that compiled the kernels.
 const char* compiler();
 
-// On return the statistics of each destination are there too.
-void edge_softmax(const DeviceSoftmax& call, const gpu::Launch& launch);
 // gets: whether some PE's rows are not reachable by pointer.
 void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::Launch& launch);
 void dropout(const DeviceDropoutCsr& call, const gpu::Launch& launch);

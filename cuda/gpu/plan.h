@@ -137,15 +137,9 @@ class DevicePlan {
   }
   // Makes what a call would: allocating memory may wait for the kernels that run, and those for this one.
   void make_room(int64_t passes, int64_t values_per_slot) { pending(passes), partials(values_per_slot); }
-  float* maximum() { return statistic(maximum_); }
-  float* total() { return statistic(total_); }
 
  private:
   static constexpr size_t most_kept = 64;  // tables of sources: one for each pair of plan and rows
-  float* statistic(gpu::Memory& memory) const {
-    if (memory.bytes() == 0) memory = gpu::Memory(destinations() * sizeof(float));
-    return memory.as<float>();
-  }
 
   std::vector<Chunk> chunks_;
   int64_t edges_;
@@ -154,7 +148,7 @@ class DevicePlan {
   DeviceSchedule schedule_;
   DeviceTasks tasks_;
   std::vector<int32_t> owners_;
-  gpu::Memory degree_, indices_, owners_table_, partials_, pending_, maximum_, total_;
+  gpu::Memory degree_, indices_, owners_table_, partials_, pending_;
   std::map<std::vector<uint64_t>, Sources> sources_;
 };
 

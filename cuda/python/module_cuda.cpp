@@ -7,13 +7,8 @@
 
 #include <algorithm>
 
-#include "python/bindings.h"
-#include "gpu/halo_plan.h"
-#include "gpu/kernels.h"
 #include "mgg/semantics.h"
-#include "python/module_cuda_edges.h"
-#include "python/module_device.h"
-#include "python/module_nvshmem.h"
+#include "python/module_cuda.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,62 +17,8 @@ namespace {
 
 using mgg::Flat;
 using mgg::structs;
+using namespace mgg::python;
 
-template <class T>
-T* at(uint64_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
-// Which kernel, and how it is launched.
-struct Geometry {
-  mgg::Shape shape;
-  int blocks, threads;
-  int64_t shared_bytes;
-  uint64_t stream;
-  mgg::gpu::Launch launch(mgg::gpu::Blocks together = mgg::gpu::Blocks::in_turn) const {
-    return {blocks, threads, shared_bytes, at<void>(stream), together};
-  }
-};
-
-struct Rows {
-  Flat<const uint64_t> addresses;  // row 0 on each PE; 0: no pointer reaches it
-  int64_t dim;
-};
-
-// What is done with the rows. Addresses; 0 for what is not asked for.
-struct Sum {
-  std::string reduce;
-  uint64_t weight, out, scale, bias;
-  bool relu;
-};
-
-struct Get {
-  int near_ps, far_ps, dist;
-  bool interleaved;
-  uint64_t mine, staging, channels;
-  int channel_count;
-};
-
-struct Halo {
-  int pushers, claim, slots;
-  bool bulk, alone;
-  mgg::HaloStamps stamps;
-  bool holds;
-};
-
-template <class S>
-int64_t row_bytes(int64_t dim) {
-  return mgg::padded_stride(dim, sizeof(S)) * static_cast<int64_t>(sizeof(S));
-}
-template <class S>
-const S* const* typed(const void* const* sources) {
-  return reinterpret_cast<const S* const*>(sources);
-}
-
-int64_t passes(int64_t row_bytes, const mgg::Shape& shape) {
-  const int64_t held = int64_t(shape.lanes) * shape.packs * 16;
-  return (row_bytes + held - 1) / held;
-}
 // What a call over rows of this width would allocate. `read`: through pointers, or by gets.
 template <class S>
 void ready(mgg::DevicePlan& plan, const Rows& rows, bool read, const Geometry& geometry) {
@@ -86,22 +27,7 @@ void ready(mgg::DevicePlan& plan, const Rows& rows, bool read, const Geometry& g
 }
 template <class S>
 void ready_halo(mgg::DeviceExchange& exchange, const Halo& halo, const Geometry& geometry) {
-  const mgg::Shape& shape = geometry.shape;
-  exchange.make_room(int64_t(geometry.blocks) * geometry.threads / shape.lanes, halo.slots,
-                     int64_t(shape.lanes) * shape.packs * 16 / int64_t(sizeof(S)));
-}
-
-// All but the tasks, and where rows are.
-template <class S>
-void fill(mgg::DeviceAggregation<S>& call, mgg::DevicePlan& plan, int64_t dim, const Sum& sum,
-          const mgg::Shape& shape) {
-  const int64_t stride = mgg::padded_stride(dim, sizeof(S));
-  call.hubs = plan.device_tasks().hubs(), call.hub_count = plan.hubs();
-  call.pending = plan.pending(passes(row_bytes<S>(dim), shape)), call.partials = plan.partials(stride);
-  call.degree = plan.degree(), call.indices = plan.indices();
-  call.weight = at<float>(sum.weight), call.out = at<S>(sum.out), call.scale = at<float>(sum.scale);
-  call.bias = at<float>(sum.bias), call.dim = dim, call.stride = stride;
-  call.mean = sum.reduce == "mean", call.relu = sum.relu;
+  halo.make_room<S>(exchange, geometry);
 }
 
 template <class S>
@@ -118,14 +44,9 @@ void aggregate(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Ge
 
 template <class S>
 void get(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Get& get, const Geometry& geometry) {
-  mgg::DeviceGetCall<S> call{plan.call<mgg::DeviceAggregation<S>>(), {}};
+  const auto& sources = plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
+  const auto call = get_call<S>(plan, rows.dim, sum, get, sources, geometry.shape);
   if (call.sum.count == 0) return;
-  fill(call.sum, plan, rows.dim, sum, geometry.shape);
-  const mgg::DevicePlan::Sources& sources =
-      plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
-  call.sum.sources = typed<S>(sources.rows.as<const void*>()), call.sum.link = sources.links.as<int32_t>();
-  call.get = {{0, get.near_ps, get.far_ps}, get.dist, get.interleaved, plan.owners(), at<char>(get.mine),
-              at<char>(get.staging), at<int32_t>(get.channels), get.channel_count};
   const mgg::Variant variant{sum.reduce == "max", mgg::Transfer::get, sources.far};
   mgg::aggregate(call, {variant, geometry.shape}, geometry.launch());
 }
@@ -133,21 +54,10 @@ void get(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Get& get
 template <class S>
 void halo(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg::DeviceExchange& exchange,
           mgg::DeviceHaloSchedule& schedule, const Halo& halo, const Geometry& geometry) {
-  mgg::DeviceHaloCall<S> call{};
-  schedule.tasks().fill(call.sum);
-  fill(call.sum, plan, dim, sum, geometry.shape);
-  call.sum.hubs = schedule.tasks().hubs();
-  const bool max = sum.reduce == "max";
+  const auto call = halo_call<S>(plan, rows, dim, sum, exchange, schedule, halo, geometry);
   if (schedule.empty() && call.sum.count == 0) return;
-  ready_halo<S>(exchange, halo, geometry);
-  exchange.fill(call.halo);
-  schedule.fill(call.halo);
-  call.halo.rows = at<char>(rows), call.halo.row_bytes = row_bytes<S>(dim);
-  call.halo.pushers = halo.pushers, call.halo.claim = halo.claim, call.halo.bulk = halo.bulk;
-  call.halo.stamps = halo.stamps, call.halo.holds = halo.holds;
-  const mgg::Kernel kernel{{max, mgg::Transfer::halo, exchange.far()}, geometry.shape};
-  using mgg::gpu::Blocks;
-  mgg::aggregate(call, kernel, geometry.launch(halo.alone ? Blocks::cooperative : Blocks::resident));
+  const mgg::Kernel kernel{{sum.reduce == "max", mgg::Transfer::halo, exchange.far()}, geometry.shape};
+  mgg::aggregate(call, kernel, halo.launch(geometry));
 }
 
 void let_go(const mgg::DeviceExchange& exchange, const mgg::DeviceHaloSchedule& schedule, const Geometry& geometry) {
@@ -155,15 +65,6 @@ void let_go(const mgg::DeviceExchange& exchange, const mgg::DeviceHaloSchedule& 
   exchange.fill(halo);
   schedule.fill(halo);
   mgg::let_go(halo, exchange.far(), geometry.launch());
-}
-
-void edge_softmax(mgg::DevicePlan& plan, uint64_t scores, uint64_t out, const Geometry& geometry) {
-  auto call = plan.call<mgg::DeviceSoftmax>();
-  if (call.count == 0) return;
-  call.hubs = plan.device_tasks().hubs(), call.pending = plan.pending(1), call.partials = plan.partials(2);
-  call.scores = at<float>(scores), call.out = at<float>(out);
-  call.maximum = plan.maximum(), call.total = plan.total();
-  mgg::edge_softmax(call, geometry.launch());
 }
 
 // The tables of gathers from one set of rows, in device memory.
@@ -225,27 +126,22 @@ nb::dict occupancy(const std::string& transfer, bool max, bool far, int lanes, i
   const mgg::gpu::Occupancy found = transfer == "get"    ? mgg::get_occupancy(S{}, kernel, threads, shared)
                                     : transfer == "halo" ? mgg::halo_occupancy(S{}, kernel, threads, shared)
                                                          : mgg::direct_occupancy(S{}, kernel, threads, shared);
-  nb::dict said;
-  said["registers"] = found.registers;
-  said["stack_bytes"] = found.stack_bytes;
-  said["threads_per_block"] = found.threads_per_block;
-  said["blocks_per_multiprocessor"] = found.blocks_per_multiprocessor;
-  return said;
+  return said(found);
 }
 
-// A launch may wait: for memory, or for a kernel that waits for another PE. Meanwhile other Python threads run: a
-// watchdog's, for one.
-using Released = nb::call_guard<nb::gil_scoped_release>;
-
 nb::class_<mgg::DeviceExchange> bind_halo(nb::module_& module) {
-  nb::class_<Halo>(module, "Halo")
-      .def("__init__", [](Halo* self, int pushers, int claim, int slots, bool bulk, bool alone, uint64_t blocks,
-                          uint64_t pushes, uint64_t arrivals, bool holds) {
-        new (self) Halo{pushers, claim, slots, bulk, alone,
-                        {at<uint64_t>(blocks), at<uint64_t>(pushes), at<uint64_t>(arrivals)}, holds};
-      }, "pushers"_a, "claim"_a, "slots"_a, "bulk"_a = false, "alone"_a = true, "stamp_blocks"_a = 0,
-           "stamp_pushes"_a = 0, "stamp_arrivals"_a = 0, "holds"_a = false);
-  nb::class_<mgg::DeviceExchange> exchange(module, "Exchange");
+  nb::class_<Halo>(module, "Halo", R"(How a halo is run: blocks that push, work claimed at once, tasks a worker defers.
+
+alone: its blocks must all fit at once, or the launch fails; else the caller sees to it. holds: all rows arrive before
+anything is summed, and stay until `Exchange.let_go`.)")
+      .def("__init__", [](Halo* self, int pushers, int claim, int slots, bool alone, uint64_t blocks, uint64_t pushes,
+                          uint64_t arrivals, bool holds) {
+        new (self) Halo{pushers, claim, slots, alone, holds,
+                        {at<uint64_t>(blocks), at<uint64_t>(pushes), at<uint64_t>(arrivals)}};
+      }, "pushers"_a, "claim"_a, "slots"_a, "alone"_a = true, "stamp_blocks"_a = 0, "stamp_pushes"_a = 0,
+           "stamp_arrivals"_a = 0, "holds"_a = false);
+  nb::class_<mgg::DeviceExchange> exchange(
+      module, "Exchange", "What a plan's halo keeps from call to call. stagings, signals: of each PE, or 0.");
   exchange
       .def(nb::init<int, const std::vector<uint64_t>&, const std::vector<uint64_t>&, uint64_t, int64_t, uint64_t,
                     uint64_t>(),
@@ -255,7 +151,8 @@ nb::class_<mgg::DeviceExchange> bind_halo(nb::module_& module) {
            "That have ended; waits for them.")
       .def("rows_pushed", [](const mgg::DeviceExchange& self) { return self.state().rows_pushed; }, Released(),
            "In all calls; waits for them.");
-  nb::class_<mgg::DeviceHaloSchedule>(module, "HaloSchedule")
+  nb::class_<mgg::DeviceHaloSchedule>(module, "HaloSchedule",
+                                      "What crosses for rows of one size. pushes, arrivals: structs as uint8.")
       .def("__init__",
            [](mgg::DeviceHaloSchedule* self, const mgg::DevicePlan& plan, Flat<const int32_t> indices,
               Flat<const uint8_t> pushes, Flat<const uint8_t> arrivals, Flat<const int32_t> send_rows,
@@ -271,8 +168,27 @@ nb::class_<mgg::DeviceExchange> bind_halo(nb::module_& module) {
            "plan"_a, "indices"_a, "pushes"_a, "arrivals"_a, "send_rows"_a, "owners"_a, "credits"_a)
       .def_prop_ro("pushes", &mgg::DeviceHaloSchedule::pushes)
       .def_prop_ro("arrivals", &mgg::DeviceHaloSchedule::arrivals);
-  exchange.def("let_go", let_go, "schedule"_a, "geometry"_a, Released());
+  exchange.def("let_go", let_go, "schedule"_a, "geometry"_a, Released(),
+               "Give the credits, after a call that holds what has arrived, and all that has read it.");
   return exchange;
+}
+
+// What takes rows of S; `type` ends the names.
+template <class S>
+void bind_rows(nb::module_& module, nb::class_<mgg::DevicePlan>& plan, nb::class_<mgg::DeviceExchange>& exchange,
+               const std::string& type) {
+  const auto def = [&](auto& of, const char* name, auto&&... rest) { of.def((name + type).c_str(), rest...); };
+  def(module, "occupancy", occupancy<S>, "transfer"_a, "max"_a, "far"_a, "lanes"_a, "packs"_a, "threads"_a,
+      "shared_bytes"_a, "What an aggregation takes. transfer: \"none\", \"direct\", \"get\" or \"halo\".");
+  def(plan, "aggregate", aggregate<S>, "rows"_a, "sum"_a, "geometry"_a, Released());
+  def(plan, "get", get<S>, "rows"_a, "sum"_a, "get"_a, "geometry"_a, Released());
+  def(plan, "halo", halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "schedule"_a, "halo"_a, "geometry"_a,
+      Released(), "Collective; all blocks must be resident at once.");
+  def(plan, "ready", ready<S>, "rows"_a, "read"_a, "geometry"_a, Released(),
+      "Allocate what a call takes. read: rows are read through pointers or by gets, and not pushed.");
+  def(exchange, "ready", ready_halo<S>, "halo"_a, "geometry"_a, Released());
+  def(module, "dropout", dropout<S>, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "ids"_a, "rows"_a, "columns"_a,
+      "drawn"_a, "geometry"_a, Released());
 }
 
 }  // namespace
@@ -282,7 +198,7 @@ void bind_shim(nb::module_& module);  // tests/shim/module_shim.cpp
 #endif
 
 NB_MODULE(_cuda, module) {
-  module.def("struct_sizes", [] { 
+  module.def("struct_sizes", [] {
     return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment), sizeof(mgg::Push),
                                sizeof(mgg::DeviceHaloSchedule::Arrival)};
   });
@@ -292,40 +208,28 @@ NB_MODULE(_cuda, module) {
              "packs"_a, "Shared memory of a block of the direct kernel.");
   module.def("stage_bytes", mgg::stage_bytes, "threads"_a, "lanes"_a, "packs"_a, "rows"_a, "dist"_a,
              "Shared memory of a block of the get kernel.");
-#define MGG_OCCUPANCY(name, S) \
-  module.def("occupancy_" name, occupancy<S>, "transfer"_a, "max"_a, "far"_a, "lanes"_a, "packs"_a, "threads"_a, \
-             "shared_bytes"_a)
-  MGG_OCCUPANCY("float32", float);
-  MGG_OCCUPANCY("float16", mgg::Float16);
-  MGG_OCCUPANCY("bfloat16", mgg::BFloat16);
-#undef MGG_OCCUPANCY
 
-  nb::class_<mgg::gpu::Managed>(module, "Managed")
-      .def(nb::init<size_t>(), "nbytes"_a)
-      .def_prop_ro("address", [](const mgg::gpu::Managed& self) { return reinterpret_cast<uint64_t>(self.data()); })
-      .def("to_host", &mgg::gpu::Managed::to_host, "nbytes"_a);
-  nb::class_<Geometry>(module, "Geometry")
-      .def("__init__", [](Geometry* self, int lanes, int packs, int blocks, int threads, int64_t shared,
-                          uint64_t stream) {
-        new (self) Geometry{{lanes, packs}, blocks, threads, shared, stream};
-      }, "lanes"_a, "packs"_a, "blocks"_a, "threads"_a, "shared_bytes"_a = 0, "stream"_a = 0);
-  nb::class_<Rows>(module, "Rows")
-      .def("__init__", [](Rows* self, Flat<const uint64_t> addresses, int64_t dim) {
-        new (self) Rows{std::move(addresses), dim};
-      }, "addresses"_a, "dim"_a);
-  nb::class_<Sum>(module, "Sum")
-      .def("__init__", [](Sum* self, const std::string& reduce, uint64_t weight, uint64_t out, uint64_t scale,
-                          uint64_t bias, bool relu) { new (self) Sum{reduce, weight, out, scale, bias, relu}; },
-           "reduce"_a, "weight"_a, "out"_a, "scale"_a, "bias"_a, "relu"_a);
-  nb::class_<Get>(module, "Get")
-      .def("__init__", [](Get* self, int near_ps, int far_ps, int dist, bool interleaved, uint64_t mine,
-                          uint64_t staging, uint64_t channels, int channel_count) {
+  nb::class_<Geometry>(module, "Geometry",
+                       "Which kernel (lanes of a worker, packs of 16 bytes that a lane holds), and its grid.")
+      .def(nb::init<int, int, int, int, int64_t, uint64_t>(), "lanes"_a, "packs"_a, "blocks"_a, "threads"_a,
+           "shared_bytes"_a = 0, "stream"_a = 0);
+  nb::class_<Rows>(module, "Rows", "Rows of `dim` values. addresses: uint64 [P], row 0 on each PE; 0: out of reach.")
+      .def(nb::init<Flat<const uint64_t>, int64_t>(), "addresses"_a, "dim"_a);
+  nb::class_<Sum>(module, "Sum", "What is done with rows. reduce: \"sum\", \"mean\" or \"max\". Addresses, or 0.")
+      .def(nb::init<std::string, uint64_t, uint64_t, uint64_t, uint64_t, bool>(), "reduce"_a, "weight"_a, "out"_a,
+           "scale"_a, "bias"_a, "relu"_a);
+  nb::class_<Get>(module, "Get", "Stages of the get kernel. mine, staging: symmetric addresses. channels: int32.")
+      .def("__init__", [](Get* self, int near_ps, int far_ps, int dist, uint64_t mine, uint64_t staging,
+                          uint64_t channels, int channel_count) {
         if (dist < 1 || dist > mgg::most_stages || near_ps < 1 || far_ps < 1 || channel_count < 0)
           throw std::invalid_argument("get: ps and dist of 1 or more, dist up to " + std::to_string(mgg::most_stages));
-        new (self) Get{near_ps, far_ps, dist, interleaved, mine, staging, channels, channel_count};
-      }, "near_ps"_a, "far_ps"_a, "dist"_a, "interleaved"_a, "mine"_a, "staging"_a, "channels"_a, "channel_count"_a);
+        new (self) Get{near_ps, far_ps, dist, mine, staging, channels, channel_count};
+      }, "near_ps"_a, "far_ps"_a, "dist"_a, "mine"_a, "staging"_a, "channels"_a, "channel_count"_a);
   nb::class_<mgg::DeviceExchange> exchange = bind_halo(module);
-  nb::class_<mgg::DevicePlan> plan(module, "Plan");
+  nb::class_<mgg::DevicePlan> plan(
+      module, "Plan", R"(A plan in device memory. chunks, segments: the plan's structs as uint8. indices: int32 [E].
+
+A destination of more than `part_edges` edges is shared by several workers. Raises ValueError where they disagree.)");
   plan.def("__init__",
            [](mgg::DevicePlan* self, Flat<const uint8_t> chunks, Flat<const uint8_t> segments,
               Flat<const int32_t> indices, int64_t destinations, int64_t part_edges, int rank) {
@@ -338,22 +242,10 @@ NB_MODULE(_cuda, module) {
     if (indptr.size() == 0) throw std::invalid_argument("plan: no offsets");
     return mgg::DevicePlan(indptr.data(), static_cast<int64_t>(indptr.size()) - 1, at<int32_t>(indices), columns,
                            part_edges);
-  }, "indptr"_a, "indices"_a, "columns"_a, "part_edges"_a);
+  }, "indptr"_a, "indices"_a, "columns"_a, "part_edges"_a,
+     "Of a CSR over this rank's own rows; indices: an address in device memory, kept. They are not checked.");
   plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
   plan.def_prop_ro("slots", &mgg::DevicePlan::slots);
-  plan.def("edge_softmax", edge_softmax, "scores"_a, "out"_a, "geometry"_a, Released());
-#define MGG_KERNELS(name, S)                                                                                       \
-  plan.def("aggregate_" name, aggregate<S>, "rows"_a, "sum"_a, "geometry"_a, Released());                          \
-  plan.def("ready_" name, ready<S>, "rows"_a, "read"_a, "geometry"_a, Released());                                 \
-  exchange.def("ready_" name, ready_halo<S>, "halo"_a, "geometry"_a, Released());                                  \
-  plan.def("get_" name, get<S>, "rows"_a, "sum"_a, "get"_a, "geometry"_a, Released());                             \
-  plan.def("halo_" name, halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "schedule"_a, "halo"_a, "geometry"_a, \
-           Released())
-  MGG_KERNELS("float32", float);
-  MGG_KERNELS("float16", mgg::Float16);
-  MGG_KERNELS("bfloat16", mgg::BFloat16);
-#undef MGG_KERNELS
-  bind_edges(module, plan);
   nb::class_<Gathers>(module, "Gathers")
       .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,
            "mine"_a, "row_bytes"_a)
@@ -364,16 +256,14 @@ NB_MODULE(_cuda, module) {
         const float scale = static_cast<float>(1 / (1 - p));
         new (self) mgg::RngKey{seed, epoch, stream, mgg::dropout_threshold(p), scale, at<int32_t>(epoch_at)};
       }, "p"_a, "seed"_a, "epoch"_a, "stream"_a, "epoch_at"_a = 0);
-#define MGG_DROPOUT(name, S)                                                                                 \
-  module.def("dropout_" name, dropout<S>, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "ids"_a, "rows"_a, \
-             "columns"_a, "drawn"_a, "geometry"_a, Released())
-  MGG_DROPOUT("float32", float);
-  MGG_DROPOUT("float16", mgg::Float16);
-  MGG_DROPOUT("bfloat16", mgg::BFloat16);
-#undef MGG_DROPOUT
+  bind_rows<float>(module, plan, exchange, "_float32");
+  bind_rows<mgg::Float16>(module, plan, exchange, "_float16");
+  bind_rows<mgg::BFloat16>(module, plan, exchange, "_bfloat16");
+  bind_edges(module, plan);
   module.def("dropout_csr", dropout_csr, "indptr"_a, "indices"_a, "values"_a, "out"_a, "ids"_a, "rows"_a, "drawn"_a,
              "geometry"_a, Released());
-  module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "geometry"_a, Released());
+  module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "geometry"_a,
+             Released());
   bind_nvshmem(module);
 #if defined(MGG_SHIM)
   bind_shim(module);

@@ -1,22 +1,19 @@
 // Bindings of the edge kernels (gpu/edge_arguments.h) as methods of a plan. An array is an address in device memory and
 // the number of values from one row to the next; the backend (mgg_hpc/runtime/backends/cuda/edges.py) has checked both.
-#include "python/module_cuda_edges.h"
-
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "python/bindings.h"
-#include "gpu/halo_plan.h"
-#include "gpu/kernels.h"
+#include "python/module_cuda.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
 
+using mgg::python::at, mgg::python::Released;
 using Array = std::pair<uint64_t, int64_t>;  // address, and values between rows; 0 for what is not there
 constexpr Array none{0, 0};
 constexpr int threads = 256;
@@ -36,11 +33,6 @@ template <class T>
 mgg::DeviceNear<T> near(const Array& array) {
   return {reinterpret_cast<T*>(array.first), array.second};
 }
-template <class T>
-T* at(uint64_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
 // Lanes for a head's columns, as edges.cuh takes them.
 template <class S>
 void shape(mgg::DeviceEdges<S>& edges, const EdgeRows& rows, bool a_part_each_pass) {
@@ -129,30 +121,34 @@ void ready(mgg::DevicePlan& plan, const EdgeRows& rows) {
   edges_of<S>(plan, rows);
 }
 
+template <class S>
+void bind(nb::class_<mgg::DevicePlan>& plan, const std::string& type) {
+  const auto def = [&](const char* name, auto method, auto&&... rest) {
+    plan.def((name + type).c_str(), method, "rows"_a, rest..., Released());
+  };
+  def("attend", attend<S>, "out"_a, "score"_a = none, "h"_a = none, "bias"_a = 0, "log_sum"_a = none, "above"_a = none,
+      "above_weight"_a = none, "slope"_a, "scale"_a, "ids"_a, "drawn"_a);
+  def("attend_back", attend_back<S>, "out"_a, "score"_a = none, "h"_a, "gradient"_a = none, "log_sum"_a = none,
+      "dot"_a = none, "score_gradient"_a = none, "slope"_a, "scale"_a, "ids"_a, "drawn"_a);
+  def("max_ties", max_ties<S>, "out"_a, "ties"_a);
+  def("max_back", max_back<S>, "x"_a, "out"_a);
+  def("weighted", weighted<S>, "weight"_a, "out"_a);
+  def("sddmm", sddmm<S>, "y"_a, "out"_a);
+  def("ready_edges", ready<S>);
+}
+
 }  // namespace
 
 void bind_edges(nb::module_& module, nb::class_<mgg::DevicePlan>& plan) {
-  using Released = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<EdgeRows>(module, "EdgeRows")
-      .def("__init__", [](EdgeRows* self, mgg::Flat<const uint64_t> addresses, const mgg::DeviceExchange* arrived,
-                          int64_t dim, int64_t values, int64_t tail, int heads, int64_t channels, uint64_t stream) {
-        new (self) EdgeRows{std::move(addresses), arrived, dim, values, tail, heads, channels, stream};
-      }, "addresses"_a, "arrived"_a.none(), "dim"_a, "values"_a, "tail"_a, "heads"_a, "channels"_a, "stream"_a,
+  nb::class_<EdgeRows>(module, "EdgeRows", R"(Rows of `dim` values on every PE, read by heads.
+
+Their first `values`, and behind them floats, `tail` of them before an id. addresses: as Rows'. arrived: the exchange
+whose last call holds the remote ones, or None.)")
+      .def(nb::init<mgg::Flat<const uint64_t>, const mgg::DeviceExchange*, int64_t, int64_t, int64_t, int, int64_t,
+                    uint64_t>(),
+           "addresses"_a, "arrived"_a.none(), "dim"_a, "values"_a, "tail"_a, "heads"_a, "channels"_a, "stream"_a,
            nb::keep_alive<1, 3>());
-#define MGG_EDGES(name, S)                                                                                             \
-  plan.def("attend_" name, attend<S>, "rows"_a, "out"_a, "score"_a = none, "h"_a = none, "bias"_a = 0,                 \
-           "log_sum"_a = none, "above"_a = none, "above_weight"_a = none, "slope"_a, "scale"_a, "ids"_a, "drawn"_a,    \
-           Released());                                                                                                \
-  plan.def("attend_back_" name, attend_back<S>, "rows"_a, "out"_a, "score"_a = none, "h"_a, "gradient"_a = none,       \
-           "log_sum"_a = none, "dot"_a = none, "score_gradient"_a = none, "slope"_a, "scale"_a, "ids"_a, "drawn"_a,    \
-           Released());                                                                                                \
-  plan.def("max_ties_" name, max_ties<S>, "rows"_a, "out"_a, "ties"_a, Released());                                    \
-  plan.def("max_back_" name, max_back<S>, "rows"_a, "x"_a, "out"_a, Released());                                       \
-  plan.def("weighted_" name, weighted<S>, "rows"_a, "weight"_a, "out"_a, Released());                                  \
-  plan.def("sddmm_" name, sddmm<S>, "rows"_a, "y"_a, "out"_a, Released());                                             \
-  plan.def("ready_edges_" name, ready<S>, "rows"_a, Released())
-  MGG_EDGES("float32", float);
-  MGG_EDGES("float16", mgg::Float16);
-  MGG_EDGES("bfloat16", mgg::BFloat16);
-#undef MGG_EDGES
+  bind<float>(plan, "_float32");
+  bind<mgg::Float16>(plan, "_float16");
+  bind<mgg::BFloat16>(plan, "_bfloat16");
 }

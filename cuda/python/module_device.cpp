@@ -1,10 +1,8 @@
-#include "python/module_device.h"
-
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "runtime/runtime_cuda.h"
+#include "python/module_cuda.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

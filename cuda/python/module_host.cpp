@@ -118,21 +118,30 @@ void bind_aggregate(nb::class_<HostSchedule>& schedule, const char* name) {
   schedule.def(name, &HostSchedule::aggregate<S, T>, "addresses"_a.noconvert(), "counts"_a.noconvert(), "rank"_a,
                "weight"_a.noconvert().none(), "out"_a.noconvert(), "scale"_a.noconvert().none() = nb::none(),
                "bias"_a.noconvert().none() = nb::none(), "relu"_a = false, "reduce"_a = "sum", "threads"_a = 1,
-               "exchange"_a.none() = nb::none(), "arrived"_a = false, "transport"_a = 0);
+               "exchange"_a.none() = nb::none(), "arrived"_a = false, "transport"_a = 0,
+               R"(out[v] = relu(scale[v] * reduce over v's edges of (weight * row) + bias).
+
+addresses uint64 [P], counts int64 [P]: row 0 and number of rows of each PE. weight [E], scale [destinations] and bias
+[dim] are float32, for rows of float64 float64, or None. out [destinations, dim]: rows padded to 16 bytes; halves are
+passed as uint16. reduce: "sum", "mean" or "max". exchange: of a plan with rounds; arrived: what it has moved is summed,
+and nothing is exchanged. transport: its address for a schedule with gets, else 0. Raises ValueError for arrays that do
+not fit.)");
 }
 
 template <class S, class T>
 void bind_dropout(nb::module_& m, const char* name) {
   m.def(name, &dropout_rows<S, T>, "x"_a.noconvert(), "out"_a.noconvert(), "node"_a.noconvert(), "p"_a, "seed"_a,
-        "epoch"_a, "stream"_a, "threads"_a);
+        "epoch"_a, "stream"_a, "threads"_a, "Dropout of rows x [n, F] into out. node: int64 [n], original ids.");
 }
 
 template <class T>
 void bind(nb::module_& m) {
   bind_dropout<T, T>(m, "dropout_rows");
   m.def("dropout_csr", &dropout_csr<T>, "indptr"_a.noconvert(), "index"_a.noconvert(), "value"_a.noconvert(),
-        "out"_a.noconvert(), "node"_a.noconvert(), "p"_a, "seed"_a, "epoch"_a, "stream"_a, "threads"_a);
-  m.def("uniform_rows", &uniform_rows<T>, "out"_a.noconvert(), "low"_a, "high"_a, "seed"_a, "stream"_a);
+        "out"_a.noconvert(), "node"_a.noconvert(), "p"_a, "seed"_a, "epoch"_a, "stream"_a, "threads"_a,
+        "Dropout of a CSR's stored values into out. index: columns. node: int64 [n], original ids.");
+  m.def("uniform_rows", &uniform_rows<T>, "out"_a.noconvert(), "low"_a, "high"_a, "seed"_a, "stream"_a,
+        "Fill contiguous out [n, F] with draws in [low, high) of (seed, stream, row, column).");
 }
 
 }  // namespace
@@ -147,27 +156,40 @@ void bind_floor(nb::module_& m);                      // module_floor.cpp
 void bind_edges(nb::class_<HostSchedule>& schedule);  // module_edges.cpp
 
 NB_MODULE(_host, m) {
-  m.doc() = "Schedules, aggregation and random draws for the cores of one host.";
-  nb::class_<mgg::PointerTransport>(m, "PointerTransport")
+  m.doc() = R"(Schedules, aggregation and random draws for the cores of one host.
+
+Arrays are NumPy's or torch's CPU tensors, read and written in place; a wrong shape, stride or alignment raises
+ValueError.)";
+  nb::class_<mgg::PointerTransport>(m, "PointerTransport", "The transport of ranks that share memory.")
       .def(nb::init<int>(), "rank"_a)
       .def("add",
            [](mgg::PointerTransport& self, Flat<const uint64_t> addresses, size_t bytes) {
              self.add(addresses.data(), bytes);
            },
-           nb::keep_alive<1, 2>(), "addresses"_a.noconvert(), "bytes"_a)
+           nb::keep_alive<1, 2>(), "addresses"_a.noconvert(), "bytes"_a,
+           "Add a symmetric allocation. addresses: uint64 [P], kept, and read when they are needed.")
       .def_prop_ro("address", [](mgg::PointerTransport& self) {
         return reinterpret_cast<uint64_t>(static_cast<mgg::Transport*>(&self));
-      });
-  nb::class_<HostExchange>(m, "HaloExchange")
+      }, "Address of the transport, for HaloExchange and Schedule.");
+  nb::class_<HostExchange>(m, "HaloExchange", R"(Moves each distinct remote row once a call, in rounds.
+
+send_rows: int32. send_counts, send_places, receive_counts: int64 [waves * size]. staging: address of symmetric memory
+of 2 * staging_bytes; signals: of signal_count(waves, size) zeros of 8 bytes. transport: its address.)")
       .def(nb::init<int, int, int, Flat<const int32_t>, Flat<const int64_t>, Flat<const int64_t>, Flat<const int64_t>,
                     uint64_t, int64_t, uint64_t, uint64_t>(),
            "rank"_a, "size"_a, "waves"_a, "send_rows"_a.noconvert(), "send_counts"_a.noconvert(),
            "send_places"_a.noconvert(), "receive_counts"_a.noconvert(), "staging"_a, "staging_bytes"_a, "signals"_a,
            "transport"_a)
-      .def("move", &HostExchange::move, "rows"_a, "row_bytes"_a)
-      .def("take_rows_pushed", &HostExchange::take_rows_pushed);
-  m.def("signal_count", &mgg::HaloExchange::signal_count, "waves"_a, "size"_a);
-  nb::class_<HostSchedule> schedule(m, "Schedule");
+      .def("move", &HostExchange::move, "rows"_a, "row_bytes"_a,
+           "Exchange without sums. rows: address of this rank's row 0. Collective.")
+      .def("take_rows_pushed", &HostExchange::take_rows_pushed,
+           "Return the number of rows that this rank has pushed since the last call.");
+  m.def("signal_count", &mgg::HaloExchange::signal_count, "waves"_a, "size"_a,
+        "Return the number of words of 8 bytes that an exchange needs.");
+  nb::class_<HostSchedule> schedule(m, "Schedule", R"(Who sums what on one host, made once for a plan.
+
+chunks, segments: the plan's structs as uint8. indices: int32 [E]. gets: remote rows are fetched by gets. Raises
+ValueError where they disagree.)");
   schedule.def(nb::init<Flat<const uint8_t>, Flat<const uint8_t>, Flat<const int32_t>, int64_t, int, int, int, bool>(),
                "chunks"_a.noconvert(), "segments"_a.noconvert(), "indices"_a.noconvert(), "destinations"_a, "ps"_a,
                "dist"_a, "wpb"_a, "gets"_a = false);
@@ -187,13 +209,15 @@ NB_MODULE(_host, m) {
   bind_dropout<mgg::BFloat16, uint16_t>(m, "dropout_rows_bfloat16");
   bind_floor(m);
   m.def("instruction_sets", &instruction_sets, "What this machine runs, widest first.");
-  m.def("instruction_set", [] { return mgg::instruction_set(); }, "The one in use (MGG_ISA forces another).");
+  m.def("instruction_set", [] { return mgg::instruction_set(); },
+        "Return the one in use. Raises ValueError if MGG_ISA names one that this machine does not run.");
   m.def("openmp_threads", [] { return omp_get_max_threads(); });
-  m.def("struct_sizes", [] { return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment)}; });
+  m.def("struct_sizes", [] { return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment)}; },
+        "Return the bytes of Chunk and Segment.");
   m.def("philox", [](std::vector<uint32_t> counter, uint64_t key) {
     require(counter.size() == 4, "philox: a counter of four words");
     const auto words = mgg::philox({{counter[0], counter[1], counter[2], counter[3]}}, key);
     return std::vector<uint32_t>(words.word, words.word + 4);
-  });
+  }, "counter"_a, "key"_a, "Philox4x32-10: return four words for a counter of four words and a 64-bit key.");
   bind_order(m);
 }

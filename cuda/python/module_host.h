@@ -24,10 +24,6 @@ namespace mgg {
 template <class T>
 using Matrix = nanobind::ndarray<T, nanobind::ndim<2>, nanobind::device::cpu>;
 
-inline void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(what);
-}
-
 const std::string& instruction_set();  // module_host.cpp
 
 // Calls the kernel that was compiled for the instruction set in use.

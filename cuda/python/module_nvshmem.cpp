@@ -1,7 +1,6 @@
-#include "python/module_nvshmem.h"
-
 #include <nanobind/stl/string.h>
 
+#include "python/module_cuda.h"
 #include "runtime/runtime_nvshmem.h"
 
 namespace nb = nanobind;

@@ -90,23 +90,5 @@ void Memory::download(void* to, size_t bytes) const {
   if (bytes) check(cudaMemcpy(to, data_, bytes, cudaMemcpyDeviceToHost), "copy from the GPU");
 }
 
-Managed::Managed(size_t bytes) {
-  check(cudaMallocManaged(&data_, bytes ? bytes : 1), "managed memory");
-  check(cudaMemset(data_, 0, bytes), "managed memory");
-}
-Managed::~Managed() { cudaFree(data_); }
-void Managed::to_host(size_t bytes) const {
-  check(cudaDeviceSynchronize(), "a kernel");
-  if (!bytes) return;
-#if CUDART_VERSION >= 13000
-  cudaMemLocation host{};
-  host.type = cudaMemLocationTypeHost;
-  check(cudaMemPrefetchAsync(data_, bytes, host, 0, nullptr), "managed memory to the host");
-#else
-  check(cudaMemPrefetchAsync(data_, bytes, cudaCpuDeviceId, nullptr), "managed memory to the host");
-#endif
-  check(cudaStreamSynchronize(nullptr), "managed memory to the host");
-}
-
 }  // namespace gpu
 }  // namespace mgg

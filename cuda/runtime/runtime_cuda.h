@@ -65,20 +65,6 @@ class Memory {
   size_t bytes_ = 0;
 };
 
-// Memory whose pages move to the processor that touches them.
-class Managed {
- public:
-  explicit Managed(size_t bytes);
-  ~Managed();
-  Managed(const Managed&) = delete;
-  void* data() const { return data_; }
-  // Moves its first `bytes` to the host, and waits.
-  void to_host(size_t bytes) const;
-
- private:
-  void* data_ = nullptr;
-};
-
 template <class Items>
 Memory uploaded(const Items& items) {
   Memory memory(items.size() * sizeof(items[0]));

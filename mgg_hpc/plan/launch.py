@@ -84,11 +84,6 @@ def part_edges(ps: int, dist: int) -> int:
     return 2 * ps * dist
 
 
-LEVELS = {
-    "thread": 1,
-    "warp": 0,
-    "block": 256,
-}  # lanes that get rows together; a warp, or what a row takes of it
 MOST_STAGES = 32  # cuda/gpu/arguments.h
 
 
@@ -113,23 +108,30 @@ def direct(
 
 
 def get(
+    local: int, remote: int, format: RowFormat, *, ps: int, dist: int, wpb: int, limits: Limits
+) -> Launch:
+    """Return the launch of the transfer `get`: ``dist`` stages of ``ps`` rows each, of those that pointers reach."""
+    threads = _threads(ps, dist, wpb, limits)
+    return staged(local, remote, format, shape(format), threads, ps=ps, dist=dist, wpb=wpb, limits=limits)
+
+
+def staged(
     local: int,
     remote: int,
     format: RowFormat,
+    shape: tuple[int, int],
+    threads: int,
     *,
     ps: int,
     dist: int,
     wpb: int,
     limits: Limits,
-    level: str = "warp",
 ) -> Launch:
-    """Return the launch of the transfer `get`: ``dist`` stages of ``ps`` rows each, of those that pointers reach.
+    """Return the launch of `get` for workers of any ``shape``, (lanes, packs), in CUDA blocks of ``threads``.
 
-    level: who gets a row, a key of LEVELS; whole blocks have 256 threads. Raises InputError where a block is more than
-    the GPU can hold.
+    Raises InputError where a block is more than the GPU can hold.
     """
-    lanes, packs = (LEVELS[level], 1) if LEVELS[level] else shape(format)
-    threads = LEVELS["block"] if level == "block" else _threads(ps, dist, wpb, limits)
+    lanes, packs = shape
     if dist > MOST_STAGES:
         raise InputError(f"plan.dist = {dist}: get has {MOST_STAGES} stages under way at most")
     shared, room = stage_bytes(threads, lanes, packs, ps, dist), limits.shared_per_block

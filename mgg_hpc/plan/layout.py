@@ -30,8 +30,6 @@ PUSH = np.dtype(
         ("box", "<i8"),
         ("pe", "<i4"),
         ("signal", "<i4"),
-        ("after", "<i4"),
-        ("padding", "<i4"),
     ]
 )
 ARRIVAL = np.dtype([("first", "<i8"), ("rows", "<i8"), ("signal", "<i4"), ("padding", "<i4")])

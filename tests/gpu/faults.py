@@ -44,7 +44,7 @@ class Fault:
     edits: tuple[Edit, ...]
 
 
-EDGES, SUMS, SOFTMAX = "gpu/edges/edges.cuh", "gpu/sums/aggregate.cuh", "gpu/edges/softmax.cuh"
+EDGES, SUMS = "gpu/edges/edges.cuh", "gpu/sums/aggregate.cuh"
 
 FAULTS = {
     "memcheck": Fault(
@@ -90,15 +90,15 @@ FAULTS = {
     ),
     "synccheck": Fault(
         "a lane synchronises with lanes that do not count on it",
-        "softmax",
-        "rows",
-        "softmax",
+        "by head",
+        "edges_float32",
+        "Weighted",
         "Barrier error",
         (
             Edit(
-                SOFTMAX,
-                "sync_lanes(worker.mask);  // what lane 0 may see now",
-                "sync_lanes(worker.mask & ~(1u << (device::thread() % 32 | 7)));  // what lane 0 may see now",
+                EDGES,
+                "device::sync_lanes(worker.mask);  // what lane 0 may see now",
+                "device::sync_lanes(worker.mask & ~(1u << (device::thread() % 32 | (edges.lanes - 1))));  //",
             ),
         ),
     ),

@@ -145,7 +145,12 @@ def main(build: Path, wheels: Path | None) -> int:
     faulty = build / "faulty"
     faults.plant(faulty / "source")
     works = [
-        (ROOT, build / "tree", ["-DCMAKE_CUDA_FLAGS=-lineinfo", *options], ["_cuda", "_host"]),
+        (
+            ROOT,
+            build / "tree",
+            ["-DCMAKE_CUDA_FLAGS=-lineinfo", *options],
+            ["_cuda", "_cuda_studies", "_host"],
+        ),
         (faulty / "source", faulty / "tree", options, ["_cuda"]),
     ]
     with ThreadPoolExecutor(len(works)) as pool:
@@ -154,7 +159,7 @@ def main(build: Path, wheels: Path | None) -> int:
         print(said, file=sys.stderr)
         return fail("the build failed")
     ending = sysconfig.get_config_var("EXT_SUFFIX")  # another Python may have built here before
-    for name in ("_cuda", "_host"):
+    for name in ("_cuda", "_cuda_studies", "_host"):
         shutil.copy(build / "tree" / f"{name}{ending}", ROOT / "mgg_hpc")
     shutil.copy(faulty / "tree" / f"_cuda{ending}", faulty / "_cuda.so")
     return 0

@@ -164,7 +164,7 @@ class Processes:
         ids = rng.integers(0, len(x), (self.job.size, 2 * len(x) if len(x) else 0))[self.job.rank]
         out = backend.symmetric(len(ids), format).local
         self.publish(backend, rows, x[part], rng)
-        backend.gather(rows, bounds, self.engine.array(ids), out)
+        backend.gathers.rows(backend, rows, bounds, self.engine.array(ids), out)
         backend.stream.finish()
         return [] if (self.engine.numpy(out) == x[ids]).all() else ["gathered other rows"]
 

@@ -2,6 +2,8 @@
 
 python tests/nvcc/resources.py            compares, and says what is worse
 python tests/nvcc/resources.py --update   writes the table anew
+
+The table has a line for each kernel. Where architectures differ in a value, it has one for each of them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("resources.csv")
-COLUMNS = ("architecture", "kernel", "registers", "stack", "local", "shared")
+COLUMNS = ("registers", "stack", "local", "shared")
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 # Kernels that may have a stack: NVSHMEM's calls take one.
 NOT_HOT = re.compile(r"gather_rows<\d+, true>|aggregate_(get|halo)<.*, true>|give_credits<true>")
 
@@ -31,7 +34,7 @@ def cuobjdump() -> str | None:
 
 def module() -> Path | None:
     """The module that was built, if it was."""
-    return next(iter(sorted((ROOT / "mgg_hpc").glob("_cuda*.so"))), None)
+    return next(iter(sorted((ROOT / "mgg_hpc").glob("_cuda.*so"))), None)
 
 
 def measured(library: Path, program: str) -> Used:
@@ -65,9 +68,25 @@ def allowed() -> Used:
     """The committed table."""
     with TABLE.open() as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    return {
-        (row["architecture"], row["kernel"]): tuple(int(row[name]) for name in COLUMNS[2:]) for row in rows
-    }
+    found = {}
+    for row in rows:
+        each = [[int(word) for word in row[name].split()] for name in COLUMNS]
+        values = [of * len(ARCHITECTURES) if len(of) == 1 else of for of in each]
+        for architecture, used in zip(ARCHITECTURES, zip(*values, strict=True), strict=True):
+            found[architecture, row["kernel"]] = used
+    return found
+
+
+def write(found: Used, compiler: str) -> None:
+    """Write the table. Raises KeyError for a kernel that some architecture lacks."""
+    with TABLE.open("w", newline="") as file:
+        file.write(f"# nvcc {compiler}\n# where they differ: {' '.join(ARCHITECTURES)}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("kernel", *COLUMNS))
+        for kernel in sorted({kernel for _, kernel in found}):
+            values = zip(*(found[architecture, kernel] for architecture in ARCHITECTURES), strict=True)
+            cells = (of[:1] if len(set(of)) == 1 else of for of in values)
+            writer.writerow((kernel, *(" ".join(map(str, of)) for of in cells)))
 
 
 def same_compiler() -> bool:
@@ -91,7 +110,7 @@ def worse(found: Used, table: Used, *, registers: bool = True) -> list[str]:
         if was is None:
             said.append(f"{name} is not in {TABLE.name}")
             continue
-        columns = list(zip(COLUMNS[2:], used, was, strict=True))[0 if registers else 1 :]
+        columns = list(zip(COLUMNS, used, was, strict=True))[0 if registers else 1 :]
         said += [f"{name}: {now} {column}, was {before}" for column, now, before in columns if now > before]
     return said + [
         f"{' '.join(key)} is in {TABLE.name}, but not built" for key in table.keys() - found.keys()
@@ -106,13 +125,9 @@ def main(arguments: list[str]) -> int:
         return 2
     found = measured(library, program)
     if arguments == ["--update"]:
-        with TABLE.open("w", newline="") as file:
-            from mgg_hpc.runtime.backends.cuda import module as cuda_module
+        from mgg_hpc.runtime.backends.cuda import module as cuda_module
 
-            file.write(f"# nvcc {cuda_module.load().compiler()}\n")
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            writer.writerows((*key, *used) for key, used in sorted(found.items()))
+        write(found, cuda_module.load().compiler())
         print(f"{len(found)} kernels in {TABLE}")
         return 0
     problems = worse(found, allowed(), registers=same_compiler())

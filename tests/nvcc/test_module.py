@@ -104,13 +104,23 @@ def test_the_table_covers_every_kernel_of_three_architectures():
         "aggregate_direct",
         "over_edges",
         "give_credits",
-        "softmax_",
         "gather_rows",
         "gather_floor",
         "dropout_",
     )
     for name in names:
         assert any(kernel.startswith(name) for kernel in kernels)
+
+
+def test_the_table_is_read_as_it_was_written(tmp_path, monkeypatch):
+    found = {
+        (architecture, kernel): (registers, 0, 8 * (architecture == "sm_80"), 16)
+        for architecture in resources.ARCHITECTURES
+        for kernel, registers in (("sum<4, true>", 32), ("sum<8, true>", 64))
+    }
+    monkeypatch.setattr(resources, "TABLE", tmp_path / "resources.csv")
+    resources.write(found, "13.0")
+    assert resources.allowed() == found
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def rows_of(count: int, dim: int, dtype: str) -> np.ndarray:
 
 
 def expected(rows: np.ndarray, indices: np.ndarray) -> int:
-    """The sum that the stub in _host.pyi promises, by addresses."""
+    """The sum that the docstring of gather_floor promises, by addresses."""
     stride, row_bytes = rows.strides[0], rows.shape[1] * rows.itemsize
     total = 0
     for row in indices:

@@ -50,6 +50,8 @@ class Build:
                 for name in ("module_cuda", "module_cuda_edges", "module_device", "module_nvshmem")
             },
             "rows": (CUDA / "gpu" / "rows" / "rows.cu", ()),
+            "studies": (CUDA / "bench" / "studies.cu", ()),
+            "module_studies": (CUDA / "bench" / "module_studies.cpp", ()),
             **{
                 f"{source.stem}_{name}": (CUDA / "gpu" / source, (f"-DMGG_ROWS={of}",))
                 for source in map(
@@ -112,7 +114,9 @@ class Build:
     def before(self, folder: Path) -> Path:
         """After `whole`: the module of `older`. Only what differs is compiled."""
         older = self.older(folder)
-        differs = [name for name in self.sources if name.startswith(("get", "aggregate", "module"))]
+        differs = [
+            name for name in self.sources if name.startswith(("get", "aggregate", "module", "studies"))
+        ]
         for name in self.sources.keys() - differs:
             (folder / f"{name}.o").symlink_to(self.folder / f"{name}.o")
         with ThreadPoolExecutor(2) as pool:

@@ -14,8 +14,8 @@ from world import plans_of
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry
-from mgg_hpc.runtime.backends.cuda.ablation import Ablation
 from mgg_hpc.runtime.backends.simulated import everybody
+from mgg_hpc.tools.bench.overlap.studies import Ablation
 
 REACH = {
     "all": lambda ranks: np.ones((ranks, ranks), bool),
@@ -54,8 +54,7 @@ def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
     made = cases.CASES[case](rng, ranks)
     reach = REACH[str(rng.choice(list(REACH)))](ranks)
     for room in (0, 100_000):
-        ablation = Ablation(deferred_bytes=room)
-        table.compare(engine, made, entry, rng, "halo", reach, SMALL, ablation)
+        table.compare(engine, made, entry, rng, "halo", reach, SMALL, deferred_bytes=room)
 
 
 @pytest.mark.sampled
@@ -76,10 +75,10 @@ def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
     ids=str,
 )
 def test_what_mgg_is_compared_with_gives_the_same_bits(rng, engine, case, transfer, ablation):
-    for ranks, reach in ((3, "all"), (4, "nodes of two")):
+    for ranks in (3, 4):
         made = cases.CASES[case](rng, ranks)
         entry = table.Entry(transfer, "float32", 33, case)
-        table.compare(engine, made, entry, rng, transfer, REACH[reach](ranks), SMALL, ablation)
+        table.compare(engine, made, entry, rng, transfer, REACH["all"](ranks), SMALL, ablation)
 
 
 def test_levels_other_than_warps_are_sums_of_float32(rng, engine):
@@ -99,7 +98,7 @@ def test_each_distinct_remote_row_crosses_once_in_halo_and_once_an_edge_otherwis
     made = cases.CASES[case](rng, 4)
     x = rng.standard_normal((made.nodes, 33)).astype(np.float32)
     for transfer in ("direct", "get", "halo", "ring"):
-        reaches = REACH["all" if transfer == "direct" else reach](4)
+        reaches = REACH["all" if transfer in ("direct", "ring") else reach](4)
         played = Played(
             engine, made, x, transfer=transfer, reaches=lambda rank, peer, of=reaches: bool(of[rank, peer])
         )
@@ -124,7 +123,7 @@ def remote_sources(case, rank):
     return sources[(sources < case.bounds[rank]) | (sources >= case.bounds[rank + 1])]
 
 
-def schedule(engine, rng, geometry, reach, **ablation):
+def schedule(engine, rng, geometry, reach, ablation=None):
     """What the shim counted of one call in which every edge is remote: a PE sums, and the other only owns."""
     nodes, degree = 64, 24
     destination = np.repeat(np.arange(nodes // 2), degree)
@@ -132,7 +131,7 @@ def schedule(engine, rng, geometry, reach, **ablation):
     case = cases.csr(source, destination, nodes, np.array([0, nodes // 2, nodes]))
     x = rng.standard_normal((nodes, 128)).astype(np.float32)  # a warp each row
     reaches = (lambda rank, peer: rank == peer) if reach == "far" else everybody
-    played = Played(engine, case, x, geometry, "get", reaches, Ablation(**ablation))
+    played = Played(engine, case, x, geometry, "get", reaches, ablation)
     backend, plan = played.backends[0], played.plans[0]
     out = backend.memory.padded(plan.destinations, played.format)
     found = []
@@ -173,17 +172,17 @@ def test_rows_out_of_reach_have_a_partition_size_of_their_own(rng, engine):
 
 
 def test_without_interleaving_one_stage_is_under_way(rng, engine):
-    assert schedule(engine, rng, Geometry(3, 4, 2), "near", interleave=False)["most_under_way"] == 3
+    assert schedule(engine, rng, Geometry(3, 4, 2), "near", Ablation(interleave=False))["most_under_way"] == 3
 
 
 def test_levels_change_who_gets_a_row(rng, engine):
     """A row of 512 bytes is one copy for a warp or a block, and 32 for its threads."""
     stages = {
-        level: schedule(engine, rng, Geometry(3, 2, 2), "near", level=level)["stages"]
+        level: schedule(engine, rng, Geometry(3, 2, 2), "near", Ablation(level=level))["stages"]
         for level in ("thread", "warp", "block")
     }
     assert stages["thread"] == 32 * stages["warp"]
-    assert schedule(engine, rng, Geometry(3, 2, 2), "near", level="block")["threads"] == 256
+    assert schedule(engine, rng, Geometry(3, 2, 2), "near", Ablation(level="block"))["threads"] == 256
 
 
 def test_calls_over_rows_of_several_widths_share_an_exchange(rng, engine):
@@ -200,11 +199,10 @@ def test_calls_over_rows_of_several_widths_share_an_exchange(rng, engine):
         np.testing.assert_array_equal(played.aggregate(rng), wanted)
 
 
-@pytest.mark.parametrize("level", ["warp", "block"])
-def test_ranks_that_need_no_rows_have_a_ring_of_the_same_size(rng, engine, level):
+def test_ranks_that_need_no_rows_have_a_ring_of_the_same_size(rng, engine):
     entry = table.Entry("get", "float32", 33, "one_way")
     case = cases.one_way(rng, 3)
-    table.compare(engine, case, entry, rng, "get", REACH["none"](3), SMALL, Ablation(level=level))
+    table.compare(engine, case, entry, rng, "get", REACH["none"](3), SMALL)
 
 
 def test_without_a_transport_all_pes_must_be_within_reach(rng, engine):

@@ -16,7 +16,6 @@ TESTS = Path(__file__).parents[1]
 SUMS = ("gpu/sums/aggregate.cuh", ("aggregate_float32",))
 ROWS = ("gpu/row_worker.cuh", ("aggregate_float32",))
 GATHER = ("gpu/rows/gather.cuh", ("rows",))
-SOFTMAX = ("gpu/edges/softmax.cuh", ("rows",))
 EDGES = ("gpu/edges/edges.cuh", ("edges_float32",))
 GET = ("gpu/sums/get.cuh", ("get_float32",))
 HALO = ("gpu/sums/halo.cuh", ("halo_float32",))
@@ -168,7 +167,7 @@ FAULTS = {
         EDGES, "if (before != 1) return;", "if (before != hub.slots) return;", "by head"
     ),
     "a hub's parts added by the first to arrive": Fault(
-        SOFTMAX, "if (before != 1) continue;", "if (before != hub.slots) continue;", "softmax"
+        ROWS, "if (before != 1) return;", "if (before != hub.slots) return;"
     ),
 }
 

@@ -1,9 +1,10 @@
 // The kernels that are compiled quickly, all types of rows in one.
+#include <type_traits>
+
 #include "gpu/rows/dropout.cuh"
 #include "gpu/rows/gather.cuh"
 #include "gpu/sums/halo.cuh"
 #include "gpu/kernels.h"
-#include "gpu/edges/softmax.cuh"
 
 namespace mgg {
 
@@ -17,49 +18,37 @@ const char* compiler() {
 #endif
 }
 
-void edge_softmax(const DeviceSoftmax& call, const gpu::Launch& launch) {
-  gpu::launch(softmax_statistics, call, launch);
-  gpu::launch(softmax_apply, call, launch);
-}
-
 namespace {
 
-template <bool GETS>
-void gather_with(const DeviceGather& call, const Shape& shape, const gpu::Launch& launch) {
-  if (shape.lanes == 4) return gpu::launch(gather_rows<4, GETS>, call, launch);
-  if (shape.lanes == 8) return gpu::launch(gather_rows<8, GETS>, call, launch);
-  if (shape.lanes == 16) return gpu::launch(gather_rows<16, GETS>, call, launch);
-  gpu::launch(gather_rows<32, GETS>, call, launch);
-}
-
-template <class S>
-void dropout_of(const DeviceDropout<S>& call, const Shape& shape, const gpu::Launch& launch) {
-  if (shape.lanes == 4) return gpu::launch(dropout_rows<S, 4>, call, launch);
-  if (shape.lanes == 8) return gpu::launch(dropout_rows<S, 8>, call, launch);
-  if (shape.lanes == 16) return gpu::launch(dropout_rows<S, 16>, call, launch);
-  gpu::launch(dropout_rows<S, 32>, call, launch);
+// pick(std::integral_constant) of the lanes that are asked for.
+template <class Pick>
+void of_lanes(const Shape& shape, Pick pick) {
+  if (shape.lanes == 4) return pick(std::integral_constant<int, 4>());
+  if (shape.lanes == 8) return pick(std::integral_constant<int, 8>());
+  if (shape.lanes == 16) return pick(std::integral_constant<int, 16>());
+  pick(std::integral_constant<int, 32>());
 }
 
 }  // namespace
 
 void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::Launch& launch) {
-  gets ? gather_with<true>(call, shape, launch) : gather_with<false>(call, shape, launch);
+  of_lanes(shape, [&](auto lanes) {
+    gpu::launch(gets ? gather_rows<decltype(lanes)::value, true> : gather_rows<decltype(lanes)::value, false>, call,
+                launch);
+  });
 }
 
 void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch& launch) {
-  if (shape.lanes == 4) return gpu::launch(gather_floor<4>, call, launch);
-  if (shape.lanes == 8) return gpu::launch(gather_floor<8>, call, launch);
-  if (shape.lanes == 16) return gpu::launch(gather_floor<16>, call, launch);
-  gpu::launch(gather_floor<32>, call, launch);
+  of_lanes(shape, [&](auto lanes) { gpu::launch(gather_floor<decltype(lanes)::value>, call, launch); });
 }
 
 void let_go(const DeviceHalo& halo, bool far, const gpu::Launch& launch) {
   far ? gpu::launch(give_credits<true>, halo, launch) : gpu::launch(give_credits<false>, halo, launch);
 }
 
-#define MGG_DROPOUT(S)                                                                                \
-  void dropout(const DeviceDropout<S>& call, const Shape& shape, const gpu::Launch& launch) {         \
-    dropout_of(call, shape, launch);                                                                  \
+#define MGG_DROPOUT(S)                                                                                    \
+  void dropout(const DeviceDropout<S>& call, const Shape& shape, const gpu::Launch& launch) {             \
+    of_lanes(shape, [&](auto lanes) { gpu::launch(dropout_rows<S, decltype(lanes)::value>, call, launch); }); \
   }
 MGG_DROPOUT(float)
 MGG_DROPOUT(Float16)

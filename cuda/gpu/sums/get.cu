@@ -14,18 +14,7 @@ void (*get(const Shape& shape))(Call) {
     return aggregate_get<Rows, R, decltype(size)::lanes, decltype(size)::packs, FAR>;
   });
 }
-// By single threads and by whole blocks: for comparison (MGG, figure 10c), sums of float32 only.
-void (*get_of_level(const Variant& variant, const Shape& shape))(Call) {
-  if constexpr (std::is_same_v<Rows, float>) {
-    if (!variant.max && shape.packs == 1 && shape.lanes == 1)
-      return variant.far ? aggregate_get<Rows, DeviceSum, 1, 1, true> : aggregate_get<Rows, DeviceSum, 1, 1, false>;
-    if (!variant.max && shape.packs == 1 && shape.lanes == 256)
-      return variant.far ? aggregate_get<Rows, DeviceSum, 256, 1, true> : aggregate_get<Rows, DeviceSum, 256, 1, false>;
-  }
-  return nullptr;
-}
 void (*get(const Variant& variant, const Shape& shape))(Call) {
-  if (const auto kernel = get_of_level(variant, shape)) return kernel;
   if (variant.far) return variant.max ? get<DeviceMax, true>(shape) : get<DeviceSum, true>(shape);
   return variant.max ? get<DeviceMax, false>(shape) : get<DeviceSum, false>(shape);
 }

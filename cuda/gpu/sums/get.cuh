@@ -8,8 +8,7 @@
 // channels where there are fewer of these, and wait for each other then; before NVSHMEM 3.5 there is one for all.)
 //
 // Rows are added in the plan's order, as `direct` does: the bits are the same, whatever ps, dist and wpb are for
-// destinations that are not split. LANES is the level of the gets: a thread, a warp (or the part of one that a row
-// takes), or a whole block.
+// destinations that are not split.
 #pragma once
 #include "runtime/transport_device.h"
 #include "gpu/row_worker.cuh"
@@ -32,7 +31,8 @@ struct Stages {
   }
 };
 
-template <class S, class R, int LANES, int PACKS, bool FAR>
+// LATE: each stage is asked for when it is needed (bench/studies.cu).
+template <class S, class R, int LANES, int PACKS, bool FAR, bool LATE = false>
 struct GetWorker : RowWorker<S, R, LANES, PACKS> {
   using Base = RowWorker<S, R, LANES, PACKS>;
   using Base::call, Base::worker, Base::has;
@@ -187,7 +187,7 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
 
   MGG_DEVICE void sum_all() {
     int stage = 0;
-    if (get.interleaved)
+    if constexpr (!LATE)
       for (int first = 0; first < get.dist; ++first) ask(first);
     for (int64_t number = worker.number(); number < this->items(); number += worker.workers()) {
       const Block& task = this->take(number);
@@ -200,7 +200,7 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
       Stages behind{number, call.segments + task.first, call.segments + task.last};
       int32_t count;
       while (behind.next(call.link, get, count)) {
-        if (!get.interleaved) ask(stage);
+        if constexpr (LATE) ask(stage);
         const int64_t edge = behind.at->first_edge + behind.edge;
         if (!FAR || call.link[behind.at->chunk] == near_link) {
           await_near(stage);
@@ -211,7 +211,7 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
         }
         behind.edge += count;
         worker.sync();  // all have read the stage before it is asked for again
-        if (get.interleaved) ask(stage);
+        if constexpr (!LATE) ask(stage);
         stage = stage + 1 == get.dist ? 0 : stage + 1;
       }
       this->complete(task, sums.result(), word());

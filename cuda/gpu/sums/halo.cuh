@@ -9,8 +9,7 @@
 //
 // Calls are numbered, and a signal's value is the number of the call whose rows are there: nothing is ever reset. Two
 // stagings are used in turn; call n is pushed when the receiver has given its credit for call n - 2, which the last of
-// its blocks to end does. tests/protocol has this as a model, which is checked exhaustively (but for rows that are passed
-// on, as a ring does).
+// its blocks to end does. tests/protocol has this as a model, which is checked exhaustively.
 //
 // Whatever comes when, a destination's rows are added in the plan's order, as `direct` does: the bits are the same.
 #pragma once
@@ -19,12 +18,24 @@
 
 namespace mgg {
 
-// FAR: whether some PEs are reached by the transport only.
-template <bool FAR>
+// What a PE pushes are rows of its own, which are there. In a ring they are others' too (bench/studies.cu).
+struct OwnRows {
+  template <class Exchange>
+  MGG_DEVICE void await(const Exchange&, int32_t) const {}
+  template <class Exchange>
+  MGG_DEVICE const char* of(const Exchange& exchange, int32_t) const {
+    return exchange.halo.rows;
+  }
+};
+
+// FAR: whether some PEs are reached by the transport only. PUSHED: which rows a push consists of.
+template <bool FAR, class PUSHED = OwnRows>
 struct HaloExchange {
   const DeviceHalo& halo;
   uint64_t call;  // the number of this one
-  MGG_DEVICE explicit HaloExchange(const DeviceHalo& halo) : halo(halo), call(halo.state->calls + 1) {}
+  PUSHED pushed;
+  MGG_DEVICE explicit HaloExchange(const DeviceHalo& halo, PUSHED pushed = {})
+      : halo(halo), call(halo.state->calls + 1), pushed(pushed) {}
 
   // A fence must follow before what the signal announces is read.
   MGG_DEVICE bool raised(int32_t signal, uint64_t value) const {
@@ -47,9 +58,8 @@ struct HaloExchange {
   // The rows of a push side by side: the whole block, LANES threads a row, four rows of each under way. Beyond the last
   // row that one is read again, and not written.
   template <int LANES>
-  MGG_DEVICE void pack(const Push& push, char* to) const {
+  MGG_DEVICE void pack(const Push& push, const char* rows, char* to) const {
     constexpr int ahead = 4;
-    const char* rows = push.after < 0 ? halo.rows : halo.staging + staging_offset();
     const int32_t* numbers = halo.send_rows + push.first;
     const int packs = static_cast<int>(halo.row_bytes / 16), workers = device::threads() / LANES;
     const auto last = static_cast<int32_t>(push.rows - 1);
@@ -81,12 +91,13 @@ struct HaloExchange {
       if (device::thread() == 0) {
         if (halo.stamps.pushes) halo.stamps.pushes[2 * at] = device::clock();
         if (call > 2) await(halo.credits + push.pe, call - 2);
-        if (push.after >= 0) await(push.after, call);
+        pushed.await(*this, at);
       }
       device::sync_block();
       const int64_t place = staging_offset() + push.place * halo.row_bytes;
       const bool near = !FAR || halo.signals[push.pe];
-      pack<LANES>(push, near ? halo.stagings[push.pe] + place : halo.outbox + push.box * halo.row_bytes);
+      pack<LANES>(push, pushed.of(*this, at),
+                  near ? halo.stagings[push.pe] + place : halo.outbox + push.box * halo.row_bytes);
       device::sync_block();
       if (device::thread() == 0) {
         device::add(&halo.state->rows_pushed, push.rows);
@@ -124,7 +135,7 @@ struct HaloExchange {
   }
 };
 
-template <class S, class R, int LANES, int PACKS, bool FAR>
+template <class S, class R, int LANES, int PACKS, class EXCHANGE>
 struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   using Base = RowWorker<S, R, LANES, PACKS>;
   using Base::call, Base::worker;
@@ -133,7 +144,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   static constexpr int32_t fresh = -1;
 
   const DeviceHalo& halo;
-  const HaloExchange<FAR>& exchange;
+  const EXCHANGE& exchange;
   const S* staged;       // row 0 of this call's staging
   int32_t here = 0;      // arrivals that are there, without a gap
   int32_t deferred = 0;  // number of deferred tasks
@@ -144,7 +155,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   DeferredTask* const deferred_tasks;  // this worker's
   float* const partial_sums;
 
-  MGG_DEVICE HaloWorker(const DeviceAggregation<S>& call, const HaloExchange<FAR>& exchange)
+  MGG_DEVICE HaloWorker(const DeviceAggregation<S>& call, const EXCHANGE& exchange)
       : Base(call),
         halo(exchange.halo),
         exchange(exchange),
@@ -281,7 +292,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   }
 
   MGG_DEVICE void sum_all() {
-    if (halo.bulk)
+    if (halo.holds)
       while (here < halo.arrival_count)
         if (!look()) device::rest();
     for (bool more = true;;) {
@@ -326,17 +337,21 @@ constexpr int halo_registers() {
   return float32 && PACKS == 1 && !FAR ? three_blocks : two_blocks;
 }
 
-// All blocks are resident, on this PE and on those that it exchanges rows with: they wait for each other.
-template <class S, class R, int LANES, int PACKS, bool FAR>
-MGG_KERNEL_OF((halo_registers<S, PACKS, FAR>())) void aggregate_halo(DeviceHaloCall<S> call) {
-  const HaloExchange<FAR> exchange(call.halo);
-  HaloWorker<S, R, LANES, PACKS, FAR> worker(call.sum, exchange);
+template <class S, class R, int LANES, int PACKS, class EXCHANGE>
+MGG_DEVICE void push_and_sum(const DeviceAggregation<S>& sum, const EXCHANGE& exchange) {
+  HaloWorker<S, R, LANES, PACKS, EXCHANGE> worker(sum, exchange);
   worker.stamp(HaloStamps::began);
-  if (device::block() < call.halo.pushers) exchange.template push_all<LANES>();
+  if (device::block() < exchange.halo.pushers) exchange.template push_all<LANES>();
   worker.stamp(HaloStamps::pushed);
   worker.sum_all();
   exchange.leave();
   worker.stamp(HaloStamps::ended);
+}
+
+// All blocks are resident, on this PE and on those that it exchanges rows with: they wait for each other.
+template <class S, class R, int LANES, int PACKS, bool FAR>
+MGG_KERNEL_OF((halo_registers<S, PACKS, FAR>())) void aggregate_halo(DeviceHaloCall<S> call) {
+  push_and_sum<S, R, LANES, PACKS>(call.sum, HaloExchange<FAR>(call.halo));
 }
 
 // After a call that holds its staging, and all that has read it.

@@ -19,11 +19,11 @@ from memory import heap_zeros
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.cuda import module as cuda_module
-from mgg_hpc.runtime.backends.cuda.ablation import Ablation
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.memory import TorchMemory, nothing_freed
 from mgg_hpc.runtime.backends.cuda.nvshmem import NvshmemPeers
 from mgg_hpc.runtime.backends.simulated import World
+from mgg_hpc.tools.bench.overlap.studies import Ablation, StudyBackend
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
 SMALL = Geometry(ps=2, dist=2, wpb=2)
@@ -131,7 +131,10 @@ class Engine:
         made, ranks = [], range(world.size)
         far = not all(world.reaches(rank, peer) for rank in ranks for peer in ranks)
         for rank in ranks:
-            backend = DeviceBackend(rank, world, Options(geometry), self.module, self.memory, ablation)
+            if ablation is None:
+                backend = DeviceBackend(rank, world, Options(geometry), self.module, self.memory)
+            else:
+                backend = StudyBackend(rank, world, Options(geometry), self.module, self.memory, ablation)
             backend.share = 1 / world.size
             if self.device == "shim":
                 backend.has_gets = far

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import cases
 import numpy as np
 from world import plans_of
 
 from mgg_hpc import reference
-from mgg_hpc.plan import halo_schedule
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, Rows
-from mgg_hpc.runtime.backends.cuda.ablation import Ablation
 from mgg_hpc.runtime.backends.simulated import World, everybody
+from mgg_hpc.tools.bench.overlap.ring import ring
+from mgg_hpc.tools.bench.overlap.studies import Ablation
 
 from .engine import SMALL, Engine
 
@@ -41,6 +42,8 @@ class Played:
         self.format = RowFormat(x.dtype, x.shape[1])
         ranks = len(case.bounds) - 1
         self.world = World(ranks, reaches)
+        if transfer == "ring":
+            ablation = replace(ablation or Ablation(), ring=True)
         self.backends = engine.backends(self.world, geometry, ablation)
         self.rows = [
             backend.rows(np.diff(case.bounds), self.format, symmetric=True) for backend in self.backends
@@ -48,7 +51,7 @@ class Played:
         self.write(x)
         self.plans = plans_of(case, "direct" if transfer == "ring" else transfer, 1)
         if transfer == "ring":
-            self.plans = [halo_schedule.ring(plan, case.bounds) for plan in self.plans]
+            self.plans = [ring(plan, case.bounds) for plan in self.plans]
         for backend, plan in zip(self.backends, self.plans, strict=True):
             backend.chunk_bytes = chunk_bytes
             backend.prepare(plan, self.format)

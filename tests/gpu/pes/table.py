@@ -52,11 +52,10 @@ def entries(*, whole: bool, small: bool = False) -> Iterator[Entry]:
             yield from (Entry(operation, "float32", ANY, case) for case in cases.CASES)
             yield from (Entry(operation, dtype, ANY, "hub") for dtype in ("float16", "bfloat16"))
             continue
-        types = ("float32",) if operation == "softmax" else DTYPES
         widths = cases.WIDTHS if whole or operation in ("sum", "weighted") else FEW_WIDTHS
         few = {"dropout": FEW_WIDTHS, "same bits": FEW_WIDTHS}
-        widths = {"softmax": (1,), "large": (64, 513), **few}.get(operation, widths)
-        for dtype in types:
+        widths = {"large": (64, 513), **few}.get(operation, widths)
+        for dtype in DTYPES:
             if operation in ("get", "halo"):  # each takes many calls
                 widths = FEW_WIDTHS[1:2] if not whole else FEW_WIDTHS if dtype != "float32" else cases.WIDTHS
             for width in widths:
@@ -175,30 +174,6 @@ def dots(engine, case, entry, rng):
     return worst
 
 
-def softmaxes(engine, case, entry, rng):
-    """Over each destination's edges, with scores of up to +-80; in place too."""
-    world, worst = Played(engine, case, random_rows(case, entry, rng)), 0.0
-    scores = rng.uniform(-80, 80, len(case.indices)).astype(np.float32)
-    scores[rng.random(len(scores)) < 0.5] /= 40
-    scores[rng.random(len(scores)) < 0.2] = -np.inf  # masked
-    destination = world.edge_lists()[1]
-    most = np.full(case.nodes, -np.inf)
-    np.maximum.at(most, destination, scores)
-    scores[(most == -np.inf)[destination]] = 1  # softmax of nothing but masked scores is NaN, as torch's
-    wanted = reference.edge_softmax(world.edge_lists()[1], case.nodes, scores)
-    degree = np.diff(case.indptr)[world.edge_lists()[1]]
-    # exp of a rounded difference of up to 160, exp itself, the sum's bound, and the division.
-    bound = wanted * np.finfo(np.float32).eps * (160 + 4 + np.sqrt(degree)) + np.finfo(np.float32).tiny
-    for backend, plan, _, _, edges in world.each(rng):
-        given, out = (engine.array(scores[edges][plan.edge]) for _ in range(2))
-        backend.edge_softmax(plan, given, out)
-        backend.edge_softmax(plan, given, given)
-        found = engine.numpy(out)
-        assert found.tobytes() == engine.numpy(given).tobytes(), "differs in place"
-        worst = max(worst, within(found, wanted[edges][plan.edge], bound[edges][plan.edge]))
-    return worst
-
-
 def gathers(engine, case, entry, rng):
     """Rows by number from all ranks, some of them often; exact, and nothing written behind them."""
     x = random_rows(case, entry, rng)
@@ -206,7 +181,7 @@ def gathers(engine, case, entry, rng):
     ids = rng.integers(0, case.nodes, 3 * case.nodes + 1 if case.nodes else 0)
     for backend, _, rows, _, _ in world.each(rng):
         beyond = engine.nan_rows(backend, len(ids) + MARGIN, world.format)
-        backend.gather(rows, case.bounds, engine.array(ids), beyond[: len(ids)])
+        backend.gathers.rows(backend, rows, case.bounds, engine.array(ids), beyond[: len(ids)])
         found = engine.numpy(beyond)
         assert np.isnan(found[len(ids) :].astype(np.float32)).all(), "wrote behind its rows"
         assert (found[: len(ids)] == x[ids]).all()
@@ -284,7 +259,7 @@ def pipelined(engine, case, entry, rng, *, transfer):
     return compare(engine, case, entry, rng, transfer, reach | reach.T | np.eye(ranks, dtype=bool), geometry)
 
 
-def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None):
+def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None, deferred_bytes=None):
     """A transfer's sums against those of `direct`, in several calls; reach: bool [P, P]."""
     reduce = str(rng.choice(["sum", "mean", "max"] if ablation is None else ["sum"]))
     weight = rng.standard_normal(len(case.indices)).astype(np.float32) if rng.random() < 0.5 else None
@@ -307,6 +282,9 @@ def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None):
         ablation,
         int(rng.choice([1, 300, 2000, 1 << 17])),
     )
+    if deferred_bytes is not None:
+        for backend in other.backends:
+            backend.deferred_bytes = deferred_bytes
     wanted, sets = [], []
     for _ in range(CALLS):
         x = random_rows(case, entry, rng)
@@ -353,7 +331,6 @@ OPERATIONS: dict[str, Callable[..., float]] = {
     "transposed": transposed,
     "same bits": same_bits,
     "sddmm": dots,
-    "softmax": softmaxes,
     "gather": gathers,
     "dropout": dropouts,
     "large": large,

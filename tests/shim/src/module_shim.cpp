@@ -9,7 +9,11 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
+void bind_studies(nb::module_& module);  // cuda/bench/module_studies.cpp
+
 void bind_shim(nb::module_& module) {
+  nb::module_ studies = module.def_submodule("studies");
+  bind_studies(studies);
   module.def("shim_set", [](uint64_t seed, int pe, int resident) {
     mgg::shim::Settings& settings = mgg::shim::settings();
     settings = {seed, pe, resident, settings.hold};

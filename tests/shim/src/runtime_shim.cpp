@@ -47,10 +47,6 @@ std::pair<int64_t, int64_t> free_memory() {
   return {free, std::max(free, limits().memory_bytes)};
 }
 
-Managed::Managed(size_t bytes) : data_(std::calloc(1, bytes + 1)) {}
-Managed::~Managed() { std::free(data_); }
-void Managed::to_host(size_t) const {}
-
 // NaN until it is written; of just its size, so that the address sanitizer sees its ends.
 Memory::Memory(size_t bytes) : bytes_(bytes) {
   if (!bytes) return;

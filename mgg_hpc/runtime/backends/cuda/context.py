@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plan import halo_schedule, launch
+from ....plan.halo_schedule import HaloSchedule
 from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ..arguments import Options, Rows
 from ..simulated import Peers
-from .ablation import Ablation
 from .memory import Memory
 from .module import limits_of
 
@@ -25,10 +25,12 @@ class DeviceContext:
     """Storage, plans in device memory and launch sizes of one rank.
 
     has_gets: whether a transport fetches what no pointer reaches. share: of the CUDA blocks that the GPU holds at
-    once, less than 1 where other ranks run kernels on it. chunk_bytes: of a push.
+    once, less than 1 where other ranks run kernels on it. chunk_bytes: of a push. deferred_bytes: of partial sums that
+    wait for more rows; with fewer, workers wait themselves.
     """
 
     share = 1.0
+    deferred_bytes = 256 << 20
 
     def __init__(
         self,
@@ -37,13 +39,11 @@ class DeviceContext:
         options: Options,
         module: Any,
         arrays: Memory,
-        ablation: Ablation,
         table_memory: Memory | None = None,
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
         self.rank, self.size, self.options, self.geometry = rank, world.size, options, options.geometry
-        self.arrays, self.ablation = arrays, ablation
-        self.native, self._made = module, 0
+        self.arrays, self.native, self._made = arrays, module, 0
         self.join(world, table_memory)
         self.chunk_bytes = halo_schedule.CHUNK_BYTES
         self.limits = limits_of(module)
@@ -83,12 +83,14 @@ class DeviceContext:
         made = self._plans.get(plan)
         if made is None:
             part_edges = launch.part_edges(self.geometry.ps, self.geometry.dist)
-            if not self.ablation.partition:
-                part_edges = np.iinfo(np.int32).max
             arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
             made = self.native.Plan(*arrays, plan.destinations, part_edges, plan.rank)
             self._plans[plan] = made
         return made
+
+    def in_chunks(self, plan: Plan, rows: int, fewest: int) -> HaloSchedule:
+        """Return what crosses in a call of a halo; see `halo_schedule.in_chunks`."""
+        return halo_schedule.in_chunks(plan, rows, fewest)
 
     def partitions(self, plan: Plan) -> tuple[int, int]:
         """Return the plan's numbers of local and remote neighbour partitions, counted once."""

@@ -25,7 +25,11 @@ class Gathers:
     def rows(
         self, backend: DeviceContext, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any
     ) -> None:
-        """See DeviceKernels.gather; ids are not looked at, since that waits for the GPU."""
+        """Set out[i] = row ids[i] of all PEs' rows, where PE p's rows are numbered bounds[p] .. bounds[p + 1] - 1.
+
+        ids: int64 [n], not checked, since that would wait for the GPU. out: [n, dim], padded rows of the table's dtype,
+        on a symmetric allocation where no pointer reaches some PE's rows.
+        """
         memory, shape = backend.arrays, backend.arrays.kind(ids)[1]
         count = shape[0] if shape else 0
         ids_at = flat(memory, "ids", ids, count, "int64")

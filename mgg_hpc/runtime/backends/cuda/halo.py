@@ -49,7 +49,7 @@ class Halo:
         made = self._made.setdefault(plan, {})
         if row_bytes not in made:
             rows = halo_schedule.rows_a_chunk(row_bytes, backend.chunk_bytes)
-            found = halo_schedule.in_chunks(plan, rows, self._fewest)
+            found = backend.in_chunks(plan, rows, self._fewest)
             native = backend.native.HaloSchedule(
                 backend.native_plan(plan),
                 plan.indices,
@@ -123,14 +123,13 @@ class Halo:
         each = 2 * launch.lanes * launch.packs * 16 // format.dtype.itemsize * 4 + 32
         passes = -(-format.row_bytes // (16 * launch.lanes * launch.packs))
         work = backend.native_plan(plan).tasks * passes
-        slots = int(np.clip(backend.ablation.deferred_bytes // (workers * each), 1, max(1, work)))
+        slots = int(np.clip(backend.deferred_bytes // (workers * each), 1, max(1, work)))
         # Blocks that sums do not need push first.
         idle = launch.blocks - -(-launch.warps * LANES // launch.threads)
         pushers = min(self.pushes(backend, plan, format.row_bytes), max(1, launch.blocks // PUSHING, idle))
         alone = backend.share == 1
         claim = int(np.clip(work // (CLAIMS * workers), 1, MOST_CLAIMED))
-        bulk = backend.ablation.bulk or holds  # who sums nothing would not wait
-        return backend.native.Halo(pushers, claim, slots, bulk, alone, *self.stamps, holds)
+        return backend.native.Halo(pushers, claim, slots, alone, *self.stamps, holds)
 
     def rows_pushed(self) -> int:
         """Return the number of rows that this rank has pushed in all calls. Waits for its kernels."""

@@ -16,7 +16,6 @@ from ..base import Capabilities, Phases
 from ..phases import separate
 from ..simulated import Peers
 from . import dropout
-from .ablation import Ablation
 from .arrays import flat, name_of, padded_rows
 from .components import DeviceCollectives, DeviceMemory
 from .edges import DeviceEdges
@@ -45,11 +44,10 @@ class DeviceBackend(DeviceLaunches):
         options: Options,
         module: Any,
         arrays: Memory,
-        ablation: Ablation | None = None,
         table_memory: Memory | None = None,
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
-        super().__init__(rank, world, options, module, arrays, ablation, table_memory)
+        super().__init__(rank, world, options, module, arrays, table_memory)
         self.gathers = Gathers(module)
         self.device = str(getattr(arrays.zeros(0), "device", "cpu"))
 

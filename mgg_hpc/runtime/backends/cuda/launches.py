@@ -16,7 +16,6 @@ from ....plan.overlap import moving_only
 from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
 from ..simulated import Peers
-from .ablation import Ablation
 from .arrays import name_of
 from .components import DeviceStream
 from .context import DeviceContext
@@ -47,11 +46,10 @@ class DeviceLaunches(DeviceContext):
         options: Options,
         module: Any,
         arrays: Memory,
-        ablation: Ablation | None = None,
         table_memory: Memory | None = None,
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
-        super().__init__(rank, world, options, module, arrays, ablation or Ablation(), table_memory)
+        super().__init__(rank, world, options, module, arrays, table_memory)
         self.stream = DeviceStream(arrays)
         self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
         self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
@@ -127,9 +125,7 @@ class DeviceLaunches(DeviceContext):
 
     def asked(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
         knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": self.geometry.wpb}
-        if transfer == "get":
-            return launch.get(local, remote, format, **knobs, limits=self.limits, level=self.ablation.level)
-        make = launch.halo if transfer == "halo" else launch.direct
+        make = {"get": launch.get, "halo": launch.halo}.get(transfer, launch.direct)
         return make(local, remote, format, **knobs, limits=self.limits)
 
     def fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
@@ -178,10 +174,8 @@ class DeviceLaunches(DeviceContext):
         return self.stream.stamp() if self.timed else None
 
     def count(self, plan: Plan, format: RowFormat, began: Any) -> None:
-        """Meter a call: `halo` moves each distinct row once, a ring all rows, other transfers a row per remote edge."""
+        """Meter a call: `halo` moves each row that it sends, other transfers a row for each remote edge."""
         rows = plan.remote_edges if plan.lists is None else len(plan.lists.send_rows)
-        if isinstance(plan, halo_schedule.RingPlan):
-            rows = plan.sent
         self.stream.meter.count(plan.local_edges, rows, format)
         if began is not None:
             self.stream.meter.later.append(self.stream.since(began))
@@ -203,7 +197,6 @@ class DeviceLaunches(DeviceContext):
             self.geometry.ps,
             self.far_ps,
             self.geometry.dist,
-            self.ablation.interleave,
             int(src.addresses[self.rank]),
             stage,
             self.arrays.address(self._channel_table),

@@ -168,26 +168,6 @@ class PinnedMemory(TorchMemory):
         return self._torch.zeros(nbytes, dtype=self._torch.uint8, pin_memory=True)
 
 
-class ManagedMemory(TorchMemory):
-    """Tensors whose pages move to the processor that touches them (CUDA's unified memory). module: the native one."""
-
-    def __init__(self, module: Any) -> None:
-        super().__init__()
-        self._module = module
-        self._blocks: dict[int, Any] = {}
-
-    def zeros(self, nbytes: int) -> Any:
-        """See Memory."""
-        block = self._module.Managed(nbytes)
-        made = self.view(block.address, nbytes)
-        self._blocks[made.data_ptr()] = block
-        return made
-
-    def to_host(self, array: Any) -> None:
-        """Move the pages of a whole array to the host, and wait."""
-        self._blocks[array.data_ptr()].to_host(array.numel() * array.element_size())
-
-
 class _Array:
     """Bytes of the GPU's memory as other libraries take them."""
 

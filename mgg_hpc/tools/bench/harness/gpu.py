@@ -18,7 +18,7 @@ from ....runtime.backends.arguments import Geometry, Options
 from ....runtime.backends.cuda import module as cuda_module
 from ....runtime.backends.cuda.kernels import DeviceBackend
 from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
-from ....runtime.backends.cuda.memory import ManagedMemory, Memory, PinnedMemory, TorchMemory, nothing_freed
+from ....runtime.backends.cuda.memory import Memory, PinnedMemory, TorchMemory, nothing_freed
 from ....runtime.backends.simulated import World
 
 COPY_BYTES, COPY_TURNS = 1 << 30, 5
@@ -100,8 +100,7 @@ class Stage:
         """The current GPU. Raises InputError where there is none, or the module is not built."""
         module = cuda_module.load()
         cuda_module.need_device(module)
-        slow: dict[str, Memory] = {"pinned": PinnedMemory(), "managed": ManagedMemory(module)}
-        return cls(module, TorchMemory(), EventClock(), slow=slow)
+        return cls(module, TorchMemory(), EventClock(), slow={"pinned": PinnedMemory()})
 
     def backend(self, geometry: Geometry = DEFAULT_GEOMETRY) -> DeviceBackend:
         """Return the backend of a rank that owns all rows."""

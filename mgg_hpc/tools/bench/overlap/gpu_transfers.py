@@ -13,15 +13,15 @@ from ....plan import halo, halo_schedule, workload
 from ....plan.layout import RowFormat
 from ....plan.overlap import moving_only
 from ....plan.workload import Plan
-from ....runtime.backends.arguments import Geometry, Rows
+from ....runtime.backends.base import Geometry, Rows
 from ....runtime.backends.base import Options as BackendOptions
 from ....runtime.backends.cuda import module
-from ....runtime.backends.cuda.ablation import Ablation
-from ....runtime.backends.cuda.kernels import DeviceBackend
-from ....runtime.backends.cuda.launches import default_geometry
-from ....runtime.backends.cuda.memory import ManagedMemory
+from ....runtime.backends.cuda.kernels import DeviceBackend, default_geometry
+from ....runtime.backends.cuda.memory import Memory
 from ....runtime.backends.simulated import World
 from ..harness.gpu import Stage
+from . import ring, studies
+from .studies import Ablation, ManagedMemory, StudyBackend
 
 # MGG's schedules, and those that it is compared with.
 ABLATIONS = {
@@ -30,7 +30,7 @@ ABLATIONS = {
     "bulk": Ablation(bulk=True),
     "direct": Ablation(),
     "managed": Ablation(),
-    "ring": Ablation(),
+    "ring": Ablation(ring=True),
     "get-whole": Ablation(partition=False),
     "get-late": Ablation(interleave=False),
     "get-thread": Ablation(level="thread"),
@@ -47,8 +47,8 @@ def cut(graph: Graph, share: float, ps: int) -> list[Plan]:
     edges = graph.indices[: graph.indptr[own]]
     nothing = np.zeros(graph.nodes - own + 1, dtype=np.int64)
     return [
-        workload.build(0, bounds, graph.indptr[: own + 1], edges),
-        workload.build(1, bounds, nothing, edges[:0]),
+        workload.build(0, bounds, graph.indptr[: own + 1], edges, ps),
+        workload.build(1, bounds, nothing, edges[:0], ps),
     ]
 
 
@@ -94,7 +94,7 @@ class Subject:
         sums, owner = (plan for plan, _ in halo.of_all_ranks(self.plans, 1))
         self.halos = [sums, moving_only(owner, edges=False)]
         bounds = np.array([0, self.plans[0].destinations, graph.nodes])
-        sums, owner = (halo_schedule.ring(plan, bounds) for plan in self.plans)
+        sums, owner = (ring.ring(plan, bounds) for plan in self.plans)
         self.rings = [sums, moving_only(owner, edges=False)]
         self.counts = np.array([self.plans[0].destinations, graph.nodes - self.plans[0].destinations])
         self.whole = workload.rectangular(
@@ -108,31 +108,41 @@ class Subject:
         self.x = random.standard_normal((graph.nodes, format.dim), dtype=np.float32).astype(format.dtype)
         self.uploaded = stage.memory.uploaded(self.x)
         backend = DeviceBackend(0, World(1), BackendOptions(self.geometry), stage.module, stage.memory)
-        self.out = backend.memory.padded(self.plans[0].destinations, format)
+        self.out = backend.padded(self.plans[0].destinations, format)
 
     def geometry_of(self, name: str) -> Geometry:
         """A way's."""
         return replace(self.geometry, ps=1, dist=1) if name == "get-plain" else self.geometry
 
+    def _backend(
+        self, rank: int, world: World, name: str, ablation: Ablation, table: Memory | None = None
+    ) -> DeviceBackend:
+        options, stage = BackendOptions(self.geometry_of(name)), self.stage
+        if ablation == Ablation():
+            return DeviceBackend(rank, world, options, stage.module, stage.memory, table)
+        return StudyBackend(rank, world, options, stage.module, stage.memory, ablation, table)
+
+    def _far_memory(self, name: str) -> Memory:
+        """Where a way's rows of the second PE lie."""
+        slow = self.stage.slow
+        if name == "managed" and name not in slow:
+            slow[name] = ManagedMemory(studies.native(self.stage.module))
+        return slow[name if name == "managed" else "pinned"]
+
     def sums(self, name: str = "direct") -> Way:
         """All rows on the GPU: what sums take by themselves. The same bits as those of a way of this name."""
-        ablation, options = (
-            Ablation(partition=ABLATIONS[name].partition),
-            BackendOptions(self.geometry_of(name)),
-        )
-        stage, world = self.stage, World(1)
-        backend = DeviceBackend(0, world, options, stage.module, stage.memory, ablation)
+        world = World(1)
+        backend = self._backend(0, world, name, Ablation(partition=ABLATIONS[name].partition))
         rows = backend.rows(np.array([len(self.x)]), self.format, symmetric=False)
         rows.local[:] = self.uploaded
-        return Way(name, stage, [self.whole], [rows], [backend], self.out, world)
+        return Way(name, self.stage, [self.whole], [rows], [backend], self.out, world)
 
     def way(self, name: str, plans: Sequence[Plan] | None = None, *, near: bool = False) -> Way:
         """One of ABLATIONS, whole or over a part of its plan. near: all rows lie on the GPU."""
         stage, world = self.stage, World(2)
-        memory = stage.memory if near else stage.slow["managed" if name == "managed" else "pinned"]
-        options = BackendOptions(self.geometry_of(name))
+        memory = stage.memory if near else self._far_memory(name)
         backends = [
-            DeviceBackend(rank, world, options, stage.module, stage.memory, ABLATIONS[name], table)
+            self._backend(rank, world, name, ABLATIONS[name], table)
             for rank, table in enumerate((stage.memory, memory))
         ]
         pushed = name in ("halo", "bulk", "ring")

@@ -1,0 +1,136 @@
+// What calls of the GPU's kernels take, as Python gives it: for _cuda, and for what it is compared with
+// (bench/module_studies.cpp).
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "gpu/halo_plan.h"
+#include "gpu/kernels.h"
+#include "python/bindings.h"
+
+// Parts of the module _cuda.
+void bind_device(nanobind::module_& module);
+void bind_nvshmem(nanobind::module_& module);
+void bind_edges(nanobind::module_& module, nanobind::class_<mgg::DevicePlan>& plan);
+
+namespace mgg {
+namespace python {
+
+// A launch may wait: for memory, or for a kernel that waits for another PE. Meanwhile other Python threads run, such as
+// a watchdog's.
+using Released = nanobind::call_guard<nanobind::gil_scoped_release>;
+
+template <class T>
+T* at(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// Which kernel, and how it is launched.
+struct Geometry {
+  Shape shape;
+  int blocks, threads;
+  int64_t shared_bytes;
+  uint64_t stream;
+  gpu::Launch launch(gpu::Blocks together = gpu::Blocks::in_turn) const {
+    return {blocks, threads, shared_bytes, at<void>(stream), together};
+  }
+};
+
+struct Rows {
+  Flat<const uint64_t> addresses;  // row 0 on each PE; 0: no pointer reaches it
+  int64_t dim;
+};
+
+// What is done with the rows. Addresses; 0 for what is not asked for.
+struct Sum {
+  std::string reduce;
+  uint64_t weight, out, scale, bias;
+  bool relu;
+};
+
+struct Get {
+  int near_ps, far_ps, dist;
+  uint64_t mine, staging, channels;
+  int channel_count;
+};
+
+struct Halo {
+  int pushers, claim, slots;
+  bool alone, holds;
+  HaloStamps stamps;
+  gpu::Launch launch(const Geometry& geometry) const {
+    return geometry.launch(alone ? gpu::Blocks::cooperative : gpu::Blocks::resident);
+  }
+  template <class S>
+  void make_room(DeviceExchange& exchange, const Geometry& geometry) const {
+    const Shape& shape = geometry.shape;
+    exchange.make_room(int64_t(geometry.blocks) * geometry.threads / shape.lanes, slots,
+                       int64_t(shape.lanes) * shape.packs * 16 / int64_t(sizeof(S)));
+  }
+};
+
+template <class S>
+int64_t row_bytes(int64_t dim) {
+  return padded_stride(dim, sizeof(S)) * static_cast<int64_t>(sizeof(S));
+}
+template <class S>
+const S* const* typed(const void* const* sources) {
+  return reinterpret_cast<const S* const*>(sources);
+}
+
+inline int64_t passes(int64_t row_bytes, const Shape& shape) {
+  const int64_t held = int64_t(shape.lanes) * shape.packs * 16;
+  return (row_bytes + held - 1) / held;
+}
+
+// All but the tasks, and where rows are.
+template <class S>
+void fill(DeviceAggregation<S>& call, DevicePlan& plan, int64_t dim, const Sum& sum, const Shape& shape) {
+  const int64_t stride = padded_stride(dim, sizeof(S));
+  call.hubs = plan.device_tasks().hubs(), call.hub_count = plan.hubs();
+  call.pending = plan.pending(passes(row_bytes<S>(dim), shape)), call.partials = plan.partials(stride);
+  call.degree = plan.degree(), call.indices = plan.indices();
+  call.weight = at<float>(sum.weight), call.out = at<S>(sum.out), call.scale = at<float>(sum.scale);
+  call.bias = at<float>(sum.bias), call.dim = dim, call.stride = stride;
+  call.mean = sum.reduce == "mean", call.relu = sum.relu;
+}
+
+template <class S>
+DeviceGetCall<S> get_call(DevicePlan& plan, int64_t dim, const Sum& sum, const Get& get,
+                          const DevicePlan::Sources& sources, const Shape& shape) {
+  DeviceGetCall<S> call{plan.call<DeviceAggregation<S>>(), {}};
+  fill(call.sum, plan, dim, sum, shape);
+  call.sum.sources = typed<S>(sources.rows.as<const void*>()), call.sum.link = sources.links.as<int32_t>();
+  call.get = {{0, get.near_ps, get.far_ps}, get.dist, plan.owners(), at<char>(get.mine), at<char>(get.staging),
+              at<int32_t>(get.channels), get.channel_count};
+  return call;
+}
+
+template <class S>
+DeviceHaloCall<S> halo_call(DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, DeviceExchange& exchange,
+                            const DeviceHaloSchedule& schedule, const Halo& halo, const Geometry& geometry) {
+  DeviceHaloCall<S> call{};
+  schedule.tasks().fill(call.sum);
+  fill(call.sum, plan, dim, sum, geometry.shape);
+  call.sum.hubs = schedule.tasks().hubs();
+  halo.make_room<S>(exchange, geometry);
+  exchange.fill(call.halo);
+  schedule.fill(call.halo);
+  call.halo.rows = at<char>(rows), call.halo.row_bytes = row_bytes<S>(dim);
+  call.halo.pushers = halo.pushers, call.halo.claim = halo.claim;
+  call.halo.stamps = halo.stamps, call.halo.holds = halo.holds;
+  return call;
+}
+
+inline nanobind::dict said(const gpu::Occupancy& found) {
+  nanobind::dict said;
+  said["registers"] = found.registers;
+  said["stack_bytes"] = found.stack_bytes;
+  said["threads_per_block"] = found.threads_per_block;
+  said["blocks_per_multiprocessor"] = found.blocks_per_multiprocessor;
+  return said;
+}
+
+}  // namespace python
+}  // namespace mgg
