@@ -13,7 +13,7 @@ from ....plan.halo_schedule import HaloSchedule
 from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
-from ..arguments import Options, Rows
+from ..arguments import Geometry, Options, Rows
 from ..simulated import Peers
 from .memory import Memory
 from .module import limits_of
@@ -42,13 +42,18 @@ class DeviceContext:
         table_memory: Memory | None = None,
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
-        self.rank, self.size, self.options, self.geometry = rank, world.size, options, options.geometry
+        self.rank, self.size, self.options = rank, world.size, options
         self.arrays, self.native, self._made = arrays, module, 0
         self.join(world, table_memory)
         self.chunk_bytes = halo_schedule.CHUNK_BYTES
         self.limits = limits_of(module)
         self._plans: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
-        self._partitions: WeakKeyDictionary[Plan, tuple[int, int]] = WeakKeyDictionary()
+        self._partitions: WeakKeyDictionary[Plan, dict[int, tuple[int, int]]] = WeakKeyDictionary()
+
+    @property
+    def geometry(self) -> Geometry:
+        """How schedules cut the work."""
+        return self.options.geometry
 
     def join(self, world: Peers, table_memory: Memory | None = None) -> None:
         """Make this rank one of ``world`` from now on."""
@@ -94,9 +99,10 @@ class DeviceContext:
 
     def partitions(self, plan: Plan) -> tuple[int, int]:
         """Return the plan's numbers of local and remote neighbour partitions, counted once."""
-        if plan not in self._partitions:
-            self._partitions[plan] = plan.partitions(self.geometry.ps)
-        return self._partitions[plan]
+        counted, ps = self._partitions.setdefault(plan, {}), self.geometry.ps
+        if ps not in counted:
+            counted[ps] = plan.partitions(ps)
+        return counted[ps]
 
     def geometry_of(self, launch: Launch) -> Any:
         """Return a launch as the native module takes it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,15 @@ from ....data.graph import Graph
 from ....plan import halo, halo_schedule, workload
 from ....plan.layout import RowFormat
 from ....plan.overlap import moving_only
-from ....plan.workload import Plan
-from ....runtime.backends.base import Geometry, Rows
+from ....plan.workload import Plan, SplitEdges
+from ....runtime.backends.arguments import Geometry, Rows
 from ....runtime.backends.base import Options as BackendOptions
 from ....runtime.backends.cuda import module
-from ....runtime.backends.cuda.kernels import DeviceBackend, default_geometry
+from ....runtime.backends.cuda.kernels import DeviceBackend
+from ....runtime.backends.cuda.launches import default_geometry
 from ....runtime.backends.cuda.memory import Memory
 from ....runtime.backends.simulated import World
-from ..harness.gpu import Stage
+from ..harness.gpu import Stage, drawn_rows
 from . import ring, studies
 from .studies import Ablation, ManagedMemory, StudyBackend
 
@@ -40,15 +41,15 @@ ABLATIONS = {
 OWNER_SHARE = 0.125  # of the GPU's blocks, for the PE that only packs and pushes
 
 
-def cut(graph: Graph, share: float, ps: int) -> list[Plan]:
-    """Both PEs' plans: the first has all destinations, its own rows; the second the last ``share`` of the rows."""
+def cut(graph: Graph, share: float) -> list[SplitEdges]:
+    """Return both PEs' edges: the first has all destinations and its own rows; the second the last ``share``."""
     own = graph.nodes - min(graph.nodes - 1, round(share * graph.nodes))
     bounds = np.array([0, own, graph.nodes], dtype=np.int64)
     edges = graph.indices[: graph.indptr[own]]
     nothing = np.zeros(graph.nodes - own + 1, dtype=np.int64)
     return [
-        workload.build(0, bounds, graph.indptr[: own + 1], edges, ps),
-        workload.build(1, bounds, nothing, edges[:0], ps),
+        workload.split(0, bounds, graph.indptr[: own + 1], edges),
+        workload.split(1, bounds, nothing, edges[:0]),
     ]
 
 
@@ -64,10 +65,9 @@ class Way:
     out: Any
     world: World
     between: Callable[[], None] = lambda: None  # turns
-    ms: list[float] = field(default_factory=list)
 
     def call(self) -> None:
-        """Once; on a GPU it is not waited for."""
+        """Launch it once, and do not wait for a GPU."""
 
         def of(rank: int) -> Callable[[], None]:
             out = self.out[: self.plans[rank].destinations]
@@ -78,11 +78,6 @@ class Way:
         active = [rank for rank, plan in enumerate(self.plans) if rank == 0 or halo_schedule.crosses(plan)]
         self.stage.together(self.world, [of(rank) for rank in active])
 
-    def turn(self) -> None:
-        """Once, timed."""
-        self.between()
-        self.ms.append(self.stage.clock.ms([self.call]))
-
 
 class Subject:
     """A graph with a share of its rows far away."""
@@ -90,8 +85,9 @@ class Subject:
     def __init__(self, stage: Stage, graph: Graph, share: float, format: RowFormat) -> None:
         self.stage, self.format = stage, format
         self.geometry = default_geometry(format, module.limits_of(stage.module))
-        self.plans = cut(graph, share, self.geometry.ps)
-        sums, owner = (plan for plan, _ in halo.of_all_ranks(self.plans, 1))
+        edges = cut(graph, share)
+        self.plans = [workload.direct(each) for each in edges]
+        sums, owner = (plan for plan, _ in halo.of_all_ranks(edges, 1))
         self.halos = [sums, moving_only(owner, edges=False)]
         bounds = np.array([0, self.plans[0].destinations, graph.nodes])
         sums, owner = (ring.ring(plan, bounds) for plan in self.plans)
@@ -102,16 +98,14 @@ class Subject:
             graph.indptr[: self.plans[0].destinations + 1],
             graph.indices[: self.plans[0].edges].astype(np.int32, copy=False),
             graph.nodes,
-            self.geometry.ps,
         )
-        random = np.random.default_rng(0)
-        self.x = random.standard_normal((graph.nodes, format.dim), dtype=np.float32).astype(format.dtype)
+        self.x = drawn_rows(graph, format)
         self.uploaded = stage.memory.uploaded(self.x)
         backend = DeviceBackend(0, World(1), BackendOptions(self.geometry), stage.module, stage.memory)
-        self.out = backend.padded(self.plans[0].destinations, format)
+        self.out = backend.memory.padded(self.plans[0].destinations, format)
 
     def geometry_of(self, name: str) -> Geometry:
-        """A way's."""
+        """Return the geometry of a way."""
         return replace(self.geometry, ps=1, dist=1) if name == "get-plain" else self.geometry
 
     def _backend(
@@ -123,14 +117,14 @@ class Subject:
         return StudyBackend(rank, world, options, stage.module, stage.memory, ablation, table)
 
     def _far_memory(self, name: str) -> Memory:
-        """Where a way's rows of the second PE lie."""
+        """Return the memory of the second PE's rows."""
         slow = self.stage.slow
         if name == "managed" and name not in slow:
             slow[name] = ManagedMemory(studies.native(self.stage.module))
         return slow[name if name == "managed" else "pinned"]
 
     def sums(self, name: str = "direct") -> Way:
-        """All rows on the GPU: what sums take by themselves. The same bits as those of a way of this name."""
+        """Return the sums alone, over rows that all lie on the GPU, with the same bits as a way of this name."""
         world = World(1)
         backend = self._backend(0, world, name, Ablation(partition=ABLATIONS[name].partition))
         rows = backend.rows(np.array([len(self.x)]), self.format, symmetric=False)
@@ -138,7 +132,7 @@ class Subject:
         return Way(name, self.stage, [self.whole], [rows], [backend], self.out, world)
 
     def way(self, name: str, plans: Sequence[Plan] | None = None, *, near: bool = False) -> Way:
-        """One of ABLATIONS, whole or over a part of its plan. near: all rows lie on the GPU."""
+        """Return one of ABLATIONS, whole or over a part of its plan. near: all rows lie on the GPU."""
         stage, world = self.stage, World(2)
         memory = stage.memory if near else self._far_memory(name)
         backends = [
@@ -170,13 +164,13 @@ class Subject:
         return Way(name, stage, plans, rows, backends, self.out, world, between)
 
     def moving(self, name: str) -> Way:
-        """What fetching takes by itself: nothing is summed, or for `get` remote rows only."""
+        """Return the transfer alone, which sums nothing, or for `get` remote rows only."""
         if name == "get":
             return self.way(name, [replace(moving_only(p, edges=True), transfer="get") for p in self.plans])
         return self.way(name, [moving_only(plan, edges=False) for plan in self.halos])
 
     def wrong(self, way: Way) -> int:
-        """How many of its sums are not those of rows on the GPU, bit by bit."""
+        """Return the number of its sums that differ in any bit from those of rows on the GPU."""
         self.out[:] = float("nan")
         way.between()
         way.call()

@@ -15,7 +15,7 @@ from ....plan.halo_schedule import HaloSchedule
 from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
-from ....runtime.backends.base import Options
+from ....runtime.backends.arguments import Options
 from ....runtime.backends.cuda.kernels import DeviceBackend
 from ....runtime.backends.cuda.memory import Memory, TorchMemory
 from ....runtime.backends.simulated import Peers

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....data.graph import Graph
 from ....errors import InputError
-from ....plan import halo, halo_schedule, launch
+from ....plan import halo, halo_schedule, launch, workload
 from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.overlap import moving_only
@@ -22,7 +22,7 @@ from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.backends.cuda.module import limits_of
 from ....runtime.backends.simulated import World
 from ..aggregate import gpu_alone
-from ..harness.gpu import Call, Stage, drawn_rows, problem_of
+from ..harness.gpu import Call, Stage, drawn_rows, edges_of, problem_of
 from ..overlap.gpu_transfers import OWNER_SHARE, cut
 
 Cut = tuple[str, int, int]  # transfer, ps, dist: what a plan on the GPU depends on
@@ -64,14 +64,14 @@ class Ranks:
 
     def __init__(self, stage: Stage, graph: Graph, format: RowFormat) -> None:
         self._stage, self._graph = stage, graph
-        self._problem = problem_of(stage, graph, format.dtype.name, format.dim, None)
+        self._problem = problem_of(stage, graph, format.dtype.name, format.dim, None, edges_of(graph))
         self.x, self.destinations = self._problem.x, graph.nodes
         pairs = zip(self._problem.sources, self._problem.outputs, strict=True)
         self.sets: list[tuple[list[Rows], Any]] = [([rows], out) for rows, out in pairs]
 
-    def plans(self, transfer: str, ps: int) -> list[Plan]:
+    def plans(self, transfer: str) -> list[Plan]:
         """Return the plan of each PE."""
-        return [gpu_alone.plan_of(self._problem.plan(ps), transfer)]
+        return [gpu_alone.plan_of(self._problem.edges, transfer)]
 
     def backends(self, transfer: str, geometry: Geometry) -> tuple[World, list[DeviceBackend]]:
         """Return the world of PEs and the backend of each."""
@@ -85,30 +85,23 @@ class Apart(Ranks):
     """
 
     def __init__(self, stage: Stage, graph: Graph, format: RowFormat, share: float) -> None:
-        self._stage, self._graph, self._share = stage, graph, share
-        self._cuts: dict[int, list[Plan]] = {}
+        self._stage, self._graph, self._edges = stage, graph, cut(graph, share)
         self.x = drawn_rows(graph, format)
-        plan = self._cut(DEFAULT_GEOMETRY.ps)[0]
-        if not plan.remote_edges:
+        if not self._edges[0].remote_edges:
             raise InputError(f"--share {share:g}: no edge of {graph.name} comes from there; expected more")
-        self.destinations = own = plan.destinations
+        self.destinations = own = self._edges[0].destinations
         _, backends = self.backends("direct", DEFAULT_GEOMETRY)
         counts = np.array([own, graph.nodes - own])
         rows = [each.rows(counts, format, symmetric=True) for each in backends]
         for mine, part in zip(rows, (slice(0, own), slice(own, None)), strict=True):
             mine.local[:] = stage.memory.uploaded(self.x[part])
-        self.sets: list[tuple[list[Rows], Any]] = [(rows, backends[0].padded(own, format))]
+        self.sets: list[tuple[list[Rows], Any]] = [(rows, backends[0].memory.padded(own, format))]
 
-    def _cut(self, ps: int) -> list[Plan]:
-        if ps not in self._cuts:
-            self._cuts[ps] = cut(self._graph, self._share, ps)
-        return self._cuts[ps]
-
-    def plans(self, transfer: str, ps: int) -> list[Plan]:
+    def plans(self, transfer: str) -> list[Plan]:
         """See Ranks."""
         if transfer != "halo":
-            return [replace(plan, transfer=transfer) for plan in self._cut(ps)]
-        sums, owner = (plan for plan, _ in halo.of_all_ranks(self._cut(ps), 1))
+            return [workload.direct(each, transfer) for each in self._edges]
+        sums, owner = (plan for plan, _ in halo.of_all_ranks(self._edges, 1))
         return [sums, moving_only(owner, edges=False)]
 
     def backends(self, transfer: str, geometry: Geometry) -> tuple[World, list[DeviceBackend]]:
@@ -129,7 +122,7 @@ class Runs:
     def __init__(self, stage: Stage, ranks: Ranks, format: RowFormat) -> None:
         self.stage, self.ranks, self.format = stage, ranks, format
         self.limits = limits_of(stage.module)
-        self._plans: dict[tuple[str, int], list[Plan]] = {}
+        self._plans: dict[str, list[Plan]] = {}
         self._backends: dict[Cut, tuple[World, list[DeviceBackend]]] = {}
 
     def default(self, transfer: str) -> Setting:
@@ -139,18 +132,16 @@ class Runs:
 
     def plans(self, setting: Setting) -> list[Plan]:
         """Return the plan of each PE, made at the first call."""
-        key = setting.transfer, setting.ps
-        if key not in self._plans:
-            self._plans[key] = self.ranks.plans(*key)
-        return self._plans[key]
+        if setting.transfer not in self._plans:
+            self._plans[setting.transfer] = self.ranks.plans(setting.transfer)
+        return self._plans[setting.transfer]
 
     def model(self, setting: Setting) -> dict[str, Any]:
         """What the paper's equations say of the first PE (plan/launch.py). Raises InputError for too large a block."""
-        plan = self.plans(setting)[0]
-        local = int(plan.chunks[0]["segments"])
+        partitions = self.plans(setting)[0].partitions(setting.ps)
         make = {"direct": launch.direct, "get": launch.get, "halo": launch.halo}[setting.transfer]
         knobs = {name: getattr(setting, name) for name in ("ps", "dist", "wpb")}
-        return asdict(make(local, len(plan.segments) - local, self.format, **knobs, limits=self.limits))
+        return asdict(make(*partitions, self.format, **knobs, limits=self.limits))
 
     def run(self, setting: Setting) -> Run:
         """Ready to be timed. Raises InputError where the GPU cannot hold a block."""
@@ -162,7 +153,7 @@ class Runs:
             self._backends[setting.cut] = world, backends
         world, backends = self._backends[setting.cut]
         for backend in backends:
-            backend.options.geometry = geometry
+            backend.options = replace(backend.options, geometry=geometry)
         launched, *_ = (
             backend.launch(plan, self.format) for backend, plan in zip(backends, plans, strict=True)
         )
@@ -173,7 +164,7 @@ class Runs:
         def call(rows: Sequence[Rows], out: Any) -> None:
             sums = []
             for rank, (backend, plan) in enumerate(zip(backends, plans, strict=True)):
-                backend.options.geometry = geometry
+                backend.options = replace(backend.options, geometry=geometry)
                 if rank == 0 or halo_schedule.crosses(plan):
                     to = out[: plan.destinations]
                     sums.append(partial(backend.aggregate, plan, "copy", "sum", rows[rank], to))
