@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..runtime.backends.base import Backend, Meter, Recording
+from ..runtime.backends.base import Meter, Recording, Stream
 
 EAGER_STEPS = 3  # before the recording: they allocate, start libraries, and run what is slow the first time
 
@@ -16,19 +16,19 @@ EAGER_STEPS = 3  # before the recording: they allocate, start libraries, and run
 class Replayed:
     """Calls ``launch``, and after a few calls replays a recording of it. The meter counts each replay, but no times.
 
-    record: None calls ``launch`` each time. everybody: collective, returns whether all ranks pass True: ranks that
-    replay and ranks that launch would use the buffers of their peers in different orders. failure: why recording
-    failed, else "".
+    stream: of the launches, whose meter counts. record: None calls ``launch`` each time. everybody: collective, returns
+    whether all ranks pass True: ranks that replay and ranks that launch would use the buffers of their peers in
+    different orders. failure: why recording failed, else "".
     """
 
     def __init__(
         self,
         launch: Callable[[], None],
-        backend: Backend,
+        stream: Stream,
         record: Callable[[Callable[[], None]], Recording] | None,
         everybody: Callable[[bool], bool] = bool,
     ) -> None:
-        self._launch, self._backend, self._record, self._everybody = launch, backend, record, everybody
+        self._launch, self._stream, self._record, self._everybody = launch, stream, record, everybody
         self._left = EAGER_STEPS
         self._recording: Recording | None = None
         self._counted = Meter()
@@ -48,11 +48,11 @@ class Replayed:
             self._left = max(0, self._left - 1)
             self._launch()
         else:
-            self._backend.stream.meter.add(self._counted)
+            self._stream.meter.add(self._counted)
             self._recording.replay()
 
     def _try_recording(self, record: Callable[[Callable[[], None]], Recording]) -> None:
-        meter = self._backend.stream.meter
+        meter = self._stream.meter
         meter.taken()
         try:
             self._recording = record(self._launch)

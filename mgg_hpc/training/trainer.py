@@ -45,7 +45,7 @@ class Trainer:
         rate = job.settings.train.learning_rate
         self._optimizer = Adam(_groups(job), rate, capturable=device != "cpu")
         recorder = job.backend.stream.record if job.records and records else None
-        self.replayed = Replayed(self._launch, job.backend, recorder, self._everybody)
+        self.replayed = Replayed(self._launch, job.backend.stream, recorder, self._everybody)
 
     def _everybody(self, yes: bool) -> bool:
         return all(self.job.comm.allgather(yes))

@@ -178,7 +178,7 @@ class Processes:
         out = engine.array(np.full(plan.edges, np.nan, np.float32))
         engine.fill(mine, y[part])
         self.publish(backend, rows, x[part], rng)
-        backend.sddmm(plan, rows, mine, out)
+        backend.edges.sddmm(plan, rows, mine, out)
         backend.stream.finish()
         ends = [ids[case.edges(rank)][plan.edge] for ids in case.edge_list]
         wanted, bound = (each(*ends, x, y) for each in (reference.sddmm, reference.sddmm_bound))

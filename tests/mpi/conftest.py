@@ -72,7 +72,7 @@ def backend(comm):
     """The ranks' backend over shared memory."""
     made = SharedBackend(comm, Options(GEOMETRY, threads=1))
     yield made
-    made.close()
+    made.memory.close()
 
 
 @pytest.fixture

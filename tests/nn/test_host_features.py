@@ -14,6 +14,7 @@ from mgg_hpc.nn.inputs import blocks
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.workspace import as_tensor, row_format
 from mgg_hpc.runtime.backends.arguments import Geometry, Options, RngKey
+from mgg_hpc.runtime.backends.base import Capabilities
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
@@ -109,7 +110,9 @@ def test_a_gpu_gets_the_rows_block_by_block(rng, monkeypatch, rows, dtype):
         as_tensor(out).mul_(2 * kept[ids].to(dtype))
 
     x = torch.from_numpy(rng.standard_normal((rows, 9))).to(dtype)
-    features = on_host(SimpleNamespace(device="cuda:0", dropout=dropout), x)
+    features = on_host(
+        SimpleNamespace(capabilities=Capabilities("none", device="cuda:0"), dropout=dropout), x
+    )
     streams, dropped = Streams(), features.dropped(np.arange(rows), "draw")
     weight = torch.from_numpy(rng.standard_normal((4, 9))).float()
     given = torch.from_numpy(rng.standard_normal((rows, 4))).to(dtype)

@@ -9,6 +9,7 @@ import torch
 
 from mgg_hpc.nn.workspace import Workspace
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
+from mgg_hpc.runtime.backends.base import Capabilities
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 
@@ -54,5 +55,7 @@ def test_no_rows_and_no_columns(workspace):
 
 
 def test_rows_of_another_device_come_from_torch_and_are_padded_too():
-    rows = Workspace(SimpleNamespace(device="meta")).rows(10, 7, torch.float16)
+    rows = Workspace(SimpleNamespace(capabilities=Capabilities("none", device="meta"))).rows(
+        10, 7, torch.float16
+    )
     assert (rows.device.type, rows.shape, rows.stride()) == ("meta", (10, 7), (8, 1))

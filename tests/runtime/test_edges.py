@@ -182,7 +182,7 @@ def forward(task, played):
         if how.additive:
             made |= {"above": nan((n, how.columns), wide), "above_weight": nan((n, how.heads), wide)}
         given = {"score": task.scores[1][mine]} if how.additive else {"h": task.h[mine]}
-        backend.attend(plan, task.on(mine), rows, out, bias=task.bias, **given, **made)
+        backend.edges.attend(plan, task.on(mine), rows, out, bias=task.bias, **given, **made)
         return out.copy(), *made.values()
 
     return played.run(layout, fill_with(layout, [task.h], tail, task.ids), call)
@@ -210,7 +210,7 @@ def test_attention_and_its_gradients(rng, name, ranks, transfer, additive, p):
         n = mine.stop - mine.start
         back, of_score = nan((n, how.columns), wide), nan((n, how.heads), wide)
         given = {"score": task.scores[0][mine], "score_gradient": of_score} if additive else {}
-        backend.attend_back(plan, task.on(mine), rows, back, at_source=True, h=task.h[mine], **given)
+        backend.edges.attend_back(plan, task.on(mine), rows, back, at_source=True, h=task.h[mine], **given)
         return back, of_score
 
     ends = Played(task.case, transfer, back=True).run(layout, fill, at_source)
@@ -228,7 +228,7 @@ def test_attention_and_its_gradients(rng, name, ranks, transfer, additive, p):
     def at_target(backend, plan, rows, mine):
         back = nan((mine.stop - mine.start, how.columns), wide)
         given = {"gradient": task.gradient[mine], "log_sum": log_sum[mine], "dot": dot[mine]}
-        backend.attend_back(plan, task.on(mine), rows, back, at_source=False, h=task.h[mine], **given)
+        backend.edges.attend_back(plan, task.on(mine), rows, back, at_source=False, h=task.h[mine], **given)
         return back
 
     others = Played(task.case, transfer).run(layout, fill_with(layout, [task.h], [], task.ids), at_target)
@@ -259,7 +259,7 @@ def test_maxima_their_ties_and_their_adjoint(rng, name, ranks, transfer):
 
     def call(backend, plan, rows, mine):
         out, reached = nan(x[mine].shape, kind), nan(x[mine].shape, layout.accumulator)
-        backend.max_ties(plan, rows, out, reached)
+        backend.edges.max_ties(plan, rows, out, reached)
         return out, reached
 
     found = Played(case, transfer).run(layout, fill_with(layout, [x]), call)
@@ -272,7 +272,7 @@ def test_maxima_their_ties_and_their_adjoint(rng, name, ranks, transfer):
 
     def back(backend, plan, rows, mine):
         out = nan(x[mine].shape, kind)
-        backend.max_back(plan, rows, x[mine], out)
+        backend.edges.max_back(plan, rows, x[mine], out)
         return out
 
     layout = TailedRows(kind, 2 * width)
@@ -296,7 +296,7 @@ def test_weights_and_dot_products_by_head(rng, name, ranks, transfer):
 
     def sums(backend, plan, rows, mine):
         out = nan(x[mine].shape, kind)
-        backend.weighted(plan, rows, weight[case.edges(plan.rank)][plan.edge], out)
+        backend.edges.weighted(plan, rows, weight[case.edges(plan.rank)][plan.edge], out)
         return out
 
     ends = source, destination
@@ -305,7 +305,7 @@ def test_weights_and_dot_products_by_head(rng, name, ranks, transfer):
 
     def products(backend, plan, rows, mine):
         out, sorted_out = nan((2, plan.edges, heads), layout.accumulator)
-        backend.sddmm(plan, rows, y[mine], out)
+        backend.edges.sddmm(plan, rows, y[mine], out)
         sorted_out[plan.edge] = out
         return sorted_out
 

@@ -147,15 +147,15 @@ def test_bad_arguments_are_named(rng, engine):
             backend, rows, case.bounds, np.zeros(2, np.int32), out
         ),
         r"weight: float64 \[3\]; expected contiguous float32 \[\d+\] or \[\d+, heads\]": lambda: (
-            backend.weighted(plan, rows, np.zeros(3), out)
+            backend.edges.weighted(plan, rows, np.zeros(3), out)
         ),
-        r"out_edge: float32 \[\d+, 5\]; expected": lambda: backend.sddmm(
+        r"out_edge: float32 \[\d+, 5\]; expected": lambda: backend.edges.sddmm(
             plan, rows, out, np.zeros((5, plan.edges), np.float32).T
         ),
-        r"score: float32 \[\d+, 2\]; expected rows of float32 \[\d+, 1\]": lambda: backend.attend(
+        r"score: float32 \[\d+, 2\]; expected rows of float32 \[\d+, 1\]": lambda: backend.edges.attend(
             plan, Attention(1, 5), rows, out, score=np.zeros((plan.destinations, 2), np.float32)
         ),
-        "attend: rows of 5 values; expected 6": lambda: backend.attend(
+        "attend: rows of 5 values; expected 6": lambda: backend.edges.attend(
             plan, Attention(1, 5), rows, out, score=np.zeros((plan.destinations, 1), np.float32)
         ),
         "rows of PE 1 are not reachable by pointer from PE 0": lambda: backend.aggregate(

@@ -35,14 +35,14 @@ GEOMETRY = exchanged.GEOMETRY
 @pytest.fixture(scope="module", autouse=True)
 def heap(comm):
     """One heap for all tests of the process, since it cannot grow."""
-    ShmemBackend(comm, Options(GEOMETRY)).reserve(16 << 20)
+    ShmemBackend(comm, Options(GEOMETRY)).memory.reserve(16 << 20)
 
 
 @pytest.fixture
 def backend(comm):
     made = ShmemBackend(comm, Options(GEOMETRY, threads=2))
     yield made
-    made.close()
+    made.memory.close()
 
 
 @pytest.mark.parametrize("transfer", TRANSFERS)

@@ -20,6 +20,7 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.nn.inputs import host
 from mgg_hpc.nn.inputs.host import HostFeatures, drops_in_blocks
 from mgg_hpc.runtime import cores
+from mgg_hpc.runtime.backends.base import Capabilities
 from mgg_hpc.training import footprint, memory, report
 from mgg_hpc.training.job import Job, build
 
@@ -186,7 +187,10 @@ def job_of(ranks: int) -> SimpleNamespace:
     """Ranks of which all tell the same."""
     gathers = {"allgather": lambda one: [one], "gather": lambda one, root: [one] * ranks}
     comm = SimpleNamespace(rank=0, size=ranks, allreduce=sum, **gathers)
-    return SimpleNamespace(comm=comm, backend=SimpleNamespace(device="cpu", free_bytes=lambda: None))
+    memory = SimpleNamespace(free=lambda: None)
+    return SimpleNamespace(
+        comm=comm, backend=SimpleNamespace(capabilities=Capabilities("none"), memory=memory)
+    )
 
 
 @pytest.mark.parametrize(("trains", "what"), [(True, "training"), (False, "predicting")])

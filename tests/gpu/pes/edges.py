@@ -94,7 +94,7 @@ class Edges:
         made = [[self._outputs(played, rank, outputs) for rank in range(len(mine))] for _ in sets]
         for each in rows:
             for backend, plan, own in zip(played.backends, played.plans, each, strict=True):
-                backend.ready_edges(plan, own, layout, *shape)
+                backend.edges.ready_edges(plan, own, layout, *shape)
         self.engine.seed(int(self.rng.integers(1 << 60)))
         with self.engine.together(played.world) as of:
             for each, into in zip(rows, made, strict=True):
@@ -243,7 +243,7 @@ def attention(engine, case, entry, rng, *, halo=False):
 
     def forward(backend, plan, rows, out, mine):
         own = {name: array for name, array in mine.items() if name not in ("ids", "epoch")}
-        backend.attend(plan, task.on(mine), rows, bias=bias, **out, **own)
+        backend.edges.attend(plan, task.on(mine), rows, bias=bias, **out, **own)
 
     sets_of_rows = [as_rows(layout, [h], tail, task.ids) for h in sets]
     found = edges.calls(case, layout, task.shape, sets_of_rows, made, given, forward)
@@ -271,7 +271,7 @@ def gradients(task, edges, forward, kept):
 
     def at_source(backend, plan, rows, out, mine):
         own = {name: array for name, array in mine.items() if name not in ("ids", "epoch")}
-        backend.attend_back(plan, task.on(mine), rows, at_source=True, **out, **own)
+        backend.edges.attend_back(plan, task.on(mine), rows, at_source=True, **out, **own)
 
     sets = [as_rows(layout, values, tail, task.ids)]
     (ends,) = edges.calls(reversed_edges(case), layout, task.shape, sets, made, given, at_source)
@@ -290,7 +290,7 @@ def gradients(task, edges, forward, kept):
 
     def at_target(backend, plan, rows, out, mine):
         own = {name: array for name, array in mine.items() if name not in ("ids", "epoch")}
-        backend.attend_back(plan, task.on(mine), rows, at_source=False, **out, **own)
+        backend.edges.attend_back(plan, task.on(mine), rows, at_source=False, **out, **own)
 
     sets = [as_rows(layout, [h], [], task.ids)]
     (others,) = edges.calls(case, layout, task.shape, sets, {"out": of_rows}, given, at_target)
@@ -306,7 +306,7 @@ def maxima_back(engine, case, entry, rng, *, halo=False):
     made = {"out": RowFormat(dtype, width), "ties": RowFormat(np.dtype(np.float32), width)}
 
     def forward(backend, plan, rows, out, mine):
-        backend.max_ties(plan, rows, **out)
+        backend.edges.max_ties(plan, rows, **out)
 
     found = edges.calls(case, TailedRows(dtype, width), (1, width), sets, made, {}, forward)
     for x, each in zip(sets, found, strict=True):
@@ -319,7 +319,7 @@ def maxima_back(engine, case, entry, rng, *, halo=False):
     layout = TailedRows(dtype, 2 * width)
 
     def back(backend, plan, rows, out, mine):
-        backend.max_back(plan, rows, mine["x"], **out)
+        backend.edges.max_back(plan, rows, mine["x"], **out)
 
     rows = [np.concatenate([gradient, most.astype(dtype)], 1)]
     made = {"out": made["out"]}
@@ -339,7 +339,7 @@ def values_by_head(engine, case, entry, rng, *, halo=False):
     each = [slice(k * channels, (k + 1) * channels) for k in range(heads)]
 
     def sums(backend, plan, rows, out, mine):
-        backend.weighted(plan, rows, mine["edges"], **out)
+        backend.edges.weighted(plan, rows, mine["edges"], **out)
 
     (found,) = edges.calls(case, layout, (heads, channels), [x], {"out": of_rows}, {"edges": weight}, sums)
     wanted = [
@@ -349,7 +349,7 @@ def values_by_head(engine, case, entry, rng, *, halo=False):
     worst = close(found["out"], np.concatenate(wanted, 1), dtype)
 
     def products(backend, plan, rows, out, mine):
-        backend.sddmm(plan, rows, mine["y"], out["edges"])
+        backend.edges.sddmm(plan, rows, mine["y"], out["edges"])
 
     (found,) = edges.calls(case, layout, (heads, channels), [x], {"edges": heads}, {"y": y}, products)
     wanted = [reference.sddmm(source, destination, x[:, of], y[:, of]) for of in each]

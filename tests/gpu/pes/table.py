@@ -164,7 +164,7 @@ def dots(engine, case, entry, rng):
         mine = wide[:, : entry.width]
         engine.fill(mine, y[part][local])
         beyond = engine.array(np.full(plan.edges + MARGIN, np.nan, np.float32))
-        backend.sddmm(plan, rows, mine, beyond[: plan.edges])
+        backend.edges.sddmm(plan, rows, mine, beyond[: plan.edges])
         found = engine.numpy(beyond)
         assert np.isnan(found[plan.edges :]).all(), "wrote behind its values"
         source, destination = (ids[edges][plan.edge] for ids in world.edge_lists())
