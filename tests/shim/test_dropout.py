@@ -74,10 +74,10 @@ def kept_of_stored(indptr, indices, values, ids, draw):
 
 
 def test_dropout_of_stored_values_keeps_what_the_host_keeps(rng, backend):
-    *arrays, ids = stored(rng)
-    draw, out = drawn(rng), np.full_like(arrays[-1], np.nan)
-    backend.dropout_csr(*arrays, out, ids, draw)
-    np.testing.assert_array_equal(out, kept_of_stored(*arrays, ids, draw))
+    *places, values, ids = stored(rng)
+    draw, out = drawn(rng), np.full_like(values, np.nan)
+    backend.dropout(values, out, ids, draw, csr=tuple(places))
+    np.testing.assert_array_equal(out, kept_of_stored(*places, values, ids, draw))
     assert 0 < np.count_nonzero(out) < len(out)
 
 
@@ -85,7 +85,7 @@ def test_dropout_of_stored_values_keeps_what_the_host_keeps(rng, backend):
 def test_an_epoch_in_memory_counts_instead(rng, engine, backend, kind):
     """The same call again, as a graph replays it, with other numbers in memory."""
     dtype, ids, wrong = np.dtype(KINDS.get(kind, np.float32)), rng.integers(0, 2**45, 21), drawn(rng)
-    x, (*arrays, stored_ids) = rng.standard_normal((21, 37)).astype(dtype), stored(rng)
+    x, (*places, values, stored_ids) = rng.standard_normal((21, 37)).astype(dtype), stored(rng)
     held = replace(wrong, epoch_at=engine.memory.uploaded(np.zeros(1, np.int32)))
     for epoch in map(int, rng.integers(1000, 2**31, 3)):
         held.epoch_at[0], right = epoch, replace(wrong, epoch=epoch)
@@ -94,21 +94,21 @@ def test_an_epoch_in_memory_counts_instead(rng, engine, backend, kind):
             backend.dropout(x, out, ids, held)
             wanted = (x.astype(np.float32) * kept(rng, x.shape, ids, right)).astype(dtype)
         else:
-            out = np.full_like(arrays[-1], np.nan)
-            backend.dropout_csr(*arrays, out, stored_ids, held)
-            wanted = kept_of_stored(*arrays, stored_ids, right)
+            out = np.full_like(values, np.nan)
+            backend.dropout(values, out, stored_ids, held, csr=tuple(places))
+            wanted = kept_of_stored(*places, values, stored_ids, right)
         np.testing.assert_array_equal(out, wanted)
 
 
 @pytest.mark.parametrize("epoch_at", [np.zeros(1, np.int64), np.zeros(2, np.int32), np.int32(3)])
 def test_an_epoch_that_is_none_is_refused(rng, backend, epoch_at):
-    (*arrays, ids), x = stored(rng), np.zeros((30, 4), np.float32)
+    (*places, values, ids), x = stored(rng), np.zeros((30, 4), np.float32)
     draw = replace(drawn(rng), epoch_at=np.asarray(epoch_at))
     said = rf"epoch_at: {draw.epoch_at.dtype} \[\d?\]; expected contiguous int32 \[1\]"
     with pytest.raises(ValueError, match=said):
         backend.dropout(x, x, ids, draw)
     with pytest.raises(ValueError, match=said):
-        backend.dropout_csr(*arrays, arrays[-1], ids, draw)
+        backend.dropout(values, values, ids, draw, csr=tuple(places))
 
 
 def test_dropout_of_nothing(rng, backend):
@@ -116,7 +116,8 @@ def test_dropout_of_nothing(rng, backend):
         x = np.zeros(shape, np.float32)
         backend.dropout(x, x, np.arange(shape[0]), drawn(rng))
     nothing, ids = np.zeros(0, np.float32), np.arange(0)
-    backend.dropout_csr(np.zeros(1, np.int64), ids.astype(np.int32), nothing, nothing, ids, drawn(rng))
+    places = np.zeros(1, np.int64), ids.astype(np.int32)
+    backend.dropout(nothing, nothing, ids, drawn(rng), csr=places)
 
 
 WIDE = np.zeros((3, 4))

@@ -51,5 +51,5 @@ def test_mean_of_a_few_seeds_reaches_the_published_accuracy(name, request, tmp_p
 def test_an_unknown_case_is_refused_by_name():
     done = python(SCRIPT, "--cases", "coral")
     assert done.returncode == 2
-    known = "no case coral; there are cora, citeseer, pubmed, digits, cora-sage"
+    known = "--cases coral: 'coral' is not one of cora, citeseer, pubmed, digits, cora-sage"
     assert known in " ".join(done.stderr.split())

@@ -43,7 +43,7 @@ def test_a_wrong_sum_of_a_random_graph_is_found(engine, monkeypatch):
 @pytest.fixture
 def alone(engine):
     """One PE, which is a job by itself."""
-    job = processes.Job(MPI.COMM_SELF, engine.module, engine.memory)
+    job = processes.NvshmemPeers(MPI.COMM_SELF, engine.module, engine.memory)
     yield processes.Processes(engine, job, MPI.COMM_SELF, ("direct", "get", "halo"), 1.0)
     job.finish()
 

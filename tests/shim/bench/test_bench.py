@@ -23,6 +23,10 @@ from mgg_hpc.tools.bench.harness import gpu, graphs, sums
 SHIM, ROOT = Path(__file__).parents[1], Path(__file__).parents[3]
 
 
+def problem_of(stage, graph, dtype, width, weight=None):
+    return gpu.problem_of(stage, graph, dtype, width, weight, gpu.edges_of(graph))
+
+
 @pytest.fixture
 def fake(shim, tmp_path, monkeypatch):
     """A libcusparse that counts on the host what it is asked."""
@@ -45,7 +49,7 @@ def measured(stage, problems, baselines=(), transfers=("direct",), turns=1):
 @pytest.fixture
 def problem(stage):
     """A small graph, and rows of 3 values."""
-    return gpu.problem_of(stage, graphs.read("rmat:5:4"), "float32", 3, None)
+    return problem_of(stage, graphs.read("rmat:5:4"), "float32", 3)
 
 
 def test_a_whole_run(bench, fake, tmp_path):
@@ -94,7 +98,7 @@ def test_a_whole_run(bench, fake, tmp_path):
 def test_types_of_rows_take_turns(stage, monkeypatch):
     """And each is compared with float32 of its own turn, not by medians."""
     graph, asked = graphs.read("rmat:5:4"), []
-    problems = [gpu.problem_of(stage, graph, dtype, 3, None) for dtype in ("bfloat16", "float32", "float16")]
+    problems = [problem_of(stage, graph, dtype, 3) for dtype in ("bfloat16", "float32", "float16")]
     times = iter([8.0, 2.0, 1.0, 4.0, 6.0, 2.0, 6.0, 6.0, 6.0])
 
     def entry(self, problem):
@@ -126,7 +130,7 @@ def test_types_of_rows_take_turns(stage, monkeypatch):
 def test_baselines_sum_what_we_sum(rng, stage, fake, dtype, weighted):
     graph = graphs.read("rmat:6:4")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
-    problem = gpu.problem_of(stage, graph, dtype, 7, weight)
+    problem = problem_of(stage, graph, dtype, 7, weight)
     (row,), notes = measured(stage, [problem], ["cusparse", "torch"])
     assert set(row["speedup"]) >= ({"cusparse", "torch"} if dtype == "float32" else {"cusparse"}), notes
 
@@ -157,17 +161,17 @@ def test_the_other_kernels_sum_the_same_where_nothing_is_remote(rng, stage, monk
 
         monkeypatch.setattr(owner, name, call)
 
-    recorded(DeviceBackend, "_get")
+    recorded(DeviceBackend, "get")
     recorded(Halo, "aggregate")
     graph = graphs.read("rmat:6:64")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32)
-    problem = gpu.problem_of(stage, graph, dtype, width, weight)
+    problem = problem_of(stage, graph, dtype, width, weight)
     geometry = gpu_alone.geometry_of(stage, "get", problem.format)
     assert np.diff(graph.indptr).max() > 2 * geometry.ps * geometry.dist
     runs, expected = aggregate_gpu.own_runs(problem, ["halo", "direct", "get"])
     assert [one.name for one in runs] == ["mgg", "mgg-halo", "mgg-get"]
     sets = len(problem.sources)
-    assert ran == ["aggregate"] * sets + ["_get"] * sets
+    assert ran == ["aggregate"] * sets + ["get"] * sets
     matrix = sparse.csr_matrix((weight.astype(float), graph.indices, graph.indptr), (graph.nodes,) * 2)
     apart = np.abs(matrix @ problem.x.astype(float) - expected)
     assert (apart <= sums.allowed(graph, problem.x, weight)).all()
@@ -222,7 +226,7 @@ def test_pyg_both_ways(rng, stage, monkeypatch, weighted):
     monkeypatch.setitem(sys.modules, "torch_geometric.nn", layers)
     graph = graphs.read("rmat:6:4")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
-    problem = gpu.problem_of(stage, graph, "float32", 7, weight)
+    problem = problem_of(stage, graph, "float32", 7, weight)
     (row,), notes = measured(stage, [problem], ["pyg", "pyg-csr"])
     assert set(row["speedup"]) == {"pyg", "pyg-csr"}, notes
 
@@ -299,7 +303,7 @@ def test_a_failing_call_of_cusparse_is_named(stage, problem, fake):
 
 def test_sets_of_rows_are_more_than_the_second_cache(stage):
     graph = graphs.read("rmat:10:1")
-    wide = gpu.problem_of(stage, graph, "float32", 4096, None)
+    wide = problem_of(stage, graph, "float32", 4096)
     cache = stage.module.limits()["l2_bytes"]
     size = graph.nodes * RowFormat(np.dtype(np.float32), 4096).row_bytes
     assert (len(wide.sources) - 1) * size < 3 * cache <= len(wide.sources) * size

@@ -12,8 +12,10 @@ using namespace nb::literals;
 void bind_studies(nb::module_& module);  // cuda/bench/module_studies.cpp
 
 void bind_shim(nb::module_& module) {
-  nb::module_ studies = module.def_submodule("studies");
+  // Not def_submodule, which finds that of another shim's module in the same process by its name.
+  auto studies = nb::cast<nb::module_>(nb::module_::import_("types").attr("ModuleType")("studies"));
   bind_studies(studies);
+  module.attr("studies") = studies;
   module.def("shim_set", [](uint64_t seed, int pe, int resident) {
     mgg::shim::Settings& settings = mgg::shim::settings();
     settings = {seed, pe, resident, settings.hold};
