@@ -316,7 +316,7 @@ def test_buffers_grow_with_the_rows(rng, comm, transfer):
             assert graph.heap_bytes > 0
         if graph.backend.capabilities.name == "shm":
             exchanged = 0 if transfer == "halo" else 2
-            assert len(graph.backend._windows) == exchanged + (4 if transfer == "halo" else 0)
+            assert len(graph.backend.memory._windows) == exchanged + (4 if transfer == "halo" else 0)
 
 
 def test_dropout_needs_no_run(rng, comm):
@@ -353,8 +353,8 @@ def test_gradients_are_summed_in_one_exchange(rng, comm):
         if comm.rank == 0:
             model.first.grad = torch.full((2, 2), 7.0)
         calls = []
-        summed = graph.backend.sum_over_ranks
-        graph.backend.sum_over_ranks = lambda values: (calls.append(len(values)), summed(values))
+        summed = graph.backend.collectives.sum
+        graph.backend.collectives.sum = lambda values: (calls.append(len(values)), summed(values))
         mgg.allreduce_gradients(model)
         total = comm.size * (comm.size + 1) / 2
         with mpi.agree(comm):
