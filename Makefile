@@ -41,7 +41,7 @@ setup: $(VENV)/.complete ## build .venv: the package, its native extension, an M
 $(VENV)/.complete: $(METADATA) $(SOURCES)
 	@.ci/setup "$(PYTHON)" $(VENV) $(if $(filter $(METADATA),$?),install,compile)
 
-cuda: $(VENV)/.cuda ## add the GPU kernels (mgg_hpc/_cuda); no GPU is needed to build them
+cuda: $(VENV)/.cuda ## add the GPU kernels (mgg_hpc/_cuda, _cuda_studies); no GPU is needed to build them
 
 $(VENV)/.cuda: $(VENV)/.complete
 	@.ci/setup "$(PYTHON)" $(VENV) cuda

@@ -21,7 +21,7 @@ GROUND = ["__init__", "errors", "config", "reference"]  # what every floor may s
 DOOR = "nn"  # what the package itself offers, to be loaded when it is asked for
 COMMAND_LINE = ["__main__", "bench_verbs", "verbs"]  # stands on top
 # Reached through the seam alone; `mgg doctor` looks at it too, and orders need no ranks.
-NATIVE = ("_host", "_cuda", "_shmem")
+NATIVE = ("_host", "_cuda", "_cuda_studies", "_shmem")
 MOST_FILES = 16  # of a folder
 SOURCES = (".py", ".h", ".cpp", ".cu", ".cuh", ".cmake", ".pml", ".csv")
 LARGE = ["torch", "mpi4py", "h5py", "numpy", "scipy", "sklearn", "safetensors", "rich"]

@@ -115,12 +115,14 @@ install(TARGETS _cuda LIBRARY DESTINATION mgg_hpc)
 mgg_stub(_cuda)
 
 # What benchmarks compare the kernels with; they read through pointers, without NVSHMEM.
-nanobind_add_module(_cuda_studies NB_STATIC
-                    cuda/bench/module_studies.cpp cuda/bench/studies.cu cuda/runtime/runtime_cuda.cpp)
+add_library(cuda_studies OBJECT cuda/bench/studies.cu)
+target_include_directories(cuda_studies PRIVATE cuda cuda/include)
+target_compile_options(cuda_studies PRIVATE -Wno-deprecated-gpu-targets -Xcompiler=-Wall)
+set_target_properties(cuda_studies PROPERTIES POSITION_INDEPENDENT_CODE ON)
+nanobind_add_module(_cuda_studies NB_STATIC cuda/bench/module_studies.cpp cuda/runtime/runtime_cuda.cpp)
+target_sources(_cuda_studies PRIVATE $<TARGET_OBJECTS:cuda_studies>)
 target_include_directories(_cuda_studies PRIVATE cuda cuda/include)
 target_include_directories(_cuda_studies SYSTEM PRIVATE "${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
-target_compile_options(_cuda_studies PRIVATE
-                       "$<$<COMPILE_LANGUAGE:CUDA>:-Wno-deprecated-gpu-targets;-Xcompiler=-Wall>"
-                       "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>")
+target_compile_options(_cuda_studies PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
 set_target_properties(_cuda_studies PROPERTIES LINKER_LANGUAGE CXX)
 install(TARGETS _cuda_studies LIBRARY DESTINATION mgg_hpc)

@@ -132,6 +132,8 @@ def _opened(source: Path | Graph, options: OpenOptions) -> DistGraph:
     threads = mpi.threads(comm, options.get("threads", 0))
     torch.set_num_threads(threads)
     with _part(source, comm) as part:
+        if isinstance(source, Path):
+            check_symmetric(comm, part)
         rows = row_format(widest or max(1, part.features), kind)
         made = backends.make(taken, comm, threads=threads, widest=rows)
         with backends.closed_on_error(made):
@@ -140,9 +142,7 @@ def _opened(source: Path | Graph, options: OpenOptions) -> DistGraph:
 
 def _part(source: Path | Graph, comm: Any) -> Part:
     if isinstance(source, Path):
-        part = load_part(source, comm)
-        check_symmetric(comm, part)
-        return part
+        return load_part(source, comm)
     every = comm.allgather(_digests(source) if comm.size > 1 else {})
     for rank, theirs in enumerate(every):
         other = next((name for name, digest in theirs.items() if digest != every[0][name]), None)

@@ -316,8 +316,11 @@ def joined_segments(
     """Return the segments of all chunks, one for each run, and enter their places into ``chunks``.
 
     runs: for each chunk the destinations that have edges into it, ascending, and how many, in the order of the edges.
-    empty: destinations without any edge at all, which get a segment of count 0 in the first chunk.
+    empty: destinations without any edge at all, which get a segment of count 0 in the first chunk. Raises InputError
+    for a count that 32 bits do not hold.
     """
+    if any(count.max(initial=0) >= 1 << 31 for _, count in runs):
+        raise InputError("a row has more than 2^31 - 1 in-edges from one rank; merge its duplicate edges")
     parts, first_edge = [], 0
     for chunk, (destination, count) in enumerate(runs):
         without = empty if chunk == 0 else empty[:0]

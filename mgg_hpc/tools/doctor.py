@@ -205,7 +205,7 @@ def _cuda() -> list[Finding]:
 def _gpu_kernels() -> Finding:
     """Return whether _cuda is built, loads, and sees a GPU."""
     name = "GPU kernels"
-    if not list(Path(__file__).parents[1].glob("_cuda*.so")):
+    if not list(Path(__file__).parents[1].glob("_cuda.*so")):
         return Finding(name, "absent", "not built in", "needed only for GPUs: make cuda (docs/install.md)")
     from ..runtime.backends.cuda import module
 

@@ -107,7 +107,8 @@ def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None
     threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
     torch.set_num_threads(threads)
     phases.end("backend")
-    with _part(settings, comm, fitted, phases) as part:
+    with load_part(Path(settings.graph.file), comm) as part:
+        _prepare(part, settings, comm, fitted, phases)
         metric = metrics.choose(train.metric, part.multilabel, part.classes, part.path)
         dtype = getattr(torch, train.dtype)
         model = _model(settings, part, dtype)
@@ -126,9 +127,10 @@ def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None
     return Job(settings, comm, part, backend, why, transfer, layers, model, x, labels, metric, dtype, phases)
 
 
-def _part(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None, phases: PhaseTimer) -> Part:
-    """Read and check this rank's part of the graph. Collective."""
-    part = load_part(Path(settings.graph.file), comm)
+def _prepare(
+    part: Part, settings: Settings, comm: Any, fitted: checkpoint.Fitted | None, phases: PhaseTimer
+) -> None:
+    """Fit this rank's part of the graph to the job, and check it. Collective."""
     if settings.model.input != "features":
         without_features(part, settings.model.input, settings.model.embedding)
     phases.end("read")
@@ -143,7 +145,6 @@ def _part(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None, phase
             f"{part.path}: has no node features (/node/x); import the graph with features, "
             'or make an input: model.input = "learned" or "degree"'
         )
-    return part
 
 
 def _backend(
@@ -160,7 +161,7 @@ def _backend(
 def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> Labels:
     """Put this rank's labels and splits on the device. Collective. Raises InputError for training without any rows."""
     masks = {"train": part.slice.train, "val": part.slice.val, "test": part.slice.test}
-    assert part.slice.y is not None  # `_part` has seen to it
+    assert part.slice.y is not None  # `_prepare` has seen to it
     known = metrics.labels(comm, part.slice.y, masks, device)
     if known.totals["train"] == 0 and trains:
         raise InputError(

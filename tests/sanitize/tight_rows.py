@@ -14,7 +14,7 @@ import os
 import numpy as np
 from memory import array_at, heap_zeros
 
-from mgg_hpc.runtime.backends.host import kernels, serial
+from mgg_hpc.runtime.backends.host import components, serial
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -35,4 +35,6 @@ def guarded_zeros(size: int) -> np.ndarray:
 
 
 zeros = {"heap": heap_zeros, "guard": guarded_zeros}[os.environ["MGG_TEST_ROWS"]]
-kernels.aligned_zeros = serial.aligned_zeros = zeros
+for module in (components, serial):
+    assert hasattr(module, "aligned_zeros")
+    module.aligned_zeros = zeros

@@ -59,7 +59,7 @@ def load() -> Any:
     try:
         from .... import _shmem
     except ImportError as error:
-        built = list(Path(__file__).parents[2].glob("_shmem*.so"))
+        built = list(Path(__file__).parents[3].glob("_shmem*.so"))
         reason = f"does not load ({error})" if built else "is not built: this machine had no OpenSHMEM"
         raise InputError(
             f"run.backend: shmem's native module mgg_hpc._shmem {reason}; {INSTALL} "

@@ -48,7 +48,7 @@ def interpreter(environment: Path | None) -> Path:
         if not python.exists():
             raise InputError(f"--peers-env {environment}: no Python environment (bin/python); {MAKE}")
         return python.absolute()
-    for folder in (Path.cwd(), Path(__file__).resolve().parents[3]):
+    for folder in (Path.cwd(), Path(__file__).resolve().parents[4]):
         python = folder / ENVIRONMENT / "bin" / "python"
         if python.exists():
             return python

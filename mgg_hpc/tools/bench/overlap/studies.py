@@ -1,6 +1,7 @@
 """Schedules that MGG's are compared with on GPUs (OSDI '23, section 7.2; arXiv, section 2).
 
-Their kernels are in cuda/bench/studies.cu: sums of float32 rows that pointers reach.
+Their kernels are in cuda/bench/studies.cu: sums of float32 rows that pointers reach. A call of "bulk" has a second,
+small launch, which gives the credits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ....errors import InputError
 from ....plan import launch
 from ....plan.halo_schedule import HaloSchedule
 from ....plan.launch import Launch
@@ -41,11 +43,18 @@ class Ablation:
 
 
 def native(module: Any) -> Any:
-    """Return the native module of these kernels. The tests' shim has them in ``module`` itself."""
+    """Return the native module of these kernels. The tests' shim has them in ``module`` itself.
+
+    Raises InputError where it is not built or does not load.
+    """
     if hasattr(module, "studies"):
         return module.studies
-    from mgg_hpc import _cuda_studies
-
+    try:
+        from .... import _cuda_studies
+    except ImportError as error:
+        raise InputError(
+            f"the native module mgg_hpc._cuda_studies does not load ({error}); build it with mgg_hpc._cuda (make cuda)"
+        ) from error
     return _cuda_studies
 
 
