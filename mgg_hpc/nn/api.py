@@ -1,4 +1,4 @@
-"""What a training loop of one's own begins with: a graph from a file, or from another library's objects in memory."""
+"""Open a graph file, or a graph of another library in memory, for a custom training loop."""
 
 from __future__ import annotations
 

@@ -22,9 +22,8 @@ class HaloSchedule:
     """What crosses in a call over rows of one size.
 
     pushes: PUSH [K], in the order in which they leave. send_rows: int32, this rank's rows that their ``first`` and
-    ``rows`` count. arrivals: ARRIVAL [A], in the order in which edges need
-    them. owners: int32, the ranks that push to this one. signals: words of each rank; the last P of them, from
-    ``credits`` on, are credits.
+    ``rows`` count. arrivals: ARRIVAL [A], in the order in which edges need them. owners: int32, the ranks that push to
+    this one. signals: words of each rank; the last P of them, from ``credits`` on, are credits.
     """
 
     pushes: NDArray[np.void]
@@ -36,29 +35,31 @@ class HaloSchedule:
 
 
 def extent(plan: Plan) -> tuple[int, int] | None:
-    """(rows of the largest staging, rows that a rank sends at most) of a plan whose rows are pushed; else None."""
+    """Return (rows of the largest staging, rows that a rank sends at most) of a halo, or None for other plans."""
     return None if plan.lists is None else (plan.lists.capacity, plan.lists.most_sent)
 
 
 def crosses(plan: Plan) -> bool:
-    """Whether this rank sends or receives any rows."""
+    """Return whether this rank sends or receives any rows."""
     return plan.lists is not None and bool(plan.lists.send_counts.any() or plan.lists.receive_counts.any())
 
 
 def rows_a_chunk(row_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> int:
-    """Rows of a chunk, at least one."""
+    """Return the number of rows in a chunk, at least one."""
     return max(1, chunk_bytes // row_bytes)
 
 
 def lists_of(plan: Plan) -> HaloLists:
-    """The lists of a halo in one round. Raises ValueError for any other plan."""
+    """Return the lists of a halo in one round. Raises ValueError for any other plan."""
     if plan.lists is None or plan.lists.rounds != 1:
         raise ValueError("halo: GPUs take a plan of one round (exchange.halo_in_rounds with 1)")
     return plan.lists
 
 
 def in_chunks(plan: Plan, rows: int, fewest: int) -> HaloSchedule:
-    """What crosses for chunks of up to ``rows`` rows, where other calls have ``fewest`` or more.
+    """Return what crosses in chunks of up to ``rows`` rows.
+
+    fewest: rows per chunk at the widest format, which fixes the number of signals.
 
     A signal belongs to one sender in all calls, whatever their chunks are: it sets them in the order of the calls.
     Raises ValueError for a plan without a halo in one round.

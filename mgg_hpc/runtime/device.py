@@ -69,17 +69,17 @@ def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
     """
     owner: dict[str, int] = {}
 
-    def seat(rank: int, tried: set[str]) -> bool:
+    def assignment(rank: int, tried: set[str]) -> bool:
         for place in seen[rank]:
             if place in tried:
                 continue
             tried.add(place)
-            if place not in owner or seat(owner[place], tried):
+            if place not in owner or assignment(owner[place], tried):
                 owner[place] = rank
                 return True
         return False
 
-    standing = [rank for rank in range(len(seen)) if not seat(rank, set())]
+    standing = [rank for rank in range(len(seen)) if not assignment(rank, set())]
     every = sorted({place for places in seen for place in places})
     if standing and not share:
         if len(every) >= len(seen):  # enough, but some ranks do not see theirs
@@ -109,9 +109,9 @@ def near_cores(place: str) -> frozenset[int]:
         return frozenset()
 
 
-def stay_near(comm: MPI.Intracomm, seat: GpuAssignment) -> None:
+def stay_near(comm: MPI.Intracomm, assignment: GpuAssignment) -> None:
     """Bind this process to the cores near its GPU, unless a launcher bound this node's ranks. Collective."""
-    here, place = mpi.node(comm), seat.place
+    here, place = mpi.node(comm), assignment.place
     mine = cores.affinity()
     bound = len(set(here.allgather(mine))) > 1
     near = near_cores(place) & mine

@@ -194,9 +194,7 @@ def _input(
 ) -> Input:
     """Return this rank's rows that the model is given: of the graph, or to be learned. Collective."""
     train, dtype, device = settings.train, getattr(torch, settings.train.dtype), backend.capabilities.device
-    plans = sum(
-        edges.plan_nbytes for edges in {id(each): each for each in (matrix.forward, matrix.backward)}.values()
-    )
+    plans = sum(edges.plan_nbytes for edges in matrix.directions)
     on_host = stay_on_host(settings, comm, part, backend, model, plans)
     x: Input
     with mpi.agree(comm):

@@ -43,7 +43,7 @@ from mgg_hpc.runtime import device, exit_code, launch, mpi
 from mgg_hpc.runtime.backends.arguments import Epilogue, Geometry, Rows
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, NvshmemPeers
-from mgg_hpc.runtime.backends.simulated import everybody
+from mgg_hpc.runtime.backends.simulated import all_reachable
 
 CALLS = 5  # the third of a halo waits for a credit; two sets of rows are used in turn
 WIDTHS = {"float32": (1, 33, 129), "float16": (31,), "bfloat16": (130,)}
@@ -247,16 +247,16 @@ def play(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as held:
         with mpi.agree(comm):
             engine = held.enter_context(result.engine_of(arguments))
-        seat = device.take(comm, engine.module, share=True)
+        assignment = device.take(comm, engine.module, share=True)
         job = NvshmemPeers(
-            comm, engine.module, engine.memory, only_self if arguments.unreached else everybody
+            comm, engine.module, engine.arrays, only_self if arguments.unreached else all_reachable
         )
         kept = {"processes": size, "unreached": arguments.unreached, "shared_gpu": job.shared_gpu}
         kept |= {"few": arguments.few, "seed": arguments.seed}
         report = result.Report(arguments, engine.about(), **kept)
         transfers = ("get", "halo") if arguments.unreached else ("direct", "get", "halo")
         # Where kernels run side by side, each process sees only its part of the GPU.
-        share = 1.0 if job.shared_gpu == SIDE_BY_SIDE else 1 / seat.ranks
+        share = 1.0 if job.shared_gpu == SIDE_BY_SIDE else 1 / assignment.ranks
         all_pes = Processes(engine, job, comm, transfers, share)
         run(all_pes, report, arguments.few, arguments.seed)
         job.finish()

@@ -172,7 +172,7 @@ def play(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as held:
         with mpi.agree(comm):
             engine = held.enter_context(result.engine_of(arguments))
-        cuda_rank.hardware = lambda: (engine.module, engine.memory)
+        cuda_rank.hardware = lambda: (engine.module, engine.arrays)
         if engine.device == "shim":
             cuda_rank.RankBackend.probe_rows = 64
         engine.seed(arguments.seed, comm.rank)

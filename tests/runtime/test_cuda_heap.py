@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from gpu.pes.engine import HostMemory
+from gpu.pes.engine import HostArrays
 
 from mgg_hpc.plan.launch import Limits
 from mgg_hpc.runtime.backends.arguments import Geometry
@@ -101,7 +101,7 @@ class Allocator:
 def test_arrays_are_cut_from_the_block_and_do_not_overlap(rng):
     """Beyond it each is allocated by itself."""
     module = Allocator()
-    memory = SymmetricMemory(module, HostMemory())
+    memory = SymmetricMemory(module, HostArrays())
     memory.reserve(100_000)
     sizes = [int(size) for size in rng.integers(0, 9000, 40)]
     arrays = [memory.zeros(size) for size in sizes]

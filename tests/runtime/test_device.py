@@ -129,10 +129,10 @@ def test_a_rank_takes_its_gpu_and_stays_near_it(alone, tmp_path):
     list_cores(tmp_path, "0000:3b:00.0", f"{min(before)},4000-4003\n")
     module = Module(["0000:3B:00.0"])
     try:
-        seat = device.take(Node(), module)
-        assert (seat, module.used) == (device.GpuAssignment(0, "0000:3B:00.0", 1), [0])
+        assignment = device.take(Node(), module)
+        assert (assignment, module.used) == (device.GpuAssignment(0, "0000:3B:00.0", 1), [0])
         assert os.sched_getaffinity(0) == before
-        device.stay_near(Node(), seat)
+        device.stay_near(Node(), assignment)
         assert os.sched_getaffinity(0) == near
     finally:
         os.sched_setaffinity(0, before)

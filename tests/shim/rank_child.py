@@ -24,7 +24,7 @@ from mgg_hpc.__main__ import main
 from mgg_hpc.runtime import backends
 from mgg_hpc.runtime.backends.cuda import collectives, nvshmem
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
-from mgg_hpc.runtime.backends.cuda.memory import TorchMemory
+from mgg_hpc.runtime.backends.cuda.device_arrays import TorchArrays
 from mgg_hpc.training import trainer
 
 library, fault, words = Path(sys.argv[1]), sys.argv[2], sys.argv[4:]
@@ -32,7 +32,7 @@ engine = Engine.shim(library)
 if fault == "missing":
     sys.modules["mgg_hpc._cuda"] = None
 else:
-    cuda_rank.hardware = lambda: (engine.module, TorchMemory() if fault == "torch" else engine.memory)
+    cuda_rank.hardware = lambda: (engine.module, TorchArrays() if fault == "torch" else engine.arrays)
 cuda_rank.RankBackend.probe_rows = 64  # a GPU's take minutes here
 first = os.environ.get("PMI_RANK", "0") == "0"
 
@@ -81,10 +81,10 @@ if fault == "driver":
     backends._has_driver = lambda: True
 if fault == "start" and not first:
     module = Other(nvshmem_start=fails)
-    cuda_rank.hardware = lambda: (module, engine.memory)
+    cuda_rank.hardware = lambda: (module, engine.arrays)
 if fault == "old":
     limits = engine.module.limits() | {"compute_capability": 75}
-    cuda_rank.hardware = lambda: (Other(limits=lambda: limits), engine.memory)
+    cuda_rank.hardware = lambda: (Other(limits=lambda: limits), engine.arrays)
 if fault == "group":
     cuda_rank.NcclSums = Gloo
     cuda_rank.RankBackend.records = True  # what the shim cannot

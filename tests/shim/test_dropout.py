@@ -86,7 +86,7 @@ def test_an_epoch_in_memory_counts_instead(rng, engine, backend, kind):
     """The same call again, as a graph replays it, with other numbers in memory."""
     dtype, ids, wrong = np.dtype(KINDS.get(kind, np.float32)), rng.integers(0, 2**45, 21), drawn(rng)
     x, (*places, values, stored_ids) = rng.standard_normal((21, 37)).astype(dtype), stored(rng)
-    held = replace(wrong, epoch_at=engine.memory.uploaded(np.zeros(1, np.int32)))
+    held = replace(wrong, epoch_at=engine.arrays.uploaded(np.zeros(1, np.int32)))
     for epoch in map(int, rng.integers(1000, 2**31, 3)):
         held.epoch_at[0], right = epoch, replace(wrong, epoch=epoch)
         if kind in KINDS:

@@ -14,7 +14,7 @@ from world import plans_of
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry
-from mgg_hpc.runtime.backends.simulated import everybody
+from mgg_hpc.runtime.backends.simulated import all_reachable
 from mgg_hpc.tools.bench.overlap.studies import Ablation
 
 REACH = {
@@ -130,7 +130,7 @@ def schedule(engine, rng, geometry, reach, ablation=None):
     source = nodes // 2 + rng.integers(0, nodes // 2, len(destination))
     case = cases.csr(source, destination, nodes, np.array([0, nodes // 2, nodes]))
     x = rng.standard_normal((nodes, 128)).astype(np.float32)  # a warp each row
-    reaches = (lambda rank, peer: rank == peer) if reach == "far" else everybody
+    reaches = (lambda rank, peer: rank == peer) if reach == "far" else all_reachable
     played = Played(engine, case, x, geometry, "get", reaches, ablation)
     backend, plan = played.backends[0], played.plans[0]
     out = backend.memory.padded(plan.destinations, played.format)

@@ -39,6 +39,11 @@ class Matrix(Generic[_Edges]):
     kind: str = "gcn"
     inverse_degree: Tensor | None = None
 
+    @property
+    def directions(self) -> list[_Edges]:
+        """The edges of both directions, or of one where they are the same."""
+        return [self.forward] if self.backward is self.forward else [self.forward, self.backward]
+
 
 Adjacency = Matrix[Plan]
 Unplanned = Matrix[SplitEdges]  # before the transfer of remote rows is known
@@ -46,7 +51,7 @@ Unplanned = Matrix[SplitEdges]  # before the transfer of remote rows is known
 
 def plans_of(layers: Iterable[Adjacency]) -> list[Plan]:
     """Return the plans of these adjacencies, each once."""
-    return list({id(plan): plan for each in layers for plan in (each.forward, each.backward)}.values())
+    return list({id(plan): plan for each in layers for plan in each.directions}.values())
 
 
 def read_by_peers(layers: Iterable[Adjacency]) -> bool:
@@ -157,9 +162,10 @@ class GraphHandle:
     @property
     def edge_kernels(self) -> EdgeKernels:
         """The backend's kernels of layers beyond weighted sums. Raises TypeError where it has none."""
-        if self.backend.edges is None:
+        kernels = self.backend.edges
+        if kernels is None:
             raise TypeError(f"the backend {self.backend.capabilities.name} has no kernels over edges")
-        return self.backend.edges
+        return kernels
 
     @property
     def rows(self) -> int:

@@ -72,7 +72,7 @@ def choose_transfer(
                     'maxima on GPUs have their rows by "halo" then; use that, or "auto"'
                 )
         return Choice(each, "asked for")
-    directions = list({id(edges): edges for edges in (matrix.forward, matrix.backward)}.values())
+    directions = matrix.directions
     if comm.size == 1 or not any(comm.allgather(sum(edges.remote_edges for edges in directions))):
         needs_least = "direct" if backend.capabilities.reaches_peers else "halo"
         return Choice((needs_least,) * len(formats), "no row is remote")

@@ -25,7 +25,7 @@ ON_CPUS = ("auto", "serial", "shm", "shmem")
 
 @dataclass(frozen=True)
 class Chosen:
-    """A backend's name, and why it was taken. gpu: this rank's, a `cuda_rank.Gpu`."""
+    """A backend's name, and why it was taken. gpu: this rank's, a `cuda.rank.Gpu`."""
 
     name: str
     why: str

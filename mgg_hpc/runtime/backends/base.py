@@ -69,7 +69,7 @@ class Capabilities:
 
     name: of run.backend and of reports.
     device: torch's name of the device of the arrays that calls take: "cpu" for NumPy arrays, else they are tensors.
-    reaches_peers: every rank reads every other's symmetric rows through pointers.
+    reaches_peers: every rank reads every other's symmetric rows through pointers; final after `Memory.reserve`.
     edge_gets: `EdgeKernels` take the transfer "get" for rows that no pointer reaches.
     records: what a rank launches can be recorded in a CUDA graph.
     reads_epoch: dropout finds its epoch in the device's memory (`RngKey.epoch_at`).
@@ -151,7 +151,7 @@ class Stream(Protocol):
 
 
 class Collectives(Protocol):
-    """All ranks, as one of them sees them."""
+    """This rank's number among all ranks, and sums over them."""
 
     rank: int
     size: int
@@ -167,7 +167,7 @@ class Backend(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this backend can do, as far as it is known: `Memory.reserve` may find out more."""
+        """What this backend can do. ``reaches_peers`` may change at the first `Memory.reserve`."""
 
     @property
     def memory(self) -> Memory:
@@ -175,7 +175,7 @@ class Backend(Protocol):
 
     @property
     def stream(self) -> Stream:
-        """What this rank launches."""
+        """Order, time and recording of this rank's launches."""
 
     @property
     def collectives(self) -> Collectives:

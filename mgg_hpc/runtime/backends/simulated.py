@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def everybody(rank: int, peer: int) -> bool:
+def all_reachable(rank: int, peer: int) -> bool:
     """Return True: all ranks reach each other's memory."""
     return True
 
 
 class Peers(Protocol):
-    """All ranks, as one of them sees them.
+    """The other ranks of a device's backend, and their symmetric memory.
 
     memory: where symmetric memory is allocated, if elsewhere than the backend's own. gets: whether a transport fetches
     what no pointer reaches.
@@ -49,7 +49,7 @@ class World:
     """
 
     size: int
-    reaches: Callable[[int, int], bool] = everybody
+    reaches: Callable[[int, int], bool] = all_reachable
     allocations: list[Allocation] = field(default_factory=list)
     memory: Any = None
     gets: bool = False

@@ -18,14 +18,14 @@ from .epoch.shape import Shape, labelled
 from .harness import document, graphs, timing
 from .harness.document import Sheet, cell
 from .harness.gpu import Stage, release
-from .harness.options import Options
+from .harness.options import BenchOptions
 
 SHAPE = Shape(32, 16, 8, 0.5)
 
 
 def run_start(graph: str, ranks: int, backend: str, turns: int, json: Path | None, table: Path | None) -> int:
     """Measure, print and write. Raises InputError for a graph or a backend that there is not."""
-    options = Options(turns=turns, json=json, table=table)
+    options = BenchOptions(turns=turns, json=json, table=table)
     options.check(graph)
     found = document.begin("start", options, Stage.gpu() if backend == "cuda" else None)
     release()

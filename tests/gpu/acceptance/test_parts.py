@@ -43,7 +43,7 @@ def test_a_wrong_sum_of_a_random_graph_is_found(engine, monkeypatch):
 @pytest.fixture
 def alone(engine):
     """One PE, which is a job by itself."""
-    job = processes.NvshmemPeers(MPI.COMM_SELF, engine.module, engine.memory)
+    job = processes.NvshmemPeers(MPI.COMM_SELF, engine.module, engine.arrays)
     yield processes.Processes(engine, job, MPI.COMM_SELF, ("direct", "get", "halo"), 1.0)
     job.finish()
 
@@ -76,12 +76,12 @@ def test_symmetric_memory_is_given_back_and_zeroed(rng, engine, alone):
     job = alone.job
     first = job.memory.zeros(1000)
     first[:] = rng.integers(1, 255, 1000).astype(np.uint8)
-    address = engine.memory.address(first)
+    address = engine.arrays.address(first)
     job.release()
     again = job.memory.zeros(1000)
-    assert engine.memory.address(again) != 0 and not again.any()
-    assert abs(engine.memory.address(again) - address) <= 1024
-    assert job.allocate(0, 0, engine.memory.address(again), 1000).tolist() == [engine.memory.address(again)]
+    assert engine.arrays.address(again) != 0 and not again.any()
+    assert abs(engine.arrays.address(again) - address) <= 1024
+    assert job.allocate(0, 0, engine.arrays.address(again), 1000).tolist() == [engine.arrays.address(again)]
 
 
 # ---- Compute Sanitizer, played by a script

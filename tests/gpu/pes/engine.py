@@ -19,8 +19,8 @@ from memory import heap_zeros
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.cuda import module as cuda_module
+from mgg_hpc.runtime.backends.cuda.device_arrays import TorchArrays, nothing_freed
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
-from mgg_hpc.runtime.backends.cuda.memory import TorchMemory, nothing_freed
 from mgg_hpc.runtime.backends.cuda.nvshmem import NvshmemPeers
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.tools.bench.overlap.studies import Ablation, StudyBackend
@@ -31,7 +31,7 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 CHANNELS = 5  # of the shim's transport
 
 
-class HostMemory:
+class HostArrays:
     """NumPy arrays, for the shim; rows end where their memory ends."""
 
     def begin(self, device):
@@ -88,8 +88,8 @@ def _loaded(library: Path) -> Any:
 class Engine:
     """Backends over one native module, and ways in and out of its memory."""
 
-    def __init__(self, device: str, module: Any, memory: Any) -> None:
-        self.device, self.module, self.memory = device, module, memory
+    def __init__(self, device: str, module: Any, arrays: Any) -> None:
+        self.device, self.module, self.arrays = device, module, arrays
         self.repeats = 100 if device == "cuda" else 2  # of what must give the same bits each time
         self._seed = 0
         self._streams: list[Any] = []
@@ -97,14 +97,14 @@ class Engine:
     @classmethod
     def shim(cls, library: Path) -> Engine:
         """The host, through a _cuda that was built for the shim."""
-        return cls("shim", cuda_module.checked(_loaded(library)), HostMemory())
+        return cls("shim", cuda_module.checked(_loaded(library)), HostArrays())
 
     @classmethod
     def gpu(cls, library: Path | None = None) -> Engine:
         """The current GPU, through the package's _cuda or another. Raises InputError where there is none."""
         module = cuda_module.load() if library is None else cuda_module.checked(_loaded(library))
         cuda_module.need_device(module)
-        return cls("cuda", module, TorchMemory())
+        return cls("cuda", module, TorchArrays())
 
     def answers(self) -> bool:
         """Whether the device still works: after some errors a GPU refuses all that follows."""
@@ -132,9 +132,9 @@ class Engine:
         far = not all(world.reaches(rank, peer) for rank in ranks for peer in ranks)
         for rank in ranks:
             if ablation is None:
-                backend = DeviceBackend(rank, world, Options(geometry), self.module, self.memory)
+                backend = DeviceBackend(rank, world, Options(geometry), self.module, self.arrays)
             else:
-                backend = StudyBackend(rank, world, Options(geometry), self.module, self.memory, ablation)
+                backend = StudyBackend(rank, world, Options(geometry), self.module, self.arrays, ablation)
             backend.share = 1 / world.size
             if self.device == "shim":
                 backend.has_gets = far
@@ -144,7 +144,7 @@ class Engine:
 
     def backend(self, job: NvshmemPeers, geometry: Geometry, share: float) -> DeviceBackend:
         """This process's, one of a job's. share: of the GPU's blocks."""
-        made = DeviceBackend(job.rank, job, Options(geometry), self.module, self.memory)
+        made = DeviceBackend(job.rank, job, Options(geometry), self.module, self.arrays)
         made.share = share
         if self.device == "shim":
             made.channels = list(range(CHANNELS))
@@ -181,7 +181,7 @@ class Engine:
 
     def array(self, values: np.ndarray | None) -> Any:
         """In the engine's memory."""
-        return None if values is None else self.memory.uploaded(values)
+        return None if values is None else self.arrays.uploaded(values)
 
     def numpy(self, array: Any) -> np.ndarray:
         """From the engine's memory."""

@@ -12,7 +12,7 @@ from world import plans_of
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, Rows
-from mgg_hpc.runtime.backends.simulated import World, everybody
+from mgg_hpc.runtime.backends.simulated import World, all_reachable
 from mgg_hpc.tools.bench.overlap.ring import ring
 from mgg_hpc.tools.bench.overlap.studies import Ablation
 
@@ -34,7 +34,7 @@ class Played:
         x: np.ndarray,
         geometry: Geometry = SMALL,
         transfer: str = "direct",
-        reaches: Callable[[int, int], bool] = everybody,
+        reaches: Callable[[int, int], bool] = all_reachable,
         ablation: Ablation | None = None,
         chunk_bytes: int = 128,
     ) -> None:

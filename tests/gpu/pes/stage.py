@@ -8,7 +8,7 @@ from typing import Any
 from mgg_hpc.tools.bench.harness import gpu
 from mgg_hpc.tools.bench.harness.gpu import Stage
 
-from .engine import Engine, HostMemory
+from .engine import Engine, HostArrays
 
 
 def stage_of(engine: Engine, seed: int = 0) -> Stage:
@@ -23,5 +23,5 @@ def stage_of(engine: Engine, seed: int = 0) -> Stage:
                 with of(rank):
                     call()
 
-    slow = {"pinned": HostMemory(), "managed": HostMemory()}
-    return Stage(engine.module, engine.memory, gpu.HostClock(), 1 << 16, together, slow)
+    slow = {"pinned": HostArrays(), "managed": HostArrays()}
+    return Stage(engine.module, engine.arrays, gpu.HostClock(), 1 << 16, together, slow)

@@ -295,7 +295,7 @@ def test_a_summary(rng):
 
 
 def test_a_failing_call_of_cusparse_is_named(stage, problem, fake):
-    arrays = [stage.memory.address(array) for array in gpu.matrix(problem)]
+    arrays = [stage.arrays.address(array) for array in gpu.matrix(problem)]
     product = cusparse.Product(32, problem.graph.edges, arrays, ("float32", 3, 2), None)
     with pytest.raises(RuntimeError, match="cusparseCreateDnMat: status 1"):
         product.dense(0)
@@ -314,7 +314,7 @@ def test_the_floor_reads_every_word_of_every_row(rng, engine):
     """What its threads have seen, all together, is the exclusive or of all words."""
     indices = rng.integers(0, 50, 203).astype(np.int32)
     rows = rng.integers(0, 2**32, (50, 12), dtype=np.uint32)
-    held = engine.memory.zeros(rows.nbytes)
+    held = engine.arrays.zeros(rows.nbytes)
     held[:] = rows.view(np.uint8).reshape(-1)
     for lanes, threads, blocks in ((4, 64, 3), (8, 32, 1), (32, 96, 5)):
         engine.seed(int(rng.integers(1 << 60)))

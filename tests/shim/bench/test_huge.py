@@ -132,7 +132,7 @@ def test_a_plan_of_offsets_is_that_of_segments(engine, rng):
     x = rng.standard_normal((60, 8), dtype=np.float32)
     results = []
     for plan in plans:
-        held = engine.memory.zeros(x.nbytes)
+        held = engine.arrays.zeros(x.nbytes)
         held[:] = x.view(np.uint8).reshape(-1)
         out = np.full((60, 8), np.nan, np.float32)
         total = engine.module.Sum("sum", 0, out.ctypes.data, 0, 0, False)

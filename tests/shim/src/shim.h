@@ -159,7 +159,7 @@ void store_signal(uint64_t* signal, uint64_t value);
 void rest();
 uint64_t clock();
 
-// ---- the transport (mgg/transport_device.h)
+// ---- the transport (runtime/transport_device.h)
 
 constexpr int32_t default_channel = 1;
 void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....plan.layout import ROW_ALIGNMENT, RowFormat
-from .memory import Memory
+from .device_arrays import DeviceArrays
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -22,7 +22,7 @@ def checked_name(dtype: str) -> str:
     return dtype
 
 
-def flat(memory: Memory, name: str, array: Any, count: int, dtype: str = "float32") -> int:
+def flat(memory: DeviceArrays, name: str, array: Any, count: int, dtype: str = "float32") -> int:
     """Return the address of contiguous values [count], or 0 for None. Raises ValueError for anything else."""
     if array is None:
         return 0
@@ -32,7 +32,7 @@ def flat(memory: Memory, name: str, array: Any, count: int, dtype: str = "float3
     return memory.address(array)
 
 
-def edge_values(memory: Memory, name: str, array: Any, edges: int) -> tuple[int, int]:
+def edge_values(memory: DeviceArrays, name: str, array: Any, edges: int) -> tuple[int, int]:
     """Return the address of contiguous float32 edge values, [E] or [E, H], and H. Raises ValueError for others."""
     kind, shape, strides = memory.kind(array)
     heads = shape[1] if len(shape) == 2 else 1
@@ -44,7 +44,7 @@ def edge_values(memory: Memory, name: str, array: Any, edges: int) -> tuple[int,
     return memory.address(array), heads
 
 
-def padded_rows(memory: Memory, name: str, array: Any, count: int, format: RowFormat) -> int:
+def padded_rows(memory: DeviceArrays, name: str, array: Any, count: int, format: RowFormat) -> int:
     """Return the address of padded rows. Raises ValueError for anything else."""
     kind, shape, strides = memory.kind(array)
     if kind != format.dtype.name or shape != (count, format.dim):
@@ -59,7 +59,9 @@ def padded_rows(memory: Memory, name: str, array: Any, count: int, format: RowFo
     return address
 
 
-def rows_of(memory: Memory, name: str, array: Any, dtype: str, shape: tuple[int, ...]) -> tuple[int, int]:
+def rows_of(
+    memory: DeviceArrays, name: str, array: Any, dtype: str, shape: tuple[int, ...]
+) -> tuple[int, int]:
     """Return the address of rows [n, dim] that lie any number of values apart, and this number.
 
     Raises ValueError for anything else.

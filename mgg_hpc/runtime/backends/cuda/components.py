@@ -1,4 +1,4 @@
-"""Memory, time and collectives of a GPU's backend whose ranks one process simulates."""
+"""DeviceArrays, time and collectives of a GPU's backend whose ranks one process simulates."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ....plan.layout import RowFormat
 from ..arguments import Rows
 from ..base import Meter, Recording
 from .context import DeviceContext
-from .memory import Memory
+from .device_arrays import DeviceArrays
 
 
 class DeviceStream:
     """The current stream of the GPU, see Stream."""
 
-    def __init__(self, arrays: Memory) -> None:
+    def __init__(self, arrays: DeviceArrays) -> None:
         self._arrays = arrays
         self.meter = Meter()
 

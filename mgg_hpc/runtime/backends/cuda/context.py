@@ -15,7 +15,7 @@ from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
 from ..simulated import Peers
-from .memory import Memory
+from .device_arrays import DeviceArrays
 from .module import limits_of
 
 THREADS = 256  # of a block, of kernels that have no wpb
@@ -38,8 +38,8 @@ class DeviceContext:
         world: Peers,
         options: Options,
         module: Any,
-        arrays: Memory,
-        table_memory: Memory | None = None,
+        arrays: DeviceArrays,
+        table_memory: DeviceArrays | None = None,
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
         self.rank, self.size, self.options = rank, world.size, options
@@ -55,7 +55,7 @@ class DeviceContext:
         """How schedules cut the work."""
         return self.options.geometry
 
-    def join(self, world: Peers, table_memory: Memory | None = None) -> None:
+    def join(self, world: Peers, table_memory: DeviceArrays | None = None) -> None:
         """Make this rank one of ``world`` from now on."""
         self._world, self.has_gets = world, world.gets
         self._symmetric_memory = world.memory or self.arrays
@@ -71,7 +71,7 @@ class DeviceContext:
         return self._allocated(counts, format, True, self._symmetric_memory)
 
     def _allocated(
-        self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool, memory: Memory
+        self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool, memory: DeviceArrays
     ) -> Rows:
         size = int(counts.max(initial=0) if symmetric else counts[self.rank]) * format.row_bytes
         buffer = memory.zeros(size)
@@ -108,6 +108,10 @@ class DeviceContext:
         """Return a launch as the native module takes it."""
         sizes = (launch.lanes, launch.packs, launch.blocks, launch.threads, launch.shared_bytes)
         return self.native.Geometry(*sizes, self.arrays.stream())
+
+    def one_warp(self) -> Any:
+        """Return a launch of a single warp."""
+        return self.native.Geometry(1, 1, 1, launch.LANES, 0, self.arrays.stream())
 
     def spread(self, lanes: int, workers: int) -> Any:
         """Return a launch of ``workers`` workers of ``lanes`` lanes."""

@@ -11,7 +11,7 @@ from ....plan.layout import RowFormat
 from ..arguments import RngKey
 from .arrays import checked_name, flat, rows_of
 from .context import DeviceContext
-from .memory import Memory
+from .device_arrays import DeviceArrays
 
 CSR_LANES = 8  # dropout_csr_lanes
 
@@ -51,7 +51,7 @@ def values(
     )
 
 
-def drawn(memory: Memory, native: Any, draw: RngKey) -> Any:
+def drawn(memory: DeviceArrays, native: Any, draw: RngKey) -> Any:
     """Return an RngKey as the native module takes it."""
     epoch_at = flat(memory, "epoch_at", draw.epoch_at, 1, "int32")
     return native.RngKey(draw.p, draw.seed, draw.epoch, draw.stream, epoch_at)

@@ -167,7 +167,7 @@ class DeviceEdges:
         yield kernel, self._edge_rows(src, exchange, layout, heads, channels)
         if exchange is not None:
             _, crossed = halo.schedule(self._launches, moves, src.format.row_bytes)
-            exchange.let_go(crossed, self._launches.native.Geometry(1, 1, 1, 32, 0, self.arrays.stream()))
+            exchange.let_go(crossed, self._launches.one_warp())
         self._launches.count(plan, src.format, began)
 
     def _edge_rows(self, src: Rows, exchange: Any, layout: TailedRows, heads: int, channels: int) -> Any:

@@ -20,7 +20,7 @@ CLAIMS, MOST_CLAIMED = 16, 16  # a worker takes work at least so often, and at m
 
 
 class Halo:
-    """The exchange of one plan, and of others that move the same rows. Making it is collective, and so is every call.
+    """The exchange of one plan, and of others that move the same rows. Construction and all calls are collective.
 
     rows of up to ``widest.row_bytes`` bytes can cross.
     """

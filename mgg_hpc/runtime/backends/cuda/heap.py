@@ -1,4 +1,4 @@
-"""How large NVSHMEM's symmetric heap is, and whether every rank's GPU has room for it: known before NVSHMEM starts.
+"""Size NVSHMEM's symmetric heap, and check that each rank's GPU can hold it, before NVSHMEM starts.
 
 NVSHMEM takes its heap down where an allocation does not fit, while other ranks wait for theirs; so what a job needs is
 checked before, allocated as one block, and cut up here (`nvshmem.SymmetricMemory`).
@@ -31,7 +31,7 @@ USUAL_MOST = 128 << 30
 
 @dataclass(frozen=True)
 class Place:
-    """A rank's GPU as it is before the heap: its node and place on the bus, its name, and bytes that are free."""
+    """A rank's GPU: its node and place on the bus, its name, and its free bytes before the heap exists."""
 
     gpu: tuple[int, str]
     name: str
@@ -66,13 +66,13 @@ def refused(mapped: int, places: list[Place], largest: int) -> str | None:
     return None
 
 
-def check(comm: MPI.Intracomm, module: Any, seat: GpuAssignment, mapped: int, largest: int) -> None:
+def check(comm: MPI.Intracomm, module: Any, assignment: GpuAssignment, mapped: int, largest: int) -> None:
     """Raise InputError, the same on all ranks, where some GPU has no room for ``mapped`` bytes. Collective."""
     with mpi.agree(comm):
         free, _ = module.memory()
         name = module.limits()["name"]
     node = mpi.node(comm).bcast(comm.Get_rank())
-    places = comm.allgather(Place((node, seat.place), name, free))
+    places = comm.allgather(Place((node, assignment.place), name, free))
     with mpi.agree(comm):
         if said := refused(mapped, places, largest):
             raise InputError(said)

@@ -1,7 +1,7 @@
 """Kernels of one GPU over rows that this process holds, reads through pointers, gets or is sent.
 
-The native module works on addresses; ``arrays`` (memory.py) knows what arrays those belong to, so that the same code
-runs over a GPU's tensors and over the host memory of the tests' shim.
+The native module works on addresses; ``arrays`` (device_arrays.py) knows what arrays those belong to, so that the
+same code runs over a GPU's tensors and over the host memory of the tests' shim.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..simulated import Peers
 from . import dropout
 from .arrays import flat, name_of, padded_rows
 from .components import DeviceCollectives, DeviceMemory
+from .device_arrays import DeviceArrays
 from .edges import DeviceEdges
 from .gather import Gathers
 from .launches import DeviceLaunches
-from .memory import Memory
 
 PATIENCE = 600.0  # seconds; a kernel that waits for a peer in vain waits for ever
 
@@ -43,8 +43,8 @@ class DeviceBackend(DeviceLaunches):
         world: Peers,
         options: Options,
         module: Any,
-        arrays: Memory,
-        table_memory: Memory | None = None,
+        arrays: DeviceArrays,
+        table_memory: DeviceArrays | None = None,
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
         super().__init__(rank, world, options, module, arrays, table_memory)

@@ -19,8 +19,8 @@ from ..simulated import Peers
 from .arrays import name_of
 from .components import DeviceStream
 from .context import DeviceContext
+from .device_arrays import DeviceArrays
 from .halo import Halo
-from .memory import Memory
 
 # Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
 DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
@@ -45,8 +45,8 @@ class DeviceLaunches(DeviceContext):
         world: Peers,
         options: Options,
         module: Any,
-        arrays: Memory,
-        table_memory: Memory | None = None,
+        arrays: DeviceArrays,
+        table_memory: DeviceArrays | None = None,
     ) -> None:
         """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
         super().__init__(rank, world, options, module, arrays, table_memory)
@@ -55,7 +55,7 @@ class DeviceLaunches(DeviceContext):
         self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
         self._halos: WeakKeyDictionary[Plan, Halo] = WeakKeyDictionary()
         self._moves: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
-        self._stages: WeakKeyDictionary[Plan, Rows] = WeakKeyDictionary()
+        self._rings: WeakKeyDictionary[Plan, Rows] = WeakKeyDictionary()
         self._channel_table: Any = None
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
@@ -64,11 +64,11 @@ class DeviceLaunches(DeviceContext):
         if halo_schedule.extent(plan) and (halo is None or halo.widest < widest.row_bytes):
             self._halos[plan] = Halo(self, plan, widest)
         if plan.transfer == "get" and self.has_gets:
-            # As large on every rank, whatever its plan is: as much as blocks of this kernel that fit at once need.
-            made = self.fitting("get", "sum", self.asked("get", 0, 1, widest), widest)
-            packs = self.blocks_at_once(made) * self._staged(made) // launch.PACK
-            if plan not in self._stages or self._stages[plan].counts[0] < packs:
-                self._stages[plan] = self.symmetric(packs, RowFormat(np.dtype(np.uint8), launch.PACK))
+            # The same size on all ranks: the rings of all CUDA blocks that fit at once.
+            made = self.fitting("get", "sum", self.sized("get", 0, 1, widest), widest)
+            packs = self.blocks_at_once(made) * self._ring_bytes(made) // launch.PACK
+            if plan not in self._rings or self._rings[plan].counts[0] < packs:
+                self._rings[plan] = self.symmetric(packs, RowFormat(np.dtype(np.uint8), launch.PACK))
         self._world.barrier(self.arrays.stream())  # no peer writes before this rank's memory is zeroed
 
     def ready(self, plan: Plan, src: Rows, reduce: str = "sum") -> None:
@@ -89,7 +89,7 @@ class DeviceLaunches(DeviceContext):
         """Return the number of CUDA blocks that the GPU holds at once."""
         return max(1, int(made.resident * self.limits.multiprocessors * self.share))
 
-    def _staged(self, made: Launch) -> int:
+    def _ring_bytes(self, made: Launch) -> int:
         """Return the bytes of a CUDA block's ring of rows that no pointer reaches."""
         return made.threads * made.packs * launch.PACK * self.geometry.dist * self.far_ps
 
@@ -109,11 +109,11 @@ class DeviceLaunches(DeviceContext):
             transfer = "halo"
         elif remote:
             transfer = plan.transfer
-        made = self.fitting(transfer, reduce, self.asked(transfer, local, remote, format), format)
-        if transfer == "halo" or plan in self._stages:  # who waits for others, or has a ring in memory
+        made = self.fitting(transfer, reduce, self.sized(transfer, local, remote, format), format)
+        if transfer == "halo" or plan in self._rings:  # who waits for others, or has a ring in memory
             blocks = self.blocks_at_once(made)
-            if plan in self._stages:
-                blocks = min(blocks, len(self._stages[plan].buffer) // self._staged(made))
+            if plan in self._rings:
+                blocks = min(blocks, len(self._rings[plan].buffer) // self._ring_bytes(made))
             if blocks == 0:
                 raise ValueError(f"get: rows of {format.row_bytes} bytes; prepared for narrower ones")
             pushes = self._halos[plan].pushes(self, plan, format.row_bytes) if plan in self._halos else 0
@@ -123,7 +123,8 @@ class DeviceLaunches(DeviceContext):
             )
         return made
 
-    def asked(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
+    def sized(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
+        """Return the launch by the paper's equations for these numbers of partitions."""
         knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": self.geometry.wpb}
         make = {"get": launch.get, "halo": launch.halo}.get(transfer, launch.direct)
         return make(local, remote, format, **knobs, limits=self.limits)
@@ -131,7 +132,7 @@ class DeviceLaunches(DeviceContext):
     def fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
         """Return the launch with the number of resident CUDA blocks that registers and shared memory allow.
 
-        Where NVSHMEM runs, of both kernels: with calls of it and without. Raises InputError for a block that is too
+        With NVSHMEM it is the minimum of the kernels with and without its calls. Raises InputError for a block that is too
         large.
         """
         found = []
@@ -157,7 +158,7 @@ class DeviceLaunches(DeviceContext):
 
     def share_exchange(self, plan: Plan, moves: Plan) -> None:
         """Have ``moves``, which moves the rows of a prepared plan, use the exchange of that plan."""
-        prepared: tuple[WeakKeyDictionary[Plan, Any], ...] = (self._halos, self._stages)
+        prepared: tuple[WeakKeyDictionary[Plan, Any], ...] = (self._halos, self._rings)
         for made in prepared:
             if plan in made:
                 made[moves] = made[plan]
@@ -188,11 +189,11 @@ class DeviceLaunches(DeviceContext):
                 f"get: rows of PE {unreached[0]} are not reachable by pointer from PE {self.rank}, "
                 "and NVSHMEM does not run"
             )
-        if len(unreached) and plan not in self._stages:
+        if len(unreached) and plan not in self._rings:
             raise ValueError("aggregate: a plan with gets must be prepared first (Backend.prepare)")
         if self._channel_table is None:
             self._channel_table = self.arrays.uploaded(np.array(self.channels, dtype=np.int32))
-        stage = int(self._stages[plan].addresses[self.rank]) if plan in self._stages else 0
+        stage = int(self._rings[plan].addresses[self.rank]) if plan in self._rings else 0
         return self.native.Get(
             self.geometry.ps,
             self.far_ps,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import mpi
-from ..simulated import everybody
-from .memory import Memory
+from ..simulated import all_reachable
+from .device_arrays import DeviceArrays
 from .module import as_input_error
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class NvshmemPeers:
         self,
         comm: MPI.Intracomm,
         module: Any,
-        memory: Memory,
-        reaches: Callable[[int, int], bool] = everybody,
+        memory: DeviceArrays,
+        reaches: Callable[[int, int], bool] = all_reachable,
     ) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._module, self._reaches, self._of = module, reaches, memory
@@ -79,13 +79,13 @@ class NvshmemPeers:
 
 
 class SymmetricMemory:
-    """Bytes on the symmetric heap, seen as arrays of another Memory.
+    """Bytes on the symmetric heap, seen as device arrays.
 
     Arrays are cut from a block that was reserved, or allocated one by one where it has no room: collective then, and
     RuntimeError where the heap has none. left: bytes of the block that are not cut yet.
     """
 
-    def __init__(self, module: Any, of: Memory) -> None:
+    def __init__(self, module: Any, of: DeviceArrays) -> None:
         self._module, self._of = module, of
         self._held: list[int] = []
         self._next, self.left = 0, 0
@@ -99,7 +99,7 @@ class SymmetricMemory:
             self._next, self.left = self._allocate(nbytes), nbytes
 
     def zeros(self, nbytes: int) -> Any:
-        """See Memory."""
+        """See DeviceArrays."""
         nbytes = max(nbytes, 1)  # an array of nothing has no address
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         if size > self.left:
@@ -113,7 +113,7 @@ class SymmetricMemory:
         return self._held[-1]
 
     def address(self, array: Any) -> int:
-        """See Memory."""
+        """See DeviceArrays."""
         return self._of.address(array)
 
     def release(self) -> None:

@@ -26,9 +26,9 @@ from . import module as cuda_module
 from .arrays import DTYPES
 from .collectives import NcclSums, PeerSums
 from .components import DeviceCollectives, DeviceMemory
+from .device_arrays import DeviceArrays, TorchArrays
 from .kernels import DeviceBackend
 from .launches import default_geometry
-from .memory import Memory, TorchMemory
 from .nvshmem import SIDE_BY_SIDE, NvshmemPeers
 
 if TYPE_CHECKING:
@@ -48,18 +48,18 @@ _SETTINGS = {
 _started: list[NvshmemPeers] = []  # NVSHMEM allows one in a process
 
 
-def hardware() -> tuple[Any, Memory]:
+def hardware() -> tuple[Any, DeviceArrays]:
     """Return the native module, and the arrays of the GPU that it drives. Raises InputError where they are missing."""
-    return cuda_module.load(), TorchMemory()
+    return cuda_module.load(), TorchArrays()
 
 
 @dataclass(frozen=True)
 class Gpu:
     """A rank's GPU, its native module and the arrays of its memory. shared: whether some ranks share a GPU."""
 
-    seat: GpuAssignment
+    assignment: GpuAssignment
     module: Any
-    arrays: Memory
+    arrays: DeviceArrays
     shared: bool
 
 
@@ -74,7 +74,7 @@ def take(comm: MPI.Intracomm, dtype: str, share: bool) -> Gpu:
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
         module, arrays = hardware()
-    seat = device.take(comm, module, share)
+    assignment = device.take(comm, module, share)
     with mpi.agree(comm), cuda_module.as_input_error():
         found = module.limits()
         if found["compute_capability"] < OLDEST:
@@ -82,9 +82,9 @@ def take(comm: MPI.Intracomm, dtype: str, share: bool) -> Gpu:
                 f"{found['name']} has compute capability {found['compute_capability'] / 10}, and kernels are built for "
                 f"{OLDEST / 10} and newer"
             )
-        arrays.begin(seat.device)
-    device.stay_near(comm, seat)
-    return Gpu(seat, module, arrays, max(comm.allgather(seat.ranks)) > 1)
+        arrays.begin(assignment.device)
+    device.stay_near(comm, assignment)
+    return Gpu(assignment, module, arrays, max(comm.allgather(assignment.ranks)) > 1)
 
 
 def backend(
@@ -140,7 +140,7 @@ class RankBackend(DeviceBackend):
     def __init__(self, comm: MPI.Intracomm, gpu: Gpu, options: Options) -> None:
         super().__init__(comm.rank, World(comm.size), options, gpu.module, gpu.arrays)
         self.comm, self.gpu = comm, gpu
-        self.share = 1 / gpu.seat.ranks
+        self.share = 1 / gpu.assignment.ranks
         self.peers: NvshmemPeers | None = None
         self.sums: NcclSums | PeerSums | None = None
 
@@ -183,7 +183,7 @@ class RankBackend(DeviceBackend):
 
 
 class RankMemory(DeviceMemory):
-    """Memory of a rank's GPU, and NVSHMEM's heap."""
+    """DeviceArrays of a rank's GPU, and NVSHMEM's heap."""
 
     def __init__(self, backend: RankBackend) -> None:
         super().__init__(backend)
@@ -201,7 +201,7 @@ class RankMemory(DeviceMemory):
             return
         need += heap.SMALL
         mapped = heap.mapped_bytes(need, started=bool(_started))
-        heap.check(backend.comm, backend.native, backend.gpu.seat, mapped, largest)
+        heap.check(backend.comm, backend.native, backend.gpu.assignment, mapped, largest)
         backend.peers = _peers(backend.comm, backend.gpu, mapped)
         if backend.peers.shared_gpu == SIDE_BY_SIDE:
             backend.share = 1.0  # each process sees its part of the GPU only
@@ -212,7 +212,7 @@ class RankMemory(DeviceMemory):
 
     def _map(self, peers: NvshmemPeers, nbytes: int, largest: int) -> None:
         backend, mapped = self._backend, heap.mapped_bytes(nbytes, started=True)
-        heap.check(backend.comm, backend.native, backend.gpu.seat, mapped, largest)
+        heap.check(backend.comm, backend.native, backend.gpu.assignment, mapped, largest)
         peers.memory.reserve(nbytes)
 
     def reserved(self) -> int:
@@ -221,7 +221,7 @@ class RankMemory(DeviceMemory):
 
     def free(self) -> int:
         """See Memory.free."""
-        return super().free() // self._backend.gpu.seat.ranks
+        return super().free() // self._backend.gpu.assignment.ranks
 
     def close(self) -> None:
         """See Memory.close. NVSHMEM ends with the process."""

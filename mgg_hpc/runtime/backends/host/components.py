@@ -57,7 +57,7 @@ def padded(count: int, format: RowFormat) -> NDArray[Any]:
 class HostMemory:
     """Memory for private rows; subclasses say where symmetric rows live.
 
-    native: the module mgg_hpc._host. transport: the native transport of symmetric rows.
+    native: the module mgg_hpc._host. Publishing is here because it depends on where symmetric rows live.
     """
 
     def __init__(self, rank: int, size: int) -> None:

@@ -47,7 +47,7 @@ class HostBackend:
         self.stream = HostStream()
         self._schedules: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Plan, _Exchange] = WeakKeyDictionary()
-        # torch keeps the makers of tensors that live at a program's end; nothing native may outlive `close`.
+        # Tensors that are alive at exit keep this backend alive, so `close` drops its native objects.
         memory.on_close(self._schedules.clear)
         memory.on_close(self._exchanges.clear)
 

@@ -21,7 +21,7 @@ import numpy as np
 from ....data.graph import Graph
 from ..harness import document, graphs, libraries, sums, timing
 from ..harness.libraries import Field
-from ..harness.options import Options
+from ..harness.options import BenchOptions
 from .summary import row_of
 
 GRAPHS = ("rmat:18:16",)
@@ -33,7 +33,7 @@ STREAM_BYTES, STREAM_TURNS = 1 << 30, 5
 
 
 @contextlib.contextmanager
-def contest(options: Options, peers: Sequence[str], transfers: Sequence[str]) -> Iterator[Contest]:
+def contest(options: BenchOptions, peers: Sequence[str], transfers: Sequence[str]) -> Iterator[Contest]:
     """Start the workers, which end with the context. Nothing is transferred, whatever ``transfers`` are."""
     with timing.workspace() as folder, libraries.started(peers, options) as field:
         found = document.comparison("aggregate", options, field)

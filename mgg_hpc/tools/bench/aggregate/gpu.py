@@ -19,7 +19,7 @@ import numpy as np
 from ....data.graph import Graph
 from ..harness import document, gpu, graphs, sums, timing
 from ..harness.gpu import Problem, Stage, problem_of
-from ..harness.options import Options
+from ..harness.options import BenchOptions
 from . import gpu_alone, gpu_baselines
 from .gpu_baselines import Baseline
 from .summary import row_of
@@ -31,7 +31,7 @@ PEERS = ",".join(LIBRARIES)
 
 
 @contextlib.contextmanager
-def contest(options: Options, baselines: Sequence[str], transfers: Sequence[str]) -> Iterator[Contest]:
+def contest(options: BenchOptions, baselines: Sequence[str], transfers: Sequence[str]) -> Iterator[Contest]:
     """Open the GPU. Raises InputError where there is none, or no GPU kernels."""
     stage = Stage.gpu()
     found = document.begin("aggregate", options, stage)

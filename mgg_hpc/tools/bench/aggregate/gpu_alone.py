@@ -25,7 +25,7 @@ class AloneBackend(DeviceBackend):
 
     def launch(self, plan: Plan, format: RowFormat, reduce: str = "sum") -> Launch:
         """See DeviceBackend.launch."""
-        asked = self.asked(plan.transfer, *self.partitions(plan), format)
+        asked = self.sized(plan.transfer, *self.partitions(plan), format)
         made = self.fitting(plan.transfer, reduce, asked, format)
         blocks = min(made.blocks, self.blocks_at_once(made)) if plan.transfer == "halo" else made.blocks
         return replace(made, blocks=blocks, blocks_per_multiprocessor=blocks / self.limits.multiprocessors)
@@ -69,4 +69,4 @@ def backend_of(stage: Stage, transfer: str, geometry: Geometry) -> DeviceBackend
     """Return a backend that runs the kernel of a transfer over plans of `plan_of`."""
     if transfer == "direct":
         return stage.backend(geometry)
-    return AloneBackend(0, World(1), Options(geometry), stage.module, stage.memory)
+    return AloneBackend(0, World(1), Options(geometry), stage.module, stage.arrays)

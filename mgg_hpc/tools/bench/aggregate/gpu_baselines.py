@@ -36,7 +36,7 @@ def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None =
     stage = problem.stage
     geometry = geometry or gpu_alone.geometry_of(stage, transfer, problem.format)
     plan = gpu_alone.plan_of(problem.edges, transfer)
-    edge = None if problem.weight is None else stage.memory.uploaded(problem.weight[plan.edge])
+    edge = None if problem.weight is None else stage.arrays.uploaded(problem.weight[plan.edge])
     op = "copy" if edge is None else "mul"
     backend = gpu_alone.backend_of(stage, transfer, geometry)
     backend.prepare(plan, problem.format)
@@ -50,8 +50,8 @@ def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None =
 def floors(problem: Problem) -> list[Baseline]:
     """The gather floor with blocks of several sizes."""
     stage, edges = problem.stage, problem.graph.edges
-    indices = stage.memory.uploaded(problem.graph.indices.astype(np.int32))
-    at, starts = stage.memory.address(indices), [int(rows.addresses[0]) for rows in problem.sources]
+    indices = stage.arrays.uploaded(problem.graph.indices.astype(np.int32))
+    at, starts = stage.arrays.address(indices), [int(rows.addresses[0]) for rows in problem.sources]
     made = []
     for threads in FLOOR_THREADS:
         calls = [gather_floor(stage, at, edges, first, problem.format, threads) for first in starts]
@@ -110,17 +110,17 @@ def cusparse_(problem: Problem) -> Baseline:
     """cuSPARSE CSR_ALG2, preprocessed, on our own rows."""
     stage, graph, format = problem.stage, problem.graph, problem.format
     arrays = matrix(problem)
-    indptr, indices, values = (stage.memory.address(array) for array in arrays)
+    indptr, indices, values = (stage.arrays.address(array) for array in arrays)
 
     def zeros(nbytes: int) -> tuple[Any, int]:
-        memory = stage.memory.zeros(nbytes)
-        return memory, stage.memory.address(memory)
+        memory = stage.arrays.zeros(nbytes)
+        return memory, stage.arrays.address(memory)
 
     rows = (format.dtype.name, format.dim, format.stride)
     sizes, addresses = (graph.nodes, graph.edges), (indptr, indices, values)
-    product = cusparse.Product(*sizes, addresses, rows, zeros, stage.memory.stream())
+    product = cusparse.Product(*sizes, addresses, rows, zeros, stage.arrays.stream())
     x = [product.dense(int(one.addresses[0])) for one in problem.sources]
-    out = [product.dense(stage.memory.address(one)) for one in problem.outputs]
+    out = [product.dense(stage.arrays.address(one)) for one in problem.outputs]
     product.prepare(x[0], out[0])
     calls = [partial(product.run, *pair) for pair in zip(x, out, strict=True)]
     return Baseline("cusparse", calls, lambda: numbers(problem.outputs[-1]), arrays)
@@ -130,7 +130,7 @@ def edge_list(problem: Problem, dtype: type) -> Any:
     """[2, E]: each edge's destination, and its source."""
     graph, stage = problem.graph, problem.stage
     destination = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
-    return stage.tensor(stage.memory.uploaded(np.stack([destination, graph.indices]).astype(dtype)))
+    return stage.tensor(stage.arrays.uploaded(np.stack([destination, graph.indices]).astype(dtype)))
 
 
 def pyg_(problem: Problem) -> Baseline:
@@ -140,7 +140,7 @@ def pyg_(problem: Problem) -> Baseline:
     stage, convolution = problem.stage, SimpleConv(aggr="sum")
     edges, weight = edge_list(problem, np.int64).flip(0), None
     if problem.weight is not None:
-        weight = stage.tensor(stage.memory.uploaded(problem.weight.astype(problem.format.dtype)))
+        weight = stage.tensor(stage.arrays.uploaded(problem.weight.astype(problem.format.dtype)))
     return returning("pyg", problem, lambda x: convolution(x, edges, weight))
 
 

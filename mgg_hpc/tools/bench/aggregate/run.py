@@ -12,7 +12,7 @@ from typing import Any
 from ....plan import order
 from ..harness import document, graphs
 from ..harness.document import Sheet, cell, cells
-from ..harness.options import Options, numbers_of, words_of
+from ..harness.options import BenchOptions, numbers_of, words_of
 from . import plot, summary
 from .summary import OURS
 
@@ -44,7 +44,7 @@ def run_aggregate(
 ) -> None:
     """Measure, print and write. Raises InputError for a graph, option, library or file that cannot be."""
     runner = runner_of(device)
-    options = Options(**others)
+    options = BenchOptions(**others)
     compared = words_of("peers", peers or runner.PEERS, runner.LIBRARIES, none=True)
     columns = numbers_of("widths", widths or runner.WIDTHS)
     kinds = words_of("dtypes", dtypes, DTYPES)

@@ -15,7 +15,7 @@ from ....data import store
 from ....data.graph import Graph
 from ..harness import document, graphs, libraries, timing
 from ..harness.libraries import Field
-from ..harness.options import Options
+from ..harness.options import BenchOptions
 from ..harness.timing import Worker
 from .shape import DROPPED_APART, TRAINED_APART, UNTRAINED_APART, WARM_UP, Shape, labelled, losses_agree
 
@@ -30,7 +30,7 @@ PEERS = ",".join(LIBRARIES)
 class Contest:
     """Libraries whose processes take turns, and the document of what they took."""
 
-    def __init__(self, options: Options, peers: Sequence[str]) -> None:
+    def __init__(self, options: BenchOptions, peers: Sequence[str]) -> None:
         self.options, self.peers = options, peers
         self.found: dict[str, Any] = {}
 

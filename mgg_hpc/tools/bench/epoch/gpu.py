@@ -14,7 +14,7 @@ from typing import Any
 from ....data import generate
 from ..harness import document, graphs, timing
 from ..harness.gpu import Call, Stage
-from ..harness.options import Options
+from ..harness.options import BenchOptions
 from . import gpu_models
 from .gpu_memory import GpuMemory
 from .gpu_models import Inputs, Net
@@ -30,7 +30,7 @@ FAILURES = (ImportError, OSError, RuntimeError, TypeError, ValueError)
 class Contest:
     """The GPU, the libraries that take turns on it, and the document of what they took."""
 
-    def __init__(self, options: Options, baselines: Sequence[str]) -> None:
+    def __init__(self, options: BenchOptions, baselines: Sequence[str]) -> None:
         self.stage, self.meter = Stage.gpu(), GpuMemory()
         self.baselines, self.turns = baselines, options.turns
         self.found = document.begin("epoch", options, self.stage)

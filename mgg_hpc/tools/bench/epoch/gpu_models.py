@@ -57,7 +57,7 @@ class Inputs:
 
 
 def inputs_of(stage: Stage, graph: Graph, shape: Shape) -> Inputs:
-    """A graph with features, labels and training rows (`epoch.labelled`)."""
+    """A graph with features, labels and training rows (`shape.labelled`)."""
     if not isinstance(graph.x, np.ndarray) or graph.y is None or graph.train is None:
         raise ValueError("expected a graph with dense features, labels and training rows")
     rng = np.random.default_rng(1)
@@ -65,7 +65,7 @@ def inputs_of(stage: Stage, graph: Graph, shape: Shape) -> Inputs:
         rng.standard_normal((graph.nodes, width), dtype=np.float32) for width in (shape.hidden, shape.classes)
     )
     x, labels, second, after_first, after_second = (
-        stage.tensor(stage.memory.uploaded(array))
+        stage.tensor(stage.arrays.uploaded(array))
         for array in (graph.x, np.where(graph.train, graph.y, IGNORED), hidden, hidden, gradient)
     )
     layers = ((x, after_first), (second.requires_grad_(), after_second))
@@ -154,7 +154,7 @@ def _normalised(inputs: Inputs) -> tuple[Tensor, Tensor]:
 
     graph, stage = inputs.graph, inputs.stage
     destination = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
-    edges = stage.memory.uploaded(np.stack([graph.indices.astype(np.int64), destination]))
+    edges = stage.arrays.uploaded(np.stack([graph.indices.astype(np.int64), destination]))
     return gcn_norm(stage.tensor(edges), num_nodes=graph.nodes)
 
 

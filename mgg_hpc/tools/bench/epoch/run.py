@@ -16,7 +16,7 @@ from typing import Any
 from ....errors import InputError
 from ..harness import document
 from ..harness.document import Sheet, cell
-from ..harness.options import Options, words_of
+from ..harness.options import BenchOptions, words_of
 from . import plot
 from .shape import MODELS, Shape, title
 
@@ -46,7 +46,7 @@ def run_epoch(
 ) -> None:
     """Measure, print and write. Raises InputError for a graph, model, option, library or file that cannot be."""
     runner = runner_of(device)
-    options = Options(**others)
+    options = BenchOptions(**others)
     compared = words_of("peers", peers or runner.PEERS, runner.LIBRARIES, none=True)
     shapes = []
     for word in words_of("model", model, MODELS):

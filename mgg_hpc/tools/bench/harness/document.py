@@ -18,7 +18,7 @@ from rich.table import Table
 from ....data.graph import Graph
 from . import machine
 from .libraries import Field
-from .options import Options
+from .options import BenchOptions
 from .timing import Worker
 
 Spread = dict[str, float]
@@ -39,7 +39,7 @@ class Sheet:
     rows: list[list[str]]
 
 
-def begin(benchmark: str, options: Options, stage: Any = None) -> dict[str, Any]:
+def begin(benchmark: str, options: BenchOptions, stage: Any = None) -> dict[str, Any]:
     """Return what every document begins with. stage: the GPU that it is about (harness/gpu.py), or None."""
     found = {
         "format": "mgg-bench",
@@ -70,7 +70,7 @@ def command() -> str:
     return shlex.join(["python", os.path.relpath(program), *sys.argv[1:]])
 
 
-def comparison(benchmark: str, options: Options, field: Field) -> dict[str, Any]:
+def comparison(benchmark: str, options: BenchOptions, field: Field) -> dict[str, Any]:
     """Return the beginning of a document about workers, whose pages are alike."""
     workers = {"pages": options.pages, "contestants": field.about, "notes": list(field.missing)}
     return begin(benchmark, options) | workers
@@ -136,7 +136,7 @@ def show(lines: Iterable[str], sheets: Iterable[Sheet]) -> None:
 def finish(
     found: dict[str, Any],
     sheets: list[Sheet],
-    options: Options,
+    options: BenchOptions,
     draw: Callable[[dict[str, Any], Path], None] | None = None,
 ) -> None:
     """Print the document, and write the files that were asked for. draw: draws its picture."""

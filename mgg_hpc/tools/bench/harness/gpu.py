@@ -16,9 +16,9 @@ from ....plan.layout import RowFormat
 from ....plan.workload import SplitEdges
 from ....runtime.backends.arguments import Geometry, Options
 from ....runtime.backends.cuda import module as cuda_module
+from ....runtime.backends.cuda.device_arrays import DeviceArrays, PinnedArrays, TorchArrays, nothing_freed
 from ....runtime.backends.cuda.kernels import DeviceBackend
 from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
-from ....runtime.backends.cuda.memory import Memory, PinnedMemory, TorchMemory, nothing_freed
 from ....runtime.backends.simulated import World
 
 COPY_BYTES, COPY_TURNS = 1 << 30, 5
@@ -89,22 +89,22 @@ class Stage:
     """The environment of baselines: the native module, its memory, and a clock."""
 
     module: Any
-    memory: Memory
+    arrays: DeviceArrays
     clock: Clock
     copy_bytes: int = COPY_BYTES
     together: Together = on_streams
-    slow: dict[str, Memory] = field(default_factory=dict)  # for rows far away: "pinned", "managed"
+    slow: dict[str, DeviceArrays] = field(default_factory=dict)  # for rows far away: "pinned", "managed"
 
     @classmethod
     def gpu(cls) -> Stage:
         """The current GPU. Raises InputError where there is none, or the module is not built."""
         module = cuda_module.load()
         cuda_module.need_device(module)
-        return cls(module, TorchMemory(), EventClock(), slow={"pinned": PinnedMemory()})
+        return cls(module, TorchArrays(), EventClock(), slow={"pinned": PinnedArrays()})
 
     def backend(self, geometry: Geometry = DEFAULT_GEOMETRY) -> DeviceBackend:
         """Return the backend of a rank that owns all rows."""
-        return DeviceBackend(0, World(1), Options(geometry), self.module, self.memory)
+        return DeviceBackend(0, World(1), Options(geometry), self.module, self.arrays)
 
     def tensor(self, array: Any) -> Any:
         """An array of the memory as torch sees it."""
@@ -114,7 +114,7 @@ class Stage:
 
     def copy_gb_per_s(self) -> float:
         """Read and written bytes a second of the fastest of a few copies of a large block, in 1e9."""
-        source, target = (self.memory.zeros(self.copy_bytes) for _ in range(2))
+        source, target = (self.arrays.zeros(self.copy_bytes) for _ in range(2))
 
         def copy() -> None:
             target[:] = source
@@ -170,7 +170,7 @@ def problem_of(
     made = Problem(stage, graph, format, x, weight, stage.backend(), edges)
     cache = int(stage.module.limits()["l2_bytes"])
     sets = -(-SETS_PER_CACHE * cache // max(1, graph.nodes * format.row_bytes))
-    uploaded = stage.memory.uploaded(x)
+    uploaded = stage.arrays.uploaded(x)
     for _ in range(min(max(2, sets), MOST_SETS)):
         rows = made.backend.rows(np.array([graph.nodes]), format, symmetric=False)
         rows.local[:] = uploaded
@@ -200,7 +200,7 @@ def gather_floor(
     lanes, _ = launch.shape(format)
     workers = -(-edges // FLOOR_EDGES)
     blocks = -(-workers * lanes // threads)
-    geometry = stage.module.Geometry(lanes, 1, blocks, threads, 0, stage.memory.stream())
+    geometry = stage.module.Geometry(lanes, 1, blocks, threads, 0, stage.arrays.stream())
     return partial(stage.module.gather_floor, indices, edges, first, format.row_bytes, 0, geometry)
 
 
@@ -214,7 +214,7 @@ def release() -> None:
 
 def matrix(problem: Problem) -> tuple[Any, Any, Any]:
     """indptr and indices int32, and values of the rows' type, as cuSPARSE takes them."""
-    graph, upload = problem.graph, problem.stage.memory.uploaded
+    graph, upload = problem.graph, problem.stage.arrays.uploaded
     values = np.ones(graph.edges) if problem.weight is None else problem.weight
     return (
         upload(graph.indptr.astype(np.int32)),

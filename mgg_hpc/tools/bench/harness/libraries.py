@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....errors import InputError
-from .options import Options
+from .options import BenchOptions
 from .timing import Worker
 
 ENVIRONMENT = Path(".venv-peers")  # what `make bench-peers` makes
@@ -56,7 +56,7 @@ def interpreter(environment: Path | None) -> Path:
 
 
 @contextlib.contextmanager
-def started(names: Sequence[str], options: Options) -> Iterator[Field]:
+def started(names: Sequence[str], options: BenchOptions) -> Iterator[Field]:
     """Start this package's process and the peers'; they end with the context."""
     python, alike = interpreter(options.peers_env), (options.threads, options.pages)
     with contextlib.ExitStack() as stack:

@@ -14,7 +14,7 @@ LARGEST_WIDTH = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class BenchOptions:
     """Contestants, how often they take turns, with which threads and pages, and the files that are written."""
 
     peers: str = "none"

@@ -1,7 +1,7 @@
 """`mgg bench huge --device cuda`: a layer over a table of features as large as ogbn-papers100M's, on one GPU.
 
 111 million rows of 128 float32 values times a matrix [128, 16], and sums of the result over 1.6 billion edges, all of
-it drawn on the device (drawn_graph.py). The plan names the indices where they lie (``Plan.of_csr``); the host sees
+it drawn on the device (random_graph.py). The plan names the indices where they lie (``Plan.of_csr``); the host sees
 their offsets, from which it makes tasks. Sums are compared with float64 on a sample of rows.
 """
 
@@ -20,12 +20,12 @@ from ....errors import InputError
 from ....plan import launch
 from ....plan.layout import RowFormat
 from ....runtime import cores
+from ....runtime.backends.cuda.device_arrays import TorchArrays
 from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
-from ....runtime.backends.cuda.memory import TorchMemory
 from ..harness import document, timing
 from ..harness.document import Sheet, cell
 from ..harness.gpu import Call, Stage, gather_floor, release
-from ..harness.options import Options
+from ..harness.options import BenchOptions
 from . import random_graph
 from .random_graph import DrawnGraph
 
@@ -86,7 +86,7 @@ class Size:
 
 def free_bytes(stage: Stage) -> int:
     """What the device has left for this process; where the host plays it, what that says it has."""
-    if not isinstance(stage.memory, TorchMemory):
+    if not isinstance(stage.arrays, TorchArrays):
         return int(stage.module.limits()["memory_bytes"])
     import torch
 
@@ -136,7 +136,7 @@ class Layer:
     def _timed(self, name: str, made: Callable[[], Any]) -> Any:
         began = time.perf_counter()
         result = made()
-        self.stage.memory.finish()
+        self.stage.arrays.finish()
         self.seconds[name] = time.perf_counter() - began
         return result
 
@@ -150,7 +150,7 @@ class Layer:
         import torch
 
         size, stage = self.size, self.stage
-        x = stage.tensor(stage.memory.zeros(size.table_bytes)).view(torch.float32).reshape(-1, size.features)
+        x = stage.tensor(stage.arrays.zeros(size.table_bytes)).view(torch.float32).reshape(-1, size.features)
         generator = torch.Generator(x.device).manual_seed(size.seed)
         for low, high in random_graph.blocks(size.rows, MULTIPLIED):
             x[low:high].normal_(generator=generator)
@@ -167,7 +167,7 @@ class Layer:
 
     def steps(self) -> list[Step]:
         """The transform, the sums, both, and the gather floor: the same rows read in the same order."""
-        size, module, memory = self.size, self.stage.module, self.stage.memory
+        size, module, memory = self.size, self.stage.module, self.stage.arrays
         knobs, limits = self.backend.options.geometry, self.backend.limits
         pieces = self.graph.pieces(knobs.ps)
         made = launch.direct(
@@ -216,7 +216,7 @@ def near(what: str, found: Any, right: Any, limit: Any) -> None:
 
 def run_huge(*, turns: int, json: Path | None, table: Path | None, **asked: Any) -> int:
     """Measure, print and write. Raises InputError where there is no GPU, no GPU kernels, or too little memory."""
-    options, size = Options(turns=turns, json=json, table=table), Size(**asked)
+    options, size = BenchOptions(turns=turns, json=json, table=table), Size(**asked)
     options.check()
     stage = Stage.gpu()
     free = free_bytes(stage)

@@ -68,8 +68,8 @@ def draw(stage: Stage, rows: int, edges: int, distribution: str, seed: int) -> D
     import torch
 
     exponent = EXPONENTS[distribution]
-    indices = stage.tensor(stage.memory.zeros(4 * edges)).view(torch.int32)
-    offsets = stage.tensor(stage.memory.zeros(8 * (rows + 1))).view(torch.int64)
+    indices = stage.tensor(stage.arrays.zeros(4 * edges)).view(torch.int32)
+    offsets = stage.tensor(stage.arrays.zeros(8 * (rows + 1))).view(torch.int64)
     numbers = {"dtype": torch.int64, "device": indices.device}
     for low, high in blocks(rows, BLOCK):
         rank = torch.arange(low, high, **numbers) * STRIDE % rows

@@ -23,7 +23,7 @@ from ....plan.layout import RowFormat
 from ....runtime import backends, exchange, exit_code, mpi, probe
 from ..harness import document, graphs, timing
 from ..harness.document import Sheet, cell
-from ..harness.options import Options, words_of
+from ..harness.options import BenchOptions, words_of
 
 WAYS = ("halo", "bulk", "direct", "get", "all-gather")
 PARTS = ("sum", "exchange")  # of a halo, each without the other
@@ -35,7 +35,7 @@ def run_overlap(
 ) -> int:
     """Measure on all ranks; rank 0 prints and writes. Raises InputError, the same on all ranks."""
     comm = mpi.world()
-    name, width, options = graph or "rmat:17:16", width or 64, Options(**files)
+    name, width, options = graph or "rmat:17:16", width or 64, BenchOptions(**files)
     with mpi.agree(comm):
         options.check_files()
         chosen = words_of("ways", ways or ",".join(WAYS), WAYS)

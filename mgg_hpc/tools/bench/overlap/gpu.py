@@ -29,7 +29,7 @@ from ....plan.layout import RowFormat
 from ..harness import document, graphs, timing
 from ..harness.document import Sheet, cells
 from ..harness.gpu import Stage
-from ..harness.options import Options, words_of
+from ..harness.options import BenchOptions, words_of
 from . import plot
 from .gpu_transfers import ABLATIONS, Subject, Way
 
@@ -93,11 +93,11 @@ def timeline(stage: Stage, graph: Graph, share: float, format: RowFormat) -> dic
     blocks = way.backends[0].launch(way.plans[0], format).blocks
     chunks = owner.pushes(way.backends[1], way.plans[1], format.row_bytes)
     taken = {
-        "pushes": stage.memory.uploaded(np.zeros((chunks, 2), np.int64)),
-        "arrivals": stage.memory.uploaded(np.full(chunks, NOT_SEEN).view(np.int64)),
-        "blocks": stage.memory.uploaded(np.zeros((blocks, 4), np.int64)),
+        "pushes": stage.arrays.uploaded(np.zeros((chunks, 2), np.int64)),
+        "arrivals": stage.arrays.uploaded(np.full(chunks, NOT_SEEN).view(np.int64)),
+        "blocks": stage.arrays.uploaded(np.zeros((blocks, 4), np.int64)),
     }
-    address = {name: stage.memory.address(array) for name, array in taken.items()}
+    address = {name: stage.arrays.address(array) for name, array in taken.items()}
     owner.stamps = (0, address["pushes"], 0)
     sums.stamps = (address["blocks"], 0, address["arrivals"])
     stage.clock.ms([way.call])
@@ -129,7 +129,7 @@ def run_overlap(
 ) -> int:
     """Measure, print and write. Raises InputError for an option that cannot be, and where there is no GPU."""
     chosen, far = words_of("ways", ways or ",".join(WAYS), ABLATIONS), shares_of(shares)
-    options, name, width = Options(**files), graph or GRAPH, width or WIDTH
+    options, name, width = BenchOptions(**files), graph or GRAPH, width or WIDTH
     options.check(name)
     stage = Stage.gpu()
     read, format = graphs.read(name), RowFormat(np.dtype(np.float32), width)

@@ -13,16 +13,15 @@ from ....plan import halo, halo_schedule, workload
 from ....plan.layout import RowFormat
 from ....plan.overlap import moving_only
 from ....plan.workload import Plan, SplitEdges
-from ....runtime.backends.arguments import Geometry, Rows
-from ....runtime.backends.base import Options as BackendOptions
+from ....runtime.backends.arguments import Geometry, Options, Rows
 from ....runtime.backends.cuda import module
+from ....runtime.backends.cuda.device_arrays import DeviceArrays
 from ....runtime.backends.cuda.kernels import DeviceBackend
 from ....runtime.backends.cuda.launches import default_geometry
-from ....runtime.backends.cuda.memory import Memory
 from ....runtime.backends.simulated import World
 from ..harness.gpu import Stage, drawn_rows
 from . import ring, studies
-from .studies import Ablation, ManagedMemory, StudyBackend
+from .studies import Ablation, ManagedArrays, StudyBackend
 
 # MGG's schedules, and those that it is compared with.
 ABLATIONS = {
@@ -100,8 +99,8 @@ class Subject:
             graph.nodes,
         )
         self.x = drawn_rows(graph, format)
-        self.uploaded = stage.memory.uploaded(self.x)
-        backend = DeviceBackend(0, World(1), BackendOptions(self.geometry), stage.module, stage.memory)
+        self.uploaded = stage.arrays.uploaded(self.x)
+        backend = DeviceBackend(0, World(1), Options(self.geometry), stage.module, stage.arrays)
         self.out = backend.memory.padded(self.plans[0].destinations, format)
 
     def geometry_of(self, name: str) -> Geometry:
@@ -109,18 +108,18 @@ class Subject:
         return replace(self.geometry, ps=1, dist=1) if name == "get-plain" else self.geometry
 
     def _backend(
-        self, rank: int, world: World, name: str, ablation: Ablation, table: Memory | None = None
+        self, rank: int, world: World, name: str, ablation: Ablation, table: DeviceArrays | None = None
     ) -> DeviceBackend:
-        options, stage = BackendOptions(self.geometry_of(name)), self.stage
+        options, stage = Options(self.geometry_of(name)), self.stage
         if ablation == Ablation():
-            return DeviceBackend(rank, world, options, stage.module, stage.memory, table)
-        return StudyBackend(rank, world, options, stage.module, stage.memory, ablation, table)
+            return DeviceBackend(rank, world, options, stage.module, stage.arrays, table)
+        return StudyBackend(rank, world, options, stage.module, stage.arrays, ablation, table)
 
-    def _far_memory(self, name: str) -> Memory:
+    def _far_memory(self, name: str) -> DeviceArrays:
         """Return the memory of the second PE's rows."""
         slow = self.stage.slow
         if name == "managed" and name not in slow:
-            slow[name] = ManagedMemory(studies.native(self.stage.module))
+            slow[name] = ManagedArrays(studies.native(self.stage.module))
         return slow[name if name == "managed" else "pinned"]
 
     def sums(self, name: str = "direct") -> Way:
@@ -134,10 +133,10 @@ class Subject:
     def way(self, name: str, plans: Sequence[Plan] | None = None, *, near: bool = False) -> Way:
         """Return one of ABLATIONS, whole or over a part of its plan. near: all rows lie on the GPU."""
         stage, world = self.stage, World(2)
-        memory = stage.memory if near else self._far_memory(name)
+        memory = stage.arrays if near else self._far_memory(name)
         backends = [
             self._backend(rank, world, name, ABLATIONS[name], table)
-            for rank, table in enumerate((stage.memory, memory))
+            for rank, table in enumerate((stage.arrays, memory))
         ]
         pushed = name in ("halo", "bulk", "ring")
         if pushed:
@@ -151,7 +150,7 @@ class Subject:
             transfer = "get" if name.startswith("get") else "direct"
             plans = self.halos if pushed else [replace(plan, transfer=transfer) for plan in self.plans]
         between: Callable[[], None] = lambda: None  # noqa: E731
-        if isinstance(memory, ManagedMemory):
+        if isinstance(memory, ManagedArrays):
             moving, far = memory, rows[1].buffer
 
             def between() -> None:

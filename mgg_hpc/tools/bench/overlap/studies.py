@@ -18,8 +18,8 @@ from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ....runtime.backends.arguments import Options
+from ....runtime.backends.cuda.device_arrays import DeviceArrays, TorchArrays
 from ....runtime.backends.cuda.kernels import DeviceBackend
-from ....runtime.backends.cuda.memory import Memory, TorchMemory
 from ....runtime.backends.simulated import Peers
 from . import ring
 
@@ -61,7 +61,7 @@ def native(module: Any) -> Any:
 class StudyModule:
     """A native module whose plans run the kernels of an ablation."""
 
-    def __init__(self, module: Any, memory: Memory, ablation: Ablation) -> None:
+    def __init__(self, module: Any, memory: DeviceArrays, ablation: Ablation) -> None:
         self._module, self._ablation, self._studies = module, ablation, native(module)
         self._plan = _plan_class(module, self._studies, memory, ablation)
 
@@ -94,7 +94,7 @@ def _changes_gets(ablation: Ablation) -> bool:
     return not ablation.interleave or ablation.level != "warp"
 
 
-def _plan_class(module: Any, studies: Any, memory: Memory, ablation: Ablation) -> Any:
+def _plan_class(module: Any, studies: Any, memory: DeviceArrays, ablation: Ablation) -> Any:
     base: Any = module.Plan
 
     class StudyPlan(base):
@@ -130,9 +130,9 @@ class StudyBackend(DeviceBackend):
         world: Peers,
         options: Options,
         module: Any,
-        memory: Memory,
+        memory: DeviceArrays,
         ablation: Ablation,
-        table_memory: Memory | None = None,
+        table_memory: DeviceArrays | None = None,
     ) -> None:
         self.ablation = ablation
         super().__init__(rank, world, options, StudyModule(module, memory, ablation), memory, table_memory)
@@ -150,17 +150,18 @@ class StudyBackend(DeviceBackend):
             return ring.in_chunks(plan, rows, fewest)
         return super().in_chunks(plan, rows, fewest)
 
-    def asked(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
+    def sized(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
+        """Return the launch of a transfer, for gets by the ablation's level."""
         level = self.ablation.level
         if transfer != "get" or level == "warp":
-            return super().asked(transfer, local, remote, format)
+            return super().sized(transfer, local, remote, format)
         lanes, wpb = LEVELS[level], self.geometry.wpb
         knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": wpb}
         threads = lanes if level == "block" else launch.LANES * wpb
         return launch.staged(local, remote, format, (lanes, 1), threads, **knobs, limits=self.limits)
 
 
-class ManagedMemory(TorchMemory):
+class ManagedArrays(TorchArrays):
     """Tensors whose pages move to the processor that touches them (CUDA's unified memory). module: see `native`."""
 
     def __init__(self, module: Any) -> None:
@@ -169,7 +170,7 @@ class ManagedMemory(TorchMemory):
         self._blocks: dict[int, Any] = {}
 
     def zeros(self, nbytes: int) -> Any:
-        """See Memory."""
+        """See DeviceArrays."""
         block = self._module.Managed(nbytes)
         made = self.view(block.address, nbytes)
         self._blocks[made.data_ptr()] = block

@@ -17,7 +17,7 @@ from ....errors import InputError
 from ....runtime.backends.cuda import module
 from ..harness import document
 from ..harness.document import Sheet
-from ..harness.options import Options, numbers_of, words_of
+from ..harness.options import BenchOptions, numbers_of, words_of
 from . import ncu
 from .launches import FUNCTIONS
 from .ncu import Profiled
@@ -100,7 +100,7 @@ def compared(case: dict[str, Any], launch: Profiled, copy: float) -> dict[str, A
 def run_profile(graph: str, *, widths: str, transfers: str, **files: Any) -> int:
     """Measure, print and write. Raises InputError where ncu cannot, and for a kernel that its report lacks."""
     columns, chosen = numbers_of("widths", widths), words_of("transfers", transfers, FUNCTIONS)
-    options = Options(**files)
+    options = BenchOptions(**files)
     options.check(graph)
     ncu.program()
     module.need_device(module.load())

@@ -136,10 +136,10 @@ def launch_all(stage: Stage, graph: Graph, widths: Sequence[int], transfers: Seq
             cost, calls = launcher.of(name)
             for call in (*calls, *calls[:-1]):
                 call()
-            stage.memory.finish()
+            stage.arrays.finish()
             with cuda_marks():
                 calls[-1]()
-                stage.memory.finish()
+                stage.arrays.finish()
             found["cases"].append({"name": name, "function": FUNCTIONS[name], "width": width, **cost})
     return found
 

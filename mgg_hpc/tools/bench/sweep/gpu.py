@@ -27,7 +27,7 @@ from ....plan.layout import RowFormat
 from ..harness import document, gpu, graphs, plots, sums, timing
 from ..harness.document import Sheet, cell
 from ..harness.gpu import Stage
-from ..harness.options import Options, numbers_of, words_of
+from ..harness.options import BenchOptions, numbers_of, words_of
 from . import plot
 from .settings import Apart, Ranks, Run, Runs, Setting
 
@@ -198,7 +198,7 @@ def run_sweep(
     """Measure for about so many seconds, print and write. Raises InputError for an option that cannot be."""
     knobs = {name: sorted(set(numbers_of(name, others.pop(name), LARGEST_KNOB))) for name in KNOBS}
     transfers = words_of("transfer", transfer, TRANSFERS)
-    format, options = RowFormat(np.dtype(dtype), width), Options(**others)
+    format, options = RowFormat(np.dtype(dtype), width), BenchOptions(**others)
     options.check(graph)
     stage, read = Stage.gpu(), graphs.read(graph)
     found = document.begin("sweep", options, stage) | document.about(read)
@@ -236,7 +236,7 @@ def swept(
 ) -> Sweep:
     """The measurements."""
     ranks = Apart(stage, graph, format, share) if share else Ranks(stage, graph, format)
-    own, upload = ranks.destinations, stage.memory.uploaded
+    own, upload = ranks.destinations, stage.arrays.uploaded
     expected = upload(sums.product(graph, ranks.x.astype(np.float32))[:own])
     limit = upload(sums.allowed(graph, ranks.x)[:own])
     deadline = time.monotonic() + seconds

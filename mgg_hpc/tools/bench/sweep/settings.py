@@ -94,7 +94,7 @@ class Apart(Ranks):
         counts = np.array([own, graph.nodes - own])
         rows = [each.rows(counts, format, symmetric=True) for each in backends]
         for mine, part in zip(rows, (slice(0, own), slice(own, None)), strict=True):
-            mine.local[:] = stage.memory.uploaded(self.x[part])
+            mine.local[:] = stage.arrays.uploaded(self.x[part])
         self.sets: list[tuple[list[Rows], Any]] = [(rows, backends[0].memory.padded(own, format))]
 
     def plans(self, transfer: str) -> list[Plan]:
@@ -108,8 +108,8 @@ class Apart(Ranks):
         """See Ranks."""
         stage, world, options = self._stage, World(2), Options(geometry)
         made = [
-            DeviceBackend(rank, world, options, stage.module, stage.memory, table_memory=table)
-            for rank, table in enumerate((stage.memory, stage.slow["pinned"]))
+            DeviceBackend(rank, world, options, stage.module, stage.arrays, table_memory=table)
+            for rank, table in enumerate((stage.arrays, stage.slow["pinned"]))
         ]
         if transfer == "halo":
             made[0].share, made[1].share = 1 - OWNER_SHARE, OWNER_SHARE

@@ -1,4 +1,4 @@
-"""Arrays of the memory that GPU kernels run over."""
+"""Allocate, copy and inspect the arrays that GPU kernels run over."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nothing_freed() -> Iterator[None]:
             gc.enable()
 
 
-class Memory(Protocol):
+class DeviceArrays(Protocol):
     """Arrays of the memory that kernels run over."""
 
     def begin(self, device: int) -> None:
@@ -70,7 +70,7 @@ class Memory(Protocol):
         """Return the sums [F] of the columns of float32 rows [n, F], added in float64 in the order of rows."""
 
 
-class TorchMemory:
+class TorchArrays:
     """Tensors on the current GPU, and torch's current stream."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class TorchMemory:
         self._torch = torch
 
     def begin(self, device: int) -> None:
-        """See Memory."""
+        """See DeviceArrays."""
         cuda = self._torch.cuda
         if not cuda.is_available():
             raise InputError(
@@ -94,39 +94,39 @@ class TorchMemory:
         self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def zeros(self, nbytes: int) -> Any:
-        """See Memory; torch's allocations are aligned to 512 bytes."""
+        """See DeviceArrays; torch's allocations are aligned to 512 bytes."""
         return self._torch.zeros(nbytes, dtype=self._torch.uint8, device="cuda")
 
     def uploaded(self, array: NDArray[Any]) -> Any:
-        """See Memory; bfloat16 has no name in torch's NumPy, and travels as bits."""
+        """See DeviceArrays; bfloat16 has no name in torch's NumPy, and travels as bits."""
         if array.dtype.name == "bfloat16":
             return self._torch.from_numpy(array.view(np.uint16)).cuda().view(self._torch.bfloat16)
         return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
 
     def view(self, address: int, nbytes: int) -> Any:
-        """See Memory."""
+        """See DeviceArrays."""
         return self._torch.as_tensor(_Array(address, nbytes), device="cuda")
 
     def address(self, array: Any) -> int:
-        """See Memory."""
+        """See DeviceArrays."""
         return int(array.data_ptr())
 
     def kind(self, array: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """See Memory."""
+        """See DeviceArrays."""
         if not array.is_cuda:
             raise ValueError("expected a tensor on the GPU")
         return str(array.dtype).removeprefix("torch."), tuple(array.shape), tuple(array.stride())
 
     def stream(self) -> int:
-        """See Memory."""
+        """See DeviceArrays."""
         return int(self._torch.cuda.current_stream().cuda_stream)
 
     def finish(self) -> None:
-        """See Memory."""
+        """See DeviceArrays."""
         self._torch.cuda.current_stream().synchronize()
 
     def stamp(self) -> Any:
-        """See Memory."""
+        """See DeviceArrays."""
         if self._torch.cuda.is_current_stream_capturing():
             return None
         event = self._torch.cuda.Event(enable_timing=True)
@@ -134,12 +134,12 @@ class TorchMemory:
         return event
 
     def since(self, stamp: Any) -> Callable[[], float]:
-        """See Memory."""
+        """See DeviceArrays."""
         now = self.stamp()
         return lambda: stamp.elapsed_time(now) / 1e3
 
     def record(self, launch: Callable[[], None]) -> Recording:
-        """See Memory; as a CUDA graph."""
+        """See DeviceArrays; as a CUDA graph."""
         cuda = self._torch.cuda
         graph = cuda.CUDAGraph()
         cuda.synchronize()
@@ -153,18 +153,18 @@ class TorchMemory:
         return made
 
     def column_sums(self, rows: Any) -> Any:
-        """See Memory."""
+        """See DeviceArrays."""
         total = rows[0].double()
         for row in rows[1:]:
             total += row
         return total.float()
 
 
-class PinnedMemory(TorchMemory):
+class PinnedArrays(TorchArrays):
     """Tensors in page-locked memory of the host, which kernels read and write through the link between them."""
 
     def zeros(self, nbytes: int) -> Any:
-        """See Memory."""
+        """See DeviceArrays."""
         return self._torch.zeros(nbytes, dtype=self._torch.uint8, pin_memory=True)
 
 
