@@ -25,7 +25,8 @@ import real_graphs
 from mgg_hpc.data import generate, store
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import WRONG_INPUT, InputError
-from mgg_hpc.tools.bench.harness import document, machine, timing
+from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.tools.bench.harness import document, machine
 from mgg_hpc.tools.bench.harness.document import Sheet
 from mgg_hpc.tools.bench.harness.options import words_of
 
@@ -71,7 +72,7 @@ def plan(graph: Graph, ranks: int, turns: int) -> dict[str, Any]:
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(everywhere)})
     try:
-        taken = timing.take_turns({"plan": once}, turns)["plan"]
+        taken = take_turns({"plan": once}, turns)["plan"]
     finally:
         os.sched_setaffinity(0, everywhere)
     all_ranks, slowest = (min(seconds) for seconds in zip(*taken, strict=True))
@@ -135,7 +136,7 @@ def help_time(turns: int) -> dict[str, float]:
         worked = after.children_user + after.children_system - before.children_user - before.children_system
         return wall, worked
 
-    wall, used = zip(*timing.take_turns({"help": once}, turns)["help"], strict=True)
+    wall, used = zip(*take_turns({"help": once}, turns)["help"], strict=True)
     return {"wall_s": min(wall), "median_wall_s": statistics.median(wall), "processor_s": min(used)}
 
 

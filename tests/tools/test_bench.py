@@ -17,6 +17,7 @@ from jobs import MGG, blocks, clean_environment
 
 from mgg_hpc.data import store
 from mgg_hpc.errors import InputError
+from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools.bench import pictures
 from mgg_hpc.tools.bench.harness import graphs, timing
 
@@ -321,15 +322,15 @@ def test_turns_alternate():
         return float(len(order))
 
     runs = {name: partial(once, name) for name in "ab"}
-    ms = timing.take_turns(runs, 3)
+    ms = take_turns(runs, 3)
     assert order == ["a", "b"] * 3
     assert ms == {"a": [1, 3, 5], "b": [2, 4, 6]}
     assert timing.ratios(ms["b"], ms["a"]) == {"min": 1.2, "median": 4 / 3, "max": 2}
-    assert {name: len(taken) for name, taken in timing.take_turns(runs, {"a": 3, "b": 1}).items()} == {
+    assert {name: len(taken) for name, taken in take_turns(runs, {"a": 3, "b": 1}).items()} == {
         "a": 3,
         "b": 1,
     }
-    late = timing.take_turns(runs, 3, deadline=time.monotonic() - 1)
+    late = take_turns(runs, 3, deadline=time.monotonic() - 1)
     assert {name: len(taken) for name, taken in late.items()} == {"a": 1, "b": 1}  # a round at least
 
 

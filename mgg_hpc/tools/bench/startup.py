@@ -14,6 +14,7 @@ import tomli_w
 
 from ...data import store
 from ...errors import InputError
+from ...runtime.turns import take_turns
 from .epoch.shape import Shape, labelled
 from .harness import document, graphs, timing
 from .harness.document import Sheet, cell
@@ -35,7 +36,7 @@ def run_start(graph: str, ranks: int, backend: str, turns: int, json: Path | Non
         job = {"graph": {"file": "graph.h5"}, "model": {"hidden": SHAPE.hidden}, "train": {"epochs": 1}}
         job["run"] = {"backend": backend, "folder": str(folder / "runs"), "share_gpu": True}
         (folder / "job.toml").write_text(tomli_w.dumps(job))
-        taken = timing.take_turns({"train": partial(measured, folder, ranks)}, turns)["train"]
+        taken = take_turns({"train": partial(measured, folder, ranks)}, turns)["train"]
     found |= document.about(read) | {"ranks": ranks, "backend": taken[0]["backend"]}
     found["samples_ms"] = turns_of(taken)
     found["notes"].append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -14,13 +15,14 @@ from ...nn.workspace import as_array, row_format
 from ...plan import overlap
 from ...plan.workload import Plan
 from ...runtime import mpi
+from ...runtime.turns import take_turns
 from ..job import Job
 
 TURNS = 7  # of which the fastest counts: what else a machine does only adds
 
 
 @dataclass(frozen=True)
-class Exchange:
+class LayerExchange:
     """A layer's aggregation in one direction, of rows of this width."""
 
     layer: int
@@ -30,20 +32,20 @@ class Exchange:
     width: int
 
 
-def exchanges(job: Job) -> Iterator[Exchange]:
-    """Those of a training step."""
+def exchanges(job: Job) -> Iterator[LayerExchange]:
+    """Yield the exchanges of a training step."""
     widths, back = job.model.exchanged(job.sparse), job.model.exchanged_back(job.sparse)
     for i, (adjacency, width) in enumerate(zip(job.layers, widths, strict=True)):
-        yield Exchange(i + 1, "forward", adjacency.forward, adjacency.forward_weight, width)
+        yield LayerExchange(i + 1, "forward", adjacency.forward, adjacency.forward_weight, width)
         if back[i]:
-            yield Exchange(i + 1, "backward", adjacency.backward, adjacency.backward_weight, back[i])
+            yield LayerExchange(i + 1, "backward", adjacency.backward, adjacency.backward_weight, back[i])
 
 
 def measure(job: Job, graph: GraphHandle, step: Callable[[str], None]) -> list[dict[str, Any]]:
-    """For each exchange, as summary.json has it, ms of the slowest rank at its fastest: both, sums alone, the transfer
-    alone, and the share that is hidden; or why none is known. Collective.
+    """Return for each exchange, as in summary.json, ms of the slowest rank in the fastest turn: both, sums alone, the
+    transfer alone, and the share that is hidden; or why none is known. Collective.
 
-    step: is told what is measured.
+    step: called with what is measured.
     """
     known: dict[tuple[int, int], dict[str, Any]] = {}
     found = []
@@ -57,7 +59,7 @@ def measure(job: Job, graph: GraphHandle, step: Callable[[str], None]) -> list[d
     return found
 
 
-def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
+def _measured(job: Job, graph: GraphHandle, each: LayerExchange) -> dict[str, Any]:
     backend, plan, comm = job.backend, each.plan, job.comm
     if not any(comm.allgather(plan.remote_edges)):
         return {"unknown": "no row is remote"}
@@ -71,28 +73,28 @@ def _measured(job: Job, graph: GraphHandle, each: Exchange) -> dict[str, Any]:
     def both() -> None:
         backend.aggregate(plan, op, "sum", rows, out, edge=edge)
 
-    actions = (alone.transfer_only, both, alone.compute_only)
-    taken: list[list[float]] = [[] for _ in actions]
-    for turn in range(1 + TURNS):
-        for seconds, action in zip(taken, actions, strict=True):
-            mpi.barrier(comm)
-            began = backend.stream.stamp()
-            action()
-            ended = backend.stream.since(began)
-            backend.stream.finish()
-            if turn:  # the first one allocates
-                seconds.append(ended())
-    slowest = [
-        [max(turn) for turn in zip(*of, strict=True)] for of in zip(*comm.allgather(taken), strict=True)
-    ]
-    transfer, together, sums = (1e3 * min(turns) for turns in slowest)
+    def timed(action: Callable[[], None]) -> float:
+        mpi.barrier(comm)
+        began = backend.stream.stamp()
+        action()
+        ended = backend.stream.since(began)
+        backend.stream.finish()
+        return ended()
+
+    actions = {"transfer": alone.transfer_only, "both": both, "sums": alone.compute_only}
+    taken = take_turns({name: partial(timed, action) for name, action in actions.items()}, 1 + TURNS)
+    # The first turn allocates. Of the others the fastest counts, as its slowest rank took.
+    ranks = comm.allgather({name: seconds[1:] for name, seconds in taken.items()})
+    transfer, together, sums = (
+        1e3 * min(max(turn) for turn in zip(*(rank[name] for rank in ranks), strict=True)) for name in actions
+    )
     share = overlap.hidden_share(sums, transfer, together)
     times = {"both_ms": together, "sums_ms": sums, "transfer_ms": transfer}
     return times | ({"unknown": "a part takes no time"} if math.isnan(share) else {"hidden_share": share})
 
 
-def _has_room(job: Job, each: Exchange) -> bool:
-    """Whether this rank's GPU holds the parts beside what it holds already."""
+def _has_room(job: Job, each: LayerExchange) -> bool:
+    """Return whether this rank's GPU has room for the parts."""
     free = job.backend.memory.free()
     rows = each.plan.destinations + overlap.held_here(each.plan)[1]
     return (

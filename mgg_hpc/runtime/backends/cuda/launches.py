@@ -132,8 +132,8 @@ class DeviceLaunches(DeviceContext):
     def fitting(self, transfer: str, reduce: str, made: Launch, format: RowFormat) -> Launch:
         """Return the launch with the number of resident CUDA blocks that registers and shared memory allow.
 
-        With NVSHMEM it is the minimum of the kernels with and without its calls. Raises InputError for a block that is too
-        large.
+        With NVSHMEM it is the minimum of the kernels with and without its calls. Raises InputError for a CUDA block
+        that is too large.
         """
         found = []
         for far in {False, self.has_gets}:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ....data.graph import Graph
+from ....runtime.turns import take_turns
 from ..harness import document, graphs, libraries, sums, timing
 from ..harness.libraries import Field
 from ..harness.options import BenchOptions
@@ -39,7 +40,7 @@ def contest(options: BenchOptions, peers: Sequence[str], transfers: Sequence[str
         found = document.comparison("aggregate", options, field)
         # The most GB/s at which our threads read memory from end to end, in a few turns.
         field.ours.need("prepare", task="stream", inputs={"size": STREAM_BYTES})
-        taken = timing.take_turns({"stream": partial(field.ours.ms, "stream")}, STREAM_TURNS)
+        taken = take_turns({"stream": partial(field.ours.ms, "stream")}, STREAM_TURNS)
         found["stream_gb_per_s"] = STREAM_BYTES / min(taken["stream"]) / 1e6
         yield Contest(found, field, folder, options.turns)
 
@@ -84,7 +85,7 @@ class Contest:
                 notes.append(f"{peer.name} is left out of {graph.name}, {dtype}: {problem}")
             else:
                 runs[peer.name] = partial(peer.ms, peer.name)
-        ms = timing.take_turns(runs, self.turns, pause=timing.BREATH)
+        ms = take_turns(runs, self.turns, pause=timing.BREATH)
         floors = {ahead: ms.pop(f"floor {ahead}") for ahead in AHEAD}
         workers = [worker for worker in (ours, *self.field.peers) if worker.name in ms]
         # Each row and each output once; each index int32 and offset int64.

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ....data.graph import Graph
+from ....runtime.turns import take_turns
 from ..harness import document, gpu, graphs, sums, timing
 from ..harness.gpu import Problem, Stage, problem_of
 from ..harness.options import BenchOptions
@@ -67,7 +68,7 @@ class Contest:
     def measure_types(self, problems: Sequence[Problem]) -> tuple[list[dict[str, Any]], list[str]]:
         """Return a row for each of a few types of the same rows, which all take turns; and the notes."""
         entries = {problem.format.dtype.name: self.entry_of(problem) for problem in problems}
-        ms = timing.take_turns(
+        ms = take_turns(
             {
                 (dtype, one.name): partial(self.stage.clock.ms, one.calls)
                 for dtype, (baselines, _) in entries.items()

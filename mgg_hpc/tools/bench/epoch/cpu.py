@@ -13,6 +13,7 @@ from typing import Any
 
 from ....data import store
 from ....data.graph import Graph
+from ....runtime.turns import take_turns
 from ..harness import document, graphs, libraries, timing
 from ..harness.libraries import Field
 from ..harness.options import BenchOptions
@@ -73,7 +74,7 @@ def measure(
         else:
             notes.append(f"{worker.name} is left out of {graph.name}, {shape.model}: {problem}")
     runs = {worker.name: partial(worker.ms, worker.name) for worker in workers}
-    ms = timing.take_turns(runs, turns, pause=timing.BREATH)
+    ms = take_turns(runs, turns, pause=timing.BREATH)
     losses = {worker.name: float(worker.result(worker.name, folder)) for worker in workers}
     apart = DROPPED_APART if shape.dropout else TRAINED_APART
     losses_agree(losses, GIN_APART[apart] if shape.model == "gin" else apart)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ....data import generate
+from ....runtime.turns import take_turns
 from ..harness import document, graphs, timing
 from ..harness.gpu import Call, Stage
 from ..harness.options import BenchOptions
@@ -99,4 +100,4 @@ def compared(stage: Stage, calls: Mapping[str, Call], turns: int) -> dict[str, A
     for call in calls.values():
         stage.clock.ms([call])
     clocks = {name: partial(stage.clock.ms, [call] * AT_ONCE) for name, call in calls.items()}
-    return timing.compared(timing.take_turns(clocks, turns))
+    return timing.compared(take_turns(clocks, turns))

@@ -1,20 +1,18 @@
-"""The loop in which contestants take turns, and the processes of workers (baselines/worker.py is the other end)."""
+"""Processes of workers (baselines/worker.py is the other end), and statistics of times."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import statistics
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -109,34 +107,6 @@ class Worker:
         self.errors.seek(0)
         said = self.errors.read().strip().splitlines()
         return f"{how} ({said[-1].strip()})" if said else how
-
-
-Name = TypeVar("Name", bound=Hashable)
-Taken = TypeVar("Taken")
-
-
-def take_turns(
-    contestants: Mapping[Name, Callable[[], Taken]],
-    turns: int | Mapping[Name, int],
-    *,
-    pause: float = 0.0,
-    deadline: float = math.inf,
-) -> dict[Name, list[Taken]]:
-    """Measure each contestant once per round (A B C, A B C, ...), and return what each call returned.
-
-    What slows the machine for a while slows all of them. turns: rounds, of all or of each contestant. pause: seconds
-    before each call. deadline: the time (`time.monotonic`) after which no round begins but the first.
-    """
-    rounds = turns if isinstance(turns, Mapping) else dict.fromkeys(contestants, turns)
-    taken: dict[Name, list[Taken]] = {name: [] for name in contestants}
-    for turn in range(max(rounds.values(), default=0)):
-        if turn and time.monotonic() > deadline:
-            break
-        for name, measure in contestants.items():
-            if turn < rounds[name]:
-                time.sleep(pause)
-                taken[name].append(measure())
-    return taken
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -22,6 +22,7 @@ from ....plan.layout import RowFormat
 from ....runtime import cores
 from ....runtime.backends.cuda.device_arrays import TorchArrays
 from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
+from ....runtime.turns import take_turns
 from ..harness import document, timing
 from ..harness.document import Sheet, cell
 from ..harness.gpu import Call, Stage, gather_floor, release
@@ -227,7 +228,7 @@ def run_huge(*, turns: int, json: Path | None, table: Path | None, **asked: Any)
     steps = {step.name: step for step in layer.steps()}
     for step in steps.values():
         stage.clock.ms(step.calls)
-    ms = timing.take_turns({name: partial(step_ms, stage, step) for name, step in steps.items()}, turns)
+    ms = take_turns({name: partial(step_ms, stage, step) for name, step in steps.items()}, turns)
     found |= asdict(size) | {"seconds": layer.seconds, "checked": layer.check()}
     found["bytes"] = size.needed | {"free": free, "taken": free - free_bytes(stage)}
     found["cases"] = [case_of(step, ms[name], found["copy_gb_per_s"]) for name, step in steps.items()]

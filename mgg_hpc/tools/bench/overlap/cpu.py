@@ -21,6 +21,7 @@ from ....nn.graph.handle import Adjacency, Unplanned, symmetric_bytes
 from ....plan import ranges, workload
 from ....plan.layout import RowFormat
 from ....runtime import backends, exchange, exit_code, mpi, probe
+from ....runtime.turns import take_turns
 from ..harness import document, graphs, timing
 from ..harness.document import Sheet, cell
 from ..harness.options import BenchOptions, words_of
@@ -155,7 +156,7 @@ class Subject:
             rounds[name] = turns if first < SLOW_MS else min(2, turns)
             if name != "exchange":
                 wanted = self._compare(name, wanted)
-        taken = timing.take_turns(runs, rounds)
+        taken = take_turns(runs, rounds)
         wall = {name: [clock for clock, _ in of] for name, of in taken.items()}
         return wall, {name: float(np.median([worked for _, worked in of])) for name, of in taken.items()}
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ....data.graph import Graph
 from ....errors import InputError
 from ....plan.layout import RowFormat
+from ....runtime.turns import take_turns
 from ..harness import document, graphs, timing
 from ..harness.document import Sheet, cells
 from ..harness.gpu import Stage
@@ -53,7 +54,7 @@ def measure(
     runs |= {f"{name} near": subject.way(name, near=True) for name in hides}
     for run in runs.values():
         stage.clock.ms([run.call])
-    ms = timing.take_turns({name: partial(timed, stage, run) for name, run in runs.items()}, turns)
+    ms = take_turns({name: partial(timed, stage, run) for name, run in runs.items()}, turns)
     for name, run in whole.items():
         if count := subject.wrong(run):
             raise AssertionError(f"{name}: {count} sums differ from those of rows on the GPU")

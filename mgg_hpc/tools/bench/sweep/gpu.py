@@ -24,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ....data.graph import Graph
 from ....errors import InputError
 from ....plan.layout import RowFormat
+from ....runtime.turns import take_turns
 from ..harness import document, gpu, graphs, plots, sums, timing
 from ..harness.document import Sheet, cell
 from ..harness.gpu import Stage
@@ -115,7 +116,7 @@ class Sweep:
         if there:
             runs = {run.setting: run for run in (*self.defaults.values(), *there)}
             clocks = {setting: partial(self.runs.stage.clock.ms, run.calls) for setting, run in runs.items()}
-            ms = timing.take_turns(clocks, self.turns, deadline=self.deadline)
+            ms = take_turns(clocks, self.turns, deadline=self.deadline)
             for transfer, default in self.defaults.items():
                 self.default_ms[transfer] += ms[default.setting]
             for run in there:
