@@ -18,7 +18,7 @@ MGG_DEVICE int threads() { return static_cast<int>(blockDim.x); }
 MGG_DEVICE int block() { return static_cast<int>(blockIdx.x); }
 MGG_DEVICE int blocks() { return static_cast<int>(gridDim.x); }
 
-// Shared memory of the block, as many bytes as the launch asked for; aligned to 16 bytes.
+// Shared memory of the block, as many bytes as the launch gives it; aligned to 16 bytes.
 MGG_DEVICE char* shared() {
   extern __shared__ __align__(16) char memory[];
   return memory;
@@ -30,7 +30,7 @@ MGG_DEVICE void sync_block() { __syncthreads(); }
 // ---- lanes of a warp: `mask` names those that take part, and all of them must. Only sync_lanes orders memory.
 
 MGG_DEVICE void sync_lanes(uint32_t mask) { __syncwarp(mask); }
-// Which lanes say yes, a bit each.
+// The lanes whose `yes` is true, a bit each.
 MGG_DEVICE uint32_t vote(uint32_t mask, bool yes) { return __ballot_sync(mask, yes); }
 // The lowest and the highest of some bits, of which there are any.
 MGG_DEVICE int32_t lowest(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
@@ -50,7 +50,7 @@ MGG_DEVICE Pack load_pack(const void* from) {
   const uint4 all = *static_cast<const uint4*>(from);
   return {{all.x, all.y, all.z, all.w}};
 }
-// Of memory that nobody writes while the kernel runs. Volatile: loads stay as they are written, several of
+// Of memory that no thread writes while the kernel runs. Volatile: loads stay as they are written, several of
 // them before the first is used.
 MGG_DEVICE Pack load_pack_constant(const void* from) {
   Pack pack;
@@ -121,7 +121,7 @@ MGG_DEVICE void wait_barrier(uint64_t* barrier, uint32_t parity) {
 MGG_DEVICE void arrive_after_copies(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(in_shared(barrier)) : "memory");
 }
-// A bulk copy is asked for by one lane, a row at a time. The lane arrives as it says what is expected.
+// One lane issues a bulk copy, a row at a time. It arrives at the barrier as it sets the expected bytes.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 MGG_DEVICE void expect_bulk(uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(in_shared(barrier)), "r"(bytes)
@@ -168,7 +168,7 @@ MGG_DEVICE uint64_t add(uint64_t* counter, uint64_t value) {
   return before;
 }
 
-// ---- between PEs. Who sees a signal's value sees all that its PE's block wrote, and synchronised on, before.
+// ---- between PEs. A thread that sees a signal's value sees all that its PE's block wrote and synchronised on before.
 
 // In no order with anything: between it and reading what the signal announces there must be a `fence`. (Each load that
 // acquires would empty the multiprocessor's first cache.)

@@ -121,7 +121,7 @@ void HaloExchange::await(const uint64_t* signal, uint64_t value) {
       const std::lock_guard<std::mutex> lock(calling_);
       turn();
     }
-    if (tries > 64) sched_yield();  // where ranks outnumber cores, somebody else has to push
+    if (tries > 64) sched_yield();  // where ranks outnumber cores, another rank has to push
   }
 }
 
@@ -157,8 +157,8 @@ void HaloExchange::end() {
       else
         transport_->put_signal_nbi(mine, nullptr, 0, mine, call_, pe);
     }
-    turn();  // what arrived while nobody looked is acknowledged before this PE leaves
-    // Nobody may call the transport for a while, so credits and acknowledgements leave now.
+    turn();  // acknowledges what arrived since the last turn, before this PE leaves
+    // The next call of the transport may be far off, so credits and acknowledgements leave now.
     for (int pe = 0; far_ && pe < layout_.size; ++pe) transport_->progress(), transport_->progress();
   }
   for (int pe = 0; pe < layout_.size; ++pe)

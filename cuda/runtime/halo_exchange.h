@@ -5,7 +5,7 @@
 // round has a signal for each pair of ranks, whose values are the numbers of calls, so nothing is ever reset.
 // Staging is used in turn by odd and even calls. A receiver's credit says up to which call it has read, and an
 // owner does not push call n before it has the credit of call n - 2. A receiver out of reach also acknowledges what
-// has arrived, and its owners stay until it has: only inside of calls does anybody keep a network going.
+// has arrived, and its owners stay until it has: only inside of calls do ranks keep the network going.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -45,7 +45,7 @@ class HaloExchange {
   void wait(int round);
   // Where the rounds of this call arrive.
   const char* staging() const { return layout_.staging + (call_ & 1) * layout_.staging_bytes; }
-  // Lets transfers go on, if nobody else does already.
+  // Lets transfers go on, unless another thread does already.
   void progress();
   // Ends the call: gives the owners their credit, and waits until what was pushed has arrived. By one thread.
   void end();
@@ -54,7 +54,7 @@ class HaloExchange {
   // arrived is to be read before any rank's next call but one.
   void move(const char* rows, int64_t row_bytes);
 
-  // Rows that this rank has pushed since it was asked last.
+  // Number of rows that this rank has pushed since the last call of this function.
   int64_t take_rows_pushed() { return rows_pushed_.exchange(0); }
   int64_t rounds() const { return layout_.rounds; }
 

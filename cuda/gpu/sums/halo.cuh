@@ -1,11 +1,11 @@
 // Sums the rows of each destination's neighbours on a GPU: the transfer `halo`, where each distinct remote row crosses
 // once. One kernel, whose blocks are all resident.
 //
-// The first blocks pack this PE's rows and push them to those who need them, in chunks, with a signal each; then they
-// join the others, which sum. A worker claims destinations, or parts of hubs, adds their local rows, and whatever
+// The first blocks pack this PE's rows and push them to the PEs that need them, in chunks, with a signal each; then
+// they join the others, which sum. A worker claims destinations, or parts of hubs, adds their local rows, and whatever
 // remote rows are there by then. A destination that has to wait is deferred: its partial sum is stored, and resumed
-// once more has come. So nobody waits while there is something to sum, and where rows come fast enough nothing is
-// stored at all.
+// once more has come. So no worker waits while there is something to sum, and where rows come fast enough nothing
+// is stored at all.
 //
 // Calls are numbered, and a signal's value is the number of the call whose rows are there: nothing is ever reset. Two
 // stagings are used in turn; call n is pushed when the receiver has given its credit for call n - 2, which the last of

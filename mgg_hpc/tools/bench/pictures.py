@@ -21,7 +21,7 @@ PICTURES = {
 
 
 def draw_again(document: Path, picture: Path) -> None:
-    """The picture of a benchmark's JSON. Raises InputError for a file that is none, or that has no picture."""
+    """Draw the picture of a benchmark's JSON. Raises InputError for a file that is none, or that has no picture."""
     try:
         found = json.loads(document.read_text())
         known = found["format"] == "mgg-bench" and found["benchmark"] in PICTURES

@@ -48,7 +48,7 @@ def run_start(graph: str, ranks: int, backend: str, turns: int, json: Path | Non
 
 
 def measured(folder: Path, ranks: int) -> dict[str, Any]:
-    """One run's summary.json, with the seconds of its process. Raises InputError with what it said if it fails."""
+    """Return one run's summary.json, with the seconds of its process. Raises InputError with its output if it fails."""
     words = ["train", str(folder / "job.toml"), "--no-progress"]
     start = [] if ranks == 1 else ["launch", "-n", str(ranks)]
     began = time.perf_counter()
@@ -63,13 +63,13 @@ def measured(folder: Path, ranks: int) -> dict[str, Any]:
 
 
 def turns_of(summaries: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Each part's milliseconds, turn by turn; and those of all but reading, and of the whole process."""
+    """Return each part's milliseconds, turn by turn; and those of all but reading, and of the whole process."""
     parts = {name: [each["start_ms"][name] for each in summaries] for name in summaries[0]["start_ms"]}
     beyond = [sum(each["start_ms"].values()) - each["start_ms"]["read"] for each in summaries]
     return parts | {"all beyond reading": beyond, "process": [each["process_ms"] for each in summaries]}
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """Return what is printed."""
+    """Return the tables that are printed."""
     rows = [[name, cell(timing.spread(ms), 0)] for name, ms in found["samples_ms"].items()]
     return [Sheet("from the start to the end of the first epoch, ms", ["part", "slowest rank"], rows)]

@@ -143,7 +143,7 @@ class TorchArrays:
         cuda = self._torch.cuda
         graph = cuda.CUDAGraph()
         cuda.synchronize()
-        # Other threads may ask the GPU meanwhile: NCCL's does.
+        # Other threads may query the GPU meanwhile: NCCL's does.
         with (
             nothing_freed(),
             cuda.graph(graph, stream=cuda.current_stream(), capture_error_mode="thread_local"),

@@ -106,7 +106,7 @@ class Halo:
     ) -> None:
         """Push rows, and sum; see Backend.aggregate.
 
-        total: a native Sum. holds: arrived rows stay in their staging until the exchange is told to let go.
+        total: a native Sum. holds: arrived rows stay in their staging until the caller returns the credits.
         """
         _, native = self.schedule(backend, plan, src.format.row_bytes)
         run = getattr(backend.native_plan(plan), f"halo_{kind}")

@@ -30,7 +30,7 @@ class DeviceBackend(DeviceLaunches):
     """One rank on one GPU, among others on other GPUs, or on this one; see Backend for what calls do.
 
     Launches go to the current stream and are not waited for; calls over one plan share scratch memory, and so belong
-    on one stream. Components are made when they are asked for, so that no reference cycle keeps GPU memory.
+    on one stream. Components are made at their first use, so that no reference cycle keeps GPU memory.
     """
 
     records = False  # in a CUDA graph

@@ -110,7 +110,7 @@ class DeviceLaunches(DeviceContext):
         elif remote:
             transfer = plan.transfer
         made = self.fitting(transfer, reduce, self.sized(transfer, local, remote, format), format)
-        if transfer == "halo" or plan in self._rings:  # who waits for others, or has a ring in memory
+        if transfer == "halo" or plan in self._rings:  # blocks wait for others, or have a ring in memory
             blocks = self.blocks_at_once(made)
             if plan in self._rings:
                 blocks = min(blocks, len(self._rings[plan].buffer) // self._ring_bytes(made))

@@ -109,7 +109,7 @@ class ShmemMemory(HostMemory):
             )
 
     def symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
-        """See HostMemory. Raises MemoryError where more is asked for than was reserved."""
+        """See HostMemory. Raises MemoryError where the rows need more than was reserved."""
         nbytes = int(counts.max(initial=0)) * format.row_bytes
         if nbytes > _heap.size - _heap.used:
             raise MemoryError(
@@ -120,7 +120,7 @@ class ShmemMemory(HostMemory):
         _heap.used += nbytes
         buffer = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
         buffer[:] = 0
-        mpi.barrier(self._comm)  # nobody writes here before that
+        mpi.barrier(self._comm)  # no rank writes here before that
         pointers = [self._shmem.pointer(address, pe) for pe in range(self.size)]
         return Rows(format, np.array(pointers, dtype=np.uint64), counts, buffer, self.rank, True)
 
@@ -154,7 +154,7 @@ class ShmemBackend(HostBackend):
     """One rank of all that the launcher started."""
 
     def __init__(self, comm: Any, options: Options) -> None:
-        # The node that holds all ranks is the node of each: the others need not be asked.
+        # The node that holds all ranks is the node of each, so that all ranks get the same answer.
         capabilities = Capabilities("shmem", reaches_peers=mpi.node(comm).size == comm.size, heap_grows=False)
         super().__init__(
             ShmemMemory(comm), HostCollectives(comm.rank, comm.size, comm), options, capabilities

@@ -47,7 +47,7 @@ def contest(options: BenchOptions, peers: Sequence[str], transfers: Sequence[str
 
 @dataclass
 class Contest:
-    """The workers, and the document of what they took."""
+    """The workers that take turns, and the document of their times."""
 
     found: dict[str, Any]
     field: Field
@@ -57,7 +57,7 @@ class Contest:
     def measure(
         self, graph: Graph, dtypes: Sequence[str], widths: Sequence[int], *, weighted: bool
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return a row for each type and width, and a note for each library that could not take part."""
+        """Return a row for each type and width, and a note for each baseline that could not take part."""
         files = graphs.write(graph, self.folder, weighted=weighted)
         measured = [self._case(graph, files, *each) for each in itertools.product(dtypes, widths)]
         return [row for row, _ in measured], [note for _, notes in measured for note in notes]

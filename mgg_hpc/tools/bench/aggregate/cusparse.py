@@ -16,7 +16,7 @@ Address = ctypes.c_void_p
 
 
 def library() -> ctypes.CDLL:
-    """cuSPARSE, where a library of this process (torch's, say) or the system has it. Raises OSError if none does."""
+    """Return cuSPARSE as this process (by torch, say) or the system has loaded it. Raises OSError if none is found."""
     for name in LIBRARIES[:-1]:
         try:
             return ctypes.CDLL(name)
@@ -26,7 +26,7 @@ def library() -> ctypes.CDLL:
 
 
 class Product:
-    """out = A x for many x and out of one shape: rows [n, dim], ``stride`` values apart.
+    """A product out = A x for many x and out of one shape: rows [n, dim], ``stride`` values apart.
 
     Addresses are of device memory: indptr int32 [n + 1], indices int32 [E], values [E] of the rows' type. ``zeros``
     gives device memory of so many bytes and its address. Raises RuntimeError where a call fails.
@@ -61,7 +61,7 @@ class Product:
             raise RuntimeError(f"{name}: status {status}")
 
     def dense(self, address: int) -> Address:
-        """The descriptor of rows."""
+        """Return the descriptor of the rows at an address."""
         dtype, dim, stride = self._rows
         made = Address()
         sizes = [ctypes.c_int64(size) for size in (self._nodes, dim, stride)]
@@ -70,14 +70,14 @@ class Product:
         return made
 
     def prepare(self, x: Address, out: Address) -> None:
-        """Find the buffer's size, and let cuSPARSE look at the matrix; x and out are descriptors of rows."""
+        """Find the buffer's size, and let cuSPARSE preprocess the matrix; x and out are descriptors of rows."""
         size = ctypes.c_size_t()
         self._spmm("cusparseSpMM_bufferSize", x, out, ctypes.byref(size))
         self._buffer, self._buffer_at = self._zeros(max(size.value, 16))
         self._spmm("cusparseSpMM_preprocess", x, out, Address(self._buffer_at))
 
     def run(self, x: Address, out: Address) -> None:
-        """The product, on the stream."""
+        """Launch the product on the stream."""
         self._spmm("cusparseSpMM", x, out, Address(self._buffer_at))
 
     def _spmm(self, name: str, x: Address, out: Address, last: Any) -> None:

@@ -41,7 +41,7 @@ def contest(options: BenchOptions, baselines: Sequence[str], transfers: Sequence
 
 @dataclass
 class Contest:
-    """The GPU, the contestants, and the document of what they took."""
+    """The GPU, the baselines, and the document of their times."""
 
     found: dict[str, Any]
     stage: Stage
@@ -52,7 +52,7 @@ class Contest:
     def measure(
         self, graph: Graph, dtypes: Sequence[str], widths: Sequence[int], *, weighted: bool
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return a row for each type and width, and a note for each library that could not take part."""
+        """Return a row for each type and width, and a note for each baseline that could not take part."""
         weight = graphs.weights(graph) if weighted else None
         edges = gpu.edges_of(graph)
         rows: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ class Contest:
         return rows, [note for _, notes in entries.values() for note in notes]
 
     def entry_of(self, problem: Problem) -> tuple[list[Baseline], list[str]]:
-        """Return all whose sums are right, ours first; and a note for each baseline that could not take part.
+        """Return all entries whose sums are right, ours first; and a note for each baseline that could not take part.
 
         Raises AssertionError where our own kernels disagree.
         """

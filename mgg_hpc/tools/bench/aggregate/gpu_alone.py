@@ -56,7 +56,7 @@ class AloneBackend(DeviceBackend):
 
 
 def geometry_of(stage: Stage, transfer: str, format: RowFormat) -> Geometry:
-    """MGG's knobs where nobody asks for others: `get` has smaller partitions where rows are wide."""
+    """Return the default geometry of a transfer: `get` has smaller partitions where rows are wide."""
     return default_geometry(format, limits_of(stage.module)) if transfer == "get" else DEFAULT_GEOMETRY
 
 

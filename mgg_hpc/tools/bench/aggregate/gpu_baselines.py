@@ -1,4 +1,4 @@
-"""The contestants that sum on a GPU: this package, the gather floor, cuSPARSE three ways, and PyG two ways."""
+"""The sums on a GPU that are compared: this package, the gather floor, cuSPARSE three ways, and PyG two ways."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FLOOR_THREADS = (128, 256, 512)  # of a block; the best counts
 
 @dataclass
 class Baseline:
-    """calls[i] sums set i; result() is the last set's output, float32 [n, dim].
+    """A named way of computing the sums: calls[i] sums set i; result() is the last set's output, float32 [n, dim].
 
-    kept: what the calls name by address.
+    kept: arrays that the calls read by address.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Baseline:
 
 
 def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None = None) -> Baseline:
-    """This package, by the kernel of a transfer; nothing is remote. geometry: other knobs than the default."""
+    """Return this package's kernel of a transfer; all rows are local. geometry: MGG's parameters, or the default."""
     stage = problem.stage
     geometry = geometry or gpu_alone.geometry_of(stage, transfer, problem.format)
     plan = gpu_alone.plan_of(problem.edges, transfer)
@@ -48,7 +48,7 @@ def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None =
 
 
 def floors(problem: Problem) -> list[Baseline]:
-    """The gather floor with blocks of several sizes."""
+    """Return the gather floor with blocks of several sizes."""
     stage, edges = problem.stage, problem.graph.edges
     indices = stage.arrays.uploaded(problem.graph.indices.astype(np.int32))
     at, starts = stage.arrays.address(indices), [int(rows.addresses[0]) for rows in problem.sources]
@@ -60,12 +60,12 @@ def floors(problem: Problem) -> list[Baseline]:
 
 
 def numbers(rows: Any) -> np.ndarray:
-    """Rows as float32 on the host."""
+    """Return rows as float32 on the host."""
     return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float().cpu().numpy()
 
 
 def returning(name: str, problem: Problem, sums_of: Callable[[Any], Any]) -> Baseline:
-    """One whose calls make a new tensor of sums [n, dim] from rows [n, dim] without padding, as torch takes them."""
+    """Return a baseline whose calls allocate sums [n, dim], from rows [n, dim] without padding, as torch takes them."""
     dense = [problem.stage.tensor(rows.local).contiguous() for rows in problem.sources]
     held: list[Any] = [None]
 
@@ -76,7 +76,7 @@ def returning(name: str, problem: Problem, sums_of: Callable[[Any], Any]) -> Bas
 
 
 def torch_(problem: Problem) -> Baseline:
-    """torch.sparse.mm on a CSR tensor: cuSPARSE by torch's own choice of algorithm."""
+    """Return torch.sparse.mm on a CSR tensor: cuSPARSE by torch's own choice of algorithm."""
     import torch
 
     stage = problem.stage
@@ -89,7 +89,7 @@ def torch_(problem: Problem) -> Baseline:
 
 
 def cupy_(problem: Problem) -> Baseline:
-    """CuPy's spmm: cuSPARSE's default algorithm on column-major rows, the only ones that it takes."""
+    """Return CuPy's spmm: cuSPARSE's default algorithm on column-major rows, the only layout that it takes."""
     import cupy
     from cupyx import cusparse as cupyx_cusparse
     from cupyx.scipy.sparse import csr_matrix
@@ -107,7 +107,7 @@ def cupy_(problem: Problem) -> Baseline:
 
 
 def cusparse_(problem: Problem) -> Baseline:
-    """cuSPARSE CSR_ALG2, preprocessed, on our own rows."""
+    """Return cuSPARSE's CSR_ALG2, preprocessed, on this package's own rows."""
     stage, graph, format = problem.stage, problem.graph, problem.format
     arrays = matrix(problem)
     indptr, indices, values = (stage.arrays.address(array) for array in arrays)
@@ -127,14 +127,14 @@ def cusparse_(problem: Problem) -> Baseline:
 
 
 def edge_list(problem: Problem, dtype: type) -> Any:
-    """[2, E]: each edge's destination, and its source."""
+    """Return the edges as a tensor [2, E]: destinations, then sources."""
     graph, stage = problem.graph, problem.stage
     destination = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
     return stage.tensor(stage.arrays.uploaded(np.stack([destination, graph.indices]).astype(dtype)))
 
 
 def pyg_(problem: Problem) -> Baseline:
-    """PyG's message passing over a list of edges: a message for each is gathered, and scattered to its destination."""
+    """Return PyG's message passing over an edge list: each edge's message is gathered, then scattered."""
     from torch_geometric.nn import SimpleConv
 
     stage, convolution = problem.stage, SimpleConv(aggr="sum")
@@ -145,7 +145,7 @@ def pyg_(problem: Problem) -> Baseline:
 
 
 def pyg_csr_(problem: Problem) -> Baseline:
-    """PyG's EdgeIndex, sorted and with its CSR cached: a sparse product."""
+    """Return PyG's EdgeIndex, sorted and with its CSR cached: a sparse product."""
     from torch_geometric import EdgeIndex
 
     size = (problem.graph.nodes, problem.graph.nodes)

@@ -20,7 +20,7 @@ def _longest(cases: list[dict[str, Any]], name: str) -> float:
 
 
 def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
-    """Bars over the gather floor, a group for each width."""
+    """Draw bars over the gather floor, a group for each width."""
     names = [name for name in COLOURS if any(name in case["ms"] for case in cases)]
     bar = min(0.25, 0.86 / len(names))
     turned = 90 if len(names) > MOST_LABELS else 0
@@ -52,7 +52,7 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """A panel for each graph and type: how many times the gather floor each takes, ms written above the bars."""
+    """Draw a panel for each graph and type: times over the gather floor as bars, ms written above them."""
     plt = plots.load()
     panels: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for case in found["cases"]:

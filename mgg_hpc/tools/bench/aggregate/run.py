@@ -20,7 +20,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def runner_of(device: str) -> Any:
-    """Return the module that times contestants on this device."""
+    """Return the module that times this package and the baselines on this device."""
     if device == "cuda":
         from . import gpu
 
@@ -71,7 +71,7 @@ def run_aggregate(
 
 
 def compare_orders(cases: list[dict[str, Any]]) -> None:
-    """Add to ordered cases how many times as fast ours is as each on the rows as they were, by medians.
+    """Add to ordered cases how many times as fast ours is as each library on unordered rows, by medians.
 
     These were measured at another time, not in turns with this case.
     """
@@ -85,7 +85,7 @@ def compare_orders(cases: list[dict[str, Any]]) -> None:
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """Return the tables: times of ours and of the others, and what they say."""
+    """Return the tables: times of this package and of the baselines, and a summary."""
     cases, gpu = found["cases"], "device" in found
     names = list(dict.fromkeys(name for case in cases for name in case["ms"]))
     own = [name for name in OURS.values() if name in names]

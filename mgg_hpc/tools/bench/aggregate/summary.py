@@ -42,7 +42,7 @@ def row_of(
 
 
 def summarise(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The document's "summary"; a cell is named by its KEYS, with how many ``times``.
+    """Return the document's "summary"; a cell is named by its KEYS, with its ratio as ``times``.
 
     over_floor: the worst cell, and the geometric mean. over_direct: the same for each other transfer of ours.
     speedup: for each baseline the geometric mean over the cells that it took part in, and the least. half: for each
@@ -61,7 +61,7 @@ def _spread(
     ratios_of: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     worst: Callable[..., Any],
 ) -> dict[str, Any]:
-    """For each name in the cases' ratios: {"mean", "worst": a cell}."""
+    """Return the geometric mean and the worst cell of each name in the cases' ratios: {"mean", "worst"}."""
     found: dict[str, list[dict[str, Any]]] = {}
     for case in cases:
         for name, ratio in ratios_of(case).items():
@@ -94,13 +94,13 @@ def _halves(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def rows_named(case: Mapping[str, Any]) -> str:
-    """ "rmat18, rcm, weighted"."""
+    """Return the name of a case's graph, order and weights: "rmat18, rcm, weighted"."""
     order = "" if case["order"] == "none" else f", {case['order']}"
     return case["graph"] + order + (", weighted" if case["weighted"] else "")
 
 
 def sheets(summary: Mapping[str, Any]) -> list[Sheet]:
-    """The summary on the terminal: a line for each comparison; half types by width."""
+    """Return the summary as tables: a line for each comparison; half types by width."""
     lines = []
 
     def line(what: str, of: Mapping[str, Any]) -> None:

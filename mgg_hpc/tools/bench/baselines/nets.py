@@ -1,4 +1,4 @@
-"""The epoch that the peers train: what `mgg train` does by default, around a peer's own convolutions."""
+"""The epoch of the baselines: that of `mgg train` by default, around a baseline's own convolutions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEARNING_RATE, WEIGHT_DECAY = 0.01, 5e-4
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution to make: columns of its input and of each head's output; a last layer has one head."""
+    """A convolution's size: columns of its input and of each head's output; a last layer has one head."""
 
     inputs: int
     outputs: int
@@ -44,14 +44,14 @@ class Task:
 
     @property
     def convolutions(self) -> list[Layer]:
-        """First to last."""
+        """Layers, first to last."""
         widths = [self.features, *[self.hidden * self.heads] * (self.layers - 1), self.classes]
         heads = [self.heads] * (self.layers - 1) + [1]
         return [Layer(a, b // h, h) for (a, b), h in zip(itertools.pairwise(widths), heads, strict=True)]
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """The initial weights by name."""
+        """Initial weights by name."""
         with np.load(self.weights) as file:
             return {name: torch.from_numpy(file[name]) for name in file.files}
 
@@ -59,7 +59,7 @@ class Task:
 class Net(torch.nn.Module):
     """Dropout and a convolution for each layer, an activation between layers.
 
-    call(convolution, x): a convolution over the peer's graph.
+    call(convolution, x): a convolution over the baseline's graph.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Net(torch.nn.Module):
         self.dropout, self.call, self.activation = dropout, call, activation
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores [N, C]."""
+        """Return the class scores [N, C]."""
         last = len(self.convs) - 1
         for i, convolution in enumerate(self.convs):
             x = torch.nn.functional.dropout(x, self.dropout, self.training)
@@ -84,7 +84,7 @@ class Net(torch.nn.Module):
 
 
 class Perceptron(torch.nn.Module):
-    """GIN's: Linear, ReLU, Linear; parameters are named as in PyG's MLP."""
+    """GIN's perceptron: Linear, ReLU, Linear; parameters are named as in PyG's MLP."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
@@ -92,18 +92,18 @@ class Perceptron(torch.nn.Module):
         self.lins = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in itertools.pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [N, inputs]; returns [N, outputs]."""
+        """Apply the perceptron to x [N, inputs]; return [N, outputs]."""
         return self.lins[1](self.lins[0](x).relu())
 
 
 def made(task: Task, convolutions: Sequence[torch.nn.Module], call: Callable[[Any, Tensor], Tensor]) -> Net:
-    """The task's net of these convolutions, with weights of their own."""
+    """Return the task's net of these convolutions, which keep their own weights."""
     activation = torch.nn.functional.elu if task.model == "gat" else torch.relu
     return Net(convolutions, task.dropout, call, activation)
 
 
 def adam(convolutions: Sequence[torch.nn.Module]) -> torch.optim.Adam:
-    """The first layer's weights decay, as `mgg train` has it."""
+    """Return an Adam optimiser in which only the first layer's weights decay, as in `mgg train`."""
     first, *rest = convolutions
     groups: list[dict[str, Any]] = [{"params": first.parameters(), "weight_decay": WEIGHT_DECAY}]
     groups += [{"params": each.parameters()} for each in rest]
@@ -111,7 +111,7 @@ def adam(convolutions: Sequence[torch.nn.Module]) -> torch.optim.Adam:
 
 
 def runs(name: str, net: Net, task: Task) -> dict[str, Callable[[], Any]]:
-    """``name``: one full-graph step (forward, loss over the training rows, backward, Adam) that returns the loss.
+    """Return the run ``name``: a full-graph step (forward, training rows' loss, backward, Adam) that returns its loss.
 
     "untrained": the mean loss of the rows that do not train, without dropout.
     """

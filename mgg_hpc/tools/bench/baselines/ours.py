@@ -28,14 +28,14 @@ def set_threads(count: int) -> None:
 
 
 def about() -> str:
-    """Version and instruction set."""
+    """Return the version and the instruction set."""
     return f"mgg {__version__} ({components.load().instruction_set()})"
 
 
 def aggregate(
     indptr: str, indices: str, weight: str | None, x: str, dtype: str, ahead: list[int]
 ) -> dict[str, Callable[[], Any]]:
-    """ "mgg", and a run "floor N" for each prefetch distance N."""
+    """Return the run "mgg", and a run "floor N" for each prefetch distance N."""
     threads, rows_in = _threads[0], np.load(x, mmap_mode="r")
     pointers, sources = np.load(indptr), np.load(indices)
     count, dim = rows_in.shape
@@ -56,14 +56,14 @@ def aggregate(
     def floor(distance: int) -> tuple[float, None]:
         return components.load().gather_floor(sources, words, distance, threads)[0], None
 
-    # As the peers that inspect a matrix do before the clock starts.
+    # As the baselines that inspect a matrix do before the clock starts.
     for _ in range(components.load().Schedule.SETTLED):
         mgg()
     return {"mgg": mgg} | {f"floor {distance}": partial(floor, distance) for distance in ahead}
 
 
 def stream(size: int) -> dict[str, Callable[[], Any]]:
-    """The run "stream" reads ``size`` bytes from end to end."""
+    """Return the run "stream", which reads ``size`` bytes from end to end."""
     data = components.aligned_zeros(size)
     data[:] = 1  # pages that were never written are all one page
     return {"stream": lambda: (components.load().stream_read(data, _threads[0])[0], None)}
@@ -72,9 +72,9 @@ def stream(size: int) -> dict[str, Callable[[], Any]]:
 def epoch(
     file: str, model: str, hidden: int, layers: int, heads: int, dropout: float, weights: str, **_: Any
 ) -> dict[str, Callable[[], Any]]:
-    """ "mgg": one epoch of `mgg train` on the graph file; returns its loss. "untrained": the validation rows' loss.
+    """Return "mgg", one epoch of `mgg train` that returns its loss, and "untrained", the validation rows' loss.
 
-    weights: the file into which the initial weights are written, for the peers.
+    weights: the file into which the initial weights are written, for the baselines.
     """
     from mpi4py import MPI
 

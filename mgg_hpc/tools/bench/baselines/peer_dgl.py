@@ -46,7 +46,7 @@ def set_threads(count: int) -> None:
 
 
 def about() -> str:
-    """Versions."""
+    """Return the versions."""
     return f"dgl {dgl.__version__} (torch {torch.__version__})"
 
 
@@ -61,7 +61,7 @@ def _graph(indptr: str, indices: str) -> Any:
 def aggregate(
     indptr: str, indices: str, weight: str | None, x: str, dtype: str, **_: Any
 ) -> dict[str, Callable[[], Any]]:
-    """The run "dgl"."""
+    """Return the run "dgl"."""
     kind = getattr(torch, dtype)
     graph, rows = _graph(indptr, indices).formats("csc"), torch.from_numpy(np.load(x)).to(kind)
     if weight is None:
@@ -71,7 +71,7 @@ def aggregate(
 
 
 def _state(task: Task) -> dict[str, torch.Tensor]:
-    """The initial weights under DGL's names."""
+    """Return the initial weights under DGL's names."""
     found = {}
     for name, value in task.state.items():
         turned = task.model == "gcn" and value.dim() == 2  # GraphConv's is [in, out]
@@ -89,7 +89,7 @@ def _renamed(model: str, name: str) -> str:
 def epoch(
     indptr: str, indices: str, weight: None, file: object, **inputs: Any
 ) -> dict[str, Callable[[], Any]]:
-    """The runs "dgl" and "untrained"; self loops are added before the clock starts."""
+    """Return the runs "dgl" and "untrained"; self loops are added before the clock starts."""
     task = Task(**inputs)
     graph = _graph(indptr, indices)
     if task.model == "gat":

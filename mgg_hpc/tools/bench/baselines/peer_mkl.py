@@ -17,13 +17,13 @@ MKL_INT = ctypes.c_int32
 
 
 class Description(ctypes.Structure):
-    """struct matrix_descr"""
+    """MKL's ``struct matrix_descr``."""
 
     _fields_ = (("type", ctypes.c_int), ("mode", ctypes.c_int), ("diagonal", ctypes.c_int))
 
 
 def _load() -> ctypes.CDLL:
-    """The library of this environment's wheel, whatever its number."""
+    """Load the library of this environment's wheel, whatever its version suffix."""
     found = sorted((Path(sys.prefix) / "lib").glob("libmkl_rt.so.*"))
     if not found:
         raise ImportError("no libmkl_rt")
@@ -39,7 +39,7 @@ def set_threads(count: int) -> None:
 
 
 def about() -> str:
-    """Version."""
+    """Return the version."""
     return f"mkl {metadata.version('mkl')} (inspector-executor)"
 
 
@@ -51,7 +51,7 @@ def _check(status: int, what: str) -> None:
 def aggregate(
     indptr: str, indices: str, weight: str | None, x: str, dtype: str, **_: Any
 ) -> dict[str, Callable[[], Any]]:
-    """The run "mkl". The output is allocated once and overwritten, as ours is."""
+    """Return the run "mkl". The output is allocated once and overwritten, as this package's is."""
     if dtype != "float32":
         raise TypeError("float32 rows only")
     pointers, sources, rows = np.load(indptr).astype(np.int32), np.load(indices), np.load(x)

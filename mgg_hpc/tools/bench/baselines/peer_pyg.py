@@ -29,18 +29,18 @@ CONVOLUTIONS: dict[str, Callable[[Layer], torch.nn.Module]] = {
 
 
 def about() -> str:
-    """Versions."""
+    """Return the versions."""
     return f"pyg {torch_geometric.__version__} (torch {torch.__version__})"
 
 
 def aggregate(ahead: object, **inputs: Any) -> dict[str, Callable[[], Any]]:
-    """The run "pyg"."""
+    """Return the run "pyg"."""
     adjacency, rows = peer_torch.operands(**inputs)
     return {"pyg": lambda: spmm(adjacency, rows, "sum")}
 
 
 def edge_list(model: str, indptr: str, indices: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """int64 [2, E'] (source, destination) by destination; weights [E'], GCN's norm, or None.
+    """Return int64 [2, E'] (source, destination) by destination; and weights [E'], GCN's norm, or None.
 
     Self loops are there if the model has them: computed before the clock starts.
     """
@@ -55,7 +55,7 @@ def edge_list(model: str, indptr: str, indices: str) -> tuple[torch.Tensor, torc
 
 
 def trained(name: str, graph: tuple[Any, ...], task: Task) -> dict[str, Callable[[], Any]]:
-    """The runs ``name`` and "untrained" of convolutions that are called with x and ``graph``."""
+    """Return the runs ``name`` and "untrained" of convolutions that are called with x and ``graph``."""
     convolutions = [CONVOLUTIONS[task.model](layer) for layer in task.convolutions]
     net = nets.made(task, convolutions, lambda layer, x: layer(x, *graph))
     net.load_state_dict(task.state)
@@ -65,6 +65,6 @@ def trained(name: str, graph: tuple[Any, ...], task: Task) -> dict[str, Callable
 def epoch(
     indptr: str, indices: str, weight: None, file: object, **inputs: Any
 ) -> dict[str, Callable[[], Any]]:
-    """The runs "pyg" and "untrained": convolutions over an edge list, PyG's default."""
+    """Return the runs "pyg" and "untrained": convolutions over an edge list, PyG's default."""
     task = Task(**inputs)
     return trained("pyg", edge_list(task.model, indptr, indices), task)

@@ -17,7 +17,7 @@ about = peer_pyg.about
 def epoch(
     indptr: str, indices: str, weight: None, file: object, **inputs: Any
 ) -> dict[str, Callable[[], Any]]:
-    """The runs "pyg-csr" and "untrained"."""
+    """Return the runs "pyg-csr" and "untrained"."""
     task = Task(**inputs)
     (sources, rows), values = peer_pyg.edge_list(task.model, indptr, indices)
     count = len(np.load(indptr, mmap_mode="r")) - 1

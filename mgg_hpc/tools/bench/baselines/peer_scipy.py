@@ -1,4 +1,4 @@
-"""SciPy's product of a CSR matrix: one thread, whatever was asked for."""
+"""SciPy's product of a CSR matrix: one thread, whatever the options say."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from scipy import sparse
 
 
 def set_threads(count: int) -> None:
-    """Nothing: SciPy has no threads here."""
+    """Ignore the number of threads: SciPy's product has one."""
 
 
 def about() -> str:
-    """Version and threads."""
+    """Return the version and the number of threads."""
     return f"scipy {scipy.__version__} (one thread)"
 
 
 def aggregate(
     indptr: str, indices: str, weight: str | None, x: str, dtype: str, **_: Any
 ) -> dict[str, Callable[[], Any]]:
-    """The run "scipy"."""
+    """Return the run "scipy"."""
     if dtype != "float32":
         raise TypeError("float32 rows only")
     pointers, sources, rows = np.load(indptr).astype(np.int32), np.load(indices), np.load(x)

@@ -16,12 +16,12 @@ def set_threads(count: int) -> None:
 
 
 def about() -> str:
-    """Version, and whether it has MKL."""
+    """Return the version, and whether torch has MKL."""
     return f"torch {torch.__version__} (MKL: {'yes' if torch.backends.mkl.is_available() else 'no'})"
 
 
 def matrix(indptr: str, indices: str, weight: str | None, dtype: torch.dtype) -> torch.Tensor:
-    """The adjacency as a sparse CSR tensor; edges without weights have the value 1."""
+    """Return the adjacency as a sparse CSR tensor; edges without weights have the value 1."""
     sources = torch.from_numpy(np.load(indices))
     pointers = torch.from_numpy(np.load(indptr).astype(np.int32))
     values = torch.ones(len(sources)) if weight is None else torch.from_numpy(np.load(weight))
@@ -33,12 +33,12 @@ def matrix(indptr: str, indices: str, weight: str | None, dtype: torch.dtype) ->
 def operands(
     indptr: str, indices: str, weight: str | None, x: str, dtype: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The adjacency and the rows, both of ``dtype``."""
+    """Return the adjacency and the rows, both of ``dtype``."""
     kind = getattr(torch, dtype)
     return matrix(indptr, indices, weight, kind), torch.from_numpy(np.load(x)).to(kind)
 
 
 def aggregate(ahead: object, **inputs: Any) -> dict[str, Callable[[], Any]]:
-    """The run "torch"."""
+    """Return the run "torch"."""
     adjacency, rows = operands(**inputs)
     return {"torch": lambda: adjacency @ rows}

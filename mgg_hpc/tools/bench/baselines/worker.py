@@ -30,7 +30,7 @@ PR_SET_THP_DISABLE = 41
 
 
 class Server:
-    """Answers requests with one module's runs."""
+    """A server that answers requests with one module's runs."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -70,7 +70,7 @@ class Server:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """The lines ``Name:  123 kB`` of a file, in bytes."""
+    """Return the lines ``Name:  123 kB`` of a file by name, in bytes."""
     words = [line.split() for line in path.read_text().splitlines()]
     return {w[0].rstrip(":"): int(w[1]) * 1024 for w in words if len(w) == 3 and w[2] == "kB"}
 
@@ -98,7 +98,7 @@ def main(module: str, threads: str, pages: str) -> None:
 
 
 def _line(error: Exception) -> str:
-    """The first line of what an error says."""
+    """Return the first line of an error's message."""
     return str(error).strip().partition("\n")[0]
 
 

@@ -20,8 +20,8 @@ from ..harness.options import BenchOptions
 from ..harness.timing import Worker
 from .shape import DROPPED_APART, TRAINED_APART, UNTRAINED_APART, WARM_UP, Shape, labelled, losses_agree
 
-# GIN's sums over hubs make losses of tens of thousands here, and much of any difference: what its peers compute is held
-# to ours by the first bound.
+# GIN's sums over hubs make losses of tens of thousands here, and much of any difference: the baselines' losses are
+# held to ours by the first bound.
 GIN_APART = {TRAINED_APART: 0.1, DROPPED_APART: 9.0}
 GRAPHS = ("rmat:17:12",)
 LIBRARIES = ("dgl", "pyg", "pyg-csr")
@@ -29,14 +29,14 @@ PEERS = ",".join(LIBRARIES)
 
 
 class Contest:
-    """Libraries whose processes take turns, and the document of what they took."""
+    """Libraries whose processes take turns, and the document of their times."""
 
     def __init__(self, options: BenchOptions, peers: Sequence[str]) -> None:
         self.options, self.peers = options, peers
         self.found: dict[str, Any] = {}
 
     def measure(self, name: str, shape: Shape) -> tuple[dict[str, Any], list[str]]:
-        """Return a row of the result, and a note for each library that could not take part."""
+        """Return a row of the result, and a note for each baseline that could not take part."""
         # New processes for each case: a peak of memory is a process's, and falls no more.
         with timing.workspace() as folder, libraries.started(self.peers, self.options) as field:
             measured = measure(labelled(graphs.read(name), shape), shape, field, folder, self.options.turns)
@@ -61,7 +61,7 @@ def inputs_of(graph: Graph, shape: Shape, folder: Path) -> dict[str, Any]:
 def measure(
     graph: Graph, shape: Shape, field: Field, folder: Path, turns: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return a row of the result, and a note for each library that could not take part."""
+    """Return a row of the result, and a note for each baseline that could not take part."""
     inputs, notes = inputs_of(graph, shape, folder), []
     workers: list[Worker] = []
     untrained: dict[str, float] = {}
@@ -90,7 +90,7 @@ def measure(
 
 
 def _begun(worker: Worker, inputs: dict[str, Any], folder: Path, untrained: dict[str, float]) -> str | None:
-    """Make its model and warm up; what went wrong, or None. Its loss before joins ``untrained``, ours first."""
+    """Make a worker's model and warm up; return an error or None. Its loss before joins ``untrained``, ours first."""
     name = worker.name
     problem = worker.ask("prepare", task="epoch", inputs=inputs).get("failed")
     problem = problem or worker.ask("run", name="untrained").get("failed")

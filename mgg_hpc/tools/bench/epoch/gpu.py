@@ -29,7 +29,7 @@ FAILURES = (ImportError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class Contest:
-    """The GPU, the libraries that take turns on it, and the document of what they took."""
+    """The GPU, the libraries that take turns on it, and the document of their times."""
 
     def __init__(self, options: BenchOptions, baselines: Sequence[str]) -> None:
         self.stage, self.meter = Stage.gpu(), GpuMemory()
@@ -96,7 +96,7 @@ def layer(inputs: Inputs, nets: Sequence[Net], number: int, turns: int) -> dict[
 
 
 def compared(stage: Stage, calls: Mapping[str, Call], turns: int) -> dict[str, Any]:
-    """Return the times of the calls, and how many times as fast as each other ours is. First calls do not count."""
+    """Return the times of the calls, and how many times as fast as each baseline ours is. First calls do not count."""
     for call in calls.values():
         stage.clock.ms([call])
     clocks = {name: partial(stage.clock.ms, [call] * AT_ONCE) for name, call in calls.items()}

@@ -9,17 +9,17 @@ from ..harness.gpu import Call
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes at some time: torch's tensors, and all that is allocated elsewhere, the CUDA context among it."""
+    """Bytes allocated at some time: torch's tensors, and all other allocations, the CUDA context among them."""
 
     tensors: int
     outside: int
 
 
 class GpuMemory:
-    """Memory of the current GPU."""
+    """A meter of the current GPU's memory."""
 
     def held(self) -> Held:
-        """Return what is held now."""
+        """Return the bytes that are allocated now."""
         import torch
 
         torch.cuda.synchronize()
@@ -27,9 +27,9 @@ class GpuMemory:
         return Held(torch.cuda.memory_allocated(), total - free - torch.cuda.memory_reserved())
 
     def peak(self, before: Held, call: Call) -> dict[str, int]:
-        """Return the most that is held during a call beyond what was ``before``: "tensors" and "outside", in bytes.
+        """Return the most that a call allocates beyond ``before``: "tensors" and "outside", in bytes.
 
-        What is outside torch is that of the call's end, since our plans are kept.
+        Bytes outside torch are those at the call's end, since our plans are kept.
         """
         import torch
 

@@ -33,9 +33,9 @@ IGNORED = -100  # of torch's cross entropy
 
 @dataclass(frozen=True)
 class Inputs:
-    """What all train on, tensors of the stage. x [n, features]; labels int64 [n], IGNORED where a row does not train.
+    """The data of an epoch on the stage. x [n, features]; labels int64 [n], IGNORED where a row does not train.
 
-    layers: what each layer is timed on: rows, and a gradient of its output.
+    layers: inputs of each timed layer: rows, and a gradient of its output.
     """
 
     stage: Stage
@@ -57,7 +57,7 @@ class Inputs:
 
 
 def inputs_of(stage: Stage, graph: Graph, shape: Shape) -> Inputs:
-    """A graph with features, labels and training rows (`shape.labelled`)."""
+    """Return the inputs of a graph with features, labels and training rows (`shape.labelled`)."""
     if not isinstance(graph.x, np.ndarray) or graph.y is None or graph.train is None:
         raise ValueError("expected a graph with dense features, labels and training rows")
     rng = np.random.default_rng(1)
@@ -88,7 +88,7 @@ class Net:
     last: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def step(self) -> None:
-        """An epoch: forward, loss over the training rows, backward, Adam. Nothing is waited for."""
+        """Launch an epoch: forward, loss over the training rows, backward, Adam. Does not wait for it."""
         self.optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(self.logits(), self.inputs.labels)
         loss.backward()
@@ -100,11 +100,11 @@ class Net:
         return float(self.last)
 
     def forward(self, layer: int) -> None:
-        """A layer, as training calls it."""
+        """Launch a layer's forward pass, as training calls it."""
         self.convolutions[layer](self.inputs.layers[layer][0])
 
     def forward_and_backward(self, layer: int) -> None:
-        """The same with its gradients."""
+        """Launch a layer's forward pass and its gradients."""
         x, gradient = self.inputs.layers[layer]
         for tensor in (x, *self.model.parameters()):
             tensor.grad = None
@@ -112,7 +112,7 @@ class Net:
 
 
 def ours(inputs: Inputs) -> Net:
-    """This package's model, as a rank that is alone trains it."""
+    """Return this package's model, as the only rank of a job trains it."""
     stage, graph = inputs.stage, inputs.graph
     draws = Draws(seed=0, epoch=0)
     features, hidden, classes = inputs.widths
@@ -136,7 +136,7 @@ def ours(inputs: Inputs) -> Net:
 
 
 def _of_pyg(name: str, inputs: Inputs, graph: tuple[Any, ...]) -> Net:
-    """Two GCNConv, which are called with x and ``graph``, whose norm is computed already."""
+    """Return two GCNConv that are called with x and ``graph``, whose norm is computed already."""
     from torch_geometric.nn import GCNConv
 
     features, hidden, classes = inputs.widths
@@ -149,7 +149,7 @@ def _of_pyg(name: str, inputs: Inputs, graph: tuple[Any, ...]) -> Net:
 
 
 def _normalised(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """int64 [2, E'] (source, destination) with self loops, and GCN's norm [E'], by PyG."""
+    """Return int64 [2, E'] (source, destination) with self loops, and GCN's norm [E'], by PyG."""
     from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
     graph, stage = inputs.graph, inputs.stage
@@ -159,12 +159,12 @@ def _normalised(inputs: Inputs) -> tuple[Tensor, Tensor]:
 
 
 def pyg(inputs: Inputs) -> Net:
-    """PyG's GCNConv over a list of edges, its default."""
+    """Return PyG's GCNConv over an edge list, its default."""
     return _of_pyg("pyg", inputs, _normalised(inputs))
 
 
 def pyg_csr(inputs: Inputs) -> Net:
-    """PyG's GCNConv over torch's sparse CSR tensor."""
+    """Return PyG's GCNConv over torch's sparse CSR tensor."""
     edges, weight = _normalised(inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that sparse tensors are in beta

@@ -22,7 +22,7 @@ from .shape import MODELS, Shape, title
 
 
 def runner_of(device: str) -> Any:
-    """Return the module that times contestants on this device."""
+    """Return the module that times this package and the baselines on this device."""
     if device == "cuda":
         from . import gpu
 
@@ -67,7 +67,7 @@ def run_epoch(
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """Return the tables: time and memory of each; ours beside the best of the others; the times of layers."""
+    """Return the tables: time and memory of each; ours beside the best baseline; the times of layers."""
     gpu, faster = "device" in found, "ours is times as fast"
     last = "of these outside torch" if gpu else "huge pages"
     columns = ["graph", "", "ms an epoch", faster, "peak MB", "last loss", last]
@@ -98,7 +98,7 @@ def _rows(case: dict[str, Any], gpu: bool) -> list[list[str]]:
 
 
 def _beside_the_best(case: dict[str, Any]) -> list[str]:
-    """Ours, the peer with the smaller median, and our peak beside DGL's."""
+    """Return the cells of ours, of the baseline with the smaller median, and of our peak beside DGL's."""
     ms, peak = case["ms"], case["peak_bytes"]
     best = min(case["speedup"], key=lambda name: ms[name]["median"])
     share = f"{peak['mgg'] / peak['dgl']:.2f}" if "dgl" in peak else ""

@@ -21,7 +21,7 @@ MODELS = {"gcn": (16, 2, 1), "gin": (64, 5, 1), "sage": (128, 2, 1), "gat": (8, 
 
 @dataclass(frozen=True)
 class Shape:
-    """The model: feature columns, hidden units (of each head), classes; dropout's probability; layers and heads."""
+    """A model's size: feature columns, hidden units (of each head), classes; dropout probability; layers and heads."""
 
     features: int
     hidden: int
@@ -33,7 +33,7 @@ class Shape:
 
 
 def labelled(graph: Graph, shape: Shape) -> Graph:
-    """The graph with random features and labels, and without weights."""
+    """Return the graph with random features and labels, and without weights."""
     rng = np.random.default_rng(0)
     train = rng.random(graph.nodes) < 0.5
     train[0] = True
@@ -50,7 +50,7 @@ def labelled(graph: Graph, shape: Shape) -> Graph:
 
 
 def losses_agree(losses: dict[str, float], apart: float = DROPPED_APART) -> None:
-    """Raises RuntimeError where one is further from ours after the same epochs."""
+    """Raise RuntimeError where a loss is further from ours after the same epochs."""
     for name, loss in losses.items():
         if not abs(loss - losses["mgg"]) <= apart * min(loss, losses["mgg"]):
             raise RuntimeError(
@@ -59,7 +59,7 @@ def losses_agree(losses: dict[str, float], apart: float = DROPPED_APART) -> None
 
 
 def title(model: dict[str, Any]) -> str:
-    """ "GAT 128 -> 8 x 8 -> 32": the widths of a model's layers, heads times columns where there are several."""
+    """Return the widths of a model's layers, heads times columns where there are several: "GAT 128 -> 8 x 8 -> 32"."""
     hidden = f"{model['heads']} x {model['hidden']}" if model["heads"] > 1 else str(model["hidden"])
     widths = [str(model["features"]), *[hidden] * (model["layers"] - 1), str(model["classes"])]
     return f"{model['model'].upper()} {' -> '.join(widths)}"

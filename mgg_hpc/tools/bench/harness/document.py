@@ -1,4 +1,4 @@
-"""What a benchmark found, as JSON, as Markdown and on the terminal."""
+"""The document of a benchmark, as JSON, as Markdown and on the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Spread = dict[str, float]
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error that says something: CuPy's begin with a rule."""
+    """Return the first line of an error that is not a rule, as CuPy's errors begin with."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if any(map(str.isalnum, line))), type(error).__name__)
 
@@ -40,7 +40,7 @@ class Sheet:
 
 
 def begin(benchmark: str, options: BenchOptions, stage: Any = None) -> dict[str, Any]:
-    """Return what every document begins with. stage: the GPU that it is about (harness/gpu.py), or None."""
+    """Return the fields that every document begins with. stage: its GPU (harness/gpu.py), or None."""
     found = {
         "format": "mgg-bench",
         "version": 1,
@@ -83,7 +83,7 @@ def huge_shares(workers: Iterable[Worker]) -> dict[str, float]:
 
 
 def cell(spread: Spread | None, places: int = 1) -> str:
-    """ "12.3 (11.9 .. 14.0)": the median and the extremes; "-" where nothing was measured."""
+    """Return the median and the extremes: "12.3 (11.9 .. 14.0)"; "-" where nothing was measured."""
     if spread is None:
         return "-"
     low, middle, high = (f"{spread[key]:.{places}f}" for key in ("min", "median", "max"))
@@ -96,7 +96,7 @@ def cells(spreads: Mapping[str, Spread], names: Iterable[str], places: int = 1) 
 
 
 def preamble(found: dict[str, Any]) -> list[str]:
-    """The lines that say how it was measured."""
+    """Return the lines that say how the document was measured."""
     machine_line = ", ".join(f"{key} {value}" for key, value in found["machine"].items() if value != "")
     lines = [f"{found['date']}: {found['command']}", f"machine: {machine_line}"]
     if "device" in found:
@@ -139,7 +139,7 @@ def finish(
     options: BenchOptions,
     draw: Callable[[dict[str, Any], Path], None] | None = None,
 ) -> None:
-    """Print the document, and write the files that were asked for. draw: draws its picture."""
+    """Print the document, and write the files that were requested. draw: draws its picture."""
     show(preamble(found), sheets)
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")

@@ -31,10 +31,10 @@ Call = Callable[[], None]
 
 
 class Clock(Protocol):
-    """Measures work that is launched and not waited for."""
+    """A clock of calls that launch work without waiting for it."""
 
     def ms(self, calls: Sequence[Call]) -> float:
-        """The mean of calls made one after another."""
+        """Return the mean milliseconds of calls made one after another."""
 
 
 class EventClock:
@@ -56,7 +56,7 @@ class EventClock:
 
 
 class HostClock:
-    """For what runs at once, as the tests' stand-in for a GPU does."""
+    """A clock for calls that have ended when they return, as with the tests' stand-in for a GPU."""
 
     def ms(self, calls: Sequence[Call]) -> float:
         """See Clock."""
@@ -70,7 +70,7 @@ Together = Callable[[World, Sequence[Call]], None]
 
 
 def on_streams(world: World, calls: Sequence[Call]) -> None:
-    """A call of each PE, on streams of their own: after the current one's work, and before what comes on it next."""
+    """Launch a call of each PE on a stream of its own, ordered after the current stream's work and before its next."""
     import torch
 
     current = torch.cuda.current_stream()
@@ -97,7 +97,7 @@ class Stage:
 
     @classmethod
     def gpu(cls) -> Stage:
-        """The current GPU. Raises InputError where there is none, or the module is not built."""
+        """Return the stage of the current GPU. Raises InputError where there is none, or the module is not built."""
         module = cuda_module.load()
         cuda_module.need_device(module)
         return cls(module, TorchArrays(), EventClock(), slow={"pinned": PinnedArrays()})
@@ -107,13 +107,13 @@ class Stage:
         return DeviceBackend(0, World(1), Options(geometry), self.module, self.arrays)
 
     def tensor(self, array: Any) -> Any:
-        """An array of the memory as torch sees it."""
+        """Return an array of the memory as a torch tensor."""
         import torch
 
         return array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
 
     def copy_gb_per_s(self) -> float:
-        """Read and written bytes a second of the fastest of a few copies of a large block, in 1e9."""
+        """Return the bytes/s, read and written, of the fastest of a few copies of a large block, in 1e9."""
         source, target = (self.arrays.zeros(self.copy_bytes) for _ in range(2))
 
         def copy() -> None:
@@ -147,7 +147,7 @@ class Problem:
 
     @property
     def moved_bytes(self) -> int:
-        """Each edge's row and index (and weight), each output and offset."""
+        """Bytes that a sum must move: each edge's row and index (and weight), each output and offset."""
         row, graph = self.format.dim * self.format.dtype.itemsize, self.graph
         each = row + 4 + (0 if self.weight is None else 4)
         return graph.edges * each + graph.nodes * (row + 8)
@@ -205,7 +205,7 @@ def gather_floor(
 
 
 def release() -> None:
-    """Give memory back to the GPU that torch has kept for later: others allocate beside it."""
+    """Give memory that torch keeps for later back to the GPU, for allocations outside torch."""
     import torch
 
     if torch.cuda.is_available():
@@ -213,7 +213,7 @@ def release() -> None:
 
 
 def matrix(problem: Problem) -> tuple[Any, Any, Any]:
-    """indptr and indices int32, and values of the rows' type, as cuSPARSE takes them."""
+    """Return indptr and indices, int32, and values of the rows' type, as cuSPARSE takes them."""
     graph, upload = problem.graph, problem.stage.arrays.uploaded
     values = np.ones(graph.edges) if problem.weight is None else problem.weight
     return (

@@ -21,7 +21,7 @@ LARGEST_SCALE = 28
 
 
 def check(name: str) -> None:
-    """Raises InputError for a name that no graph has, without reading one."""
+    """Raise InputError for a name that no graph has, without reading one."""
     if found := DRAWN.fullmatch(name):
         if int(found[2]) > LARGEST_SCALE:
             raise InputError(f"{name}: a scale of {LARGEST_SCALE} at most")
@@ -32,7 +32,7 @@ def check(name: str) -> None:
 
 
 def read(name: str) -> Graph:
-    """The graph that a user named: structure and weights. Raises InputError if int32 cannot count its edges."""
+    """Return the named graph: structure and weights. Raises InputError if int32 cannot count its edges."""
     check(name)
     path = Path(name)
     if found := DRAWN.fullmatch(name):
@@ -52,14 +52,14 @@ def read(name: str) -> Graph:
 
 
 def weights(graph: Graph) -> np.ndarray:
-    """Return a weight for each edge: the graph's own, or drawn ones. float32 [E]."""
+    """Return a weight for each edge, float32 [E]: the graph's own, or drawn ones."""
     if graph.weight is not None:
         return graph.weight
     return np.random.default_rng(0).uniform(0.1, 1, graph.edges).astype(np.float32)
 
 
 def write(graph: Graph, folder: Path, *, weighted: bool = False) -> dict[str, str | None]:
-    """The graph's files: indptr int64 [N+1], indices int32 [E], and weight float32 [E] or None."""
+    """Write the graph's files: indptr int64 [N+1], indices int32 [E], and weight float32 [E] or None."""
     arrays = {"indptr": graph.indptr, "indices": graph.indices.astype(np.int32, copy=False)}
     if weighted:
         arrays["weight"] = weights(graph)
@@ -70,6 +70,6 @@ def write(graph: Graph, folder: Path, *, weighted: bool = False) -> dict[str, st
 
 
 def save(path: Path, array: np.ndarray) -> str:
-    """Write one array; its path, as workers are told it."""
+    """Write one array; return its path in the form that workers take."""
     np.save(path, array)
     return str(path)

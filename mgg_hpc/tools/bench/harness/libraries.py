@@ -26,7 +26,7 @@ MODULES = {
 
 @dataclass(frozen=True)
 class Field:
-    """Who takes part: this package, its peers that are installed, and a line for each that is not."""
+    """The participants: this package, the installed baselines, and a line for each baseline that is not installed."""
 
     ours: Worker
     peers: list[Worker]
@@ -34,12 +34,12 @@ class Field:
 
     @property
     def about(self) -> dict[str, str]:
-        """What each is."""
+        """Description of each participant, by name."""
         return {one.name: one.about for one in (self.ours, *self.peers)}
 
 
 def interpreter(environment: Path | None) -> Path:
-    """The Python that has the peers: of the environment given, else of .venv-peers here or beside the package.
+    """Return the Python that has the baselines: of ``environment``, else of .venv-peers here or beside the package.
 
     Without any it is this one, which has torch and SciPy. Raises InputError for one that is given and is not there.
     """
@@ -57,7 +57,7 @@ def interpreter(environment: Path | None) -> Path:
 
 @contextlib.contextmanager
 def started(names: Sequence[str], options: BenchOptions) -> Iterator[Field]:
-    """Start this package's process and the peers'; they end with the context."""
+    """Start the processes of this package and of the baselines; they end with the context."""
     python, alike = interpreter(options.peers_env), (options.threads, options.pages)
     with contextlib.ExitStack() as stack:
         ours = Worker("mgg", Path(sys.executable), "mgg_hpc.tools.bench.baselines.ours", *alike)

@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""The description of the machine on which a benchmark runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def describe() -> dict[str, Any]:
-    """CPU, cores, instruction set, caches, memory, page policy, load and versions."""
+    """Return CPU, cores, instruction set, caches, memory, page policy, load and versions."""
     return {
         "cpu": _cpu(),
         "cores": cores.available(),
@@ -41,7 +41,7 @@ def _cpu() -> str:
 
 
 def _caches() -> str:
-    """Sizes of the first core's data caches, "L1 48K, L2 2048K"; empty where the kernel does not tell."""
+    """Return the sizes of the first core's data caches, "L1 48K, L2 2048K"; empty where the kernel lists none."""
     found = []
     for entry in sorted(CACHES.glob("index*")):
         kind, level, size = ((entry / name).read_text().strip() for name in ("type", "level", "size"))
@@ -51,7 +51,7 @@ def _caches() -> str:
 
 
 def _page_policy() -> str:
-    """always, madvise or never: what stands in brackets."""
+    """Return always, madvise or never: the word in brackets."""
     try:
         return PAGE_POLICY.read_text().partition("[")[2].partition("]")[0]
     except OSError:

@@ -15,7 +15,7 @@ LARGEST_WIDTH = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """Contestants, how often they take turns, with which threads and pages, and the files that are written."""
+    """Baselines, turns, threads, pages, and the files that are written."""
 
     peers: str = "none"
     peers_env: Path | None = None

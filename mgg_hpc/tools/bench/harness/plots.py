@@ -1,4 +1,4 @@
-"""Drawing with matplotlib, which is loaded here, when a picture is asked for, and nowhere else."""
+"""Drawing with matplotlib, which is loaded here, when a picture is drawn, and nowhere else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST = 1.3  # times the largest median: where a whisker ends that one interru
 
 
 def load() -> Any:
-    """matplotlib.pyplot, drawing into files. Raises InputError if it is not installed."""
+    """Return matplotlib.pyplot, drawing into files. Raises InputError if it is not installed."""
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -91,5 +91,5 @@ def save(figure: Any, found: dict[str, Any], path: Path, *, bottom: float, range
 
 
 def label(value: float) -> str:
-    """Three digits, or all that stand before the point."""
+    """Return a number with three digits, or with all that stand before the point."""
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"

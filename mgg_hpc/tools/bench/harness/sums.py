@@ -30,6 +30,6 @@ def allowed(graph: Graph, x: np.ndarray, weight: np.ndarray | None = None) -> np
 
 
 def differing(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> str:
-    """Say how many sums lie further apart than the limit (a NaN does); nothing if none does."""
+    """Return how many sums lie further apart than the limit (a NaN does), in words; nothing if none does."""
     wrong = ours.size - int(np.count_nonzero(np.abs(ours - theirs) <= limit))
     return f"{wrong} of its {ours.size} sums differ from ours" if wrong else ""

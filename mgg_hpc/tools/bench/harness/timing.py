@@ -24,7 +24,7 @@ BREATH = 0.01  # seconds before a worker's turn, in which threads that spin for 
 
 
 def environment(threads: int, pages: str) -> dict[str, str]:
-    """The same for every worker: threads of all their libraries, and pages.
+    """Return the environment variables of every worker: threads of all their libraries, and pages.
 
     huge: NumPy and glibc ask for huge pages (madvise) for each large allocation. small: the process refuses them
     (worker.py). Idle threads of Intel's OpenMP would spin through the next worker's turn: they sleep at once.
@@ -39,7 +39,7 @@ def environment(threads: int, pages: str) -> dict[str, str]:
 
 @dataclass
 class Worker:
-    """One process: ``python`` runs ``module`` as worker.py says. Use it within ``with``."""
+    """A worker's process: ``python`` runs ``module`` as worker.py says. Use it within ``with``."""
 
     name: str
     python: Path
@@ -74,7 +74,7 @@ class Worker:
         self.errors.close()
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """The reply to one request. Raises InputError if the process has ended."""
+        """Return the reply to one request. Raises InputError if the process has ended."""
         assert self.process.stdin and self.process.stdout
         with contextlib.suppress(BrokenPipeError):  # then there is no reply either
             print(json.dumps({"do": do, **request}), file=self.process.stdin, flush=True)
@@ -84,7 +84,7 @@ class Worker:
         return json.loads(line)
 
     def need(self, do: str, **request: Any) -> dict[str, Any]:
-        """The reply to a request that must not fail. Raises InputError if it does."""
+        """Return the reply to a request that must not fail. Raises InputError if it does."""
         reply = self.ask(do, **request)
         if problem := reply.get("failed") or reply.get("missing"):
             raise InputError(f"{self.name} failed: {problem}")
@@ -95,13 +95,13 @@ class Worker:
         return self.need("run", name=run)["ms"]
 
     def result(self, run: str, folder: Path) -> np.ndarray:
-        """Return what a run returned last, as float32; it is handed over in a file of ``folder``."""
+        """Return the last value of a run, as float32; it is handed over in a file of ``folder``."""
         file = folder / "result.npy"
         self.need("result", name=run, file=str(file))
         return np.load(file)
 
     def _end(self) -> str:
-        """How the process ended, and the last that it said."""
+        """Return how the process ended, and its last message."""
         code = self.process.wait()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self.errors.seek(0)
@@ -110,17 +110,17 @@ class Worker:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """min, median and max."""
+    """Return the minimum, the median and the maximum."""
     return {"min": min(values), "median": statistics.median(values), "max": max(values)}
 
 
 def ratios(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
-    """The spread of how many times as fast, turn by turn."""
+    """Return the spread of slow / fast, turn by turn."""
     return spread([s / f for s, f in zip(slow, fast, strict=True)])
 
 
 def compared(ms: Mapping[str, Sequence[float]], ours: str = "mgg") -> dict[str, Any]:
-    """Return the spread of each contestant's times, and of how many times as fast as each other one ours is."""
+    """Return the spread of each entry's times, and of how many times as fast as each baseline ours is."""
     return {
         "ms": {name: spread(times) for name, times in ms.items()},
         "speedup": {name: ratios(times, ms[ours]) for name, times in ms.items() if name != ours},
@@ -134,6 +134,6 @@ def hidden(ms: Mapping[str, Mapping[str, float]], transfer: str, both: str) -> f
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder for what workers hand each other as .npy files."""
+    """Make a folder for the .npy files of workers; it is removed with the context."""
     with tempfile.TemporaryDirectory(prefix="mgg-bench-") as name:
         yield Path(name)

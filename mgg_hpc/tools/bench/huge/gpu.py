@@ -38,7 +38,7 @@ FLOAT = np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class Size:
-    """What is asked for. features, width: values of a row before and after the transform."""
+    """The size of the problem. features, width: values of a row before and after the transform."""
 
     rows: int
     edges: int
@@ -75,18 +75,18 @@ class Size:
 
     @property
     def transform_bytes(self) -> int:
-        """Each row read and written."""
+        """Bytes of the transform: each row read and written."""
         return self.table_bytes + self.rows * self.width * FLOAT.itemsize
 
     @property
     def sum_bytes(self) -> int:
-        """Each edge's row and index, each output and offset, as `mgg bench aggregate` counts them."""
+        """Bytes of the sums: each edge's row and index, each output and offset, as `mgg bench aggregate` counts."""
         row = self.width * FLOAT.itemsize
         return self.edges * (row + 4) + self.rows * (row + 8)
 
 
 def free_bytes(stage: Stage) -> int:
-    """What the device has left for this process; where the host plays it, what that says it has."""
+    """Return the bytes that the device has left for this process; those of the host where it plays the device."""
     if not isinstance(stage.arrays, TorchArrays):
         return int(stage.module.limits()["memory_bytes"])
     import torch
@@ -95,7 +95,7 @@ def free_bytes(stage: Stage) -> int:
 
 
 def check_memory(size: Size, free: int, host_free: int) -> None:
-    """Raises InputError where either memory is too small, before anything is allocated."""
+    """Raise InputError where either memory is too small, before anything is allocated."""
     for needed, there, where in (
         (sum(size.needed.values()), free, "the GPU"),
         (size.host_needed, host_free, "the host"),
@@ -109,7 +109,7 @@ def check_memory(size: Size, free: int, host_free: int) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """What is timed, and the bytes that it must move."""
+    """A part of the layer that is timed, and the bytes that it must move."""
 
     name: str
     calls: Sequence[Call]
@@ -147,7 +147,7 @@ class Layer:
         return self.stage.module.Plan.of_csr(self.graph.indptr, at, self.size.rows, part_edges)
 
     def _features(self) -> tuple[Any, Any]:
-        """Normally distributed values. What torch draws depends on the device."""
+        """Draw normally distributed values. What torch draws depends on the device."""
         import torch
 
         size, stage = self.size, self.stage
@@ -159,7 +159,7 @@ class Layer:
         return x, weight / size.features**0.5
 
     def transform(self) -> None:
-        """rows = x weight."""
+        """Compute rows = x weight."""
         import torch
 
         into = self.stage.tensor(self.rows.local)
@@ -167,7 +167,7 @@ class Layer:
             torch.mm(self.x[low:high], self.weight, out=into[low:high])
 
     def steps(self) -> list[Step]:
-        """The transform, the sums, both, and the gather floor: the same rows read in the same order."""
+        """Return the transform, the sums, both, and the gather floor: the same rows read in the same order."""
         size, module, memory = self.size, self.stage.module, self.stage.arrays
         knobs, limits = self.backend.options.geometry, self.backend.limits
         pieces = self.graph.pieces(knobs.ps)
@@ -209,7 +209,7 @@ class Layer:
 
 
 def near(what: str, found: Any, right: Any, limit: Any) -> None:
-    """Raises AssertionError where a value is further from the right one than the limit."""
+    """Raise AssertionError where a value is further from the right one than the limit."""
     wrong = len(right) - int(((found.double() - right).abs() <= limit).sum())
     if wrong:
         raise AssertionError(f"{what}: {wrong} of {len(right)} values differ from float64")
@@ -248,7 +248,7 @@ def step_ms(stage: Stage, step: Step) -> float:
 
 
 def case_of(step: Step, ms: Sequence[float], copy: float) -> dict[str, Any]:
-    """A step's times, and what they say."""
+    """Return a step's times, and its rate as measured and beside that of copying."""
     spread = timing.spread(ms)
     rate = step.moved / spread["median"] / 1e6
     return {
@@ -262,7 +262,7 @@ def case_of(step: Step, ms: Sequence[float], copy: float) -> dict[str, Any]:
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """Times, and memory."""
+    """Return the tables of times and memory."""
     times = [
         [
             case["name"],

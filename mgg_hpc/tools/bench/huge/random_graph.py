@@ -37,16 +37,16 @@ class DrawnGraph:
 
     @property
     def rows(self) -> int:
-        """N."""
+        """Number of rows N."""
         return len(self.indptr) - 1
 
     @property
     def edges(self) -> int:
-        """E."""
+        """Number of edges E."""
         return int(self.indptr[-1])
 
     def pieces(self, ps: int) -> int:
-        """Neighbour partitions of at most ``ps`` edges; a row without any has one."""
+        """Return the number of neighbour partitions of at most ``ps`` edges; a row without any edge has one."""
         return sum(
             int(np.maximum(1, -(-np.diff(self.indptr[low : high + 1]) // ps)).sum())
             for low, high in blocks(self.rows, BLOCK)
@@ -54,12 +54,12 @@ class DrawnGraph:
 
 
 def block_bytes(count: int) -> int:
-    """What drawing so many takes beside: up to eight arrays of a block, of 8 bytes each."""
+    """Return the temporary bytes of drawing ``count`` numbers: up to eight arrays of a block, of 8 bytes each."""
     return 8 * 8 * min(BLOCK, count)
 
 
 def blocks(count: int, size: int) -> Iterator[tuple[int, int]]:
-    """The first number of each, and the one after its last."""
+    """Yield each block's first number, and the one after its last."""
     return ((low, min(low + size, count)) for low in range(0, count, size))
 
 
@@ -88,12 +88,12 @@ def draw(stage: Stage, rows: int, edges: int, distribution: str, seed: int) -> D
 
 
 def edges_before(rank: Any, rows: int, edges: int, exponent: float) -> Any:
-    """Edges that end in rows of lower ranks."""
+    """Return the number of edges that end in rows of lower ranks."""
     return ((rank.double() / rows) ** exponent * edges).long().clamp_(max=edges)
 
 
 def hashed(numbers: Any) -> Any:
-    """SplitMix64's mix of int64 numbers, taken as unsigned ones; torch's shifts keep the sign, and products wrap."""
+    """Return SplitMix64's mix of int64 numbers as unsigned; torch's shifts keep the sign, and products wrap."""
     mixed = numbers + (0x9E3779B97F4A7C15 - (1 << 64))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ mixed >> shift & (1 << 64 - shift) - 1) * (factor - (1 << 64))

@@ -71,7 +71,7 @@ def run_overlap(
 
 
 class Subject:
-    """One graph divided over the ranks, ready to be summed in every way."""
+    """A graph divided over the ranks, ready to be summed in every way."""
 
     def __init__(self, comm: Any, graph: Any, width: int, backend: str, threads: int) -> None:
         self.comm = comm
@@ -112,7 +112,7 @@ class Subject:
         self.parts = self.backend.phases(self.rounds, "copy", self.own, self.out)
 
     def way(self, name: str) -> Callable[[], None]:
-        """One aggregation, or a part of it."""
+        """Return one aggregation, or a part of it."""
         backend, out, parts = self.backend, self.out, self.parts
 
         def add(plan: Any, rows: Any) -> None:
@@ -144,7 +144,7 @@ class Subject:
         }[name]
 
     def measure(self, names: list[str], turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
-        """Return the ms of the slowest rank in each turn, by way, and the median of those that its processors worked.
+        """Return the slowest rank's ms in each turn, by way, and the median of its processors' ms.
 
         Every way's sums must be those of the first.
         """
@@ -169,7 +169,7 @@ class Subject:
         return max(wall for wall, _ in every), max(processor for _, processor in every)
 
     def _compare(self, name: str, wanted: Any) -> Any:
-        """The sums of every way, up to the order of additions."""
+        """Compare a way's sums with the wanted ones, up to the order of additions; return the wanted ones."""
         with mpi.agree(self.comm):
             if wanted is None:
                 return self.out.copy()
@@ -181,7 +181,7 @@ class Subject:
 
 
 def notes(found: dict[str, Any]) -> list[str]:
-    """What was measured, in words."""
+    """Return the conditions of the measurement, in words."""
     share = found.get("hidden_share")
     return [
         f"{found['graph']}: {found['nodes']:,} nodes, {found['edges']:,} edges; width {found['width']}; "
@@ -194,6 +194,6 @@ def notes(found: dict[str, Any]) -> list[str]:
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """The table."""
+    """Return the table of times and hidden shares."""
     rows = [[way, cell(times, 2), f"{found['processor_ms'][way]:.2f}"] for way, times in found["ms"].items()]
     return [Sheet("slowest rank, ms, median (min .. max)", ["way", "ms", "of processors"], rows)]

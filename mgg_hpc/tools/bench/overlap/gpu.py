@@ -8,8 +8,8 @@ plan with nothing else to do (`moves`; `get` fetches nothing without edges, so t
 
 Beside the pipelined transfers stand those that MGG is compared with: `bulk` (all rows arrive, then sums), `direct`
 (loads through pointers), and `managed`: pages move to the GPU as they are touched, and back to the host between turns.
-If asked for, too: `ring` (whole partitions, passed on), and gets without neighbour partitions (`get-whole`), asked for
-when they are needed (`get-late`), by single threads (`get-thread`) or by whole blocks (`get-block`), or one row an edge
+On request, too: `ring` (whole partitions, passed on), and gets without neighbour partitions (`get-whole`), issued
+when rows are needed (`get-late`), by single threads (`get-thread`) or by whole blocks (`get-block`), or one row an edge
 without anything of MGG (`get-plain`).
 """
 
@@ -44,7 +44,7 @@ NOT_SEEN = np.iinfo(np.uint64).max
 def measure(
     stage: Stage, graph: Graph, share: float, format: RowFormat, ways: Sequence[str], turns: int
 ) -> dict[str, Any]:
-    """One row of the result. Raises AssertionError where ways differ in their sums."""
+    """Return one row of the result. Raises AssertionError where ways differ in their sums."""
     subject = Subject(stage, graph, share, format)
     plan, row = subject.plans[0], format.dim * format.dtype.itemsize
     hides = [name for name in HIDES if name in ways and plan.remote_edges]
@@ -77,13 +77,13 @@ def measure(
 
 
 def timed(stage: Stage, way: Way) -> float:
-    """Return the ms of one call of a way, after what must come between two of them."""
+    """Return the ms of one call of a way, after the work that it needs between two calls."""
     way.between()
     return stage.clock.ms([way.call])
 
 
 def timeline(stage: Stage, graph: Graph, share: float, format: RowFormat) -> dict[str, Any]:
-    """One call of the halo with time stamps, in microseconds since the first.
+    """Return one call of the halo with time stamps, in microseconds since the first.
 
     pushes: [began, packed] of each chunk, which is signalled then; arrivals: when the first worker saw it; blocks:
     of the PE that sums, [began, has taken the last work, ended].
@@ -115,7 +115,7 @@ def timeline(stage: Stage, graph: Graph, share: float, format: RowFormat) -> dic
 
 
 def shares_of(text: str | None) -> list[float]:
-    """The shares named on the command line. Raises InputError for what is none."""
+    """Return the shares named on the command line. Raises InputError for a word that is no share."""
     try:
         found = [float(word) for word in text.split(",")] if text else list(SHARES)
     except ValueError:
@@ -163,7 +163,7 @@ def run_overlap(
 
 
 def balanced(cases: Sequence[dict[str, Any]], name: str) -> float | None:
-    """The share, between those measured, at which a transfer should take as long as the sums; None: at none of them."""
+    """Return the interpolated share at which a transfer takes as long as the sums; None outside the measured ones."""
     known = sorted((case["share"], case["balance"][name]) for case in cases if name in case["balance"])
     for (low, below), (high, above) in itertools.pairwise(known):
         if below < 1 < above:
@@ -173,7 +173,7 @@ def balanced(cases: Sequence[dict[str, Any]], name: str) -> float | None:
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """Times, and what is hidden."""
+    """Return the tables of times and hidden shares."""
     cases = found["cases"]
     names = list(dict.fromkeys(name for case in reversed(cases) for name in case["ms"]))
     hides = [name for name in HIDES if name in names]

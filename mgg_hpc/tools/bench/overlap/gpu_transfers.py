@@ -66,7 +66,7 @@ class Way:
     between: Callable[[], None] = lambda: None  # turns
 
     def call(self) -> None:
-        """Launch it once, and do not wait for a GPU."""
+        """Launch the way once, without waiting for the GPU."""
 
         def of(rank: int) -> Callable[[], None]:
             out = self.out[: self.plans[rank].destinations]

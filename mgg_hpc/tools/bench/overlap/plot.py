@@ -27,7 +27,7 @@ SENT, WAITED, SUMMING = "#8fb3cc", "#eadfce", "#c8432b"
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Above: ms and hidden share over the remote share. Below: the chunks of one call, and the blocks that sum."""
+    """Draw times and hidden share over the remote share, and below the chunks of one call and the blocks that sum."""
     plt = plots.load()
     timed = "timeline" in found
     figure = plt.figure(figsize=(10, 8.2 if timed else 4.2), layout="constrained")

@@ -17,7 +17,7 @@ class RingPlan(Plan):
     """A plan whose remote rows come as whole partitions, each passed on from rank to rank.
 
     A rank's staging holds the rows of the rank before it, then of the one before that, and so on.
-    bounds: int64 [P + 1], who owns which rows.
+    bounds: int64 [P + 1], rank r owns rows bounds[r] .. bounds[r + 1] - 1.
     """
 
     bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
@@ -30,7 +30,7 @@ class RingPlan(Plan):
 
 
 def _lists(rank: int, bounds: NDArray[np.int64]) -> HaloLists:
-    """Return what crosses; a rank sends its own rows, and then all that arrive but the next rank's own."""
+    """Return the rows that cross; a rank sends its own rows, and then all that arrive but the next rank's own."""
     sizes, ranks = np.diff(bounds), len(bounds) - 1
     after, before, total = (rank + 1) % ranks, (rank - 1) % ranks, int(bounds[-1])
     sent, received = np.zeros((2, 1, ranks), dtype=np.int64)
@@ -63,7 +63,7 @@ def ring(plan: Plan, bounds: NDArray[np.int64]) -> RingPlan:
 
 
 def in_chunks(plan: RingPlan, rows: int, fewest: int) -> HaloSchedule:
-    """Return what crosses in chunks of up to ``rows`` rows; see `halo_schedule.in_chunks`.
+    """Return the crossing rows in chunks of up to ``rows`` rows; see `halo_schedule.in_chunks`.
 
     A rank's pushes are its own rows' chunks, and then one for each chunk that has arrived, in the same order: a push
     that passes rows on waits for the signal of the chunk that it consists of (cuda/bench/studies.cu).

@@ -28,11 +28,12 @@ LEVELS = {"thread": 1, "block": 256}  # lanes that get a row together; a warp ta
 
 @dataclass(frozen=True)
 class Ablation:
-    """What differs from MGG's schedules; the defaults are MGG's.
+    """The differences of a schedule from MGG's; the defaults are MGG's.
 
-    partition: split destinations of many edges into neighbour partitions. interleave: ask for remote rows `dist` stages
-    ahead, or when they are needed. level: who gets a row, a "thread", a "warp" or a "block". bulk: sum nothing before
-    all of a halo has arrived. ring: rows come as whole partitions, passed on from rank to rank (`ring.ring`).
+    partition: split destinations of many edges into neighbour partitions. interleave: get remote rows `dist` stages
+    ahead, or when they are needed. level: the unit that gets a row, a "thread", a "warp" or a "block". bulk: sum
+    nothing before all of a halo has arrived. ring: rows come as whole partitions, passed on from rank to rank
+    (`ring.ring`).
     """
 
     partition: bool = True
@@ -76,12 +77,12 @@ class StudyModule:
         return self._plan(*arguments)
 
     def Halo(self, *arguments: Any) -> Any:  # noqa: N802
-        """Return how a halo is run; see the module's. A kernel that holds what arrives sums after all has arrived."""
+        """Return the native halo; see the module's. A kernel that holds arrived rows sums after all have arrived."""
         *most, holds = arguments
         return self._module.Halo(*most, holds or self._ablation.bulk)
 
     def occupancy_float32(self, transfer: str, *kernel: Any) -> Any:
-        """Return what a kernel takes; see the module's."""
+        """Return the resources that a kernel takes; see the module's."""
         _max, _far, *sizes = kernel
         if transfer == "get" and _changes_gets(self._ablation):
             return self._studies.get_occupancy(not self._ablation.interleave, *sizes)
@@ -145,7 +146,7 @@ class StudyBackend(DeviceBackend):
         return made
 
     def in_chunks(self, plan: Plan, rows: int, fewest: int) -> HaloSchedule:
-        """Return what crosses in a call; see `halo_schedule.in_chunks`."""
+        """Return the rows that cross in a call; see `halo_schedule.in_chunks`."""
         if isinstance(plan, ring.RingPlan):
             return ring.in_chunks(plan, rows, fewest)
         return super().in_chunks(plan, rows, fewest)

@@ -27,9 +27,9 @@ CHILD = (sys.executable, "-m", "mgg_hpc.tools.bench.profile.launches")
 
 
 def matched(cases: Sequence[dict[str, Any]], found: Sequence[Profiled], wrong: str) -> list[Profiled]:
-    """The launch of each case. Raises InputError that names a kernel which the report does not have.
+    """Return the launch of each case. Raises InputError that names a kernel which the report does not have.
 
-    wrong: what ncu had to say beside.
+    wrong: an error that ncu reported, or nothing.
     """
     left, made = list(found), []
     for case in cases:
@@ -45,7 +45,7 @@ def matched(cases: Sequence[dict[str, Any]], found: Sequence[Profiled], wrong: s
 
 
 def is_of(case: dict[str, Any], launch: Profiled) -> bool:
-    """Whether a launch may be this case's: by name, and its grid where that is known."""
+    """Return whether a launch may be this case's: by name, and its grid where that is known."""
     if case["function"] not in launch.function:
         return False
     grid = [launch.values.get(ncu.BLOCKS), launch.values.get(ncu.THREADS)]
@@ -53,7 +53,7 @@ def is_of(case: dict[str, Any], launch: Profiled) -> bool:
 
 
 def measured(launch: Profiled) -> dict[str, Any]:
-    """What counters say of a launch; None where the GPU has no such counter. Shares are of 1."""
+    """Return the counters of a launch; None where the GPU has no such counter. Shares are of 1."""
     values = launch.values
 
     def share(name: str) -> float | None:
@@ -77,7 +77,7 @@ def measured(launch: Profiled) -> dict[str, Any]:
 
 
 def compared(case: dict[str, Any], launch: Profiled, copy: float) -> dict[str, Any]:
-    """A case with what was measured, and how many times what it should be that is."""
+    """Return a case with its measured values, and their ratios to the expected ones."""
     found, model = measured(launch), case["bytes"]
     floor_ms = model["memory_least"] / copy / 1e6
     halves = (found["memory_read_bytes"], found["memory_written_bytes"])
@@ -143,7 +143,7 @@ def megabytes(value: float | None) -> str:
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """Return what was measured, and beside it what should be."""
+    """Return the tables of measured values beside expected ones."""
     counters, says, launched = [], [], []
     for case in found["cases"]:
         head = f"{case['name']} x {case['width']}"
@@ -170,7 +170,7 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
 
 
 def launch_cells(case: dict[str, Any]) -> list[str]:
-    """MGG's WPW, numWarps, numBlocks, blocksPerSM; blocks at once; occupancy as measured and possible; registers."""
+    """Return MGG's WPW, numWarps, numBlocks, blocksPerSM; blocks at once; occupancy (measured, possible); registers."""
     launch, got = case["launch"], case["measured"]
     model = ["-"] * 5
     if launch:

@@ -45,7 +45,7 @@ FLOOR = 1  # of the gather floors, the one of blocks of 256 threads
 
 
 def cuda_marks() -> AbstractContextManager[Any]:
-    """What is launched inside is profiled."""
+    """Return a context in which launches are profiled."""
     import torch
 
     profile: AbstractContextManager[Any] = torch.cuda.profiler.profile()
@@ -53,9 +53,9 @@ def cuda_marks() -> AbstractContextManager[Any]:
 
 
 def bytes_of(edges: int, rows: int, row_bytes: int, beside: int) -> dict[str, int]:
-    """What a kernel must move: `edges` of one row each, ``rows`` different ones among them, and ``beside``.
+    """Return the bytes that a kernel must move: `edges` of one row each, ``rows`` distinct ones, and ``beside``.
 
-    second_cache: each edge's row and index; what multiprocessors ask of it if their own caches hold nothing.
+    second_cache: each edge's row and index, as multiprocessors read them if their own caches hold nothing.
     memory_least, memory_most: if the second cache holds everything once it was read, and nothing.
     """
     indices = edges * INDEX_BYTES + beside
@@ -64,7 +64,7 @@ def bytes_of(edges: int, rows: int, row_bytes: int, beside: int) -> dict[str, in
 
 
 def model_of(backend: DeviceBackend, plan: Plan, format: RowFormat, sources: Any) -> dict[str, Any]:
-    """What an aggregation should cost: its launch by MGG's equations, and bytes. sources: of its edges."""
+    """Return an aggregation's expected cost: its launch by MGG's equations, and bytes. sources: of its edges."""
     launch, row_bytes = backend.launch(plan, format), format.row_bytes
     tasks = int(backend.native_plan(plan).tasks)
     pieces = max(tasks, len(np.unique(plan.segments[["chunk", "destination"]])))
@@ -90,11 +90,11 @@ class Launcher:
         self.subject = Subject(stage, graph, SHARE, self.problem.format)
 
     def of(self, name: str) -> Launches:
-        """A key of FUNCTIONS."""
+        """Return the expected cost and the launches of a kernel. name: a key of FUNCTIONS."""
         return getattr(self, name)() if name in ("local", "floor") else self.way(name)
 
     def local(self) -> Launches:
-        """Launch a kernel over local rows as `mgg bench aggregate` does."""
+        """Return the launch of a kernel over local rows, as in `mgg bench aggregate`."""
         problem = self.problem
         backend, rows, out = problem.backend, problem.sources[0], problem.outputs[0]
         plan = workload.direct(problem.edges)
@@ -102,7 +102,7 @@ class Launcher:
         return cost, [partial(backend.aggregate, plan, "copy", "sum", rows, out)]
 
     def floor(self) -> Launches:
-        """The gather floor: no outputs, and nothing that says whose an edge is."""
+        """Return the launch of the gather floor, which has no outputs and reads no offsets."""
         problem, floor = self.problem, gpu_baselines.floors(self.problem)[FLOOR]
         used = len(np.unique(self.graph.indices))
         moved = bytes_of(self.graph.edges, used, problem.format.row_bytes, 0)
@@ -114,7 +114,7 @@ class Launcher:
         return {"launch": None, "occupancy": None, "grid": None, "bytes": moved}, [call]
 
     def way(self, name: str) -> Launches:
-        """The first PE's kernel; before it the owner's, where that one pushes."""
+        """Return the launch of the first PE's kernel; before it the owner's, where that one pushes."""
         way = self.subject.way(name, near=True)
 
         def of(rank: int) -> Call:
@@ -127,7 +127,7 @@ class Launcher:
 
 
 def launch_all(stage: Stage, graph: Graph, widths: Sequence[int], transfers: Sequence[str]) -> dict[str, Any]:
-    """Launch each kernel for rows of each width. What was launched, in this order: cases, and what runs them."""
+    """Launch each kernel for rows of each width; return the device, the graph and the cases in order of launch."""
     found: dict[str, Any] = {"device": stage.module.limits(), "copy_gb_per_s": stage.copy_gb_per_s()}
     found |= document.about(graph) | {"share": SHARE, "cases": []}
     for width in widths:
@@ -145,7 +145,7 @@ def launch_all(stage: Stage, graph: Graph, widths: Sequence[int], transfers: Seq
 
 
 def main(request: str) -> int:
-    """Launch what is asked for. An error that the user can mend goes to the file too."""
+    """Launch the requested kernels. An error that the user can mend goes to the file too."""
     asked = json.loads(request)
     try:
         graph = graphs.read(asked["graph"])

@@ -46,8 +46,10 @@ NOT_ALLOWED = "ERR_NVGPUCTRPERM"
 
 @dataclass(frozen=True)
 class Profiled:
-    """A launch. function: the kernel's name with its template arguments. values: of metrics, times in milliseconds;
-    those that the GPU does not have are left out.
+    """A profiled launch.
+
+    function: the kernel's name with its template arguments. values: of metrics, times in milliseconds; metrics that the
+    GPU does not have are left out.
     """
 
     function: str
@@ -55,14 +57,14 @@ class Profiled:
 
     @property
     def stalls(self) -> dict[str, float]:
-        """Why warps waited: warps that did so, of each that issued an instruction; most of them first."""
+        """Reasons why warps waited: waiting warps per warp that issued an instruction, largest first."""
         found = {match[1]: value for name, value in self.values.items() if (match := STALL.fullmatch(name))}
         found = {name: value for name, value in found.items() if not name.endswith("_not_issued")}
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def number(text: str, unit: str) -> float | None:
-    """A value of the report: "1,234.50" in its unit, or None where there is none ("n/a")."""
+    """Return a value of the report, "1,234.50" in its unit, or None where there is none ("n/a")."""
     try:
         return float(text.replace(",", "")) * UNITS.get(unit, 1.0)
     except ValueError:
@@ -70,9 +72,9 @@ def number(text: str, unit: str) -> float | None:
 
 
 def launches(report: str) -> list[Profiled]:
-    """The launches in a report as `ncu --csv --page raw` writes it, in their order.
+    """Return the launches in a report as `ncu --csv --page raw` writes it, in their order.
 
-    One line names the columns, one has their units, and each further one is a launch; what ncu says beside begins
+    One line names the columns, one has their units, and each further one is a launch; messages of ncu begin
     with "==". Raises InputError for a report of another form.
     """
     lines = [line for line in report.splitlines() if line.startswith('"')]
@@ -93,7 +95,7 @@ def launches(report: str) -> list[Profiled]:
 
 
 def program() -> str:
-    """Where ncu is. Raises InputError where PATH has none."""
+    """Return the path of ncu. Raises InputError where PATH has none."""
     found = shutil.which("ncu")
     if found is None:
         raise InputError(
@@ -103,7 +105,7 @@ def program() -> str:
 
 
 def command(ncu: str, functions: Sequence[str], log: Path, child: Sequence[str]) -> list[str]:
-    """Profile what a program launches between marks of these kernels, at the clock that the GPU has by itself.
+    """Return ncu's command line for a program's launches of these kernels between marks, at the GPU's own clock.
 
     Caches are empty before each pass.
     """
@@ -125,7 +127,7 @@ def command(ncu: str, functions: Sequence[str], log: Path, child: Sequence[str])
 
 
 def profile(functions: Sequence[str], child: Sequence[str]) -> tuple[list[Profiled], str]:
-    """Run a program under ncu. Its launches of these kernels; and the last line that it or ncu says of an error.
+    """Run a program under ncu. Return its launches of these kernels, and the last line of an error.
 
     Raises InputError where there is no ncu, or it may not read counters.
     """
@@ -148,6 +150,6 @@ def profile(functions: Sequence[str], child: Sequence[str]) -> tuple[list[Profil
 
 
 def errors(report: str) -> Iterator[str]:
-    """What ncu says went wrong."""
+    """Return the errors that ncu reported."""
     mark = "==ERROR== "
     return (line.removeprefix(mark) for line in report.splitlines() if line.startswith(mark))

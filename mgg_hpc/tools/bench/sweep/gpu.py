@@ -42,7 +42,7 @@ Step = Callable[[], None]
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Step]:
-    """A bar on stderr, where that is a terminal; the step to call after each of ``total``."""
+    """Show a bar on stderr, where that is a terminal; yield the step to call after each of ``total``."""
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
@@ -52,7 +52,7 @@ def progress(what: str, total: int) -> Iterator[Step]:
 
 @dataclass
 class Sweep:
-    """What is measured, and what has been: cells[s] as in the JSON, "refused" where the GPU cannot hold it.
+    """The runs of a sweep, and their results: cells[s] as in the JSON, "refused" where the GPU cannot hold it.
 
     expected, limit: float32 [destinations, dim] in the stage's memory, sums and how far right ones may lie apart.
     """
@@ -69,7 +69,7 @@ class Sweep:
     default_ms: dict[str, list[float]] = field(default_factory=dict)
 
     def on(self, transfer: str, *values: Sequence[int]) -> list[Setting]:
-        """The settings of a transfer with these values of ps, dist and wpb."""
+        """Return the settings of a transfer with these values of ps, dist and wpb."""
         return [Setting(transfer, *knobs) for knobs in itertools.product(*values)]
 
     @property
@@ -78,7 +78,7 @@ class Sweep:
         return time.monotonic() > self.deadline
 
     def checked(self, setting: Setting) -> Run:
-        """A run that sums what SciPy does. Raises InputError for too large a block, AssertionError for other sums."""
+        """Return a run with SciPy's sums. Raises InputError for too large a block, AssertionError for other sums."""
         run = self.runs.run(setting)
         run.out[:] = float("nan")
         self.runs.stage.clock.ms(run.calls)
@@ -88,13 +88,13 @@ class Sweep:
         return run
 
     def begin(self) -> None:
-        """Make the runs that all others are compared with."""
+        """Make the default runs, with which all others are compared."""
         for transfer in self.transfers:
             self.defaults[transfer] = self.checked(self.runs.default(transfer))
             self.default_ms[transfer] = []
 
     def measure(self, what: str, settings: Sequence[Setting], *, whole: bool = False) -> None:
-        """Those not measured yet. whole: all of them, with a turn each at least, though the time be up."""
+        """Measure the settings not measured yet. whole: a turn of each at least, even past the deadline."""
         left = self.unknown(settings)
         groups: dict[tuple[int, int], list[Setting]] = {}
         for setting in left:
@@ -128,13 +128,13 @@ class Sweep:
         gpu.release()
 
     def cell(self, run: Run, ms: Sequence[float], over_default: dict[str, float]) -> dict[str, Any]:
-        """Return what is kept of a setting."""
+        """Return the result that is kept of a setting."""
         launched = {name: getattr(run.launched, name) for name in ("blocks", "resident")}
         model = self.runs.model(run.setting)
         return {"ms": timing.spread(ms), "over_default": over_default, "model": model, "launched": launched}
 
     def finish(self) -> None:
-        """Keep the defaults too."""
+        """Add the results of the default settings."""
         for transfer, run in self.defaults.items():
             ms = self.default_ms[transfer] or [self.runs.stage.clock.ms(run.calls)]
             self.cells[run.setting] = self.cell(run, ms, plots.constant(1.0))
@@ -146,31 +146,31 @@ class Sweep:
         return {setting: times for setting, times in found.items() if setting.transfer == transfer}
 
     def fastest(self, transfer: str) -> Setting:
-        """The best so far."""
+        """Return the fastest setting so far, the default among them."""
         found = self.over_default(transfer)
         return min(found, key=found.__getitem__)
 
     def best(self, transfer: str) -> Setting | None:
-        """The best of the grid so far, whose neighbours are worth a look."""
+        """Return the fastest setting of the grid so far, whose neighbours are measured next."""
         found = self.over_default(transfer)
         return min(filter(self.inside, found), key=found.__getitem__, default=None)
 
     def inside(self, setting: Setting) -> bool:
-        """Whether a setting lies on the grid; the default need not."""
+        """Return whether a setting lies on the grid; the default need not."""
         return all(getattr(setting, name) in values for name, values in self.knobs.items())
 
     def unknown(self, settings: Sequence[Setting]) -> list[Setting]:
-        """Those not measured yet."""
+        """Return the settings that have not been measured yet."""
         default = {run.setting for run in self.defaults.values()}
         return [each for each in settings if each not in self.cells and each not in default]
 
     def coarse(self) -> list[Setting]:
-        """Every other value of each knob."""
+        """Return the settings of every other value of each knob."""
         values = [values[::2] for values in self.knobs.values()]
         return [setting for transfer in self.transfers for setting in self.on(transfer, *values)]
 
     def beside_best(self) -> list[Setting]:
-        """The neighbours of each transfer's best setting that are not measured yet."""
+        """Return the neighbours of each transfer's best setting that have not been measured yet."""
         found = []
         for transfer in self.transfers:
             if (best := self.best(transfer)) is None:
@@ -183,7 +183,7 @@ class Sweep:
         return found
 
     def run(self) -> None:
-        """All of it, or as much as there is time for."""
+        """Measure all settings, or as many as there is time for."""
         self.begin()
         self.measure("coarse", self.coarse(), whole=True)
         while not self.late and (beside := self.beside_best()):
@@ -235,7 +235,7 @@ def swept(
     seconds: float,
     turns: int,
 ) -> Sweep:
-    """The measurements."""
+    """Measure the sweep, and return its result."""
     ranks = Apart(stage, graph, format, share) if share else Ranks(stage, graph, format)
     own, upload = ranks.destinations, stage.arrays.uploaded
     expected = upload(sums.product(graph, ranks.x.astype(np.float32))[:own])
@@ -247,7 +247,7 @@ def swept(
 
 
 def sheets(found: dict[str, Any]) -> list[Sheet]:
-    """The best settings beside the default one; what the GPU cannot hold."""
+    """Return the tables of the best settings beside the default ones, and of settings that the GPU cannot hold."""
     cells, best = found["cells"], []
     refused: dict[tuple[str, str], list[str]] = {}
     for transfer, of in found["transfers"].items():

@@ -18,7 +18,7 @@ REFUSED, UNKNOWN = "#d9d9d9", "#ffffff"
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Colours: time over the transfer's best. Numbers: ms. The best one and the default one have frames."""
+    """Draw times over each transfer's best as colours, ms as numbers, and frames around the best and the default."""
     plt = plots.load()
     knobs, transfers = found["knobs"], found["transfers"]
     columns, rows = len(knobs["wpb"]), len(transfers)
@@ -67,7 +67,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
 
 def _said(transfer: str, of: Mapping[str, Any], cells: Mapping[tuple[int, int, int], Any]) -> str:
-    """ "get: best 8, 4, 8 in 1.23 ms; default 6, 4, 8 in 1.31 ms"."""
+    """Return "get: best 8, 4, 8 in 1.23 ms; default 6, 4, 8 in 1.31 ms"."""
     parts = []
     for name in ("best", "default"):
         knobs = (of[name]["ps"], of[name]["dist"], of[name]["wpb"])

@@ -42,13 +42,13 @@ class Setting:
 
     @property
     def cut(self) -> Cut:
-        """What settings share that differ in wpb only."""
+        """The part of a setting that does not depend on wpb."""
         return self.transfer, self.ps, self.dist
 
 
 @dataclass
 class Run:
-    """calls[i] sums over set i of rows; out: where the last one leaves its sums. launched: as the backend does it."""
+    """The calls of a setting: calls[i] sums set i of rows; out: the last set's sums. launched: the backend's launch."""
 
     setting: Setting
     calls: Sequence[Call]
@@ -57,7 +57,7 @@ class Run:
 
 
 class Ranks:
-    """One PE that this process plays, which owns all rows, in sets as many as `mgg bench aggregate` has.
+    """One simulated PE, which owns all rows, in sets as many as `mgg bench aggregate` has.
 
     x: [N, dim]. destinations: of the first PE. sets: each PE's rows, and where the first one's sums go.
     """
@@ -79,7 +79,7 @@ class Ranks:
 
 
 class Apart(Ranks):
-    """Two PEs, the second of which owns the last ``share`` of the rows, in page-locked memory of the host.
+    """Two simulated PEs, the second of which owns the last ``share`` of the rows, in page-locked memory of the host.
 
     Raises InputError where no edge comes from there.
     """
@@ -117,7 +117,7 @@ class Apart(Ranks):
 
 
 class Runs:
-    """Makes runs. Those of one cut share plans on the GPU: a wpb changes nothing but the launch."""
+    """A factory of runs. Those of one cut share plans on the GPU: a wpb changes nothing but the launch."""
 
     def __init__(self, stage: Stage, ranks: Ranks, format: RowFormat) -> None:
         self.stage, self.ranks, self.format = stage, ranks, format
@@ -126,7 +126,7 @@ class Runs:
         self._backends: dict[Cut, tuple[World, list[DeviceBackend]]] = {}
 
     def default(self, transfer: str) -> Setting:
-        """The knobs where nobody asks for others."""
+        """Return the default knobs of a transfer."""
         knobs = gpu_alone.geometry_of(self.stage, transfer, self.format)
         return Setting(transfer, knobs.ps, knobs.dist, knobs.wpb)
 
@@ -137,14 +137,14 @@ class Runs:
         return self._plans[setting.transfer]
 
     def model(self, setting: Setting) -> dict[str, Any]:
-        """What the paper's equations say of the first PE (plan/launch.py). Raises InputError for too large a block."""
+        """Return the paper's equations for the first PE (plan/launch.py). Raises InputError for too large a block."""
         partitions = self.plans(setting)[0].partitions(setting.ps)
         make = {"direct": launch.direct, "get": launch.get, "halo": launch.halo}[setting.transfer]
         knobs = {name: getattr(setting, name) for name in ("ps", "dist", "wpb")}
         return asdict(make(*partitions, self.format, **knobs, limits=self.limits))
 
     def run(self, setting: Setting) -> Run:
-        """Ready to be timed. Raises InputError where the GPU cannot hold a block."""
+        """Return a run that is ready to be timed. Raises InputError where the GPU cannot hold a block."""
         geometry, plans = Geometry(setting.ps, setting.dist, setting.wpb), self.plans(setting)
         if setting.cut not in self._backends:
             world, backends = self.ranks.backends(setting.transfer, geometry)
@@ -177,5 +177,5 @@ class Runs:
         return Run(setting, calls, self.ranks.sets[-1][1], launched)
 
     def drop(self, kept: Collection[Cut]) -> None:
-        """Forget what lies on the GPU for all but these."""
+        """Release the plans on the GPU of all cuts but these."""
         self._backends = {cut: made for cut, made in self._backends.items() if cut in kept}
