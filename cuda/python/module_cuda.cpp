@@ -194,7 +194,7 @@ void bind_rows(nb::module_& module, nb::class_<mgg::DevicePlan>& plan, nb::class
 }  // namespace
 
 #if defined(MGG_SHIM)
-void bind_shim(nb::module_& module);  // tests/shim/module_shim.cpp
+void bind_shim(nb::module_& module);  // tests/shim/src/module_shim.cpp
 #endif
 
 NB_MODULE(_cuda, module) {

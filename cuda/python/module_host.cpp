@@ -173,18 +173,18 @@ ValueError.)";
       }, "Address of the transport, for HaloExchange and Schedule.");
   nb::class_<HostExchange>(m, "HaloExchange", R"(Moves each distinct remote row once a call, in rounds.
 
-send_rows: int32. send_counts, send_places, receive_counts: int64 [waves * size]. staging: address of symmetric memory
-of 2 * staging_bytes; signals: of signal_count(waves, size) zeros of 8 bytes. transport: its address.)")
+send_rows: int32. send_counts, send_places, receive_counts: int64 [rounds * size]. staging: address of symmetric memory
+of 2 * staging_bytes; signals: of signal_count(rounds, size) zeros of 8 bytes. transport: its address.)")
       .def(nb::init<int, int, int, Flat<const int32_t>, Flat<const int64_t>, Flat<const int64_t>, Flat<const int64_t>,
                     uint64_t, int64_t, uint64_t, uint64_t>(),
-           "rank"_a, "size"_a, "waves"_a, "send_rows"_a.noconvert(), "send_counts"_a.noconvert(),
+           "rank"_a, "size"_a, "rounds"_a, "send_rows"_a.noconvert(), "send_counts"_a.noconvert(),
            "send_places"_a.noconvert(), "receive_counts"_a.noconvert(), "staging"_a, "staging_bytes"_a, "signals"_a,
            "transport"_a)
       .def("move", &HostExchange::move, "rows"_a, "row_bytes"_a,
            "Exchange without sums. rows: address of this rank's row 0. Collective.")
       .def("take_rows_pushed", &HostExchange::take_rows_pushed,
            "Return the number of rows that this rank has pushed since the last call.");
-  m.def("signal_count", &mgg::HaloExchange::signal_count, "waves"_a, "size"_a,
+  m.def("signal_count", &mgg::HaloExchange::signal_count, "rounds"_a, "size"_a,
         "Return the number of words of 8 bytes that an exchange needs.");
   nb::class_<HostSchedule> schedule(m, "Schedule", R"(Who sums what on one host, made once for a plan.
 
