@@ -126,10 +126,11 @@ void bind(nb::class_<mgg::DevicePlan>& plan, const std::string& type) {
   const auto def = [&](const char* name, auto method, auto&&... rest) {
     plan.def((name + type).c_str(), method, "rows"_a, rest..., Released());
   };
-  def("attend", attend<S>, "out"_a, "score"_a = none, "h"_a = none, "bias"_a = 0, "log_sum"_a = none, "above"_a = none,
-      "above_weight"_a = none, "slope"_a, "scale"_a, "ids"_a, "drawn"_a);
-  def("attend_back", attend_back<S>, "out"_a, "score"_a = none, "h"_a, "gradient"_a = none, "log_sum"_a = none,
-      "dot"_a = none, "score_gradient"_a = none, "slope"_a, "scale"_a, "ids"_a, "drawn"_a);
+  // By name, since some without a default stand behind others with one.
+  def("attend", attend<S>, nb::kw_only(), "out"_a, "score"_a = none, "h"_a = none, "bias"_a = 0, "log_sum"_a = none,
+      "above"_a = none, "above_weight"_a = none, "slope"_a, "scale"_a, "ids"_a, "drawn"_a);
+  def("attend_back", attend_back<S>, nb::kw_only(), "out"_a, "score"_a = none, "h"_a, "gradient"_a = none,
+      "log_sum"_a = none, "dot"_a = none, "score_gradient"_a = none, "slope"_a, "scale"_a, "ids"_a, "drawn"_a);
   def("max_ties", max_ties<S>, "out"_a, "ties"_a);
   def("max_back", max_back<S>, "x"_a, "out"_a);
   def("weighted", weighted<S>, "weight"_a, "out"_a);

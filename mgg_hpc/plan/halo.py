@@ -78,14 +78,14 @@ def in_rounds(edges: SplitEdges, rounds: int) -> tuple[Plan, NDArray[np.int64], 
     new_index = (place[position] - starts[edge_round])[moved].astype(np.int32)
     order = np.concatenate([np.arange(local), local + moved])
     made = Plan(
-        edges.rank,
-        edges.destinations,
-        chunks,
-        joined_segments(chunks, [edges.runs[0], *arriving], edges.empty),
-        np.concatenate([edges.indices[:local], new_index]),
-        None if edges.edge is None else edges.edge[order],
-        edges.halo,
-        edges.halo_bounds,
+        rank=edges.rank,
+        destinations=edges.destinations,
+        chunks=chunks,
+        segments=joined_segments(chunks, [edges.runs[0], *arriving], edges.empty),
+        indices=np.concatenate([edges.indices[:local], new_index]),
+        edge=None if edges.edge is None else edges.edge[order],
+        halo=edges.halo,
+        halo_bounds=edges.halo_bounds,
         transfer="halo",
     )
     sorted_pe, sorted_row = pe_of[arrival], edges.halo[arrival]

@@ -209,16 +209,16 @@ def split(
     ]
     edge = [np.zeros(0, np.int64), *(each for pe in owners for each in parts.edges[pe])]
     return SplitEdges(
-        rank,
-        len(indptr) - 1,
-        owners,
-        bounds[owners + 1] - bounds[owners],
-        [(_joined(parts.destinations[pe]), _joined(parts.counts[pe])) for pe in owners],
-        np.flatnonzero(np.diff(indptr) == 0),
-        _joined([part for pe in owners for part in parts.offsets[pe]]),
-        np.concatenate(edge) if keep_edges else None,
-        _joined(halo),
-        prefix_sum(np.array([len(part) for part in halo], dtype=np.int64)),
+        rank=rank,
+        destinations=len(indptr) - 1,
+        owners=owners,
+        rows=bounds[owners + 1] - bounds[owners],
+        runs=[(_joined(parts.destinations[pe]), _joined(parts.counts[pe])) for pe in owners],
+        empty=np.flatnonzero(np.diff(indptr) == 0),
+        indices=_joined([part for pe in owners for part in parts.offsets[pe]]),
+        edge=np.concatenate(edge) if keep_edges else None,
+        halo=_joined(halo),
+        halo_bounds=prefix_sum(np.array([len(part) for part in halo], dtype=np.int64)),
     )
 
 
@@ -227,17 +227,16 @@ def direct(edges: SplitEdges, transfer: str = "direct") -> Plan:
     chunks = np.zeros(len(edges.owners), dtype=CHUNK)
     chunks["kind"] = np.where(edges.owners == edges.rank, OWNED, DIRECT)
     chunks["pe"], chunks["rows"] = edges.owners, edges.rows
-    segments = joined_segments(chunks, edges.runs, edges.empty)
     return Plan(
-        edges.rank,
-        edges.destinations,
-        chunks,
-        segments,
-        edges.indices,
-        edges.edge,
-        edges.halo,
-        edges.halo_bounds,
-        transfer,
+        rank=edges.rank,
+        destinations=edges.destinations,
+        chunks=chunks,
+        segments=joined_segments(chunks, edges.runs, edges.empty),
+        indices=edges.indices,
+        edge=edges.edge,
+        halo=edges.halo,
+        halo_bounds=edges.halo_bounds,
+        transfer=transfer,
     )
 
 
@@ -247,10 +246,16 @@ def rectangular(rank: int, indptr: NDArray[np.int64], indices: NDArray[np.int32]
     filled, empty = np.flatnonzero(degree).astype(np.int32), np.flatnonzero(degree == 0)
     chunks = np.zeros(1, dtype=CHUNK)
     chunks["kind"], chunks["pe"], chunks["rows"] = OWNED, rank, columns
-    segments = joined_segments(chunks, [(filled, degree[filled])], empty)
-    nothing = np.zeros(0, np.int32)
     return Plan(
-        rank, len(degree), chunks, segments, indices, None, nothing, np.zeros(rank + 2, np.int64), "none"
+        rank=rank,
+        destinations=len(degree),
+        chunks=chunks,
+        segments=joined_segments(chunks, [(filled, degree[filled])], empty),
+        indices=indices,
+        edge=None,
+        halo=np.zeros(0, np.int32),
+        halo_bounds=np.zeros(rank + 2, np.int64),
+        transfer="none",
     )
 
 

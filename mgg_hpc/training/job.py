@@ -123,8 +123,21 @@ def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None
             labels = _labels(comm, part, device, trains=fitted is None)
             transfer, layers = _planned(settings, comm, part, backend, model, matrix, x)
             phases.end("transfer")
-    why = chosen.why
-    return Job(settings, comm, part, backend, why, transfer, layers, model, x, labels, metric, dtype, phases)
+    return Job(
+        settings=settings,
+        comm=comm,
+        part=part,
+        backend=backend,
+        backend_reason=chosen.why,
+        transfer=transfer,
+        layers=layers,
+        model=model,
+        x=x,
+        labels=labels,
+        metric=metric,
+        dtype=dtype,
+        phases=phases,
+    )
 
 
 def _prepare(

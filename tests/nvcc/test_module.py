@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -40,6 +41,14 @@ def test_it_loads_without_a_gpu_and_says_so(library):
         assert done.stdout.splitlines()[1] == f"InputError no CUDA device ({said})"
         assert said == "no NVIDIA driver" or "CUDA" in said
     assert not done.stderr
+
+
+@pytest.mark.long
+def test_its_stub_is_python(library):
+    """Type checkers stop at a stub that is not: mypy checks nothing else then."""
+    stub = library.parent / "_cuda.pyi"
+    classes = {each.name for each in ast.parse(stub.read_text()).body if isinstance(each, ast.ClassDef)}
+    assert {"Plan", "Exchange", "EdgeRows"} <= classes
 
 
 DRIVER = 'extern "C" int cuDriverGetVersion(int* version) { return *version = %d, 0; }'

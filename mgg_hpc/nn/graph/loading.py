@@ -188,13 +188,13 @@ def matrix_of(
     if part.directed:
         backward, backward_weight = split(*exchange.transpose(comm, part.bounds, indptr, indices, weight))
     return Unplanned(
-        forward,
-        backward,
-        rows if kind == "gcn" else None,
-        forward_weight,
-        backward_weight,
-        kind,
-        rows if kind == "edges" else None,
+        forward=forward,
+        backward=backward,
+        scale=rows if kind == "gcn" else None,
+        forward_weight=forward_weight,
+        backward_weight=backward_weight,
+        kind=kind,
+        inverse_degree=rows if kind == "edges" else None,
     )
 
 

@@ -125,13 +125,13 @@ def _planned(comm: Any, matrix: Unplanned, transfer: str, rounds: int | None) ->
     if matrix.backward is not matrix.forward:
         backward, backward_weight = _plan(comm, matrix.backward, matrix.backward_weight, transfer, rounds)
     return Adjacency(
-        forward,
-        backward,
-        matrix.scale,
-        forward_weight,
-        backward_weight,
-        matrix.kind,
-        matrix.inverse_degree,
+        forward=forward,
+        backward=backward,
+        scale=matrix.scale,
+        forward_weight=forward_weight,
+        backward_weight=backward_weight,
+        kind=matrix.kind,
+        inverse_degree=matrix.inverse_degree,
     )
 
 
