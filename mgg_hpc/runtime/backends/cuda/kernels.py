@@ -6,19 +6,18 @@ same code runs over a GPU's tensors and over the host memory of the tests' shim.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from ....plan import halo_schedule
 from ....plan.overlap import moving_only
 from ....plan.workload import Plan
-from ..arguments import Epilogue, Options, RngKey, Rows, check_operation
+from ..arguments import Epilogue, RngKey, Rows, check_operation
 from ..base import Capabilities, Phases
 from ..phases import separate
-from ..simulated import Peers
 from . import dropout
 from .arrays import flat, name_of, padded_rows
 from .components import DeviceCollectives, DeviceMemory
-from .device_arrays import DeviceArrays
 from .edges import DeviceEdges
 from .gather import Gathers
 from .launches import DeviceLaunches
@@ -37,19 +36,15 @@ class DeviceBackend(DeviceLaunches):
     reaches_peers = True
     probe_rows = 1 << 18  # launches take longer than moving a few thousand rows
 
-    def __init__(
-        self,
-        rank: int,
-        world: Peers,
-        options: Options,
-        module: Any,
-        arrays: DeviceArrays,
-        table_memory: DeviceArrays | None = None,
-    ) -> None:
-        """table_memory: where rows lie that peers read, if elsewhere than the peers' other memory."""
-        super().__init__(rank, world, options, module, arrays, table_memory)
-        self.gathers = Gathers(module)
-        self.device = str(getattr(arrays.zeros(0), "device", "cpu"))
+    @cached_property
+    def gathers(self) -> Gathers:
+        """Tables of gathers in device memory."""
+        return Gathers(self.native)
+
+    @cached_property
+    def device(self) -> str:
+        """torch's name of the device of the arrays."""
+        return str(getattr(self.arrays.zeros(0), "device", "cpu"))
 
     @property
     def capabilities(self) -> Capabilities:
