@@ -1,4 +1,4 @@
-"""What the verbs of the command line share."""
+"""Options and helpers that the commands share."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ anything is summed, and stay until `Exchange.let_go`.)")
   return exchange;
 }
 
-// What takes rows of S; `type` ends the names.
+// Binds the methods that take rows of S. `type`: the ending of their names.
 template <class S>
 void bind_rows(nb::module_& module, nb::class_<mgg::DevicePlan>& plan, nb::class_<mgg::DeviceExchange>& exchange,
                const std::string& type) {

@@ -1,5 +1,4 @@
-// What calls of the GPU's kernels take, as Python gives it: for _cuda, and for what it is compared with
-// (bench/module_studies.cpp).
+// Arguments of the GPU kernels' bindings, shared by _cuda and the study kernels (bench/module_studies.cpp).
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -42,7 +41,7 @@ struct Rows {
   int64_t dim;
 };
 
-// What is done with the rows. Addresses; 0 for what is not asked for.
+// The reduction of rows and its epilogue. Arrays are addresses, 0 for those that are left out.
 struct Sum {
   std::string reduce;
   uint64_t weight, out, scale, bias;

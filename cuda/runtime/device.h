@@ -50,8 +50,8 @@ MGG_DEVICE Pack load_pack(const void* from) {
   const uint4 all = *static_cast<const uint4*>(from);
   return {{all.x, all.y, all.z, all.w}};
 }
-// Of memory that no thread writes while the kernel runs. Volatile: loads stay as they are written, several of
-// them before the first is used.
+// Loads a pack from memory that no thread writes while the kernel runs. Volatile keeps the order of loads, so that
+// several are issued before the first is used.
 MGG_DEVICE Pack load_pack_constant(const void* from) {
   Pack pack;
   asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -1,1 +1,1 @@
-"""Who owns which rows, and what each rank sums, from where, in which order."""
+"""Ownership of rows, and plans of the sums that each rank computes."""

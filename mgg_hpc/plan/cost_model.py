@@ -1,4 +1,4 @@
-"""What each transfer costs, from counts and measured costs: the choice between direct, get and halo."""
+"""Estimate the time of each transfer from counts and measured costs, and choose among direct, get and halo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What crosses in one call of the transfer `halo` on GPUs: the chunks that a rank pushes, and those that arrive.
+"""Chunks that a rank pushes, and that arrive, in one call of the transfer `halo` on GPUs.
 
 A chunk is a run of rows that one rank sends another, with a signal of its own. The rows of a halo in one round
 (halo.py) lie in the receiver's staging by rank, then row, and are cut into chunks of as many rows on both sides.
@@ -19,7 +19,7 @@ CHUNK_BYTES = 128 << 10  # a signal's cost is little then, and the first rows ar
 
 @dataclass(frozen=True)
 class HaloSchedule:
-    """What crosses in a call over rows of one size.
+    """Chunks that cross in a call over rows of one size.
 
     pushes: PUSH [K], in the order in which they leave. send_rows: int32, this rank's rows that their ``first`` and
     ``rows`` count. arrivals: ARRIVAL [A], in the order in which edges need them. owners: int32, the ranks that push to

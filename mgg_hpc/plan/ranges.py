@@ -1,4 +1,4 @@
-"""Who owns which rows: contiguous ranges with as many edges each.
+"""Divide rows among ranks: contiguous ranges with nearly equal numbers of edges.
 
 MGG's range-constrained binary search (Wang et al., OSDI '23, section 4.1, algorithm 1) finds each split point
 by a binary search on indptr between the last split and the end. Its listing averages offsets where it means

@@ -1,4 +1,4 @@
-"""What moving a row costs on this machine, by each transfer: a small aggregation is timed at two widths."""
+"""Measure the cost of a remote row by each transfer: a small aggregation is timed at two widths."""
 
 from __future__ import annotations
 

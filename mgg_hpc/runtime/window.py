@@ -22,7 +22,7 @@ SHARED, MEMORY = f"free space of {_SHARED_FOLDER}", "available memory"
 
 
 class SharedWindow:
-    """The same number of bytes on each rank of a node, which all of them read and write by pointers.
+    """Shared memory of equal size on each rank of a node, which all of them read and write through pointers.
 
     Collective over ``node`` (a communicator of one node) to make and to free. The bytes start as zero.
     Views made from it (`buffer`, or torch tensors over `address`) dangle once it is freed.

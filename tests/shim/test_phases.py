@@ -33,7 +33,7 @@ def sums(case, x, weight):
 
 
 def counts_of_edges(case, weight):
-    """What sums of rows of ones are."""
+    """Return the sums of rows of ones."""
     return sums(case, np.ones((case.nodes, WIDTH), np.float32), weight)
 
 

@@ -18,7 +18,7 @@
 
 namespace mgg {
 
-// What a PE pushes are rows of its own, which are there. In a ring they are others' too (bench/studies.cu).
+// A PE pushes its own rows, which need no wait. A ring also passes on the rows of others (bench/studies.cu).
 struct OwnRows {
   template <class Exchange>
   MGG_DEVICE void await(const Exchange&, int32_t) const {}

@@ -15,7 +15,7 @@ from ...plan.layout import RowFormat
 from .arguments import BY_WIDTH, Geometry, Options
 from .base import Backend
 
-# What "auto" stands for on CPUs. Blocks of 4,096 edges are small against a thread's share and large against the
+# Geometry that "auto" means on CPUs. Blocks of 4,096 edges are small against a thread's share and large against the
 # cost of claiming one.
 DEFAULT_GEOMETRY = Geometry(ps=256, dist=BY_WIDTH, wpb=16)
 

@@ -65,7 +65,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend is and can do; the same on all ranks.
+    """Properties of a backend, the same on all ranks.
 
     name: of run.backend and of reports.
     device: torch's name of the device of the arrays that calls take: "cpu" for NumPy arrays, else they are tensors.
@@ -167,7 +167,7 @@ class Backend(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this backend can do. ``reaches_peers`` may change at the first `Memory.reserve`."""
+        """Properties of this backend. ``reaches_peers`` may change at the first `Memory.reserve`."""
 
     @property
     def memory(self) -> Memory:

@@ -127,7 +127,7 @@ def test_how_parts_end(tmp_path, accepted, script, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_which_parts_run_and_in_which_order(tmp_path, accepted, script, monkeypatch, capsys):
-    """What has passed is not run again, what was never run comes first, and what has no time is left."""
+    """Parts that passed do not run again, parts that never ran come first, and parts without time are left."""
     made = [script("one", "code = 1"), script("two", expected=40.0), script("three")]
     monkeypatch.setattr(accept, "parts_of", lambda *_: made)
 

@@ -136,7 +136,7 @@ def played(tmp_path, monkeypatch):
 
 
 def failures(check, tool):
-    """What `sanitize.clean` or `sanitize.planted` finds wrong."""
+    """Return the complaints of `sanitize.clean` or `sanitize.planted`."""
     line = Line("", "")
     check(line, "cuda", tool, [])
     return line.failures

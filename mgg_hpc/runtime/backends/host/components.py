@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -54,7 +55,7 @@ def padded(count: int, format: RowFormat) -> NDArray[Any]:
     )
 
 
-class HostMemory:
+class HostMemory(ABC):
     """Memory for private rows; subclasses say where symmetric rows live.
 
     native: the module mgg_hpc._host. Publishing is here because it depends on where symmetric rows live.
@@ -65,18 +66,18 @@ class HostMemory:
         self.native: Any = load()
         self._ends: list[Callable[[], None]] = []
 
+    @abstractmethod
     def symmetric(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         """Allocate symmetric rows, see Backend.rows. Collective."""
-        raise NotImplementedError
 
+    @abstractmethod
     def publish(self, rows: Rows) -> None:
         """See Backend.publish."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def transport_address(self) -> int:
         """Address of the mgg::Transport (cuda/runtime/transport_host.h) that moves symmetric rows."""
-        raise NotImplementedError
 
     def private(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         """Allocate private rows, see Backend.rows."""
@@ -88,7 +89,8 @@ class HostMemory:
         return Rows(format, addresses, own, buffer, self.rank, False)
 
     def reserve(self, nbytes: int, largest: int = 0) -> None:
-        """See Memory.reserve; there is nothing to do where memory is found as it is asked for."""
+        """See Memory.reserve; memory that is allocated on demand needs no reservation."""
+        return None
 
     def reserved(self) -> int:
         """See Memory.reserved."""
@@ -96,6 +98,7 @@ class HostMemory:
 
     def free(self) -> None:
         """See Memory.free."""
+        return None
 
     def padded(self, count: int, format: RowFormat) -> NDArray[Any]:
         """See Memory.padded."""

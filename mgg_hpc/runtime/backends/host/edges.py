@@ -1,4 +1,4 @@
-"""What CPUs compute edge by edge (edges.py), over the native module's schedules."""
+"""Kernels over edges on CPUs (the protocol is ../edges.py), over the native module's schedules."""
 
 from __future__ import annotations
 

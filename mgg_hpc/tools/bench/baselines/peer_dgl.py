@@ -27,7 +27,7 @@ CONVOLUTIONS: dict[str, Callable[[Layer], torch.nn.Module]] = {
     # Each node has its self loop; looking whether it has takes a pass over them.
     "gat": lambda layer: dgl.nn.GATConv(layer.inputs, layer.outputs, layer.heads, allow_zero_in_degree=True),
 }
-# What PyG calls their parameters.
+# PyG's names of their parameters.
 NAMES = {
     "gcn": {"lin.weight": "weight"},
     "gin": {"nn.": "apply_func."},

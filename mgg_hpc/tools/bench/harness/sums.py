@@ -1,4 +1,4 @@
-"""What sums of rows should be, and how far right ones may lie apart."""
+"""Compute reference sums of rows and their error bounds."""
 
 from __future__ import annotations
 

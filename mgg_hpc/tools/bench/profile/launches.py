@@ -1,4 +1,4 @@
-"""What `mgg bench profile` looks at: each kernel launched once to warm up, and once more between marks for a profiler.
+"""Launches that `mgg bench profile` measures: each kernel once to warm up, and once more between marks for a profiler.
 
 Run under Nsight Compute as ``python -m mgg_hpc.tools.bench.profile.launches REQUEST``, a JSON object; what was
 launched, and what it should cost, goes to the file that it names. A profiler takes kernels one at a time: so the

@@ -38,7 +38,7 @@ SECTION = "WarpStateStats"  # why warps wait: as many metrics as the architectur
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!selected)(\w+)_per_issue_active\.ratio")
 SECTOR_BYTES = 32
 
-# What units are in milliseconds, and in bytes.
+# Factors that convert units to milliseconds, and to bytes.
 UNITS = {"nsecond": 1e-6, "ns": 1e-6, "usecond": 1e-3, "us": 1e-3, "msecond": 1.0, "ms": 1.0, "second": 1e3}
 UNITS |= {"s": 1e3, "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 NOT_ALLOWED = "ERR_NVGPUCTRPERM"

@@ -54,7 +54,7 @@ def progress(what: str, total: int) -> Iterator[Step]:
 class Sweep:
     """The runs of a sweep, and their results: cells[s] as in the JSON, "refused" where the GPU cannot hold it.
 
-    expected, limit: float32 [destinations, dim] in the stage's memory, sums and how far right ones may lie apart.
+    expected, limit: float32 [destinations, dim] in the stage's memory, reference sums and their error bounds.
     """
 
     runs: Runs
