@@ -88,17 +88,15 @@ class HostMemory(ABC):
         own[self.rank] = counts[self.rank]
         return Rows(format, addresses, own, buffer, self.rank, False)
 
-    def reserve(self, nbytes: int, largest: int = 0) -> None:
+    def reserve(self, nbytes: int, largest: int = 0) -> None:  # noqa: B027  (subclasses may override it)
         """See Memory.reserve; memory that is allocated on demand needs no reservation."""
-        return None
 
     def reserved(self) -> int:
         """See Memory.reserved."""
         return 0
 
-    def free(self) -> None:
+    def free(self) -> None:  # noqa: B027
         """See Memory.free."""
-        return None
 
     def padded(self, count: int, format: RowFormat) -> NDArray[Any]:
         """See Memory.padded."""
