@@ -50,7 +50,8 @@ def test_all_benchmarks_over_the_shim_and_their_page(shim, tmp_path, accepted, m
     results = tmp_path / "results"
     found = page.read(results)
     for name in bench.BENCHES:
-        assert found[name]["device"]["name"] == "shim"
+        if name != "start":  # over the shim it trains on the CPU
+            assert found[name]["device"]["name"] == "shim"
         assert (results / f"{name}.md").read_text().startswith("# mgg bench")
     # Every figure of a benchmark is read from what benchmarks write. (cuSPARSE and PyG have no stand-in there.)
     read = {figure.what: figure.read(found) for figure in page.FIGURES if "bench" in figure.command}
