@@ -16,7 +16,7 @@ from .errors import InputError
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # beyond any use, and safe in any arithmetic
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
-Choice = Positive | Literal["auto"]
+Knob = Positive | Literal["auto"]
 
 
 class GraphSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,9 +80,9 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "direct", "get", "halo"]
         | Annotated[list[Literal["direct", "get", "halo"]], msgspec.Meta(min_length=1)]
     ) = "auto"
-    ps: Choice = "auto"
+    ps: Knob = "auto"
     dist: Count | Literal["auto"] = "auto"
-    wpb: Choice = "auto"
+    wpb: Knob = "auto"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

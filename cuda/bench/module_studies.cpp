@@ -21,29 +21,29 @@ void require_sum(const Sum& sum) {
 }
 
 void get(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Get& get, bool late,
-         const Geometry& geometry) {
+         const LaunchShape& launch) {
   require_sum(sum);
   const auto& sources =
       plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<float>(rows.dim));
-  const auto call = get_call<float>(plan, rows.dim, sum, get, sources, geometry.shape);
-  if (call.sum.count > 0) mgg::studies::get(call, late, geometry.shape, geometry.launch());
+  const auto call = get_call<float>(plan, rows.dim, sum, get, sources, launch.shape);
+  if (call.sum.count > 0) mgg::studies::get(call, late, launch.shape, launch.configuration());
 }
 
 void ring(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg::DeviceExchange& exchange,
-          const mgg::DeviceHaloSchedule& schedule, const Halo& halo, int64_t own_rows, const Geometry& geometry) {
+          const mgg::DeviceHaloSchedule& schedule, const Halo& halo, int64_t own_rows, const LaunchShape& launch) {
   require_sum(sum);
   if (exchange.far()) throw std::invalid_argument("ring: no pointer reaches some PEs");
-  const auto call = halo_call<float>(plan, rows, dim, sum, exchange, schedule, halo, geometry);
+  const auto call = halo_call<float>(plan, rows, dim, sum, exchange, schedule, halo, launch);
   if (schedule.empty() && call.sum.count == 0) return;
-  mgg::studies::ring(call, own_rows, geometry.shape, halo.launch(geometry));
+  mgg::studies::ring(call, own_rows, launch.shape, halo.configuration(launch));
 }
 
 }  // namespace
 
 void bind_studies(nb::module_& module) {
-  module.def("get", get, "plan"_a, "rows"_a, "sum"_a, "get"_a, "late"_a, "geometry"_a, Released());
+  module.def("get", get, "plan"_a, "rows"_a, "sum"_a, "get"_a, "late"_a, "launch"_a, Released());
   module.def("ring", ring, "plan"_a, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "schedule"_a, "halo"_a, "own_rows"_a,
-             "geometry"_a, Released());
+             "launch"_a, Released());
   module.def("get_occupancy", [](bool late, int lanes, int packs, int threads, int64_t shared_bytes) {
     return said(mgg::studies::get_occupancy(late, {lanes, packs}, threads, shared_bytes));
   }, "late"_a, "lanes"_a, "packs"_a, "threads"_a, "shared_bytes"_a);

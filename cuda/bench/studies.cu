@@ -43,7 +43,7 @@ struct RingCall {
 
 template <int LANES, int PACKS>
 MGG_KERNEL_OF((halo_registers<float, PACKS, false>())) void study_ring(RingCall call) {
-  using Exchange = HaloExchange<false, RingRows>;
+  using Exchange = HaloProtocol<false, RingRows>;
   push_and_sum<float, DeviceSum, LANES, PACKS>(call.halo.sum, Exchange(call.halo.halo, call.rows));
 }
 

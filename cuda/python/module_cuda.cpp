@@ -21,50 +21,50 @@ using namespace mgg::python;
 
 // What a call over rows of this width would allocate. `read`: through pointers, or by gets.
 template <class S>
-void ready(mgg::DevicePlan& plan, const Rows& rows, bool read, const Geometry& geometry) {
-  plan.make_room(passes(row_bytes<S>(rows.dim), geometry.shape), mgg::padded_stride(rows.dim, sizeof(S)));
+void ready(mgg::DevicePlan& plan, const Rows& rows, bool read, const LaunchShape& launch) {
+  plan.make_room(passes(row_bytes<S>(rows.dim), launch.shape), mgg::padded_stride(rows.dim, sizeof(S)));
   if (read) plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
 }
 template <class S>
-void ready_halo(mgg::DeviceExchange& exchange, const Halo& halo, const Geometry& geometry) {
-  halo.make_room<S>(exchange, geometry);
+void ready_halo(mgg::DeviceExchange& exchange, const Halo& halo, const LaunchShape& launch) {
+  halo.make_room<S>(exchange, launch);
 }
 
 template <class S>
-void aggregate(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Geometry& geometry) {
+void aggregate(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const LaunchShape& launch) {
   auto call = plan.call<mgg::DeviceAggregation<S>>();
   if (call.count == 0) return;
-  fill(call, plan, rows.dim, sum, geometry.shape);
+  fill(call, plan, rows.dim, sum, launch.shape);
   const mgg::DevicePlan::Sources& sources =
       plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
   call.sources = typed<S>(sources.rows.as<const void*>()), call.link = sources.links.as<int32_t>();
   const auto transfer = sources.near ? mgg::Transfer::direct : mgg::Transfer::none;
-  mgg::aggregate(call, {{sum.reduce == "max", transfer, false}, geometry.shape}, geometry.launch());
+  mgg::aggregate(call, {{sum.reduce == "max", transfer, false}, launch.shape}, launch.configuration());
 }
 
 template <class S>
-void get(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Get& get, const Geometry& geometry) {
+void get(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const Get& get, const LaunchShape& launch) {
   const auto& sources = plan.sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
-  const auto call = get_call<S>(plan, rows.dim, sum, get, sources, geometry.shape);
+  const auto call = get_call<S>(plan, rows.dim, sum, get, sources, launch.shape);
   if (call.sum.count == 0) return;
   const mgg::Variant variant{sum.reduce == "max", mgg::Transfer::get, sources.far};
-  mgg::aggregate(call, {variant, geometry.shape}, geometry.launch());
+  mgg::aggregate(call, {variant, launch.shape}, launch.configuration());
 }
 
 template <class S>
 void halo(mgg::DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, mgg::DeviceExchange& exchange,
-          mgg::DeviceHaloSchedule& schedule, const Halo& halo, const Geometry& geometry) {
-  const auto call = halo_call<S>(plan, rows, dim, sum, exchange, schedule, halo, geometry);
+          mgg::DeviceHaloSchedule& schedule, const Halo& halo, const LaunchShape& launch) {
+  const auto call = halo_call<S>(plan, rows, dim, sum, exchange, schedule, halo, launch);
   if (schedule.empty() && call.sum.count == 0) return;
-  const mgg::Kernel kernel{{sum.reduce == "max", mgg::Transfer::halo, exchange.far()}, geometry.shape};
-  mgg::aggregate(call, kernel, halo.launch(geometry));
+  const mgg::Kernel kernel{{sum.reduce == "max", mgg::Transfer::halo, exchange.far()}, launch.shape};
+  mgg::aggregate(call, kernel, halo.configuration(launch));
 }
 
-void let_go(const mgg::DeviceExchange& exchange, const mgg::DeviceHaloSchedule& schedule, const Geometry& geometry) {
+void let_go(const mgg::DeviceExchange& exchange, const mgg::DeviceHaloSchedule& schedule, const LaunchShape& launch) {
   mgg::DeviceHalo halo{};
   exchange.fill(halo);
   schedule.fill(halo);
-  mgg::let_go(halo, exchange.far(), geometry.launch());
+  mgg::let_go(halo, exchange.far(), launch.configuration());
 }
 
 // The tables of gathers from one set of rows, in device memory.
@@ -81,11 +81,11 @@ class Gathers {
     bounds_.upload(bounds.data(), bounds_.bytes());
     tables_.upload(addresses.data(), tables_.bytes());
   }
-  void rows(uint64_t ids, int64_t count, uint64_t out, const Geometry& geometry) const {
+  void rows(uint64_t ids, int64_t count, uint64_t out, const LaunchShape& launch) const {
     if (count == 0) return;
     mgg::gather({at<int64_t>(ids), count, bounds_.as<int64_t>(), tables_.as<const char*>(), at<char>(mine_),
                  at<char>(out), row_bytes_, pes_},
-                gets_, geometry.shape, geometry.launch());
+                gets_, launch.shape, launch.configuration());
   }
 
  private:
@@ -98,25 +98,25 @@ class Gathers {
 
 template <class S>
 void dropout(uint64_t x, int64_t x_stride, uint64_t out, int64_t out_stride, uint64_t ids, int64_t rows,
-             int64_t columns, const mgg::RngKey& drawn, const Geometry& geometry) {
+             int64_t columns, const mgg::RngKey& drawn, const LaunchShape& launch) {
   if (rows == 0 || columns == 0) return;
   const uint64_t starts = x | out | static_cast<uint64_t>(x_stride | out_stride) * sizeof(S);
   mgg::dropout({at<S>(x), at<S>(out), x_stride, out_stride, at<int64_t>(ids), rows, columns, drawn, starts % 16 == 0},
-               geometry.shape, geometry.launch());
+               launch.shape, launch.configuration());
 }
 void dropout_csr(uint64_t indptr, uint64_t indices, uint64_t values, uint64_t out, uint64_t ids, int64_t rows,
-                 const mgg::RngKey& drawn, const Geometry& geometry) {
+                 const mgg::RngKey& drawn, const LaunchShape& launch) {
   if (rows == 0) return;
   mgg::dropout({at<int64_t>(indptr), at<int32_t>(indices), at<float>(values), at<float>(out), at<int64_t>(ids), rows,
                 drawn},
-               geometry.launch());
+               launch.configuration());
 }
 
 void gather_floor(uint64_t indices, int64_t edges, uint64_t rows, int64_t row_bytes, uint64_t seen,
-                  const Geometry& geometry) {
+                  const LaunchShape& launch) {
   if (edges == 0) return;
-  mgg::gather_floor({at<int32_t>(indices), edges, at<char>(rows), row_bytes, at<uint32_t>(seen)}, geometry.shape,
-                    geometry.launch());
+  mgg::gather_floor({at<int32_t>(indices), edges, at<char>(rows), row_bytes, at<uint32_t>(seen)}, launch.shape,
+                    launch.configuration());
 }
 
 template <class S>
@@ -168,7 +168,7 @@ anything is summed, and stay until `Exchange.let_go`.)")
            "plan"_a, "indices"_a, "pushes"_a, "arrivals"_a, "send_rows"_a, "owners"_a, "credits"_a)
       .def_prop_ro("pushes", &mgg::DeviceHaloSchedule::pushes)
       .def_prop_ro("arrivals", &mgg::DeviceHaloSchedule::arrivals);
-  exchange.def("let_go", let_go, "schedule"_a, "geometry"_a, Released(),
+  exchange.def("let_go", let_go, "schedule"_a, "launch"_a, Released(),
                "Give the credits, after a call that holds what has arrived, and all that has read it.");
   return exchange;
 }
@@ -180,15 +180,15 @@ void bind_rows(nb::module_& module, nb::class_<mgg::DevicePlan>& plan, nb::class
   const auto def = [&](auto& of, const char* name, auto&&... rest) { of.def((name + type).c_str(), rest...); };
   def(module, "occupancy", occupancy<S>, "transfer"_a, "max"_a, "far"_a, "lanes"_a, "packs"_a, "threads"_a,
       "shared_bytes"_a, "What an aggregation takes. transfer: \"none\", \"direct\", \"get\" or \"halo\".");
-  def(plan, "aggregate", aggregate<S>, "rows"_a, "sum"_a, "geometry"_a, Released());
-  def(plan, "get", get<S>, "rows"_a, "sum"_a, "get"_a, "geometry"_a, Released());
-  def(plan, "halo", halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "schedule"_a, "halo"_a, "geometry"_a,
+  def(plan, "aggregate", aggregate<S>, "rows"_a, "sum"_a, "launch"_a, Released());
+  def(plan, "get", get<S>, "rows"_a, "sum"_a, "get"_a, "launch"_a, Released());
+  def(plan, "halo", halo<S>, "rows"_a, "dim"_a, "sum"_a, "exchange"_a, "schedule"_a, "halo"_a, "launch"_a,
       Released(), "Collective; all blocks must be resident at once.");
-  def(plan, "ready", ready<S>, "rows"_a, "read"_a, "geometry"_a, Released(),
+  def(plan, "ready", ready<S>, "rows"_a, "read"_a, "launch"_a, Released(),
       "Allocate what a call takes. read: rows are read through pointers or by gets, and not pushed.");
-  def(exchange, "ready", ready_halo<S>, "halo"_a, "geometry"_a, Released());
+  def(exchange, "ready", ready_halo<S>, "halo"_a, "launch"_a, Released());
   def(module, "dropout", dropout<S>, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "ids"_a, "rows"_a, "columns"_a,
-      "drawn"_a, "geometry"_a, Released());
+      "drawn"_a, "launch"_a, Released());
 }
 
 }  // namespace
@@ -209,7 +209,7 @@ NB_MODULE(_cuda, module) {
   module.def("stage_bytes", mgg::stage_bytes, "threads"_a, "lanes"_a, "packs"_a, "rows"_a, "dist"_a,
              "Shared memory of a block of the get kernel.");
 
-  nb::class_<Geometry>(module, "Geometry",
+  nb::class_<LaunchShape>(module, "LaunchShape",
                        "Which kernel (lanes of a worker, packs of 16 bytes that a lane holds), and its grid.")
       .def(nb::init<int, int, int, int, int64_t, uint64_t>(), "lanes"_a, "packs"_a, "blocks"_a, "threads"_a,
            "shared_bytes"_a = 0, "stream"_a = 0);
@@ -249,7 +249,7 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
   nb::class_<Gathers>(module, "Gathers")
       .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,
            "mine"_a, "row_bytes"_a)
-      .def("rows", &Gathers::rows, "ids"_a, "count"_a, "out"_a, "geometry"_a, Released());
+      .def("rows", &Gathers::rows, "ids"_a, "count"_a, "out"_a, "launch"_a, Released());
   nb::class_<mgg::RngKey>(module, "RngKey")
       .def("__init__", [](mgg::RngKey* self, double p, uint64_t seed, uint32_t epoch, uint32_t stream,
                           uint64_t epoch_at) {
@@ -261,8 +261,8 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
   bind_rows<mgg::BFloat16>(module, plan, exchange, "_bfloat16");
   bind_edges(module, plan);
   module.def("dropout_csr", dropout_csr, "indptr"_a, "indices"_a, "values"_a, "out"_a, "ids"_a, "rows"_a, "drawn"_a,
-             "geometry"_a, Released());
-  module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "geometry"_a,
+             "launch"_a, Released());
+  module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "launch"_a,
              Released());
   bind_nvshmem(module);
 #if defined(MGG_SHIM)

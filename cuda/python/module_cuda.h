@@ -26,12 +26,12 @@ T* at(uint64_t address) {
 }
 
 // Which kernel, and how it is launched.
-struct Geometry {
+struct LaunchShape {
   Shape shape;
   int blocks, threads;
   int64_t shared_bytes;
   uint64_t stream;
-  gpu::Launch launch(gpu::Blocks together = gpu::Blocks::in_turn) const {
+  gpu::Launch configuration(gpu::Blocks together = gpu::Blocks::in_turn) const {
     return {blocks, threads, shared_bytes, at<void>(stream), together};
   }
 };
@@ -58,13 +58,13 @@ struct Halo {
   int pushers, claim, slots;
   bool alone, holds;
   HaloStamps stamps;
-  gpu::Launch launch(const Geometry& geometry) const {
-    return geometry.launch(alone ? gpu::Blocks::cooperative : gpu::Blocks::resident);
+  gpu::Launch configuration(const LaunchShape& launch) const {
+    return launch.configuration(alone ? gpu::Blocks::cooperative : gpu::Blocks::resident);
   }
   template <class S>
-  void make_room(DeviceExchange& exchange, const Geometry& geometry) const {
-    const Shape& shape = geometry.shape;
-    exchange.make_room(int64_t(geometry.blocks) * geometry.threads / shape.lanes, slots,
+  void make_room(DeviceExchange& exchange, const LaunchShape& launch) const {
+    const Shape& shape = launch.shape;
+    exchange.make_room(int64_t(launch.blocks) * launch.threads / shape.lanes, slots,
                        int64_t(shape.lanes) * shape.packs * 16 / int64_t(sizeof(S)));
   }
 };
@@ -108,12 +108,12 @@ DeviceGetCall<S> get_call(DevicePlan& plan, int64_t dim, const Sum& sum, const G
 
 template <class S>
 DeviceHaloCall<S> halo_call(DevicePlan& plan, uint64_t rows, int64_t dim, const Sum& sum, DeviceExchange& exchange,
-                            const DeviceHaloSchedule& schedule, const Halo& halo, const Geometry& geometry) {
+                            const DeviceHaloSchedule& schedule, const Halo& halo, const LaunchShape& launch) {
   DeviceHaloCall<S> call{};
   schedule.tasks().fill(call.sum);
-  fill(call.sum, plan, dim, sum, geometry.shape);
+  fill(call.sum, plan, dim, sum, launch.shape);
   call.sum.hubs = schedule.tasks().hubs();
-  halo.make_room<S>(exchange, geometry);
+  halo.make_room<S>(exchange, launch);
   exchange.fill(call.halo);
   schedule.fill(call.halo);
   call.halo.rows = at<char>(rows), call.halo.row_bytes = row_bytes<S>(dim);

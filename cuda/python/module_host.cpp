@@ -180,7 +180,7 @@ of 2 * staging_bytes; signals: of signal_count(rounds, size) zeros of 8 bytes. t
            "rank"_a, "size"_a, "rounds"_a, "send_rows"_a.noconvert(), "send_counts"_a.noconvert(),
            "send_places"_a.noconvert(), "receive_counts"_a.noconvert(), "staging"_a, "staging_bytes"_a, "signals"_a,
            "transport"_a)
-      .def("move", &HostExchange::move, "rows"_a, "row_bytes"_a,
+      .def("transfer", &HostExchange::transfer, "rows"_a, "row_bytes"_a,
            "Exchange without sums. rows: address of this rank's row 0. Collective.")
       .def("take_rows_pushed", &HostExchange::take_rows_pushed,
            "Return the number of rows that this rank has pushed since the last call.");

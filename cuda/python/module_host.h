@@ -76,10 +76,10 @@ class HostExchange {
     for (const int32_t row : vector_of(send_rows)) last_row_ = std::max<int64_t>(last_row_, row);
   }
   HaloExchange& exchange() { return exchange_; }
-  void move(uint64_t rows, int64_t row_bytes) {
+  void transfer(uint64_t rows, int64_t row_bytes) {
     require_room(row_bytes);
     nanobind::gil_scoped_release release;
-    exchange_.move(reinterpret_cast<const char*>(rows), row_bytes);
+    exchange_.transfer(reinterpret_cast<const char*>(rows), row_bytes);
   }
   int64_t take_rows_pushed() { return exchange_.take_rows_pushed(); }
   void require_rows(int64_t count) const { require(last_row_ < count, "exchange: sends rows that are not there"); }
@@ -162,7 +162,7 @@ class HostSchedule {
       const Aggregation<S> call{&schedule_, sources, indices, schedule_.edges, weight ? weight->data() : nullptr,
                                 reinterpret_cast<S*>(out.data()), scale ? scale->data() : nullptr,
                                 bias ? padded_bias.data() : nullptr, partials, accumulators, stride, sweep, reduction,
-                                prefetched(sweep * sizeof(S)), relu, streams, threads, moving(reach),
+                                prefetched(sweep * sizeof(S)), relu, streams, threads, exchange_of(reach),
                                 transport_at(transport), &calling_};
       run_here(call);
       schedule_.sweeps.took(stride, sizeof(S), sweep, omp_get_wtime() - began);
@@ -183,7 +183,7 @@ class HostSchedule {
     over<S>(reach, row_bytes, [&](const S* const* sources, const int32_t* indices) {
       kernel(EdgeCall<S>{&schedule_, sources, indices, schedule_.edges,
                          row_bytes / static_cast<int64_t>(sizeof(S)), values, tail, partials, states,
-                         prefetched(row_bytes), reach.threads, moving(reach), transport_at(reach.transport),
+                         prefetched(row_bytes), reach.threads, exchange_of(reach), transport_at(reach.transport),
                          &calling_});
     });
   }
@@ -209,7 +209,7 @@ class HostSchedule {
     return schedule_.dist >= 0 ? schedule_.dist : static_cast<int>(fitting);
   }
 
-  static HaloExchange* moving(const Reach& reach) {
+  static HaloExchange* exchange_of(const Reach& reach) {
     return reach.exchange && !reach.arrived ? &reach.exchange->exchange() : nullptr;
   }
 
@@ -228,8 +228,8 @@ class HostSchedule {
   void over(const Reach& reach, int64_t row_bytes, Kernel&& kernel) {
     nanobind::gil_scoped_release release;
     const uint64_t* addresses = reach.addresses.data();
-    HaloExchange* moves = moving(reach);
-    if (moves) moves->begin(reinterpret_cast<const char*>(addresses[reach.rank]), row_bytes);
+    HaloExchange* exchange = exchange_of(reach);
+    if (exchange) exchange->begin(reinterpret_cast<const char*>(addresses[reach.rank]), row_bytes);
     std::vector<const S*> sources;
     for (const Chunk& chunk : schedule_.chunks) {
       // What is fetched by gets lies on its owner at this PE's own address.
@@ -239,7 +239,7 @@ class HostSchedule {
       sources.push_back(reinterpret_cast<const S*>(base + chunk.first_row * row_bytes));
     }
     kernel(sources.data(), gets_ ? schedule_.place.data() : schedule_.indices);
-    if (moves) moves->end();
+    if (exchange) exchange->end();
   }
 
   template <class S>

@@ -132,7 +132,7 @@ void HaloExchange::wait(int round) {
   }
 }
 
-void HaloExchange::move(const char* rows, int64_t row_bytes) {
+void HaloExchange::transfer(const char* rows, int64_t row_bytes) {
   begin(rows, row_bytes);
   for (int64_t i = 0; i < packets(); ++i) push(i);
   for (int round = 0; round < layout_.rounds; ++round) wait(round);

@@ -52,7 +52,7 @@ class HaloExchange {
 
   // A whole call without any sums: what bulk exchanges do, for comparison. Owners may push again at once, so what
   // arrived is to be read before any rank's next call but one.
-  void move(const char* rows, int64_t row_bytes);
+  void transfer(const char* rows, int64_t row_bytes);
 
   // Number of rows that this rank has pushed since the last call of this function.
   int64_t take_rows_pushed() { return rows_pushed_.exchange(0); }

@@ -23,7 +23,7 @@ def hidden_share(sums: float, transfer: float, both: float) -> float:
     return (sums + transfer - both) / shorter if shorter > 0 else float("nan")
 
 
-def moving_only(plan: Plan, *, edges: bool) -> Plan:
+def transfer_only(plan: Plan, *, edges: bool) -> Plan:
     """Return the plan of the transfer alone: without any edges (its halo still comes), or with the remote ones only.
 
     Destinations that have none left are left out too: nothing is written for them.

@@ -21,7 +21,7 @@ from ..nn.graph.loading import (
     matrix_of,
     without_features,
 )
-from ..nn.graph.transfer import Choice, choose_transfer, planned
+from ..nn.graph.transfer import TransferChoice, choose_transfer, planned
 from ..nn.inputs import nodes
 from ..nn.inputs.host import HostFeatures, Input, drops_in_blocks
 from ..nn.layers.models import GNN
@@ -44,7 +44,7 @@ class Job:
     part: Part
     backend: Backend
     backend_reason: str
-    transfer: Choice
+    transfer: TransferChoice
     layers: list[Adjacency]
     model: GNN
     x: Input
@@ -186,7 +186,7 @@ def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> Labels:
 
 def _planned(
     settings: Settings, comm: Any, part: Part, backend: Backend, model: GNN, matrix: Unplanned, x: Input
-) -> tuple[Choice, list[Adjacency]]:
+) -> tuple[TransferChoice, list[Adjacency]]:
     """Choose how remote rows are reached in each layer, and plan the layers so. Collective."""
     dtype, sparse = getattr(torch, settings.train.dtype), not isinstance(x, torch.Tensor)
     formats = [row_format(width, dtype) for width in model.exchanged(sparse)]

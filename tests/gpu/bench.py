@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
 from gpu.pes.engine import Engine
-from gpu.pes.stage import stage_of
+from gpu.pes.shim_device import shim_device
 from mgg_hpc.bench_verbs import bench
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.cuda import module
 from mgg_hpc.tools.bench.epoch import gpu as epoch_gpu
 from mgg_hpc.tools.bench.epoch.gpu_memory import Held
-from mgg_hpc.tools.bench.harness.gpu import Stage
+from mgg_hpc.tools.bench.harness.gpu import Device
 from mgg_hpc.tools.bench.profile import gpu as profile_gpu
 
 GPU_TURNS, SHIM_TURNS = 9, 2
@@ -84,8 +84,8 @@ def shim(library: Path, seed: int) -> Iterator[None]:
     from shim.bench import fake_ncu
 
     engine = Engine.shim(library)
-    stage = stage_of(engine, seed)
-    Stage.gpu = lambda: stage  # type: ignore[method-assign]
+    device = shim_device(engine, seed)
+    Device.current = lambda: device  # type: ignore[method-assign]
     module.load, module.need_device = lambda: engine.module, lambda _: 1
     epoch_gpu.GpuMemory = NoMemory
     profile_gpu.CHILD = (sys.executable, str(LAUNCHER), str(library))

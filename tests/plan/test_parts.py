@@ -54,7 +54,7 @@ def test_what_moves_is_what_others_own(rng, case):
     x = rng.standard_normal(made.nodes)
     owner = np.searchsorted(made.bounds, np.arange(made.nodes), side="right") - 1
     for rank, plan in enumerate(plans_of(made, "direct")):
-        moves = overlap.moving_only(plan, edges=True)
+        moves = overlap.transfer_only(plan, edges=True)
         assert (moves.local_edges, moves.remote_edges) == (0, plan.remote_edges)
         found = by_hand(moves, lambda chunk, row: x[int(made.bounds[chunk["pe"]]) + row])
         source, destination = reference.edge_list(*made.part(rank))
@@ -66,7 +66,7 @@ def test_what_moves_is_what_others_own(rng, case):
 
 def test_a_halo_moves_without_any_edge(rng):
     for plan in plans_of(cases.ordinary(rng, 3), "halo", 1):
-        moves = overlap.moving_only(plan, edges=False)
+        moves = overlap.transfer_only(plan, edges=False)
         assert (moves.edges, moves.destinations, len(moves.segments)) == (0, 0, 0)
         assert moves.lists is plan.lists and len(moves.chunks) == len(plan.chunks)
 

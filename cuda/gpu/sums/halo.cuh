@@ -30,11 +30,11 @@ struct OwnRows {
 
 // FAR: whether some PEs are reached by the transport only. PUSHED: which rows a push consists of.
 template <bool FAR, class PUSHED = OwnRows>
-struct HaloExchange {
+struct HaloProtocol {
   const DeviceHalo& halo;
   uint64_t call;  // the number of this one
   PUSHED pushed;
-  MGG_DEVICE explicit HaloExchange(const DeviceHalo& halo, PUSHED pushed = {})
+  MGG_DEVICE explicit HaloProtocol(const DeviceHalo& halo, PUSHED pushed = {})
       : halo(halo), call(halo.state->calls + 1), pushed(pushed) {}
 
   // A fence must follow before what the signal announces is read.
@@ -351,13 +351,13 @@ MGG_DEVICE void push_and_sum(const DeviceAggregation<S>& sum, const EXCHANGE& ex
 // All blocks are resident, on this PE and on those that it exchanges rows with: they wait for each other.
 template <class S, class R, int LANES, int PACKS, bool FAR>
 MGG_KERNEL_OF((halo_registers<S, PACKS, FAR>())) void aggregate_halo(DeviceHaloCall<S> call) {
-  push_and_sum<S, R, LANES, PACKS>(call.sum, HaloExchange<FAR>(call.halo));
+  push_and_sum<S, R, LANES, PACKS>(call.sum, HaloProtocol<FAR>(call.halo));
 }
 
 // After a call that holds its staging, and all that has read it.
 template <bool FAR>
 MGG_KERNEL void give_credits(DeviceHalo halo) {
-  if (device::thread() == 0) HaloExchange<FAR>(halo).give_credits(halo.state->calls);
+  if (device::thread() == 0) HaloProtocol<FAR>(halo).give_credits(halo.state->calls);
 }
 
 }  // namespace mgg

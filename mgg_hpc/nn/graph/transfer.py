@@ -21,7 +21,7 @@ from .handle import Adjacency, Unplanned, buffer_bytes, signal_bytes
 
 
 @dataclass(frozen=True)
-class Choice:
+class TransferChoice:
     """The transfer of each layer. why: the reason, for reports."""
 
     transfers: tuple[str, ...]
@@ -42,7 +42,7 @@ def choose_transfer(
     backward: Sequence[RowFormat | None],
     *,
     by_edge: bool = False,
-) -> Choice:
+) -> TransferChoice:
     """Choose the transfer of each layer's rows. Collective.
 
     formats: of each layer's rows in an epoch's forward. backward: the same of its backward, None where that exchanges
@@ -71,11 +71,11 @@ def choose_transfer(
                     'plan.transfer is "get", but ranks on other nodes are out of reach of pointers, and attention and '
                     'maxima on GPUs have their rows by "halo" then; use that, or "auto"'
                 )
-        return Choice(each, "asked for")
+        return TransferChoice(each, "asked for")
     directions = matrix.directions
     if comm.size == 1 or not any(comm.allgather(sum(edges.remote_edges for edges in directions))):
         needs_least = "direct" if backend.capabilities.reaches_peers else "halo"
-        return Choice((needs_least,) * len(formats), "no row is remote")
+        return TransferChoice((needs_least,) * len(formats), "no row is remote")
     widest = max([*formats, *filter(None, backward)], key=lambda format: format.row_bytes)
     halo_rows = sum(max(comm.allgather(len(edges.halo))) for edges in directions)
     backend.memory.reserve(
@@ -105,7 +105,7 @@ def choose_transfer(
         for name in cost_model.TRANSFERS
         if name in estimates
     )
-    return Choice(chosen, f"remote rows, ms an epoch by layer: {shown}")
+    return TransferChoice(chosen, f"remote rows, ms an epoch by layer: {shown}")
 
 
 def planned(

@@ -26,7 +26,7 @@ def separate(
     """Return the phases of an aggregation, see Backend.phases.
 
     backend: any, or one of several that a process simulates. moves: the prepared plan that brings the rows of ``plan``
-    (`plan.overlap.moving_only`). ready: allocates what a call over a plan takes.
+    (`plan.overlap.transfer_only`). ready: allocates what a call over a plan takes.
     """
     here, count = held_here(plan)
     counts = np.zeros(backend.collectives.size, dtype=np.int64)

@@ -18,7 +18,7 @@ from ...runtime.turns import take_turns
 from .epoch.shape import Shape, labelled
 from .harness import document, graphs, timing
 from .harness.document import Sheet, cell
-from .harness.gpu import Stage, release
+from .harness.gpu import Device, release
 from .harness.options import BenchOptions
 
 SHAPE = Shape(32, 16, 8, 0.5)
@@ -28,7 +28,7 @@ def run_start(graph: str, ranks: int, backend: str, turns: int, json: Path | Non
     """Measure, print and write. Raises InputError for a graph or a backend that there is not."""
     options = BenchOptions(turns=turns, json=json, table=table)
     options.check(graph)
-    found = document.begin("start", options, Stage.gpu() if backend == "cuda" else None)
+    found = document.begin("start", options, Device.current() if backend == "cuda" else None)
     release()
     with timing.workspace() as folder:
         read = labelled(graphs.read(graph), SHAPE)

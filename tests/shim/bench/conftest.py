@@ -6,21 +6,21 @@ import json
 
 import pytest
 from command import mgg
-from gpu.pes.stage import stage_of
+from gpu.pes.shim_device import shim_device
 
-from mgg_hpc.tools.bench.harness.gpu import Stage
+from mgg_hpc.tools.bench.harness.gpu import Device
 
 
 @pytest.fixture
-def stage(engine, rng, monkeypatch):
+def device(engine, rng, monkeypatch):
     """The shim as one PE or several, which is the GPU of all benchmarks too."""
-    made = stage_of(engine, int(rng.integers(1 << 60)))
-    monkeypatch.setattr(Stage, "gpu", lambda: made)
+    made = shim_device(engine, int(rng.integers(1 << 60)))
+    monkeypatch.setattr(Device, "current", lambda: made)
     return made
 
 
 @pytest.fixture
-def bench(stage, tmp_path, capsys):
+def bench(device, tmp_path, capsys):
     """Run `mgg bench ... --device cuda`, and return its document, with what it printed and its table.
 
     The picture is found.png.

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from gpu.pes.engine import Engine
-from gpu.pes.stage import stage_of
+from gpu.pes.shim_device import shim_device
 
-from mgg_hpc.tools.bench.harness.gpu import Stage
+from mgg_hpc.tools.bench.harness.gpu import Device
 from mgg_hpc.tools.bench.profile import launches
 
 engine = Engine.shim(Path(sys.argv[1]))
@@ -29,8 +29,8 @@ def marks():
     grids.append([counts["blocks"], counts["threads"]])
 
 
-stage = stage_of(engine, 1)
-Stage.gpu = lambda: stage
+device = shim_device(engine, 1)
+Device.current = lambda: device
 launches.cuda_marks = marks
 code = launches.main(sys.argv[2])
 Path(json.loads(sys.argv[2])["file"] + ".grids").write_text(json.dumps(grids))

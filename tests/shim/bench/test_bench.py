@@ -23,8 +23,8 @@ from mgg_hpc.tools.bench.harness import gpu, graphs, sums
 SHIM, ROOT = Path(__file__).parents[1], Path(__file__).parents[3]
 
 
-def problem_of(stage, graph, dtype, width, weight=None):
-    return gpu.problem_of(stage, graph, dtype, width, weight, gpu.edges_of(graph))
+def problem_of(device, graph, dtype, width, weight=None):
+    return gpu.problem_of(device, graph, dtype, width, weight, gpu.edges_of(graph))
 
 
 @pytest.fixture
@@ -40,16 +40,16 @@ def fake(shim, tmp_path, monkeypatch):
     return loaded
 
 
-def measured(stage, problems, baselines=(), transfers=("direct",), turns=1):
+def measured(device, problems, baselines=(), transfers=("direct",), turns=1):
     """Rows and notes of problems that take turns."""
-    contest = aggregate_gpu.Contest({"copy_gb_per_s": 1.0}, stage, baselines, transfers, turns)
+    contest = aggregate_gpu.Comparison({"copy_gb_per_s": 1.0}, device, baselines, transfers, turns)
     return contest.measure_types(problems)
 
 
 @pytest.fixture
-def problem(stage):
+def problem(device):
     """A small graph, and rows of 3 values."""
-    return problem_of(stage, graphs.read("rmat:5:4"), "float32", 3)
+    return problem_of(device, graphs.read("rmat:5:4"), "float32", 3)
 
 
 def test_a_whole_run(bench, fake, tmp_path):
@@ -95,10 +95,10 @@ def test_a_whole_run(bench, fake, tmp_path):
     assert (tmp_path / "found.png").stat().st_size > 10_000
 
 
-def test_types_of_rows_take_turns(stage, monkeypatch):
+def test_types_of_rows_take_turns(device, monkeypatch):
     """And each is compared with float32 of its own turn, not by medians."""
     graph, asked = graphs.read("rmat:5:4"), []
-    problems = [problem_of(stage, graph, dtype, 3) for dtype in ("bfloat16", "float32", "float16")]
+    problems = [problem_of(device, graph, dtype, 3) for dtype in ("bfloat16", "float32", "float16")]
     times = iter([8.0, 2.0, 1.0, 4.0, 6.0, 2.0, 6.0, 6.0, 6.0])
 
     def entry(self, problem):
@@ -112,9 +112,9 @@ def test_types_of_rows_take_turns(stage, monkeypatch):
         asked.append((name, dtype))
         return next(times) if name == "mgg" else 1.0
 
-    monkeypatch.setattr(aggregate_gpu.Contest, "entry_of", entry)
+    monkeypatch.setattr(aggregate_gpu.Comparison, "entry_of", entry)
     monkeypatch.setattr(gpu.HostClock, "ms", ms)
-    rows, _ = measured(stage, problems, turns=3)
+    rows, _ = measured(device, problems, turns=3)
     turn = [(name, dtype) for dtype in ("bfloat16", "float32", "float16") for name in ("mgg", "floor 128")]
     assert asked == 3 * turn
     half, whole, other = rows
@@ -127,28 +127,28 @@ def test_types_of_rows_take_turns(stage, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_baselines_sum_what_we_sum(rng, stage, fake, dtype, weighted):
+def test_baselines_sum_what_we_sum(rng, device, fake, dtype, weighted):
     graph = graphs.read("rmat:6:4")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
-    problem = problem_of(stage, graph, dtype, 7, weight)
-    (row,), notes = measured(stage, [problem], ["cusparse", "torch"])
+    problem = problem_of(device, graph, dtype, 7, weight)
+    (row,), notes = measured(device, [problem], ["cusparse", "torch"])
     assert set(row["speedup"]) >= ({"cusparse", "torch"} if dtype == "float32" else {"cusparse"}), notes
 
 
-def test_a_baseline_with_other_sums_is_left_out_and_named(stage, problem, monkeypatch):
+def test_a_baseline_with_other_sums_is_left_out_and_named(device, problem, monkeypatch):
     def wrong(problem):
         right = gpu_baselines.torch_(problem)
         return gpu_baselines.Baseline("torch", right.calls, lambda: right.result() + 1)
 
     monkeypatch.setitem(gpu_baselines.MAKERS, "torch", wrong)
-    (row,), notes = measured(stage, [problem], ["torch"])
+    (row,), notes = measured(device, [problem], ["torch"])
     assert not row["speedup"]
     assert notes == ["torch is left out of rmat5, float32: 96 of its 96 sums differ from ours"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("width", [7, 130])
-def test_the_other_kernels_sum_the_same_where_nothing_is_remote(rng, stage, monkeypatch, dtype, width):
+def test_the_other_kernels_sum_the_same_where_nothing_is_remote(rng, device, monkeypatch, dtype, width):
     """Each by its own kernel; with hubs and weights; and what they sum is what SciPy does."""
     ran = []
 
@@ -165,8 +165,8 @@ def test_the_other_kernels_sum_the_same_where_nothing_is_remote(rng, stage, monk
     recorded(Halo, "aggregate")
     graph = graphs.read("rmat:6:64")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32)
-    problem = problem_of(stage, graph, dtype, width, weight)
-    geometry = gpu_alone.geometry_of(stage, "get", problem.format)
+    problem = problem_of(device, graph, dtype, width, weight)
+    geometry = gpu_alone.geometry_of(device, "get", problem.format)
     assert np.diff(graph.indptr).max() > 2 * geometry.ps * geometry.dist
     runs, expected = aggregate_gpu.own_runs(problem, ["halo", "direct", "get"])
     assert [one.name for one in runs] == ["mgg", "mgg-halo", "mgg-get"]
@@ -177,11 +177,11 @@ def test_the_other_kernels_sum_the_same_where_nothing_is_remote(rng, stage, monk
     assert (apart <= sums.allowed(graph, problem.x, weight)).all()
 
 
-def test_other_kernels_that_sum_nothing_are_an_error(stage, problem, monkeypatch):
+def test_other_kernels_that_sum_nothing_are_an_error(device, problem, monkeypatch):
     monkeypatch.setattr(gpu_alone.AloneBackend, "aggregate", lambda *given, **more: None)
     for transfer in ("get", "halo"):
         with pytest.raises(AssertionError, match=f"mgg-{transfer}: 96 sums differ from those of direct"):
-            measured(stage, [problem], transfers=["direct", transfer])
+            measured(device, [problem], transfers=["direct", transfer])
 
 
 class EdgeIndex:
@@ -219,25 +219,25 @@ class SimpleConv:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_pyg_both_ways(rng, stage, monkeypatch, weighted):
+def test_pyg_both_ways(rng, device, monkeypatch, weighted):
     package, layers = ModuleType("torch_geometric"), ModuleType("torch_geometric.nn")
     package.EdgeIndex, layers.SimpleConv = EdgeIndex, SimpleConv
     monkeypatch.setitem(sys.modules, "torch_geometric", package)
     monkeypatch.setitem(sys.modules, "torch_geometric.nn", layers)
     graph = graphs.read("rmat:6:4")
     weight = rng.uniform(0.1, 1, graph.edges).astype(np.float32) if weighted else None
-    problem = problem_of(stage, graph, "float32", 7, weight)
-    (row,), notes = measured(stage, [problem], ["pyg", "pyg-csr"])
+    problem = problem_of(device, graph, "float32", 7, weight)
+    (row,), notes = measured(device, [problem], ["pyg", "pyg-csr"])
     assert set(row["speedup"]) == {"pyg", "pyg-csr"}, notes
 
 
-def test_baselines_that_are_not_there_or_take_too_much(stage, problem, monkeypatch):
+def test_baselines_that_are_not_there_or_take_too_much(device, problem, monkeypatch):
     def hungry(problem):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40 GiB")
 
     monkeypatch.setitem(sys.modules, "torch_geometric.nn", None)
     monkeypatch.setitem(gpu_baselines.MAKERS, "pyg-csr", hungry)
-    (row,), notes = measured(stage, [problem], ["pyg", "pyg-csr"])
+    (row,), notes = measured(device, [problem], ["pyg", "pyg-csr"])
     assert set(row["ms"]) == {"mgg"}
     assert notes[0].startswith("pyg is left out of rmat5, float32: import of torch_geometric")
     assert notes[1] == "pyg-csr is left out of rmat5, float32: CUDA out of memory. Tried to allocate 40 GiB"
@@ -294,17 +294,17 @@ def test_a_summary(rng):
     assert [row[:2] for row in halves.rows] == [["a", "bfloat16"], ["b", "bfloat16"]]
 
 
-def test_a_failing_call_of_cusparse_is_named(stage, problem, fake):
-    arrays = [stage.arrays.address(array) for array in gpu.matrix(problem)]
+def test_a_failing_call_of_cusparse_is_named(device, problem, fake):
+    arrays = [device.arrays.address(array) for array in gpu.matrix(problem)]
     product = cusparse.Product(32, problem.graph.edges, arrays, ("float32", 3, 2), None)
     with pytest.raises(RuntimeError, match="cusparseCreateDnMat: status 1"):
         product.dense(0)
 
 
-def test_sets_of_rows_are_more_than_the_second_cache(stage):
+def test_sets_of_rows_are_more_than_the_second_cache(device):
     graph = graphs.read("rmat:10:1")
-    wide = problem_of(stage, graph, "float32", 4096)
-    cache = stage.module.limits()["l2_bytes"]
+    wide = problem_of(device, graph, "float32", 4096)
+    cache = device.module.limits()["l2_bytes"]
     size = graph.nodes * RowFormat(np.dtype(np.float32), 4096).row_bytes
     assert (len(wide.sources) - 1) * size < 3 * cache <= len(wide.sources) * size
     assert len({int(rows.addresses[0]) for rows in wide.sources}) == len(wide.sources)
@@ -319,7 +319,7 @@ def test_the_floor_reads_every_word_of_every_row(rng, engine):
     for lanes, threads, blocks in ((4, 64, 3), (8, 32, 1), (32, 96, 5)):
         engine.seed(int(rng.integers(1 << 60)))
         seen = np.zeros(threads * blocks, np.uint32)
-        geometry = engine.module.Geometry(lanes, 1, blocks, threads)
+        geometry = engine.module.LaunchShape(lanes, 1, blocks, threads)
         engine.module.gather_floor(
             indices.ctypes.data, len(indices), held.ctypes.data, 48, seen.ctypes.data, geometry
         )

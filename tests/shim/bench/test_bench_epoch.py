@@ -67,9 +67,9 @@ def pyg(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
 
 
-def inputs(stage, graph="rmat:5:4", shape=SHAPE):
+def inputs(device, graph="rmat:5:4", shape=SHAPE):
     """A graph to train on."""
-    return gpu_models.inputs_of(stage, labelled(graphs.read(graph), shape), shape)
+    return gpu_models.inputs_of(device, labelled(graphs.read(graph), shape), shape)
 
 
 def test_a_whole_run(bench, pyg, tmp_path, monkeypatch):
@@ -101,9 +101,9 @@ def test_a_whole_run(bench, pyg, tmp_path, monkeypatch):
     assert (tmp_path / "found.png").stat().st_size > 10_000
 
 
-def test_layers_and_their_gradients_are_those_of_the_peer(stage, pyg, rng):
+def test_layers_and_their_gradients_are_those_of_the_peer(device, pyg, rng):
     """The same weights give the same rows and gradients, whoever computes them."""
-    task = inputs(stage)
+    task = inputs(device)
     ours, *theirs = (make(task) for make in gpu_models.MAKERS.values())
     for number, (x, _) in enumerate(task.layers):
         (weight, bias), found = _parameters(ours, number), {}
@@ -127,9 +127,9 @@ def _parameters(net, number):
     return layer.lin.weight, layer.bias
 
 
-def test_training_lowers_the_loss(stage):
+def test_training_lowers_the_loss(device):
     shape = Shape(features=16, hidden=16, classes=3, dropout=0.0)
-    net = gpu_models.ours(inputs(stage, "rmat:5:2", shape))
+    net = gpu_models.ours(inputs(device, "rmat:5:2", shape))
     losses = []
     for _ in range(12):
         net.step()
@@ -137,22 +137,22 @@ def test_training_lowers_the_loss(stage):
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_dropout_draws_anew_in_each_epoch(stage):
-    net = gpu_models.ours(inputs(stage))
+def test_dropout_draws_anew_in_each_epoch(device):
+    net = gpu_models.ours(inputs(device))
     first, second = net.logits(), net.logits()
     assert not np.array_equal(first.detach().numpy(), second.detach().numpy())
 
 
-def test_a_peer_that_is_not_there_is_left_out_and_named(stage, monkeypatch):
+def test_a_peer_that_is_not_there_is_left_out_and_named(device, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
-    row, notes = epoch_gpu.measure(inputs(stage, "rmat:4:4"), ["pyg"], 1, Counted())
+    row, notes = epoch_gpu.measure(inputs(device, "rmat:4:4"), ["pyg"], 1, Counted())
     assert row["ms"].keys() == {"mgg"}
     assert len(notes) == 1
     assert notes[0].startswith("pyg is left out of rmat4: ")
     assert "torch_geometric" in notes[0]
 
 
-def test_a_peer_that_learns_something_else_ends_the_run(stage, pyg, monkeypatch):
+def test_a_peer_that_learns_something_else_ends_the_run(device, pyg, monkeypatch):
     monkeypatch.setattr(gpu_models.Net, "loss", lambda net: {"mgg": 2.0, "pyg": 3.5}[net.name])
     with pytest.raises(RuntimeError, match=r"pyg's loss is 3\.5000 and ours 2\.0000"):
-        epoch_gpu.measure(inputs(stage, "rmat:4:4"), ["pyg"], 1, Counted())
+        epoch_gpu.measure(inputs(device, "rmat:4:4"), ["pyg"], 1, Counted())

@@ -19,7 +19,7 @@ MASK = (1 << 64) - 1
 
 @pytest.mark.parametrize("distribution", ["uniform", "skewed"])
 @pytest.mark.parametrize("width", [5, 16])
-def test_a_whole_run(bench, stage, rng, monkeypatch, distribution, width):
+def test_a_whole_run(bench, device, rng, monkeypatch, distribution, width):
     monkeypatch.setattr(huge_gpu, "MULTIPLIED", 128)  # rows at once, and not all
     layers = []
     monkeypatch.setattr(huge_gpu, "Layer", lambda *given: layers.append(Layer(*given)) or layers[0])
@@ -33,14 +33,14 @@ def test_a_whole_run(bench, stage, rng, monkeypatch, distribution, width):
     said = bench("huge", *size, f"--distribution={distribution}", "--turns=2", plot=False)
     (layer,) = layers
     x, weight = layer.x.numpy(), layer.weight.numpy()
-    rows = stage.tensor(layer.rows.local).numpy()
+    rows = device.tensor(layer.rows.local).numpy()
     limit = np.abs(x).astype(np.float64) @ np.abs(weight) * 12**0.5 * np.finfo(np.float32).eps
     assert (np.abs(rows - x.astype(np.float64) @ weight) <= limit).all()
     indices = layer.graph.indices.numpy()
     source, destination = reference.edge_list(layer.graph.indptr, indices)
     assert len(source) == 6000 and source.min() >= 0 and source.max() < 300
     expected = reference.aggregate(source, destination, 300, rows)
-    found = stage.tensor(layer.out).numpy()
+    found = device.tensor(layer.out).numpy()
     assert (np.abs(found - expected) <= reference.error_bound(source, destination, 300, rows)).all()
 
     assert said["device"]["name"] == "shim" and said["distribution"] == distribution
@@ -79,13 +79,13 @@ def test_the_hash_is_splitmix64(rng):
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "skewed"])
-def test_a_graph_is_of_its_seed_and_not_of_its_blocks(stage, monkeypatch, rng, distribution):
+def test_a_graph_is_of_its_seed_and_not_of_its_blocks(device, monkeypatch, rng, distribution):
     seed = int(rng.integers(1 << 40))
-    graph = random_graph.draw(stage, 97, 1003, distribution, seed)
+    graph = random_graph.draw(device, 97, 1003, distribution, seed)
     monkeypatch.setattr(random_graph, "BLOCK", 13)
-    again = random_graph.draw(stage, 97, 1003, distribution, seed)
+    again = random_graph.draw(device, 97, 1003, distribution, seed)
     assert (graph.indptr == again.indptr).all() and (graph.indices == again.indices).all()
-    other = random_graph.draw(stage, 97, 1003, distribution, seed + 1)
+    other = random_graph.draw(device, 97, 1003, distribution, seed + 1)
     assert (graph.indices != other.indices).sum() > 500
     assert again.pieces(4) == sum(max(1, -(-int(edges) // 4)) for edges in np.diff(graph.indptr))
     for edge in (0, 12, 13, 1002):
@@ -94,13 +94,13 @@ def test_a_graph_is_of_its_seed_and_not_of_its_blocks(stage, monkeypatch, rng, d
         assert int(graph.indices[edge]) * random_graph.STRIDE % 97 == rank
 
 
-def test_distributions(stage):
+def test_distributions(device):
     rows, edges = 1 << 12, 1 << 18
-    even = random_graph.draw(stage, rows, edges, "uniform", 3)
+    even = random_graph.draw(device, rows, edges, "uniform", 3)
     assert (np.diff(even.indptr) == edges // rows).all()
     counts = np.bincount(even.indices.numpy(), minlength=rows)
     assert abs(counts - 64).max() < 64  # eight deviations
-    skewed = random_graph.draw(stage, rows, edges, "skewed", 3)
+    skewed = random_graph.draw(device, rows, edges, "skewed", 3)
     degree, used = np.diff(skewed.indptr), np.bincount(skewed.indices.numpy(), minlength=rows)
     assert degree.sum() == used.sum() == edges
     rank = np.arange(rows) * random_graph.STRIDE % rows
@@ -137,7 +137,7 @@ def test_a_plan_of_offsets_is_that_of_segments(engine, rng):
         out = np.full((60, 8), np.nan, np.float32)
         total = engine.module.Sum("sum", 0, out.ctypes.data, 0, 0, False)
         rows = engine.module.Rows(np.array([held.ctypes.data], np.uint64), 8)
-        plan.aggregate_float32(rows, total, engine.module.Geometry(4, 1, 3, 64))
+        plan.aggregate_float32(rows, total, engine.module.LaunchShape(4, 1, 3, 64))
         results.append(out)
     assert (results[0] == results[1]).all() and (results[0] == results[2]).all()
     source, destination = reference.edge_list(indptr, indices)
@@ -154,10 +154,10 @@ def test_offsets_that_descend_are_refused(engine):
 
 
 @pytest.mark.parametrize("what", ["sum", "transform"])
-def test_values_that_are_wrong_are_an_error(stage, what, monkeypatch):
+def test_values_that_are_wrong_are_an_error(device, what, monkeypatch):
     """Of a sample of rows, and in any case of the one with most edges."""
     monkeypatch.setattr(huge_gpu, "SAMPLE", 0)
-    layer = Layer(stage, Size(50, 400, 4, 4, "skewed", 1))
+    layer = Layer(device, Size(50, 400, 4, 4, "skewed", 1))
     for step in layer.steps():
         for call in step.calls:
             call()
@@ -170,11 +170,11 @@ def test_values_that_are_wrong_are_an_error(stage, what, monkeypatch):
         layer.check()
 
 
-def test_too_little_memory_is_refused_with_both_numbers(stage, tmp_path, capsys, monkeypatch):
+def test_too_little_memory_is_refused_with_both_numbers(device, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     size = Size(1 << 20, 1 << 20, 300, 16, "uniform", 0)
     needed = sum(size.needed.values())
-    free = stage.module.limits()["memory_bytes"]
+    free = device.module.limits()["memory_bytes"]
     asked = ("--rows=1048576", "--edges=1048576", "--features=300")
     said = f"take {needed:,} bytes of the GPU's memory, where {free:,} are free"
     assert said in refused(capsys, "bench", "huge", "--device=cuda", *asked)

@@ -53,26 +53,26 @@ def test_a_whole_run(bench, tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.05, 0.4, 0.95])
-def test_what_moves_alone_moves_as_much(stage, engine, share):
+def test_what_moves_alone_moves_as_much(device, engine, share):
     """And nothing else: neither sums nor outputs of the whole way are there, but all its bytes."""
     graph = graphs.read("rmat:6:4")
-    subject = overlap_gpu.Subject(stage, graph, share, RowFormat(FLOAT, 8))
+    subject = overlap_gpu.Subject(device, graph, share, RowFormat(FLOAT, 8))
     own = subject.plans[0].destinations
     remote = graph.indices[: graph.indptr[own]]
     remote = remote[remote >= own]
     for name, rows in (("halo", len(np.unique(remote))), ("get", len(remote))):
-        for way in (subject.way(name), subject.moving(name)):
+        for way in (subject.way(name), subject.transfer_only(name)):
             engine.module.shim_counts()
             way.call()
             assert engine.module.shim_counts()["crossed"] == rows * 32, name
-    assert subject.moving("halo").plans[0].destinations == 0
-    alone = subject.moving("get").plans[0]
+    assert subject.transfer_only("halo").plans[0].destinations == 0
+    alone = subject.transfer_only("get").plans[0]
     assert alone.local_edges == 0
     assert (alone.segments["chunk"] == 1).all()
     assert alone.destinations == len(np.unique(alone.segments["destination"]))
 
 
-def test_ways_that_sum_something_else_are_an_error(stage, monkeypatch):
+def test_ways_that_sum_something_else_are_an_error(device, monkeypatch):
     def wrong(self, name, *rest, made=overlap_gpu.Subject.way, **more):
         way = made(self, name, *rest, **more)
         way.rows[0].local[:] += 1
@@ -81,25 +81,25 @@ def test_ways_that_sum_something_else_are_an_error(stage, monkeypatch):
     monkeypatch.setattr(overlap_gpu.Subject, "way", wrong)
     graph = graphs.read("uniform:5:4")
     with pytest.raises(AssertionError, match=r"halo: \d+ sums differ"):
-        overlap_gpu.measure(stage, graph, 0.3, RowFormat(FLOAT, 4), ["halo"], 1)
+        overlap_gpu.measure(device, graph, 0.3, RowFormat(FLOAT, 4), ["halo"], 1)
 
 
-def test_ways_that_sum_nothing_are_an_error(stage, monkeypatch):
+def test_ways_that_sum_nothing_are_an_error(device, monkeypatch):
     """Whatever another way has left in the outputs."""
     monkeypatch.setattr(gpu_transfers.Way, "call", lambda self: None)
     graph = graphs.read("uniform:5:4")
     with pytest.raises(AssertionError, match=r"direct: \d+ sums differ"):
-        overlap_gpu.measure(stage, graph, 0.3, RowFormat(FLOAT, 4), ["direct"], 1)
+        overlap_gpu.measure(device, graph, 0.3, RowFormat(FLOAT, 4), ["direct"], 1)
 
 
-def test_ways_that_split_hubs_or_do_not_are_compared_with_their_like(stage):
+def test_ways_that_split_hubs_or_do_not_are_compared_with_their_like(device):
     """The largest destination has more edges than a worker takes."""
     graph = graphs.read("rmat:8:32")
-    subject = overlap_gpu.Subject(stage, graph, 0.6, RowFormat(FLOAT, 64))
+    subject = overlap_gpu.Subject(device, graph, 0.6, RowFormat(FLOAT, 64))
     geometry, own = subject.geometry, subject.plans[0].destinations
     assert np.diff(graph.indptr[: own + 1]).max() > 2 * geometry.ps * geometry.dist
     ways = ["halo", "get", "get-whole", "get-plain", "ring"]
-    found = overlap_gpu.measure(stage, graph, 0.6, RowFormat(FLOAT, 64), ways, 1)
+    found = overlap_gpu.measure(device, graph, 0.6, RowFormat(FLOAT, 64), ways, 1)
     assert set(ways) <= set(found["ms"])
 
 

@@ -99,7 +99,7 @@ class Drawn:
 
     def __init__(self, rng, cost):
         self.rng, self.cost, self.pace, self.taken = rng, cost, 1.0, []
-        self.stage = SimpleNamespace(clock=SimpleNamespace(ms=lambda calls: calls[0]()))
+        self.device = SimpleNamespace(clock=SimpleNamespace(ms=lambda calls: calls[0]()))
 
     def default(self, transfer):
         return Setting(transfer, 16, 4, 8)
@@ -147,7 +147,7 @@ def test_a_grid_that_the_gpu_cannot_hold(bench):
     assert ["ms" in cell for cell in found["cells"]] == [False, False, True]
 
 
-def test_settings_that_sum_something_else_are_an_error(stage, monkeypatch):
+def test_settings_that_sum_something_else_are_an_error(device, monkeypatch):
     def wrong(self, setting, *, made=settings.Runs.run):
         run = made(self, setting)
 
@@ -160,10 +160,10 @@ def test_settings_that_sum_something_else_are_an_error(stage, monkeypatch):
     monkeypatch.setattr(settings.Runs, "run", wrong)
     graph, knobs = graphs.read("uniform:5:4"), {"ps": [4], "dist": [2], "wpb": [2]}
     with pytest.raises(AssertionError, match="get with ps 6, dist 4, wpb 8: 4 sums differ from SciPy's"):
-        sweep_gpu.swept(stage, graph, RowFormat(FLOAT, 4), ["get"], knobs, 0.0, 60, 1)
+        sweep_gpu.swept(device, graph, RowFormat(FLOAT, 4), ["get"], knobs, 0.0, 60, 1)
 
 
-def test_a_share_from_which_nothing_comes(stage):
+def test_a_share_from_which_nothing_comes(device):
     graph = graphs.read("uniform:5:4")
     with pytest.raises(InputError, match=r"--share 0\.001: no edge of uniform5 comes from there"):
-        sweep_gpu.swept(stage, graph, RowFormat(FLOAT, 4), ["get"], KNOBS, 0.001, 60, 1)
+        sweep_gpu.swept(device, graph, RowFormat(FLOAT, 4), ["get"], KNOBS, 0.001, 60, 1)

@@ -107,13 +107,13 @@ class DeviceContext:
     def geometry_of(self, launch: Launch) -> Any:
         """Return a launch as the native module takes it."""
         sizes = (launch.lanes, launch.packs, launch.blocks, launch.threads, launch.shared_bytes)
-        return self.native.Geometry(*sizes, self.arrays.stream())
+        return self.native.LaunchShape(*sizes, self.arrays.stream())
 
     def one_warp(self) -> Any:
         """Return a launch of a single warp."""
-        return self.native.Geometry(1, 1, 1, launch.LANES, 0, self.arrays.stream())
+        return self.native.LaunchShape(1, 1, 1, launch.LANES, 0, self.arrays.stream())
 
     def spread(self, lanes: int, workers: int) -> Any:
         """Return a launch of ``workers`` workers of ``lanes`` lanes."""
         blocks = min(max(1, -(-workers * lanes // THREADS)), launch.MOST_BLOCKS)
-        return self.native.Geometry(lanes, 1, blocks, THREADS, 0, self.arrays.stream())
+        return self.native.LaunchShape(lanes, 1, blocks, THREADS, 0, self.arrays.stream())

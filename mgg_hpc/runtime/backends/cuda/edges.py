@@ -33,7 +33,7 @@ class DeviceEdges:
         """Allocate all that calls below of these rows take; see `DeviceBackend.ready`."""
         exchange = None
         if halo_schedule.crosses(plan):
-            self._launches.ready(self._launches.moving(plan), src)
+            self._launches.ready(self._launches.transfer_plan(plan), src)
             exchange = self._launches.halo(plan).exchange(self._launches)
         rows = self._edge_rows(src, exchange, layout, heads, channels)
         getattr(self._launches.native_plan(plan), f"ready_edges_{name_of(src.format)}")(rows)
@@ -151,7 +151,7 @@ class DeviceEdges:
         kind = name_of(src.format)
         began, exchange = self._launches.began(), None
         if halo_schedule.crosses(plan):
-            moves, halo = self._launches.moving(plan), self._launches.halo(plan)
+            moves, halo = self._launches.transfer_plan(plan), self._launches.halo(plan)
             made, nothing = (
                 self._launches.launch(moves, src.format),
                 self._launches.native.Sum("sum", 0, 0, 0, 0, False),

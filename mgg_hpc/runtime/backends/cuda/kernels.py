@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ....plan import halo_schedule
-from ....plan.overlap import moving_only
+from ....plan.overlap import transfer_only
 from ....plan.workload import Plan
 from ..arguments import Epilogue, RngKey, Rows, check_operation
 from ..base import Capabilities, Phases
@@ -117,7 +117,7 @@ class DeviceBackend(DeviceLaunches):
 
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
         """See Backend.phases."""
-        moves = moving_only(plan, edges=plan.transfer != "halo")
+        moves = transfer_only(plan, edges=plan.transfer != "halo")
         self.share_exchange(plan, moves)
         return separate(self, plan, moves, op, src, out, edge, self.ready)
 

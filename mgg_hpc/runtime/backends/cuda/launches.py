@@ -12,7 +12,7 @@ from ....errors import InputError
 from ....plan import halo_schedule, launch
 from ....plan.launch import Launch, Limits
 from ....plan.layout import RowFormat
-from ....plan.overlap import moving_only
+from ....plan.overlap import transfer_only
 from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
 from ..simulated import Peers
@@ -163,10 +163,10 @@ class DeviceLaunches(DeviceContext):
             if plan in made:
                 made[moves] = made[plan]
 
-    def moving(self, plan: Plan) -> Plan:
+    def transfer_plan(self, plan: Plan) -> Plan:
         """Return the plan that brings the rows of a plan with a halo, and sums nothing."""
         if plan not in self._moves:
-            self._moves[plan] = moving_only(plan, edges=False)
+            self._moves[plan] = transfer_only(plan, edges=False)
         self.share_exchange(plan, self._moves[plan])
         return self._moves[plan]
 

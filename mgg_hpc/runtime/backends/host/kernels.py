@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plan.layout import RowFormat
-from ....plan.overlap import moving_only
+from ....plan.overlap import transfer_only
 from ....plan.workload import Plan
 from ... import cores
 from ..arguments import Epilogue, Options, RngKey, Rows, check_operation
@@ -174,7 +174,7 @@ class HostBackend:
     def transfer_only(self, plan: Plan, src: Rows) -> None:
         """Exchange the halo of a prepared plan and sum nothing; `aggregate` with ``arrived`` sums it. Collective."""
         address = int(src.addresses[self.collectives.rank])
-        self._exchanges[plan].native.move(address, src.format.row_bytes)
+        self._exchanges[plan].native.transfer(address, src.format.row_bytes)
 
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
         """See Backend.phases."""
@@ -183,7 +183,7 @@ class HostBackend:
                 lambda: self.transfer_only(plan, src),
                 lambda: self.aggregate(plan, op, "sum", src, out, edge=edge, arrived=True),
             )
-        return separate(self, plan, moving_only(plan, edges=True), op, src, out, edge)
+        return separate(self, plan, transfer_only(plan, edges=True), op, src, out, edge)
 
     def dropout(
         self, x: Any, out: Any, ids: NDArray[np.int64], draw: RngKey, csr: tuple[Any, Any] | None = None

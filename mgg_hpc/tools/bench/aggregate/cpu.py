@@ -21,7 +21,7 @@ import numpy as np
 from ....data.graph import Graph
 from ....runtime.turns import take_turns
 from ..harness import document, graphs, libraries, sums, timing
-from ..harness.libraries import Field
+from ..harness.libraries import Libraries
 from ..harness.options import BenchOptions
 from .summary import row_of
 
@@ -34,23 +34,23 @@ STREAM_BYTES, STREAM_TURNS = 1 << 30, 5
 
 
 @contextlib.contextmanager
-def contest(options: BenchOptions, peers: Sequence[str], transfers: Sequence[str]) -> Iterator[Contest]:
+def comparison(options: BenchOptions, peers: Sequence[str], transfers: Sequence[str]) -> Iterator[Comparison]:
     """Start the workers, which end with the context. Nothing is transferred, whatever ``transfers`` are."""
-    with timing.workspace() as folder, libraries.started(peers, options) as field:
-        found = document.comparison("aggregate", options, field)
+    with timing.workspace() as folder, libraries.started(peers, options) as started:
+        found = document.comparison("aggregate", options, started)
         # The most GB/s at which our threads read memory from end to end, in a few turns.
-        field.ours.need("prepare", task="stream", inputs={"size": STREAM_BYTES})
-        taken = take_turns({"stream": partial(field.ours.ms, "stream")}, STREAM_TURNS)
+        started.ours.need("prepare", task="stream", inputs={"size": STREAM_BYTES})
+        taken = take_turns({"stream": partial(started.ours.ms, "stream")}, STREAM_TURNS)
         found["stream_gb_per_s"] = STREAM_BYTES / min(taken["stream"]) / 1e6
-        yield Contest(found, field, folder, options.turns)
+        yield Comparison(found, started, folder, options.turns)
 
 
 @dataclass
-class Contest:
+class Comparison:
     """The workers that take turns, and the document of their times."""
 
     found: dict[str, Any]
-    field: Field
+    libraries: Libraries
     folder: Path
     turns: int
 
@@ -65,7 +65,7 @@ class Contest:
     def _case(
         self, graph: Graph, files: dict[str, str | None], dtype: str, width: int
     ) -> tuple[dict[str, Any], list[str]]:
-        ours, notes = self.field.ours, []
+        ours, notes = self.libraries.ours, []
         x = np.random.default_rng(0).standard_normal((graph.nodes, width), dtype=np.float32)
         inputs: dict[str, Any] = {**files, "dtype": dtype, "ahead": list(AHEAD)}
         inputs["x"] = graphs.save(self.folder / "x.npy", x)
@@ -74,10 +74,10 @@ class Contest:
         for run in runs.values():
             run()
         expected, limit = ours.result("mgg", self.folder), np.zeros(0)
-        if self.field.peers:
+        if self.libraries.peers:
             weight = None if files["weight"] is None else np.load(files["weight"])
             limit = sums.allowed(graph, x.astype(dtype), weight)
-        for peer in self.field.peers:
+        for peer in self.libraries.peers:
             problem = peer.ask("prepare", task="aggregate", inputs=inputs).get("failed")
             problem = problem or peer.ask("run", name=peer.name).get("failed")
             problem = problem or sums.differing(expected, peer.result(peer.name, self.folder), limit)
@@ -87,7 +87,7 @@ class Contest:
                 runs[peer.name] = partial(peer.ms, peer.name)
         ms = take_turns(runs, self.turns, pause=timing.BREATH)
         floors = {ahead: ms.pop(f"floor {ahead}") for ahead in AHEAD}
-        workers = [worker for worker in (ours, *self.field.peers) if worker.name in ms]
+        workers = [worker for worker in (ours, *self.libraries.peers) if worker.name in ms]
         # Each row and each output once; each index int32 and offset int64.
         moved = 2 * graph.nodes * width * np.dtype(dtype).itemsize + graph.edges * 4 + (graph.nodes + 1) * 8
         row = row_of(dtype, width, ms, floors, "ahead", moved, self.found["stream_gb_per_s"])

@@ -19,7 +19,7 @@ import numpy as np
 from ....data.graph import Graph
 from ....runtime.turns import take_turns
 from ..harness import document, gpu, graphs, sums, timing
-from ..harness.gpu import Problem, Stage, problem_of
+from ..harness.gpu import Device, Problem, problem_of
 from ..harness.options import BenchOptions
 from . import gpu_alone, gpu_baselines
 from .gpu_baselines import Baseline
@@ -32,19 +32,21 @@ PEERS = ",".join(LIBRARIES)
 
 
 @contextlib.contextmanager
-def contest(options: BenchOptions, baselines: Sequence[str], transfers: Sequence[str]) -> Iterator[Contest]:
+def comparison(
+    options: BenchOptions, baselines: Sequence[str], transfers: Sequence[str]
+) -> Iterator[Comparison]:
     """Open the GPU. Raises InputError where there is none, or no GPU kernels."""
-    stage = Stage.gpu()
-    found = document.begin("aggregate", options, stage)
-    yield Contest(found, stage, baselines, transfers, options.turns)
+    device = Device.current()
+    found = document.begin("aggregate", options, device)
+    yield Comparison(found, device, baselines, transfers, options.turns)
 
 
 @dataclass
-class Contest:
+class Comparison:
     """The GPU, the baselines, and the document of their times."""
 
     found: dict[str, Any]
-    stage: Stage
+    device: Device
     baselines: Sequence[str]
     transfers: Sequence[str]
     turns: int
@@ -58,7 +60,7 @@ class Contest:
         rows: list[dict[str, Any]] = []
         notes: list[str] = []
         for width in widths:
-            problems = [problem_of(self.stage, graph, dtype, width, weight, edges) for dtype in dtypes]
+            problems = [problem_of(self.device, graph, dtype, width, weight, edges) for dtype in dtypes]
             measured, failed = self.measure_types(problems)
             rows, notes = rows + measured, notes + failed
             del problems
@@ -70,7 +72,7 @@ class Contest:
         entries = {problem.format.dtype.name: self.entry_of(problem) for problem in problems}
         ms = take_turns(
             {
-                (dtype, one.name): partial(self.stage.clock.ms, one.calls)
+                (dtype, one.name): partial(self.device.clock.ms, one.calls)
                 for dtype, (baselines, _) in entries.items()
                 for one in baselines
             },
@@ -97,7 +99,7 @@ class Contest:
             try:
                 problem.clear_outputs()
                 baseline = gpu_baselines.MAKERS[name](problem)
-                self.stage.clock.ms(baseline.calls)
+                self.device.clock.ms(baseline.calls)
                 failed = sums.differing(expected, baseline.result(), limit)
             except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
                 failed = document.first_line(error)
@@ -124,7 +126,7 @@ def own_runs(problem: Problem, transfers: Sequence[str]) -> tuple[list[Baseline]
 
     Raises AssertionError where another transfer's sums are not the same, bit by bit.
     """
-    clock, made = problem.stage.clock, []
+    clock, made = problem.device.clock, []
 
     def summed(one: Baseline) -> np.ndarray:
         problem.clear_outputs()
@@ -133,7 +135,7 @@ def own_runs(problem: Problem, transfers: Sequence[str]) -> tuple[list[Baseline]
 
     for transfer in (each for each in transfers if each != "direct"):
         one = gpu_baselines.ours(problem, transfer)
-        geometry = gpu_alone.geometry_of(problem.stage, transfer, problem.format)
+        geometry = gpu_alone.geometry_of(problem.device, transfer, problem.format)
         same = summed(gpu_baselines.ours(problem, geometry=geometry))  # hubs are cut as the knobs say
         if count := int(np.count_nonzero(summed(one).view(np.uint32) != same.view(np.uint32))):
             raise AssertionError(f"{one.name}: {count} sums differ from those of direct")

@@ -17,7 +17,7 @@ from ....runtime.backends.cuda.kernels import DeviceBackend
 from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY, default_geometry
 from ....runtime.backends.cuda.module import limits_of
 from ....runtime.backends.simulated import World
-from ..harness.gpu import Stage
+from ..harness.gpu import Device
 
 
 class AloneBackend(DeviceBackend):
@@ -55,9 +55,9 @@ class AloneBackend(DeviceBackend):
             run(self.native_rows(src), total, self.get(plan, src), self.geometry_of(made))
 
 
-def geometry_of(stage: Stage, transfer: str, format: RowFormat) -> Geometry:
+def geometry_of(device: Device, transfer: str, format: RowFormat) -> Geometry:
     """Return the default geometry of a transfer: `get` has smaller partitions where rows are wide."""
-    return default_geometry(format, limits_of(stage.module)) if transfer == "get" else DEFAULT_GEOMETRY
+    return default_geometry(format, limits_of(device.module)) if transfer == "get" else DEFAULT_GEOMETRY
 
 
 def plan_of(edges: SplitEdges, transfer: str) -> Plan:
@@ -65,8 +65,8 @@ def plan_of(edges: SplitEdges, transfer: str) -> Plan:
     return halo.of_all_ranks([edges], 1)[0][0] if transfer == "halo" else workload.direct(edges, transfer)
 
 
-def backend_of(stage: Stage, transfer: str, geometry: Geometry) -> DeviceBackend:
+def backend_of(device: Device, transfer: str, geometry: Geometry) -> DeviceBackend:
     """Return a backend that runs the kernel of a transfer over plans of `plan_of`."""
     if transfer == "direct":
-        return stage.backend(geometry)
-    return AloneBackend(0, World(1), Options(geometry), stage.module, stage.arrays)
+        return device.backend(geometry)
+    return AloneBackend(0, World(1), Options(geometry), device.module, device.arrays)

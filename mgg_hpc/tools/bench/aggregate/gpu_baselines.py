@@ -33,12 +33,12 @@ class Baseline:
 
 def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None = None) -> Baseline:
     """Return this package's kernel of a transfer; all rows are local. geometry: MGG's parameters, or the default."""
-    stage = problem.stage
-    geometry = geometry or gpu_alone.geometry_of(stage, transfer, problem.format)
+    device = problem.device
+    geometry = geometry or gpu_alone.geometry_of(device, transfer, problem.format)
     plan = gpu_alone.plan_of(problem.edges, transfer)
-    edge = None if problem.weight is None else stage.arrays.uploaded(problem.weight[plan.edge])
+    edge = None if problem.weight is None else device.arrays.uploaded(problem.weight[plan.edge])
     op = "copy" if edge is None else "mul"
-    backend = gpu_alone.backend_of(stage, transfer, geometry)
+    backend = gpu_alone.backend_of(device, transfer, geometry)
     backend.prepare(plan, problem.format)
     calls = [
         partial(backend.aggregate, plan, op, "sum", rows, out, edge=edge)
@@ -49,12 +49,12 @@ def ours(problem: Problem, transfer: str = "direct", geometry: Geometry | None =
 
 def floors(problem: Problem) -> list[Baseline]:
     """Return the gather floor with blocks of several sizes."""
-    stage, edges = problem.stage, problem.graph.edges
-    indices = stage.arrays.uploaded(problem.graph.indices.astype(np.int32))
-    at, starts = stage.arrays.address(indices), [int(rows.addresses[0]) for rows in problem.sources]
+    device, edges = problem.device, problem.graph.edges
+    indices = device.arrays.uploaded(problem.graph.indices.astype(np.int32))
+    at, starts = device.arrays.address(indices), [int(rows.addresses[0]) for rows in problem.sources]
     made = []
     for threads in FLOOR_THREADS:
-        calls = [gather_floor(stage, at, edges, first, problem.format, threads) for first in starts]
+        calls = [gather_floor(device, at, edges, first, problem.format, threads) for first in starts]
         made.append(Baseline(f"floor {threads}", calls, lambda: np.zeros(0), (indices,)))
     return made
 
@@ -66,7 +66,7 @@ def numbers(rows: Any) -> np.ndarray:
 
 def returning(name: str, problem: Problem, sums_of: Callable[[Any], Any]) -> Baseline:
     """Return a baseline whose calls allocate sums [n, dim], from rows [n, dim] without padding, as torch takes them."""
-    dense = [problem.stage.tensor(rows.local).contiguous() for rows in problem.sources]
+    dense = [problem.device.tensor(rows.local).contiguous() for rows in problem.sources]
     held: list[Any] = [None]
 
     def call(x: Any) -> None:
@@ -79,8 +79,8 @@ def torch_(problem: Problem) -> Baseline:
     """Return torch.sparse.mm on a CSR tensor: cuSPARSE by torch's own choice of algorithm."""
     import torch
 
-    stage = problem.stage
-    indptr, indices, values = (stage.tensor(array) for array in matrix(problem))
+    device = problem.device
+    indptr, indices, values = (device.tensor(array) for array in matrix(problem))
     shape = (problem.graph.nodes, problem.graph.nodes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that sparse tensors are in beta
@@ -96,7 +96,7 @@ def cupy_(problem: Problem) -> Baseline:
 
     if problem.format.dtype != np.float32:
         raise RuntimeError(f"takes no matrix of {problem.format.dtype}")
-    indptr, indices, values = (cupy.from_dlpack(problem.stage.tensor(array)) for array in matrix(problem))
+    indptr, indices, values = (cupy.from_dlpack(problem.device.tensor(array)) for array in matrix(problem))
     shape = (problem.graph.nodes, problem.graph.nodes)
     sparse_ = csr_matrix((values, indices, indptr), shape=shape)
     sparse_.has_canonical_format = True  # sorted and without duplicates, as graphs are
@@ -108,19 +108,19 @@ def cupy_(problem: Problem) -> Baseline:
 
 def cusparse_(problem: Problem) -> Baseline:
     """Return cuSPARSE's CSR_ALG2, preprocessed, on this package's own rows."""
-    stage, graph, format = problem.stage, problem.graph, problem.format
+    device, graph, format = problem.device, problem.graph, problem.format
     arrays = matrix(problem)
-    indptr, indices, values = (stage.arrays.address(array) for array in arrays)
+    indptr, indices, values = (device.arrays.address(array) for array in arrays)
 
     def zeros(nbytes: int) -> tuple[Any, int]:
-        memory = stage.arrays.zeros(nbytes)
-        return memory, stage.arrays.address(memory)
+        memory = device.arrays.zeros(nbytes)
+        return memory, device.arrays.address(memory)
 
     rows = (format.dtype.name, format.dim, format.stride)
     sizes, addresses = (graph.nodes, graph.edges), (indptr, indices, values)
-    product = cusparse.Product(*sizes, addresses, rows, zeros, stage.arrays.stream())
+    product = cusparse.Product(*sizes, addresses, rows, zeros, device.arrays.stream())
     x = [product.dense(int(one.addresses[0])) for one in problem.sources]
-    out = [product.dense(stage.arrays.address(one)) for one in problem.outputs]
+    out = [product.dense(device.arrays.address(one)) for one in problem.outputs]
     product.prepare(x[0], out[0])
     calls = [partial(product.run, *pair) for pair in zip(x, out, strict=True)]
     return Baseline("cusparse", calls, lambda: numbers(problem.outputs[-1]), arrays)
@@ -128,19 +128,19 @@ def cusparse_(problem: Problem) -> Baseline:
 
 def edge_list(problem: Problem, dtype: type) -> Any:
     """Return the edges as a tensor [2, E]: destinations, then sources."""
-    graph, stage = problem.graph, problem.stage
+    graph, device = problem.graph, problem.device
     destination = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
-    return stage.tensor(stage.arrays.uploaded(np.stack([destination, graph.indices]).astype(dtype)))
+    return device.tensor(device.arrays.uploaded(np.stack([destination, graph.indices]).astype(dtype)))
 
 
 def pyg_(problem: Problem) -> Baseline:
     """Return PyG's message passing over an edge list: each edge's message is gathered, then scattered."""
     from torch_geometric.nn import SimpleConv
 
-    stage, convolution = problem.stage, SimpleConv(aggr="sum")
+    device, convolution = problem.device, SimpleConv(aggr="sum")
     edges, weight = edge_list(problem, np.int64).flip(0), None
     if problem.weight is not None:
-        weight = stage.tensor(stage.arrays.uploaded(problem.weight.astype(problem.format.dtype)))
+        weight = device.tensor(device.arrays.uploaded(problem.weight.astype(problem.format.dtype)))
     return returning("pyg", problem, lambda x: convolution(x, edges, weight))
 
 
@@ -151,7 +151,7 @@ def pyg_csr_(problem: Problem) -> Baseline:
     size = (problem.graph.nodes, problem.graph.nodes)
     edges = EdgeIndex(edge_list(problem, np.int32), sparse_size=size, sort_order="row")
     edges.fill_cache_(no_transpose=True)
-    values = problem.stage.tensor(matrix(problem)[2])
+    values = problem.device.tensor(matrix(problem)[2])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that sparse tensors are in beta, said once
         edges.to_sparse_csr(values)

@@ -52,8 +52,8 @@ def run_aggregate(
     kernels = words_of("transfers", transfers, OURS)
     names = names or runner.GRAPHS
     options.check(*names)
-    with runner.contest(options, compared, kernels) as contest:
-        found, cases = contest.found, []
+    with runner.comparison(options, compared, kernels) as comparison:
+        found, cases = comparison.found, []
         for name in names:
             plain = graphs.read(name)
             for method in methods:
@@ -61,7 +61,7 @@ def run_aggregate(
                     plain if method == "none" else order.renumbered(plain, order.permutation(plain, method))
                 )
                 case = {**document.about(graph), "weighted": weighted, "order": method}
-                measured, notes = contest.measure(graph, kinds, columns, weighted=weighted)
+                measured, notes = comparison.measure(graph, kinds, columns, weighted=weighted)
                 cases += [case | row for row in measured]
                 found["notes"] = list(dict.fromkeys([*found["notes"], *notes]))
     compare_orders(cases)

@@ -15,7 +15,7 @@ from ....data import store
 from ....data.graph import Graph
 from ....runtime.turns import take_turns
 from ..harness import document, graphs, libraries, timing
-from ..harness.libraries import Field
+from ..harness.libraries import Libraries
 from ..harness.options import BenchOptions
 from ..harness.timing import Worker
 from .shape import DROPPED_APART, TRAINED_APART, UNTRAINED_APART, WARM_UP, Shape, labelled, losses_agree
@@ -28,7 +28,7 @@ LIBRARIES = ("dgl", "pyg", "pyg-csr")
 PEERS = ",".join(LIBRARIES)
 
 
-class Contest:
+class Comparison:
     """Libraries whose processes take turns, and the document of their times."""
 
     def __init__(self, options: BenchOptions, peers: Sequence[str]) -> None:
@@ -38,9 +38,9 @@ class Contest:
     def measure(self, name: str, shape: Shape) -> tuple[dict[str, Any], list[str]]:
         """Return a row of the result, and a note for each baseline that could not take part."""
         # New processes for each case: a peak of memory is a process's, and falls no more.
-        with timing.workspace() as folder, libraries.started(self.peers, self.options) as field:
-            measured = measure(labelled(graphs.read(name), shape), shape, field, folder, self.options.turns)
-            self.found = document.comparison("epoch", self.options, field)
+        with timing.workspace() as folder, libraries.started(self.peers, self.options) as started:
+            measured = measure(labelled(graphs.read(name), shape), shape, started, folder, self.options.turns)
+            self.found = document.comparison("epoch", self.options, started)
             return measured
 
 
@@ -59,17 +59,17 @@ def inputs_of(graph: Graph, shape: Shape, folder: Path) -> dict[str, Any]:
 
 
 def measure(
-    graph: Graph, shape: Shape, field: Field, folder: Path, turns: int
+    graph: Graph, shape: Shape, libraries: Libraries, folder: Path, turns: int
 ) -> tuple[dict[str, Any], list[str]]:
     """Return a row of the result, and a note for each baseline that could not take part."""
     inputs, notes = inputs_of(graph, shape, folder), []
     workers: list[Worker] = []
     untrained: dict[str, float] = {}
-    for worker in (field.ours, *field.peers):
+    for worker in (libraries.ours, *libraries.peers):
         problem = _begun(worker, inputs, folder, untrained)
         if not problem:
             workers.append(worker)
-        elif worker is field.ours:
+        elif worker is libraries.ours:
             raise RuntimeError(f"our own epoch failed: {problem}")
         else:
             notes.append(f"{worker.name} is left out of {graph.name}, {shape.model}: {problem}")

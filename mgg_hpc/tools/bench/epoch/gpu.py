@@ -14,7 +14,7 @@ from typing import Any
 from ....data import generate
 from ....runtime.turns import take_turns
 from ..harness import document, graphs, timing
-from ..harness.gpu import Call, Stage
+from ..harness.gpu import Call, Device
 from ..harness.options import BenchOptions
 from . import gpu_models
 from .gpu_memory import GpuMemory
@@ -28,24 +28,24 @@ AT_ONCE = 3  # epochs of a turn, or calls of a layer
 FAILURES = (ImportError, OSError, RuntimeError, TypeError, ValueError)
 
 
-class Contest:
+class Comparison:
     """The GPU, the libraries that take turns on it, and the document of their times."""
 
     def __init__(self, options: BenchOptions, baselines: Sequence[str]) -> None:
-        self.stage, self.meter = Stage.gpu(), GpuMemory()
+        self.device, self.meter = Device.current(), GpuMemory()
         self.baselines, self.turns = baselines, options.turns
-        self.found = document.begin("epoch", options, self.stage)
+        self.found = document.begin("epoch", options, self.device)
         self.warm = False
 
     def measure(self, name: str, shape: Shape) -> tuple[dict[str, Any], list[str]]:
         """Return a row of the result, and a note for each baseline that could not take part."""
         if not self.warm:  # what libraries load at their first calls belongs to no model's memory
-            small = gpu_models.inputs_of(self.stage, labelled(generate.rmat(4, 4, seed=0), shape), shape)
+            small = gpu_models.inputs_of(self.device, labelled(generate.rmat(4, 4, seed=0), shape), shape)
             for each in ("mgg", *self.baselines):
                 with contextlib.suppress(*FAILURES):
                     gpu_models.MAKERS[each](small).step()
             self.warm = True
-        inputs = gpu_models.inputs_of(self.stage, labelled(graphs.read(name), shape), shape)
+        inputs = gpu_models.inputs_of(self.device, labelled(graphs.read(name), shape), shape)
         return measure(inputs, self.baselines, self.turns, self.meter)
 
 
@@ -68,7 +68,7 @@ def measure(
             notes.append(f"{name} is left out of {inputs.graph.name}: {document.first_line(error)}")
             continue
         nets.append(net)
-    epochs = compared(inputs.stage, {net.name: net.step for net in nets}, turns)
+    epochs = compared(inputs.device, {net.name: net.step for net in nets}, turns)
     losses = {net.name: net.loss() for net in nets}
     losses_agree(losses)
     row = {
@@ -84,20 +84,20 @@ def measure(
 
 def layer(inputs: Inputs, nets: Sequence[Net], number: int, turns: int) -> dict[str, Any]:
     """Return one layer's widths, and the times of its forward, and of forward and backward."""
-    stage = inputs.stage
+    device = inputs.device
     forward = {net.name: partial(net.forward, number) for net in nets}
     both = {net.name: partial(net.forward_and_backward, number) for net in nets}
     return {
         "in": inputs.widths[number],
         "out": inputs.widths[number + 1],
-        "forward": compared(stage, forward, turns),
-        "forward and backward": compared(stage, both, turns),
+        "forward": compared(device, forward, turns),
+        "forward and backward": compared(device, both, turns),
     }
 
 
-def compared(stage: Stage, calls: Mapping[str, Call], turns: int) -> dict[str, Any]:
+def compared(device: Device, calls: Mapping[str, Call], turns: int) -> dict[str, Any]:
     """Return the times of the calls, and how many times as fast as each baseline ours is. First calls do not count."""
     for call in calls.values():
-        stage.clock.ms([call])
-    clocks = {name: partial(stage.clock.ms, [call] * AT_ONCE) for name, call in calls.items()}
+        device.clock.ms([call])
+    clocks = {name: partial(device.clock.ms, [call] * AT_ONCE) for name, call in calls.items()}
     return timing.compared(take_turns(clocks, turns))

@@ -24,7 +24,7 @@ from ....nn.workspace import row_format
 from ....runtime.backends.cuda.launches import default_geometry
 from ....runtime.backends.cuda.module import limits_of
 from ..baselines import nets
-from ..harness.gpu import Stage
+from ..harness.gpu import Device
 from .shape import Shape
 
 ALONE = SimpleNamespace(rank=0, size=1)
@@ -33,12 +33,12 @@ IGNORED = -100  # of torch's cross entropy
 
 @dataclass(frozen=True)
 class Inputs:
-    """The data of an epoch on the stage. x [n, features]; labels int64 [n], IGNORED where a row does not train.
+    """The data of an epoch on the device. x [n, features]; labels int64 [n], IGNORED where a row does not train.
 
     layers: inputs of each timed layer: rows, and a gradient of its output.
     """
 
-    stage: Stage
+    device: Device
     graph: Graph
     shape: Shape
     x: Tensor
@@ -56,7 +56,7 @@ class Inputs:
         return sum(tensor.nbytes for tensor in (self.x, self.labels))
 
 
-def inputs_of(stage: Stage, graph: Graph, shape: Shape) -> Inputs:
+def inputs_of(device: Device, graph: Graph, shape: Shape) -> Inputs:
     """Return the inputs of a graph with features, labels and training rows (`shape.labelled`)."""
     if not isinstance(graph.x, np.ndarray) or graph.y is None or graph.train is None:
         raise ValueError("expected a graph with dense features, labels and training rows")
@@ -65,11 +65,11 @@ def inputs_of(stage: Stage, graph: Graph, shape: Shape) -> Inputs:
         rng.standard_normal((graph.nodes, width), dtype=np.float32) for width in (shape.hidden, shape.classes)
     )
     x, labels, second, after_first, after_second = (
-        stage.tensor(stage.arrays.uploaded(array))
+        device.tensor(device.arrays.uploaded(array))
         for array in (graph.x, np.where(graph.train, graph.y, IGNORED), hidden, hidden, gradient)
     )
     layers = ((x, after_first), (second.requires_grad_(), after_second))
-    return Inputs(stage, graph, shape, x, labels, layers)
+    return Inputs(device, graph, shape, x, labels, layers)
 
 
 @dataclass
@@ -113,14 +113,14 @@ class Net:
 
 def ours(inputs: Inputs) -> Net:
     """Return this package's model, as the only rank of a job trains it."""
-    stage, graph = inputs.stage, inputs.graph
+    device, graph = inputs.device, inputs.graph
     draws = Draws(seed=0, epoch=0)
     features, hidden, classes = inputs.widths
     chosen = ModelSettings(hidden=hidden, dropout=inputs.shape.dropout)
     model = GNN(chosen, features, classes, draws)
     format = row_format(model.widest(sparse=False), torch.float32)
-    geometry = default_geometry(format, limits_of(stage.module))
-    backend: Any = stage.backend(geometry)
+    geometry = default_geometry(format, limits_of(device.module))
+    backend: Any = device.backend(geometry)
     matrix = matrix_of(ALONE, whole(graph), "gcn", torch.float32, backend.capabilities.device)
     adjacency = planned(ALONE, matrix, ["direct"])
     rows = np.array([graph.nodes])
@@ -152,10 +152,10 @@ def _normalised(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Return int64 [2, E'] (source, destination) with self loops, and GCN's norm [E'], by PyG."""
     from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-    graph, stage = inputs.graph, inputs.stage
+    graph, device = inputs.graph, inputs.device
     destination = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
-    edges = stage.arrays.uploaded(np.stack([graph.indices.astype(np.int64), destination]))
-    return gcn_norm(stage.tensor(edges), num_nodes=graph.nodes)
+    edges = device.arrays.uploaded(np.stack([graph.indices.astype(np.int64), destination]))
+    return gcn_norm(device.tensor(edges), num_nodes=graph.nodes)
 
 
 def pyg(inputs: Inputs) -> Net:

@@ -56,12 +56,12 @@ def run_epoch(
         raise InputError(f"--model {model}: --device cuda trains a gcn")
     names = names or runner.GRAPHS
     options.check(*names)
-    contest, cases, notes = runner.Contest(options, compared), [], []
+    comparison, cases, notes = runner.Comparison(options, compared), [], []
     for shape, name in itertools.product(shapes, names):
-        row, left_out = contest.measure(name, shape)
+        row, left_out = comparison.measure(name, shape)
         cases.append({"model": asdict(shape), **row})
         notes += left_out
-    found = contest.found | {"cases": cases}
+    found = comparison.found | {"cases": cases}
     found["notes"] += notes
     document.finish(found, sheets(found), options, plot.draw)
 

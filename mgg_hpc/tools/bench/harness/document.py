@@ -17,7 +17,7 @@ from rich.table import Table
 
 from ....data.graph import Graph
 from . import machine
-from .libraries import Field
+from .libraries import Libraries
 from .options import BenchOptions
 from .timing import Worker
 
@@ -39,8 +39,8 @@ class Sheet:
     rows: list[list[str]]
 
 
-def begin(benchmark: str, options: BenchOptions, stage: Any = None) -> dict[str, Any]:
-    """Return the fields that every document begins with. stage: its GPU (harness/gpu.py), or None."""
+def begin(benchmark: str, options: BenchOptions, device: Any = None) -> dict[str, Any]:
+    """Return the fields that every document begins with. device: its GPU (harness/gpu.py), or None."""
     found = {
         "format": "mgg-bench",
         "version": 1,
@@ -52,8 +52,8 @@ def begin(benchmark: str, options: BenchOptions, stage: Any = None) -> dict[str,
         "turns": options.turns,
         "notes": [],
     }
-    if stage is not None:
-        found |= {"device": stage.module.limits(), "copy_gb_per_s": stage.copy_gb_per_s()}
+    if device is not None:
+        found |= {"device": device.module.limits(), "copy_gb_per_s": device.copy_gb_per_s()}
     return found
 
 
@@ -70,9 +70,9 @@ def command() -> str:
     return shlex.join(["python", os.path.relpath(program), *sys.argv[1:]])
 
 
-def comparison(benchmark: str, options: BenchOptions, field: Field) -> dict[str, Any]:
+def comparison(benchmark: str, options: BenchOptions, libraries: Libraries) -> dict[str, Any]:
     """Return the beginning of a document about workers, whose pages are alike."""
-    workers = {"pages": options.pages, "contestants": field.about, "notes": list(field.missing)}
+    workers = {"pages": options.pages, "contestants": libraries.about, "notes": list(libraries.missing)}
     return begin(benchmark, options) | workers
 
 

@@ -85,7 +85,7 @@ def on_streams(world: World, calls: Sequence[Call]) -> None:
 
 
 @dataclass
-class Stage:
+class Device:
     """The environment of baselines: the native module, its memory, and a clock."""
 
     module: Any
@@ -96,8 +96,8 @@ class Stage:
     slow: dict[str, DeviceArrays] = field(default_factory=dict)  # for rows far away: "pinned", "managed"
 
     @classmethod
-    def gpu(cls) -> Stage:
-        """Return the stage of the current GPU. Raises InputError where there is none, or the module is not built."""
+    def current(cls) -> Device:
+        """Return the device of the current GPU. Raises InputError where there is none, or the module is not built."""
         module = cuda_module.load()
         cuda_module.need_device(module)
         return cls(module, TorchArrays(), EventClock(), slow={"pinned": PinnedArrays()})
@@ -130,7 +130,7 @@ class Problem:
     edges: of one rank that owns all rows.
     """
 
-    stage: Stage
+    device: Device
     graph: Graph
     format: RowFormat
     x: np.ndarray
@@ -154,7 +154,7 @@ class Problem:
 
 
 def problem_of(
-    stage: Stage,
+    device: Device,
     graph: Graph,
     dtype: str,
     width: int,
@@ -167,10 +167,10 @@ def problem_of(
     """
     format = RowFormat(np.dtype(dtype), width)
     x = drawn_rows(graph, format)
-    made = Problem(stage, graph, format, x, weight, stage.backend(), edges)
-    cache = int(stage.module.limits()["l2_bytes"])
+    made = Problem(device, graph, format, x, weight, device.backend(), edges)
+    cache = int(device.module.limits()["l2_bytes"])
     sets = -(-SETS_PER_CACHE * cache // max(1, graph.nodes * format.row_bytes))
-    uploaded = stage.arrays.uploaded(x)
+    uploaded = device.arrays.uploaded(x)
     for _ in range(min(max(2, sets), MOST_SETS)):
         rows = made.backend.rows(np.array([graph.nodes]), format, symmetric=False)
         rows.local[:] = uploaded
@@ -191,7 +191,7 @@ def drawn_rows(graph: Graph, format: RowFormat) -> np.ndarray:
 
 
 def gather_floor(
-    stage: Stage, indices: int, edges: int, first: int, format: RowFormat, threads: int = 256
+    device: Device, indices: int, edges: int, first: int, format: RowFormat, threads: int = 256
 ) -> Call:
     """Return the call that reads the rows of all edges and stores nothing (cuda/gpu/rows/gather.cuh).
 
@@ -200,8 +200,8 @@ def gather_floor(
     lanes, _ = launch.shape(format)
     workers = -(-edges // FLOOR_EDGES)
     blocks = -(-workers * lanes // threads)
-    geometry = stage.module.Geometry(lanes, 1, blocks, threads, 0, stage.arrays.stream())
-    return partial(stage.module.gather_floor, indices, edges, first, format.row_bytes, 0, geometry)
+    geometry = device.module.LaunchShape(lanes, 1, blocks, threads, 0, device.arrays.stream())
+    return partial(device.module.gather_floor, indices, edges, first, format.row_bytes, 0, geometry)
 
 
 def release() -> None:
@@ -214,7 +214,7 @@ def release() -> None:
 
 def matrix(problem: Problem) -> tuple[Any, Any, Any]:
     """Return indptr and indices, int32, and values of the rows' type, as cuSPARSE takes them."""
-    graph, upload = problem.graph, problem.stage.arrays.uploaded
+    graph, upload = problem.graph, problem.device.arrays.uploaded
     values = np.ones(graph.edges) if problem.weight is None else problem.weight
     return (
         upload(graph.indptr.astype(np.int32)),

@@ -25,7 +25,7 @@ MODULES = {
 
 
 @dataclass(frozen=True)
-class Field:
+class Libraries:
     """The participants: this package, the installed baselines, and a line for each baseline that is not installed."""
 
     ours: Worker
@@ -56,7 +56,7 @@ def interpreter(environment: Path | None) -> Path:
 
 
 @contextlib.contextmanager
-def started(names: Sequence[str], options: BenchOptions) -> Iterator[Field]:
+def started(names: Sequence[str], options: BenchOptions) -> Iterator[Libraries]:
     """Start the processes of this package and of the baselines; they end with the context."""
     python, alike = interpreter(options.peers_env), (options.threads, options.pages)
     with contextlib.ExitStack() as stack:
@@ -71,4 +71,4 @@ def started(names: Sequence[str], options: BenchOptions) -> Iterator[Field]:
                 peers.append(peer)
             else:
                 missing.append(f"{name} is left out: {reply.get('missing') or reply['failed']}; {MAKE}")
-        yield Field(ours, peers, missing)
+        yield Libraries(ours, peers, missing)

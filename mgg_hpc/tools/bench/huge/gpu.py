@@ -25,7 +25,7 @@ from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.turns import take_turns
 from ..harness import document, timing
 from ..harness.document import Sheet, cell
-from ..harness.gpu import Call, Stage, gather_floor, release
+from ..harness.gpu import Call, Device, gather_floor, release
 from ..harness.options import BenchOptions
 from . import random_graph
 from .random_graph import DrawnGraph
@@ -85,10 +85,10 @@ class Size:
         return self.edges * (row + 4) + self.rows * (row + 8)
 
 
-def free_bytes(stage: Stage) -> int:
+def free_bytes(device: Device) -> int:
     """Return the bytes that the device has left for this process; those of the host where it plays the device."""
-    if not isinstance(stage.arrays, TorchArrays):
-        return int(stage.module.limits()["memory_bytes"])
+    if not isinstance(device.arrays, TorchArrays):
+        return int(device.module.limits()["memory_bytes"])
     import torch
 
     return int(torch.cuda.mem_get_info()[0])
@@ -122,36 +122,40 @@ class Layer:
     x: float32 [N, F]; weight: [F, D]; rows: Rows of D values; out: padded rows [N, D].
     """
 
-    def __init__(self, stage: Stage, size: Size) -> None:
-        self.stage, self.size = stage, size
+    def __init__(self, device: Device, size: Size) -> None:
+        self.device, self.size = device, size
         self.seconds: dict[str, float] = {}
         self.graph: DrawnGraph = self._timed(
-            "graph", lambda: random_graph.draw(stage, size.rows, size.edges, size.distribution, size.seed)
+            "graph", lambda: random_graph.draw(device, size.rows, size.edges, size.distribution, size.seed)
         )
         self.plan: Any = self._timed("plan", self._plan)
         self.x, self.weight = self._timed("features", self._features)
-        self.backend = stage.backend()
+        self.backend = device.backend()
         self.rows = self.backend.rows(np.array([size.rows]), size.format, symmetric=False)
         self.out = self.backend.memory.padded(size.rows, size.format)
 
     def _timed(self, name: str, made: Callable[[], Any]) -> Any:
         began = time.perf_counter()
         result = made()
-        self.stage.arrays.finish()
+        self.device.arrays.finish()
         self.seconds[name] = time.perf_counter() - began
         return result
 
     def _plan(self) -> Any:
         knobs = DEFAULT_GEOMETRY
         at, part_edges = self.graph.indices.data_ptr(), launch.part_edges(knobs.ps, knobs.dist)
-        return self.stage.module.Plan.of_csr(self.graph.indptr, at, self.size.rows, part_edges)
+        return self.device.module.Plan.of_csr(self.graph.indptr, at, self.size.rows, part_edges)
 
     def _features(self) -> tuple[Any, Any]:
         """Draw normally distributed values. What torch draws depends on the device."""
         import torch
 
-        size, stage = self.size, self.stage
-        x = stage.tensor(stage.arrays.zeros(size.table_bytes)).view(torch.float32).reshape(-1, size.features)
+        size, device = self.size, self.device
+        x = (
+            device.tensor(device.arrays.zeros(size.table_bytes))
+            .view(torch.float32)
+            .reshape(-1, size.features)
+        )
         generator = torch.Generator(x.device).manual_seed(size.seed)
         for low, high in random_graph.blocks(size.rows, MULTIPLIED):
             x[low:high].normal_(generator=generator)
@@ -162,13 +166,13 @@ class Layer:
         """Compute rows = x weight."""
         import torch
 
-        into = self.stage.tensor(self.rows.local)
+        into = self.device.tensor(self.rows.local)
         for low, high in random_graph.blocks(self.size.rows, MULTIPLIED):
             torch.mm(self.x[low:high], self.weight, out=into[low:high])
 
     def steps(self) -> list[Step]:
         """Return the transform, the sums, both, and the gather floor: the same rows read in the same order."""
-        size, module, memory = self.size, self.stage.module, self.stage.arrays
+        size, module, memory = self.size, self.device.module, self.device.arrays
         knobs, limits = self.backend.options.geometry, self.backend.limits
         pieces = self.graph.pieces(knobs.ps)
         made = launch.direct(
@@ -178,7 +182,7 @@ class Layer:
         total = module.Sum("sum", 0, memory.address(self.out), 0, 0, False)
         sums = partial(self.plan.aggregate_float32, rows, total, self.backend.geometry_of(made))
         indices, first = self.graph.indices.data_ptr(), int(self.rows.addresses[0])
-        floor = gather_floor(self.stage, indices, size.edges, first, size.format)
+        floor = gather_floor(self.device, indices, size.edges, first, size.format)
         return [
             Step("transform", [self.transform], size.transform_bytes),
             Step("sums", [sums], size.sum_bytes),
@@ -196,7 +200,7 @@ class Layer:
         rng, size = np.random.default_rng(self.size.seed), self.size
         degree = np.diff(self.graph.indptr)
         picked = np.unique([int(degree.argmax()), *rng.integers(size.rows, size=SAMPLE).tolist()])
-        rows, out = self.stage.tensor(self.rows.local), self.stage.tensor(self.out)
+        rows, out = self.device.tensor(self.rows.local), self.device.tensor(self.out)
         eps = torch.finfo(torch.float32).eps
         for row in picked.tolist():
             low, high = self.graph.indptr[row : row + 2].tolist()
@@ -219,18 +223,18 @@ def run_huge(*, turns: int, json: Path | None, table: Path | None, **asked: Any)
     """Measure, print and write. Raises InputError where there is no GPU, no GPU kernels, or too little memory."""
     options, size = BenchOptions(turns=turns, json=json, table=table), Size(**asked)
     options.check()
-    stage = Stage.gpu()
-    free = free_bytes(stage)
+    device = Device.current()
+    free = free_bytes(device)
     check_memory(size, free, cores.memory_available())
-    found = document.begin("huge", options, stage)
+    found = document.begin("huge", options, device)
     release()  # the plan's memory is not torch's
-    layer = Layer(stage, size)
+    layer = Layer(device, size)
     steps = {step.name: step for step in layer.steps()}
     for step in steps.values():
-        stage.clock.ms(step.calls)
-    ms = take_turns({name: partial(step_ms, stage, step) for name, step in steps.items()}, turns)
+        device.clock.ms(step.calls)
+    ms = take_turns({name: partial(step_ms, device, step) for name, step in steps.items()}, turns)
     found |= asdict(size) | {"seconds": layer.seconds, "checked": layer.check()}
-    found["bytes"] = size.needed | {"free": free, "taken": free - free_bytes(stage)}
+    found["bytes"] = size.needed | {"free": free, "taken": free - free_bytes(device)}
     found["cases"] = [case_of(step, ms[name], found["copy_gb_per_s"]) for name, step in steps.items()]
     made = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in layer.seconds.items())
     found["notes"] += [
@@ -242,9 +246,9 @@ def run_huge(*, turns: int, json: Path | None, table: Path | None, **asked: Any)
     return 0
 
 
-def step_ms(stage: Stage, step: Step) -> float:
+def step_ms(device: Device, step: Step) -> float:
     """Return the ms of all calls of a step."""
-    return stage.clock.ms(step.calls) * len(step.calls)
+    return device.clock.ms(step.calls) * len(step.calls)
 
 
 def case_of(step: Step, ms: Sequence[float], copy: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..harness.gpu import Stage
+from ..harness.gpu import Device
 
 EXPONENTS = {"uniform": 1.0, "skewed": -math.log2(0.57 + 0.19)}
 STRIDE = 2_147_483_629  # a prime below 2^31, and so without a factor in common with fewer rows
@@ -63,13 +63,13 @@ def blocks(count: int, size: int) -> Iterator[tuple[int, int]]:
     return ((low, min(low + size, count)) for low in range(0, count, size))
 
 
-def draw(stage: Stage, rows: int, edges: int, distribution: str, seed: int) -> DrawnGraph:
+def draw(device: Device, rows: int, edges: int, distribution: str, seed: int) -> DrawnGraph:
     """Draw a graph of fewer than STRIDE rows. distribution: a key of EXPONENTS."""
     import torch
 
     exponent = EXPONENTS[distribution]
-    indices = stage.tensor(stage.arrays.zeros(4 * edges)).view(torch.int32)
-    offsets = stage.tensor(stage.arrays.zeros(8 * (rows + 1))).view(torch.int64)
+    indices = device.tensor(device.arrays.zeros(4 * edges)).view(torch.int32)
+    offsets = device.tensor(device.arrays.zeros(8 * (rows + 1))).view(torch.int64)
     numbers = {"dtype": torch.int64, "device": indices.device}
     for low, high in blocks(rows, BLOCK):
         rank = torch.arange(low, high, **numbers) * STRIDE % rows

@@ -29,7 +29,7 @@ from ....plan.layout import RowFormat
 from ....runtime.turns import take_turns
 from ..harness import document, graphs, timing
 from ..harness.document import Sheet, cells
-from ..harness.gpu import Stage
+from ..harness.gpu import Device
 from ..harness.options import BenchOptions, words_of
 from . import plot
 from .gpu_transfers import ABLATIONS, Subject, Way
@@ -42,19 +42,19 @@ NOT_SEEN = np.iinfo(np.uint64).max
 
 
 def measure(
-    stage: Stage, graph: Graph, share: float, format: RowFormat, ways: Sequence[str], turns: int
+    device: Device, graph: Graph, share: float, format: RowFormat, ways: Sequence[str], turns: int
 ) -> dict[str, Any]:
     """Return one row of the result. Raises AssertionError where ways differ in their sums."""
-    subject = Subject(stage, graph, share, format)
+    subject = Subject(device, graph, share, format)
     plan, row = subject.plans[0], format.dim * format.dtype.itemsize
     hides = [name for name in HIDES if name in ways and plan.remote_edges]
     whole = {name: subject.way(name) for name in ways}
     runs = {"sum": subject.sums()} | whole
-    runs |= {f"{name} moves": subject.moving(name) for name in hides}
+    runs |= {f"{name} moves": subject.transfer_only(name) for name in hides}
     runs |= {f"{name} near": subject.way(name, near=True) for name in hides}
     for run in runs.values():
-        stage.clock.ms([run.call])
-    ms = take_turns({name: partial(timed, stage, run) for name, run in runs.items()}, turns)
+        device.clock.ms([run.call])
+    ms = take_turns({name: partial(timed, device, run) for name, run in runs.items()}, turns)
     for name, run in whole.items():
         if count := subject.wrong(run):
             raise AssertionError(f"{name}: {count} sums differ from those of rows on the GPU")
@@ -76,34 +76,34 @@ def measure(
     }
 
 
-def timed(stage: Stage, way: Way) -> float:
+def timed(device: Device, way: Way) -> float:
     """Return the ms of one call of a way, after the work that it needs between two calls."""
     way.between()
-    return stage.clock.ms([way.call])
+    return device.clock.ms([way.call])
 
 
-def timeline(stage: Stage, graph: Graph, share: float, format: RowFormat) -> dict[str, Any]:
+def timeline(device: Device, graph: Graph, share: float, format: RowFormat) -> dict[str, Any]:
     """Return one call of the halo with time stamps, in microseconds since the first.
 
     pushes: [began, packed] of each chunk, which is signalled then; arrivals: when the first worker saw it; blocks:
     of the PE that sums, [began, has taken the last work, ended].
     """
-    way = Subject(stage, graph, share, format).way("halo")
+    way = Subject(device, graph, share, format).way("halo")
     way.call()
     owner, sums = way.backends[1].halo(way.plans[1]), way.backends[0].halo(way.plans[0])
     blocks = way.backends[0].launch(way.plans[0], format).blocks
     chunks = owner.pushes(way.backends[1], way.plans[1], format.row_bytes)
     taken = {
-        "pushes": stage.arrays.uploaded(np.zeros((chunks, 2), np.int64)),
-        "arrivals": stage.arrays.uploaded(np.full(chunks, NOT_SEEN).view(np.int64)),
-        "blocks": stage.arrays.uploaded(np.zeros((blocks, 4), np.int64)),
+        "pushes": device.arrays.uploaded(np.zeros((chunks, 2), np.int64)),
+        "arrivals": device.arrays.uploaded(np.full(chunks, NOT_SEEN).view(np.int64)),
+        "blocks": device.arrays.uploaded(np.zeros((blocks, 4), np.int64)),
     }
-    address = {name: stage.arrays.address(array) for name, array in taken.items()}
+    address = {name: device.arrays.address(array) for name, array in taken.items()}
     owner.stamps = (0, address["pushes"], 0)
     sums.stamps = (address["blocks"], 0, address["arrivals"])
-    stage.clock.ms([way.call])
+    device.clock.ms([way.call])
     found: dict[str, NDArray[Any]] = {
-        name: stage.tensor(array).cpu().numpy().view(np.uint64) for name, array in taken.items()
+        name: device.tensor(array).cpu().numpy().view(np.uint64) for name, array in taken.items()
     }
     found["blocks"] = found["blocks"][:, [0, 2, 3]]
     first = min(int(each.min()) for each in found.values())
@@ -132,10 +132,10 @@ def run_overlap(
     chosen, far = words_of("ways", ways or ",".join(WAYS), ABLATIONS), shares_of(shares)
     options, name, width = BenchOptions(**files), graph or GRAPH, width or WIDTH
     options.check(name)
-    stage = Stage.gpu()
+    device = Device.current()
     read, format = graphs.read(name), RowFormat(np.dtype(np.float32), width)
-    case = partial(measure, stage, read, format=format, ways=chosen, turns=options.turns)
-    found = document.begin("device-overlap", options, stage) | document.about(read) | {"width": width}
+    case = partial(measure, device, read, format=format, ways=chosen, turns=options.turns)
+    found = document.begin("device-overlap", options, device) | document.about(read) | {"width": width}
     found["cases"] = [case(share=share) for share in far]
     for way in HIDES:
         if (share := balanced(found["cases"], way)) is not None:
@@ -157,7 +157,7 @@ def run_overlap(
                 f"sums' time, and {kept['hidden']:.2f} of the shorter one is hidden"
             )
     if "halo" in found["balance"]:
-        found["timeline"] = timeline(stage, read, found["balance"]["halo"]["share"], format)
+        found["timeline"] = timeline(device, read, found["balance"]["halo"]["share"], format)
     document.finish(found, sheets(found), options, plot.draw)
     return 0
 

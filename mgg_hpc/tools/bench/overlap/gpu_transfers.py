@@ -11,7 +11,7 @@ import numpy as np
 from ....data.graph import Graph
 from ....plan import halo, halo_schedule, workload
 from ....plan.layout import RowFormat
-from ....plan.overlap import moving_only
+from ....plan.overlap import transfer_only
 from ....plan.workload import Plan, SplitEdges
 from ....runtime.backends.arguments import Geometry, Options, Rows
 from ....runtime.backends.cuda import module
@@ -19,7 +19,7 @@ from ....runtime.backends.cuda.device_arrays import DeviceArrays
 from ....runtime.backends.cuda.kernels import DeviceBackend
 from ....runtime.backends.cuda.launches import default_geometry
 from ....runtime.backends.simulated import World
-from ..harness.gpu import Stage, drawn_rows
+from ..harness.gpu import Device, drawn_rows
 from . import ring, studies
 from .studies import Ablation, ManagedArrays, StudyBackend
 
@@ -57,7 +57,7 @@ class Way:
     """Two PEs that sum in one way, or do a part of it."""
 
     name: str
-    stage: Stage
+    device: Device
     plans: Sequence[Plan]
     rows: list[Rows]
     backends: list[DeviceBackend]
@@ -75,22 +75,22 @@ class Way:
             )
 
         active = [rank for rank, plan in enumerate(self.plans) if rank == 0 or halo_schedule.crosses(plan)]
-        self.stage.together(self.world, [of(rank) for rank in active])
+        self.device.together(self.world, [of(rank) for rank in active])
 
 
 class Subject:
     """A graph with a share of its rows far away."""
 
-    def __init__(self, stage: Stage, graph: Graph, share: float, format: RowFormat) -> None:
-        self.stage, self.format = stage, format
-        self.geometry = default_geometry(format, module.limits_of(stage.module))
+    def __init__(self, device: Device, graph: Graph, share: float, format: RowFormat) -> None:
+        self.device, self.format = device, format
+        self.geometry = default_geometry(format, module.limits_of(device.module))
         edges = cut(graph, share)
         self.plans = [workload.direct(each) for each in edges]
         sums, owner = (plan for plan, _ in halo.of_all_ranks(edges, 1))
-        self.halos = [sums, moving_only(owner, edges=False)]
+        self.halos = [sums, transfer_only(owner, edges=False)]
         bounds = np.array([0, self.plans[0].destinations, graph.nodes])
         sums, owner = (ring.ring(plan, bounds) for plan in self.plans)
-        self.rings = [sums, moving_only(owner, edges=False)]
+        self.rings = [sums, transfer_only(owner, edges=False)]
         self.counts = np.array([self.plans[0].destinations, graph.nodes - self.plans[0].destinations])
         self.whole = workload.rectangular(
             0,
@@ -99,8 +99,8 @@ class Subject:
             graph.nodes,
         )
         self.x = drawn_rows(graph, format)
-        self.uploaded = stage.arrays.uploaded(self.x)
-        backend = DeviceBackend(0, World(1), Options(self.geometry), stage.module, stage.arrays)
+        self.uploaded = device.arrays.uploaded(self.x)
+        backend = DeviceBackend(0, World(1), Options(self.geometry), device.module, device.arrays)
         self.out = backend.memory.padded(self.plans[0].destinations, format)
 
     def geometry_of(self, name: str) -> Geometry:
@@ -110,16 +110,16 @@ class Subject:
     def _backend(
         self, rank: int, world: World, name: str, ablation: Ablation, table: DeviceArrays | None = None
     ) -> DeviceBackend:
-        options, stage = Options(self.geometry_of(name)), self.stage
+        options, device = Options(self.geometry_of(name)), self.device
         if ablation == Ablation():
-            return DeviceBackend(rank, world, options, stage.module, stage.arrays, table)
-        return StudyBackend(rank, world, options, stage.module, stage.arrays, ablation, table)
+            return DeviceBackend(rank, world, options, device.module, device.arrays, table)
+        return StudyBackend(rank, world, options, device.module, device.arrays, ablation, table)
 
     def _far_memory(self, name: str) -> DeviceArrays:
         """Return the memory of the second PE's rows."""
-        slow = self.stage.slow
+        slow = self.device.slow
         if name == "managed" and name not in slow:
-            slow[name] = ManagedArrays(studies.native(self.stage.module))
+            slow[name] = ManagedArrays(studies.native(self.device.module))
         return slow[name if name == "managed" else "pinned"]
 
     def sums(self, name: str = "direct") -> Way:
@@ -128,15 +128,15 @@ class Subject:
         backend = self._backend(0, world, name, Ablation(partition=ABLATIONS[name].partition))
         rows = backend.rows(np.array([len(self.x)]), self.format, symmetric=False)
         rows.local[:] = self.uploaded
-        return Way(name, self.stage, [self.whole], [rows], [backend], self.out, world)
+        return Way(name, self.device, [self.whole], [rows], [backend], self.out, world)
 
     def way(self, name: str, plans: Sequence[Plan] | None = None, *, near: bool = False) -> Way:
         """Return one of ABLATIONS, whole or over a part of its plan. near: all rows lie on the GPU."""
-        stage, world = self.stage, World(2)
-        memory = stage.arrays if near else self._far_memory(name)
+        device, world = self.device, World(2)
+        memory = device.arrays if near else self._far_memory(name)
         backends = [
             self._backend(rank, world, name, ABLATIONS[name], table)
-            for rank, table in enumerate((stage.arrays, memory))
+            for rank, table in enumerate((device.arrays, memory))
         ]
         pushed = name in ("halo", "bulk", "ring")
         if pushed:
@@ -160,19 +160,19 @@ class Subject:
             backend.prepare(plan, self.format)
         for backend, plan, of in zip(backends, plans, rows, strict=True):
             backend.ready(plan, of)
-        return Way(name, stage, plans, rows, backends, self.out, world, between)
+        return Way(name, device, plans, rows, backends, self.out, world, between)
 
-    def moving(self, name: str) -> Way:
+    def transfer_only(self, name: str) -> Way:
         """Return the transfer alone, which sums nothing, or for `get` remote rows only."""
         if name == "get":
-            return self.way(name, [replace(moving_only(p, edges=True), transfer="get") for p in self.plans])
-        return self.way(name, [moving_only(plan, edges=False) for plan in self.halos])
+            return self.way(name, [replace(transfer_only(p, edges=True), transfer="get") for p in self.plans])
+        return self.way(name, [transfer_only(plan, edges=False) for plan in self.halos])
 
     def wrong(self, way: Way) -> int:
         """Return the number of its sums that differ in any bit from those of rows on the GPU."""
         self.out[:] = float("nan")
         way.between()
         way.call()
-        found = way.stage.tensor(self.out).clone()
+        found = way.device.tensor(self.out).clone()
         self.sums(way.name).call()
-        return int((found != way.stage.tensor(self.out)).sum())
+        return int((found != way.device.tensor(self.out)).sum())

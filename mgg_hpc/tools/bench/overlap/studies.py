@@ -117,7 +117,7 @@ def _plan_class(module: Any, studies: Any, memory: DeviceArrays, ablation: Ablat
                 super().halo_float32(*call)
             if ablation.bulk:  # a kernel that holds what has arrived gives no credits
                 exchange, schedule = most[3], most[4]
-                exchange.let_go(schedule, module.Geometry(1, 1, 1, 32, 0, memory.stream()))
+                exchange.let_go(schedule, module.LaunchShape(1, 1, 1, 32, 0, memory.stream()))
 
     return StudyPlan
 

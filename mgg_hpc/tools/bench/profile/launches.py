@@ -27,7 +27,7 @@ from ....plan.workload import Plan
 from ....runtime.backends.cuda.kernels import DeviceBackend
 from ..aggregate import gpu_baselines
 from ..harness import document, graphs
-from ..harness.gpu import Call, Stage, edges_of, problem_of
+from ..harness.gpu import Call, Device, edges_of, problem_of
 from ..overlap.gpu_transfers import Subject
 
 # The kernels of each way of reaching rows.
@@ -84,10 +84,10 @@ Launches = tuple[dict[str, Any], list[Call]]  # what the last one should cost
 class Launcher:
     """The launches of each way of reaching rows of one width."""
 
-    def __init__(self, stage: Stage, graph: Graph, width: int) -> None:
+    def __init__(self, device: Device, graph: Graph, width: int) -> None:
         self.graph = graph
-        self.problem = problem_of(stage, graph, "float32", width, None, edges_of(graph))
-        self.subject = Subject(stage, graph, SHARE, self.problem.format)
+        self.problem = problem_of(device, graph, "float32", width, None, edges_of(graph))
+        self.subject = Subject(device, graph, SHARE, self.problem.format)
 
     def of(self, name: str) -> Launches:
         """Return the expected cost and the launches of a kernel. name: a key of FUNCTIONS."""
@@ -126,20 +126,22 @@ class Launcher:
         return cost, [of(1), of(0)] if name == "halo" else [of(0)]
 
 
-def launch_all(stage: Stage, graph: Graph, widths: Sequence[int], transfers: Sequence[str]) -> dict[str, Any]:
+def launch_all(
+    device: Device, graph: Graph, widths: Sequence[int], transfers: Sequence[str]
+) -> dict[str, Any]:
     """Launch each kernel for rows of each width; return the device, the graph and the cases in order of launch."""
-    found: dict[str, Any] = {"device": stage.module.limits(), "copy_gb_per_s": stage.copy_gb_per_s()}
+    found: dict[str, Any] = {"device": device.module.limits(), "copy_gb_per_s": device.copy_gb_per_s()}
     found |= document.about(graph) | {"share": SHARE, "cases": []}
     for width in widths:
-        launcher = Launcher(stage, graph, width)
+        launcher = Launcher(device, graph, width)
         for name in transfers:
             cost, calls = launcher.of(name)
             for call in (*calls, *calls[:-1]):
                 call()
-            stage.arrays.finish()
+            device.arrays.finish()
             with cuda_marks():
                 calls[-1]()
-                stage.arrays.finish()
+                device.arrays.finish()
             found["cases"].append({"name": name, "function": FUNCTIONS[name], "width": width, **cost})
     return found
 
@@ -149,7 +151,7 @@ def main(request: str) -> int:
     asked = json.loads(request)
     try:
         graph = graphs.read(asked["graph"])
-        found = launch_all(Stage.gpu(), graph, asked["widths"], asked["transfers"])
+        found = launch_all(Device.current(), graph, asked["widths"], asked["transfers"])
     except InputError as error:
         found = {"failed": str(error)}
     Path(asked["file"]).write_text(json.dumps(found))

@@ -27,10 +27,10 @@ from ....plan.layout import RowFormat
 from ....runtime.turns import take_turns
 from ..harness import document, gpu, graphs, plots, sums, timing
 from ..harness.document import Sheet, cell
-from ..harness.gpu import Stage
+from ..harness.gpu import Device
 from ..harness.options import BenchOptions, numbers_of, words_of
 from . import plot
-from .settings import Apart, Ranks, Run, Runs, Setting
+from .settings import Ranks, Run, Runs, Setting, TwoRanks
 
 KNOBS = ("ps", "dist", "wpb")
 TRANSFERS = ("direct", "get", "halo")
@@ -54,7 +54,7 @@ def progress(what: str, total: int) -> Iterator[Step]:
 class Sweep:
     """The runs of a sweep, and their results: cells[s] as in the JSON, "refused" where the GPU cannot hold it.
 
-    expected, limit: float32 [destinations, dim] in the stage's memory, reference sums and their error bounds.
+    expected, limit: float32 [destinations, dim] in the device's memory, reference sums and their error bounds.
     """
 
     runs: Runs
@@ -81,7 +81,7 @@ class Sweep:
         """Return a run with SciPy's sums. Raises InputError for too large a block, AssertionError for other sums."""
         run = self.runs.run(setting)
         run.out[:] = float("nan")
-        self.runs.stage.clock.ms(run.calls)
+        self.runs.device.clock.ms(run.calls)
         found = run.out.astype(np.float32) if isinstance(run.out, np.ndarray) else run.out.float()
         if count := int((~(abs(found - self.expected) <= self.limit)).sum()):
             raise AssertionError(f"{setting}: {count} sums differ from SciPy's")
@@ -115,7 +115,7 @@ class Sweep:
                 step()
         if there:
             runs = {run.setting: run for run in (*self.defaults.values(), *there)}
-            clocks = {setting: partial(self.runs.stage.clock.ms, run.calls) for setting, run in runs.items()}
+            clocks = {setting: partial(self.runs.device.clock.ms, run.calls) for setting, run in runs.items()}
             ms = take_turns(clocks, self.turns, deadline=self.deadline)
             for transfer, default in self.defaults.items():
                 self.default_ms[transfer] += ms[default.setting]
@@ -136,7 +136,7 @@ class Sweep:
     def finish(self) -> None:
         """Add the results of the default settings."""
         for transfer, run in self.defaults.items():
-            ms = self.default_ms[transfer] or [self.runs.stage.clock.ms(run.calls)]
+            ms = self.default_ms[transfer] or [self.runs.device.clock.ms(run.calls)]
             self.cells[run.setting] = self.cell(run, ms, plots.constant(1.0))
 
     def over_default(self, transfer: str) -> dict[Setting, float]:
@@ -201,11 +201,11 @@ def run_sweep(
     transfers = words_of("transfer", transfer, TRANSFERS)
     format, options = RowFormat(np.dtype(dtype), width), BenchOptions(**others)
     options.check(graph)
-    stage, read = Stage.gpu(), graphs.read(graph)
-    found = document.begin("sweep", options, stage) | document.about(read)
+    device, read = Device.current(), graphs.read(graph)
+    found = document.begin("sweep", options, device) | document.about(read)
     found |= {"dtype": dtype, "width": width, "share": share, "seconds": seconds}
     found["knobs"] = knobs
-    sweep = swept(stage, read, format, transfers, knobs, share, seconds, options.turns)
+    sweep = swept(device, read, format, transfers, knobs, share, seconds, options.turns)
     found["cells"] = [asdict(setting) | sweep.cells[setting] for setting in sorted(sweep.cells)]
     found["transfers"] = {}
     size = int(np.prod([len(values) for values in knobs.values()]))
@@ -226,7 +226,7 @@ def run_sweep(
 
 
 def swept(
-    stage: Stage,
+    device: Device,
     graph: Graph,
     format: RowFormat,
     transfers: Sequence[str],
@@ -236,12 +236,12 @@ def swept(
     turns: int,
 ) -> Sweep:
     """Measure the sweep, and return its result."""
-    ranks = Apart(stage, graph, format, share) if share else Ranks(stage, graph, format)
-    own, upload = ranks.destinations, stage.arrays.uploaded
+    ranks = TwoRanks(device, graph, format, share) if share else Ranks(device, graph, format)
+    own, upload = ranks.destinations, device.arrays.uploaded
     expected = upload(sums.product(graph, ranks.x.astype(np.float32))[:own])
     limit = upload(sums.allowed(graph, ranks.x)[:own])
     deadline = time.monotonic() + seconds
-    sweep = Sweep(Runs(stage, ranks, format), transfers, knobs, turns, deadline, expected, limit)
+    sweep = Sweep(Runs(device, ranks, format), transfers, knobs, turns, deadline, expected, limit)
     sweep.run()
     return sweep
 

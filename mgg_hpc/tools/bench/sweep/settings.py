@@ -14,7 +14,7 @@ from ....errors import InputError
 from ....plan import halo, halo_schedule, launch, workload
 from ....plan.launch import Launch
 from ....plan.layout import RowFormat
-from ....plan.overlap import moving_only
+from ....plan.overlap import transfer_only
 from ....plan.workload import Plan
 from ....runtime.backends.arguments import Geometry, Options, Rows
 from ....runtime.backends.cuda.kernels import DeviceBackend
@@ -22,7 +22,7 @@ from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.backends.cuda.module import limits_of
 from ....runtime.backends.simulated import World
 from ..aggregate import gpu_alone
-from ..harness.gpu import Call, Stage, drawn_rows, edges_of, problem_of
+from ..harness.gpu import Call, Device, drawn_rows, edges_of, problem_of
 from ..overlap.gpu_transfers import OWNER_SHARE, cut
 
 Cut = tuple[str, int, int]  # transfer, ps, dist: what a plan on the GPU depends on
@@ -62,9 +62,9 @@ class Ranks:
     x: [N, dim]. destinations: of the first PE. sets: each PE's rows, and where the first one's sums go.
     """
 
-    def __init__(self, stage: Stage, graph: Graph, format: RowFormat) -> None:
-        self._stage, self._graph = stage, graph
-        self._problem = problem_of(stage, graph, format.dtype.name, format.dim, None, edges_of(graph))
+    def __init__(self, device: Device, graph: Graph, format: RowFormat) -> None:
+        self._device, self._graph = device, graph
+        self._problem = problem_of(device, graph, format.dtype.name, format.dim, None, edges_of(graph))
         self.x, self.destinations = self._problem.x, graph.nodes
         pairs = zip(self._problem.sources, self._problem.outputs, strict=True)
         self.sets: list[tuple[list[Rows], Any]] = [([rows], out) for rows, out in pairs]
@@ -75,17 +75,17 @@ class Ranks:
 
     def backends(self, transfer: str, geometry: Geometry) -> tuple[World, list[DeviceBackend]]:
         """Return the world of PEs and the backend of each."""
-        return World(1), [gpu_alone.backend_of(self._stage, transfer, geometry)]
+        return World(1), [gpu_alone.backend_of(self._device, transfer, geometry)]
 
 
-class Apart(Ranks):
+class TwoRanks(Ranks):
     """Two simulated PEs, the second of which owns the last ``share`` of the rows, in page-locked memory of the host.
 
     Raises InputError where no edge comes from there.
     """
 
-    def __init__(self, stage: Stage, graph: Graph, format: RowFormat, share: float) -> None:
-        self._stage, self._graph, self._edges = stage, graph, cut(graph, share)
+    def __init__(self, device: Device, graph: Graph, format: RowFormat, share: float) -> None:
+        self._device, self._graph, self._edges = device, graph, cut(graph, share)
         self.x = drawn_rows(graph, format)
         if not self._edges[0].remote_edges:
             raise InputError(f"--share {share:g}: no edge of {graph.name} comes from there; expected more")
@@ -94,7 +94,7 @@ class Apart(Ranks):
         counts = np.array([own, graph.nodes - own])
         rows = [each.rows(counts, format, symmetric=True) for each in backends]
         for mine, part in zip(rows, (slice(0, own), slice(own, None)), strict=True):
-            mine.local[:] = stage.arrays.uploaded(self.x[part])
+            mine.local[:] = device.arrays.uploaded(self.x[part])
         self.sets: list[tuple[list[Rows], Any]] = [(rows, backends[0].memory.padded(own, format))]
 
     def plans(self, transfer: str) -> list[Plan]:
@@ -102,14 +102,14 @@ class Apart(Ranks):
         if transfer != "halo":
             return [workload.direct(each, transfer) for each in self._edges]
         sums, owner = (plan for plan, _ in halo.of_all_ranks(self._edges, 1))
-        return [sums, moving_only(owner, edges=False)]
+        return [sums, transfer_only(owner, edges=False)]
 
     def backends(self, transfer: str, geometry: Geometry) -> tuple[World, list[DeviceBackend]]:
         """See Ranks."""
-        stage, world, options = self._stage, World(2), Options(geometry)
+        device, world, options = self._device, World(2), Options(geometry)
         made = [
-            DeviceBackend(rank, world, options, stage.module, stage.arrays, table_memory=table)
-            for rank, table in enumerate((stage.arrays, stage.slow["pinned"]))
+            DeviceBackend(rank, world, options, device.module, device.arrays, table_memory=table)
+            for rank, table in enumerate((device.arrays, device.slow["pinned"]))
         ]
         if transfer == "halo":
             made[0].share, made[1].share = 1 - OWNER_SHARE, OWNER_SHARE
@@ -119,15 +119,15 @@ class Apart(Ranks):
 class Runs:
     """A factory of runs. Those of one cut share plans on the GPU: a wpb changes nothing but the launch."""
 
-    def __init__(self, stage: Stage, ranks: Ranks, format: RowFormat) -> None:
-        self.stage, self.ranks, self.format = stage, ranks, format
-        self.limits = limits_of(stage.module)
+    def __init__(self, device: Device, ranks: Ranks, format: RowFormat) -> None:
+        self.device, self.ranks, self.format = device, ranks, format
+        self.limits = limits_of(device.module)
         self._plans: dict[str, list[Plan]] = {}
         self._backends: dict[Cut, tuple[World, list[DeviceBackend]]] = {}
 
     def default(self, transfer: str) -> Setting:
         """Return the default knobs of a transfer."""
-        knobs = gpu_alone.geometry_of(self.stage, transfer, self.format)
+        knobs = gpu_alone.geometry_of(self.device, transfer, self.format)
         return Setting(transfer, knobs.ps, knobs.dist, knobs.wpb)
 
     def plans(self, setting: Setting) -> list[Plan]:
@@ -169,7 +169,7 @@ class Runs:
                     to = out[: plan.destinations]
                     sums.append(partial(backend.aggregate, plan, "copy", "sum", rows[rank], to))
             if world.size > 1:
-                self.stage.together(world, sums)
+                self.device.together(world, sums)
             else:
                 sums[0]()
 

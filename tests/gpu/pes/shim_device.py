@@ -6,12 +6,12 @@ import itertools
 from typing import Any
 
 from mgg_hpc.tools.bench.harness import gpu
-from mgg_hpc.tools.bench.harness.gpu import Stage
+from mgg_hpc.tools.bench.harness.gpu import Device
 
 from .engine import Engine, HostArrays
 
 
-def stage_of(engine: Engine, seed: int = 0) -> Stage:
+def shim_device(engine: Engine, seed: int = 0) -> Device:
     """Several PEs at once, each time in another order; and slow memory that is the host's too."""
     engine.seed(seed)
     seeds = itertools.count(seed)
@@ -24,4 +24,4 @@ def stage_of(engine: Engine, seed: int = 0) -> Stage:
                     call()
 
     slow = {"pinned": HostArrays(), "managed": HostArrays()}
-    return Stage(engine.module, engine.arrays, gpu.HostClock(), 1 << 16, together, slow)
+    return Device(engine.module, engine.arrays, gpu.HostClock(), 1 << 16, together, slow)
