@@ -93,7 +93,7 @@ endforeach()
 
 nanobind_add_module(_cuda NB_STATIC
                     cuda/python/module_cuda.cpp cuda/python/module_cuda_edges.cpp cuda/python/module_device.cpp
-                    cuda/python/module_nvshmem.cpp cuda/runtime/runtime_cuda.cpp cuda/runtime/runtime_nvshmem.cpp)
+                    cuda/python/module_nvshmem.cpp cuda/gpu/load_all.cpp cuda/runtime/runtime_cuda.cpp cuda/runtime/runtime_nvshmem.cpp)
 foreach(objects IN LISTS cuda_objects)
   target_include_directories(${objects} PRIVATE cuda cuda/include)
   target_include_directories(${objects} SYSTEM PRIVATE "${MGG_NVSHMEM}")

@@ -17,8 +17,8 @@ struct DeviceAggregation {
   int64_t count;
   const Segment* segments;
   const Hub* hubs;
-  int64_t hub_count;
-  int32_t* pending;  // passes x hubs: parts that have not arrived; as many as slots between calls
+  int64_t counters;
+  int32_t* pending;  // passes x counters of hubs: what has not arrived (hub_groups.h)
   const int32_t* degree;
   const S* const* sources;  // row 0 of each chunk
   const int32_t* link;      // how a chunk's rows are reached: a Link each
@@ -52,6 +52,9 @@ struct DeviceGet {
   int32_t channel_count;
 };
 constexpr int most_stages = 32;
+
+// What a block takes of shared memory in `halo`: HaloArrivals.
+constexpr int64_t halo_bytes = 16;
 
 template <class S>
 struct DeviceGetCall {
@@ -123,7 +126,8 @@ struct DeviceHalo {
   DeferredTask* deferred;  // workers x slots
   float* partial_sums;  // workers x slots x 2 x lanes x packs x values of 16 bytes
   int32_t slots;   // tasks that a worker can defer
-  int32_t claim;   // work that it takes at once
+  int32_t claim;   // work that a warp takes at once
+  int64_t fixed;   // work that is shared out before: of the warps that do not push, so much at once in turn
   bool holds;      // nothing is summed before all has arrived, and it stays there until `let_go` gives the credits
   HaloStamps stamps;  // or null
 };

@@ -20,8 +20,8 @@ struct DeviceEdges {
   int64_t count;
   const Segment* segments;
   const Hub* hubs;
-  int64_t hub_count;
-  int32_t* pending;  // parts x hubs: parts of each hub that have not arrived; as many as slots between calls
+  int64_t counters;
+  int32_t* pending;  // parts x counters of hubs: what has not arrived (hub_groups.h)
   const int32_t* degree;
   const int32_t* indices;
   const S* const* sources;  // row 0 of each chunk; or null, for `own` and what has arrived in the last call of a halo

@@ -43,6 +43,9 @@ MGG_DECLARE(Float16)
 MGG_DECLARE(BFloat16)
 #undef MGG_DECLARE
 
+// Loads all of these kernels, and returns how many there are (load_all.cpp).
+int load_all();
+
 // The version of nvcc that compiled the kernels.
 const char* compiler();
 

@@ -24,6 +24,18 @@ class DeviceTasks {
     call.tasks = tasks_.as<Block>(), call.count = count_, call.segments = segments_.as<Segment>();
   }
   const Hub* hubs() const { return hubs_.as<Hub>(); }
+  // Of each task, in the order in which workers take them. Waits for the kernels that run.
+  std::vector<int32_t> edges() const {
+    std::vector<Block> tasks(tasks_.bytes() / sizeof(Block));
+    std::vector<Segment> segments(segments_.bytes() / sizeof(Segment));
+    tasks_.download(tasks.data(), tasks_.bytes()), segments_.download(segments.data(), segments_.bytes());
+    std::vector<int32_t> edges;
+    for (const Block& task : tasks) {
+      edges.push_back(0);
+      for (int64_t at = task.first; at < task.last; ++at) edges.back() += segments[at].count;
+    }
+    return edges;
+  }
 
  private:
   int64_t count_ = 0;
@@ -56,6 +68,7 @@ class DevicePlan {
     tasks_ = DeviceTasks(made);
     degree_ = gpu::uploaded(made.degree);
     schedule_.hubs = std::move(made.hubs), schedule_.degree = std::move(made.degree), schedule_.slots = made.slots;
+    schedule_.counters = made.counters;
     owners_.push_back(0);
     owners_table_ = gpu::uploaded(owners_);
   }
@@ -69,7 +82,7 @@ class DevicePlan {
   int64_t tasks() const { return tasks_.count(); }
   int64_t edges() const { return edges_; }
   int64_t destinations() const { return static_cast<int64_t>(schedule_.degree.size()); }
-  int64_t hubs() const { return static_cast<int64_t>(schedule_.hubs.size()); }
+  int64_t counters() const { return schedule_.counters; }
   int64_t slots() const { return schedule_.slots; }
   int rank() const { return rank_; }
   const DeviceSchedule& schedule() const { return schedule_; }
@@ -120,18 +133,19 @@ class DevicePlan {
     return found;
   }
 
-  // Partial sums of hubs' parts, and counters of parts that have not arrived for each pass.
+  // Partial sums of hubs' parts, and counters of what has not arrived for each pass.
   float* partials(int64_t values_per_slot) {
     const size_t bytes = slots() * values_per_slot * sizeof(float);
     if (bytes > partials_.bytes()) partials_ = gpu::Memory(bytes);
     return partials_.as<float>();
   }
   int32_t* pending(int64_t passes) {
-    if (passes * hubs() * sizeof(int32_t) > pending_.bytes()) {
-      std::vector<int32_t> parts;
+    if (passes * counters() * sizeof(int32_t) > pending_.bytes()) {
+      std::vector<int32_t> starts;
       for (int64_t pass = 0; pass < passes; ++pass)
-        for (const Hub& hub : schedule_.hubs) parts.push_back(hub.slots);
-      pending_ = gpu::uploaded(parts);
+        for (const Hub& hub : schedule_.hubs)
+          for (int32_t at = 0; at < hub_counters(hub.slots); ++at) starts.push_back(counter_start(hub.slots, at));
+      pending_ = gpu::uploaded(starts);
     }
     return pending_.as<int32_t>();
   }

@@ -4,6 +4,7 @@
 
 #include "gpu/arguments.h"
 #include "gpu/columns.cuh"
+#include "gpu/hub_groups.h"
 #include "gpu/worker.cuh"
 
 namespace mgg {
@@ -28,11 +29,15 @@ struct RowWorker {
   MGG_DEVICE int64_t task_of(int64_t number) const {
     return passes == 1 ? number : number / passes;  // a division of 64 bits is a hundred instructions
   }
-  MGG_DEVICE const Block& take(int64_t number) {
+  MGG_DEVICE Block take(int64_t number) {
     const int64_t at = task_of(number);
     pass = static_cast<int32_t>(number - at * passes);
     first_pack = pass * LANES * PACKS + worker.lane;
     return call.tasks[at];
+  }
+  // Before a task is summed, the one that this worker takes next.
+  MGG_DEVICE void prefetch(int64_t number) const {
+    if (worker.lane == 0 && number < items()) device::prefetch(call.tasks + task_of(number));
   }
   // Edges of the task's destination.
   MGG_DEVICE int64_t edges_of(const Block& task) const {
@@ -125,32 +130,49 @@ struct RowWorker {
     }
   }
 
-  // Leaves a part's sum in its slot. The last part to arrive adds them all.
+  // Leaves a part's sum in its slot. The last part of a group to arrive adds the group's, and the last group all.
   MGG_DEVICE void part_of_hub(const Block& task, const Columns<S, PACKS>& sum, int32_t* word) const {
     const Hub& hub = call.hubs[task.hub];
-    int32_t* pending = call.pending + pass * call.hub_count + task.hub;
+    int32_t* counters = call.pending + pass * call.counters + hub.first_counter;
+    const int32_t groups = hub_groups(hub.slots), group = (task.slot - hub.first_slot) / group_slots;
+    const int32_t first = hub.first_slot + group * group_slots;
     store_partial(task.slot, sum);
+    if (!is_last(counters, hub.slots, group, word)) return;
+    Columns<S, PACKS> merged = merge(first, slots_of_group(hub.slots, group), 1);
+    if (groups > 1) {
+      store_partial(first, merged);
+      if (!is_last(counters, hub.slots, groups, word)) return;
+      merged = merge(hub.first_slot, groups, group_slots);
+    }
+    finish(call.segments[hub.first_segment].destination, merged);
+  }
+  // Whether this worker is the last that a counter of a hub waits for.
+  MGG_DEVICE bool is_last(int32_t* counters, int32_t slots, int32_t counter, int32_t* word) const {
     worker.sync();
     int32_t before = 0;
-    if (worker.lane == 0) before = device::add_in_order(pending, -1);
+    if (worker.lane == 0) before = device::add_in_order(counters + counter, -1);
     before = worker.from_first(before, word);
     worker.sync();  // what lane 0 may see now, the others may see too
-    if (before != 1) return;
-    if (worker.lane == 0) *pending = hub.slots;  // for the next call
-    BlockedSum<S, R, PACKS> sums(hub.slots);
-    for (int32_t first = 0; first < hub.slots; first += slots_ahead) {
+    if (before != 1) return false;
+    if (worker.lane == 0) counters[counter] = counter_start(slots, counter);  // for the next call
+    return true;
+  }
+  // Adds `count` partial sums, `step` slots apart.
+  MGG_DEVICE Columns<S, PACKS> merge(int32_t slot, int32_t count, int32_t step) const {
+    BlockedSum<S, R, PACKS> sums(count);
+    for (int32_t first = 0; first < count; first += slots_ahead) {
       Columns<S, PACKS> parts[slots_ahead];
 #pragma unroll
       for (int u = 0; u < slots_ahead; ++u)
-        load_partial(hub.first_slot + (first + u < hub.slots ? first + u : hub.slots - 1), parts[u]);
+        load_partial(slot + (first + u < count ? first + u : count - 1) * step, parts[u]);
 #pragma unroll
       for (int u = 0; u < slots_ahead; ++u) {
-        if (first + u >= hub.slots) break;
+        if (first + u >= count) break;
         sums.sum.template combine<R>(parts[u]);
         sums.took_one();
       }
     }
-    finish(call.segments[hub.first_segment].destination, sums.result());
+    return sums.result();
   }
 
   // Four values at a time; a lane's values of a pack lie side by side.

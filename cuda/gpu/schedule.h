@@ -3,7 +3,10 @@
 // What a destination's terms are, and in which order, is the same for every transfer: the plan's order, a hub cut after
 // every `part_edges` edges whatever chunks they are in. So are the bits of its sum.
 #pragma once
+#include <algorithm>
+
 #include "cpu/schedule.h"
+#include "gpu/hub_groups.h"
 
 namespace mgg {
 
@@ -12,7 +15,7 @@ struct DeviceSchedule {
   std::vector<Block> tasks;
   std::vector<Hub> hubs;
   std::vector<int32_t> degree;
-  int32_t slots = 0;
+  int32_t slots = 0, counters = 0;
 };
 
 // The segments of a hub, first .. last - 1, cut so that each part has just `part_edges` edges, but the last.
@@ -23,7 +26,9 @@ inline void add_device_hub(DeviceSchedule& made, const std::vector<Segment>& seg
     throw std::invalid_argument("plan: parts of " + std::to_string(part_edges) +
                                 " edges are too small; raise ps or dist");
   const int32_t hub = static_cast<int32_t>(made.hubs.size());
-  made.hubs.push_back({static_cast<int32_t>(made.segments.size()), made.slots, static_cast<int32_t>(parts), edges});
+  made.hubs.push_back({static_cast<int32_t>(made.segments.size()), made.slots, static_cast<int32_t>(parts), edges,
+                       made.counters});
+  made.counters += hub_counters(static_cast<int32_t>(parts));
   int64_t open = static_cast<int64_t>(made.segments.size()), room = part_edges;
   const auto close = [&] {
     const int64_t end = static_cast<int64_t>(made.segments.size());
@@ -39,6 +44,48 @@ inline void add_device_hub(DeviceSchedule& made, const std::vector<Segment>& seg
       if (room == 0) close();
     }
   close();
+}
+
+// Tasks that a large GPU runs at once, about. Which of these comes first costs no locality.
+constexpr size_t order_window = size_t(1) << 14;
+
+// Puts the longest of each window first, so that neighbours in a warp, which runs as long as its longest worker, end
+// together (SELL-C-sigma sorts rows for the same reason: Kreutzer et al., SIAM J. Sci. Comput. 36(5), 2014). Segments
+// lie in the order of tasks. What a task sums, and in which order, stays.
+inline void order_tasks(DeviceSchedule& made) {
+  std::vector<Segment> segments;  // of a window
+  std::vector<Block> tasks;
+  std::vector<int64_t> edges, next;
+  for (size_t begin = 0, end = 0; begin < made.tasks.size(); begin = end) {
+    end = std::min(begin + order_window, made.tasks.size());
+    const int64_t first_segment = made.tasks[begin].first;
+    tasks.assign(made.tasks.begin() + static_cast<std::ptrdiff_t>(begin),
+                 made.tasks.begin() + static_cast<std::ptrdiff_t>(end));
+    segments.assign(made.segments.begin() + static_cast<std::ptrdiff_t>(first_segment),
+                    made.segments.begin() + static_cast<std::ptrdiff_t>(tasks.back().last));
+    edges.clear();
+    for (const Block& task : tasks) {
+      edges.push_back(0);
+      for (int64_t at = task.first; at < task.last; ++at) edges.back() += segments[at - first_segment].count;
+    }
+    // A counting sort, stable: a task has at most `part_edges` edges.
+    const int64_t most = *std::max_element(edges.begin(), edges.end());
+    next.assign(most + 2, 0);
+    for (const int64_t each : edges) ++next[most - each + 1];
+    for (int64_t at = 0; at <= most; ++at) next[at + 1] += next[at];
+    for (size_t at = 0; at < tasks.size(); ++at)
+      made.tasks[begin + static_cast<size_t>(next[most - edges[at]]++)] = tasks[at];
+    int64_t to = first_segment;
+    for (size_t at = begin; at < end; ++at) {
+      Block& task = made.tasks[at];
+      const int64_t from = task.first - first_segment, count = task.last - task.first;
+      std::copy_n(segments.begin() + static_cast<std::ptrdiff_t>(from), count,
+                  made.segments.begin() + static_cast<std::ptrdiff_t>(to));
+      task.first = to, task.last = to += count;
+      if (task.hub >= 0 && task.slot == made.hubs[task.hub].first_slot)
+        made.hubs[task.hub].first_segment = static_cast<int32_t>(task.first);
+    }
+  }
 }
 
 // `plan`: chunks, indices, edges and destinations. Raises std::invalid_argument for one that names what is not there.
@@ -63,6 +110,7 @@ inline DeviceSchedule make_device_schedule(const Schedule& plan, const std::vect
                          sorted.begin() + static_cast<std::ptrdiff_t>(last));
     made.tasks.push_back({begin, static_cast<int64_t>(made.segments.size()), -1, 0});
   }
+  order_tasks(made);
   return made;
 }
 
@@ -87,6 +135,7 @@ inline DeviceSchedule make_device_schedule(const int64_t* indptr, int64_t rows, 
     made.segments.push_back(whole);
     made.tasks.push_back({begin, begin + 1, -1, 0});
   }
+  order_tasks(made);
   return made;
 }
 

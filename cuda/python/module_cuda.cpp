@@ -134,11 +134,11 @@ nb::class_<mgg::DeviceExchange> bind_halo(nb::module_& module) {
 
 alone: its blocks must all fit at once, or the launch fails; else the caller sees to it. holds: all rows arrive before
 anything is summed, and stay until `Exchange.let_go`.)")
-      .def("__init__", [](Halo* self, int pushers, int claim, int slots, bool alone, uint64_t blocks, uint64_t pushes,
-                          uint64_t arrivals, bool holds) {
-        new (self) Halo{pushers, claim, slots, alone, holds,
+      .def("__init__", [](Halo* self, int pushers, int claim, int64_t fixed, int slots, bool alone, uint64_t blocks,
+                          uint64_t pushes, uint64_t arrivals, bool holds) {
+        new (self) Halo{pushers, claim, slots, fixed, alone, holds,
                         {at<uint64_t>(blocks), at<uint64_t>(pushes), at<uint64_t>(arrivals)}};
-      }, "pushers"_a, "claim"_a, "slots"_a, "alone"_a = true, "stamp_blocks"_a = 0, "stamp_pushes"_a = 0,
+      }, "pushers"_a, "claim"_a, "fixed"_a, "slots"_a, "alone"_a = true, "stamp_blocks"_a = 0, "stamp_pushes"_a = 0,
            "stamp_arrivals"_a = 0, "holds"_a = false);
   nb::class_<mgg::DeviceExchange> exchange(
       module, "Exchange", "What a plan's halo keeps from call to call. stagings, signals: of each PE, or 0.");
@@ -203,6 +203,8 @@ NB_MODULE(_cuda, module) {
                                sizeof(mgg::DeviceHaloSchedule::Arrival)};
   });
   bind_device(module);
+  module.def("load_all", mgg::load_all, Released(),
+             "Load all kernels, and return how many there are: loading one later may wait for those that run.");
   module.def("compiler", [] { return std::string(mgg::compiler()); });
   module.def("ring_bytes", [](int threads, int packs) { return mgg::ring_bytes(threads, packs); }, "threads"_a,
              "packs"_a, "Shared memory of a block of the direct kernel.");
@@ -245,6 +247,8 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
   }, "indptr"_a, "indices"_a, "columns"_a, "part_edges"_a,
      "Of a CSR over this rank's own rows; indices: an address in device memory, kept. They are not checked.");
   plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
+  plan.def("task_edges", [](const mgg::DevicePlan& self) { return self.device_tasks().edges(); },
+           "Return the edges of each task, in the order in which workers take them.");
   plan.def_prop_ro("slots", &mgg::DevicePlan::slots);
   nb::class_<Gathers>(module, "Gathers")
       .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,

@@ -56,10 +56,13 @@ struct Get {
 
 struct Halo {
   int pushers, claim, slots;
+  int64_t fixed;
   bool alone, holds;
   HaloStamps stamps;
   gpu::Launch configuration(const LaunchShape& launch) const {
-    return launch.configuration(alone ? gpu::Blocks::cooperative : gpu::Blocks::resident);
+    gpu::Launch made = launch.configuration(alone ? gpu::Blocks::cooperative : gpu::Blocks::resident);
+    made.shared_bytes = halo_bytes;
+    return made;
   }
   template <class S>
   void make_room(DeviceExchange& exchange, const LaunchShape& launch) const {
@@ -87,7 +90,7 @@ inline int64_t passes(int64_t row_bytes, const Shape& shape) {
 template <class S>
 void fill(DeviceAggregation<S>& call, DevicePlan& plan, int64_t dim, const Sum& sum, const Shape& shape) {
   const int64_t stride = padded_stride(dim, sizeof(S));
-  call.hubs = plan.device_tasks().hubs(), call.hub_count = plan.hubs();
+  call.hubs = plan.device_tasks().hubs(), call.counters = plan.counters();
   call.pending = plan.pending(passes(row_bytes<S>(dim), shape)), call.partials = plan.partials(stride);
   call.degree = plan.degree(), call.indices = plan.indices();
   call.weight = at<float>(sum.weight), call.out = at<S>(sum.out), call.scale = at<float>(sum.scale);
@@ -117,7 +120,7 @@ DeviceHaloCall<S> halo_call(DevicePlan& plan, uint64_t rows, int64_t dim, const 
   exchange.fill(call.halo);
   schedule.fill(call.halo);
   call.halo.rows = at<char>(rows), call.halo.row_bytes = row_bytes<S>(dim);
-  call.halo.pushers = halo.pushers, call.halo.claim = halo.claim;
+  call.halo.pushers = halo.pushers, call.halo.claim = halo.claim, call.halo.fixed = halo.fixed;
   call.halo.stamps = halo.stamps, call.halo.holds = halo.holds;
   return call;
 }

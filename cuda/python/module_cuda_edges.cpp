@@ -51,7 +51,7 @@ template <class S>
 mgg::DeviceEdges<S> edges_of(mgg::DevicePlan& plan, const EdgeRows& rows, bool a_part_each_pass = true) {
   auto edges = plan.call<mgg::DeviceEdges<S>>();
   shape(edges, rows, a_part_each_pass);
-  edges.hubs = plan.device_tasks().hubs(), edges.hub_count = plan.hubs();
+  edges.hubs = plan.device_tasks().hubs(), edges.counters = plan.counters();
   edges.pending = plan.pending(edges.parts);
   edges.partials = plan.partials(int64_t(edges.parts) * edges.lanes * mgg::most_state<S>);
   edges.degree = plan.degree(), edges.indices = plan.indices();

@@ -32,6 +32,7 @@ MGG_DEVICE void sync_block() { __syncthreads(); }
 MGG_DEVICE void sync_lanes(uint32_t mask) { __syncwarp(mask); }
 // The lanes whose `yes` is true, a bit each.
 MGG_DEVICE uint32_t vote(uint32_t mask, bool yes) { return __ballot_sync(mask, yes); }
+MGG_DEVICE int32_t count(uint32_t bits) { return __popc(bits); }
 // The lowest and the highest of some bits, of which there are any.
 MGG_DEVICE int32_t lowest(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
 MGG_DEVICE int32_t highest(uint32_t bits) { return 31 - __clz(static_cast<int>(bits)); }
@@ -71,6 +72,9 @@ MGG_DEVICE float load_fresh(const float* from) { return __ldcg(from); }
 MGG_DEVICE void load_four_fresh(const float* from, float (&to)[4]) {
   const float4 all = __ldcg(reinterpret_cast<const float4*>(from));
   to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
+}
+MGG_DEVICE void prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
 }
 MGG_DEVICE int32_t load_constant(const int32_t* from) { return __ldg(from); }
 MGG_DEVICE float load_constant(const float* from) { return __ldg(from); }
@@ -139,6 +143,24 @@ MGG_DEVICE void copy_bulk(void*, const void*, int, uint64_t*) {}
 #endif
 #undef MGG_FROM_SM_90
 
+// ---- between warps of a block, by words in shared memory. What a thread wrote, or saw, before it stores a value, the
+// threads see that have loaded it.
+
+MGG_DEVICE int32_t load_in_block(const int32_t* word) {
+  int32_t value;
+  asm volatile("ld.acquire.cta.shared.s32 %0, [%1];" : "=r"(value) : "r"(in_shared(word)) : "memory");
+  return value;
+}
+MGG_DEVICE void store_in_block(int32_t* word, int32_t value) {
+  asm volatile("st.release.cta.shared.s32 [%0], %1;" ::"r"(in_shared(word)), "r"(value) : "memory");
+}
+// Whether the word was 0, and is 1 now. A store of 0 unlocks it.
+MGG_DEVICE bool lock_in_block(int32_t* word) {
+  int32_t before;
+  asm volatile("atom.acquire.cta.shared.cas.b32 %0, [%1], 0, 1;" : "=r"(before) : "r"(in_shared(word)) : "memory");
+  return before == 0;
+}
+
 // ---- between blocks
 
 // Adds, and orders what this thread wrote (and has seen) before it, and reads after it, against the others that add.
@@ -177,7 +199,8 @@ MGG_DEVICE uint64_t peek_signal(const uint64_t* signal) {
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(signal)) : "memory");
   return value;
 }
-MGG_DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+// By all lanes of `mask`, at once.
+MGG_DEVICE void fence([[maybe_unused]] uint32_t mask) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 MGG_DEVICE void store_signal(uint64_t* signal, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(signal)), "l"(value) : "memory");
 }

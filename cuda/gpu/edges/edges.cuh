@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "gpu/edge_arguments.h"
+#include "gpu/hub_groups.h"
 #include "runtime/device.h"
 #include "mgg/half.h"
 #include "mgg/semantics.h"
@@ -229,29 +230,45 @@ struct EdgeLoop {
   MGG_DEVICE float* partial(int32_t slot, int32_t part) const {
     return edges.partials + ((int64_t(slot) * edges.parts + part) * edges.lanes + worker.lane) * most_state<S>;
   }
-  // Leaves a part's state in its slot. The last part to arrive merges them all.
+  // Leaves a part's state in its slot. The last part of a group to arrive merges the group's, and the last group all.
   MGG_DEVICE void part_of_hub(const Block& task, int32_t part, const Op& op, State& state) const {
     const Hub& hub = edges.hubs[task.hub];
-    int32_t* pending = edges.pending + int64_t(part) * edges.hub_count + task.hub;
+    int32_t* counters = edges.pending + int64_t(part) * edges.counters + hub.first_counter;
+    const int32_t groups = hub_groups(hub.slots), group = (task.slot - hub.first_slot) / group_slots;
+    const int32_t first = hub.first_slot + group * group_slots;
     memcpy(partial(task.slot, part), &state, sizeof state);
+    if (!is_last(counters, hub.slots, group)) return;
+    merge(op, state, first, slots_of_group(hub.slots, group), 1, part);
+    if (groups > 1) {
+      memcpy(partial(first, part), &state, sizeof state);
+      if (!is_last(counters, hub.slots, groups)) return;
+      merge(op, state, hub.first_slot, groups, group_slots, part);
+    }
+    op.finish(state);
+  }
+  // Whether this worker is the last that a counter of a hub waits for.
+  MGG_DEVICE bool is_last(int32_t* counters, int32_t slots, int32_t counter) const {
     device::sync_lanes(worker.mask);
     int32_t before = 0;
-    if (worker.lane == 0) before = device::add_in_order(pending, -1);
+    if (worker.lane == 0) before = device::add_in_order(counters + counter, -1);
     before = device::from_lane(worker.mask, before, device::thread() % 32 - worker.lane);
     device::sync_lanes(worker.mask);  // what lane 0 may see now, the others may see too
-    if (before != 1) return;
-    if (worker.lane == 0) *pending = hub.slots;  // for the next call
+    if (before != 1) return false;
+    if (worker.lane == 0) counters[counter] = counter_start(slots, counter);  // for the next call
+    return true;
+  }
+  // Merges `count` parts, `step` slots apart.
+  MGG_DEVICE void merge(const Op& op, State& state, int32_t slot, int32_t count, int32_t step, int32_t part) const {
     op.begin(state);
-    for (int32_t slot = 0; slot < hub.slots; ++slot) {
+    for (int32_t at = 0; at < count; ++at) {
       float held[floats];
-      const float* from = partial(hub.first_slot + slot, part);
+      const float* from = partial(slot + at * step, part);
 #pragma unroll
       for (int i = 0; i < floats; ++i) held[i] = device::load_fresh(from + i);
       State other;
       memcpy(&other, held, sizeof other);
       op.merge(state, other);
     }
-    op.finish(state);
   }
 
   MGG_DEVICE void run(const typename Op::Call& call) {

@@ -2,10 +2,14 @@
 // once. One kernel, whose blocks are all resident.
 //
 // The first blocks pack this PE's rows and push them to the PEs that need them, in chunks, with a signal each; then
-// they join the others, which sum. A worker claims destinations, or parts of hubs, adds their local rows, and whatever
+// they join the others, which sum. A worker takes destinations, or parts of hubs, adds their local rows, and whatever
 // remote rows are there by then. A destination that has to wait is deferred: its partial sum is stored, and resumed
 // once more has come. So no worker waits while there is something to sum, and where rows come fast enough nothing
 // is stored at all.
+//
+// The workers of a warp go on together, a task each at a time, and are handed neighbouring tasks, which are about as
+// long (gpu/schedule.h). Most tasks are shared out among the blocks that do not push; a warp claims the others, so many
+// at once. One warp of a block at a time polls the signals, fences once, and tells the others through shared memory.
 //
 // Calls are numbered, and a signal's value is the number of the call whose rows are there: nothing is ever reset. Two
 // stagings are used in turn; call n is pushed when the receiver has given its credit for call n - 2, which the last of
@@ -44,7 +48,7 @@ struct HaloProtocol {
   }
   MGG_DEVICE void await(int32_t signal, uint64_t value) const {
     while (!raised(signal, value)) device::rest();
-    device::fence();
+    device::fence(1u << device::thread() % 32);
   }
   MGG_DEVICE int64_t staging_offset() const { return (call & 1) * halo.staging_bytes; }
   MGG_DEVICE void raise(int32_t signal, uint64_t value, int32_t pe) const {
@@ -135,6 +139,13 @@ struct HaloProtocol {
   }
 };
 
+// What the warps of a block tell each other, in shared memory.
+struct HaloArrivals {
+  int32_t here;     // arrivals that one of them has seen, without a gap
+  int32_t polling;  // 1: one of them polls
+};
+static_assert(sizeof(HaloArrivals) <= halo_bytes, "HaloArrivals is all that a block has of shared memory");
+
 template <class S, class R, int LANES, int PACKS, class EXCHANGE>
 struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   using Base = RowWorker<S, R, LANES, PACKS>;
@@ -142,16 +153,21 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   using Sums = BlockedSum<S, R, PACKS>;
   static constexpr int values = Columns<S, PACKS>::values, held = 2 * LANES * PACKS * values;
   static constexpr int32_t fresh = -1;
+  static constexpr uint32_t warp = 0xFFFFFFFFu;
+  static constexpr int64_t none = -1;
 
   const DeviceHalo& halo;
   const EXCHANGE& exchange;
-  const S* staged;       // row 0 of this call's staging
-  int32_t here = 0;      // arrivals that are there, without a gap
-  int32_t deferred = 0;  // number of deferred tasks
+  const S* staged;         // row 0 of this call's staging
+  int32_t here = 0;        // arrivals that are there, without a gap: the same for the whole warp
+  int32_t deferred = 0;    // number of deferred tasks
   int32_t gone_over = -1;  // arrivals seen at the last scan of the deferred tasks
-  int32_t round = 0;     // deferred tasks of this scan that are still to be checked
-  uint32_t ready = 0;    // and what can go on, from `round` on, a bit each
-  int64_t next = 0, last = 0;  // work that it has claimed
+  int32_t round = 0;       // deferred tasks of this scan that are still to be checked
+  uint32_t ready = 0;      // and what can go on, from `round` on, a bit each
+  int64_t next = 0;        // the next task of the warp's batch
+  int32_t left = 0;        // tasks of the batch that are left
+  int32_t turn;            // batches of this warp's share before, or -1: the share is used up
+  uint64_t asked = 0;      // by lane 0: where the batch begins that was claimed ahead
   DeferredTask* const deferred_tasks;  // this worker's
   float* const partial_sums;
 
@@ -160,30 +176,57 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
         halo(exchange.halo),
         exchange(exchange),
         staged(reinterpret_cast<const S*>(exchange.halo.staging + exchange.staging_offset())),
+        turn(device::block() < exchange.halo.pushers ? -1 : 0),
         deferred_tasks(halo.deferred + Base::worker.number() * halo.slots),
         partial_sums(halo.partial_sums + Base::worker.number() * halo.slots * held) {}
 
+  MGG_DEVICE static int lane() { return device::thread() % 32; }  // of the warp
+  MGG_DEVICE static bool any(bool yes) { return device::vote(warp, yes) != 0; }
   MGG_DEVICE uint32_t vote(bool yes) const {
-    return device::vote(worker.mask, yes) >> (device::thread() % 32 - worker.lane) & Worker<LANES>::all;
+    return device::vote(worker.mask, yes) >> (lane() - worker.lane) & Worker<LANES>::all;
   }
 
-  // Sees what has arrived, a signal each lane. Whether anything more has.
+  // ---- arrivals, by the whole warp
+
+  MGG_DEVICE static HaloArrivals& arrivals() { return *reinterpret_cast<HaloArrivals*>(device::shared()); }
+
+  // Sees what has arrived: what another warp of the block has seen, else, if none polls now, the signals themselves.
+  // Whether anything more has.
   MGG_DEVICE bool look() {
     const int32_t before = here;
+    if (before == halo.arrival_count) return false;
+    int32_t found = 0;  // by others; -1 - that where this warp polls
+    if (lane() == 0) {
+      found = device::load_in_block(&arrivals().here);
+      if (found == before && device::lock_in_block(&arrivals().polling))
+        found = -1 - device::load_in_block(&arrivals().here);
+    }
+    found = device::from_lane(warp, found, 0);
+    here = found < 0 ? -1 - found : found;
+    if (found < 0) poll();
+    device::sync_lanes(warp);  // what lane 0 has seen to be there, the others may read
+    return here != before;
+  }
+  // A signal each lane.
+  MGG_DEVICE void poll() {
+    const int32_t before = here;
     for (bool more = here < halo.arrival_count; more;) {
-      const int32_t mine = here + worker.lane;
+      const int32_t mine = here + lane();
       const bool there = mine < halo.arrival_count && exchange.raised(halo.arrivals[mine], exchange.call);
-      const uint32_t missing = ~vote(there) & Worker<LANES>::all;
+      const uint32_t missing = ~device::vote(warp, there);
       more = missing == 0;
-      here += more ? LANES : device::lowest(missing);
+      here += more ? 32 : device::lowest(missing);
       more &= here < halo.arrival_count;
     }
-    if (here == before) return false;
-    device::fence();
-    worker.sync();  // what one lane has seen to be there, the others may read
-    if (halo.stamps.arrivals && worker.lane == 0)
+    if (here != before) {
+      device::fence(warp);
+      device::sync_lanes(warp);  // all lanes' fences come before what lane 0 tells
+    }
+    if (lane() != 0) return;
+    if (halo.stamps.arrivals)
       for (int32_t at = before; at < here; ++at) device::lower(halo.stamps.arrivals + at, device::clock());
-    return true;
+    if (here != before) device::store_in_block(&arrivals().here, here);
+    device::store_in_block(&arrivals().polling, 0);
   }
 
   // Adds what is there, from segment `at` on; returns the first segment that is not.
@@ -263,10 +306,9 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
     return vote(mine < deferred && deferred_tasks[mine].chunk <= here);
   }
   // Before this worker scans its deferred tasks, from the last to the first: the last has been checked when
-  // it takes another's place.
+  // it takes another's place. Nothing can go on that could not before, until more arrives.
   MGG_DEVICE void begin_round() {
-    // Nothing can go on that could not before, until more arrives.
-    while (!look() && here == gone_over) device::rest();
+    if (gone_over == here) return;
     gone_over = here;
     round = (deferred + LANES - 1) / LANES * LANES, ready = 0;
   }
@@ -281,45 +323,81 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
     ready ^= 1u << at;
     return round + at;
   }
-  // Claims the next batch of tasks. Returns false when none is left.
-  MGG_DEVICE bool claim() {
-    int64_t first = 0;
-    if (worker.lane == 0)
-      first = static_cast<int64_t>(device::add(&halo.state->claimed, halo.claim) - halo.state->claimed_before);
-    next = device::from_lane(worker.mask, first, device::thread() % 32 - worker.lane);
-    last = next + halo.claim < this->items() ? next + halo.claim : this->items();
-    return next < last;
+  // Claims a batch of those that nobody's share has, ahead of the time when it is needed.
+  MGG_DEVICE void ask() {
+    if (lane() == 0) asked = device::add(&halo.state->claimed, halo.claim) - halo.state->claimed_before;
+  }
+  // Takes the warp's next batch of tasks. Returns false when none is left.
+  MGG_DEVICE bool take_batch() {
+    int64_t end = halo.fixed;
+    if (turn >= 0) {  // its share: batches in turn with the other warps that do not push
+      const int warps = device::threads() / 32;
+      const int64_t mine = int64_t(device::block() - halo.pushers) * warps + device::thread() / 32;
+      next = (turn++ * int64_t(device::blocks() - halo.pushers) * warps + mine) * halo.claim;
+      if (next >= end) turn = -1;
+    }
+    if (turn < 0) {
+      next = halo.fixed + static_cast<int64_t>(device::from_lane(warp, asked, 0));
+      end = this->items();
+      if (next < end) ask();
+    }
+    left = static_cast<int32_t>(next + halo.claim < end ? halo.claim : next < end ? end - next : 0);
+    return left > 0;
+  }
+  // The number of the next task, to each worker of the warp that wants one; `none` where none is left.
+  MGG_DEVICE int64_t hand_out(bool wants, bool& more) {
+    const uint32_t wanting = device::vote(warp, wants && worker.lane == 0);
+    const int32_t before = device::count(wanting & ((1u << (lane() - worker.lane)) - 1));  // workers, ahead of this one
+    int64_t mine = none;
+    for (int32_t given = 0, all = device::count(wanting); more && given < all;) {
+      if (left == 0) {
+        more = take_batch();
+        if (!more) stamp(HaloStamps::claimed);
+        look();  // here, where no sums take registers
+        continue;
+      }
+      const int32_t now = all - given < left ? all - given : left;
+      if (wants && before >= given && before < given + now) mine = next + (before - given);
+      given += now, next += now, left -= now;
+    }
+    return mine;
   }
 
   MGG_DEVICE void sum_all() {
     if (halo.holds)
       while (here < halo.arrival_count)
         if (!look()) device::rest();
+    ask();
     for (bool more = true;;) {
-      int32_t place = next_of_round();
-      if (place == fresh) {
-        if (more && next == last) {
-          more = claim();
-          if (!more) stamp(HaloStamps::claimed);
-          look();  // here, where no sums take registers
-        }
-        if (!more && !deferred) return;
-        if (!more || deferred == halo.slots) {
-          begin_round();
-          continue;
-        }
+      const int32_t place = next_of_round();
+      const int64_t number = hand_out(place == fresh && deferred < halo.slots, more);
+      const bool idle = place == fresh && number == none;
+      if (!any(!idle)) {
+        if (!any(deferred > 0)) return;
+        while (!any(deferred > 0 && gone_over != here))
+          if (!look()) device::rest();
+      } else if (any(idle && deferred > 0)) {
+        look();
       }
-      const DeferredTask was = place == fresh ? DeferredTask{next++, 0, 0, 0, 0, 0} : deferred_tasks[place];
-      const Block& task = this->take(was.number);
-      Sums sums(Base::edges_of(task));
-      if (place != fresh) load(was, sums);
-      const int64_t at = add_from(place == fresh ? task.first : was.at, task, sums);
-      if (at == task.last) {
-        Base::complete(task, sums.result());
-        if (place != fresh) remove(place);
-      } else {
-        keep(place == fresh ? deferred++ : place, task, was.number, at, sums);
-      }
+      if (idle)
+        begin_round();
+      else
+        sum_one(place, number);
+      device::sync_lanes(warp);
+    }
+  }
+  // A deferred task, or a fresh one: as far as its rows are there.
+  MGG_DEVICE void sum_one(int32_t place, int64_t number) {
+    const DeferredTask was = place == fresh ? DeferredTask{number, 0, 0, 0, 0, 0} : deferred_tasks[place];
+    const Block task = this->take(was.number);
+    Sums sums(Base::edges_of(task));
+    if (place != fresh) load(was, sums);
+    const int64_t at = add_from(place == fresh ? task.first : was.at, task, sums);
+    if (at == task.last) {
+      Base::complete(task, sums.result());
+      if (place != fresh) remove(place);
+    } else {
+      keep(place == fresh ? deferred++ : place, task, was.number, at, sums);
     }
   }
   MGG_DEVICE void stamp(HaloStamps::Event event) const {
@@ -341,6 +419,8 @@ template <class S, class R, int LANES, int PACKS, class EXCHANGE>
 MGG_DEVICE void push_and_sum(const DeviceAggregation<S>& sum, const EXCHANGE& exchange) {
   HaloWorker<S, R, LANES, PACKS, EXCHANGE> worker(sum, exchange);
   worker.stamp(HaloStamps::began);
+  if (device::thread() == 0) worker.arrivals() = {0, 0};
+  device::sync_block();
   if (device::block() < exchange.halo.pushers) exchange.template push_all<LANES>();
   worker.stamp(HaloStamps::pushed);
   worker.sum_all();

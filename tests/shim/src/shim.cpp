@@ -182,9 +182,16 @@ void release(Fiber& last) {
     const Fiber& other = *lane_of(last, lane);
     if (other.state != Fiber::waiting || other.mask != last.mask || other.what != last.what) return;
   }
+  uint32_t every = 0;
+  for (int lane = 0; lane < warp_lanes && last.lane == all_lanes; ++lane) {
+    uint32_t bits = 0;
+    if (last.mask >> lane & 1) std::memcpy(&bits, lane_of(last, lane)->given, sizeof bits);
+    every |= bits;
+  }
   for (int lane = 0; lane < warp_lanes; ++lane) {
     if (!(last.mask >> lane & 1)) continue;
     Fiber& other = *lane_of(last, lane);
+    if (other.lane == all_lanes) std::memcpy(other.taken, &every, sizeof every);
     if (other.lane >= 0) std::memcpy(other.taken, lane_of(last, other.lane)->given, other.bytes);
     other.state = Fiber::running;
     if (&other != &last) running->ready.push_back(&other);
@@ -253,13 +260,13 @@ void meet(const char* what, uint32_t mask, void* value, int bytes, int lane) {
   if (!(mask >> (self.place.thread % warp_lanes) & 1)) fail("a lane calls that its own mask leaves out");
   if (lane >= 0 && !(mask >> (lane % warp_lanes) & 1)) fail("reads a lane that takes no part");
   if (bytes > widest_value) fail("a value of more than 16 bytes");
-  self.what = what, self.mask = mask, self.lane = lane < 0 ? -1 : lane % warp_lanes, self.bytes = bytes;
+  self.what = what, self.mask = mask, self.lane = lane < 0 ? lane : lane % warp_lanes, self.bytes = bytes;
   if (bytes) std::memcpy(self.given, value, bytes);
   self.state = Fiber::waiting;
   release(self);
   if (self.state == Fiber::running) running->ready.push_back(&self);
   leave();
-  if (lane >= 0) std::memcpy(value, self.taken, bytes);
+  if (lane != no_lane) std::memcpy(value, self.taken, bytes);
 }
 
 bool others_wait(const Fiber& fiber) {

@@ -59,7 +59,9 @@ struct Place {
 const Place& place();
 // Lets others run.
 void yield();
-// Waits for the lanes of `mask` to call the same; `value` is replaced by that of `lane` (-1: nothing is exchanged).
+// Waits for the lanes of `mask` to call the same; `value` is replaced by that of `lane` (no_lane: nothing is exchanged;
+// all_lanes: all of their 32 bits, combined by or).
+constexpr int no_lane = -1, all_lanes = -2;
 void meet(const char* what, uint32_t mask, void* value, int bytes, int lane);
 void meet_block();
 void begin_copy(void* shared, const void* global, int bytes);
@@ -79,7 +81,7 @@ inline int blocks() { return shim::place().blocks; }
 inline char* shared() { return shim::place().shared; }
 
 inline void sync_block() { shim::meet_block(); }
-inline void sync_lanes(uint32_t mask) { shim::meet("sync_lanes", mask, nullptr, 0, -1); }
+inline void sync_lanes(uint32_t mask) { shim::meet("sync_lanes", mask, nullptr, 0, shim::no_lane); }
 template <class T>
 T from_lane(uint32_t mask, T value, int lane) {
   shim::meet("from_lane", mask, &value, sizeof(T), lane);
@@ -93,9 +95,10 @@ T from_lane_xor(uint32_t mask, T value, int other) {
 
 inline uint32_t vote(uint32_t mask, bool yes) {
   uint32_t bits = uint32_t(yes) << thread() % shim::warp_lanes;
-  for (int other = 1; other < __builtin_popcount(mask); other *= 2) bits |= from_lane_xor(mask, bits, other);
+  shim::meet("vote", mask, &bits, sizeof bits, shim::all_lanes);
   return bits;
 }
+inline int32_t count(uint32_t bits) { return __builtin_popcount(bits); }
 inline int32_t lowest(uint32_t bits) { return __builtin_ctz(bits); }
 inline int32_t highest(uint32_t bits) { return 31 - __builtin_clz(bits); }
 
@@ -153,7 +156,17 @@ inline uint64_t add_in_order(uint64_t* counter, uint64_t value) { return add_in_
 inline uint64_t add(uint64_t* counter, uint64_t value) { return add_in_order<uint64_t>(counter, value); }
 
 uint64_t peek_signal(const uint64_t* signal);
-inline void fence() { shim::yield(); }
+inline void fence(uint32_t) { shim::yield(); }
+inline void prefetch(const void*) {}
+int32_t load_in_block(const int32_t* word);
+void store_in_block(int32_t* word, int32_t value);
+inline bool lock_in_block(int32_t* word) {
+  shim::yield();
+  const bool free = *word == 0;
+  *word = 1;
+  shim::yield();
+  return free;
+}
 inline void lower(uint64_t* kept, uint64_t value) { *kept = value < *kept ? value : *kept; }
 void store_signal(uint64_t* signal, uint64_t value);
 void rest();

@@ -219,6 +219,19 @@ uint64_t peek_signal(const uint64_t* signal) {
   return *signal;
 }
 
+int32_t load_in_block(const int32_t* word) {
+  yield();
+  if (!std::exchange(current->looked, true)) current->seen = events();
+  return *word;
+}
+// A value may be what others wait for; 0 unlocks, which nobody waits for.
+void store_in_block(int32_t* word, int32_t value) {
+  yield();
+  *word = value;
+  if (value) count_event(), unpark();
+  yield();
+}
+
 void store_signal(uint64_t* signal, uint64_t value) {
   yield();
   raise(signal, value);

@@ -47,6 +47,7 @@ class DeviceContext:
         self.join(world, table_memory)
         self.chunk_bytes = halo_schedule.CHUNK_BYTES
         self.limits = limits_of(module)
+        module.load_all()  # while nothing runs that loading a kernel could wait for
         self._plans: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
         self._partitions: WeakKeyDictionary[Plan, dict[int, tuple[int, int]]] = WeakKeyDictionary()
 

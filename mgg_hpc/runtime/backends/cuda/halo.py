@@ -16,7 +16,9 @@ from ..arguments import Rows
 from .context import DeviceContext
 
 PUSHING = 4  # one in so many blocks pushes before it sums
-CLAIMS, MOST_CLAIMED = 16, 16  # a worker takes work at least so often, and at most so much at once
+# A worker takes work at least so often, and at most so much at once; of the work of blocks that do not push, so much is
+# shared out before, and the rest is claimed, which evens out what blocks take longer.
+CLAIMS, MOST_CLAIMED, SHARED_OUT = 16, 16, 0.75
 
 
 class Halo:
@@ -128,8 +130,9 @@ class Halo:
         idle = launch.blocks - -(-launch.warps * LANES // launch.threads)
         pushers = min(self.pushes(backend, plan, format.row_bytes), max(1, launch.blocks // PUSHING, idle))
         alone = backend.share == 1
-        claim = int(np.clip(work // (CLAIMS * workers), 1, MOST_CLAIMED))
-        return backend.native.Halo(pushers, claim, slots, alone, *self.stamps, holds)
+        claim = LANES // launch.lanes * int(np.clip(work // (CLAIMS * workers), 1, MOST_CLAIMED))
+        fixed = int(SHARED_OUT * work * (launch.blocks - pushers) / launch.blocks)
+        return backend.native.Halo(pushers, claim, fixed, slots, alone, *self.stamps, holds)
 
     def rows_pushed(self) -> int:
         """Return the number of rows that this rank has pushed in all calls. Waits for its kernels."""
