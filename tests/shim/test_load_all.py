@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-RESOURCES = Path(__file__).parents[1] / "nvcc" / "resources.csv"  # a line for each function of the linked module
+RESOURCES = (
+    Path(__file__).parents[1] / "nvcc" / "resources.csv"
+)  # a line for each function of the linked module
 
 
 def test_all_kernels_are_loaded(engine):

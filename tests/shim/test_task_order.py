@@ -36,9 +36,7 @@ def test_the_longest_tasks_of_each_window_come_first(rng, engine):
     indptr = np.concatenate([[0], np.cumsum(degrees)])
     natural = in_parts(degrees, 100)
     wanted = [-np.sort(-natural[at : at + WINDOW]) for at in range(0, len(natural), WINDOW)]
-    np.testing.assert_array_equal(
-        tasks_of(engine, indptr, np.zeros(indptr[-1]), 100), np.concatenate(wanted)
-    )
+    np.testing.assert_array_equal(tasks_of(engine, indptr, np.zeros(indptr[-1]), 100), np.concatenate(wanted))
 
 
 def test_the_share_of_lanes_that_add_a_row():
@@ -57,6 +55,8 @@ def test_lanes_of_narrow_rows_are_used(engine, name, least):
     natural = in_parts(np.diff(graph.indptr), part_edges)
     tasks = tasks_of(engine, graph.indptr, graph.indices, part_edges)
     found, before = launch.lane_efficiency(tasks, lanes), launch.lane_efficiency(natural, lanes)
-    print(f"{name}, {NARROW.dim} columns: {found:.3f} of the lane-steps add a row; in the graph's order {before:.3f}")
+    print(
+        f"{name}, {NARROW.dim} columns: {found:.3f} of the lane-steps add a row; in the graph's order {before:.3f}"
+    )
     assert np.array_equal(np.sort(tasks), np.sort(natural))
     assert found >= least
