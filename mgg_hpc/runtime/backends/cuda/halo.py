@@ -127,7 +127,7 @@ class Halo:
         # Blocks that sums do not need push first.
         idle = launch.blocks - -(-launch.warps * LANES // launch.threads)
         pushers = min(self.pushes(backend, plan, format.row_bytes), max(1, launch.blocks // PUSHING, idle))
-        alone = backend.share == 1
+        alone = backend.share == 1 and backend.alone  # launched cooperatively: nothing else may hold blocks
         claim = int(np.clip(work // (CLAIMS * workers), 1, MOST_CLAIMED))
         return backend.native.Halo(pushers, claim, slots, alone, *self.stamps, holds)
 
