@@ -113,6 +113,11 @@ def refuse_given(context: click.Context, device: str, *names: str) -> None:
     default="cpu",
     help="cuda: one GPU, with neither threads, pages nor another environment.",
 )
+@click.option(
+    "--expect",
+    type=click.Choice(["H100", "H200"]),
+    help="With --device cuda: print what a model expects of this GPU, and measure nothing.",
+)
 @workers
 @click.pass_context
 def bench_aggregate(context: click.Context, graphs: tuple[str, ...], device: str, **options: Any) -> None:
@@ -124,7 +129,7 @@ def bench_aggregate(context: click.Context, graphs: tuple[str, ...], device: str
     from .tools.bench.aggregate.run import run_aggregate
 
     of_cpus = ("orders", "threads", "pages", "peers_env")
-    refuse_given(context, device, *(of_cpus if device == "cuda" else ["transfers"]))
+    refuse_given(context, device, *(of_cpus if device == "cuda" else ["transfers", "expect"]))
     run_aggregate(graphs, device=device, **options)
 
 

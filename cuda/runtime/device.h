@@ -199,8 +199,7 @@ MGG_DEVICE uint64_t peek_signal(const uint64_t* signal) {
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(signal)) : "memory");
   return value;
 }
-// By all lanes of `mask`, at once.
-MGG_DEVICE void fence([[maybe_unused]] uint32_t mask) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+MGG_DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 MGG_DEVICE void store_signal(uint64_t* signal, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(signal)), "l"(value) : "memory");
 }

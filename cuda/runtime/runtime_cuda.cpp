@@ -1,5 +1,7 @@
 #include "runtime/runtime_cuda.h"
 
+#include <cstdio>
+
 namespace mgg {
 namespace gpu {
 namespace {
@@ -36,6 +38,20 @@ std::vector<std::string> device_places() {
     places.emplace_back(place);
   }
   return places;
+}
+std::vector<std::string> device_uuids() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "GPUs");
+  std::vector<std::string> uuids;
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp found;
+    check(cudaGetDeviceProperties(&found, device), "properties of a GPU");
+    char digits[33] = {};
+    for (int at = 0; at < 16; ++at)
+      std::snprintf(digits + 2 * at, 3, "%02x", static_cast<unsigned char>(found.uuid.bytes[at]));
+    uuids.emplace_back(digits);
+  }
+  return uuids;
 }
 void use_device(int device) { check(cudaSetDevice(device), "choosing a GPU"); }
 void make_context() {

@@ -23,6 +23,8 @@ int device_count(std::string& why);
 
 // Where each of them is on the bus: "0000:3b:00.0".
 std::vector<std::string> device_places();
+// The same for all processes of a machine; of parts of one GPU (MIG), which share its place, another for each.
+std::vector<std::string> device_uuids();
 // Makes one the current GPU of this process.
 void use_device(int device);
 // Its context, without which other libraries find no GPU; nothing where there is none.

@@ -1,7 +1,8 @@
 """Assign a GPU to each rank, and find the cores near it.
 
 Slurm may show each rank only its own GPU, or all of the node's; mpirun shows all. So the ranks of a node exchange the
-bus addresses of the GPUs that they see, and each takes one that no other takes.
+UUIDs of the GPUs that they see, and each takes one that no other takes. Parts of one GPU (MIG) share an address on the
+bus, but have UUIDs of their own.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ _BUS = Path("/sys/bus/pci/devices")
 class GpuAssignment:
     """The GPU of a rank.
 
-    device: its number among those that this process sees. place: its address on the bus. ranks: number of its ranks.
+    device: its number among those that this process sees. uuid: of it, or of the part of a GPU that it is (MIG).
+    place: its address on the bus. ranks: number of its ranks.
     """
 
     device: int
+    uuid: str
     place: str
     ranks: int
 
@@ -42,8 +45,8 @@ def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> GpuAssignment
     here = mpi.node(comm)
     with mpi.agree(comm):
         count, why = module.devices()
-        places = module.device_places() if count else []
-    seen = here.allgather((places, os.environ.get(VISIBLE), why))
+        uuids = module.device_uuids() if count else []
+    seen = here.allgather((uuids, os.environ.get(VISIBLE), why))
     with mpi.agree(comm):
         for rank, (found, shown, reason) in enumerate(seen):
             if not found:
@@ -56,9 +59,9 @@ def take(comm: MPI.Intracomm, module: Any, share: bool = False) -> GpuAssignment
             module.use_device(mine)
         except RuntimeError as error:  # used exclusively by another process, or broken
             raise InputError(f"rank {comm.Get_rank()} cannot use its GPU: {error}") from error
+        place = module.device_places()[mine]
     ranks = [found[at] for (found, _, _), at in zip(seen, taken, strict=True)]
-    place = places[mine]
-    return GpuAssignment(mine, place, ranks.count(place))
+    return GpuAssignment(mine, uuids[mine], place, ranks.count(uuids[mine]))
 
 
 def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
@@ -70,17 +73,17 @@ def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
     owner: dict[str, int] = {}
 
     def assignment(rank: int, tried: set[str]) -> bool:
-        for place in seen[rank]:
-            if place in tried:
+        for uuid in seen[rank]:
+            if uuid in tried:
                 continue
-            tried.add(place)
-            if place not in owner or assignment(owner[place], tried):
-                owner[place] = rank
+            tried.add(uuid)
+            if uuid not in owner or assignment(owner[uuid], tried):
+                owner[uuid] = rank
                 return True
         return False
 
     standing = [rank for rank in range(len(seen)) if not assignment(rank, set())]
-    every = sorted({place for places in seen for place in places})
+    every = sorted({uuid for uuids in seen for uuid in uuids})
     if standing and not share:
         if len(every) >= len(seen):  # enough, but some ranks do not see theirs
             rank = standing[0]
@@ -92,13 +95,13 @@ def assign(seen: Sequence[Sequence[str]], share: bool) -> list[int]:
             f"{len(seen)} ranks on this node, but {len(every)} GPU{'s' * (len(every) != 1)}: start at most "
             f"{len(every)} ranks a node, or have ranks share a GPU (--share-gpu; for tests, since kernels take turns)"
         )
-    taken = {rank: place for place, rank in owner.items()}
+    taken = {rank: uuid for uuid, rank in owner.items()}
     load = dict.fromkeys(every, 0) | dict.fromkeys(owner, 1)
     for rank in standing:
-        place = min(seen[rank], key=lambda place: load[place])
-        taken[rank] = place
-        load[place] += 1
-    return [list(places).index(taken[rank]) for rank, places in enumerate(seen)]
+        uuid = min(seen[rank], key=lambda uuid: load[uuid])
+        taken[rank] = uuid
+        load[uuid] += 1
+    return [list(uuids).index(taken[rank]) for rank, uuids in enumerate(seen)]
 
 
 def near_cores(place: str) -> frozenset[int]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gpu.pes.engine import HostArrays
 
+from mgg_hpc.errors import InputError
 from mgg_hpc.plan.launch import Limits
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.backends.cuda import heap
@@ -80,6 +81,23 @@ def test_nvshmem_is_told_the_size_unless_the_user_has(monkeypatch):
     monkeypatch.setattr(os, "environ", {heap.SIZE: "1G"})
     heap.announce(100 << 30)
     assert os.environ == {heap.SIZE: "1G", heap.MOST: str(200 << 30)}
+
+
+def test_more_than_the_heap_may_have_is_refused_before_nvshmem_is_asked(monkeypatch):
+    """Without VMM that is what was announced at the start."""
+    module = Allocator()
+    monkeypatch.setattr(os, "environ", {heap.NO_VMM: "1", heap.SIZE: "64k", heap.MOST: "1g"})
+    memory = SymmetricMemory(module, HostArrays())
+    memory.reserve(40_000)
+    with pytest.raises(InputError, match=r"NVSHMEM_SYMMETRIC_SIZE allows 0\.0 GiB"):
+        memory.reserve(40_000)
+    assert len(module.blocks) == 1
+    os.environ[heap.NO_VMM] = "0"  # it grows
+    memory.reserve(40_000)
+    assert memory.held == 80_000
+    os.environ[heap.MOST] = "many"
+    with pytest.raises(InputError, match='NVSHMEM_MAX_MEMORY_PER_GPU = "many": expected bytes'):
+        memory.reserve(1)
 
 
 class Allocator:

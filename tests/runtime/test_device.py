@@ -29,14 +29,17 @@ class Node:
 class Module:
     """A _cuda that sees these GPUs."""
 
-    def __init__(self, places, why=""):
-        self.places, self.why, self.used = places, why, []
+    def __init__(self, places, why="", uuids=None):
+        self.places, self.why, self.uuids, self.used = places, why, uuids, []
 
     def devices(self):
         return len(self.places), self.why
 
     def device_places(self):
         return self.places
+
+    def device_uuids(self):
+        return self.uuids or [f"uuid of {place}" for place in self.places]
 
     def use_device(self, number):
         self.used.append(number)
@@ -123,6 +126,13 @@ def test_a_gpu_that_cannot_be_used_is_an_error_of_its_rank(alone):
         device.take(Node(), module)
 
 
+def test_parts_of_one_gpu_share_its_place_and_are_taken_one_each(alone):
+    module = Module(["0000:3B:00.0"] * 2, uuids=["mig 1", "mig 2"])
+    node = Node([(["mig 1", "mig 2"], None, "")])
+    node.Get_rank = lambda: 1
+    assert device.take(node, module) == device.GpuAssignment(0, "mig 1", "0000:3B:00.0", 1)
+
+
 def test_a_rank_takes_its_gpu_and_stays_near_it(alone, tmp_path):
     before = os.sched_getaffinity(0)
     near = {min(before)}
@@ -130,7 +140,10 @@ def test_a_rank_takes_its_gpu_and_stays_near_it(alone, tmp_path):
     module = Module(["0000:3B:00.0"])
     try:
         assignment = device.take(Node(), module)
-        assert (assignment, module.used) == (device.GpuAssignment(0, "0000:3B:00.0", 1), [0])
+        assert (assignment, module.used) == (
+            device.GpuAssignment(0, "uuid of 0000:3B:00.0", "0000:3B:00.0", 1),
+            [0],
+        )
         assert os.sched_getaffinity(0) == before
         device.stay_near(Node(), assignment)
         assert os.sched_getaffinity(0) == near
@@ -141,7 +154,7 @@ def test_a_rank_takes_its_gpu_and_stays_near_it(alone, tmp_path):
 def test_who_is_bound_already_stays_where_it_is(alone, tmp_path):
     list_cores(tmp_path, "a", "0-1\n")
     before = os.sched_getaffinity(0)
-    device.stay_near(Node([frozenset({4095})]), device.GpuAssignment(0, "a", 1))
+    device.stay_near(Node([frozenset({4095})]), device.GpuAssignment(0, "a", "a", 1))
     assert os.sched_getaffinity(0) == before
 
 

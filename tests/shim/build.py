@@ -39,6 +39,7 @@ class Build:
                 for name in (
                     "shim",
                     "shim_memory",
+                    "shim_counts",
                     "runtime_shim",
                     "nvshmem_shim",
                     "module_shim",

@@ -48,7 +48,7 @@ struct HaloProtocol {
   }
   MGG_DEVICE void await(int32_t signal, uint64_t value) const {
     while (!raised(signal, value)) device::rest();
-    device::fence(1u << device::thread() % 32);
+    device::fence();
   }
   MGG_DEVICE int64_t staging_offset() const { return (call & 1) * halo.staging_bytes; }
   MGG_DEVICE void raise(int32_t signal, uint64_t value, int32_t pe) const {
@@ -207,21 +207,19 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
     device::sync_lanes(warp);  // what lane 0 has seen to be there, the others may read
     return here != before;
   }
-  // A signal each lane.
+  // A signal each lane, which fences where it is raised.
   MGG_DEVICE void poll() {
     const int32_t before = here;
     for (bool more = here < halo.arrival_count; more;) {
       const int32_t mine = here + lane();
       const bool there = mine < halo.arrival_count && exchange.raised(halo.arrivals[mine], exchange.call);
       const uint32_t missing = ~device::vote(warp, there);
-      more = missing == 0;
-      here += more ? 32 : device::lowest(missing);
-      more &= here < halo.arrival_count;
+      const int32_t found = missing ? device::lowest(missing) : 32;
+      if (lane() < found) device::fence();
+      here += found;
+      more = found == 32 && here < halo.arrival_count;
     }
-    if (here != before) {
-      device::fence(warp);
-      device::sync_lanes(warp);  // all lanes' fences come before what lane 0 tells
-    }
+    device::sync_lanes(warp);  // the fences come before what lane 0 tells
     if (lane() != 0) return;
     if (halo.stamps.arrivals)
       for (int32_t at = before; at < here; ++at) device::lower(halo.stamps.arrivals + at, device::clock());

@@ -145,7 +145,7 @@ class Engine:
     def backend(self, job: NvshmemPeers, geometry: Geometry, share: float) -> DeviceBackend:
         """This process's, one of a job's. share: of the GPU's blocks."""
         made = DeviceBackend(job.rank, job, Options(geometry), self.module, self.arrays)
-        made.share = share
+        made.share, made.alone = share, not job.shared_gpu
         if self.device == "shim":
             made.channels = list(range(CHANNELS))
         return made

@@ -62,9 +62,37 @@ MGG_KERNEL void fetch(Call call) {
   }
 }
 
+// What is counted, as often as the comments say of a warp; a test adds them up. `loads` and `stores` begin a line.
+struct Counted {
+  char* loads;
+  char* stores;
+  uint64_t* counter;
+};
+MGG_KERNEL void counted(Counted call) {
+  const int lane = device::thread() % lanes, worker = lane / 4;
+  const device::Pack whole = device::load_pack(call.loads + 16 * lane);                      // 16 sectors, 4 lines
+  const device::Pack part = device::load_pack(call.loads + 80 * worker + 16 * (lane % 4));  // eight spans of 64 bytes
+  device::store_pack(device::shared() + 16 * device::thread(), whole);  // shared memory is not counted
+  device::store_pack(call.stores + 16 * lane, device::load_pack(device::shared() + 16 * device::thread()));
+  device::copy_pack(device::shared() + 16 * device::thread(), call.loads);  // 32 of the same pack
+  device::commit_copies();
+  device::wait_copies<0>();
+  for (int again = 0; again < 3 - lane; ++again) device::fence();  // 3 + 2 + 1
+  device::add(call.counter, part.word[0] ? 1 : 2);                 // 32
+  if (lane == 0) device::lower(call.counter + 1, 0);
+}
+
+void play_counted(uint64_t seed) {
+  alignas(128) static char loads[1024] = {}, stores[512];
+  uint64_t counter[2] = {0, 1};
+  const Counted call{loads, stores, counter};
+  shim::run({{0, 3, 2 * lanes, 2 * lanes * 16, 2, [=] { counted(call); }}}, seed);
+}
+
 }  // namespace
 
 void exercise(const std::string& name, int pes, uint64_t seed) {
+  if (name == "counted") return play_counted(seed);
   std::vector<Board> boards(pes);
   std::vector<char*> bases;
   std::vector<shim::Launch> launches;

@@ -26,14 +26,26 @@ void bind_shim(nb::module_& module) {
   module.def("shim_counts", [] {
     const mgg::shim::Counts counts = mgg::shim::take_counts();
     nb::dict said;
-    said["crossed"] = counts.crossed;
-    said["stages"] = counts.stages;
-    said["most_rows_a_stage"] = counts.most_rows_a_stage;
-    said["most_under_way"] = counts.most_under_way;
-    said["blocks"] = counts.blocks;
-    said["threads"] = counts.threads;
+    const auto say = [&](const char* name, int64_t count) { said[name] = count; };
+    say("crossed", counts.crossed);
+    say("stages", counts.stages);
+    say("most_rows_a_stage", counts.most_rows_a_stage);
+    say("most_under_way", counts.most_under_way);
+    say("blocks", counts.blocks);
+    say("threads", counts.threads);
+    say("fences", counts.fences);
+    say("warp_fences", counts.warp_fences);
+    say("atomics", counts.atomics);
+    say("most_atomics_an_address", counts.most_atomics_an_address);
+    say("loads", counts.loads);
+    say("stores", counts.stores);
+    say("load_sectors", counts.load_sectors);
+    say("load_lines", counts.load_lines);
+    say("store_sectors", counts.store_sectors);
+    say("store_lines", counts.store_lines);
     return said;
   });
+  module.def("shim_trace", mgg::shim::trace_transactions, "asked"_a);
   module.def("shim_symmetric", [](const std::vector<uint64_t>& bases, size_t bytes) {
     std::vector<char*> pointers;
     for (const uint64_t base : bases) pointers.push_back(reinterpret_cast<char*>(base));

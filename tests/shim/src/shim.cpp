@@ -16,7 +16,6 @@ namespace shim {
 
 thread_local Run* running = nullptr;
 thread_local Fiber* current = nullptr;
-Counts counts;
 std::atomic<uint64_t>* shared_events = nullptr;
 
 namespace {
@@ -129,7 +128,8 @@ void begin_block(int number) {
     auto fiber = std::make_unique<Fiber>();
     fiber->grid = number;
     fiber->slow = slow || (running->slow_threads && running->random() % running->slow_threads == 0);
-    fiber->place = {thread, launch.threads, at, launch.blocks, reinterpret_cast<char*>(block.shared.data())};
+    char* shared = reinterpret_cast<char*>(block.shared.data());
+    fiber->place = {thread, launch.threads, at, launch.blocks, shared, shared + launch.shared_bytes};
     fiber->stack.reset(new char[stack_bytes]);
     getcontext(&fiber->context);
     fiber->context.uc_stack.ss_sp = fiber->stack.get();
@@ -168,6 +168,7 @@ void end_fiber(const Fiber& fiber) {
       if (inside(part.to)) running->failure = where(fiber) + ": its block ends with copies under way";
   for (auto at = running->phases.begin(); at != running->phases.end();)
     at = inside(at->first) ? running->phases.erase(at) : std::next(at);
+  count_block(block);
   block = Block();  // the fiber is gone with it
   if (grid.begun < grid.launch->blocks)
     begin_block(number);
@@ -292,8 +293,6 @@ void meet_block() {
   }
   leave();
 }
-
-Counts take_counts() { return std::exchange(counts, Counts()); }
 
 void run(const std::vector<Launch>& launches, uint64_t seed) {
   Run here;

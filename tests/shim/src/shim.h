@@ -43,8 +43,19 @@ struct Counts {
   int64_t most_rows_a_stage;
   int64_t most_under_way;   // rows that one warp has asked for, and not waited for yet
   int64_t blocks, threads;  // of the last launch
+  int64_t fences;           // at system scope, one for each thread that executes it
+  int64_t warp_fences;      // the fewest instructions of warps that these may be: of each warp, its busiest lane's
+  int64_t atomics;          // on global memory, one for each thread that executes it
+  int64_t most_atomics_an_address;
+  int64_t loads, stores;    // of 16 bytes of global memory; copies to shared memory are loads of their bytes / 16
+  // Only where `trace_transactions` asks for them, of the loads and stores above: the sectors of 32 bytes and the lines
+  // of 128 that they touch. A transaction serves neighbouring lanes that ask for neighbouring packs, at whatever
+  // time, or one bulk copy. Lanes of a warp that ask for the same pack are not merged, and no cache is played.
+  int64_t load_sectors, load_lines, store_sectors, store_lines;
 };
 Counts take_counts();
+// Keeps 8 bytes for each load and store of a block until the block ends.
+void trace_transactions(bool asked);
 
 // Memory that every PE has at an address of its own: what gets and puts name. Kept until `forget_symmetric`.
 void add_symmetric(const std::vector<char*>& bases, size_t bytes);
@@ -54,7 +65,7 @@ void forget_symmetric();
 
 struct Place {
   int thread, threads, block, blocks;
-  char* shared;
+  char *shared, *shared_end;
 };
 const Place& place();
 // Lets others run.
@@ -68,6 +79,25 @@ void begin_copy(void* shared, const void* global, int bytes);
 void commit_copies();
 void wait_copies(int later);
 void count_crossing(const void* address, int64_t bytes);
+// Of global memory. The bytes of one thread, of which there may be more than a pack.
+void trace_load(const void* address, int64_t bytes);
+void trace_store(const void* address);
+extern Counts counts;
+extern bool tracing;
+inline void count_load(const void* address, int64_t bytes) {
+  counts.loads += bytes / 16;
+  if (tracing) trace_load(address, bytes);
+}
+inline void count_store(const void* address) {
+  ++counts.stores;
+  if (tracing) trace_store(address);
+}
+inline bool in_shared(const void* address) {
+  const Place& here = place();
+  return address >= here.shared && address < here.shared_end;
+}
+void count_fence();
+void count_atomic(const void* address);
 [[noreturn]] void fail(const char* what);
 
 }  // namespace shim
@@ -106,17 +136,24 @@ struct alignas(16) Pack {
   uint32_t word[4];
 };
 
-inline Pack load_pack(const void* from) {
+inline Pack load_any(const void* from) {
   if (reinterpret_cast<uintptr_t>(from) % 16) shim::fail("load_pack: not aligned to 16 bytes");
   Pack pack;
   std::memcpy(&pack, from, 16);
   return pack;
 }
-inline Pack load_pack_constant(const void* from) { return load_pack(from); }
-inline Pack load_pack_fresh(const void* from) { return load_pack(from); }
+inline Pack load_pack(const void* from) {
+  if (!shim::in_shared(from)) shim::count_load(from, 16);
+  return load_any(from);
+}
+inline Pack load_pack_constant(const void* from) {
+  shim::count_load(from, 16);
+  return load_any(from);
+}
+inline Pack load_pack_fresh(const void* from) { return load_pack_constant(from); }
 inline float load_fresh(const float* from) { return *from; }
 inline void load_four_fresh(const float* from, float (&to)[4]) {
-  const Pack pack = load_pack(from);
+  const Pack pack = load_pack_fresh(from);
   std::memcpy(to, &pack, 16);
 }
 inline int32_t load_constant(const int32_t* from) { return *from; }
@@ -124,6 +161,7 @@ inline float load_constant(const float* from) { return *from; }
 inline void store_pack(void* to, const Pack& pack) {
   if (reinterpret_cast<uintptr_t>(to) % 16) shim::fail("store_pack: not aligned to 16 bytes");
   shim::count_crossing(to, 16);
+  if (!shim::in_shared(to)) shim::count_store(to);
   std::memcpy(to, &pack, 16);
 }
 inline void copy_pack(void* shared, const void* global) { shim::begin_copy(shared, global, 16); }
@@ -145,6 +183,7 @@ void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier);
 
 template <class T>
 T add_in_order(T* counter, T value) {
+  shim::count_atomic(counter);
   shim::yield();
   const T before = *counter;
   *counter += value;
@@ -156,7 +195,10 @@ inline uint64_t add_in_order(uint64_t* counter, uint64_t value) { return add_in_
 inline uint64_t add(uint64_t* counter, uint64_t value) { return add_in_order<uint64_t>(counter, value); }
 
 uint64_t peek_signal(const uint64_t* signal);
-inline void fence(uint32_t) { shim::yield(); }
+inline void fence() {
+  shim::count_fence();
+  shim::yield();
+}
 inline void prefetch(const void*) {}
 int32_t load_in_block(const int32_t* word);
 void store_in_block(int32_t* word, int32_t value);
@@ -167,7 +209,10 @@ inline bool lock_in_block(int32_t* word) {
   shim::yield();
   return free;
 }
-inline void lower(uint64_t* kept, uint64_t value) { *kept = value < *kept ? value : *kept; }
+inline void lower(uint64_t* kept, uint64_t value) {
+  shim::count_atomic(kept);
+  *kept = value < *kept ? value : *kept;
+}
 void store_signal(uint64_t* signal, uint64_t value);
 void rest();
 uint64_t clock();

@@ -73,6 +73,8 @@ struct Fiber {
   int64_t under_way = 0;  // of a first lane: rows that its warp has asked for, and nobody has waited for
   uint64_t seen = 0;      // events when it looked at signals
   bool looked = false;
+  int64_t fences = 0;
+  std::vector<uintptr_t> loaded, stored;  // packs of global memory, where transactions are traced
 };
 
 // A fiber that waits for what others do, and what it says where that never comes.
@@ -113,7 +115,6 @@ struct Run {
 
 extern thread_local Run* running;
 extern thread_local Fiber* current;
-extern Counts counts;
 // Signals that were set, where PEs are processes; else null.
 extern std::atomic<uint64_t>* shared_events;
 
@@ -139,6 +140,11 @@ bool others_wait(const Fiber& fiber);
 
 // Lands the copy at this place of the run's list.
 void land_one(size_t at);
+
+// ---- shim_counts.cpp
+
+// What a block has done that only all of its lanes together say.
+void count_block(const Block& block);
 
 }  // namespace shim
 }  // namespace mgg

@@ -26,10 +26,12 @@ class DeviceContext:
 
     has_gets: whether a transport fetches what no pointer reaches. share: of the CUDA blocks that the GPU holds at
     once, less than 1 where other ranks run kernels on it. chunk_bytes: of a push. deferred_bytes: of partial sums that
-    wait for more rows; with fewer, workers wait themselves.
+    wait for more rows; with fewer, workers wait themselves. alone: whether no other rank's kernels run on this GPU;
+    under MPS they do, though ``share`` is 1.
     """
 
     share = 1.0
+    alone = True
     deferred_bytes = 256 << 20
 
     def __init__(

@@ -129,7 +129,7 @@ class Halo:
         # Blocks that sums do not need push first.
         idle = launch.blocks - -(-launch.warps * LANES // launch.threads)
         pushers = min(self.pushes(backend, plan, format.row_bytes), max(1, launch.blocks // PUSHING, idle))
-        alone = backend.share == 1
+        alone = backend.share == 1 and backend.alone  # launched cooperatively: nothing else may hold blocks
         claim = LANES // launch.lanes * int(np.clip(work // (CLAIMS * workers), 1, MOST_CLAIMED))
         fixed = int(SHARED_OUT * work * (launch.blocks - pushers) / launch.blocks)
         return backend.native.Halo(pushers, claim, fixed, slots, alone, *self.stamps, holds)

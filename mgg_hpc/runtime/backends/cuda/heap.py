@@ -7,6 +7,7 @@ checked before, allocated as one block, and cut up here (`nvshmem.SymmetricMemor
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,14 @@ RINGS = 4  # plans whose rows are fetched through memory: forward, backward, and
 
 # Read by NVSHMEM as it starts. A heap that grows has room for addresses up to the first; one that does not
 # (NVSHMEM_DISABLE_CUDA_VMM) is as large as the second.
+NO_VMM, IBGDA = "NVSHMEM_DISABLE_CUDA_VMM", "NVSHMEM_IB_ENABLE_IBGDA"
 MOST, SIZE = "NVSHMEM_MAX_MEMORY_PER_GPU", "NVSHMEM_SYMMETRIC_SIZE"
 USUAL_MOST = 128 << 30
 
 
 @dataclass(frozen=True)
 class Place:
-    """A rank's GPU: its node and place on the bus, its name, and its free bytes before the heap exists."""
+    """A rank's GPU: its node and UUID, its name, and its free bytes before the heap exists."""
 
     gpu: tuple[int, str]
     name: str
@@ -72,10 +74,39 @@ def check(comm: MPI.Intracomm, module: Any, assignment: GpuAssignment, mapped: i
         free, _ = module.memory()
         name = module.limits()["name"]
     node = mpi.node(comm).bcast(comm.Get_rank())
-    places = comm.allgather(Place((node, assignment.place), name, free))
+    places = comm.allgather(Place((node, assignment.uuid), name, free))
     with mpi.agree(comm):
         if said := refused(mapped, places, largest):
             raise InputError(said)
+
+
+def ibgda() -> bool:
+    """Return whether NVSHMEM is asked to have GPUs talk to the network themselves."""
+    return _on(IBGDA)
+
+
+def _on(name: str) -> bool:
+    return os.environ.get(name, "0").lower() in ("1", "true", "yes", "on", "y", "t")
+
+
+def room() -> tuple[str, int]:
+    """Return the variable that limits NVSHMEM's heap, and its bytes. Raises InputError for a value that is no size."""
+    name = SIZE if _on(NO_VMM) else MOST
+    said = os.environ.get(name, "").strip().lower()
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?)b?", said)
+    if said and not found:
+        raise InputError(f'{name} = "{said}": expected bytes, or a number with k, m, g or t')
+    return name, int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " ")) if found else USUAL_MOST
+
+
+def need_room(nbytes: int) -> None:
+    """Raise InputError for more symmetric memory than NVSHMEM's heap may have: allocating it may end the process."""
+    name, most = room()
+    if nbytes > most:
+        raise InputError(
+            f"a rank needs {nbytes / 2**30:.1f} GiB of symmetric memory, and {name} allows {most / 2**30:.1f} GiB: "
+            "leave it to this program, or raise it"
+        )
 
 
 def announce(mapped: int) -> None:

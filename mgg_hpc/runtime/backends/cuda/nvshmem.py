@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ... import mpi
 from ..simulated import all_reachable
+from . import heap
 from .device_arrays import DeviceArrays
 from .module import as_input_error
 
@@ -82,13 +83,15 @@ class SymmetricMemory:
     """Bytes on the symmetric heap, seen as device arrays.
 
     Arrays are cut from a block that was reserved, or allocated one by one where it has no room: collective then, and
-    RuntimeError where the heap has none. left: bytes of the block that are not cut yet.
+    InputError where the heap may have no more. left: bytes of the block that are not cut yet. held: bytes of all
+    blocks.
     """
 
     def __init__(self, module: Any, of: DeviceArrays) -> None:
         self._module, self._of = module, of
-        self._held: list[int] = []
+        self._blocks: list[int] = []
         self._next, self.left = 0, 0
+        self.held = 0
 
     def reserve(self, nbytes: int) -> None:
         """Allocate a block, from which arrays are cut from now on. Collective.
@@ -109,8 +112,10 @@ class SymmetricMemory:
         return self._of.view(at, nbytes)
 
     def _allocate(self, nbytes: int) -> int:
-        self._held.append(self._module.nvshmem_allocate(nbytes))
-        return self._held[-1]
+        heap.need_room(self.held + nbytes)
+        self._blocks.append(self._module.nvshmem_allocate(nbytes))
+        self.held += nbytes
+        return self._blocks[-1]
 
     def address(self, array: Any) -> int:
         """See DeviceArrays."""
@@ -118,6 +123,6 @@ class SymmetricMemory:
 
     def release(self) -> None:
         """Free everything. Collective."""
-        self._next, self.left = 0, 0
-        while self._held:
-            self._module.nvshmem_release(self._held.pop())
+        self._next, self.left, self.held = 0, 0, 0
+        while self._blocks:
+            self._module.nvshmem_release(self._blocks.pop())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -140,15 +141,21 @@ class RankBackend(DeviceBackend):
     def __init__(self, comm: MPI.Intracomm, gpu: Gpu, options: Options) -> None:
         super().__init__(comm.rank, World(comm.size), options, gpu.module, gpu.arrays)
         self.comm, self.gpu = comm, gpu
-        self.share = 1 / gpu.assignment.ranks
+        self.share, self.alone = 1 / gpu.assignment.ranks, gpu.assignment.ranks == 1
         self.peers: NvshmemPeers | None = None
         self.sums: NcclSums | PeerSums | None = None
+        self._warned = False
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether some ranks are on other nodes than others."""
+        return mpi.node(self.comm).size < self.size
 
     @property
     def reaches_peers(self) -> bool:  # type: ignore[override]
         """Whether pointers lead to all peers; before NVSHMEM has started, what is likely."""
         if self.peers is None:
-            return mpi.node(self.comm).size == self.size
+            return not self.spans_nodes
         return not self.has_gets
 
     @property
@@ -179,7 +186,18 @@ class RankBackend(DeviceBackend):
                 'plan.transfer is "direct", but some GPUs are out of reach of pointers (NVLink, PCIe peer access); '
                 'use "halo", "get" or "auto"'
             )
+        if plan.transfer == "get" and self.has_gets and self.spans_nodes and not heap.ibgda():
+            self._warn_of_proxy()
         super().prepare(plan, widest)
+
+    def _warn_of_proxy(self) -> None:
+        if self.rank == 0 and not self._warned:
+            warnings.warn(
+                f'plan.transfer is "get" over several nodes without {heap.IBGDA}=1: a thread of the host sends each '
+                'row\'s request; set it where the network has InfiniBand GPUDirect Async, or use "halo"',
+                stacklevel=3,
+            )
+        self._warned = True
 
 
 class RankMemory(DeviceMemory):
@@ -200,19 +218,22 @@ class RankMemory(DeviceMemory):
                 self._map(backend.peers, need, largest)
             return
         need += heap.SMALL
-        mapped = heap.mapped_bytes(need, started=bool(_started))
+        # Whether pointers lead everywhere is known once NVSHMEM runs, when a heap without VMM has its size for good.
+        over_network = need + heap.beside(need, backend.limits, backend.geometry)
+        most = over_network if backend.spans_nodes else need
+        mapped = heap.mapped_bytes(most, started=bool(_started))
         heap.check(backend.comm, backend.native, backend.gpu.assignment, mapped, largest)
         backend.peers = _peers(backend.comm, backend.gpu, mapped)
         if backend.peers.shared_gpu == SIDE_BY_SIDE:
             backend.share = 1.0  # each process sees its part of the GPU only
         backend.join(backend.peers)
-        # Whether pointers lead everywhere is known only now.
-        more = heap.beside(need, backend.limits, backend.geometry) if backend.has_gets else 0
-        self._map(backend.peers, need + more, largest)
+        self._map(backend.peers, over_network if backend.has_gets else need, largest)
 
     def _map(self, peers: NvshmemPeers, nbytes: int, largest: int) -> None:
         backend, mapped = self._backend, heap.mapped_bytes(nbytes, started=True)
         heap.check(backend.comm, backend.native, backend.gpu.assignment, mapped, largest)
+        with mpi.agree(backend.comm):
+            heap.need_room(peers.memory.held + nbytes)
         peers.memory.reserve(nbytes)
 
     def reserved(self) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ....data.graph import Graph
 from ....runtime.turns import take_turns
-from ..harness import document, gpu, graphs, sums, timing
+from ..harness import document, expected, gpu, graphs, sums, timing
 from ..harness.gpu import Device, Problem, problem_of
 from ..harness.options import BenchOptions
 from . import gpu_alone, gpu_baselines
@@ -57,11 +57,16 @@ class Comparison:
         """Return a row for each type and width, and a note for each baseline that could not take part."""
         weight = graphs.weights(graph) if weighted else None
         edges = gpu.edges_of(graph)
+        sheet = expected.sheet_of(self.found["device"]["name"])
+        reuse = expected.Reuse(graph.indices) if sheet else None
         rows: list[dict[str, Any]] = []
         notes: list[str] = []
         for width in widths:
             problems = [problem_of(self.device, graph, dtype, width, weight, edges) for dtype in dtypes]
             measured, failed = self.measure_types(problems)
+            if sheet:
+                pairs = zip(problems, measured, strict=True)
+                measured = [row | expected_of(problem, row, sheet, reuse) for problem, row in pairs]
             rows, notes = rows + measured, notes + failed
             del problems
             gpu.release()
@@ -82,6 +87,7 @@ class Comparison:
         for problem in problems:
             dtype = problem.format.dtype.name
             row = self.row_of(problem, {name: times for (of, name), times in ms.items() if of == dtype})
+            row["about"] = {one.name: one.about for one in entries[dtype][0] if one.about}
             if dtype != "float32" and ("float32", "mgg") in ms:
                 row["over_float32"] = timing.ratios(ms["float32", "mgg"], ms[dtype, "mgg"])
             rows.append(row)
@@ -119,6 +125,18 @@ class Comparison:
         row = row_of(dtype, width, others, floors, "threads", moved, copy)
         rate = moved / row["ms"]["mgg"]["median"] / 1e6
         return row | {"sets": len(problem.sources), "gb_per_s": rate, "of_copy": rate / copy}
+
+
+def expected_of(
+    problem: Problem, row: dict[str, Any], sheet: expected.DataSheet, reuse: expected.Reuse | None
+) -> dict[str, Any]:
+    """Return what the model says of a measured row: "expected", and "bytes_an_edge" of the time at full bandwidth."""
+    geometry = gpu_alone.geometry_of(problem.device, "direct", problem.format)
+    weighted = problem.weight is not None
+    made = expected.expect(problem.graph, problem.format, geometry, sheet, weighted=weighted, reuse=reuse)
+    ms = row["ms"]["mgg"]["median"]
+    says = expected.beside_measured(made, ms, row["floor"]["ms"]["median"])
+    return {"expected": made | says, "bytes_an_edge": ms * sheet.gb_per_s * 1e6 / max(1, problem.graph.edges)}
 
 
 def own_runs(problem: Problem, transfers: Sequence[str]) -> tuple[list[Baseline], np.ndarray]:

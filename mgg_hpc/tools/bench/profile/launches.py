@@ -22,11 +22,12 @@ import numpy as np
 from ....data.graph import Graph
 from ....errors import WRONG_INPUT, InputError
 from ....plan import workload
-from ....plan.layout import SEGMENT, RowFormat
+from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ....runtime.backends.cuda.kernels import DeviceBackend
 from ..aggregate import gpu_baselines
 from ..harness import document, graphs
+from ..harness.expected import beside_rows, bytes_of
 from ..harness.gpu import Call, Device, edges_of, problem_of
 from ..overlap.gpu_transfers import Subject
 
@@ -39,8 +40,6 @@ FUNCTIONS = {
     "floor": "gather_floor",
 }
 SHARE = 0.3  # of rows that the second PE owns, where there is one
-TASK_BYTES = 24  # of a Block (cuda/include/mgg/schedule.h)
-DEGREE_BYTES = INDEX_BYTES = 4
 FLOOR = 1  # of the gather floors, the one of blocks of 256 threads
 
 
@@ -52,23 +51,12 @@ def cuda_marks() -> AbstractContextManager[Any]:
     return profile
 
 
-def bytes_of(edges: int, rows: int, row_bytes: int, beside: int) -> dict[str, int]:
-    """Return the bytes that a kernel must move: `edges` of one row each, ``rows`` distinct ones, and ``beside``.
-
-    second_cache: each edge's row and index, as multiprocessors read them if their own caches hold nothing.
-    memory_least, memory_most: if the second cache holds everything once it was read, and nothing.
-    """
-    indices = edges * INDEX_BYTES + beside
-    whole = edges * row_bytes + indices
-    return {"second_cache": whole, "memory_least": rows * row_bytes + indices, "memory_most": whole}
-
-
 def model_of(backend: DeviceBackend, plan: Plan, format: RowFormat, sources: Any) -> dict[str, Any]:
     """Return an aggregation's expected cost: its launch by MGG's equations, and bytes. sources: of its edges."""
     launch, row_bytes = backend.launch(plan, format), format.row_bytes
     tasks = int(backend.native_plan(plan).tasks)
     pieces = max(tasks, len(np.unique(plan.segments[["chunk", "destination"]])))
-    beside = tasks * TASK_BYTES + pieces * SEGMENT.itemsize + plan.destinations * (row_bytes + DEGREE_BYTES)
+    beside = beside_rows(tasks, pieces, plan.destinations, row_bytes)
     threads = backend.limits.threads_per_multiprocessor
     return {
         "launch": asdict(launch),

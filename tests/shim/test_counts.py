@@ -1,0 +1,80 @@
+"""What the shim counts of kernels: fences, atomics, loads and stores of 16 bytes, and the transactions of these."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+from gpu.pes.played import Played
+
+WARPS = 3 * 2  # of the exercise
+
+
+@pytest.fixture
+def traced(engine):
+    engine.module.shim_trace(True)
+    yield engine.module
+    engine.module.shim_trace(False)
+
+
+def units(first: np.ndarray, nbytes: int, size: int) -> int:
+    """Units of ``size`` bytes that spans touch."""
+    return int(((first + nbytes - 1) // size - first // size + 1).sum())
+
+
+def test_a_known_kernel(rng, traced):
+    traced.shim_counts()
+    traced.shim_exercise("counted", 1, int(rng.integers(1 << 60)))
+    counts = traced.shim_counts()
+    spans = 80 * np.arange(8)  # of four packs each; the copies of one pack by 32 lanes are 32 transactions
+    wanted = {
+        "fences": 3 + 2 + 1,
+        "warp_fences": 3,
+        "atomics": 32 + 1,
+        "loads": 3 * 32,
+        "stores": 32,
+        "load_sectors": 16 + units(spans, 64, 32) + 32,
+        "load_lines": 4 + units(spans, 64, 128) + 32,
+        "store_sectors": 16,
+        "store_lines": 4,
+    }
+    assert {name: counts[name] for name in wanted} == {name: WARPS * each for name, each in wanted.items()}
+    assert counts["most_atomics_an_address"] == WARPS * 32
+    assert not any(traced.shim_counts().values()), "counted since the last call"
+
+
+def test_transactions_are_counted_where_they_are_asked_for(rng, engine):
+    engine.module.shim_counts()
+    engine.module.shim_exercise("counted", 1, int(rng.integers(1 << 60)))
+    counts = engine.module.shim_counts()
+    assert counts["loads"] == WARPS * 3 * 32
+    assert not any(counts[f"{kind}_{unit}"] for kind in ("load", "store") for unit in ("sectors", "lines"))
+
+
+@pytest.mark.parametrize("width", [4, 16, 20, 128, 300])
+def test_rows_of_an_aggregation(rng, traced, engine, width):
+    """Each row of an edge is asked for once, and the last of a segment again until four are under way."""
+    destination = np.repeat(np.arange(40), rng.integers(0, 9, 40))  # no hub: a task is a segment
+    case = cases.csr(rng.integers(0, 40, len(destination)), destination, 40, np.array([0, 40]))
+    asked = [
+        list(row) + [row[-1]] * (-len(row) % 4)
+        for row in np.split(case.indices, case.indptr[1:-1])
+        if len(row)
+    ]
+    played = Played(engine, case, rng.standard_normal((40, width)).astype(np.float32))
+    traced.shim_counts()
+    played.aggregate(rng)
+    counts = traced.shim_counts()
+    packs, row_bytes = played.format.row_bytes // 16, played.format.row_bytes
+    rows = np.concatenate(asked).astype(np.int64) * row_bytes + engine.arrays.address(played.rows[0].local)
+    assert counts["loads"] == len(rows) * packs
+    assert counts["stores"] == 40 * packs
+    assert counts["atomics"] == counts["fences"] == 0
+    for size, name in ((32, "load_sectors"), (128, "load_lines")):
+        parts = [  # 32 lanes ask for 512 bytes at once
+            units(rows + begin, min(512, row_bytes - begin), size) for begin in range(0, row_bytes, 512)
+        ]
+        if packs in (4, 8, 16) and size == 128:  # rows of neighbouring workers may lie side by side
+            assert 0.8 * sum(parts) < counts[name] <= sum(parts)
+        else:
+            assert counts[name] == sum(parts)

@@ -1,0 +1,101 @@
+"""What a rank's backend on a GPU decides by what NVSHMEM and the nodes are: launches, the heap's size, warnings."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from types import SimpleNamespace
+
+import cases
+import numpy as np
+import pytest
+from gpu.pes.engine import SMALL
+from gpu.pes.played import Played
+
+from mgg_hpc.runtime.backends.arguments import Options
+from mgg_hpc.runtime.backends.cuda import heap
+from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
+from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE
+from mgg_hpc.runtime.device import GpuAssignment
+
+MIB = 1 << 20
+
+
+class Comm:
+    """Two ranks that say the same."""
+
+    rank, size = 0, 2
+
+    def Get_rank(self):  # noqa: N802
+        return 0
+
+    def allgather(self, value):
+        return [value, value]
+
+
+@pytest.fixture
+def made(engine, monkeypatch):
+    """made(ranks_here, ranks_on_gpu): a backend of rank 0, with what it has NVSHMEM announce and reserve."""
+
+    def make(ranks_here, ranks_on_gpu, shared_gpu=""):
+        seen = SimpleNamespace(announced=[], reserved=[])
+        peers = SimpleNamespace(shared_gpu=shared_gpu)
+        peers.memory = SimpleNamespace(held=0, left=0, reserve=seen.reserved.append)
+        monkeypatch.setattr(cuda_rank.mpi, "node", lambda comm: SimpleNamespace(size=ranks_here))
+        monkeypatch.setattr(cuda_rank.mpi, "agree", lambda comm: contextlib.nullcontext())
+        monkeypatch.setattr(heap, "check", lambda *given: None)
+        monkeypatch.setattr(
+            cuda_rank, "_peers", lambda comm, gpu, mapped: seen.announced.append(mapped) or peers
+        )
+        gpu = cuda_rank.Gpu(GpuAssignment(0, "u", "p", ranks_on_gpu), engine.module, engine.arrays, False)
+        backend = cuda_rank.RankBackend(Comm(), gpu, Options(SMALL))
+        monkeypatch.setattr(backend, "join", lambda peers: None)
+        backend.has_gets = ranks_here < 2
+        return backend, seen
+
+    return make
+
+
+def test_a_halo_beside_another_ranks_is_not_launched_cooperatively(rng, engine, made):
+    """Under MPS a rank sees its own part of the GPU only, and yet is not alone on it."""
+    case = cases.ordinary(rng, 2)
+    played = Played(engine, case, rng.standard_normal((case.nodes, 5)).astype(np.float32), transfer="halo")
+    backend, plan = played.backends[0], played.plans[0]
+    launch = backend.launch(plan, played.format)
+    backend.native = SimpleNamespace(Halo=lambda *given: given)
+    for ranks in (1, 2):
+        real, _ = made(2, ranks, SIDE_BY_SIDE)
+        real.memory.reserve(MIB)
+        assert real.share == 1.0
+        backend.share, backend.alone = real.share, real.alone
+        assert backend.halo(plan)._halo(backend, plan, played.format, launch)[3] == (ranks == 1)
+
+
+def test_over_nodes_the_larger_heap_is_announced_at_the_start(made):
+    """One without VMM cannot grow once it is known that pointers do not lead everywhere."""
+    near, near_seen = made(2, 1)
+    near.memory.reserve(600 * MIB)
+    far, far_seen = made(1, 1)
+    far.memory.reserve(600 * MIB)
+    need = 600 * MIB + heap.SMALL
+    assert near_seen.reserved == [need]
+    assert far_seen.reserved == [need + heap.beside(need, far.limits, far.geometry)]
+    for seen in (near_seen, far_seen):
+        assert seen.announced[0] >= seen.reserved[0]
+    assert far_seen.announced[0] > near_seen.announced[0]
+
+
+def test_get_over_nodes_by_the_hosts_proxy_is_warned_of_once(made, monkeypatch):
+    backend, _ = made(1, 1)
+    monkeypatch.setattr(cuda_rank.DeviceBackend, "prepare", lambda *given: None)
+    plan = SimpleNamespace(transfer="get")
+    monkeypatch.delenv(heap.IBGDA, raising=False)
+    with pytest.warns(UserWarning, match="NVSHMEM_IB_ENABLE_IBGDA=1"):
+        backend.prepare(plan, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        backend.prepare(plan, None)
+        monkeypatch.setenv(heap.IBGDA, "1")
+        made(1, 1)[0].prepare(plan, None)
+        monkeypatch.delenv(heap.IBGDA)
+        made(2, 1)[0].prepare(plan, None)
