@@ -51,6 +51,9 @@ TINY_GRAPHS = "rmat:6:4 uniform:5"
 TINY_GRID = "rmat:6:8 --ps 2,8 --dist 1,4 --wpb 2,8 --seconds 2"
 BENCHES = {
     "aggregate": Bench("aggregate", "rmat:20:16 uniform:20:16 {real}", f"{TINY_GRAPHS} --widths 16,64"),
+    "aggregate-one": Bench(
+        "aggregate", "rmat:20:16 --widths 128,16 --peers cusparse", "rmat:6:4 --widths 16 --peers torch"
+    ),
     "half-rows": Bench(
         "aggregate --dtypes float32,bfloat16,float16 --peers cusparse --transfers direct",
         "rmat:20:16 uniform:20:16 {real} --widths 64,128,256",

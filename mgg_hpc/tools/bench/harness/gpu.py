@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,7 @@ class Device:
     @classmethod
     def current(cls) -> Device:
         """Return the device of the current GPU. Raises InputError where there is none, or the module is not built."""
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # PEs of one process wait for each other
         module = cuda_module.load()
         cuda_module.need_device(module)
         return cls(module, TorchArrays(), EventClock(), slow={"pinned": PinnedArrays()})
