@@ -205,7 +205,7 @@ def accept(arguments: argparse.Namespace) -> int:
     }
     spent = max(0.0, time.time() - arguments.began) if arguments.began else 0.0
     until = time.perf_counter() + (arguments.seconds or SECONDS[arguments.kind]) - spent
-    environment = dict(os.environ)
+    environment = os.environ | {"MGG_BENCH_GRAPHS": str(arguments.build.absolute() / "graphs")}
     if library := prepare.mpi_library(arguments.build):
         environment["MPI4PY_LIBMPI"] = str(library.resolve())
 

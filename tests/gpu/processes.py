@@ -226,14 +226,16 @@ def entries(few: bool, small: bool) -> Iterator[table.Entry]:
                 yield table.Entry("processes", dtype, width, case)
 
 
-def run(all_pes: Processes, report: result.Report, chosen: list[table.Entry], seed: int) -> None:
+def run(
+    all_pes: Processes, report: result.Report, chosen: list[table.Entry], seed: int, seconds: float
+) -> None:
     """Run every case, with a line for each type. Collective."""
     first = all_pes.job.rank == 0
     others = ["gather", "sddmm"] if "direct" in all_pes.transfers else ["gather"]
     for number, entry in enumerate(chosen):
         line = report.line(", ".join([*all_pes.transfers, *others]), entry.dtype)
         name = entry if first else f"{entry} on rank {all_pes.job.rank}"
-        with line.timed(), result.case(name, CASE_SECONDS):
+        with line.timed(), result.case(name, seconds):
             line.add(entry, *all_pes.check(entry, np.random.default_rng([seed, number])))
         if first:  # what was found is there, should the rest hang
             report.write()
@@ -257,7 +259,8 @@ def play(arguments: argparse.Namespace) -> int:
         # Where kernels run side by side, each process sees only its part of the GPU.
         share = 1.0 if job.shared_gpu == SIDE_BY_SIDE else 1 / assignment.ranks
         all_pes = Processes(engine, job, comm, transfers, share)
-        run(all_pes, report, list(entries(arguments.few, arguments.small)), arguments.seed)
+        chosen = list(entries(arguments.few, arguments.small))
+        run(all_pes, report, chosen, arguments.seed, result.case_seconds(arguments, CASE_SECONDS))
         job.finish()
     if rank == 0:
         how = "by NVSHMEM's calls" if arguments.unreached else "by pointers"

@@ -111,7 +111,7 @@ def run(engine: Engine, seconds: float, seed: int, line: Line) -> None:
         if gone:
             return
         try:
-            with result.case(problem):
+            with result.case(problem, result.CASE_SECONDS * result.PATIENCE[engine.device]):
                 worst = check(engine, problem)
             line.add(problem, worst)
         except FAILURES:

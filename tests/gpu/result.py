@@ -26,10 +26,11 @@ from .pes.engine import Engine
 SHOWN = 20  # failures; all are in the JSON
 CASE = "case: "  # begins the line that is printed before a case runs
 CASE_SECONDS = 15.0  # a case that takes longer hangs
+PATIENCE = {"cuda": 1, "shim": 4}  # times as long, where other programs use the same cores
 
 
 @contextmanager
-def case(name: object, seconds: float = CASE_SECONDS) -> Iterator[None]:
+def case(name: object, seconds: float) -> Iterator[None]:
     """Print the case before it runs; end this process with the stacks of its threads where it does not end in time.
 
     A kernel that hangs may hold the interpreter, so the watch is faulthandler's, which needs none.
@@ -153,6 +154,11 @@ class Report:
         return self.code()
 
 
+def case_seconds(arguments: argparse.Namespace, usual: float = CASE_SECONDS) -> float:
+    """Return how long a case may take: what was asked for, or what is usual on a GPU, and more over the shim."""
+    return float(arguments.case_seconds or usual * PATIENCE[arguments.device])
+
+
 def console_and_table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[Console, Table]:
     """Return where to print, and a table of columns aligned to the left and to the right."""
     console = Console(width=None if Console().is_terminal else 110, highlight=False)
@@ -182,6 +188,9 @@ def parser(text: str | None) -> argparse.ArgumentParser:
     made.add_argument("--few", action="store_true", help="every case, but a few widths")
     made.add_argument(
         "--small", action="store_true", help="each kernel or path once or twice, at one type and width"
+    )
+    made.add_argument(
+        "--case-seconds", type=float, help="a case that takes longer hangs, and ends the program"
     )
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--json", type=Path, help="write the result to this file")

@@ -36,7 +36,7 @@ def run(engine: Engine, arguments: argparse.Namespace, report: result.Report) ->
         with line.timed():
             for entry in entries:
                 try:
-                    with result.case(entry, arguments.case_seconds):
+                    with result.case(entry, result.case_seconds(arguments)):
                         worst = table.check(engine, entry, rng, arguments.remote_share)
                     line.add(entry, worst)
                 except (AssertionError, RuntimeError, ValueError) as error:
@@ -69,9 +69,6 @@ def main(words: list[str]) -> int:
     )
     parser.add_argument("--operations", type=operations, help="these only, separated by commas")
     parser.add_argument("--repeats", type=int, help="of what must give the same bits each time")
-    parser.add_argument(
-        "--case-seconds", type=float, default=result.CASE_SECONDS, help="a case that takes longer hangs"
-    )
     parser.add_argument("--end-with-parent", action="store_true", help="for tools that start this program")
     arguments = parser.parse_args(words)
     if arguments.end_with_parent:

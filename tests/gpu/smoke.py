@@ -30,22 +30,21 @@ from mgg_hpc.runtime import cores
 FOLDER = Path(__file__).parent
 # Operations of the table, one for each family of kernels: the others run the kernels of "sum".
 FAMILIES = ("sum", "get", "halo", "sddmm", "gather", "dropout", *table.EDGES)
-CASE_SECONDS = 12.0  # of a case within a process
-SECONDS = {"cuda": 20.0, "shim": 60.0}  # of a process
+CASE_SECONDS, SECONDS = 12.0, 20.0  # of a case within a process, and of the process
 AT_ONCE = max(2, min(4, cores.available() // 2))  # processes, which take turns on the GPU
 
 
 def programs_of(arguments: argparse.Namespace) -> dict[str, list[str]]:
     """Return the words of each process by what it shows, those that take longest first."""
     where = ["--small", "--device", arguments.device]
+    where += ["--case-seconds", str(result.case_seconds(arguments, CASE_SECONDS))]
     where += ["--library", str(arguments.library)] if arguments.library else []
     few = ["--few"] if arguments.device == "shim" else []
     found = {
         "2 ranks start NVSHMEM": ["processes.py", "--ranks", "2", *where],
         "a training as a CUDA graph": ["training.py", "--ranks", "1", *where, *few],
     }
-    limit = ["--case-seconds", str(CASE_SECONDS)]
-    return found | {name: ["run.py", "--operations", name, *limit, *where] for name in FAMILIES}
+    return found | {name: ["run.py", "--operations", name, *where] for name in FAMILIES}
 
 
 def failure_of(words: list[str], document: Path, seconds: float) -> str:
@@ -71,7 +70,9 @@ def main(words: list[str]) -> int:
             def look(name: str, words: list[str]) -> None:
                 print(f"{result.CASE}{name}", flush=True)
                 began = time.perf_counter()
-                wrong = failure_of(words, Path(made) / f"{name}.json", SECONDS[arguments.device])
+                wrong = failure_of(
+                    words, Path(made) / f"{name}.json", SECONDS * result.PATIENCE[arguments.device]
+                )
                 line = report.line(name, "float32")
                 line.seconds = time.perf_counter() - began
                 line.add(name, 0.0, wrong)

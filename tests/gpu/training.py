@@ -187,11 +187,12 @@ def play(arguments: argparse.Namespace) -> int:
         kept = {"processes": comm.size, "few": arguments.few, "seed": arguments.seed}
         report = result.Report(arguments, engine.about(), **kept)
         runs = Runs(engine, comm, folder, arguments.few, arguments.seed)
+        seconds = result.case_seconds(arguments, CASE_SECONDS)
         for case in cases(comm.size, small=arguments.small):
             line = report.line(f"losses, {case.transfer}", case.dtype)
             with (
                 line.timed(),
-                result.case(case if comm.rank == 0 else f"{case} on rank {comm.rank}", CASE_SECONDS),
+                result.case(case if comm.rank == 0 else f"{case} on rank {comm.rank}", seconds),
             ):
                 line.add(case, *runs.check(case))
             if comm.rank == 0:
@@ -202,7 +203,7 @@ def play(arguments: argparse.Namespace) -> int:
         )
         for name, case, check in () if arguments.small else others:
             line = report.line(name, "")
-            with line.timed(), result.case(f"{name}, rank {comm.rank}", CASE_SECONDS):
+            with line.timed(), result.case(f"{name}, rank {comm.rank}", seconds):
                 line.add(case, 0.0, check())
         comm.Barrier()  # the folder is there as long as anybody reads
     if comm.rank == 0:

@@ -114,6 +114,14 @@ class Device:
 
         return array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
 
+    def free_bytes(self) -> int:
+        """Return the bytes that the device has left; all of the host's where it plays the device."""
+        if not isinstance(self.arrays, TorchArrays):
+            return int(self.module.limits()["memory_bytes"])
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+
     def copy_gb_per_s(self) -> float:
         """Return the bytes/s, read and written, of the fastest of a few copies of a large block, in 1e9."""
         source, target = (self.arrays.zeros(self.copy_bytes) for _ in range(2))
