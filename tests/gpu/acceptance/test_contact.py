@@ -22,7 +22,7 @@ HANG = """
 import sys
 sys.path.insert(0, {tests!r})
 from gpu import result
-with result.case("first"):
+with result.case("first", 9.0):
     pass
 with result.case("second-float32", 1.0):
     while True:
