@@ -31,7 +31,7 @@ endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came help setup cuda demo test test-fast test-long gpu-test gpu-bench gpu-results lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came help setup cuda demo test test-fast test-long gpu-contact gpu-test gpu-bench gpu-results lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -73,13 +73,20 @@ comma := ,
 GPU_BUILD := build/gpu
 GPU_PYTHON := MGG_DATA="$(MGG_DATA)" PYTHONPATH="$(abspath $(GPU_BUILD))/site:$(CURDIR):$(PYTHONPATH)" $(PYTHON)
 GPU_PARTS := $(if $(PARTS),--again --parts $(subst $(empty) $(empty),$(comma),$(strip $(PARTS))))
+# GPU_SHIM=folder: over the shim's modules there (tests/gpu/acceptance/shim_modules.py), with nothing to prepare.
+GPU_SHIM ?=
+GPU_PREPARE := $(if $(GPU_SHIM),true,$(PYTHON) tests/gpu/prepare.py $(GPU_BUILD) "$(WHEELS)")
+GPU_ACCEPT = $(GPU_PYTHON) tests/gpu/accept.py $(1) --build $(GPU_BUILD) --results $(GPU_BUILD)/results $(GPU_PARTS) \
+	$(if $(GPU_SHIM),--device shim --shim $(GPU_SHIM))
+
+gpu-contact: ## ten minutes on this machine's GPU: build, and the parts that say most (PYTHON, WHEELS=folder)
 gpu-test: ## the proof on this machine's GPU, by PYTHON (WHEELS=folder, PARTS="table memcheck")
-	@rm -f $(VENV)/.cuda  # its module is replaced by one for this GPU alone
-	@began=$$(date +%s); $(PYTHON) tests/gpu/prepare.py $(GPU_BUILD) "$(WHEELS)" && \
-	$(GPU_PYTHON) tests/gpu/accept.py test --build $(GPU_BUILD) --results $(GPU_BUILD)/results --began $$began $(GPU_PARTS)
+gpu-contact gpu-test:
+	@$(if $(GPU_SHIM),,rm -f $(VENV)/.cuda)  # its module is replaced by one for this GPU alone
+	@began=$$(date +%s); $(GPU_PREPARE) && $(call GPU_ACCEPT,$(@:gpu-%=%)) --began $$began
 
 gpu-bench: ## what that GPU reaches; after gpu-test (PARTS="aggregate sweep")
-	@$(GPU_PYTHON) tests/gpu/accept.py bench --build $(GPU_BUILD) --results $(GPU_BUILD)/results $(GPU_PARTS)
+	@$(call GPU_ACCEPT,bench)
 
 # With matplotlib, which .venv has: a GPU machine may have none.
 GPU_RESULTS ?= $(GPU_BUILD)/results

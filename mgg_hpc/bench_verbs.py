@@ -185,7 +185,7 @@ def bench_epoch(context: click.Context, graphs: tuple[str, ...], device: str, **
 @click.option("--width", type=WIDTH, help="Of rows. [default: 64; on a GPU 128]")
 @click.option(
     "--ways",
-    help="Of exchanging. [default: halo,bulk,direct,get,all-gather; on a GPU halo,get,bulk,direct,managed]",
+    help="Of exchanging. [default: halo,bulk,direct,get,all-gather; on a GPU halo,get,bulk,direct]",
 )
 @click.option("--backend", default="auto", help=AS_A_JOB)
 @click.option("--threads", type=click.IntRange(0, 1024), help="Threads of each rank. [default: its share]")
@@ -250,9 +250,15 @@ def bench_profile(**options: Any) -> int:
         "mgg bench huge --device cuda --rows 20000000 --edges 300000000 --distribution skewed",
     ),
 )
-@on_gpu("One GPU; with the defaults, of 90 GB.")
-@click.option("--rows", type=click.IntRange(1, 2_000_000_000), default=111_059_956)
-@click.option("--edges", type=AT_LEAST_ONE, default=1_615_685_872)
+@on_gpu("One GPU; with papers100M's rows and edges, of 95 GB or more.")
+@click.option(
+    "--rows",
+    type=click.IntRange(1, 2_000_000_000),
+    help="[default: papers100M's 111,059,956, or the part of them that fits]",
+)
+@click.option(
+    "--edges", type=AT_LEAST_ONE, help="[default: papers100M's 1,615,685,872, or the same part of them]"
+)
 @click.option("--features", type=WIDTH, default=128, help="Of a row.")
 @click.option("--width", type=WIDTH, default=16, help="After the transform.")
 @click.option(

@@ -13,6 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mgg_hpc.runtime.launch import end_with_parent
+
+GRACE = 5.0  # seconds between asking a program to end and ending it
+
 
 def run(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program to its end. What it writes is kept as text; its exit code is the caller's to check."""
@@ -37,18 +41,30 @@ def end(process: subprocess.Popen[Any], *signals: signal.Signals, seconds: float
 
 
 def run_limited(*command: object, seconds: float, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program in a session of its own, which is ended after so many seconds. Raises subprocess.TimeoutExpired.
+    """Run a program in a session of its own, which is ended after so many seconds, or with this process.
+
+    Raises subprocess.TimeoutExpired, with what was said so far.
 
     What it writes goes to files, since a pipe stays open as long as anything that it has started.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         process = subprocess.Popen(
-            list(map(str, command)), stdout=out, stderr=err, start_new_session=True, **options
+            list(map(str, command)),
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - it makes one system call
+            **options,
         )
         try:
             code = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            end(process, signal.SIGTERM, seconds=GRACE)
+            out.seek(0)
+            error.output = out.read()
+            raise
         finally:
-            end(process, seconds=seconds)
+            end(process, seconds=GRACE)
         out.seek(0), err.seek(0)
         return subprocess.CompletedProcess(process.args, code, out.read(), err.read())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -150,8 +151,18 @@ def launcher(found: Library) -> Path:
 
 
 def launcher_flags(found: Library) -> list[str]:
-    """Return flags for a job on this machine: no binding to cores, since ranks run several threads."""
-    return ["--bind-to", "none"] if found.family == "openmpi" else []
+    """Return flags for a job on this machine.
+
+    Ranks are not bound to cores, since they run several threads. MPICH's launcher is told an address where the
+    machine's own name has none, as in some containers and virtual machines.
+    """
+    if found.family == "openmpi":
+        return ["--bind-to", "none"]
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return ["-localhost", "127.0.0.1"]
+    return []
 
 
 def launcher_environment(found: Library) -> dict[str, str]:

@@ -124,7 +124,7 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 - this program runs no threads here
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - this program runs no threads here
             )
             code = process.wait()
     except _Signalled as request:
@@ -183,7 +183,7 @@ def _handled_by(handler: Any) -> Iterator[None]:
             signal.signal(number, handler_before)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Make the kernel end this child when its parent is killed. Runs in the child before exec."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

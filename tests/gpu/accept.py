@@ -1,13 +1,17 @@
 """The proof on a GPU, part by part: what passed is not run again, and what has no time is left to the next run.
 
+    python tests/gpu/accept.py contact --results build/gpu/results        all of `make gpu-contact`
     python tests/gpu/accept.py test --results build/gpu/results           all of `make gpu-test`
     python tests/gpu/accept.py bench --results build/gpu/results          all of `make gpu-bench`
     python tests/gpu/accept.py test --parts memcheck,racecheck --again    some parts, whatever they were
     python tests/gpu/accept.py test --device shim --shim FOLDER           the same over the host that plays a GPU
 
 A part is a process of its own with a limit of its own. What it wrote is RESULTS/PART.json, and RESULTS/PART.log;
-RESULTS/test.json and bench.json say how all of them ended. Exit code 0: all passed, or could not be by what the
-machine lacks; 1: some failed; 2: nothing can run; 3: some were left for the next run.
+RESULTS/contact.json, test.json and bench.json say how all of them ended, and RESULTS.tar.gz has all of it in three
+files. A part that has ended is in them whatever ends this program; what a part that was ended on its way had written
+is in RESULTS/running. Where the sources of a part have changed, its old result stays, marked as of other sources,
+until the part has run again. Exit code 0: all passed, or could not be by what the machine lacks; 1: some failed; 2:
+nothing can run; 3: some were left for the next run.
 """
 
 from __future__ import annotations
@@ -31,20 +35,17 @@ sys.path.insert(1, str(Path(__file__).parents[2]))
 import programs
 from rich.markup import escape
 
-from gpu import prepare, result
+from gpu import archive, prepare, result
 from gpu.parts import Part, parts_of
 from gpu.pes.engine import Engine, describe
 from mgg_hpc.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-SECONDS = {"test": 520.0, "bench": 1500.0}  # of all parts together, and of building before
+# Of all parts together, and of building before: a command on a machine that is lent may end at 600 s.
+SECONDS = {"contact": 540.0, "test": 520.0, "bench": 540.0}
 HANGS = 3.0  # times as long as expected: what is ended then has not been too slow, but hung
 GRACE = 15.0  # seconds between asking a part to end and ending it
 LEFT_OUT = 3  # a part's exit code where the machine lacks what it needs
-# What decides how a part ends.
-KERNELS = ("CMakeLists.txt", "cuda", "mgg_hpc/plan", "mgg_hpc/runtime", "mgg_hpc/reference.py", "tests/gpu")
-KERNELS += ("tests/cases.py", "tests/memory.py", "tests/programs.py", "tests/world.py")
-SOURCES = {"test": KERNELS, "bench": (*KERNELS, "mgg_hpc/tools/bench", "mgg_hpc/nn", "mgg_hpc/data")}
 # What was never run comes first, and what has failed last: it may hang again.
 ORDER = {"not run": 0, "left out": 1, "passed": 2, "failed": 3}
 MARKS = {"passed": "green", "failed": "red", "left out": "yellow", "not run": "yellow"}
@@ -52,7 +53,10 @@ MARKS = {"passed": "green", "failed": "red", "left out": "yellow", "not run": "y
 
 @dataclass
 class Ending:
-    """How a part ended. verdict: "passed", "failed", "left out" (with a reason) or "not run" (no time)."""
+    """How a part ended. verdict: "passed", "failed", "left out" (with a reason) or "not run" (no time).
+
+    fingerprint: of the sources and the machine that it ran with. of_other_sources: they are others now.
+    """
 
     part: str
     verdict: str
@@ -61,12 +65,15 @@ class Ending:
     cases: int = 0
     passed: int = 0
     date: str = ""
+    fingerprint: str = ""
+    of_other_sources: bool = False
 
 
-def fingerprint(kind: str, about: dict[str, Any]) -> str:
-    """Of all sources that decide, of the GPU, its driver and libraries: what was found for others does not count."""
-    seen = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
-    for name in SOURCES[kind]:
+def fingerprint(part: Part, about: dict[str, Any]) -> str:
+    """Of the sources that decide how a part ends, its options, the GPU, its driver and libraries."""
+    options = [word for word in part.words if not word.startswith("/")]
+    seen = hashlib.sha256(json.dumps([about, options], sort_keys=True, default=str).encode())
+    for name in part.sources:
         path = ROOT / name
         files = [path] if path.is_file() else sorted(path.rglob("*"))
         for file in files:
@@ -75,32 +82,44 @@ def fingerprint(kind: str, about: dict[str, Any]) -> str:
     return seen.hexdigest()
 
 
-def earlier(results: Path, kind: str, mark: str) -> dict[str, Ending]:
-    """What parts of the same sources on the same GPU ended with before."""
-    try:
-        found = json.loads((results / f"{kind}.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    if found.get("fingerprint") != mark:
-        return {}
-    return {each["part"]: Ending(**each) for each in found["parts"]}
+def earlier(results: Path, marks: dict[str, str]) -> dict[str, Ending]:
+    """How parts ended before, the newest of each, by the name of the part; whichever command ran them."""
+    found: dict[str, Ending] = {}
+    for kind in SECONDS:
+        try:
+            parts = json.loads((results / f"{kind}.json").read_text())["parts"]
+        except (OSError, ValueError):
+            continue
+        for ending in (Ending(**each) for each in parts if each["date"] and each["part"] in marks):
+            if ending.part not in found or ending.date > found[ending.part].date:
+                ending.of_other_sources = ending.fingerprint != marks[ending.part]
+                found[ending.part] = ending
+    return found
 
 
-def last_line(log: Path) -> str:
-    """What a program said last."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if any(map(str.isalnum, line))), "nothing was said")
+def move(files: Path, results: Path, name: str, whole: bool) -> None:
+    """Put what a part has written in the place of what it wrote before, unless that is whole and this is not."""
+    old = results / f"{name}.json"
+    if not whole and old.exists():
+        return
+    old.unlink(missing_ok=True)
+    for suffix in (".log", ".md", ".json"):
+        if (files / f"{name}{suffix}").exists():
+            (files / f"{name}{suffix}").replace(results / f"{name}{suffix}")
 
 
 def run(part: Part, results: Path, environment: dict[str, str], seconds: float) -> Ending:
-    """One part, ended with all of its processes where it takes longer than it may."""
-    log, found = results / f"{part.name}.log", results / f"{part.name}.json"
+    """One part, ended with all of its processes where it takes longer than it may, or where this process ends."""
+    files = results / "running"
+    files.mkdir(exist_ok=True)
+    log, found = files / f"{part.name}.log", files / f"{part.name}.json"
     found.unlink(missing_ok=True)
     began, now = time.perf_counter(), datetime.now(UTC).isoformat("T", "seconds")
     with log.open("w") as said:
         words = [sys.executable, *part.words, "--json", str(found)]
         options: dict[str, Any] = {"stdout": said, "stderr": subprocess.STDOUT, "env": environment}
-        process = subprocess.Popen(words, cwd=ROOT, start_new_session=True, **options)
+        options |= {"start_new_session": True, "preexec_fn": programs.end_with_parent}
+        process = subprocess.Popen(words, cwd=ROOT, **options)
         try:
             code: int | None = process.wait(timeout=min(part.limit, seconds))
         except subprocess.TimeoutExpired:
@@ -108,21 +127,22 @@ def run(part: Part, results: Path, environment: dict[str, str], seconds: float) 
         finally:  # asked first: those who have started ranks or daemons end them
             programs.end(process, signal.SIGTERM, seconds=GRACE)
     took = time.perf_counter() - began
-    try:
-        lines = json.loads(found.read_text()).get("lines", [])
-    except (OSError, ValueError):
-        lines = []
+    lines, said, written = result.lines_of(found), log.read_text(errors="replace"), found.exists()
     cases, passed = (sum(line[key] for line in lines) for key in ("cases", "passed"))
-    failures = [failure for line in lines for failure in line["failures"]]
+    last = result.last_line(said)
     verdict, why = "passed", ""
     if code is None and took < min(part.limit, HANGS * part.expected):
         verdict, why = "not run", f"ended after {took:.0f} s, when there was no time left"
     elif code is None:
-        verdict, why = "failed", f"did not end within {took:.0f} s; it said last: {last_line(log)}"
+        verdict, why = (
+            "failed",
+            f"did not end within {took:.0f} s; it said last: {result.last_case(said) or last}",
+        )
     elif code == LEFT_OUT:
-        verdict, why = "left out", last_line(log).removeprefix("gpu-test: ").removeprefix("gpu-bench: ")
-    elif code or not found.exists():
-        verdict, why = "failed", failures[0] if failures else f"{last_line(log)} (exit code {code})"
+        verdict, why = "left out", last.removeprefix("gpu-test: ").removeprefix("gpu-bench: ")
+    elif code or not written:
+        verdict, why = "failed", result.why_failed(said, code, found)
+    move(files, results, part.name, verdict != "not run")
     return Ending(part.name, verdict, why, took, cases, passed, now)
 
 
@@ -133,7 +153,7 @@ def show(kind: str, about: dict[str, Any], endings: list[Ending]) -> None:
     table.add_column("why", overflow="fold")
     for each in endings:
         cases = f"{each.passed:,} / {each.cases:,}" if each.cases else "-"
-        verdict = f"[{MARKS[each.verdict]}]{each.verdict}[/]"
+        verdict = f"[{MARKS[each.verdict]}]{each.verdict}[/]{', of other sources' * each.of_other_sources}"
         seconds = f"{each.seconds:.0f}" if each.seconds else "-"
         table.add_row(each.part, verdict, cases, seconds, escape(each.why))
     console.print(table)
@@ -177,35 +197,49 @@ def accept(arguments: argparse.Namespace) -> int:
     if unknown := [name for name in names if name not in every]:
         raise InputError(f"--parts: {unknown[0]!r}; expected {', '.join(every)}")
     arguments.results.mkdir(parents=True, exist_ok=True)
-    mark = fingerprint(arguments.kind, about)
-    known = earlier(arguments.results, arguments.kind, mark)
-    endings = {name: Ending(name, "not run") for name in every}
+    marks = {part.name: fingerprint(part, about) for part in parts}
+    known = earlier(arguments.results, marks)
+    endings = {name: known.get(name) or Ending(name, "not run", "was not asked for") for name in every}
+    before = {
+        name: "not run" if ending.of_other_sources else ending.verdict for name, ending in endings.items()
+    }
     spent = max(0.0, time.time() - arguments.began) if arguments.began else 0.0
     until = time.perf_counter() + (arguments.seconds or SECONDS[arguments.kind]) - spent
-    environment = dict(os.environ)
+    environment = os.environ | {"MGG_BENCH_GRAPHS": str(arguments.build.absolute() / "graphs")}
     if library := prepare.mpi_library(arguments.build):
         environment["MPI4PY_LIBMPI"] = str(library.resolve())
-    before = endings | known
-    for part in sorted(parts, key=lambda part: ORDER[before[part.name].verdict]):
-        left = until - time.perf_counter()
-        if part.name not in names:
-            endings[part.name] = known.get(part.name) or Ending(part.name, "not run", "was not asked for")
-        elif before[part.name].verdict == "passed" and not arguments.again:
-            endings[part.name] = before[part.name]
-        elif left < min(part.expected, part.limit):
-            why = f"takes about {part.expected:.0f} s, and {left:.0f} are left"
-            endings[part.name] = Ending(part.name, "not run", why)
-        else:
-            print(f"{part.name} ...", file=sys.stderr, flush=True)
-            endings[part.name] = run(part, arguments.results, environment, left)
-        content = {"kind": arguments.kind, "machine": about, "fingerprint": mark, "seed": arguments.seed}
+
+    def write() -> None:
+        content = {"kind": arguments.kind, "machine": about, "seed": arguments.seed}
         content["parts"] = [asdict(ending) for ending in endings.values()]
         result.write_json(arguments.results / f"{arguments.kind}.json", "mgg-gpu-acceptance", content)
+        archive.write(arguments.results)
+
+    left_over = set()
+    for part in sorted(parts, key=lambda part: ORDER[before[part.name]]):
+        left = until - time.perf_counter()
+        if part.name not in names or (before[part.name] == "passed" and not arguments.again):
+            continue
+        if left < min(part.expected, part.limit):
+            left_over.add(part.name)
+            if part.name not in known:
+                why = f"takes about {part.expected:.0f} s, and {left:.0f} are left"
+                endings[part.name] = Ending(part.name, "not run", why)
+            continue
+        print(f"{part.name} ...", file=sys.stderr, flush=True)
+        ending = run(part, arguments.results, environment, left)
+        ending.fingerprint = marks[part.name]
+        if ending.verdict == "not run":
+            left_over.add(part.name)
+        if ending.verdict != "not run" or part.name not in known:  # what was found before is more
+            endings[part.name] = ending
+        write()
+    write()
     show(arguments.kind, about, list(endings.values()))
     verdicts = {endings[name].verdict for name in names}
     if "failed" in verdicts:
         return 1
-    if "not run" in verdicts:
+    if left_over or "not run" in verdicts:
         print("some parts were not run for lack of time: run the same again", file=sys.stderr)
         return 3
     return 0

@@ -44,13 +44,16 @@ class Bench:
     gpu: str = ""
     shim: str = ""
     device: bool = True
-    turns: bool = True
+    turns: int = GPU_TURNS  # 0: it takes no turns
 
 
 TINY_GRAPHS = "rmat:6:4 uniform:5"
 TINY_GRID = "rmat:6:8 --ps 2,8 --dist 1,4 --wpb 2,8 --seconds 2"
 BENCHES = {
     "aggregate": Bench("aggregate", "rmat:20:16 uniform:20:16 {real}", f"{TINY_GRAPHS} --widths 16,64"),
+    "aggregate-one": Bench(
+        "aggregate", "rmat:20:16 --widths 128,16 --peers cusparse", "rmat:6:4 --widths 16 --peers torch"
+    ),
     "half-rows": Bench(
         "aggregate --dtypes float32,bfloat16,float16 --peers cusparse --transfers direct",
         "rmat:20:16 uniform:20:16 {real} --widths 64,128,256",
@@ -60,10 +63,10 @@ BENCHES = {
     "epoch": Bench("epoch", shim="rmat:6:4 --features 12 --hidden 5 --classes 7"),
     "sweep": Bench("sweep", shim=TINY_GRID),
     "sweep-narrow": Bench("sweep --width 16", shim=TINY_GRID),
-    "profile": Bench("profile", shim="rmat:7:8 --widths 5,64", turns=False),
+    "profile": Bench("profile", shim="rmat:7:8 --widths 5,64", turns=0),
     "huge": Bench("huge", shim="--rows 300 --edges 6000 --features 12 --width 5"),
     # What training takes before its first epoch; over the shim, on the CPU.
-    "start": Bench("start", "--backend cuda", "rmat:6:8 --backend serial", device=False),
+    "start": Bench("start", "--backend cuda", "rmat:6:8 --backend serial", device=False, turns=3),
 }
 
 
@@ -104,7 +107,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--device", choices=("cuda", "shim"), default="cuda")
     parser.add_argument("--library", type=Path, help="a _cuda that was built for the shim")
     parser.add_argument(
-        "--turns", type=int, help=f"of each worker [default: {GPU_TURNS}, over the shim {SHIM_TURNS}]"
+        "--turns", type=int, help=f"of each worker [default: {GPU_TURNS} or less, over the shim {SHIM_TURNS}]"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the shim's order of execution")
     parser.add_argument("--json", type=Path)
@@ -117,7 +120,7 @@ def main(words: list[str]) -> int:
     asked = [*chosen.words.split(), *(chosen.shim if on_shim else chosen.gpu).split()]
     asked = [word.format(real=real) for word in asked if word != "{real}" or real.is_file()]
     asked += ["--device=cuda"] if chosen.device else []
-    asked += [f"--turns={given.turns or (SHIM_TURNS if on_shim else GPU_TURNS)}"] if chosen.turns else []
+    asked += [f"--turns={given.turns or (SHIM_TURNS if on_shim else chosen.turns)}"] if chosen.turns else []
     if given.json:
         asked += [f"--json={given.json}", f"--table={given.json.with_suffix('.md')}"]
     try:

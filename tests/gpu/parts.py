@@ -1,4 +1,5 @@
-"""The parts of `make gpu-test` and `make gpu-bench`: what runs, and how long it is expected, and allowed, to take."""
+"""The parts of `make gpu-contact`, `make gpu-test` and `make gpu-bench`: what runs, on which sources that depends, and
+how long it is expected, and allowed, to take."""
 
 from __future__ import annotations
 
@@ -10,21 +11,62 @@ MPS = (("processes", 2), ("processes", 4), ("training", 2))  # that run with a d
 # The benchmarks of bench.py, and the seconds that each is expected to take.
 BENCHES = {"aggregate": 60, "half-rows": 60, "overlap": 90, "epoch": 60, "sweep": 130, "sweep-narrow": 130}
 BENCHES |= {"profile": 120, "huge": 60, "start": 90}
+CONTACT_BENCH = "aggregate-one"  # a graph of `aggregate`, at two widths
+
+# What decides how a part ends: files and folders. All run these kernels, and what plans and launches them.
+KERNELS: tuple[str, ...] = ("CMakeLists.txt", "cuda/gpu", "cuda/include", "cuda/runtime", "cuda/python")
+KERNELS += ("mgg_hpc/plan", "mgg_hpc/runtime", "mgg_hpc/data")
+TABLE = (*KERNELS, "mgg_hpc/reference.py", "cuda/bench", "mgg_hpc/tools/bench/overlap")
+TABLE += ("tests/cases.py", "tests/memory.py", "tests/world.py", "tests/gpu/pes", "tests/gpu/result.py")
+TABLE += ("tests/gpu/run.py",)
+PROCESSES = (*TABLE, "tests/gpu/processes.py")
+TRAINING = (
+    *PROCESSES,
+    "tests/gpu/training.py",
+    "mgg_hpc/nn",
+    "mgg_hpc/training",
+    "mgg_hpc/config.py",
+    "cuda/cpu",
+)
+BENCH = (*KERNELS, "cuda/bench", "tests/gpu/bench.py", "mgg_hpc/tools/bench/harness")
+# The folder of each benchmark, and what it measures beside the kernels.
+BENCH_FOLDERS = {
+    "half-rows": "aggregate",
+    CONTACT_BENCH: "aggregate",
+    "sweep-narrow": "sweep",
+    "start": "startup.py",
+}
+BENCH_MORE = dict.fromkeys(("epoch", "start"), ("mgg_hpc/nn", "mgg_hpc/training", "mgg_hpc/config.py"))
 
 
 @dataclass(frozen=True)
 class Part:
-    """A program of tests/gpu and its arguments. expected, limit: seconds; beyond the limit it hangs."""
+    """A program of tests/gpu and its arguments.
+
+    expected, limit: seconds; beyond the limit it hangs. sources: files and folders that decide how it ends.
+    """
 
     name: str
     words: tuple[str, ...]
     expected: float
     limit: float
+    sources: tuple[str, ...] = ()
 
 
 def parts_of(kind: str, shim: Path | None, build: Path, seed: int) -> list[Part]:
-    """Return the parts of "test" or "bench", on the GPU or over the shim, whose modules are in a folder."""
-    return tests(shim, build, seed) if kind == "test" else benches(shim, seed)
+    """Return the parts of "contact", "test" or "bench", on the GPU or over the shim, whose modules are in a folder."""
+    if kind == "contact":
+        return contact(shim, build, seed)
+    return tests(shim, build, seed) if kind == "test" else [bench(name, shim, seed) for name in BENCHES]
+
+
+def contact(shim: Path | None, build: Path, seed: int) -> list[Part]:
+    """Return the parts of ten minutes: some of a test, which then are not run again, a short table, a benchmark."""
+    there = {part.name: part for part in tests(shim, build, seed)}
+    where = on_shim(shim, "plain") if shim else ()
+    short = Part("short-table", program("run", "--small", "--seed", seed, *where), 15, 120, TABLE)
+    one = bench(CONTACT_BENCH, shim, seed)
+    return [there["smoke"], short, one, there["processes-2"], there["training-1"]]
 
 
 def program(name: str, *words: object) -> tuple[str, ...]:
@@ -44,39 +86,55 @@ def tests(shim: Path | None, build: Path, seed: int) -> list[Part]:
     """
     plain: tuple[object, ...] = ("--seed", seed)
     few, small, sanitized, faulty = (), (), (), ("--library", build / "faulty" / "_cuda.so")
-    seconds = 40
+    seconds, repeats = 40, 100
     if shim:
         plain += on_shim(shim, "plain")
         few, small, sanitized = ("--few",), ("--small",), on_shim(shim, "sanitized")
         faulty = ("--device", "shim", "--libraries", shim / "faulty")
-        seconds = 5
+        seconds, repeats = 5, 3
 
     def ranks(name: str, count: int, *more: str) -> Part:
         expected, limit = {"processes": (20, 120), "training": (40, 150)}[name]
         words = program(name, "--ranks", count, *more, *plain, *few)
         ending = "".join(word.replace("--", "-") for word in more)
-        return Part(f"{name}-{count}{ending}", words, expected, limit)
+        sources = PROCESSES if name == "processes" else TRAINING
+        return Part(f"{name}-{count}{ending}", words, expected, limit, sources)
 
     def sanitizer(tool: str) -> Part:
-        return Part(tool, program("sanitize", tool, *(sanitized if tool == "memcheck" else plain)), 60, 250)
+        words = program("sanitize", tool, *(sanitized if tool == "memcheck" else plain))
+        return Part(tool, words, 60, 250, (*TABLE, "tests/gpu/sanitize.py", "tests/programs.py"))
+
+    again = ("--operations", "same bits", "--repeats", repeats, *small, *plain)
+    random = program("random_graphs", "--seconds", seconds, *plain)
+    faults = (*TABLE, "tests/gpu/sanitize.py", "tests/gpu/faults.py")
 
     return [
-        Part("table", program("run", *small, *plain), 40, 300),
-        Part("half-remote", program("run", "--remote-share", 0.5, *(small or ("--few",)), *plain), 15, 200),
-        Part("random", program("random_graphs", "--seconds", seconds, *plain), seconds + 5, seconds + 60),
+        Part("smoke", program("smoke", *plain), 45, 250 if shim else 120, (*TRAINING, "tests/gpu/smoke.py")),
+        Part("table", program("run", *small, *plain), 40, 300, TABLE),
+        Part(
+            "half-remote",
+            program("run", "--remote-share", 0.5, *(small or ("--few",)), *plain),
+            15,
+            200,
+            TABLE,
+        ),
+        Part("random", random, seconds + 5, seconds + 60, (*TABLE, "tests/gpu/random_graphs.py")),
         *(ranks("processes", count) for count in (1, 2, 4)),
         *(ranks("processes", count, "--unreached") for count in (2, 4)),
         *(ranks("training", count) for count in (1, 2)),
         *(ranks(*shared, "--mps") for shared in MPS if not shim),
         *map(sanitizer, TOOLS),
-        Part("planted", program("sanitize", "planted", *faulty), 60, 250),
+        Part("planted", program("sanitize", "planted", *faulty), 60, 250, faults),
+        Part("many-repeats", program("run", *again), 20, 200, TABLE),
     ]
 
 
-def benches(shim: Path | None, seed: int) -> list[Part]:
-    """Return the parts of a benchmark. The shim's are tiny, and say nothing but that the programs work."""
+def bench(name: str, shim: Path | None, seed: int) -> Part:
+    """Return a benchmark as a part. The shim's is tiny, and says nothing but that the program works."""
     where = on_shim(shim, "plain") if shim else ()
-    return [
-        Part(name, program("bench", name, *where, "--seed", seed), expected, max(60.0, 4 * expected))
-        for name, expected in BENCHES.items()
-    ]
+    expected = BENCHES.get(name, 45)
+    sources = (*BENCH, f"mgg_hpc/tools/bench/{BENCH_FOLDERS.get(name, name.partition('-')[0])}")
+    sources += BENCH_MORE.get(name, ())
+    return Part(
+        name, program("bench", name, *where, "--seed", seed), expected, max(60.0, 4 * expected), sources
+    )

@@ -16,8 +16,11 @@ import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
+HELLO = Path(__file__).parent / "hello.py"
+MPI_SECONDS = 30
 sys.path.insert(0, str(Path(__file__).parents[1]))
 # What the tests and the build import; and of some the wheel, whose name is another.
 NEEDED = (
@@ -110,6 +113,25 @@ def gather(build: Path, wheels: Path | None) -> str:
     return f"{sys.executable} has no {', '.join(absent)}; {where}"
 
 
+def speaks_mpi(build: Path) -> str:
+    """Start two ranks that greet each other, as the parts start theirs. What was said where that failed, or nothing."""
+    environment = environment_of(build)
+    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{environment['PYTHONPATH']}"
+    start = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run([sys.executable, sys.argv[1]], 2))"
+    options: dict[str, Any] = {
+        "env": environment,
+        "capture_output": True,
+        "text": True,
+        "timeout": MPI_SECONDS,
+    }
+    try:
+        done = subprocess.run([sys.executable, "-c", start, str(HELLO)], check=False, **options)
+    except subprocess.TimeoutExpired:
+        return f"two ranks of MPI did not meet within {MPI_SECONDS} s"
+    said = f"{done.stdout}{done.stderr}".strip()
+    return "" if done.returncode == 0 else f"two ranks of MPI do not meet: {said[-2000:]}"
+
+
 def compile(
     source: Path, tree: Path, options: list[str], targets: list[str], environment: dict[str, str]
 ) -> str:
@@ -132,6 +154,8 @@ def main(build: Path, wheels: Path | None) -> int:
     of_gpu = architecture()
     if of_gpu is None:
         return fail("no GPU: nvidia-smi finds none (MGG_GPU_ARCHITECTURE=90-real builds all the same)")
+    if wrong := speaks_mpi(build):
+        return fail(wrong)
     if not (shutil.which("cmake") and shutil.which("ninja")):
         return fail("no cmake or no ninja on PATH")
     from gpu import faults

@@ -28,8 +28,6 @@ sys.path.insert(1, str(Path(__file__).parents[2]))
 import cases
 import ml_dtypes
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 from world import plans_of
 
 from gpu import result
@@ -45,6 +43,7 @@ from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, NvshmemPeers
 from mgg_hpc.runtime.backends.simulated import all_reachable
 
+CASE_SECONDS = 30.0  # kernels of processes take turns
 CALLS = 5  # the third of a halo waits for a credit; two sets of rows are used in turn
 WIDTHS = {"float32": (1, 33, 129), "float16": (31,), "bfloat16": (130,)}
 
@@ -216,25 +215,27 @@ class Processes:
         return max(each for each, _ in every), "; ".join(said)
 
 
-def entries(few: bool) -> Iterator[table.Entry]:
-    """Every case at a few types and widths, or at one."""
+def entries(few: bool, small: bool) -> Iterator[table.Entry]:
+    """Every case at a few types and widths, or at one; where small, one case."""
+    if small:
+        yield table.Entry("processes", "float32", WIDTHS["float32"][1], "ordinary")
+        return
     for dtype, widths in WIDTHS.items():
         for width in widths[:1] if few else widths:
             for case in cases.CASES:
                 yield table.Entry("processes", dtype, width, case)
 
 
-def run(all_pes: Processes, report: result.Report, few: bool, seed: int) -> None:
+def run(
+    all_pes: Processes, report: result.Report, chosen: list[table.Entry], seed: int, seconds: float
+) -> None:
     """Run every case, with a line for each type. Collective."""
     first = all_pes.job.rank == 0
-    quiet = not (first and sys.stderr.isatty())
     others = ["gather", "sddmm"] if "direct" in all_pes.transfers else ["gather"]
-    shown = {"console": Console(stderr=True), "disable": quiet, "transient": True}
-    for number, entry in enumerate(track(list(entries(few)), "cases", **shown)):
+    for number, entry in enumerate(chosen):
         line = report.line(", ".join([*all_pes.transfers, *others]), entry.dtype)
-        if quiet and first:
-            print(entry, flush=True)  # the last one is known where nothing else is
-        with line.timed():
+        name = entry if first else f"{entry} on rank {all_pes.job.rank}"
+        with line.timed(), result.case(name, seconds):
             line.add(entry, *all_pes.check(entry, np.random.default_rng([seed, number])))
         if first:  # what was found is there, should the rest hang
             report.write()
@@ -258,7 +259,8 @@ def play(arguments: argparse.Namespace) -> int:
         # Where kernels run side by side, each process sees only its part of the GPU.
         share = 1.0 if job.shared_gpu == SIDE_BY_SIDE else 1 / assignment.ranks
         all_pes = Processes(engine, job, comm, transfers, share)
-        run(all_pes, report, arguments.few, arguments.seed)
+        chosen = list(entries(arguments.few, arguments.small))
+        run(all_pes, report, chosen, arguments.seed, result.case_seconds(arguments, CASE_SECONDS))
         job.finish()
     if rank == 0:
         how = "by NVSHMEM's calls" if arguments.unreached else "by pointers"

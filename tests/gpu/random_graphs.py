@@ -111,7 +111,9 @@ def run(engine: Engine, seconds: float, seed: int, line: Line) -> None:
         if gone:
             return
         try:
-            line.add(problem, check(engine, problem))
+            with result.case(problem, result.CASE_SECONDS * result.PATIENCE[engine.device]):
+                worst = check(engine, problem)
+            line.add(problem, worst)
         except FAILURES:
             print(f"fails: {problem}", file=sys.stderr, flush=True)
             if not engine.answers():  # what follows would fail whatever it is

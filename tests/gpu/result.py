@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
+import re
 import sys
 import tempfile
 import time
@@ -22,6 +24,55 @@ from mgg_hpc.errors import InputError
 from .pes.engine import Engine
 
 SHOWN = 20  # failures; all are in the JSON
+CASE = "case: "  # begins the line that is printed before a case runs
+CASE_SECONDS = 15.0  # a case that takes longer hangs
+PATIENCE = {"cuda": 1, "shim": 4}  # times as long, where other programs use the same cores
+
+
+@contextmanager
+def case(name: object, seconds: float) -> Iterator[None]:
+    """Print the case before it runs; end this process with the stacks of its threads where it does not end in time.
+
+    A kernel that hangs may hold the interpreter, so the watch is faulthandler's, which needs none.
+    """
+    print(f"{CASE}{name}", flush=True)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+HUNG = re.compile(r"^Timeout \((?:\d+:)?(\S+?)(?:\.0+)?\)!", re.MULTILINE)  # faulthandler's words
+
+
+def last_case(said: str) -> str:
+    """Return the case that a program began last, by what it has printed; "" where there is none."""
+    return next((line[len(CASE) :] for line in reversed(said.splitlines()) if line.startswith(CASE)), "")
+
+
+def why_failed(said: str, code: int, document: Path) -> str:
+    """Return why a program failed: the case that hung, its document's first failure, or its last line."""
+    if hung := HUNG.search(said):
+        return f"{last_case(said)}: did not end within {hung[1].removeprefix('00:').lstrip('0')} s"
+    if failures := [failure for line in lines_of(document) for failure in line["failures"]]:
+        return str(failures[0])
+    crashed = last_case(said)
+    return f"{last_line(said)} (exit code {code}{f', in {crashed}' if crashed else ''})"
+
+
+def last_line(said: str) -> str:
+    """Return what a program said last, beside the names of cases."""
+    lines = (line.strip() for line in reversed(said.splitlines()) if not line.startswith(CASE))
+    return next((line for line in lines if any(map(str.isalnum, line))), "nothing was said")
+
+
+def lines_of(document: Path) -> list[dict[str, Any]]:
+    """Return the lines of a part's document, or none where there is no whole one."""
+    try:
+        return list(json.loads(document.read_text()).get("lines", []))
+    except (OSError, ValueError):
+        return []
 
 
 @dataclass
@@ -35,6 +86,7 @@ class Line:
     worst: float = 0.0
     seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # cases that could not be, with the reason
 
     def add(self, name: object, worst: float | None, failure: str = "") -> None:
         """Add a case: its worst error, or None, or why it failed."""
@@ -93,11 +145,18 @@ class Report:
         failures = [failure for line in lines for failure in line.failures]
         for failure in failures[:SHOWN]:
             console.print(failure, markup=False)
+        for name in (each for line in lines for each in line.left_out):
+            console.print(f"left out: {name}", markup=False)
         if len(failures) > SHOWN:
             console.print(f"and {len(failures) - SHOWN} more")
         passed, cases = sum(line.passed for line in lines), sum(line.cases for line in lines)
         console.print(f"{passed} passed, {cases - passed} failed")
         return self.code()
+
+
+def case_seconds(arguments: argparse.Namespace, usual: float = CASE_SECONDS) -> float:
+    """Return how long a case may take: what was asked for, or what is usual on a GPU, and more over the shim."""
+    return float(arguments.case_seconds or usual * PATIENCE[arguments.device])
 
 
 def console_and_table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[Console, Table]:
@@ -127,6 +186,12 @@ def parser(text: str | None) -> argparse.ArgumentParser:
         "--library", type=Path, help="another _cuda than the package's; of the shim, one that is built"
     )
     made.add_argument("--few", action="store_true", help="every case, but a few widths")
+    made.add_argument(
+        "--small", action="store_true", help="each kernel or path once or twice, at one type and width"
+    )
+    made.add_argument(
+        "--case-seconds", type=float, help="a case that takes longer hangs, and ends the program"
+    )
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--json", type=Path, help="write the result to this file")
     return made

@@ -18,8 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
+import programs
 
 from gpu import result
 from gpu.pes import table
@@ -32,18 +31,20 @@ def run(engine: Engine, arguments: argparse.Namespace, report: result.Report) ->
     for entry in table.entries(whole=not arguments.few, small=arguments.small):
         if not arguments.operations or entry.operation in arguments.operations:
             lines.setdefault((entry.operation, entry.dtype), []).append(entry)
-    shown = {"console": Console(stderr=True), "disable": not sys.stderr.isatty(), "transient": True}
-    for number, (key, entries) in enumerate(track(lines.items(), "cases", **shown)):
+    for number, (key, entries) in enumerate(lines.items()):
         line, rng = report.line(*key), np.random.default_rng([arguments.seed, number])
         with line.timed():
             for entry in entries:
                 try:
-                    line.add(entry, table.check(engine, entry, rng, arguments.remote_share))
+                    with result.case(entry, result.case_seconds(arguments)):
+                        worst = table.check(engine, entry, rng, arguments.remote_share)
+                    line.add(entry, worst)
                 except (AssertionError, RuntimeError, ValueError) as error:
                     line.add(entry, None, str(error))
                     if not engine.answers():
                         line.failures.append("the GPU answers no more; what follows was not run")
                         return
+        report.write()  # what was found is there, should the rest hang
 
 
 def share(text: str) -> float:
@@ -67,8 +68,11 @@ def main(words: list[str]) -> int:
         "--remote-share", type=share, help="0 .. 1; of two PEs, what the second owns of all rows"
     )
     parser.add_argument("--operations", type=operations, help="these only, separated by commas")
-    parser.add_argument("--small", action="store_true", help="each once: two graphs, one type and width")
+    parser.add_argument("--repeats", type=int, help="of what must give the same bits each time")
+    parser.add_argument("--end-with-parent", action="store_true", help="for tools that start this program")
     arguments = parser.parse_args(words)
+    if arguments.end_with_parent:
+        programs.end_with_parent()
     kept = {name: getattr(arguments, name) for name in ("remote_share", "few", "seed")}
     cuts = "3 PEs"
     if arguments.remote_share is not None:
@@ -77,7 +81,7 @@ def main(words: list[str]) -> int:
     def part() -> int:
         with result.engine_of(arguments) as engine:
             report = result.Report(arguments, engine.about(), **kept)  # before anything can fail
-            engine.repeats = 3 if arguments.small else engine.repeats
+            engine.repeats = arguments.repeats or (3 if arguments.small else engine.repeats)
             run(engine, arguments, report)
         return report.finish(f"the table of cases, {cuts} in one process, seed {arguments.seed}")
 

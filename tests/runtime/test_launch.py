@@ -100,7 +100,7 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=launch._end_with_parent,  # noqa: PLW1509 - should a timeout end pytest itself
+            preexec_fn=launch.end_with_parent,  # noqa: PLW1509 - should a timeout end pytest itself
         )
 
     def wait_until_all_run(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 from programs import is_running, wait_until
@@ -45,11 +46,11 @@ def test_all_benchmarks_over_the_shim_and_their_page(shim, tmp_path, accepted, m
     (tmp_path / "plain").symlink_to(shim.folder)
     code, ends = accepted(kind="bench")
     assert code == 0, ends
-    assert ends.keys() == bench.BENCHES.keys() == parts.BENCHES.keys()
+    assert ends.keys() == bench.BENCHES.keys() - {parts.CONTACT_BENCH} == parts.BENCHES.keys()
     assert all(part["verdict"] == "passed" for part in ends.values())
     results = tmp_path / "results"
     found = page.read(results)
-    for name in bench.BENCHES:
+    for name in parts.BENCHES:
         if name != "start":  # over the shim it trains on the CPU
             assert found[name]["device"]["name"] == "shim"
         assert (results / f"{name}.md").read_text().startswith("# mgg bench")
@@ -144,8 +145,12 @@ def test_which_parts_run_and_in_which_order(tmp_path, accepted, script, monkeypa
     assert run("--seconds", "60") == (1, ["two", "one"])
     assert run() == (1, ["one"])
     assert run("--parts", "two", "--again") == (0, ["two"])
-    monkeypatch.setattr(accept, "fingerprint", lambda *_: "other sources")
-    assert run() == (1, ["one", "two", "three"])
+    monkeypatch.setattr(accept, "fingerprint", lambda part, _: f"other sources of {part.name}")
+    assert run("--seconds", "20") == (1, ["one", "three"])  # two has no time: its old result stays
+    two = next(part for part in accepted("--parts", "one")[1].values() if part["part"] == "two")
+    assert two["verdict"] == "passed" and two["of_other_sources"]
+    assert "passed, of other" in capsys.readouterr().out
+    assert run() == (1, ["two", "one"])
 
 
 def test_a_part_that_is_not_there_is_named(tmp_path, capsys):
@@ -161,7 +166,7 @@ def test_a_part_that_is_not_there_is_named(tmp_path, capsys):
     ]
     assert accept.main(["test", *words]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("gpu-test: --parts: 'tabel'; expected table, half-remote, random")
+    assert said.startswith("gpu-test: --parts: 'tabel'; expected smoke, table, half-remote, random")
 
 
 def test_a_fingerprint_knows_the_sources(monkeypatch, tmp_path):
@@ -170,8 +175,29 @@ def test_a_fingerprint_knows_the_sources(monkeypatch, tmp_path):
     source.parent.mkdir()
     source.write_text("one")
     about = {"name": "shim", "driver": 13000}
-    first = accept.fingerprint("test", about)
-    assert first == accept.fingerprint("test", dict(about))
-    assert first != accept.fingerprint("test", about | {"driver": 13010})
+    part = parts.Part("get", ("run.py",), 1, 1, ("cuda",))
+    other = parts.Part("bench", ("bench.py",), 1, 1, ("mgg_hpc",))
+    first, second = accept.fingerprint(part, about), accept.fingerprint(other, about)
+    assert first == accept.fingerprint(part, dict(about))
+    assert first != accept.fingerprint(part, about | {"driver": 13010})
     source.write_text("two")
-    assert first != accept.fingerprint("test", about)
+    assert first != accept.fingerprint(part, about) and second == accept.fingerprint(other, about)
+
+
+def test_what_decides_each_part_is_there():
+    found = {
+        part.name: part for kind in accept.SECONDS for part in parts.parts_of(kind, None, Path("build"), 0)
+    }
+    for part in found.values():
+        programs = {path.split("/")[-1] for path in part.words if path.endswith(".py")}
+        assert {Path(name).name for name in part.sources} >= programs
+        assert all((accept.ROOT / name).exists() for name in part.sources), part.name
+
+    def of(file):
+        return {name for name, part in found.items() if any(file.startswith(each) for each in part.sources)}
+
+    assert of("tests/gpu/accept.py") == of("tests/gpu/page.py") == set()
+    assert of("tests/gpu/training.py") == {name for name in found if name.startswith("training")} | {"smoke"}
+    assert of("mgg_hpc/tools/bench/epoch/gpu.py") == {"epoch"}
+    assert of("mgg_hpc/tools/bench/startup.py") == {"start"}
+    assert of("cuda/gpu/sums/get.cuh") == set(found)

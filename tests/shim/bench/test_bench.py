@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from scipy import sparse
 
+from mgg_hpc.bench_verbs import bench as verbs
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.cuda.halo import Halo
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
@@ -173,7 +175,7 @@ def test_the_other_kernels_sum_the_same_where_nothing_is_remote(rng, device, mon
     sets = len(problem.sources)
     assert ran == ["aggregate"] * sets + ["get"] * sets
     matrix = sparse.csr_matrix((weight.astype(float), graph.indices, graph.indptr), (graph.nodes,) * 2)
-    apart = np.abs(matrix @ problem.x.astype(float) - expected)
+    apart = np.abs(matrix @ problem.x.astype(float) - expected.numpy())
     assert (apart <= sums.allowed(graph, problem.x, weight)).all()
 
 
@@ -292,6 +294,61 @@ def test_a_summary(rng):
     ]
     assert halves.columns == ["graph", "rows", "x 16", "x 64"]
     assert [row[:2] for row in halves.rows] == [["a", "bfloat16"], ["b", "bfloat16"]]
+
+
+def test_what_was_measured_stays_where_the_rest_fails(device, monkeypatch, tmp_path):
+    right, widths = aggregate_gpu.Comparison.measure_types, []
+
+    def measure(self, problems):
+        widths.append(problems[0].format.dim)
+        if len(widths) == 2:
+            raise RuntimeError("the GPU is gone")
+        return right(self, problems)
+
+    monkeypatch.setattr(aggregate_gpu.Comparison, "measure_types", measure)
+    written = tmp_path / "found.json"
+    words = ("rmat:5:4", "--device=cuda", "--widths=9,3", "--peers=none", "--turns=1", f"--json={written}")
+    with pytest.raises(RuntimeError, match="is gone"):
+        verbs.main(["aggregate", *words], standalone_mode=False)
+    assert [case["width"] for case in json.loads(written.read_text())["cases"]] == [9]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_sample_of_rows_is_compared(device, monkeypatch, weighted):
+    monkeypatch.setattr(aggregate_gpu, "SAMPLE", 7)
+    graph = graphs.read("rmat:7:4")
+    weight = graphs.weights(graph) if weighted else None
+    problem = problem_of(device, graph, "float32", 3, weight)
+    picked = aggregate_gpu.sample(graph)
+    assert int(np.diff(graph.indptr).argmax()) in picked and len(picked) <= 8
+    limit = sums.allowed(graph, problem.x, weight)
+    assert (sums.allowed(graph, problem.x, weight, picked) == limit[picked]).all()
+    torch_ = gpu_baselines.MAKERS["torch"]
+
+    def off_at(row):
+        def made(problem):
+            baseline = torch_(problem)
+            right = baseline.result
+            baseline.result = lambda: right().index_add(0, torch.tensor([row]), torch.ones(1, 3))
+            return baseline
+
+        return made
+
+    monkeypatch.setitem(gpu_baselines.MAKERS, "torch", off_at(int(picked[-1])))
+    assert "3 of its" in measured(device, [problem], ["torch"])[1][0]
+    other = next(row for row in range(graph.nodes) if row not in picked)
+    monkeypatch.setitem(gpu_baselines.MAKERS, "torch", off_at(other))
+    assert measured(device, [problem], ["torch"])[1] == []
+
+
+def test_drawn_graphs_are_kept(tmp_path, monkeypatch):
+    right = graphs.read("uniform:5:3")
+    monkeypatch.setenv("MGG_BENCH_GRAPHS", str(tmp_path / "graphs"))
+    graphs.read("uniform:5:3")
+    monkeypatch.setattr(graphs.generate, "rmat", lambda *given, **more: pytest.fail("is drawn again"))
+    again = graphs.read("uniform:5:3")
+    assert (again.indptr == right.indptr).all() and (again.indices == right.indices).all()
+    assert (again.name, again.directed, again.edges) == (right.name, right.directed, right.edges)
 
 
 def test_a_failing_call_of_cusparse_is_named(device, problem, fake):

@@ -170,6 +170,18 @@ def test_values_that_are_wrong_are_an_error(device, what, monkeypatch):
         layer.check()
 
 
+def test_rows_are_as_many_as_fit():
+    asked = {"features": 128, "width": 16, "distribution": "uniform", "seed": 0}
+    for free in (20 << 30, 79 << 30):
+        size = huge_gpu.fitting(free, 1 << 40, rows=None, edges=None, **asked)
+        taken = sum(size.needed.values())
+        assert 0.85 * free < taken <= 0.9 * free
+        assert size.edges / size.rows == pytest.approx(1_615_685_872 / 111_059_956, rel=1e-6)
+    whole = huge_gpu.fitting(1 << 40, 1 << 40, rows=None, edges=None, **asked)
+    assert (whole.rows, whole.edges) == (111_059_956, 1_615_685_872)
+    assert huge_gpu.fitting(5, 5, rows=7, edges=9, **asked).rows == 7  # as they are asked for
+
+
 def test_too_little_memory_is_refused_with_both_numbers(device, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     size = Size(1 << 20, 1 << 20, 300, 16, "uniform", 0)

@@ -56,11 +56,12 @@ class Comparison:
 
     def measure(
         self, graph: Graph, dtypes: Sequence[str], widths: Sequence[int], *, weighted: bool
-    ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return a row for each type and width, and a note for each baseline that could not take part."""
+    ) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
+        """Yield the row of each type and width, with a note for each baseline that could not take part."""
         files = graphs.write(graph, self.folder, weighted=weighted)
-        measured = [self._case(graph, files, *each) for each in itertools.product(dtypes, widths)]
-        return [row for row, _ in measured], [note for _, notes in measured for note in notes]
+        for each in itertools.product(dtypes, widths):
+            row, notes = self._case(graph, files, *each)
+            yield [row], notes
 
     def _case(
         self, graph: Graph, files: dict[str, str | None], dtype: str, width: int

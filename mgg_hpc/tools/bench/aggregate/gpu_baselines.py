@@ -20,7 +20,8 @@ FLOOR_THREADS = (128, 256, 512)  # of a block; the best counts
 
 @dataclass
 class Baseline:
-    """A named way of computing the sums: calls[i] sums set i; result() is the last set's output, float32 [n, dim].
+    """A named way of computing the sums: calls[i] sums set i; result() is the last set's output, a float32 tensor
+    [n, dim] on the device.
 
     kept: arrays that the calls read by address. about: of other libraries, the algorithm, what is done before the
     clock starts, and what of it calls keep.
@@ -28,7 +29,7 @@ class Baseline:
 
     name: str
     calls: Sequence[Call]
-    result: Callable[[], np.ndarray]
+    result: Callable[[], Any]
     kept: tuple[Any, ...] = ()
     about: str = ""
 
@@ -61,9 +62,13 @@ def floors(problem: Problem) -> list[Baseline]:
     return made
 
 
-def numbers(rows: Any) -> np.ndarray:
-    """Return rows as float32 on the host."""
-    return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float().cpu().numpy()
+def numbers(rows: Any) -> Any:
+    """Return a copy of rows as a float32 tensor where they lie."""
+    import torch
+
+    if isinstance(rows, np.ndarray):
+        return torch.from_numpy(rows.astype(np.float32))
+    return rows.to(torch.float32, copy=True)
 
 
 def returning(name: str, problem: Problem, sums_of: Callable[[Any], Any], about: str) -> Baseline:
@@ -94,6 +99,7 @@ def torch_(problem: Problem) -> Baseline:
 def cupy_(problem: Problem) -> Baseline:
     """Return CuPy's spmm: cuSPARSE's default algorithm on column-major rows, the only layout that it takes."""
     import cupy
+    import torch
     from cupyx import cusparse as cupyx_cusparse
     from cupyx.scipy.sparse import csr_matrix
 
@@ -107,7 +113,9 @@ def cupy_(problem: Problem) -> Baseline:
     out = cupy.zeros((problem.graph.nodes, problem.format.dim), cupy.float32, "F")
     calls = [partial(cupyx_cusparse.spmm, sparse_, x, c=out) for x in dense]
     about = "cuSPARSE's default algorithm, column-major rows; not preprocessed; the CSR matrix is kept"
-    return Baseline("cupy", calls, lambda: cupy.asnumpy(out), about=about)
+    return Baseline(
+        "cupy", calls, lambda: numbers(problem.device.tensor(torch.from_dlpack(out))), about=about
+    )
 
 
 def cusparse_(problem: Problem) -> Baseline:

@@ -65,20 +65,34 @@ def run_aggregate(
         return
     with runner.comparison(options, compared, kernels) as comparison:
         found, cases = comparison.found, []
+        positions: dict[tuple[str, str], int] = {}
         for name in names:
             plain = graphs.read(name)
             for method in methods:
                 graph = (
                     plain if method == "none" else order.renumbered(plain, order.permutation(plain, method))
                 )
+                positions.setdefault((graph.name, method), len(positions))
                 case = {**document.about(graph), "weighted": weighted, "order": method}
-                measured, notes = comparison.measure(graph, kinds, columns, weighted=weighted)
-                cases += [case | row for row in measured]
-                found["notes"] = list(dict.fromkeys([*found["notes"], *notes]))
+                for measured, notes in comparison.measure(graph, kinds, columns, weighted=weighted):
+                    cases += [case | row for row in measured]
+                    found["notes"] = list(dict.fromkeys([*found["notes"], *notes]))
+                    summed_up(found, cases)
+                    document.write(
+                        found, sheets(found), options
+                    )  # what is measured stays, whatever ends the rest
+    cases.sort(
+        key=lambda case: kinds.index(case["dtype"]) + len(kinds) * positions[case["graph"], case["order"]]
+    )
     compare_orders(cases)
+    summed_up(found, cases)
+    document.finish(found, sheets(found), options, plot.draw)
+
+
+def summed_up(found: dict[str, Any], cases: list[dict[str, Any]]) -> None:
+    """Put the cases and what all of them say together into the document."""
     found["cases"], found["summary"] = cases, summary.summarise(cases)
     found["speedup"] = {name: of["mean"] for name, of in found["summary"]["speedup"].items()}
-    document.finish(found, sheets(found), options, plot.draw)
 
 
 def expectation(

@@ -141,12 +141,21 @@ def finish(
 ) -> None:
     """Print the document, and write the files that were requested. draw: draws its picture."""
     show(preamble(found), sheets)
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
-    if options.table:
-        options.table.write_text(markdown(found, sheets))
+    write(found, sheets, options)
     if options.plot and draw:
         draw(found, options.plot)
+
+
+def write(found: dict[str, Any], sheets: list[Sheet], options: BenchOptions) -> None:
+    """Write the document and its tables where they were requested, each whole or not at all."""
+    for path, text in (
+        (options.json, lambda: json.dumps(found, indent=2) + "\n"),
+        (options.table, lambda: markdown(found, sheets)),
+    ):
+        if path is not None:
+            written = path.with_name(f"{path.name}.part")
+            written.write_text(text())
+            written.replace(path)
 
 
 def markdown(found: dict[str, Any], sheets: Iterable[Sheet]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,7 @@ class Device:
     @classmethod
     def current(cls) -> Device:
         """Return the device of the current GPU. Raises InputError where there is none, or the module is not built."""
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # PEs of one process wait for each other
         module = cuda_module.load()
         cuda_module.need_device(module)
         return cls(module, TorchArrays(), EventClock(), slow={"pinned": PinnedArrays()})
@@ -111,6 +113,14 @@ class Device:
         import torch
 
         return array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
+
+    def free_bytes(self) -> int:
+        """Return the bytes that the device has left; all of the host's where it plays the device."""
+        if not isinstance(self.arrays, TorchArrays):
+            return int(self.module.limits()["memory_bytes"])
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
 
     def copy_gb_per_s(self) -> float:
         """Return the bytes/s, read and written, of the fastest of a few copies of a large block, in 1e9."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from ....data import generate, store
 from ....data.graph import Graph
@@ -36,10 +40,7 @@ def read(name: str) -> Graph:
     check(name)
     path = Path(name)
     if found := DRAWN.fullmatch(name):
-        size = int(found[2]), int(found[3] or 16)
-        even = found[1] == "uniform"
-        graph = generate.rmat(*size, seed=0, a=0.25, b=0.25, c=0.25) if even else generate.rmat(*size, seed=0)
-        graph = replace(graph, name=f"{found[1]}{found[2]}")
+        graph = drawn(found[1], int(found[2]), int(found[3] or 16))
     elif path.suffix == ".npz":
         graph = npz.read_npz(path)
     else:
@@ -49,6 +50,26 @@ def read(name: str) -> Graph:
     if not graph.edges or max(graph.edges, graph.nodes) > np.iinfo(np.int32).max:
         raise InputError(f"{name}: has {graph.edges:,} edges; the peers' indices take 1 .. 2**31 - 1")
     return graph
+
+
+def drawn(kind: str, scale: int, edge_factor: int) -> Graph:
+    """Return a drawn graph: from the folder that MGG_BENCH_GRAPHS names where it was kept there before."""
+    quarter = {"a": 0.25, "b": 0.25, "c": 0.25} if kind == "uniform" else {}
+    make: Callable[..., Graph] = partial(generate.rmat, scale, edge_factor, seed=0, **quarter)  # type: ignore[arg-type]
+    folder = os.environ.get("MGG_BENCH_GRAPHS")
+    if not folder:
+        return replace(make(), name=f"{kind}{scale}")
+    # Another generator draws another graph.
+    version = xxhash.xxh3_64_hexdigest(Path(generate.__file__).read_bytes())
+    path = Path(folder) / f"{kind}-{scale}-{edge_factor}-{version}.npz"
+    if not path.exists():
+        made = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = path.with_suffix(".part.npz")
+        np.savez(written, indptr=made.indptr, indices=made.indices, directed=made.directed)
+        written.replace(path)
+    with np.load(path, allow_pickle=False) as kept:
+        return Graph(f"{kind}{scale}", kept["indptr"], kept["indices"], directed=bool(kept["directed"]))
 
 
 def weights(graph: Graph) -> np.ndarray:

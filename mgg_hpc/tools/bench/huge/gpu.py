@@ -20,7 +20,6 @@ from ....errors import InputError
 from ....plan import launch
 from ....plan.layout import RowFormat
 from ....runtime import cores
-from ....runtime.backends.cuda.device_arrays import TorchArrays
 from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.turns import take_turns
 from ..harness import document, timing
@@ -33,6 +32,8 @@ from .random_graph import DrawnGraph
 PLAN_ROW_BYTES = 24 + 24 + 4  # a task, a segment and a degree
 MULTIPLIED = 1 << 22  # rows at once
 SAMPLE = 1024  # rows whose sums are compared
+WHOLE = {"rows": 111_059_956, "edges": 1_615_685_872}  # of ogbn-papers100M
+SHARE_OF_FREE = 0.9  # of free memory that is taken at most: allocators and libraries take some, too
 FLOAT = np.dtype(np.float32)
 
 
@@ -85,13 +86,21 @@ class Size:
         return self.edges * (row + 4) + self.rows * (row + 8)
 
 
-def free_bytes(device: Device) -> int:
-    """Return the bytes that the device has left for this process; those of the host where it plays the device."""
-    if not isinstance(device.arrays, TorchArrays):
-        return int(device.module.limits()["memory_bytes"])
-    import torch
+def fitting(free: int, host_free: int, **asked: Any) -> Size:
+    """Return a size of papers100M's shape, or of as large a part of it as memory is free for.
 
-    return int(torch.cuda.mem_get_info()[0])
+    asked: fields of a Size; rows and edges that are None are chosen, and so many edges a row kept.
+    """
+    chosen = [name for name in WHOLE if asked[name] is None]
+    for share in range(100, 0, -1):
+        size = Size(**(asked | {name: WHOLE[name] * share // 100 for name in chosen}))
+        fits = (
+            sum(size.needed.values()) <= SHARE_OF_FREE * free
+            and size.host_needed <= SHARE_OF_FREE * host_free
+        )
+        if fits or not chosen:
+            return size
+    return size
 
 
 def check_memory(size: Size, free: int, host_free: int) -> None:
@@ -221,11 +230,12 @@ def near(what: str, found: Any, right: Any, limit: Any) -> None:
 
 def run_huge(*, turns: int, json: Path | None, table: Path | None, **asked: Any) -> int:
     """Measure, print and write. Raises InputError where there is no GPU, no GPU kernels, or too little memory."""
-    options, size = BenchOptions(turns=turns, json=json, table=table), Size(**asked)
+    options = BenchOptions(turns=turns, json=json, table=table)
     options.check()
     device = Device.current()
-    free = free_bytes(device)
-    check_memory(size, free, cores.memory_available())
+    free, host_free = device.free_bytes(), cores.memory_available()
+    size = fitting(free, host_free, **asked)
+    check_memory(size, free, host_free)
     found = document.begin("huge", options, device)
     release()  # the plan's memory is not torch's
     layer = Layer(device, size)
@@ -234,7 +244,7 @@ def run_huge(*, turns: int, json: Path | None, table: Path | None, **asked: Any)
         device.clock.ms(step.calls)
     ms = take_turns({name: partial(step_ms, device, step) for name, step in steps.items()}, turns)
     found |= asdict(size) | {"seconds": layer.seconds, "checked": layer.check()}
-    found["bytes"] = size.needed | {"free": free, "taken": free - free_bytes(device)}
+    found["bytes"] = size.needed | {"free": free, "taken": free - device.free_bytes()}
     found["cases"] = [case_of(step, ms[name], found["copy_gb_per_s"]) for name, step in steps.items()]
     made = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in layer.seconds.items())
     found["notes"] += [

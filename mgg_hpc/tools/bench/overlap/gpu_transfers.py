@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....data.graph import Graph
+from ....errors import InputError
 from ....plan import halo, halo_schedule, workload
 from ....plan.layout import RowFormat
 from ....plan.overlap import transfer_only
@@ -118,6 +119,11 @@ class Subject:
     def _far_memory(self, name: str) -> DeviceArrays:
         """Return the memory of the second PE's rows."""
         slow = self.device.slow
+        if name == "managed" and self.x.nbytes > self.device.free_bytes():
+            free = self.device.free_bytes()
+            raise InputError(
+                f"--ways managed: {self.x.nbytes:,} bytes of rows, where {free:,} are free on the GPU"
+            )
         if name == "managed" and name not in slow:
             slow[name] = ManagedArrays(studies.native(self.device.module))
         return slow[name if name == "managed" else "pinned"]

@@ -1,0 +1,193 @@
+"""What hangs is named, and `make gpu-contact` loses nothing, whenever it is ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import programs
+import pytest
+
+from gpu import accept, parts, result, smoke
+
+ROOT = Path(__file__).parents[3]
+
+HANG = """
+import sys
+sys.path.insert(0, {tests!r})
+from gpu import result
+with result.case("first", 9.0):
+    pass
+with result.case("second-float32", 1.0):
+    while True:
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_a_case_that_hangs_is_named(tmp_path):
+    done = programs.python("-c", HANG.format(tests=str(ROOT / "tests")))
+    assert done.returncode == 1 and "most recent call first" in done.stderr
+    said = done.stdout + done.stderr
+    assert result.why_failed(said, 1, tmp_path / "none") == "second-float32: did not end within 1 s"
+    cut = result.why_failed("case: one\nkilled by magic\n", 9, tmp_path / "none")
+    assert cut == "killed by magic (exit code 9, in one)"
+
+
+@pytest.mark.long
+def test_a_kernel_that_hangs_is_named_within_30_s(shim, tmp_path):
+    library = shim.altered(
+        "gpu/rows/gather.cuh",
+        "    const int64_t id = call.ids[i];\n",
+        "    const int64_t id = call.ids[i];\n    for (volatile bool hangs = true; hangs;) {}\n",
+        ("rows",),
+        tmp_path,
+    )
+    words = ("--device", "shim", "--library", library, "--small", "--operations", "sddmm,gather")
+    words += ("--case-seconds", result.CASE_SECONDS)  # as on a GPU
+    part = parts.Part("table", parts.program("run", *words), 30, 120)
+    began = time.perf_counter()
+    ending = accept.run(part, tmp_path, dict(os.environ), 120)
+    assert time.perf_counter() - began < 30
+    assert (ending.verdict, ending.why) == ("failed", "gather-float32-33-ordinary: did not end within 15 s")
+    assert ending.passed == 2  # what went before it is kept
+    words = ["run.py", *map(str, words), "--case-seconds", "1"]
+    assert smoke.failure_of(words, tmp_path / "smoke.json", 30).startswith(
+        "gather-float32-33-ordinary: did not end"
+    )
+
+
+# ---- ended at any instant
+
+
+PART = """
+import json, sys, time
+sys.path[:0] = [{tests!r}, {root!r}]
+from gpu import result
+open({runs!r}, "a").write({name!r} + "\\n")
+for cases in range(1, 5):
+    time.sleep({seconds})
+    line = {{"cases": cases, "passed": cases, "failures": []}}
+    result.write_json(__import__("pathlib").Path(sys.argv[-1]), "mgg-gpu-test", {{"lines": [line]}})
+"""
+DRIVER = """
+import sys
+sys.path[:0] = [{tests!r}, {root!r}]
+from gpu import accept, parts
+made = [parts.Part(name, ({folder!r} + "/" + name + ".py",), 1.0, 60.0) for name in {names!r}]
+accept.parts_of = lambda *_: made
+sys.exit(accept.main(["contact", "--device", "shim", "--shim", "none", "--results", {results!r}]))
+"""
+NAMES = ("one", "two", "three", "four", "five", "six")
+
+
+def endings(results):
+    """How parts ended, as it was written; and the archive is whole."""
+    if not (results / "contact.json").exists():
+        return {}
+    archive = results.with_name(f"{results.name}.tar.gz")
+    if archive.exists():
+        with tarfile.open(archive) as found:
+            assert found.getnames() == ["results.json", "results.md", "results.log"]
+            assert json.load(found.extractfile("results.json"))["format"] == "mgg-gpu-results"
+    return {part["part"]: part for part in json.loads((results / "contact.json").read_text())["parts"]}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_killed_at_ten_instants_it_goes_on_and_loses_nothing(tmp_path, rng):
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    paths = {
+        "tests": str(ROOT / "tests"),
+        "root": str(ROOT),
+        "folder": str(tmp_path),
+        "results": str(results),
+    }
+    for name in NAMES:
+        text = PART.format(**paths, runs=str(runs), name=name, seconds=0.15)
+        (tmp_path / f"{name}.py").write_text(text)
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER.format(**paths, names=NAMES))
+    runs.touch()
+
+    def started():
+        return runs.read_text().split()
+
+    passed: dict[str, dict] = {}
+    for _ in range(10):
+        before = len(started())
+        process = subprocess.Popen(
+            [sys.executable, driver], start_new_session=True, stdout=subprocess.DEVNULL
+        )
+        if rng.random() < 0.8:  # not while Python starts, but for a few times
+            programs.wait_until(lambda: len(started()) > before or process.poll() is not None, 60)  # noqa: B023
+        time.sleep(float(rng.uniform(0, 1.5)))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        found = endings(results)
+        for name, ending in passed.items():
+            assert found[name] == ending  # as it was
+            assert json.loads((results / f"{name}.json").read_text())["lines"][0]["cases"] == 4
+        again = set(started()[before:]) & passed.keys()
+        assert not again
+        passed = {name: each for name, each in found.items() if each["verdict"] == "passed"}
+        left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in read(path)]
+        programs.wait_until(lambda: not any(map(read, left)), 10)  # noqa: B023
+    done = programs.python(driver)
+    assert done.returncode == 0, done.stderr
+    assert {name: part["verdict"] for name, part in endings(results).items()} == dict.fromkeys(
+        NAMES, "passed"
+    )
+
+
+@pytest.mark.slow
+def test_a_part_ends_with_the_command_that_is_killed(tmp_path):
+    (tmp_path / "one.py").write_text(
+        f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+    )
+    with (tmp_path / "one.py").open("a") as program:
+        program.write("time.sleep(60)\n")
+    paths = {"tests": str(ROOT / "tests"), "root": str(ROOT), "folder": str(tmp_path), "names": ["one"]}
+    driver = DRIVER.format(**paths, results=str(tmp_path / "results"))
+    process = subprocess.Popen([sys.executable, "-c", driver], start_new_session=True)
+    programs.wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 60)
+    process.kill()
+    process.wait()
+    programs.wait_until(lambda: not programs.is_running(int((tmp_path / "pid").read_text())), 5)
+
+
+def read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_command_over_the_shim_is_killed_and_goes_on(shim, tmp_path, rng):
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "plain").symlink_to(shim.folder)
+    results = tmp_path / "build" / "results"
+    words = ["make", "gpu-contact", f"PYTHON={sys.executable}", f"GPU_SHIM={tmp_path / 'modules'}"]
+    words += [f"GPU_BUILD={tmp_path / 'build'}"]
+    process = subprocess.Popen(words, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        programs.wait_until(lambda: endings(results).get("short-table", {}).get("verdict") == "passed", 400)
+        time.sleep(float(rng.uniform(0, 10)))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    before = {name: each for name, each in endings(results).items() if each["verdict"] == "passed"}
+    done = programs.run(*words, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = endings(results)
+    names = {"smoke", "short-table", parts.CONTACT_BENCH, "processes-2", "training-1"}
+    assert found.keys() == names and all(each["verdict"] == "passed" for each in found.values())
+    assert before and all(found[name] == each for name, each in before.items())
