@@ -97,7 +97,7 @@ def kernels(file: Path, program: str, architecture: str) -> Iterator[tuple[str, 
             if "Function : " in line:
                 if name:
                     yield name, parsed(lines)
-                match = re.search(r"Function : void mgg::(.*)\(", line)
+                match = re.search(r"Function : (?:void )?mgg::(.*)\(", line)
                 name, lines = match[1].replace("mgg::", "") if match else "", []
             elif name:
                 lines.append(line)
