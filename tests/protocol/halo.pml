@@ -1,6 +1,7 @@
 /* The signals of cuda/gpu/sums/halo.cuh between PEs, as a model that Spin checks in every order.
  *
- * PES, CALLS: how many. UPWARDS: only PEs of higher number are sent rows; else all are. FAR: rows go by puts with a
+ * PES, CALLS: how many. UPWARDS: only PEs of higher number are sent rows; NEEDS: a bit for each pair that has any; else
+ * all are. FAR: rows go by puts with a
  * signal, from an outbox, and not by stores through pointers; NODES: between nodes of two PEs only. Memory is weak: what
  * a PE stores, or puts, lands at some later time and in any order, unless something orders it; what it loads may be loaded
  * earlier than where it stands.
@@ -13,6 +14,8 @@
 
 #if defined(UPWARDS)
 #define SENDS(p, q) ((p) < (q))
+#elif defined(NEEDS)
+#define SENDS(p, q) ((NEEDS >> PAIR(p, q)) & 1)
 #else
 #define SENDS(p, q) 1
 #endif
@@ -26,6 +29,8 @@
 #endif
 
 #define PAIR(p, q) ((p) * PES + (q))
+#define OWNS(p, q) ((p) < PES && (p) != (q) && SENDS(p, q))
+#define OWNERS(q) (OWNS(0, q) + OWNS(1, q) + OWNS(2, q) + OWNS(3, q))
 #ifdef WITHOUT_TWO_STAGINGS
 #define STAGING(call) 0
 #else
@@ -151,11 +156,12 @@ inline sum_all() {
 #ifdef WITHOUT_ACQUIRE
   :: atomic { peer < PES && peer != me && SENDS(peer, me) ->
               seen = staging[STAGING(call) * PES * PES + PAIR(peer, me)] };
-     atomic { THERE(PAIR(peer, me)) -> assert(seen == call); seen = 0; peer++ }
+     atomic { THERE(PAIR(peer, me)) -> assert(seen == call); seen = 0; summed++; peer++ }
 #endif
   :: atomic { peer < PES && peer != me && SENDS(peer, me) && THERE(PAIR(peer, me)) ->
               /* Neither too early, nor written again before it is read. */
               assert(staging[STAGING(call) * PES * PES + PAIR(peer, me)] == call);
+              summed++;
               peer++ }
   :: peer == PES -> break
   od;
@@ -165,7 +171,7 @@ inline sum_all() {
 /* A block: the first one pushes, and all sum. The last to leave gives the owners their credit and ends the call. A step
  * is whatever others can tell from its neighbours. */
 proctype block(byte me, number) {
-  byte call = 1, peer, seen;
+  byte call = 1, peer, seen, summed;
   do
   :: call > CALLS -> break
   :: else ->
@@ -185,6 +191,8 @@ proctype block(byte me, number) {
 #endif
      sum_all();
      atomic {
+       assert(summed == OWNERS(me)); /* each chunk once */
+       summed = 0;
        left[me]++;
        if
 #ifdef WITHOUT_THE_LAST_BLOCK
@@ -203,7 +211,8 @@ proctype block(byte me, number) {
        fi;
        call++
      }
-  od
+  od;
+  assert(call == CALLS + 1)
 }
 
 init {
