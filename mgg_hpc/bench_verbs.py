@@ -96,7 +96,9 @@ def refuse_given(context: click.Context, device: str, *names: str) -> None:
     ),
 )
 @click.argument("graphs", nargs=-1)
-@click.option("--widths", help="Of rows, separated by commas. [default: 16,64,128,256; on a GPU 602 too]")
+@click.option(
+    "--widths", help="Of rows, separated by commas. [default: 16,64,128,256; on a GPU 128,16,602,64,256]"
+)
 @click.option("--dtypes", default="float32", help="Of rows: float32, bfloat16, float16; or several.")
 @click.option("--orders", default="none", help="Of rows: none, degree, rcm, community; or several.")
 @click.option("--weighted", is_flag=True, help="Multiply each row by its edge's weight.")

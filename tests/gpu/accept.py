@@ -199,7 +199,8 @@ def accept(arguments: argparse.Namespace) -> int:
     arguments.results.mkdir(parents=True, exist_ok=True)
     marks = {part.name: fingerprint(part, about) for part in parts}
     known = earlier(arguments.results, marks)
-    endings = {name: known.get(name) or Ending(name, "not run", "was not asked for") for name in every}
+    asked = {name: "was not reached" if name in names else "was not asked for" for name in every}
+    endings = {name: known.get(name) or Ending(name, "not run", asked[name]) for name in every}
     before = {
         name: "not run" if ending.of_other_sources else ending.verdict for name, ending in endings.items()
     }
