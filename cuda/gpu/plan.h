@@ -24,18 +24,6 @@ class DeviceTasks {
     call.tasks = tasks_.as<Block>(), call.count = count_, call.segments = segments_.as<Segment>();
   }
   const Hub* hubs() const { return hubs_.as<Hub>(); }
-  // Of each task, in the order in which workers take them. Waits for the kernels that run.
-  std::vector<int32_t> edges() const {
-    std::vector<Block> tasks(tasks_.bytes() / sizeof(Block));
-    std::vector<Segment> segments(segments_.bytes() / sizeof(Segment));
-    tasks_.download(tasks.data(), tasks_.bytes()), segments_.download(segments.data(), segments_.bytes());
-    std::vector<int32_t> edges;
-    for (const Block& task : tasks) {
-      edges.push_back(0);
-      for (int64_t at = task.first; at < task.last; ++at) edges.back() += segments[at].count;
-    }
-    return edges;
-  }
 
  private:
   int64_t count_ = 0;

@@ -247,8 +247,6 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
   }, "indptr"_a, "indices"_a, "columns"_a, "part_edges"_a,
      "Of a CSR over this rank's own rows; indices: an address in device memory, kept. They are not checked.");
   plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
-  plan.def("task_edges", [](const mgg::DevicePlan& self) { return self.device_tasks().edges(); },
-           "Return the edges of each task, in the order in which workers take them.");
   plan.def_prop_ro("slots", &mgg::DevicePlan::slots);
   nb::class_<Gathers>(module, "Gathers")
       .def(nb::init<Flat<const int64_t>, Flat<const uint64_t>, uint64_t, int64_t>(), "bounds"_a, "addresses"_a,

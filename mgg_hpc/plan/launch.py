@@ -17,15 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from ..errors import InputError
 from .layout import RowFormat
 
 LANES = 32  # of a warp
 PACK = 16  # bytes that a lane loads at once
-UNROLL = 4  # rows that a worker reads at once (cuda/gpu/row_worker.cuh)
 RING_ROWS = 4  # cuda/gpu/arguments.h; the module's `ring_bytes` is compared when it is loaded
 MOST_BLOCKS = 2**31 - 1  # of a grid
 
@@ -76,19 +72,6 @@ def shape(format: RowFormat) -> tuple[int, int]:
     """
     packs = -(-format.row_bytes // PACK)
     return next((lanes, 1) for lanes in (4, 8, 16, 32) if lanes >= packs) if packs <= LANES else (LANES, 2)
-
-
-def lane_efficiency(task_edges: ArrayLike, lanes: int) -> float:
-    """Return the share of a kernel's lane-steps that add a row, 0 .. 1; 1 for no edges.
-
-    task_edges: int [tasks], in the order in which workers of ``lanes`` lanes take them. The workers of a warp go on
-    together until the longest has ended, and read UNROLL rows at once, the last ones of a task maybe in vain.
-    """
-    edges, workers = np.asarray(task_edges, np.int64), LANES // lanes
-    steps = -(-edges // UNROLL) * UNROLL
-    steps = np.concatenate([steps, np.zeros(-len(steps) % workers, np.int64)]).reshape(-1, workers)
-    issued = int(steps.max(axis=1, initial=0).sum()) * workers
-    return int(edges.sum()) / issued if issued else 1.0
 
 
 def ring_bytes(threads: int, packs: int) -> int:

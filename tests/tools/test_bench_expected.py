@@ -46,7 +46,7 @@ def test_no_rows_miss_nothing():
 
 
 def test_a_warp_takes_as_long_as_its_longest_worker():
-    assert expected.tasks_of(np.array([0, 3, 3, 303]), 128).tolist() == [3, 0, 128, 128, 44]
+    assert expected.tasks_of(np.array([0, 3, 3, 303]), 128).tolist() == [128, 128, 44, 3, 0]
     # Two workers a warp: (3, 0) takes 4 steps of each, (128, 128) 128, and (44, none) 44.
     assert expected.warp_steps(np.array([3, 0, 128, 128, 44]), 2) == (303, 2 * (4 + 128 + 44))
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "exercises.h"
+#include "gpu/plan.h"
 #include "runtime_shim.h"
 
 namespace nb = nanobind;
@@ -45,6 +46,14 @@ void bind_shim(nb::module_& module) {
     say("store_lines", counts.store_lines);
     return said;
   });
+  module.def("shim_task_edges", [](const mgg::DevicePlan& plan) {
+    mgg::DeviceAggregation<float> call{};
+    plan.device_tasks().fill(call);
+    std::vector<int64_t> edges(call.count, 0);
+    for (int64_t at = 0; at < call.count; ++at)
+      for (int64_t i = call.tasks[at].first; i < call.tasks[at].last; ++i) edges[at] += call.segments[i].count;
+    return edges;
+  }, "plan"_a, "Edges of each task, in the order in which workers take them.");
   module.def("shim_trace", mgg::shim::trace_transactions, "asked"_a);
   module.def("shim_symmetric", [](const std::vector<uint64_t>& bases, size_t bytes) {
     std::vector<char*> pointers;

@@ -21,6 +21,8 @@ from ....runtime.backends.arguments import Geometry
 
 SECTOR = 32  # bytes of a transaction
 UNROLL = 4  # rows that a worker reads at once (cuda/gpu/row_worker.cuh)
+ORDER_WINDOW = 1 << 14  # tasks, among which the longest comes first (cuda/gpu/schedule.h)
+GROUP_SLOTS = 32  # parts of a hub that share a counter (cuda/gpu/hub_groups.h)
 TASK_BYTES = 24  # of a Block (cuda/include/mgg/schedule.h)
 DEGREE_BYTES = INDEX_BYTES = 4
 SCHEDULERS = 4  # of a multiprocessor, an instruction of a warp each a clock
@@ -100,12 +102,15 @@ class Reuse:
 
 
 def tasks_of(indptr: NDArray[Any], most: int) -> NDArray[np.int64]:
-    """Return the edges of each task, in order: of a destination, or of each part of one of more than ``most``."""
+    """Return the edges of each task as a GPU takes them: a destination, or a part of one of more than ``most``."""
     degree = np.diff(indptr).astype(np.int64)
     parts = np.maximum(1, -(-degree // most))
     made = np.full(int(parts.sum()), most, np.int64)
     ends = np.cumsum(parts) - 1
     made[ends] = degree - (parts - 1) * most
+    for first in range(0, len(made), ORDER_WINDOW):
+        window = made[first : first + ORDER_WINDOW]
+        window[:] = np.sort(window)[::-1]
     return made
 
 
@@ -148,14 +153,13 @@ def expect(
     values = launch.PACK // format.dtype.itemsize
     of_a_row = 5 + weighted + packs * (1 + values * (1 if format.dtype.itemsize == 4 else 2))
     instructions = issued * lanes // launch.LANES * passes * of_a_row
-    busiest = int(np.max(-(-np.diff(graph.indptr) // most), initial=0))
+    parts = int(np.max(-(-np.diff(graph.indptr) // most), initial=0))
+    busiest = max(min(parts, GROUP_SLOTS), -(-parts // GROUP_SLOTS)) if parts > 1 else 0
     terms = {
         "memory": moved["memory_least"] / sheet.gb_per_s / 1e6,
         "second cache": moved["second_cache"] / CACHE_BYTES_A_CLOCK / sheet.ghz / 1e6,
         "instructions": instructions / (SCHEDULERS * sheet.multiprocessors * sheet.ghz) / 1e6,
-        "atomics": (busiest * passes if busiest > 1 else 0)
-        / sheet.ghz
-        / 1e6,  # on one hub's counter, one a clock
+        "atomics": busiest * passes / sheet.ghz / 1e6,  # on one of a hub's counters, one a clock
     }
     edges = max(1, graph.edges)
     return {
