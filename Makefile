@@ -31,7 +31,7 @@ endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came help setup cuda demo test test-fast test-long gpu-contact gpu-test gpu-bench gpu-results lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came help setup cuda demo test test-fast test-long gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -87,6 +87,9 @@ gpu-contact gpu-test:
 
 gpu-bench: ## what that GPU reaches; after gpu-test (PARTS="aggregate sweep")
 	@$(call GPU_ACCEPT,bench)
+
+gpu-experiments: ## changes of a line or a flag, timed beside what stands; after gpu-contact (EXPERIMENTS="claims-1")
+	@$(GPU_PYTHON) tests/gpu/experiments.py --build $(GPU_BUILD) $(EXPERIMENTS)
 
 # With matplotlib, which .venv has: a GPU machine may have none.
 GPU_RESULTS ?= $(GPU_BUILD)/results

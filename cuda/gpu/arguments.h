@@ -53,8 +53,8 @@ struct DeviceGet {
 };
 constexpr int most_stages = 32;
 
-// What a block takes of shared memory in `halo`: HaloArrivals.
-constexpr int64_t halo_bytes = 16;
+// What a block of `threads` takes of shared memory in `halo`: HaloArrivals, and a HaloBatch for each warp.
+constexpr int64_t halo_bytes(int64_t threads) { return 16 + threads / 32 * 16; }
 
 template <class S>
 struct DeviceGetCall {
@@ -81,7 +81,7 @@ static_assert(sizeof(Push) == 40, "Push is shared with Python");
 // What a plan keeps on its PE from call to call. Everything only grows.
 struct HaloState {
   uint64_t calls;                  // that have ended
-  uint64_t claimed, claimed_before;  // work that blocks have taken; before this call
+  uint64_t claimed, claimed_before;  // batches of work that warps have claimed; before this call
   uint64_t left, left_before;        // blocks that have ended; before this call
   uint64_t rows_pushed;
 };

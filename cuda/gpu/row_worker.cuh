@@ -29,7 +29,7 @@ struct RowWorker {
   MGG_DEVICE int64_t task_of(int64_t number) const {
     return passes == 1 ? number : number / passes;  // a division of 64 bits is a hundred instructions
   }
-  MGG_DEVICE Block take(int64_t number) {
+  MGG_DEVICE const Block& take(int64_t number) {
     const int64_t at = task_of(number);
     pass = static_cast<int32_t>(number - at * passes);
     first_pack = pass * LANES * PACKS + worker.lane;

@@ -61,7 +61,7 @@ struct Halo {
   HaloStamps stamps;
   gpu::Launch configuration(const LaunchShape& launch) const {
     gpu::Launch made = launch.configuration(alone ? gpu::Blocks::cooperative : gpu::Blocks::resident);
-    made.shared_bytes = halo_bytes;
+    made.shared_bytes = halo_bytes(launch.threads);
     return made;
   }
   template <class S>

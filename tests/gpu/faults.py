@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu.edits import Edit, copy_sources, edited
+
 if TYPE_CHECKING:
     from shim.build import Build
-
-ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A text of a source in cuda/, which is there once, and what stands in its place."""
-
-    file: str
-    old: str
-    new: str
-
-    def applied(self, text: str) -> str:
-        """The source with the fault. Raises ValueError where the source has changed."""
-        if text.count(self.old) != 1:
-            count = text.count(self.old)
-            raise ValueError(f"{self.file}: {self.old!r} is there {count} times; expected once")
-        return text.replace(self.old, self.new)
 
 
 @dataclass(frozen=True)
@@ -83,8 +66,8 @@ FAULTS = {
         (
             Edit(
                 "gpu/row_worker.cuh",
-                "    store_partial(task.slot, sum);\n    worker.sync();\n",
-                "    worker.sync();\n",
+                "    store_partial(task.slot, sum);\n    if (!is_last(counters, hub.slots, group, word)) return;\n",
+                "    if (!is_last(counters, hub.slots, group, word)) return;\n",
             ),
         ),
     ),
@@ -105,31 +88,9 @@ FAULTS = {
 }
 
 
-def texts(faults: Iterable[Fault]) -> dict[str, str]:
-    """The sources with these faults, by their names. Raises ValueError where one has changed."""
-    found: dict[str, str] = {}
-    for fault in faults:
-        for edit in fault.edits:
-            found[edit.file] = edit.applied(found.get(edit.file, (ROOT / "cuda" / edit.file).read_text()))
-    return found
-
-
 def plant(folder: Path) -> None:
     """A copy of the native sources with all faults, for CMake. Raises ValueError where a source has changed."""
-    faulty = {Path("cuda", file): text for file, text in texts(FAULTS.values()).items()}
-    wanted = {path.relative_to(ROOT): path for path in (ROOT / "CMakeLists.txt", *(ROOT / "cuda").rglob("*"))}
-    for name, path in wanted.items():
-        if path.is_dir():
-            continue
-        text = faulty.get(name, path.read_text())
-        copy = folder / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        # What has not changed keeps its time, and is not compiled again.
-        if not copy.exists() or copy.read_text() != text:
-            copy.write_text(text)
-    for path in (folder / "cuda").rglob("*"):
-        if path.relative_to(folder) not in wanted:
-            path.unlink()
+    copy_sources(folder, edited(edit for fault in FAULTS.values() for edit in fault.edits))
 
 
 def plant_shim(plain: Build, sanitized: Build, folder: Path) -> None:
@@ -138,4 +99,4 @@ def plant_shim(plain: Build, sanitized: Build, folder: Path) -> None:
         made = folder / tool
         made.mkdir(parents=True, exist_ok=True)
         build = sanitized if tool == "memcheck" else plain
-        build.rewritten(texts([fault]), (fault.shim_object,), made)
+        build.rewritten(edited(fault.edits), (fault.shim_object,), made)

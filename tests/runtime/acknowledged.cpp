@@ -32,7 +32,7 @@ void play(int rank, bool both) {
   if (rank == 1 || both) layout.receive_counts[1 - rank] = rows;
   mgg::HaloExchange exchange(layout, &transport);
   const std::vector<char> values(staging, 1);
-  for (int call = 0; call < 100000; ++call) exchange.move(values.data(), row_bytes);
+  for (int call = 0; call < 100000; ++call) exchange.transfer(values.data(), row_bytes);
 }
 
 int main() {

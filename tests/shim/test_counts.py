@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from gpu.pes.played import Played
 
+from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
+from mgg_hpc.tools.bench.harness import graphs
+
 WARPS = 3 * 2  # of the exercise
 
 
@@ -78,3 +81,31 @@ def test_rows_of_an_aggregation(rng, traced, engine, width):
             assert 0.8 * sum(parts) < counts[name] <= sum(parts)
         else:
             assert counts[name] == sum(parts)
+
+
+@pytest.mark.parametrize("scale", [14, 16, pytest.param(20, marks=pytest.mark.long)])
+def test_a_halo_claims_by_warp_and_fences_once_a_block(rng, engine, scale):
+    """Rows of 16 columns over two PEs; by worker, there would be a claim for each 16 tasks at most."""
+    graph = graphs.read(f"rmat:{scale}:16")
+    middle = int(np.searchsorted(graph.indptr, graph.edges // 2))
+    bounds = np.array([0, middle, graph.nodes])
+    case = cases.Case(np.asarray(graph.indptr), np.asarray(graph.indices), bounds)
+    x = rng.standard_normal((graph.nodes, 16)).astype(np.float32)
+    played = Played(engine, case, x, DEFAULT_GEOMETRY, "halo", chunk_bytes=1 << 17)
+    engine.module.shim_counts()
+    played.aggregate(rng)
+    counts = engine.module.shim_counts()
+    claims = arrivals = 0
+    for backend, plan in zip(played.backends, played.plans, strict=True):
+        made, tasks = backend.launch(plan, played.format), backend.native_plan(plan).tasks
+        workers = made.blocks * made.threads // made.lanes
+        claims = max(claims, tasks // int(np.clip(tasks // (16 * workers), 1, 16)) + workers)
+        arrivals += made.blocks * len(
+            backend.halo(plan).schedule(backend, plan, played.format.row_bytes)[0].arrivals
+        )
+    found, fences = counts["most_atomics_an_address"], counts["fences"]
+    print(
+        f"{graph.name}: {found:,} claims of a PE, by worker {claims:,}; {fences:,} fences, at most {arrivals:,}"
+    )
+    assert found <= claims / 16
+    assert fences <= arrivals

@@ -6,20 +6,22 @@ test                              test-fast  test       test-long
 unmarked                          yes        yes        if it draws
 ``@pytest.mark.slow``             no         yes        if it draws
 ``@pytest.mark.long``             no         no         yes
-``@pytest.mark.sampled(n)``       sample     sample     yes
+``@pytest.mark.sampled(n)``       sample     sample     other sample
 ================================  =========  =========  ==============
 
 A test draws if it takes the fixture ``rng`` or is a test of hypothesis: test-long runs it with another seed than `make
 test`. Of the combinations of the parameters of a sampled test the sample has all n-tuples of values of n different
 parameters (n-wise testing, see Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every
-value of every parameter). A parameter whose values are dataclasses counts as its fields. A sample is the same in each
-run, and another on each number of MPI ranks. Tests that take one of SLOW_FIXTURES are slow. Without ``--tier`` all
-tests run.
+value of every parameter). A parameter whose values are dataclasses counts as its fields. The sample of `make test-fast`
+and `make test` is the same in each run, and another on each number of MPI ranks. That of `make test-long` has all
+(n + 1)-tuples and is drawn with MGG_TEST_SEED: another in each run, less what `make test` has run with the same numbers.
+Tests that take one of SLOW_FIXTURES are slow. Without ``--tier`` all tests run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import itertools
 import os
 import zlib
@@ -29,7 +31,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pytest
 
-from suite.seeds import SEED_OFFSET, draws
+from suite.seeds import SEED, SEED_OFFSET, draws
 
 TIERS = ("fast", "test", "long")
 # A test that takes one of these is slow: the kernels over the shim are compiled first.
@@ -54,9 +56,11 @@ def pytest_collection_modifyitems(config, items):
     if tier is None:
         return
     left_out = unsampled(items)
+    # Of a grid, those that only test-long runs, and those that it does not run.
+    beyond, unused = (left_out, unsampled(items, more=1)) if tier == "long" else (set(), left_out)
     kept, dropped = [], []
     for item in items:
-        (kept if belongs(item, tier, item in left_out) else dropped).append(item)
+        (kept if item not in unused and belongs(item, tier, item in beyond) else dropped).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=dropped)
 
@@ -72,17 +76,20 @@ def long_except(values: Iterable[object], *kept: object) -> list[object]:
     return [value if value in kept else pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
-def belongs(item, tier: str, left_out: bool) -> bool:
-    """Whether a test belongs to a tier, see above; ``left_out``: it is not in the sample of its parameters."""
-    only_long = left_out or item.get_closest_marker("long") is not None
+def belongs(item, tier: str, beyond: bool) -> bool:
+    """Whether a test belongs to a tier, see above; ``beyond``: it is not in the sample that `make test` runs."""
+    only_long = beyond or item.get_closest_marker("long") is not None
     if tier == "long":
         return only_long or draws(item)
     slow = item.get_closest_marker("slow") is not None or not SLOW_FIXTURES.isdisjoint(item.fixturenames)
     return not only_long and not (tier == "fast" and slow)
 
 
-def unsampled(items) -> set:
-    """Return the tests marked ``sampled`` that are in no sample. Samples are the same whatever MGG_TEST_SEED is."""
+def unsampled(items, more: int = 0) -> set:
+    """Return the tests marked ``sampled`` that are in no sample.
+
+    more: what is added to the strength of each. The samples then depend on MGG_TEST_SEED; without it they never change.
+    """
     grids = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") is not None and item.get_closest_marker("long") is None:
@@ -91,8 +98,9 @@ def unsampled(items) -> set:
     for name, grid in grids.items():
         (strength,) = grid[0].get_closest_marker("sampled").args or (1,)
         seed = [int(os.environ.get("MGG_TEST_RANKS", "0")), zlib.crc32(name.encode())]
+        seed += [int(os.environ[SEED])] * (more > 0)
         combinations = facets([item.callspec.params for item in grid])
-        chosen = cover(combinations, strength, np.random.default_rng(seed))
+        chosen = cover(combinations, strength + more, np.random.default_rng(seed))
         # With --seeds a combination is there several times: all of them, or none.
         sample = {tuple(combinations[at]) for at in chosen}
         left_out |= {item for item, each in zip(grid, combinations, strict=True) if tuple(each) not in sample}
@@ -124,12 +132,20 @@ def cover(combinations: list[list[tuple[str, str]]], strength: int, rng: np.rand
     """
     tuples = [_tuples(each, strength) for each in combinations]
     open_tuples = set().union(*tuples)
-    order = list(rng.permutation(len(combinations)))
+    # Counts only fall, so the best is found when the first of the queue still counts what it counted last.
+    queue = [
+        (-len(tuples[at]), place, int(at)) for place, at in enumerate(rng.permutation(len(combinations)))
+    ]
+    heapq.heapify(queue)
     chosen: set[int] = set()
     while open_tuples:
-        best = max(order, key=lambda at: len(tuples[at] & open_tuples))
-        chosen.add(int(best))
-        open_tuples -= tuples[best]
+        counted, place, at = heapq.heappop(queue)
+        now = -len(tuples[at] & open_tuples)
+        if now > counted:
+            heapq.heappush(queue, (now, place, at))
+            continue
+        chosen.add(at)
+        open_tuples -= tuples[at]
     return chosen
 
 

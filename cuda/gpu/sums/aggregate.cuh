@@ -123,7 +123,7 @@ MGG_KERNEL void aggregate_direct(DeviceAggregation<S> call) {
     self.worker.sync();
   }
   for (int64_t number = self.worker.number(); number < self.items(); number += self.worker.workers()) {
-    const Block task = self.take(number);
+    const Block& task = self.take(number);
     self.prefetch(number + self.worker.workers());
     self.complete(task, self.sum_of(task, self.edges_of(task)));
   }

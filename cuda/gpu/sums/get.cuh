@@ -190,7 +190,7 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
     if constexpr (!LATE)
       for (int first = 0; first < get.dist; ++first) ask(first);
     for (int64_t number = worker.number(); number < this->items(); number += worker.workers()) {
-      const Block task = this->take(number);
+      const Block& task = this->take(number);
       Sums sums(Base::edges_of(task));
       for (int64_t at = task.first; at != task.last; ++at) {
         const Segment segment = call.segments[at];

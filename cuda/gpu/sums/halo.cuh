@@ -144,7 +144,13 @@ struct HaloArrivals {
   int32_t here;     // arrivals that one of them has seen, without a gap
   int32_t polling;  // 1: one of them polls
 };
-static_assert(sizeof(HaloArrivals) <= halo_bytes, "HaloArrivals is all that a block has of shared memory");
+// And what each of them keeps there, since registers are few; only its first lane writes it.
+struct HaloBatch {
+  int64_t next;  // the next task
+  int32_t left;  // tasks that are left of the batch
+  int32_t turn;  // batches of the warp's share before this one, or -1: the share is used up
+};
+static_assert(sizeof(HaloArrivals) <= 16 && sizeof(HaloBatch) == 16, "halo_bytes says how they lie");
 
 template <class S, class R, int LANES, int PACKS, class EXCHANGE>
 struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
@@ -158,16 +164,12 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
 
   const DeviceHalo& halo;
   const EXCHANGE& exchange;
-  const S* staged;         // row 0 of this call's staging
   int32_t here = 0;        // arrivals that are there, without a gap: the same for the whole warp
   int32_t deferred = 0;    // number of deferred tasks
   int32_t gone_over = -1;  // arrivals seen at the last scan of the deferred tasks
   int32_t round = 0;       // deferred tasks of this scan that are still to be checked
   uint32_t ready = 0;      // and what can go on, from `round` on, a bit each
-  int64_t next = 0;        // the next task of the warp's batch
-  int32_t left = 0;        // tasks of the batch that are left
-  int32_t turn;            // batches of this warp's share before, or -1: the share is used up
-  uint64_t asked = 0;      // by lane 0: where the batch begins that was claimed ahead
+  uint32_t asked = 0;      // by lane 0: the batch that was claimed ahead
   DeferredTask* const deferred_tasks;  // this worker's
   float* const partial_sums;
 
@@ -175,8 +177,6 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
       : Base(call),
         halo(exchange.halo),
         exchange(exchange),
-        staged(reinterpret_cast<const S*>(exchange.halo.staging + exchange.staging_offset())),
-        turn(device::block() < exchange.halo.pushers ? -1 : 0),
         deferred_tasks(halo.deferred + Base::worker.number() * halo.slots),
         partial_sums(halo.partial_sums + Base::worker.number() * halo.slots * held) {}
 
@@ -188,6 +188,9 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
 
   // ---- arrivals, by the whole warp
 
+  MGG_DEVICE static HaloBatch& batch() {
+    return reinterpret_cast<HaloBatch*>(device::shared() + 16)[device::thread() / 32];
+  }
   MGG_DEVICE static HaloArrivals& arrivals() { return *reinterpret_cast<HaloArrivals*>(device::shared()); }
 
   // Sees what has arrived: what another warp of the block has seen, else, if none polls now, the signals themselves.
@@ -227,6 +230,10 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
     device::store_in_block(&arrivals().polling, 0);
   }
 
+  // Row 0 of this call's staging: a register less than a member.
+  MGG_DEVICE const S* staged() const {
+    return reinterpret_cast<const S*>(halo.staging + exchange.staging_offset());
+  }
   // Adds what is there, from segment `at` on; returns the first segment that is not.
   MGG_DEVICE int64_t add_from(int64_t at, const Block& task, Sums& sums) const {
     for (; at != task.last; ++at) {
@@ -235,7 +242,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
       if (segment.chunk == 0)
         Base::template add_segment<false>(segment, reinterpret_cast<const S*>(halo.rows), sums);
       else
-        Base::template add_segment<true>(segment, staged, sums);
+        Base::template add_segment<true>(segment, staged(), sums);
     }
     return at;
   }
@@ -321,13 +328,19 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
     ready ^= 1u << at;
     return round + at;
   }
+  // Before anything is shared. By the whole block.
+  MGG_DEVICE void begin() const {
+    if (device::thread() == 0) arrivals() = {0, 0};
+    if (lane() == 0) batch() = {0, 0, device::block() < halo.pushers ? -1 : 0};
+    device::sync_block();
+  }
   // Claims a batch of those that nobody's share has, ahead of the time when it is needed.
   MGG_DEVICE void ask() {
-    if (lane() == 0) asked = device::add(&halo.state->claimed, halo.claim) - halo.state->claimed_before;
+    if (lane() == 0) asked = static_cast<uint32_t>(device::add(&halo.state->claimed, 1) - halo.state->claimed_before);
   }
-  // Takes the warp's next batch of tasks. Returns false when none is left.
-  MGG_DEVICE bool take_batch() {
-    int64_t end = halo.fixed;
+  // The warp's next batch of tasks; none of them is left where there is no more.
+  MGG_DEVICE HaloBatch next_batch(int32_t turn) {
+    int64_t next = 0, end = halo.fixed;
     if (turn >= 0) {  // its share: batches in turn with the other warps that do not push
       const int warps = device::threads() / 32;
       const int64_t mine = int64_t(device::block() - halo.pushers) * warps + device::thread() / 32;
@@ -335,29 +348,33 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
       if (next >= end) turn = -1;
     }
     if (turn < 0) {
-      next = halo.fixed + static_cast<int64_t>(device::from_lane(warp, asked, 0));
+      next = halo.fixed + int64_t(device::from_lane(warp, asked, 0)) * halo.claim;
       end = this->items();
       if (next < end) ask();
     }
-    left = static_cast<int32_t>(next + halo.claim < end ? halo.claim : next < end ? end - next : 0);
-    return left > 0;
+    return {next, static_cast<int32_t>(next + halo.claim < end ? halo.claim : next < end ? end - next : 0), turn};
   }
   // The number of the next task, to each worker of the warp that wants one; `none` where none is left.
   MGG_DEVICE int64_t hand_out(bool wants, bool& more) {
     const uint32_t wanting = device::vote(warp, wants && worker.lane == 0);
+    if (!more || !wanting) return none;
     const int32_t before = device::count(wanting & ((1u << (lane() - worker.lane)) - 1));  // workers, ahead of this one
+    HaloBatch now = batch();
     int64_t mine = none;
     for (int32_t given = 0, all = device::count(wanting); more && given < all;) {
-      if (left == 0) {
-        more = take_batch();
+      if (now.left == 0) {
+        now = next_batch(now.turn);
+        more = now.left > 0;
         if (!more) stamp(HaloStamps::claimed);
         look();  // here, where no sums take registers
         continue;
       }
-      const int32_t now = all - given < left ? all - given : left;
-      if (wants && before >= given && before < given + now) mine = next + (before - given);
-      given += now, next += now, left -= now;
+      const int32_t count = all - given < now.left ? all - given : now.left;
+      if (wants && before >= given && before < given + count) mine = now.next + (before - given);
+      given += count, now.next += count, now.left -= count;
     }
+    device::sync_lanes(warp);  // all have read it
+    if (lane() == 0) batch() = now;
     return mine;
   }
 
@@ -387,7 +404,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   // A deferred task, or a fresh one: as far as its rows are there.
   MGG_DEVICE void sum_one(int32_t place, int64_t number) {
     const DeferredTask was = place == fresh ? DeferredTask{number, 0, 0, 0, 0, 0} : deferred_tasks[place];
-    const Block task = this->take(was.number);
+    const Block& task = this->take(was.number);
     Sums sums(Base::edges_of(task));
     if (place != fresh) load(was, sums);
     const int64_t at = add_from(place == fresh ? task.first : was.at, task, sums);
@@ -417,8 +434,7 @@ template <class S, class R, int LANES, int PACKS, class EXCHANGE>
 MGG_DEVICE void push_and_sum(const DeviceAggregation<S>& sum, const EXCHANGE& exchange) {
   HaloWorker<S, R, LANES, PACKS, EXCHANGE> worker(sum, exchange);
   worker.stamp(HaloStamps::began);
-  if (device::thread() == 0) worker.arrivals() = {0, 0};
-  device::sync_block();
+  worker.begin();
   if (device::block() < exchange.halo.pushers) exchange.template push_all<LANES>();
   worker.stamp(HaloStamps::pushed);
   worker.sum_all();
