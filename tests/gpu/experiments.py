@@ -1,12 +1,12 @@
 """First experiments on a GPU: changes of a line, a flag or a constant, each timed in turns with what stands.
 
     python tests/gpu/experiments.py                        # all, in about ten minutes with 16 cores
-    python tests/gpu/experiments.py no-allocate claims-64  # these
+    python tests/gpu/experiments.py no-allocate claims-1   # these
 
 After prepare.py. Each change of a kernel is built into a module of its own in BUILD/experiments; then `mgg bench
 aggregate` runs in processes in turns, without and with the change. A line for each change is printed as
-docs/gpu-tuning.md has it, and what each process measured stays beside the module. Exit code 2: something is wrong; 1: a build or a benchmark
-failed, and the others were measured.
+docs/gpu-tuning.md has it, and what each process measured stays beside the module. Exit code 2: something is wrong; 1: a
+build or a benchmark failed, and the others were measured.
 """
 
 from __future__ import annotations

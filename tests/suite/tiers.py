@@ -14,8 +14,8 @@ test`. Of the combinations of the parameters of a sampled test the sample has al
 parameters (n-wise testing, see Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every
 value of every parameter). A parameter whose values are dataclasses counts as its fields. The sample of `make test-fast`
 and `make test` is the same in each run, and another on each number of MPI ranks. That of `make test-long` has all
-(n + 1)-tuples and is drawn with MGG_TEST_SEED: another in each run, less what `make test` has run with the same numbers.
-Tests that take one of SLOW_FIXTURES are slow. Without ``--tier`` all tests run.
+(n + 1)-tuples and is drawn with MGG_TEST_SEED: another in each run, less tests without random numbers that `make test`
+runs. Tests that take one of SLOW_FIXTURES are slow. Without ``--tier`` all tests run.
 """
 
 from __future__ import annotations
