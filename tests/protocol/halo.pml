@@ -48,7 +48,7 @@ byte under_way[PES * PES];
 byte place[PES * PES];
 byte outbox[PES * PES];
 
-byte left[PES];  /* blocks of this call that have ended */
+byte gone[PES];  /* blocks of this call that have ended */
 byte calls[PES]; /* that have ended */
 
 #define AT_IS_FAR(at) IS_FAR((at) / PES, (at) % PES)
@@ -193,19 +193,19 @@ proctype block(byte me, number) {
      atomic {
        assert(summed == OWNERS(me)); /* each chunk once */
        summed = 0;
-       left[me]++;
+       gone[me]++;
        if
 #ifdef WITHOUT_THE_LAST_BLOCK
-       :: left[me] == 1 -> give_credit()
+       :: gone[me] == 1 -> give_credit()
 #endif
        :: else -> skip
        fi;
        if
-       :: left[me] == BLOCKS ->
+       :: gone[me] == BLOCKS ->
 #if !defined(WITHOUT_CREDIT) && !defined(WITHOUT_THE_LAST_BLOCK)
           give_credit();
 #endif
-          left[me] = 0;
+          gone[me] = 0;
           calls[me] = call
        :: else -> skip
        fi;

@@ -21,7 +21,7 @@ RULES = (
     (r"\bcall - 2\b", ("call - 1", "call - 3")),
     (r"\bcall - 1\b", ("call", "call - 2")),
     (r"\bcall <= 2\b", ("call <= 1", "call <= 3", "false")),
-    (r"(?<![=><]=) call(?=[;, \n]|$)", (" call - 1", " call + 1")),
+    (r"(?<![=><]=)(?<!byte) call(?=[;, \n]|$)", (" call - 1", " call + 1")),
     (r">= call\b(?! -)", (">= call - 1", ">= call + 1")),
     (r"== BLOCKS\b", ("== BLOCKS - 1", "== BLOCKS + 1")),
     (r"\bPES - 1\b", ("PES - 2",)),
@@ -43,7 +43,7 @@ RULES = (
     (r"= 0(?=[;\n ])", ("= 1",)),
 )
 STATEMENT = re.compile(
-    r"[ (]*[\w\[\]* +(),]+(= [^=].*|\+\+)[;,]?|LANDED\(.*\);.*|\(call <= 2.*;|calls\[me\] == .*;|\w+\(\)[;,]?"
+    r"(?!byte )[ (]*[\w\[\]* +(),]+(= [^=].*|\+\+)[;,]?|LANDED\(.*\);.*|\(call <= 2.*;|calls\[me\] == .*;|\w+\(\)[;,]?"
 )
 PART = re.compile(r"(?:inline|proctype) (\w+)\(")
 
@@ -154,7 +154,7 @@ HARMLESS = {
     "push_all: :: peer == PES -> break [== at 8 -> >=]": BOUND,
     "push_all: :: peer == PES -> break [== at 8 -> >=] again": BOUND,
     "sum_all: :: peer == PES -> break [== at 8 -> >=]": BOUND,
-    "block: :: left[me] == BLOCKS -> [== at 12 -> >=]": "each block leaves once a call, so there are never more",
+    "block: :: gone[me] == BLOCKS -> [== at 12 -> >=]": "each block leaves once a call, so there are never more",
     "block: calls[me] == call - 1; /* kernels of a stream follow each other */ [== at 10 -> >=]": "a call ends "
     "with all of its blocks",
     "push_all: LANDED(me, peer); /* a queue of one put will do */ [left out]": "quiet_puts of the call before has "
@@ -163,8 +163,9 @@ HARMLESS = {
     "[IS_FAR(me, peer) at 48 -> true]": "stores through pointers landed before their signal",
     "push_all: under_way[PAIR(me, peer)] = call; [moved behind the next]": ATOMIC,
     "push_all: under_way[PAIR(me, peer)] = call; [moved behind the next] again": ATOMIC,
+    "block: summed = 0; [moved behind the next]": ATOMIC,
     "block: give_credit(); [moved behind the next]": ATOMIC,
-    "block: left[me] = 0; [moved behind the next]": ATOMIC,
+    "block: gone[me] = 0; [moved behind the next]": ATOMIC,
     "sum_all: :: atomic { peer < PES && peer != me && SENDS(peer, me) && THERE(PAIR(peer, me)) -> [< at 17 -> <=]": ""
     "no PE beyond the last sends in these worlds",
     "sum_all: :: atomic { peer < PES && peer != me && SENDS(peer, me) && THERE(PAIR(peer, me)) -> "
