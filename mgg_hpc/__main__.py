@@ -12,7 +12,7 @@ from click import Choice, FloatRange, IntRange, argument, option
 
 from . import __version__
 from .bench_verbs import bench
-from .errors import FAILED, WRONG_INPUT, InputError
+from .errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
 from .verbs import Existing, Verbs, example, overriding, to_file
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
@@ -199,11 +199,41 @@ def train(
     job: Path, overrides: tuple[str, ...], share_gpu: bool, dry_run: bool, profile: bool, shown: bool | None
 ) -> int:
     """Train the model of a job file on this rank, or on all ranks of mpirun or srun."""
+    from .runtime import signals
+
+    signals.listen()
     from .training.train import process_train
 
     if share_gpu:
         overrides = (*overrides, "run.share_gpu=true")
     return process_train(job, overrides, dry_run, shown, profile)
+
+
+@cli.command(
+    short_help="Go on with a run that was stopped.",
+    epilog=example(
+        "mgg resume runs/digits",
+        "mgg launch -n 4 resume runs/digits/002",
+        "mgg resume runs/digits --set train.epochs=400",
+    ),
+)
+@argument("run", type=Existing)
+@overriding(
+    "Override a key of the run's job that may change: in [run], [checkpoint], [plan], or train.epochs."
+)
+@option("--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only.")
+def resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
+    """Go on with a run from its newest checkpoint that is sound, on this rank, or on all ranks of mpirun or srun.
+
+    On as many ranks as before, and with the same threads, torch and processor, all results are those of a run that was
+    never stopped, bit by bit; on another number of ranks, up to rounding.
+    """
+    from .runtime import signals
+
+    signals.listen()
+    from .training.train import process_resume
+
+    return process_resume(run, overrides, shown)
 
 
 @cli.command(
@@ -294,29 +324,32 @@ def clean(folder: Path | None, dry_run: bool) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    """Print one error line (from rank 0 only, where ranks agreed on it), and record the job's code."""
+    """Print one line (from rank 0 only, where ranks agreed on it), and record the job's code."""
     from .runtime import exit_code
 
-    exit_code.report(f"mgg: error: {message}", code)
+    exit_code.report(f"mgg: {message}", code)
     return code
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code (0 done, 1 failed, 2 wrong input)."""
+    """Run one command and return its exit code (0 done, 1 failed, 2 wrong input, 3 stopped by a signal)."""
     try:
         result = cli.main(args=arguments, prog_name="mgg", standalone_mode=False)
-    except InputError as error:
-        return _fail(str(error), WRONG_INPUT)
+    except (InputError, StoppedBySignal) as ended:
+        stopped = isinstance(ended, StoppedBySignal)
+        return _fail(str(ended), STOPPED) if stopped else _fail(f"error: {ended}", WRONG_INPUT)
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "mgg"
-        return _fail(f"{error.format_message()} (see '{where} --help')", WRONG_INPUT)
+        return _fail(f"error: {error.format_message()} (see '{where} --help')", WRONG_INPUT)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return _fail("interrupted", FAILED)
+        return _fail("error: interrupted", FAILED)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _fail(f"no space left on the device for {error.filename or 'the output'}", WRONG_INPUT)
+            return _fail(
+                f"error: no space left on the device for {error.filename or 'the output'}", WRONG_INPUT
+            )
         raise
     return result if isinstance(result, int) else 0
 

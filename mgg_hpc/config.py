@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -70,6 +70,9 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     features: Literal["auto", "device", "host"] = "auto"  # where dense features are stored, with a GPU
     share_gpu: bool = False  # whether several ranks may drive one GPU
     cuda_graphs: bool = True  # whether epochs are recorded and replayed where that is possible
+    resume: Literal["never", "auto"] = (
+        "never"  # auto: go on with the latest run of the folder, if it has not finished
+    )
     watchdog: Count | Literal["auto"] = "auto"  # seconds without progress after which the job ends; 0: never
 
 
@@ -85,6 +88,14 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wpb: Knob = "auto"
 
 
+class CheckpointSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[checkpoint]"""
+
+    every_epochs: Count = 0  # 0: not by epochs
+    every_minutes: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 10.0  # 0: not by time
+    keep: Positive = 2  # the newest ones
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole job."""
 
@@ -93,6 +104,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     train: TrainSettings = TrainSettings()
     run: RunSettings = RunSettings()
     plan: PlanSettings = PlanSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
 
 
 def load(path: Path, overrides: tuple[str, ...] = ()) -> Settings:
@@ -138,10 +150,11 @@ def from_tree(tree: dict[str, Any], where: str) -> Settings:
     return settings
 
 
-def with_transfer(settings: Settings, transfers: Sequence[Any]) -> Settings:
-    """Return the job with plan.transfer as it was chosen for each layer."""
+def with_plan(settings: Settings, transfers: Sequence[Any], knobs: Mapping[str, int]) -> Settings:
+    """Return the job with plan.transfer as it was chosen for each layer, and some of ps, dist and wpb."""
     transfer = transfers[0] if len(set(transfers)) == 1 else list(transfers)
-    return msgspec.structs.replace(settings, plan=msgspec.structs.replace(settings.plan, transfer=transfer))
+    plan = msgspec.structs.replace(settings.plan, transfer=transfer, **knobs)
+    return msgspec.structs.replace(settings, plan=plan)
 
 
 def dumps(settings: Settings) -> str:

@@ -35,17 +35,20 @@ def check_output(path: Path, *, force: bool) -> Path:
 
 
 @contextmanager
-def replacement(path: Path, *, force: bool, size: int) -> Iterator[Path]:
+def replacement(path: Path, *, force: bool, size: int, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, and rename it to ``path`` when the body is done.
 
     ``size`` bytes are allocated before the body begins; all is on disk before the renaming. Any error removes the
-    temporary file. Raises InputError where ``check_output`` does, and when the device is full.
+    temporary file. mode: permissions of the file, whatever the umask is. [default: as the umask says] Raises InputError
+    where ``check_output`` does, and when the device is full.
     """
     target = check_output(path, force=force)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         with _full_device(path):
             _claim(temporary, size)
+            if mode is not None:
+                temporary.chmod(mode)
             yield temporary
             _sync(temporary)
             temporary.replace(target)

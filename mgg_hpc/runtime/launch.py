@@ -27,7 +27,7 @@ from .exit_code import RANKS
 FOLDER_PREFIX = "mgg-launch-"  # prefix of a launch's folder in the temporary folder
 TERMINAL = "MGG_TERMINAL"  # number of columns of the terminal, to which ranks write through pipes
 
-PARALLEL = ("train", "predict", "bench")  # the verbs that share their work between ranks
+PARALLEL = ("train", "resume", "predict", "bench")  # the verbs that share their work between ranks
 
 _STATUS_FILE = "status"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

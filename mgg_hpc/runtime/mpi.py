@@ -200,6 +200,17 @@ def _layout(comm: MPI.Intracomm) -> tuple[bool, int]:
     return _cached(comm, "layout", measure)
 
 
+def any_bits(comm: MPI.Intracomm, mine: int) -> int:
+    """Return the bits that are set on any rank. Collective."""
+    if comm.Get_size() == 1:
+        return mine
+    from mpi4py import MPI
+
+    given, found = np.array([mine], dtype=np.int64), np.empty(1, dtype=np.int64)
+    _wait(comm, comm.Iallreduce, given, found, MPI.BOR)
+    return int(found[0])
+
+
 # ---- sums -----------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ rank's start, for nothing that a run uses. (Layers that are computed again impor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -38,6 +38,13 @@ class Adam:
 
     def __init__(self, groups: Sequence[Group], learning_rate: float, *, capturable: bool) -> None:
         self._groups, self._learning_rate, self._capturable = groups, learning_rate, capturable
+
+    def slots(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Yield each parameter, and its moments and steps by name, in place."""
+        for group in self._groups:
+            slots = zip(group.parameters, group.first, group.second, group.steps, strict=True)
+            for parameter, first, second, steps in slots:
+                yield parameter, {"first": first, "second": second, "steps": steps}
 
     @torch.no_grad()
     def step(self) -> None:

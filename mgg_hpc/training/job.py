@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ from ..nn.workspace import accumulator, row_format
 from ..runtime import backends, cores, mpi
 from ..runtime.backends.base import Backend
 from ..runtime.watchdog import Watchdog
-from . import checkpoint, metrics
+from . import metrics
+from .checkpoints import weights
 from .metrics import Labels, Metric
 from .progress import PhaseTimer
 
@@ -70,7 +72,7 @@ class Job:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return all that is trained, by name, not copied; learned rows are this rank's."""
-        rows = {} if self.learned is None else {checkpoint.LEARNED: self.learned}
+        rows = {} if self.learned is None else {weights.LEARNED: self.learned}
         return self.model.state_dict() | rows
 
     @property
@@ -97,12 +99,18 @@ class Job:
         )
 
 
-def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None) -> Job:
+def build(
+    settings: Settings,
+    comm: Any,
+    fitted: weights.Fitted | None = None,
+    between: Callable[[], None] = lambda: None,
+) -> Job:
     """Load the graph, split the work, make the model. Collective. Raises InputError, the same on all ranks.
 
-    fitted: for a model that has been trained; labels and splits are left out then.
+    fitted: for a model that has been trained; labels and splits are left out then. between: called after each phase, by
+    all ranks.
     """
-    phases, train = PhaseTimer(), settings.train
+    phases, train = PhaseTimer(between), settings.train
     chosen = backends.choose(settings.run.backend, comm, train.dtype, settings.run.share_gpu)
     threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
     torch.set_num_threads(threads)
@@ -141,7 +149,7 @@ def build(settings: Settings, comm: Any, fitted: checkpoint.Fitted | None = None
 
 
 def _prepare(
-    part: Part, settings: Settings, comm: Any, fitted: checkpoint.Fitted | None, phases: PhaseTimer
+    part: Part, settings: Settings, comm: Any, fitted: weights.Fitted | None, phases: PhaseTimer
 ) -> None:
     """Fit this rank's part of the graph to the job, and check it. Collective."""
     if settings.model.input != "features":
@@ -226,7 +234,7 @@ def _input(
     return x
 
 
-def _fit_to(part: Part, fitted: checkpoint.Fitted) -> None:
+def _fit_to(part: Part, fitted: weights.Fitted) -> None:
     """Forget the labels of a graph, for a model that was trained on another one or on the same.
 
     Raises InputError for a graph that took the place of the one that was trained on, or of another width.

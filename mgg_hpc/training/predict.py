@@ -18,7 +18,8 @@ from ..data.atomic_write import check_output
 from ..errors import InputError
 from ..nn.workspace import accumulator
 from ..runtime import backends, exit_code, mpi
-from . import checkpoint, memory, row_files, run_folder
+from . import memory, row_files, run_folder
+from .checkpoints import weights
 from .job import Job, build, watchdog
 
 WHAT = ("class", "probability", "embedding")
@@ -54,7 +55,7 @@ def process_predict(
         if comm.rank == 0:
             for path in row_files.paths(output, list(names)).values():
                 check_output(path, force=force)
-        fitted = checkpoint.fitted(folder)
+        fitted = weights.fitted(folder)
         if graph is not None:
             if settings.model.input == "learned":
                 raise InputError(
@@ -66,9 +67,9 @@ def process_predict(
     job = build(settings, comm, fitted)
     with backends.closed_on_error(job.backend):
         with mpi.agree(comm):
-            checkpoint.load_weights(folder, job.model)
+            weights.load_weights(folder, job.model)
             if job.learned is not None:
-                checkpoint.load_rows(folder, job.part.slice.ids, job.part.nodes, job.learned)
+                weights.load_rows(folder, job.part.slice.ids, job.part.nodes, job.learned)
         memory.check(job, memory.estimate(job, trains=False), trains=False)
     with watchdog(settings, comm, job.backend) as dog:
         dog.step("predicting")

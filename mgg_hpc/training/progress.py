@@ -23,10 +23,10 @@ def console() -> Console:
 
 
 @contextmanager
-def epochs(total: int, shown: bool | None) -> Iterator[Callable[[str], None]]:
+def epochs(total: int, shown: bool | None, done: int = 0) -> Iterator[Callable[[str], None]]:
     """Show a bar over ``total`` epochs; yield a function that advances it by one epoch and shows a note.
 
-    shown: yes, no, or None for yes where stderr is a terminal.
+    done: epochs that are over when it begins. shown: yes, no, or None for yes where stderr is a terminal.
     """
     screen = console()
     if not (screen.is_terminal if shown is None else shown):
@@ -40,16 +40,17 @@ def epochs(total: int, shown: bool | None) -> Iterator[Callable[[str], None]]:
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=screen, refresh_per_second=8) as bar:
-        task = bar.add_task("training", total=total, note="")
+        task = bar.add_task("training", total=total, completed=done, note="")
         yield lambda note: bar.update(task, advance=1, note=note)
     sys.stderr.flush()
 
 
 class PhaseTimer:
-    """Seconds of each phase of a run by name, in the order of the phases."""
+    """Seconds of each phase of a run by name, in the order of the phases. between: called after each."""
 
-    def __init__(self) -> None:
+    def __init__(self, between: Callable[[], None] = lambda: None) -> None:
         self.seconds: dict[str, float] = {}
+        self._between = between
         self._since = time.perf_counter()
 
     def end(self, name: str) -> None:
@@ -57,6 +58,7 @@ class PhaseTimer:
         now = time.perf_counter()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
         self._since = now
+        self._between()
 
     def skip(self) -> None:
         """Leave out the time since the last phase ended."""

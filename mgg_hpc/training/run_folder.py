@@ -33,7 +33,9 @@ def create(parent: Path) -> Path:
             with suppress(FileExistsError):
                 folder.mkdir()
                 break
-        (folder / CHECKPOINTS).mkdir()
+        for made in (folder, folder / CHECKPOINTS):
+            made.mkdir(exist_ok=True)
+            made.chmod(0o700)  # whatever the umask is
         temporary = parent / f".latest.{os.getpid()}.tmp"
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(folder.name)
@@ -53,9 +55,21 @@ def find(path: Path) -> Path:
     raise InputError(f"{path}: holds no run ({JOB} is missing); name a folder that 'mgg train' made")
 
 
+def latest(parent: Path) -> Path | None:
+    """Return the latest run of a folder of runs, or None where there is none."""
+    return (parent / "latest").resolve() if (parent / "latest" / JOB).is_file() else None
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read; an opener of `open`."""
+    descriptor = os.open(path, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one. Raises InputError where the device is full."""
-    with replacement(path, force=True, size=len(content)) as temporary:
+    with replacement(path, force=True, size=len(content), mode=0o600) as temporary:
         temporary.write_bytes(content)
 
 
@@ -67,19 +81,43 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
 
 
 class MetricsFile:
-    """metrics.csv: a header, then one line an epoch, readable while the run goes on."""
+    """metrics.csv: a header, then one line an epoch, readable while the run goes on.
 
-    def __init__(self, folder: Path, columns: list[str]) -> None:
-        self._file = (folder / METRICS).open("w", newline="", buffering=1)
+    kept: bytes of a file that is there, to go on behind them; 0 begins a new one. Raises InputError for a file that is
+    shorter.
+    """
+
+    def __init__(self, folder: Path, columns: list[str], kept: int = 0) -> None:
+        path = folder / METRICS
+        there = path.stat().st_size if path.exists() else 0
+        if there < kept:
+            raise InputError(
+                f"{path}: has {there} bytes, but {kept} when the checkpoint was written; put them back"
+            )
+        mode = "r+" if kept else "w"
+        self._file = open(path, mode, newline="", buffering=1, opener=private)  # noqa: SIM115 - see `close`
+        self._file.truncate(kept)
+        self._file.seek(0, os.SEEK_END)
         self._writer = csv.writer(self._file, lineterminator="\n")
-        self._writer.writerow(columns)
+        if not kept:
+            self._writer.writerow(columns)
 
     def add(self, values: list[float | int]) -> None:
         """Write the line of an epoch; floats with 9 significant digits, which determine a float32 exactly."""
         self._writer.writerow([f"{v:.9g}" if isinstance(v, float) else v for v in values])
 
+    @property
+    def bytes(self) -> int:
+        """Length of the file."""
+        self._file.flush()
+        return os.fstat(self._file.fileno()).st_size
+
+    def sync(self) -> None:
+        """Wait until everything is on the disk; from any thread."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         """Close the file after writing everything to the disk."""
         self._file.flush()
-        os.fsync(self._file.fileno())
+        self.sync()
         self._file.close()

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from .. import config
+from ..config import Settings
 from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
-from ..runtime import backends, exit_code, mpi
-from ..runtime.backends.base import Meter
+from ..runtime import backends, exit_code, mpi, signals
 from ..runtime.watchdog import Watchdog
-from . import checkpoint, memory, nonfinite, progress, report, run_folder
+from . import memory, nonfinite, progress, report, run_folder
+from .checkpoints import capture, resume, weights
+from .checkpoints.resume import Resumed
+from .checkpoints.saver import Saver
+from .checkpoints.state import State
+from .history import History
 from .job import Job, build, watchdog
 from .metrics import F1, SPLITS, Scores
 from .profile import profiler
@@ -29,38 +32,6 @@ MACRO_COLUMNS = [f"{split}_macro_f1" for split in SPLITS]
 GRAPH_FACTS = ("name", "nodes", "edges", "features", "classes", "multilabel", "uuid")
 
 
-@dataclass
-class History:
-    """Times in ms and bytes of the epochs, and the best validation so far with its weights."""
-
-    epoch_ms: list[float] = field(default_factory=list)
-    eval_ms: list[float] = field(default_factory=list)
-    aggregate_ms: list[float] = field(default_factory=list)
-    moved: Meter = field(default_factory=Meter)  # rows that the last training step read
-    best_epoch: int = 0
-    best: tuple[float, float] = (-1.0, 0.0)  # validation score, minus the validation loss
-    scores: Scores = field(default_factory=lambda: Scores(0.0, 0.0, 0.0, 0.0))
-    state: dict[str, torch.Tensor] = field(default_factory=dict)
-    loss: float = float("nan")
-    recorded: bool = False  # whether epochs were replayed as a CUDA graph
-    not_recorded: str = ""  # why recording failed
-
-    def add(self, meter: Meter, step_seconds: float, eval_seconds: float, replayed: bool) -> None:
-        """Add an epoch's times and bytes. replayed: the times of its aggregations are not known."""
-        self.epoch_ms.append(step_seconds * 1e3)
-        self.eval_ms.append(eval_seconds * 1e3)
-        if not replayed:
-            self.aggregate_ms.append(meter.seconds * 1e3)
-        self.moved = meter
-
-    def consider(self, epoch: int, scores: Scores, weights: Mapping[str, torch.Tensor], select: str) -> None:
-        """Keep a copy of these weights if they are chosen: the last, or the best (ties: the lower validation loss)."""
-        value = (scores.val, -scores.val_loss if np.isfinite(scores.val_loss) else -np.inf)
-        if select == "last" or value > self.best:
-            self.best, self.best_epoch, self.scores = value, epoch, scores
-            self.state = {name: tensor.detach().clone() for name, tensor in weights.items()}
-
-
 def fit(
     job: Job,
     graph: GraphHandle,
@@ -68,25 +39,35 @@ def fit(
     shown: bool | None,
     dog: Watchdog | None = None,
     recorder: profiler.Recorder | None = None,
+    resumed: Resumed | None = None,
 ) -> History:
     """Train until the last epoch, or until patience runs out. Collective.
 
-    folder: rank 0's run folder, None elsewhere. shown: as in `progress.epochs`. recorder: profiles some epochs. Raises
-    InputError when the loss or a weight is no longer finite, after writing the weights chosen so far to the folder.
+    folder: rank 0's run folder, None elsewhere. shown: as in `progress.epochs`. recorder: profiles some epochs.
+    resumed: what to go on with; None begins anew. Raises InputError when the loss or a weight is no longer finite,
+    after writing the weights chosen so far to the folder; and StoppedBySignal as `Saver.after_epoch`.
     """
-    trainer, history, train = Trainer(job, graph, records=recorder is None), History(), job.settings.train
-    columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
-    metrics = run_folder.MetricsFile(folder, columns) if folder else None
+    trainer, train = Trainer(job, graph, records=recorder is None), job.settings.train
+    done, history = _begun(job, trainer, resumed)
+    metrics = None
+    with mpi.agree(job.comm):
+        if folder:
+            columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
+            metrics = run_folder.MetricsFile(folder, columns, resumed.metrics_bytes if resumed else 0)
+    sound = resumed.epoch if resumed else 0
+    saver = _saver(job, trainer, history, metrics, folder and folder / run_folder.CHECKPOINTS, sound)
     with contextlib.closing(trainer.replayed):
         try:
-            with progress.epochs(train.epochs, shown if job.comm.rank == 0 else False) as advance:
-                for epoch in range(1, train.epochs + 1):
+            with progress.epochs(train.epochs, shown if job.comm.rank == 0 else False, done) as advance:
+                for epoch in range(done + 1, train.epochs + 1):
+                    if _is_over(job, history, epoch - 1):
+                        break
                     if dog:
                         dog.step(f"epoch {epoch}")
                     if recorder:
                         recorder.begin(epoch)
                     scores = _epoch(trainer, history, epoch)
-                    if epoch == 1:
+                    if epoch == done + 1:
                         job.phases.end("first epoch")
                     history.consider(epoch, scores, job.weights(), job.select)
                     if metrics:
@@ -94,20 +75,67 @@ def fit(
                         more = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1], *scores.macro)
                         metrics.add([epoch, history.loss, *fractions, *more])
                     advance(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
-                    waited = epoch - history.best_epoch if job.select == "best" else 0
-                    last = epoch == train.epochs or 0 < train.patience <= waited
+                    last = _is_over(job, history, epoch)
                     if recorder:
                         recorder.end(epoch, last=last)
-                    if last:
-                        break
+                    if not last:
+                        saver.after_epoch(epoch)
+            saver.finish()
         except InputError:
             if history.state:
-                checkpoint.save(job.comm, folder, job.part, history.state)
+                weights.save(job.comm, folder, job.part, history.state)
             raise
         if metrics:
             metrics.close()
         history.recorded, history.not_recorded = trainer.replayed.recorded, trainer.replayed.failure
     return history
+
+
+def _begun(job: Job, trainer: Trainer, resumed: Resumed | None) -> tuple[int, History]:
+    """Return the epochs that are done and their history, the trainer being where they ended. Collective."""
+    if resumed is None or not resumed.epoch:
+        return 0, History()
+    with mpi.agree(job.comm):
+        history = capture.restore(resumed.checkpoint, resumed.facts, resumed.tensors, job, trainer)
+    now = capture.environment(job)
+    if job.comm.rank == 0:
+        report.print_line(f"going on after epoch {resumed.epoch} of {resumed.run}")
+        if others := capture.differences(resumed.facts["environment"], now):
+            report.print_line(f"equal to rounding, not bit by bit: {'; '.join(others)}")
+    return resumed.epoch, history
+
+
+def _is_over(job: Job, history: History, epoch: int) -> bool:
+    """Whether training ends after this epoch."""
+    train = job.settings.train
+    waited = epoch - history.best_epoch if job.select == "best" else 0
+    return epoch >= train.epochs or 0 < train.patience <= waited
+
+
+def _saver(
+    job: Job,
+    trainer: Trainer,
+    history: History,
+    metrics: run_folder.MetricsFile | None,
+    folder: Path | None,
+    sound: int,
+) -> Saver:
+    """Return what writes this run's checkpoints to a folder of rank 0. sound: the epoch of the newest. Collective."""
+    same = capture.environment(job)
+
+    def captured(epoch: int) -> State:
+        return capture.capture(job, trainer, history, epoch, metrics.bytes if metrics else 0, same)
+
+    return Saver(
+        job.comm,
+        job.settings.checkpoint,
+        folder,
+        captured,
+        before=metrics.sync if metrics else lambda: None,
+        apart=job.learned is not None,
+        sound=sound,
+        run=job.settings.run.folder,
+    )
 
 
 def _epoch(trainer: Trainer, history: History, epoch: int) -> Scores:
@@ -192,46 +220,86 @@ def process_train(
     comm = mpi.world()
     with mpi.agree(comm):
         settings = config.load(path, overrides)
-    job = build(settings, comm)
+        parent, goes_on = Path(settings.run.folder), settings.run.resume == "auto" and not dry_run
+        run = run_folder.latest(parent) if goes_on else None
+    if run is None:
+        return _train(settings, comm, None, Shown(dry_run, shown, profile))
+    return _go_on(settings, comm, run, Shown(dry_run, shown, profile))
+
+
+def process_resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
+    """`mgg resume`: go on with a run from its newest sound checkpoint; return the exit code."""
+    memory.return_freed_memory()
+    comm = mpi.world()
+    with mpi.agree(comm):
+        folder = run_folder.find(run)
+        settings = config.load(folder / run_folder.JOB, overrides)
+    return _go_on(settings, comm, folder, Shown(False, shown, False))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a training prints beside its result. dry_run: it ends before it begins. bar: see `progress.epochs`."""
+
+    dry_run: bool
+    bar: bool | None
+    profile: bool
+
+
+def _go_on(settings: Settings, comm: Any, run: Path, shown: Shown) -> int:
+    """Go on with a run, if there is something left to do. Collective."""
+    with mpi.agree(comm):
+        finished = resume.is_finished(run)
+        epochs = config.load(run / run_folder.JOB).train.epochs
+    if finished and settings.train.epochs <= epochs:
+        if comm.rank == 0:
+            report.print_line(f"{run} has finished; to train on, raise train.epochs (it was {epochs})")
+        exit_code.record(0)
+        return 0
+    resumed, settings = resume.load(comm, run, settings)
+    return _train(settings, comm, resumed, shown)
+
+
+def _train(settings: Settings, comm: Any, resumed: Resumed | None, shown: Shown) -> int:
+    """Build the job, train, and write what was found. Collective."""
+    saved = resumed.saved if resumed else "there was nothing to save"
+    job = build(settings, comm, between=lambda: signals.check(comm, saved))
     with backends.closed_on_error(job.backend):
-        _run(job, dry_run, shown, profile)
+        with mpi.agree(comm):
+            if resumed:
+                resume.check_graph(resumed, job.part)
+        _run(job, resumed, shown)
     job.backend.memory.close()
     exit_code.record(0)
     return 0
 
 
-def _run(job: Job, dry_run: bool, shown: bool | None, profile: bool) -> None:
+def _run(job: Job, resumed: Resumed | None, shown: Shown) -> None:
     """Run a job from its plan to its summary. Collective."""
     comm, settings, root = job.comm, job.settings, job.comm.rank == 0
     if root:
         report.print_start(job)
-    if dry_run:
+    if shown.dry_run:
         report.print_plan(job)
     job.phases.skip()
     need = memory.estimate(job)
     job.phases.end("estimate")
     report.print_memory(job, need)
     memory.check(job, need)
-    if dry_run:
+    if shown.dry_run:
         return
-    folder = None
-    with mpi.agree(comm):
-        if root:
-            folder = run_folder.create(Path(settings.run.folder))
-            # The transfers that "auto" chose depend on measurements, so the run keeps them.
-            taken = config.with_transfer(settings, job.transfer.transfers)
-            run_folder.write_whole(folder / run_folder.JOB, config.dumps(taken).encode())
+    folder = _folder(job, resumed)
     peak = memory.Peak()
     with watchdog(settings, comm, job.backend) as dog:
         dog.step("allocating symmetric memory")
         job.phases.skip()
         graph = job.graph()
         job.phases.end("symmetric memory")
-        recorder = profiler.Recorder(job) if profile else None
+        recorder = profiler.Recorder(job) if shown.profile else None
         with contextlib.closing(recorder) if recorder else contextlib.nullcontext():
-            history = fit(job, graph, folder, shown, dog, recorder)
+            history = fit(job, graph, folder, shown.bar, dog, recorder, resumed)
         dog.step("writing what was found")
-        checkpoint.save(comm, folder, job.part, history.state)
+        weights.save(comm, folder, job.part, history.state)
         summary = summarise(job, graph, history, need, peak)
         if comm.size > report.MANY:
             report.print_memory(job, need, summary["peak_rss_bytes"][comm.rank])
@@ -242,3 +310,21 @@ def _run(job: Job, dry_run: bool, shown: bool | None, profile: bool) -> None:
         if recorder:
             profiler.finish(job, graph, recorder, folder, dog.step)
         mpi.barrier(comm)  # no rank ends while another still writes
+
+
+def _folder(job: Job, resumed: Resumed | None) -> Path | None:
+    """Return the run's folder on rank 0, with its job as it was resolved; None elsewhere. Collective."""
+    folder, settings = None, job.settings
+    with mpi.agree(job.comm):
+        if job.comm.rank == 0:
+            folder = resumed.run if resumed else run_folder.create(Path(settings.run.folder))
+            # What "auto" became depends on measurements and versions, so the run keeps it.
+            geometry = job.backend.options.geometry
+            knobs = (
+                {"ps": geometry.ps, "wpb": geometry.wpb} if job.backend.capabilities.device == "cpu" else {}
+            )
+            taken = config.with_plan(settings, job.transfer.transfers, knobs)
+            run_folder.write_whole(folder / run_folder.JOB, config.dumps(taken).encode())
+            if resumed:
+                (folder / run_folder.SUMMARY).unlink(missing_ok=True)
+    return folder

@@ -22,7 +22,8 @@ FLOAT16_SCALE = 1024.0
 class Trainer:
     """Runs a job's epochs. Gradients and the loss are in one array, so that one exchange sums them over all ranks.
 
-    records: allow recording epochs as a CUDA graph, if the job does. replayed: the launch of a step, or its replay.
+    records: allow recording epochs as a CUDA graph, if the job does. optimizer: Adam over all that is trained.
+    replayed: the launch of a step, or its replay.
     """
 
     def __init__(self, job: Job, graph: GraphHandle, *, records: bool = True) -> None:
@@ -43,7 +44,7 @@ class Trainer:
         if job.backend.capabilities.reads_epoch:
             job.model.draws.epoch_at = torch.zeros(1, dtype=torch.int32, device=device)
         rate = job.settings.train.learning_rate
-        self._optimizer = Adam(_groups(job), rate, capturable=device != "cpu")
+        self.optimizer = Adam(_groups(job), rate, capturable=device != "cpu")
         recorder = job.backend.stream.record if job.records and records else None
         self.replayed = Replayed(self._launch, job.backend.stream, recorder, self._everybody)
 
@@ -98,7 +99,7 @@ class Trainer:
             self._flat[-1:].copy_(loss.detach())
             job.backend.collectives.sum(as_array(self._flat))
         with span("optimiser"):
-            self._optimizer.step()
+            self.optimizer.step()
 
     def loss(self) -> float:
         """Return the mean loss over all training rows of the last step, before the optimiser."""

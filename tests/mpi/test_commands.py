@@ -49,7 +49,7 @@ def test_a_run_writes_its_folder(comm, folder, first, mgg):
     taken = written.plan.transfer  # by "auto": one for all layers, or one for each
     taken = [taken] * 2 if isinstance(taken, str) else taken
     assert len(taken) == 2 and {*taken} <= {"direct", "get", "halo"}
-    assert written == config.with_transfer(given, taken)
+    assert written == config.with_plan(given, taken, {})
 
     summary, lines = trained(run)
     assert set(summary) >= SUMMARY

@@ -10,7 +10,7 @@ from mgg_hpc.config import ModelSettings
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn.layers.models import GNN
 from mgg_hpc.nn.layers.random import Draws
-from mgg_hpc.training import checkpoint
+from mgg_hpc.training.checkpoints import weights
 
 NAMES = ["convs.0.bias", "convs.0.lin.weight", "convs.1.bias", "convs.1.lin.weight"]
 
@@ -31,12 +31,12 @@ def folder(tmp_path):
 
 def test_weights_come_back_under_pygs_names(folder):
     saved = model(1)
-    path = checkpoint.save_weights(folder, saved.state_dict())
+    path = weights.save_weights(folder, saved.state_dict())
     assert path == folder / "checkpoints" / "model.safetensors"
     assert sorted(safetensors.torch.load_file(path)) == NAMES
     other = model(2)
     assert not torch.equal(other.convs[0].lin.weight, saved.convs[0].lin.weight)
-    checkpoint.load_weights(folder, other)
+    weights.load_weights(folder, other)
     for name, value in saved.state_dict().items():
         assert torch.equal(other.state_dict()[name], value)
 
@@ -44,23 +44,23 @@ def test_weights_come_back_under_pygs_names(folder):
 def test_strided_weights_are_saved_as_they_read(folder):
     state = model(1).state_dict()
     state["convs.0.lin.weight"] = torch.arange(35.0).reshape(7, 5).t()
-    checkpoint.save_weights(folder, state)
+    weights.save_weights(folder, state)
     other = model(2)
-    checkpoint.load_weights(folder, other)
+    weights.load_weights(folder, other)
     assert torch.equal(other.convs[0].lin.weight, torch.arange(35.0).reshape(7, 5).t())
 
 
 def test_a_run_without_weights_is_refused(folder):
     with pytest.raises(InputError, match=r"model.safetensors: no weights; the run did not finish"):
-        checkpoint.load_weights(folder, model(1))
+        weights.load_weights(folder, model(1))
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-4], lambda b: b[:7], lambda b: b"", lambda b: b"\xff"])
 def test_a_damaged_file_is_refused(folder, damage):
-    path = checkpoint.save_weights(folder, model(1).state_dict())
+    path = weights.save_weights(folder, model(1).state_dict())
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match=r"model.safetensors: not a safetensors file \(.+\); train again"):
-        checkpoint.load_weights(folder, model(1))
+        weights.load_weights(folder, model(1))
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,6 @@ def test_a_damaged_file_is_refused(folder, damage):
     ],
 )
 def test_weights_that_do_not_fit_are_refused_by_name(folder, change, reason):
-    checkpoint.save_weights(folder, change(model(1).state_dict()))
+    weights.save_weights(folder, change(model(1).state_dict()))
     with pytest.raises(InputError, match=reason):
-        checkpoint.load_weights(folder, model(1))
+        weights.load_weights(folder, model(1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mgg_hpc.training.history import History
 from mgg_hpc.training.metrics import Scores
-from mgg_hpc.training.train import History
 
 # (validation accuracy, validation loss) of epochs 1, 2, ...; epoch 3 wins by its lower loss, epoch 4 only equals it.
 EPOCHS = [(0.5, 1.0), (0.7, 0.9), (0.7, 0.8), (0.7, 0.8), (0.6, 0.1)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, StoppedBySignal
 from ...plan.layout import RowFormat
 from .arguments import BY_WIDTH, Geometry, Options
 from .base import Backend
@@ -100,10 +100,10 @@ def make(chosen: Chosen, comm: Any, *, threads: int = 1, widest: RowFormat = NAR
 
 @contextmanager
 def closed_on_error(backend: Backend) -> Iterator[None]:
-    """Close a backend where all ranks meet the same error; after any other error the job is ended."""
+    """Close a backend where all ranks meet the same error, or stop; after any other error the job is ended."""
     try:
         yield
-    except InputError:
+    except (InputError, StoppedBySignal):
         backend.memory.close()
         raise
 

@@ -17,7 +17,8 @@ from mgg_hpc import config
 from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime import mpi
-from mgg_hpc.training import checkpoint, run_folder
+from mgg_hpc.training import run_folder
+from mgg_hpc.training.checkpoints import weights
 from mgg_hpc.training.job import build
 from mgg_hpc.training.metrics import Scores
 from mgg_hpc.training.train import fit
@@ -143,18 +144,18 @@ def test_learned_rows_are_saved_in_the_users_numbering(comm, chosen, folder):
         if comm.rank == 0:
             run = run_folder.create(folder / "runs")
     history = fit(job, job.graph(), run, False)
-    checkpoint.save(comm, run, job.part, history.state)
+    weights.save(comm, run, job.part, history.state)
     run = comm.bcast(run)
     for each in (MPI.COMM_SELF, comm):
         other = build(settings, each)
         ids = other.part.slice.ids
         drawn = other.learned.detach().clone()
-        checkpoint.load_weights(run, other.model)
-        checkpoint.load_rows(run, ids, other.part.nodes, other.learned)
+        weights.load_weights(run, other.model)
+        weights.load_rows(run, ids, other.part.nodes, other.learned)
         assert len(ids) == 0 or not torch.equal(other.learned, drawn)
         stored = np.load(run / "checkpoints" / "input.npy")
         assert np.array_equal(stored[ids], other.learned.detach().numpy())
         other.backend.memory.close()
-    mine = history.state[checkpoint.LEARNED].numpy()
+    mine = history.state[weights.LEARNED].numpy()
     assert np.array_equal(np.load(run / "checkpoints" / "input.npy")[job.part.slice.ids], mine)
     job.backend.memory.close()

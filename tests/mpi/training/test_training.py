@@ -137,7 +137,7 @@ def test_losses_depend_on_the_seed_and_the_original_ids(comm, stored):
 def test_the_same_run_gives_the_same_bits(comm, stored, kind, transfer):
     """By any transfer; "auto" may take another one another time."""
     chosen = settings(stored(kind, GRAPHS[kind]()), "float32")
-    chosen = config.with_transfer(chosen, [transfer])
+    chosen = config.with_plan(chosen, [transfer], {})
     first, second = losses(chosen, comm, 10), losses(chosen, comm, 10)
     assert first.tobytes() == second.tobytes()
     assert len(set(comm.allgather(first.tobytes()))) == 1  # and every rank knows the same ones
@@ -148,15 +148,15 @@ def test_the_same_run_gives_the_same_bits(comm, stored, kind, transfer):
 )
 def test_layers_may_differ_in_their_transfers(comm, stored, transfers):
     chosen = settings(stored("directed-weighted", GRAPHS["directed-weighted"]()), "float64", layers=3)
-    one = losses(config.with_transfer(chosen, ["direct"]), comm, 10)
-    each = losses(config.with_transfer(chosen, transfers), comm, 10)
+    one = losses(config.with_plan(chosen, ["direct"], {}), comm, 10)
+    each = losses(config.with_plan(chosen, transfers, {}), comm, 10)
     np.testing.assert_allclose(each, one, rtol=TOLERANCE["float64"], atol=0)
 
 
 def test_there_must_be_a_transfer_for_each_layer(comm, stored):
     chosen = settings(stored("dense", GRAPHS["dense"]()), "float32")
     with pytest.raises(InputError, match=r"plan\.transfer names 3 transfers, and the model has 2 layers"):
-        build(config.with_transfer(chosen, ["halo", "get", "direct"]), comm)
+        build(config.with_plan(chosen, ["halo", "get", "direct"], {}), comm)
 
 
 @pytest.mark.sampled

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from ..errors import InputError
-from ..nn.graph.loading import Part
-from ..nn.workspace import as_array
-from . import row_files
-from .run_folder import CHECKPOINTS, write_whole
+from ...errors import InputError
+from ...nn.graph.loading import Part
+from ...nn.workspace import as_array
+from .. import row_files
+from ..run_folder import CHECKPOINTS, write_whole
 
 WEIGHTS = "model.safetensors"  # the weights that train.select chose
 ROWS = "input.npy"  # learned input rows [N, F] of that epoch, in the user's numbering

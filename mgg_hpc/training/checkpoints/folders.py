@@ -1,0 +1,200 @@
+"""Checkpoints on disk: a folder each, which appears whole or not at all and says by digests whether it is sound.
+
+``epoch-0000120/`` is written under a temporary name in the same folder: each file is written and fsynced, then the
+manifest with the size and the digest (XXH3-128) of every file, then the folder; it gets its name last. A crash at any
+point leaves what was there before, and at most a temporary folder that the next checkpoint removes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from ...errors import InputError
+
+FORMAT, VERSION = "mgg-checkpoint", 1
+MANIFEST = "manifest.json"
+BLOCK = 4 << 20  # bytes that are written, or read, at a time
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700  # whatever the umask is
+_NAME = re.compile(r"epoch-(\d{7,})")
+_TEMPORARY = re.compile(r"\.epoch-\d{7,}\.[0-9a-f]{12}\.tmp")
+_LARGEST_MANIFEST = 16 << 20
+
+
+class DamagedError(Exception):
+    """A checkpoint is not what its manifest says."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file of a checkpoint: its size, and XXH3-128 of its bytes in hexadecimal digits."""
+
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """A sound checkpoint. skipped: a line for each newer one that is damaged."""
+
+    folder: Path
+    epoch: int
+    skipped: tuple[str, ...] = ()
+
+
+def name_of(epoch: int) -> str:
+    """Return the name of the folder of an epoch's checkpoint."""
+    return f"epoch-{epoch:07d}"
+
+
+def draft(parent: Path, epoch: int) -> Path:
+    """Make and return the temporary folder of an epoch's checkpoint. Raises OSError."""
+    folder = parent / f".{name_of(epoch)}.{uuid.uuid4().hex[:12]}.tmp"
+    folder.mkdir()
+    folder.chmod(PRIVATE_FOLDER)
+    return folder
+
+
+def write_file(path: Path, pieces: Iterable[Any]) -> Written:
+    """Write a new file from its bytes (``bytes`` or uint8 arrays), and wait until it is on the disk. Raises OSError."""
+    digest, size = xxhash.xxh3_128(), 0
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        os.fchmod(descriptor, PRIVATE_FILE)
+        for piece in pieces:
+            whole = memoryview(piece)
+            for start in range(0, len(whole), BLOCK):
+                block = whole[start : start + BLOCK]
+                digest.update(block)
+                size += len(block)
+                while block:
+                    block = block[os.write(descriptor, block) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return Written(size, digest.hexdigest())
+
+
+def commit(folder: Path, epoch: int, files: Mapping[str, Written]) -> Path:
+    """Write the manifest of a draft and give it its name; returns the checkpoint. Raises OSError.
+
+    Another checkpoint of this epoch is replaced.
+    """
+    content = {"format": FORMAT, "version": VERSION, "epoch": epoch}
+    content["files"] = {name: asdict(file) for name, file in sorted(files.items())}
+    content["digest"] = _digest(content)
+    write_file(folder / MANIFEST, [json.dumps(content, indent=1).encode()])
+    _sync(folder)
+    made = folder.parent / name_of(epoch)
+    if made.exists():
+        made.rename(draft(folder.parent, epoch) / "replaced")
+    folder.rename(made)
+    _sync(folder.parent)
+    return made
+
+
+def discard(folder: Path) -> None:
+    """Remove a draft or a checkpoint, as far as that is possible."""
+    with suppress(OSError):
+        (folder / MANIFEST).unlink()  # first: what is half removed must not look like a checkpoint
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def prune(parent: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest ``keep``, and drafts that were never committed. No draft is under way."""
+    for epoch in sorted(_epochs(parent), reverse=True)[keep:]:
+        discard(parent / name_of(epoch))
+    for entry in parent.iterdir():
+        if _TEMPORARY.fullmatch(entry.name):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def newest(parent: Path) -> Found | None:
+    """Return the newest sound checkpoint, or None where there is none; all bytes of it have been read.
+
+    Raises InputError for one that a later version of this program has written.
+    """
+    skipped: list[str] = []
+    for epoch in sorted(_epochs(parent), reverse=True):
+        folder = parent / name_of(epoch)
+        try:
+            verify(folder, epoch)
+        except DamagedError as error:
+            skipped.append(f"{folder}: damaged ({error}); trying the one before it")
+            continue
+        return Found(folder, epoch, tuple(skipped))
+    return None
+
+
+def verify(folder: Path, epoch: int) -> None:
+    """Raise DamagedError unless a checkpoint has every file that its manifest names, with its bytes."""
+    try:
+        files = _manifest(folder, epoch)
+        present = {entry.name for entry in folder.iterdir()} - {MANIFEST}
+        if present != files.keys():
+            raise DamagedError(f"{sorted(present ^ files.keys())[0]} is missing, or does not belong to it")
+        for name, file in files.items():
+            digest, size = xxhash.xxh3_128(), 0
+            for block in _blocks(folder / name):
+                digest.update(block)
+                size += len(block)
+            if Written(size, digest.hexdigest()) != file:
+                raise DamagedError(f"{name} has other bytes than were written")
+    except OSError as error:
+        raise DamagedError(f"{Path(error.filename or folder).name}: {error.strerror}") from error
+
+
+def _manifest(folder: Path, epoch: int) -> dict[str, Written]:
+    """Return the files that a checkpoint must have. Raises DamagedError, OSError, InputError for a later version."""
+    path = folder / MANIFEST
+    if path.stat().st_size > _LARGEST_MANIFEST:
+        raise DamagedError(f"{MANIFEST} is larger than any")
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        told = content.pop("digest")
+        if told != _digest(content) or content["format"] != FORMAT:
+            raise DamagedError(f"{MANIFEST} has other bytes than were written")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"{MANIFEST} is not one") from error
+    if content["version"] != VERSION:
+        raise InputError(
+            f"{folder}: is a checkpoint of version {content['version']}, and this program reads version {VERSION}; "
+            "resume it with the version of mgg that wrote it"
+        )
+    if content["epoch"] != epoch:
+        raise DamagedError(f"{MANIFEST} is of epoch {content['epoch']}")
+    return {name: Written(file["bytes"], file["digest"]) for name, file in content["files"].items()}
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            yield block
+
+
+def _epochs(parent: Path) -> list[int]:
+    """Return the epochs of which there is a checkpoint, sound or not."""
+    found = (_NAME.fullmatch(entry.name) for entry in parent.iterdir()) if parent.is_dir() else ()
+    return [int(match[1]) for match in found if match]
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""Go on with a run: which one, from which checkpoint, and what may have changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import Tensor
+
+from ... import config
+from ...config import PlanSettings, Settings
+from ...errors import InputError
+from ...nn.graph.loading import Part
+from ...runtime import mpi
+from ...runtime.exit_code import write
+from .. import run_folder
+from . import folders, state
+
+# Keys that may be others than when the run began; the graph is known by its contents, not by its path.
+FREE = {"train.epochs", "train.patience"}
+FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run to go on with. epoch: that its newest sound checkpoint was written after; 0 where there is none."""
+
+    run: Path
+    epoch: int = 0
+    checkpoint: Path = Path()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def metrics_bytes(self) -> int:
+        """Length of metrics.csv after that epoch."""
+        return int(self.facts.get("metrics_bytes", 0))
+
+    @property
+    def saved(self) -> str:
+        """What there is to go on with, for messages."""
+        return f"epoch {self.epoch} is saved" if self.epoch else "there was nothing to save"
+
+
+def is_finished(run: Path) -> bool:
+    """Return whether a run has ended and written its summary."""
+    return (run / run_folder.SUMMARY).is_file()
+
+
+def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
+    """Return a run's newest sound checkpoint, and the settings to go on with. Collective. Raises InputError.
+
+    settings: those of now. Damaged checkpoints are named on stderr, and the ones before them are tried.
+    """
+    with mpi.agree(comm):
+        found = None
+        if comm.rank == 0:
+            found = folders.newest(run / run_folder.CHECKPOINTS)
+            for line in found.skipped if found else ():
+                write(f"mgg: warning: {line}")
+    found = comm.bcast(found, root=0)
+    with mpi.agree(comm):
+        before = config.load(run / run_folder.JOB)
+        check_settings(run, before, settings)
+        if found is None:
+            return Resumed(run), settings
+        facts, tensors = state.read(found.folder)
+        ranks = facts.get("environment", {}).get("ranks")
+        settings = msgspec.structs.replace(
+            settings, plan=plan_of(before.plan, settings.plan, same_ranks=ranks == comm.size)
+        )
+        return Resumed(run, found.epoch, found.folder, facts, tensors), settings
+
+
+def check_settings(run: Path, before: Settings, now: Settings) -> None:
+    """Raise InputError for a key that must not change while a run goes on."""
+    old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
+    for section, keys in old.items():
+        if section in FREE_SECTIONS:
+            continue
+        for key, value in keys.items():
+            name = f"{section}.{key}"
+            if name not in FREE and new[section][key] != value:
+                raise InputError(
+                    f"{run}: was started with {name} = {value!r}, and now it is {new[section][key]!r}; "
+                    'put it back, or begin another run (mgg train, run.resume = "never")'
+                )
+
+
+def plan_of(before: PlanSettings, now: PlanSettings, *, same_ranks: bool) -> PlanSettings:
+    """Return [plan] to go on with: as it was resolved, on as many ranks; else "auto" where it is not asked for now."""
+    old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
+    if same_ranks:
+        return msgspec.convert(
+            {key: old[key] if new[key] == "auto" else new[key] for key in new}, PlanSettings
+        )
+    return msgspec.convert({key: "auto" if new[key] == old[key] else new[key] for key in new}, PlanSettings)
+
+
+def check_graph(resumed: Resumed, part: Part) -> None:
+    """Raise InputError for another graph than the run was training on."""
+    wanted = resumed.facts.get("graph", part.uuid)
+    if part.uuid != wanted:
+        raise InputError(
+            f"{part.path}: is graph {part.uuid}, but {resumed.run} was training on {wanted}; "
+            "put that one back, or name its file by --set graph.file=FILE"
+        )

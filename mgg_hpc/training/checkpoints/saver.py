@@ -1,0 +1,187 @@
+"""Write checkpoints while training goes on, and agree on when; end the job where a signal asks for it.
+
+Ranks exchange one small number an epoch (`Saver.after_epoch`). A checkpoint begins with copies of what training
+changes, and a thread of each rank writes them; no thread calls MPI. Once all ranks have written, rank 0 adds the
+manifest and gives the folder its name. At most one checkpoint is under way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...config import CheckpointSettings
+from ...errors import InputError, StoppedBySignal
+from ...runtime import mpi, signals
+from ...runtime.exit_code import write
+from . import folders
+from .folders import Written
+from .state import State
+
+STOP, BUSY, FAILED, DUE = 1, 2, 4, 8  # bits of what ranks tell each other
+
+
+class _Task:
+    """A function that runs in a thread: `done` once it has ended, with `found`, or with `error` as a text."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.found: Any = None
+        self.error = ""
+        self._thread = threading.Thread(target=self._run, args=(function,), name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def _run(self, function: Callable[[], Any]) -> None:
+        try:
+            self.found = function()
+        except OSError as error:
+            self.error = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        self._thread.join()
+
+
+class Saver:
+    """The checkpoints of one run. All methods are collective.
+
+    folder: where they are, on rank 0; None elsewhere. capture: returns this rank's `State` after an epoch. before:
+    called by rank 0's thread before anything is written, with what the state refers to: it makes metrics.csv durable.
+    apart: whether every rank writes files. sound: the epoch of the newest checkpoint so far, or 0. run: how messages
+    name the run.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        settings: CheckpointSettings,
+        folder: Path | None,
+        capture: Callable[[int], State],
+        *,
+        before: Callable[[], None],
+        apart: bool,
+        sound: int = 0,
+        run: str = "",
+    ) -> None:
+        self._comm, self._settings, self._folder, self._capture = comm, settings, folder, capture
+        self._before, self._apart, self._sound, self._run = before, apart and comm.size > 1, sound, run
+        self._began = time.monotonic()
+        self._epoch = 0  # of the checkpoint under way; 0: none
+        self._draft: Path | None = None
+        self._task: _Task | None = None
+        self._committing = False
+        self._stopping, self._wrong = False, ""  # why the last one was not written
+
+    def after_epoch(self, epoch: int) -> None:
+        """Begin, go on with or finish a checkpoint; called after each epoch but the last.
+
+        Raises StoppedBySignal once the state of this epoch is saved, if any rank was sent a signal; InputError where it
+        cannot be saved then.
+        """
+        said = self._exchange(STOP * signals.came() + DUE * self._is_due(epoch))
+        self._go_on(said)
+        if said & STOP:
+            self.finish()
+            self._begin(epoch)
+            self._stopping = True
+            self.finish()
+            self._end(epoch)
+        if said & DUE and not self._epoch:
+            self._begin(epoch)
+
+    def finish(self) -> None:
+        """Wait until the checkpoint under way is complete."""
+        while self._epoch:
+            if self._task is not None:
+                self._task.wait()
+            self._go_on(self._exchange(0))
+
+    def _exchange(self, mine: int) -> int:
+        busy = self._task is not None and not self._task.done
+        failed = self._task is not None and self._task.done and bool(self._task.error)
+        return mpi.any_bits(self._comm, mine + BUSY * busy + FAILED * failed)
+
+    def _is_due(self, epoch: int) -> bool:
+        """Whether the settings ask for a checkpoint now; rank 0's clock decides."""
+        if self._comm.rank != 0 or self._epoch:
+            return False
+        every, minutes = self._settings.every_epochs, self._settings.every_minutes
+        waited = time.monotonic() - self._began
+        return (every > 0 and epoch % every == 0) or (minutes > 0 and waited >= 60 * minutes)
+
+    def _begin(self, epoch: int) -> None:
+        """Copy the state, and start writing it."""
+        self._epoch, self._began, self._committing = epoch, time.monotonic(), False
+        first = self._comm.rank == 0
+        wrong = ""
+        if first:
+            assert self._folder is not None
+            try:
+                self._draft = folders.draft(self._folder, epoch)
+            except OSError as error:
+                wrong, self._draft = f"{self._folder}: {error.strerror}", None
+        if self._apart:
+            self._draft = self._comm.bcast(self._draft, root=0)
+        state = self._capture(epoch) if (first or self._apart) and self._draft else None
+        draft, rank, alone = self._draft, self._comm.rank, first and not self._apart
+
+        def save() -> Any:
+            if wrong or state is None or draft is None:
+                raise OSError(wrong or "no folder to write to")
+            if first:
+                self._before()
+            files = {name: folders.write_file(draft / name, pieces) for name, pieces in state.files(rank)}
+            return self._committed(draft, epoch, files) if alone else files
+
+        self._task = _Task(save) if first or self._apart else None
+
+    def _committed(self, draft: Path, epoch: int, files: dict[str, Written]) -> None:
+        made = folders.commit(draft, epoch, files)
+        folders.prune(made.parent, self._settings.keep)
+
+    def _go_on(self, said: int) -> None:
+        """Take the next step of the checkpoint under way, if all ranks have ended the one before."""
+        if not self._epoch or said & BUSY:
+            return
+        if not said & FAILED and self._apart and not self._committing:
+            assert self._task is not None
+            every = self._comm.gather(self._task.found, root=0)
+            self._task, self._committing = None, True
+            if self._comm.rank == 0:
+                files = {name: file for each in every for name, file in each.items()}
+                draft, epoch = self._draft, self._epoch
+                assert draft is not None
+                self._task = _Task(lambda: self._committed(draft, epoch, files))
+            return
+        if said & FAILED:
+            self._give_up()
+        else:
+            self._sound = self._epoch
+        self._epoch, self._task, self._draft = 0, None, None
+
+    def _give_up(self) -> None:
+        """Say that this checkpoint was not written; training goes on."""
+        every = self._comm.allgather(self._task.error if self._task is not None else "")
+        self._wrong = next(each for each in every if each)
+        if self._comm.rank == 0:
+            if self._draft is not None:
+                folders.discard(self._draft)
+            if not self._stopping:
+                there = f"the last one is of epoch {self._sound}" if self._sound else "there is none yet"
+                write(
+                    f"mgg: warning: the checkpoint of epoch {self._epoch} was not written ({self._wrong}); {there}"
+                )
+
+    def _end(self, epoch: int) -> None:
+        stopped = f"stopped by {signals.name()} after epoch {epoch}"
+        if self._sound == epoch:
+            raise StoppedBySignal(f"{stopped}, which is saved; mgg resume {self._run} goes on from there")
+        last = (
+            f"mgg resume {self._run} goes on from epoch {self._sound}" if self._sound else "nothing is saved"
+        )
+        raise InputError(f"{stopped}, which could not be saved ({self._wrong}); {last}")

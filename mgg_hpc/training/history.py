@@ -1,0 +1,44 @@
+"""What a training has done so far: times and scores of its epochs, and the weights that it has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from ..runtime.backends.base import Meter
+from .metrics import Scores
+
+
+@dataclass
+class History:
+    """Times in ms and bytes of the epochs, and the best validation so far with its weights."""
+
+    epoch_ms: list[float] = field(default_factory=list)
+    eval_ms: list[float] = field(default_factory=list)
+    aggregate_ms: list[float] = field(default_factory=list)
+    moved: Meter = field(default_factory=Meter)  # rows that the last training step read
+    best_epoch: int = 0
+    best: tuple[float, float] = (-1.0, 0.0)  # validation score, minus the validation loss
+    scores: Scores = field(default_factory=lambda: Scores(0.0, 0.0, 0.0, 0.0))
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
+    loss: float = float("nan")
+    recorded: bool = False  # whether epochs were replayed as a CUDA graph
+    not_recorded: str = ""  # why recording failed
+
+    def add(self, meter: Meter, step_seconds: float, eval_seconds: float, replayed: bool) -> None:
+        """Add an epoch's times and bytes. replayed: the times of its aggregations are not known."""
+        self.epoch_ms.append(step_seconds * 1e3)
+        self.eval_ms.append(eval_seconds * 1e3)
+        if not replayed:
+            self.aggregate_ms.append(meter.seconds * 1e3)
+        self.moved = meter
+
+    def consider(self, epoch: int, scores: Scores, weights: Mapping[str, torch.Tensor], select: str) -> None:
+        """Keep a copy of these weights if they are chosen: the last, or the best (ties: the lower validation loss)."""
+        value = (scores.val, -scores.val_loss if np.isfinite(scores.val_loss) else -np.inf)
+        if select == "last" or value > self.best:
+            self.best, self.best_epoch, self.scores = value, epoch, scores
+            self.state = {name: tensor.detach().clone() for name, tensor in weights.items()}
