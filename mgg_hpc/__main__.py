@@ -284,17 +284,23 @@ def predict(run: Path, output: Path, **options: Any) -> int:
     default="auto",
     help="The MPI that mpi4py finds first, or the machine's own.",
 )
+@option(
+    "--save-seconds",
+    type=FloatRange(min=0),
+    default=120.0,
+    help="Time for ranks to save what they have, after SIGTERM, SIGUSR1 or Ctrl-C. [default: 120]",
+)
 @option("--dry-run", is_flag=True, help="Print the command line instead of running it.")
 @argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
-def launch(ranks: int, mpi: str, dry_run: bool, command: tuple[str, ...]) -> int:
+def launch(ranks: int, mpi: str, save_seconds: float, dry_run: bool, command: tuple[str, ...]) -> int:
     """Run another command or a Python program on several ranks, with the launcher of the MPI that Python uses.
 
-    The exit code is the job's: 0 done, 1 failed, 2 wrong input,
-    130 after Ctrl-C, 128 + N after signal N.
+    The exit code is the job's: 0 done, 1 failed, 2 wrong input, 3 stopped by a signal once it was saved;
+    130 after Ctrl-C and 128 + N after signal N where nothing is saved.
     """
     from .runtime.launch import process_launch
 
-    return process_launch(ranks, command, mpi, dry_run)
+    return process_launch(ranks, command, mpi, dry_run, save_seconds)
 
 
 cli.add_command(bench)

@@ -27,9 +27,10 @@ DEFAULTS = {
     },
     "run": {
         "folder": "", "backend": "auto", "threads": 0, "features": "auto", "share_gpu": False, "cuda_graphs": True,
-        "watchdog": "auto",
+        "resume": "never", "watchdog": "auto",
     },
     "plan": {"transfer": "auto", "ps": "auto", "dist": "auto", "wpb": "auto"},
+    "checkpoint": {"every_epochs": 0, "every_minutes": 10.0, "keep": 2},
 }  # fmt: skip
 
 

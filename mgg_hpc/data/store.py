@@ -201,23 +201,25 @@ def write(
     force: bool = False,
     order: str = "",
     partitions: Sequence[Partition] = (),
+    identity: str = "",
 ) -> None:
     """Write a graph file; it is there whole or not at all. order: the method that made the permutation.
 
-    The same graph gives the same bytes: the uuid comes from the contents, row ranges aside. Raises InputError
-    if the graph is not sound, ``path`` exists (unless ``force``) or is not writable, or the device is full.
+    The same graph gives the same bytes: the uuid comes from the contents, row ranges aside. identity: the uuid of the
+    graph in its imported numbering, for one whose rows are renumbered: it stays the same graph. Raises InputError if
+    the graph is not sound, ``path`` exists (unless ``force``) or is not writable, or the device is full.
     """
     check(ArraySource(graph))
     arrays = schema.arrays(graph)
     bounds = {schema.bounds_path(len(part.edge_counts)): part.bounds for part in partitions}
     sums = {f"{DIGEST}/{name}": digests(array) for name, array in arrays.items()}
-    identity = _content_uuid(graph, arrays, sums)
+    identity = identity or str(_content_uuid(graph, arrays, sums))
     sums |= {f"{DIGEST}/{name}": digests(array) for name, array in bounds.items()}
     everything = arrays | bounds | sums
     size = sum(array.nbytes for array in everything.values())
     with replacement(Path(path), force=force, size=size) as temporary:
         with h5py.File(temporary, "w", libver=LIBVER, locking=False) as file:
-            for name, text in (("format", schema.FORMAT), ("name", graph.name), ("uuid", str(identity))):
+            for name, text in (("format", schema.FORMAT), ("name", graph.name), ("uuid", identity)):
                 _write_text(file, name, text)
             numbers = {"directed": graph.directed, "classes": graph.classes, "multilabel": graph.multilabel}
             file.attrs.update({"version": schema.VERSION, **numbers})

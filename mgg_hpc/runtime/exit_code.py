@@ -34,7 +34,7 @@ _POLL_SECONDS = 1e-3
 _FIRST_SECONDS = 10.0  # time that other ranks wait for the first to report the error
 
 # Variables in which process managers store a rank: Open MPI, PMIx, PMI (MPICH, Slurm), Slurm.
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 _departures: list[MPI.Intracomm] = []  # a communicator that only `_depart` uses
@@ -105,7 +105,7 @@ def is_first() -> bool:
     """
     if _ranks_up() > 1:
         return sys.modules["mpi4py.MPI"].COMM_WORLD.Get_rank() == 0
-    return all(os.environ.get(name, "0") == "0" for name in _RANK_VARIABLES)
+    return all(os.environ.get(name, "0") == "0" for name in RANK_VARIABLES)
 
 
 def _ranks_up() -> int:

@@ -1,7 +1,8 @@
 """Start a job's ranks with the launcher that belongs to Python's MPI, and end all of them together.
 
 The exit code is what the first rank recorded (launchers mangle codes); without a record, 0 if the launcher
-returned 0, 128 + the signal if a signal ended the job (130 after Ctrl-C), else 1.
+returned 0, 128 + the signal if a signal ended the job (130 after Ctrl-C), else 1. SIGTERM, SIGUSR1 and SIGINT are
+passed on to ranks that save what they have (`signals`), and those are waited for.
 """
 
 from __future__ import annotations
@@ -17,20 +18,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import DONE, FAILED, InputError
-from . import cores, exit_code, find_mpi, segments
+from . import cores, exit_code, find_mpi, segments, signals
 from .exit_code import RANKS
 
 FOLDER_PREFIX = "mgg-launch-"  # prefix of a launch's folder in the temporary folder
 TERMINAL = "MGG_TERMINAL"  # number of columns of the terminal, to which ranks write through pipes
 
 PARALLEL = ("train", "resume", "predict", "bench")  # the verbs that share their work between ranks
+SAVING = ("train", "resume")  # those that save what they have when a signal asks them to end
+SAVE_SECONDS = 120.0  # for that
 
 _STATUS_FILE = "status"
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_START_SECONDS = 20.0  # time between the start of a rank that will save, and its listening to signals
 _GRACE_SECONDS = 2.0  # time between SIGTERM and SIGKILL
 _KILL_SECONDS = 1.5  # time for the kernel to remove killed processes
 _YOUNG_SECONDS = 10.0  # a newer folder may belong to a launch that has no rank yet
@@ -45,13 +50,20 @@ class _Signalled(BaseException):
         self.number = number
 
 
-def process_launch(ranks: int, arguments: Sequence[str], mpi: str = "auto", dry_run: bool = False) -> int:
+def process_launch(
+    ranks: int,
+    arguments: Sequence[str],
+    mpi: str = "auto",
+    dry_run: bool = False,
+    save_seconds: float = SAVE_SECONDS,
+) -> int:
     """Run ``mgg`` with ``arguments``, or the Python program that they begin with, on ``ranks`` ranks.
 
-    mpi: "system" prefers the MPI of the machine.
+    mpi: "system" prefers the MPI of the machine. save_seconds: see `run`.
     """
     if arguments[0].endswith(".py"):
-        return run([sys.executable, *arguments], ranks, mpi=mpi, dry_run=dry_run)
+        program = [sys.executable, *arguments]
+        return run(program, ranks, mpi=mpi, dry_run=dry_run, save_seconds=save_seconds)
     if arguments[0] not in PARALLEL:
         raise InputError(
             f"mgg launch: {arguments[0]} is not for several ranks; "
@@ -61,11 +73,24 @@ def process_launch(ranks: int, arguments: Sequence[str], mpi: str = "auto", dry_
     # otherwise that folder's files must not replace Python's own modules.
     in_checkout = Path(__file__).resolve().parents[2] == Path.cwd()
     isolation = [] if in_checkout else ["-P"]
-    return run([sys.executable, *isolation, "-m", "mgg_hpc", *arguments], ranks, mpi=mpi, dry_run=dry_run)
+    program = [sys.executable, *isolation, "-m", "mgg_hpc", *arguments]
+    saves = arguments[0] in SAVING
+    return run(program, ranks, mpi=mpi, dry_run=dry_run, saves=saves, save_seconds=save_seconds)
 
 
-def run(command: Sequence[str], ranks: int, *, mpi: str = "auto", dry_run: bool = False) -> int:
-    """Run ``command`` as ``ranks`` ranks on this machine and return the job's exit code."""
+def run(
+    command: Sequence[str],
+    ranks: int,
+    *,
+    mpi: str = "auto",
+    dry_run: bool = False,
+    saves: bool = False,
+    save_seconds: float = SAVE_SECONDS,
+) -> int:
+    """Run ``command`` as ``ranks`` ranks on this machine and return the job's exit code.
+
+    saves: ranks will listen to signals, and save what they have. save_seconds: time that they get for it.
+    """
     environment = dict(os.environ)
     if mpi == "system" and find_mpi.LIBRARY not in environment:
         environment[find_mpi.LIBRARY] = str(find_mpi.system_library())
@@ -83,7 +108,7 @@ def run(command: Sequence[str], ranks: int, *, mpi: str = "auto", dry_run: bool 
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:
         environment[exit_code.STATUS] = str(folder / _STATUS_FILE)
-        return _run(full, environment)
+        return _run(full, environment, Saving(ranks, saves, save_seconds))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -108,7 +133,27 @@ def _settings(found: find_mpi.Library, ranks: int) -> dict[str, str]:
     return settings
 
 
-def _run(command: list[str], environment: dict[str, str]) -> int:
+@dataclass(frozen=True)
+class Saving:
+    """How ranks end when a signal asks for it: see `run`. expected: they will listen, though they may not yet."""
+
+    ranks: int
+    expected: bool
+    seconds: float
+
+    def is_possible(self, status: Path, process: subprocess.Popen[bytes]) -> bool:
+        """Wait until all ranks listen; return False where they will not, or the job has ended."""
+        deadline = time.monotonic() + (_START_SECONDS if self.expected else 0.0)
+        while process.poll() is None:
+            if len(list(status.parent.glob(f"{status.name}{signals.LISTENS}*"))) >= self.ranks:
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return False
+
+
+def _run(command: list[str], environment: dict[str, str], saving: Saving) -> int:
     """Run the launcher until it ends or a signal comes, remove what remains, and return the exit code."""
     status = Path(environment[exit_code.STATUS])
     mark = f"{exit_code.STATUS}={status}"
@@ -130,10 +175,15 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
     except _Signalled as request:
         caught = request.number
         with _handled_by(signal.SIG_IGN):  # a second Ctrl-C changes nothing
-            _signal(_processes(mark), signal.SIGTERM)
-            deadline = time.monotonic() + _GRACE_SECONDS
-            while time.monotonic() < deadline and _processes(mark):
-                time.sleep(0.02)
+            if process is not None and saving.is_possible(status, process):
+                _signal(_ranks(mark), caught if caught in signals.ASKING else signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(saving.seconds)
+            else:
+                _signal(_processes(mark), signal.SIGTERM)
+                deadline = time.monotonic() + _GRACE_SECONDS
+                while time.monotonic() < deadline and _processes(mark):
+                    time.sleep(0.02)
             _kill(_processes(mark))
             if process is not None:
                 process.wait()
@@ -213,11 +263,26 @@ def _alive(number: int) -> bool:
 
 def _processes(mark: str) -> list[int]:
     """Return the job's processes on this machine, in any session: those that inherited its status file."""
-    found = []
-    wanted = mark.encode()
+    return list(_environments(mark))
+
+
+def _ranks(mark: str) -> list[int]:
+    """Return those of the job's processes that are ranks, and no launchers."""
+    names = [f"{name}=".encode() for name in exit_code.RANK_VARIABLES]
+    return [
+        process
+        for process, variables in _environments(mark).items()
+        if any(each.startswith(name) for each in variables for name in names)
+    ]
+
+
+def _environments(mark: str) -> dict[int, list[bytes]]:
+    """Return the variables of each process, by its number, that has this one."""
+    found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             with contextlib.suppress(OSError):
-                if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
+                variables = (folder / "environ").read_bytes().split(b"\0")
+                if mark.encode() in variables:
+                    found[int(folder.name)] = variables
     return found

@@ -15,8 +15,8 @@ from ..errors import StoppedBySignal
 from . import exit_code
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-# Beside MGG_STATUS: a rank that is there to save has been started, so `mgg launch` gives it time.
-SAVES = ".saves"
+# MGG_STATUS and this and the rank: a file that says to `mgg launch` that the rank listens, and needs time to save.
+LISTENS = ".listens."
 
 _first: list[int] = []  # the signal that came first
 
@@ -27,7 +27,8 @@ def listen() -> None:
         signal.signal(number, _note)
     status = os.environ.get(exit_code.STATUS)
     if status:
-        Path(status + SAVES).touch()
+        rank = next((os.environ[name] for name in exit_code.RANK_VARIABLES if name in os.environ), "0")
+        Path(status + LISTENS + rank).touch()
 
 
 def _note(number: int, frame: object) -> None:

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..errors import FAILED
 from . import exit_code
 
 _LOOKS = 20  # number of checks within the allowed time
 _OTHERS_SECONDS = 1.0  # time for the other ranks to print their last step
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Seconds that a step may take: ``seconds``; 0 for no limit.
+
+    For steps that are repeated, once one has been measured, it is ``factor`` times the longest so far, at least
+    ``least`` seconds; with a factor of 0, it stays ``seconds``.
+    """
+
+    seconds: float
+    factor: float = 0.0
+    least: float = 0.0
+
+    def of(self, longest: float) -> float:
+        """Return the limit of a repeated step, the longest of which took so long; 0 where none was measured."""
+        measured = self.factor > 0 and longest > 0
+        return max(self.least, self.factor * longest) if measured else self.seconds
+
+
+AUTO = Limit(3600.0, factor=20.0, least=60.0)
 
 
 def _abort() -> None:
@@ -24,25 +47,34 @@ def _abort() -> None:
 
 
 class Watchdog:
-    """Ends the job if this rank makes no step for ``seconds`` within ``with``; 0: never.
+    """Ends the job if a step of this rank takes longer than its limit within ``with``.
 
-    Every rank has one. When a rank is gone all others wait, so each prints its last step, and then the first ends the
-    job. A thread checks, since a rank that waits inside a library runs no Python.
+    Every rank has one. When a rank is gone all others wait, so each prints its last step and where its Python is, and
+    then the first ends the job. A thread checks, since a rank that waits inside a library runs no Python.
     """
 
-    def __init__(self, rank: int, seconds: float, end: Callable[[], None] = _abort) -> None:
-        self._rank, self._seconds, self._end = rank, seconds, end
-        self._last, self._since = "starting", time.monotonic()
+    def __init__(self, rank: int, limit: Limit, end: Callable[[], None] = _abort) -> None:
+        self._rank, self._limit, self._end = rank, limit, end
+        self._last, self._since, self._repeats = "starting", time.monotonic(), False
+        self._longest = 0.0  # of the repeated steps
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def step(self, what: str) -> None:
-        """Record progress. what: the step that begins now."""
-        self._last, self._since = what, time.monotonic()
+    def step(self, what: str, *, repeats: bool = False) -> None:
+        """Record progress. what: the step that begins now. repeats: whether it is one of many alike, as an epoch is."""
+        now = time.monotonic()
+        if self._repeats:
+            self._longest = max(self._longest, now - self._since)
+        self._last, self._since, self._repeats = what, now, repeats
+
+    @property
+    def seconds(self) -> float:
+        """Limit of the present step."""
+        return self._limit.of(self._longest) if self._repeats else self._limit.seconds
 
     def __enter__(self) -> Watchdog:
         self.step(self._last)
-        if self._seconds > 0:
+        if self._limit.seconds > 0:
             self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
             self._thread.start()
         return self
@@ -53,12 +85,22 @@ class Watchdog:
             self._thread.join()
 
     def _watch(self) -> None:
-        while not self._done.wait(self._seconds / _LOOKS):
-            if time.monotonic() - self._since < self._seconds:
+        while not self._done.wait(min(self.seconds, self._limit.least or self.seconds) / _LOOKS):
+            limit = self.seconds
+            if time.monotonic() - self._since < limit:
                 continue
-            stuck = f"rank {self._rank} has made no progress for {self._seconds:g} s"
+            stuck = f"rank {self._rank} has made no progress for {limit:g} s"
             exit_code.write(f"mgg: error: {stuck}; its last step: {self._last}")
+            _print_stacks()
             if not self._done.wait(_OTHERS_SECONDS):
                 exit_code.save(FAILED)
                 self._end()
             return
+
+
+def _print_stacks() -> None:
+    """Print where each Python thread of this process is."""
+    try:
+        faulthandler.dump_traceback(sys.stderr.fileno())
+    except (OSError, ValueError, AttributeError):  # no stderr, or one that is no file
+        return

@@ -62,7 +62,8 @@ def _renumber(path: Path, method: str, parts: int | None, bounds_method: str) ->
     with waiting("writing"):
         known = sorted(count for count, name in ranges.items() if name in BOUNDS)
         partitions = [_partition(graph.indptr, count, ranges[count]) for count in known]
-        write(path, graph, force=True, order=method, partitions=partitions)
+        identity = "" if graph.permutation is None else opened.uuid
+        write(path, graph, force=True, order=method, partitions=partitions, identity=identity)
     after = order.locality(graph.indptr, graph.indices)
     print(f"{path}: rows renumbered ({method}) in {time.perf_counter() - began:.1f} s")
     print(f"  mean log2 of an edge's length: {before.gap:.1f} before, {after.gap:.1f} after")

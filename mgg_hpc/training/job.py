@@ -30,7 +30,7 @@ from ..nn.layers.random import Draws
 from ..nn.workspace import accumulator, row_format
 from ..runtime import backends, cores, mpi
 from ..runtime.backends.base import Backend
-from ..runtime.watchdog import Watchdog
+from ..runtime.watchdog import AUTO, Limit, Watchdog
 from . import metrics
 from .checkpoints import weights
 from .metrics import Labels, Metric
@@ -200,7 +200,7 @@ def _planned(
     formats = [row_format(width, dtype) for width in model.exchanged(sparse)]
     backward = [row_format(width, dtype) if width else None for width in model.exchanged_back(sparse)]
     counts = part.bounds[1:] - part.bounds[:-1]
-    with watchdog(settings, comm, backend) as dog:
+    with watchdog(settings, comm) as dog:
         dog.step("choosing transfers")
         transfer = choose_transfer(
             comm, settings.plan.transfer, backend, matrix, counts, formats, backward, by_edge=model.by_edge
@@ -267,10 +267,10 @@ def _recomputed(settings: Settings) -> frozenset[int]:
     return frozenset(int(layer) for layer in asked)
 
 
-def watchdog(settings: Settings, comm: Any, backend: Backend) -> Watchdog:
-    """Return what ends a job that makes no progress; an epoch on CPUs may take as long as it likes."""
+def watchdog(settings: Settings, comm: Any) -> Watchdog:
+    """Return what ends a job that makes no progress."""
     asked = settings.run.watchdog
-    return Watchdog(comm.rank, backend.capabilities.patience if asked == "auto" else float(asked))
+    return Watchdog(comm.rank, AUTO if asked == "auto" else Limit(float(asked)))
 
 
 def stay_on_host(settings: Settings, comm: Any, part: Part, backend: Backend, model: GNN, plans: int) -> bool:

@@ -57,6 +57,9 @@ def _status(name: str) -> int:
     return 0
 
 
+COPIED = 4  # arrays as large as the weights that a checkpoint copies: them, two moments, and the chosen ones
+
+
 @dataclass(frozen=True)
 class Estimate:
     """Bytes of one rank, by purpose."""
@@ -65,7 +68,7 @@ class Estimate:
     plan: int  # schedules, which are made at their first use; on a GPU all of the plans
     heap: int  # symmetric memory
     activations: int  # tensors of forward and backward: outputs and gradients of all layers
-    model: int  # gradients, Adam's moments, the weights before a step, and the best ones
+    model: int  # gradients, Adam's moments, the weights before a step, and the best ones; and copies for a checkpoint
     before: int = 0  # peak of the process until now, which may exceed that of training
 
     @property
@@ -108,12 +111,14 @@ def estimate(job: Job, *, trains: bool = True) -> Estimate:
     if job.records:
         activations += rows * sum(2 * row_format(width, job.dtype).row_bytes for width in job.model.widths)
     parameters = sum(parameter.nbytes for parameter in job.weights().values())
+    # Gradients, two moments, the weights before a step, and the chosen ones; and on the host a checkpoint's copies.
+    copies = 5 + (0 if on_gpu else COPIED)
     return Estimate(
         there=(job.part.nbytes + job.x.nbytes) if on_gpu else _status("VmRSS"),
         plan=sum(plan.segments.nbytes + (plan.nbytes if on_gpu else 0) for plan in plans),
         heap=symmetric_bytes(job.layers, counts, format, job.comm.size),
         activations=activations,
-        model=(5 if trains else 0) * parameters,
+        model=copies * parameters if trains else 0,
         before=0 if on_gpu else _status("VmHWM"),
     )
 

@@ -71,7 +71,7 @@ def process_predict(
             if job.learned is not None:
                 weights.load_rows(folder, job.part.slice.ids, job.part.nodes, job.learned)
         memory.check(job, memory.estimate(job, trains=False), trains=False)
-    with watchdog(settings, comm, job.backend) as dog:
+    with watchdog(settings, comm) as dog:
         dog.step("predicting")
         arrays = _results(job, names)
     attributes = {

@@ -34,10 +34,13 @@ def write(
     arrays: Arrays,
     bounds: NDArray[np.int64],
     attributes: dict[str, Any],
+    *,
+    mode: int | None = None,
 ) -> None:
     """Write arrays [N, ...] whose row ids[i] is this rank's row i, replacing what is there. Collective.
 
-    bounds: int64 [P + 1], the rows of each rank. attributes: of an HDF5 file's root.
+    bounds: int64 [P + 1], the rows of each rank. attributes: of an HDF5 file's root. mode: permissions of .npy files.
+    [default: as the umask says]
     """
     if comm.rank != 0:
         for first in range(0, len(ids), BLOCK):
@@ -48,7 +51,9 @@ def write(
     with ExitStack() as files:  # the files get their names when all of them are filled
         if output.suffix == ".npy":
             maps = {
-                name: files.enter_context(_npy(path, (nodes, *arrays[name].shape[1:]), arrays[name].dtype))
+                name: files.enter_context(
+                    _npy(path, (nodes, *arrays[name].shape[1:]), arrays[name].dtype, mode)
+                )
                 for name, path in paths(output, list(arrays)).items()
             }
         else:
@@ -90,10 +95,12 @@ def _hdf5(
 
 
 @contextmanager
-def _npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+def _npy(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], mode: int | None
+) -> Iterator[NDArray[Any]]:
     size = dtype.itemsize * int(np.prod(shape))
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    with replacement(path, force=True, size=size) as temporary:
+    with replacement(path, force=True, size=size, mode=mode) as temporary:
         with temporary.open("r+b") as file:
             np.lib.format.write_array_header_1_0(file, header)
             offset = file.tell()

@@ -63,7 +63,7 @@ def fit(
                     if _is_over(job, history, epoch - 1):
                         break
                     if dog:
-                        dog.step(f"epoch {epoch}")
+                        dog.step(f"epoch {epoch}", repeats=True)
                     if recorder:
                         recorder.begin(epoch)
                     scores = _epoch(trainer, history, epoch)
@@ -290,7 +290,7 @@ def _run(job: Job, resumed: Resumed | None, shown: Shown) -> None:
         return
     folder = _folder(job, resumed)
     peak = memory.Peak()
-    with watchdog(settings, comm, job.backend) as dog:
+    with watchdog(settings, comm) as dog:
         dog.step("allocating symmetric memory")
         job.phases.skip()
         graph = job.graph()

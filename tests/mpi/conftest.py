@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from ranks import (  # noqa: F401
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import store
 from mgg_hpc.data.graph import Graph
+from mgg_hpc.runtime import signals
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host.shm import SharedBackend
 
@@ -89,7 +91,17 @@ def first(comm):
 
 
 @pytest.fixture
-def mgg(comm, capsys):
+def listening(monkeypatch):
+    """Handlers of signals are as before when the test has ended, and no signal has come."""
+    monkeypatch.setattr(signals, "_first", [])
+    before = {number: signal.getsignal(number) for number in signals.ASKING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def mgg(comm, capsys, listening):
     """Run a command on all ranks."""
 
     def mgg(*arguments: object) -> Outcome:

@@ -16,6 +16,7 @@ from jobs import blocks, directed_weighted, files, write_job
 
 from mgg_hpc import config, reference
 from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 
 pytestmark = pytest.mark.mpi
 
@@ -49,7 +50,8 @@ def test_a_run_writes_its_folder(comm, folder, first, mgg):
     taken = written.plan.transfer  # by "auto": one for all layers, or one for each
     taken = [taken] * 2 if isinstance(taken, str) else taken
     assert len(taken) == 2 and {*taken} <= {"direct", "get", "halo"}
-    assert written == config.with_plan(given, taken, {})
+    assert written == config.with_plan(given, taken, {"ps": written.plan.ps, "wpb": written.plan.wpb})
+    assert {written.plan.ps, written.plan.wpb} == {DEFAULT_GEOMETRY.ps, DEFAULT_GEOMETRY.wpb}
 
     summary, lines = trained(run)
     assert set(summary) >= SUMMARY

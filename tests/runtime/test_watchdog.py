@@ -11,7 +11,7 @@ import jobs
 import pytest
 
 from mgg_hpc.runtime import watchdog
-from mgg_hpc.runtime.watchdog import Watchdog
+from mgg_hpc.runtime.watchdog import Limit, Watchdog
 
 
 @pytest.fixture
@@ -19,18 +19,20 @@ def quick(monkeypatch):
     monkeypatch.setattr(watchdog, "_OTHERS_SECONDS", 0.05)
 
 
-def test_no_progress_ends_the_job_and_says_where_it_was(quick, capsys):
+def test_no_progress_ends_the_job_and_says_where_it_was(quick, capfd):
     ended = threading.Event()
-    with Watchdog(3, 0.2, ended.set) as watched:
+    with Watchdog(3, Limit(0.2), ended.set) as watched:
         watched.step("epoch 7: backward")
         assert ended.wait(5)
-    said = "mgg: error: rank 3 has made no progress for 0.2 s; its last step: epoch 7: backward\n"
-    assert capsys.readouterr().err == said
+    said = capfd.readouterr().err
+    line = "mgg: error: rank 3 has made no progress for 0.2 s; its last step: epoch 7: backward\n"
+    assert said.startswith(line)
+    assert "in test_no_progress_ends_the_job_and_says_where_it_was" in said  # where this thread's Python is
 
 
 def test_who_makes_steps_is_left_alone(quick, capsys):
     ended = threading.Event()
-    with Watchdog(0, 1.5, ended.set) as watched:  # a thread may get no core for a second
+    with Watchdog(0, Limit(1.5), ended.set) as watched:  # a thread may get no core for a second
         for number in range(20):
             watched.step(f"step {number}")
             time.sleep(0.1)
@@ -38,9 +40,24 @@ def test_who_makes_steps_is_left_alone(quick, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_the_limit_of_epochs_follows_the_longest_of_them(quick, capfd):
+    ended = threading.Event()
+    with Watchdog(0, Limit(60.0, factor=3.0, least=0.3), ended.set) as watched:
+        watched.step("epoch 1", repeats=True)
+        assert watched.seconds == 60.0  # nothing is measured yet
+        time.sleep(0.4)
+        watched.step("epoch 2", repeats=True)
+        assert 1.2 <= watched.seconds < 3.0
+        watched.step("writing what was found")
+        assert watched.seconds == 60.0
+        watched.step("epoch 3", repeats=True)
+        assert ended.wait(10)
+    assert "its last step: epoch 3" in capfd.readouterr().err
+
+
 def test_zero_never_ends_anything(quick):
     before = threading.active_count()
-    with Watchdog(0, 0.0, lambda: pytest.fail("ended")):
+    with Watchdog(0, Limit(0.0), lambda: pytest.fail("ended")):
         assert threading.active_count() == before
         time.sleep(0.1)
 
@@ -48,9 +65,9 @@ def test_zero_never_ends_anything(quick):
 JOB = """
     import time
     from mgg_hpc.runtime import mpi
-    from mgg_hpc.runtime.watchdog import Watchdog
+    from mgg_hpc.runtime.watchdog import Limit, Watchdog
     comm = mpi.world()
-    with Watchdog(comm.rank, 3.0) as watched:
+    with Watchdog(comm.rank, Limit(3.0)) as watched:
         for epoch in range(1, 4):
             watched.step(f"epoch {epoch}")
             if epoch == 2 and comm.rank == 1:
@@ -70,3 +87,4 @@ def test_all_ranks_say_where_they_are_when_one_does_not_come(tmp_path):
     said = "has made no progress for 3 s; its last step:"
     assert f"mgg: error: rank 0 {said} epoch 2" in done.stderr
     assert f"mgg: error: rank 1 {said} asleep" in done.stderr
+    assert f'File "{tmp_path / "job.py"}", line 11' in done.stderr  # where it sleeps

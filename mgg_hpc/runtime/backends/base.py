@@ -77,7 +77,6 @@ class Capabilities:
     halo_rounds: number of rounds per halo exchange, or None to choose it from the halo's size.
     cache_bytes: of the cache that keeps remote rows which are read through pointers.
     probe_rows: number of rows per rank in a measurement of costs (`runtime.probe`).
-    patience: seconds without progress after which run.watchdog = "auto" ends a job; 0 for never.
     """
 
     name: str
@@ -90,7 +89,6 @@ class Capabilities:
     halo_rounds: int | None = None
     cache_bytes: int = 0
     probe_rows: int = 16384  # more than the caches and the page table's cache of a core hold
-    patience: float = 0.0
 
 
 class Recording(Protocol):

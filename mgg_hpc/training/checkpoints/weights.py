@@ -52,7 +52,8 @@ def save(comm: Any, folder: Path | None, part: Part, state: Mapping[str, torch.T
     ids, bounds = part.slice.ids, part.bounds
     if LEARNED in state:
         path = (folder or Path()) / CHECKPOINTS / ROWS
-        row_files.write(comm, path, ids, {"rows": as_array(state[LEARNED].cpu())}, bounds, {})
+        rows = {"rows": as_array(state[LEARNED].cpu())}
+        row_files.write(comm, path, ids, rows, bounds, {}, mode=0o600)
 
 
 def load_rows(folder: Path, ids: NDArray[np.int64], nodes: int, rows: torch.nn.Parameter) -> None:
@@ -109,7 +110,7 @@ def _reading(path: Path, absent: str, damaged: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise InputError(f"{path}: {absent}; the run did not finish, train again") from error
+        raise InputError(f"{path}: {absent}; the run did not finish: go on with it by mgg resume") from error
     except (SafetensorError, KeyError, ValueError, EOFError) as error:
         raise InputError(f"{path}: {damaged} ({error!r}); train again") from error
 

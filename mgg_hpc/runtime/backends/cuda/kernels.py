@@ -22,8 +22,6 @@ from .edges import DeviceEdges
 from .gather import Gathers
 from .launches import DeviceLaunches
 
-PATIENCE = 600.0  # seconds; a kernel that waits for a peer in vain waits for ever
-
 
 class DeviceBackend(DeviceLaunches):
     """One rank on one GPU, among others on other GPUs, or on this one; see Backend for what calls do.
@@ -58,7 +56,6 @@ class DeviceBackend(DeviceLaunches):
             reads_epoch=True,
             halo_rounds=1,  # which kernels cut into chunks
             probe_rows=self.probe_rows,
-            patience=PATIENCE,
         )
 
     @property

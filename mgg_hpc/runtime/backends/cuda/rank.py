@@ -19,7 +19,7 @@ from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ... import device, mpi
 from ...device import GpuAssignment
-from ...watchdog import Watchdog
+from ...watchdog import Limit, Watchdog
 from ..arguments import Options, Rows
 from ..simulated import World
 from . import heap
@@ -102,7 +102,7 @@ def backend(
 @contextmanager
 def _together(rank: int, what: str) -> Iterator[None]:
     """Guard what all ranks do within NVSHMEM or NCCL, where a rank that fails leaves the others waiting."""
-    with Watchdog(rank, TOGETHER_SECONDS) as watched:
+    with Watchdog(rank, Limit(TOGETHER_SECONDS)) as watched:
         watched.step(what)
         yield
 
