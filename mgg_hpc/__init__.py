@@ -2,8 +2,8 @@
 
 For training loops of one's own: `open` and `from_pyg`, `from_dgl`, `from_networkx`, `from_scipy` give this rank's part
 of a graph, `nn` has the layers, `allreduce_gradients` sums gradients over ranks, `manual_seed` seeds all draws,
-`recomputed` keeps nothing of a part of a model. They load torch and MPI when they are first asked for: the command line
-may not need them.
+`recomputed` keeps nothing of a part of a model, `checkpointed` saves a loop's state and goes on from it. They load
+torch and MPI when they are first asked for: the command line may not need them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .nn.graph.extend import extend
     from .nn.graph.gradients import allreduce_gradients
     from .nn.layers.random import manual_seed
+    from .training.checkpoints.loop import checkpointed
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ __all__ = [
     "DistGraph",
     "InputError",
     "allreduce_gradients",
+    "checkpointed",
     "extend",
     "from_dgl",
     "from_networkx",
@@ -44,6 +46,7 @@ _PLACES = {
     "InputError": ("errors", "InputError"),
     "DistGraph": ("nn.graph.dist_graph", "DistGraph"),
     "allreduce_gradients": ("nn.graph.gradients", "allreduce_gradients"),
+    "checkpointed": ("training.checkpoints.loop", "checkpointed"),
     "extend": ("nn.graph.extend", "extend"),
     "from_dgl": ("nn.api", "from_dgl"),
     "from_networkx": ("nn.api", "from_networkx"),

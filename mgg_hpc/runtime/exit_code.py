@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..errors import FAILED, WRONG_INPUT, InputError
+from ..errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -156,10 +156,12 @@ def _end_job(kind: type[BaseException], error: BaseException, trace: TracebackTy
         time.sleep(_QUIET_SECONDS)
         _abort(FAILED)
     in_thread = threading.current_thread() is not threading.main_thread()
-    if issubclass(kind, InputError) and not in_thread:
-        report(f"mgg: error: {error}", WRONG_INPUT)
+    if issubclass(kind, InputError | StoppedBySignal) and not in_thread:
+        stopped = issubclass(kind, StoppedBySignal)
+        code = STOPPED if stopped else WRONG_INPUT
+        report(f"mgg: {error}" if stopped else f"mgg: error: {error}", code)
         _flush_files()
-        raise SystemExit(WRONG_INPUT)  # in an excepthook it sets the exit code of Python
+        raise SystemExit(code)  # in an excepthook it sets the exit code of Python
     # Often all ranks fail alike: the lowest one prints, and ends the others while they wait.
     time.sleep(min(rank * _STAGGER_SECONDS, 2.0))
     where = f"rank {rank} of {size}: " if size > 1 else ""

@@ -134,7 +134,7 @@ def _saver(
         before=metrics.sync if metrics else lambda: None,
         apart=job.learned is not None,
         sound=sound,
-        run=job.settings.run.folder,
+        again=f"mgg resume {job.settings.run.folder}",
     )
 
 

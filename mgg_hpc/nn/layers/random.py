@@ -148,7 +148,8 @@ class Dropout(torch.nn.Module):
     stream: number of the module's place in the model. draws: shared by all modules of a model; the training loop counts
     its epoch. Without them the seed is that of `manual_seed`, the stream is the number of such modules made since, and
     each call draws anew: the same on any number of ranks, as long as all of them make and call the same modules.
-    Layers that are computed again (recompute.py) repeat their first draws.
+    Layers that are computed again (recompute.py) repeat their first draws. Attribute counts: whether each call draws
+    anew.
     """
 
     def __init__(self, p: float = 0.5, stream: int | None = None, draws: Draws | None = None) -> None:
@@ -156,7 +157,7 @@ class Dropout(torch.nn.Module):
         if not 0 <= p < 1:
             raise ValueError(f"dropout is {p}; it must be at least 0 and less than 1")
         self.p, self.stream = p, next(_unseeded.streams) if stream is None else stream
-        self.draws, self._counts = draws or Draws(_unseeded.seed, epoch=0), draws is None
+        self.draws, self.counts = draws or Draws(_unseeded.seed, epoch=0), draws is None
 
     def forward(
         self, x: Input, graph: GraphHandle, *, rectified: bool = False, in_blocks: bool = False
@@ -185,7 +186,7 @@ class Dropout(torch.nn.Module):
         if not self.training or self.p == 0:
             return None
         draws = self.draws
-        epoch = recompute.once(self._next_epoch) if self._counts else draws.epoch
+        epoch = recompute.once(self._next_epoch) if self.counts else draws.epoch
         return RngKey(self.p, draws.seed, epoch, self.stream, epoch_at=as_array(draws.epoch_at))
 
     def _next_epoch(self) -> int:

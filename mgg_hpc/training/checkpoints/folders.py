@@ -57,6 +57,17 @@ def name_of(epoch: int) -> str:
     return f"epoch-{epoch:07d}"
 
 
+def make(parent: Path) -> None:
+    """Make the folder of checkpoints, if it is not there. Raises InputError where it cannot be written to."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        parent.chmod(PRIVATE_FOLDER)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise PermissionError(13, os.strerror(13))
+    except OSError as error:
+        raise InputError(f"{parent} cannot be written to ({error.strerror}); name another folder") from error
+
+
 def draft(parent: Path, epoch: int) -> Path:
     """Make and return the temporary folder of an epoch's checkpoint. Raises OSError."""
     folder = parent / f".{name_of(epoch)}.{uuid.uuid4().hex[:12]}.tmp"

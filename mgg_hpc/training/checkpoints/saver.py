@@ -50,10 +50,9 @@ class _Task:
 class Saver:
     """The checkpoints of one run. All methods are collective.
 
-    folder: where they are, on rank 0; None elsewhere. capture: returns this rank's `State` after an epoch. before:
-    called by rank 0's thread before anything is written, with what the state refers to: it makes metrics.csv durable.
-    apart: whether every rank writes files. sound: the epoch of the newest checkpoint so far, or 0. run: how messages
-    name the run.
+    folder: where they are, on rank 0; None elsewhere. capture: returns this rank's `State` after an epoch. apart:
+    whether every rank writes files. sound: the epoch of the newest checkpoint so far, or 0. again: the command that
+    goes on, for messages. before: called by rank 0's thread before it writes, to make durable what the state refers to.
     """
 
     def __init__(
@@ -63,13 +62,13 @@ class Saver:
         folder: Path | None,
         capture: Callable[[int], State],
         *,
-        before: Callable[[], None],
         apart: bool,
-        sound: int = 0,
-        run: str = "",
+        sound: int,
+        again: str,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         self._comm, self._settings, self._folder, self._capture = comm, settings, folder, capture
-        self._before, self._apart, self._sound, self._run = before, apart and comm.size > 1, sound, run
+        self._before, self._apart, self._sound, self._again = before, apart and comm.size > 1, sound, again
         self._began = time.monotonic()
         self._epoch = 0  # of the checkpoint under way; 0: none
         self._draft: Path | None = None
@@ -77,8 +76,8 @@ class Saver:
         self._committing = False
         self._stopping, self._wrong = False, ""  # why the last one was not written
 
-    def after_epoch(self, epoch: int) -> None:
-        """Begin, go on with or finish a checkpoint; called after each epoch but the last.
+    def after_epoch(self, epoch: int, *, now: bool = False) -> None:
+        """Begin, go on with or finish a checkpoint; called after each epoch. now: this one is saved in any case.
 
         Raises StoppedBySignal once the state of this epoch is saved, if any rank was sent a signal; InputError where it
         cannot be saved then.
@@ -91,7 +90,9 @@ class Saver:
             self._stopping = True
             self.finish()
             self._end(epoch)
-        if said & DUE and not self._epoch:
+        if now:
+            self.finish()
+        if (said & DUE or now) and not self._epoch:
             self._begin(epoch)
 
     def finish(self) -> None:
@@ -180,8 +181,6 @@ class Saver:
     def _end(self, epoch: int) -> None:
         stopped = f"stopped by {signals.name()} after epoch {epoch}"
         if self._sound == epoch:
-            raise StoppedBySignal(f"{stopped}, which is saved; mgg resume {self._run} goes on from there")
-        last = (
-            f"mgg resume {self._run} goes on from epoch {self._sound}" if self._sound else "nothing is saved"
-        )
+            raise StoppedBySignal(f"{stopped}, which is saved; {self._again} goes on from there")
+        last = f"{self._again} goes on from epoch {self._sound}" if self._sound else "nothing is saved"
         raise InputError(f"{stopped}, which could not be saved ({self._wrong}); {last}")

@@ -1,0 +1,191 @@
+"""Checkpoints for a training loop of one's own: `checkpointed`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...config import CheckpointSettings
+from ...errors import InputError
+from ...nn.layers.random import Dropout
+from ...nn.workspace import as_array
+from ...runtime import mpi, signals
+from ...runtime.exit_code import write
+from . import folders, state
+from .saver import Saver
+from .state import State
+
+MODEL, OPTIMIZER, DRAWN = "model.", "optimizer.", "torch's random state"
+Number = bool | int | float | None
+
+
+class checkpointed:  # noqa: N801 - it is used as a function
+    """Save a training loop's state as it goes on, and begin where the last one stopped::
+
+        with mgg.checkpointed(model, optimizer, "run", every=10) as state:
+            for epoch in state.epochs(200):
+                ...
+
+    What is saved: the model's parameters and buffers, the optimiser's state, rank 0's random state of torch, how often
+    dropout has drawn, and ``state.extra``. Run again, the program goes on after the last epoch that was saved; on as
+    many ranks, with the same bits. SIGTERM, SIGUSR1 and SIGINT save the epoch that runs, and end the program with exit
+    code 3.
+
+    model: the same on all ranks. optimizer: of its parameters, and of ``rows``. folder: of the checkpoints; rank 0
+    makes it. every, minutes: a checkpoint after every so many epochs, or minutes; 0: not by them. keep: number of the
+    newest that stay.
+    rows: parameters [n, F] beside the model, by name, that have a row for each of this rank's nodes, whose ids are
+    ``ids`` (`DistGraph.ids`): any number of ranks goes on with them. comm: of mpi4py. [default: all ranks]
+
+    Attributes: epoch, the last one that is done; extra, a dictionary of what else is to be saved: numbers, texts and
+    lists. Collective. Raises InputError for a checkpoint of another model.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        folder: str | Path,
+        *,
+        every: int = 1,
+        minutes: float = 0.0,
+        keep: int = 2,
+        rows: Mapping[str, torch.nn.Parameter] | None = None,
+        ids: Any = None,
+        comm: Any = None,
+    ) -> None:
+        self.epoch, self.extra = 0, dict[str, Any]()
+        self._model, self._optimizer, self._folder = model, optimizer, Path(folder)
+        self._comm = comm or mpi.world()
+        self._rows, self._ids = dict(rows or {}), None if ids is None else np.asarray(ids, dtype=np.int64)
+        if self._rows and self._ids is None:
+            raise ValueError("checkpointed: rows need the ids of this rank's nodes (ids=graph.ids)")
+        self._settings = CheckpointSettings(every_epochs=every, every_minutes=minutes, keep=keep)
+        self._saver: Saver | None = None
+
+    def __enter__(self) -> checkpointed:
+        signals.listen()
+        comm = self._comm
+        with mpi.agree(comm):
+            found = None
+            if comm.rank == 0:
+                folders.make(self._folder)
+                found = folders.newest(self._folder)
+                for line in found.skipped if found else ():
+                    write(f"mgg: warning: {line}")
+        found = comm.bcast(found, root=0)
+        if found is not None:
+            with mpi.agree(comm):
+                self._restore(found.folder)
+            self.epoch = found.epoch
+        self._saver = Saver(
+            comm,
+            self._settings,
+            self._folder if comm.rank == 0 else None,
+            self._capture,
+            apart=bool(self._rows),
+            sound=self.epoch,
+            again="the same command",
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._saver is not None:
+            self._saver.finish()
+
+    def epochs(self, last: int) -> Iterator[int]:
+        """Yield the numbers of the epochs that are left, up to ``last``, and save the state after them. Collective."""
+        if self._saver is None:
+            raise RuntimeError("checkpointed: epochs() is for the inside of its with statement")
+        for epoch in range(self.epoch + 1, last + 1):
+            yield epoch
+            self.epoch = epoch
+            self._saver.after_epoch(epoch, now=epoch == last)
+
+    def _capture(self, epoch: int) -> State:
+        tensors = {MODEL + name: _copied(value) for name, value in self._model.state_dict().items()}
+        tensors[DRAWN] = torch.get_rng_state()
+        rows = {name: as_array(_copied(parameter)) for name, parameter in self._rows.items()}
+        numbers: dict[str, dict[str, Number]] = {}
+        for place, parameter in enumerate(self._parameters()):
+            name = self._name_of_rows(parameter)
+            for slot, value in self._optimizer.state.get(parameter, {}).items():
+                if not isinstance(value, Tensor):
+                    numbers.setdefault(str(place), {})[slot] = value
+                elif name and value.shape == parameter.shape:
+                    rows[f"{name}.{slot}"] = as_array(_copied(value))
+                else:
+                    tensors[f"{OPTIMIZER}{place}.{slot}"] = _copied(value)
+        facts = {
+            "epoch": epoch,
+            "groups": [
+                {key: value for key, value in group.items() if key != "params"}
+                for group in self._optimizer.param_groups
+            ],
+            "numbers": numbers,
+            "dropout": {name: module.draws.epoch for name, module in self._dropouts()},
+            "extra": self.extra,
+        }
+        first = self._comm.rank == 0
+        return State(facts, tensors if first else {}, self._ids if self._rows else None, rows)
+
+    def _restore(self, folder: Path) -> None:
+        facts, tensors = state.read(folder)
+        device = {id(parameter): parameter.device for parameter in self._parameters()}
+        state.copy_into(str(folder), tensors, MODEL, self._model.state_dict())
+        names = [name for path in folder.glob("rows.0.*.npy") if (name := path.name[7:-4]) != state.IDS]
+        rows: dict[str, Any] = {}
+        if self._rows and self._ids is not None:
+            rows = state.read_rows(folder, names, self._ids)
+            given = {name: torch.from_numpy(rows[name]) for name in self._rows if name in rows}
+            state.copy_into(
+                str(folder), given, "", {name: each.detach() for name, each in self._rows.items()}
+            )
+        slots: dict[int, dict[str, Any]] = {}
+        for place, parameter in enumerate(self._parameters()):
+            prefix, name = f"{OPTIMIZER}{place}.", self._name_of_rows(parameter)
+            found = {
+                slot.removeprefix(prefix): each for slot, each in tensors.items() if slot.startswith(prefix)
+            }
+            mine = {
+                slot.removeprefix(f"{name}."): torch.from_numpy(each).to(device[id(parameter)])
+                for slot, each in rows.items()
+                if name and slot.startswith(f"{name}.")
+            }
+            slots[place] = found | mine | facts.get("numbers", {}).get(str(place), {})
+        try:
+            groups = self._optimizer.state_dict()["param_groups"]
+            if len(groups) != len(facts["groups"]):
+                raise InputError(f"{folder}: is of another optimiser, with {len(facts['groups'])} groups")
+            groups = [mine | theirs for mine, theirs in zip(groups, facts["groups"], strict=True)]
+            self._optimizer.load_state_dict({"state": slots, "param_groups": groups})
+            for name, module in self._dropouts():
+                module.draws.begin(facts["dropout"][name])
+            torch.set_rng_state(tensors[DRAWN])
+            self.extra = facts["extra"]
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"{folder}: is not of this model and optimiser ({error!r})") from error
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+
+    def _name_of_rows(self, parameter: Tensor) -> str:
+        return next((name for name, rows in self._rows.items() if rows is parameter), "")
+
+    def _dropouts(self) -> Iterator[tuple[str, Dropout]]:
+        """Yield the modules that count their own draws, by name."""
+        for name, module in self._model.named_modules():
+            if isinstance(module, Dropout) and module.counts:
+                yield name, module
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()

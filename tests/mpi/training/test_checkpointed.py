@@ -1,0 +1,107 @@
+"""`checkpointed`: a loop of one's own that is stopped goes on with the same bits, on as many ranks."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from jobs import blocks
+
+import mgg_hpc as mgg
+from mgg_hpc.errors import InputError, StoppedBySignal
+from mgg_hpc.runtime import signals
+
+pytestmark = pytest.mark.mpi
+
+EPOCHS = 9
+OPTIMIZERS = {
+    "adam": lambda given: torch.optim.Adam(given, lr=0.01),
+    "momentum": lambda given: torch.optim.SGD(given, lr=0.05, momentum=0.9),
+}
+
+
+class Net(torch.nn.Module):
+    """Two layers with dropout that counts its own draws, and a batch norm."""
+
+    def __init__(self, graph: mgg.DistGraph):
+        super().__init__()
+        self.first = mgg.nn.SAGEConv(5, 8)
+        self.norm = mgg.nn.BatchNorm(8)
+        self.dropout = mgg.nn.Dropout(0.4)
+        self.second = mgg.nn.GATConv(8, graph.num_classes, dropout=0.2)
+
+    def forward(self, rows: torch.Tensor, graph: mgg.DistGraph) -> torch.Tensor:
+        h = self.norm(self.first(rows, graph), graph).relu()
+        return self.second(self.dropout(h, graph), graph)
+
+
+@pytest.fixture
+def loop(comm, stored, listening):
+    """loop(folder, stop_at, optimizer): (weights, losses, extra) after all epochs; a signal comes in one of them."""
+
+    def loop(folder: Path, stop_at: int = 0, kind: str = "adam") -> tuple[dict, list[float], dict]:
+        graph = mgg.open(stored("g", blocks()), backend="shm", threads=1, comm=comm)
+        mgg.manual_seed(4)
+        model = Net(graph)
+        # Learned, and the same on any number of ranks at first.
+        rows = torch.nn.Parameter(torch.sin(torch.as_tensor(graph.ids)[:, None] + torch.arange(5.0)))
+        optimizer = OPTIMIZERS[kind]([*model.parameters(), rows])
+        losses = []
+        try:
+            with mgg.checkpointed(
+                model, optimizer, folder, every=4, rows={"rows": rows}, ids=graph.ids, comm=comm
+            ) as state:
+                for epoch in state.epochs(EPOCHS):
+                    if epoch == stop_at and comm.rank == 0:
+                        signals._note(signal.SIGUSR1, None)
+                    optimizer.zero_grad()
+                    loss = graph.loss(model(rows, graph), F.cross_entropy)
+                    loss.backward()
+                    mgg.allreduce_gradients(model)
+                    optimizer.step()
+                    losses.append(loss.item())
+                    state.extra["losses"] = [*state.extra.get("losses", []), loss.item()]
+            return model.state_dict() | {"rows": rows.detach()}, losses, state.extra
+        finally:
+            graph.close()
+
+    return loop
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_loop_that_was_stopped_ends_with_the_same_bits(loop, folder, monkeypatch, kind):
+    whole, losses, _ = loop(folder / "whole", kind=kind)
+    with pytest.raises(StoppedBySignal, match="after epoch 6, which is saved"):
+        loop(folder / "parts", 6, kind)
+    signals._first.clear()
+    resumed, rest, extra = loop(folder / "parts", kind=kind)
+    assert rest == losses[6:]
+    assert extra["losses"] == losses
+    assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
+    _, nothing, again = loop(folder / "parts", kind=kind)
+    assert nothing == [] and again["losses"] == losses
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(comm, folder, listening):
+    def run(width: int) -> None:
+        model = torch.nn.Linear(width, 2)
+        with mgg.checkpointed(model, torch.optim.Adam(model.parameters()), folder, comm=comm) as state:
+            for _ in state.epochs(1):
+                pass
+
+    run(3)
+    with pytest.raises(
+        InputError, match=r"model.weight is float32 \[2, 3\], and the job's model has float32 \[2, 4\]"
+    ):
+        run(4)
+
+
+def test_rows_need_ids(comm, folder):
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="ids of this rank's nodes"):
+        mgg.checkpointed(
+            model, torch.optim.Adam(model.parameters()), folder, rows={"w": model.weight}, comm=comm
+        )
