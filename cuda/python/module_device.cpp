@@ -37,7 +37,7 @@ void bind_device(nb::module_& module) {
     const int count = mgg::gpu::device_count(why);
     return nb::make_tuple(count, why);
   }, "How many GPUs this process sees, and what the CUDA runtime says where there is none.");
-  module.def("device_uuids", mgg::gpu::device_uuids, "What tells each of them, or each part of one, from all others.");
+  module.def("device_uuids", mgg::gpu::device_uuids, "Return the UUID of each visible GPU or MIG instance.");
   module.def("device_places", mgg::gpu::device_places, "Where each of them is on the bus.");
   module.def("use_device", mgg::gpu::use_device, "device"_a);
   module.def("limits", limits, "What the current GPU holds.");
