@@ -42,4 +42,6 @@ void bind_device(nb::module_& module) {
   module.def("use_device", mgg::gpu::use_device, "device"_a);
   module.def("limits", limits, "What the current GPU holds.");
   module.def("memory", mgg::gpu::free_memory, "Bytes of the current GPU's memory: those that are free, and all.");
+  module.def("virtual_memory", mgg::gpu::virtual_memory,
+             "Return whether the current GPU has what NVSHMEM's heap needs to grow (VMM, and GPUDirect RDMA with it).");
 }
