@@ -106,7 +106,13 @@ def tests(shim: Path | None, build: Path, seed: int) -> list[Part]:
 
     again = ("--operations", "same bits", "--repeats", repeats, *small, *plain)
     random = program("random_graphs", "--seconds", seconds, *plain)
-    faults = (*TABLE, "tests/gpu/sanitize.py", "tests/gpu/faults.py", "tests/gpu/edits.py", "tests/programs.py")
+    faults = (
+        *TABLE,
+        "tests/gpu/sanitize.py",
+        "tests/gpu/faults.py",
+        "tests/gpu/edits.py",
+        "tests/programs.py",
+    )
 
     return [
         Part("smoke", program("smoke", *plain), 45, 250 if shim else 120, (*TRAINING, "tests/gpu/smoke.py")),

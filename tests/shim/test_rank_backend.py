@@ -96,7 +96,7 @@ def test_a_heap_that_does_not_grow_is_as_large_as_it_may_have_to_be(made, monkey
     most = need + heap.beside(need, backend.limits, backend.geometry)
     assert seen.reserved == [need] and seen.announced == [heap.mapped_bytes(most, started=False)]
     assert len(seen.checked) == 1
-    with pytest.raises(InputError, match="NVSHMEM_SYMMETRIC_SIZE allows 1.5 GiB"):
+    with pytest.raises(InputError, match=r"NVSHMEM_SYMMETRIC_SIZE allows 1\.5 GiB"):
         backend.memory.reserve(1600 * MIB)
     growing, seen = made(2, 1)
     growing.memory.reserve(600 * MIB)

@@ -83,8 +83,8 @@ class SymmetricMemory:
     """Bytes on the symmetric heap, seen as device arrays.
 
     Arrays are cut from a block that was reserved, or allocated one by one where it has no room: collective then, and
-    InputError where the heap may have no more. grows: whether it can become larger than it was at the start. left: bytes
-    of the block that are not cut yet. held: bytes of all blocks.
+    InputError where the heap may have no more. grows: whether it can become larger than at the start. left: bytes of
+    the block that are not cut yet. held: bytes of all blocks.
     """
 
     def __init__(self, module: Any, of: DeviceArrays, grows: bool) -> None:
