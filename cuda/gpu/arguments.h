@@ -17,7 +17,7 @@ struct DeviceAggregation {
   int64_t count;
   const Segment* segments;
   const Hub* hubs;
-  int64_t counters;
+  int64_t counters;  // number of hub counters of a pass
   int32_t* pending;  // passes x counters of hubs: what has not arrived (hub_groups.h)
   const int32_t* degree;
   const S* const* sources;  // row 0 of each chunk

@@ -20,7 +20,7 @@ struct DeviceEdges {
   int64_t count;
   const Segment* segments;
   const Hub* hubs;
-  int64_t counters;
+  int64_t counters;  // number of hub counters of a part
   int32_t* pending;  // parts x counters of hubs: what has not arrived (hub_groups.h)
   const int32_t* degree;
   const int32_t* indices;

@@ -37,9 +37,11 @@ void bind_device(nb::module_& module) {
     const int count = mgg::gpu::device_count(why);
     return nb::make_tuple(count, why);
   }, "How many GPUs this process sees, and what the CUDA runtime says where there is none.");
-  module.def("device_uuids", mgg::gpu::device_uuids, "What tells each of them, or each part of one, from all others.");
+  module.def("device_uuids", mgg::gpu::device_uuids, "Return the UUID of each visible GPU or MIG instance.");
   module.def("device_places", mgg::gpu::device_places, "Where each of them is on the bus.");
   module.def("use_device", mgg::gpu::use_device, "device"_a);
   module.def("limits", limits, "What the current GPU holds.");
   module.def("memory", mgg::gpu::free_memory, "Bytes of the current GPU's memory: those that are free, and all.");
+  module.def("virtual_memory", mgg::gpu::virtual_memory,
+             "Return whether the current GPU has what NVSHMEM's heap needs to grow (VMM, and GPUDirect RDMA with it).");
 }

@@ -1,5 +1,7 @@
 #include "runtime/runtime_cuda.h"
 
+#include <cuda.h>
+
 #include <cstdio>
 
 namespace mgg {
@@ -8,6 +10,22 @@ namespace {
 
 // 13000 is "13.0".
 std::string version(int number) { return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10); }
+
+// A function of the driver, or null. The module is not linked to the driver, so that it loads where there is none.
+template <class Function>
+Function* of_driver(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status;
+#if CUDART_VERSION >= 12050
+  constexpr unsigned oldest = 11030;
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, oldest, cudaEnableDefault, &status);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
+#endif
+  if (code == cudaSuccess && status == cudaDriverEntryPointSuccess) return reinterpret_cast<Function*>(found);
+  cudaGetLastError();  // or the next call would report it
+  return nullptr;
+}
 
 }  // namespace
 
@@ -87,6 +105,22 @@ std::pair<int64_t, int64_t> free_memory() {
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "the GPU's free memory");
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+bool virtual_memory() {
+  const auto get = of_driver<decltype(cuDeviceGet)>("cuDeviceGet");
+  const auto ask = of_driver<decltype(cuDeviceGetAttribute)>("cuDeviceGetAttribute");
+  int number = 0;
+  CUdevice device;
+  if (!get || !ask || cudaGetDevice(&number) != cudaSuccess || get(&device, number) != CUDA_SUCCESS) {
+    cudaGetLastError();
+    return false;
+  }
+  const auto has = [&](CUdevice_attribute attribute) {
+    int found = 0;
+    return ask(&found, attribute, device) == CUDA_SUCCESS && found;
+  };
+  return has(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
+         has(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
 }
 
 Memory::Memory(size_t bytes) : bytes_(bytes) {

@@ -42,6 +42,9 @@ struct Limits {
 Limits limits();
 // Bytes of the current GPU's memory: those that are free, and all.
 std::pair<int64_t, int64_t> free_memory();
+// Whether its memory can be mapped piece by piece (VMM), and network cards reach it then: without both, NVSHMEM's heap
+// does not grow. false where there is no GPU.
+bool virtual_memory();
 
 // Device memory. What is uploaded is there for all streams; freeing it waits for the kernels that run.
 class Memory {

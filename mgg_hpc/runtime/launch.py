@@ -40,6 +40,7 @@ _GRACE_SECONDS = 2.0  # time between SIGTERM and SIGKILL
 _KILL_SECONDS = 1.5  # time for the kernel to remove killed processes
 _YOUNG_SECONDS = 10.0  # a newer folder may belong to a launch that has no rank yet
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h: a signal for the child when its parent dies
+_prctl = ctypes.CDLL(None).prctl  # before a fork: a child of a program with threads may not look it up
 
 
 class _Signalled(BaseException):
@@ -235,7 +236,7 @@ def _handled_by(handler: Any) -> Iterator[None]:
 
 def end_with_parent() -> None:
     """Make the kernel end this child when its parent is killed. Runs in the child before exec."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _signal(processes: list[int], number: int) -> None:

@@ -92,8 +92,7 @@ EXPERIMENTS = {
     ),
     "claims-1": Experiment(
         "a halo claims as many tasks as a warp has workers, and no more",
-        "up to 16 times the atomics on one address (2,156 for the busiest PE of rmat:20:16 over two at 16 columns): "
-        "slower by about a microsecond for each thousand of them",
+        "up to 16 times the atomics on one address: slower by about a microsecond for each thousand of them",
         constants={"MOST_CLAIMED": 1},
         transfers="direct,halo",
     ),
@@ -101,12 +100,6 @@ EXPERIMENTS = {
         "a halo claims all tasks; none are shared out before",
         "four times the atomics for a better balance: less than 2 percent either way",
         constants={"SHARED_OUT": 0.0},
-        transfers="direct,halo",
-    ),
-    "fewer-pushers": Experiment(
-        "one block in eight pushes rows before it sums, in place of one in four",
-        "nothing with nothing remote, as here; see `make gpu-bench PARTS=overlap` for the rest",
-        constants={"PUSHING": 8},
         transfers="direct,halo",
     ),
 }

@@ -14,29 +14,29 @@ BENCHES |= {"profile": 120, "huge": 60, "start": 90}
 CONTACT_BENCH = "aggregate-one"  # a graph of `aggregate`, at two widths
 
 # What decides how a part ends: files and folders. All run these kernels, and what plans and launches them.
-KERNELS: tuple[str, ...] = ("CMakeLists.txt", "cuda/gpu", "cuda/include", "cuda/runtime", "cuda/python")
-KERNELS += ("mgg_hpc/plan", "mgg_hpc/runtime", "mgg_hpc/data")
+KERNELS: tuple[str, ...] = ("CMakeLists.txt", "cuda/cmake", "cuda/include", "cuda/runtime", "cuda/python")
+KERNELS += ("cuda/gpu", "cuda/cpu", "mgg_hpc/plan", "mgg_hpc/runtime", "mgg_hpc/data")
 TABLE = (*KERNELS, "mgg_hpc/reference.py", "cuda/bench", "mgg_hpc/tools/bench/overlap")
 TABLE += ("tests/cases.py", "tests/memory.py", "tests/world.py", "tests/gpu/pes", "tests/gpu/result.py")
 TABLE += ("tests/gpu/run.py",)
 PROCESSES = (*TABLE, "tests/gpu/processes.py")
-TRAINING = (
-    *PROCESSES,
-    "tests/gpu/training.py",
-    "mgg_hpc/nn",
-    "mgg_hpc/training",
-    "mgg_hpc/config.py",
-    "cuda/cpu",
-)
+TRAINING = (*PROCESSES, "tests/gpu/training.py", "mgg_hpc/nn", "mgg_hpc/training", "mgg_hpc/config.py")
 BENCH = (*KERNELS, "cuda/bench", "tests/gpu/bench.py", "mgg_hpc/tools/bench/harness")
-# The folder of each benchmark, and what it measures beside the kernels.
+# The folder of each benchmark that is not called as it is.
 BENCH_FOLDERS = {
     "half-rows": "aggregate",
     CONTACT_BENCH: "aggregate",
     "sweep-narrow": "sweep",
     "start": "startup.py",
 }
-BENCH_MORE = dict.fromkeys(("epoch", "start"), ("mgg_hpc/nn", "mgg_hpc/training", "mgg_hpc/config.py"))
+# And what these share with other benchmarks, or measure beside the kernels.
+BENCH_MORE = dict.fromkeys(
+    ("sweep", "sweep-narrow", "profile"), ("mgg_hpc/tools/bench/aggregate", "mgg_hpc/tools/bench/overlap")
+)
+BENCH_MORE |= {
+    name: (shared, "mgg_hpc/nn", "mgg_hpc/training", "mgg_hpc/config.py")
+    for name, shared in (("epoch", "mgg_hpc/tools/bench/baselines"), ("start", "mgg_hpc/tools/bench/epoch"))
+}
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,13 @@ def tests(shim: Path | None, build: Path, seed: int) -> list[Part]:
 
     again = ("--operations", "same bits", "--repeats", repeats, *small, *plain)
     random = program("random_graphs", "--seconds", seconds, *plain)
-    faults = (*TABLE, "tests/gpu/sanitize.py", "tests/gpu/faults.py")
+    faults = (
+        *TABLE,
+        "tests/gpu/sanitize.py",
+        "tests/gpu/faults.py",
+        "tests/gpu/edits.py",
+        "tests/programs.py",
+    )
 
     return [
         Part("smoke", program("smoke", *plain), 45, 250 if shim else 120, (*TRAINING, "tests/gpu/smoke.py")),

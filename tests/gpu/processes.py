@@ -256,6 +256,8 @@ def play(arguments: argparse.Namespace) -> int:
         kept |= {"few": arguments.few, "seed": arguments.seed}
         report = result.Report(arguments, engine.about(), **kept)
         transfers = ("get", "halo") if arguments.unreached else ("direct", "get", "halo")
+        if arguments.small:  # whether NVSHMEM starts; kernels that wait for another PE's take turns on a GPU
+            transfers = transfers[:1]
         # Where kernels run side by side, each process sees only its part of the GPU.
         share = 1.0 if job.shared_gpu == SIDE_BY_SIDE else 1 / assignment.ranks
         all_pes = Processes(engine, job, comm, transfers, share)

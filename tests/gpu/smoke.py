@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -66,20 +66,24 @@ def main(words: list[str]) -> int:
     def part() -> int:
         with result.engine_of(arguments) as engine, tempfile.TemporaryDirectory(prefix="mgg-smoke-") as made:
             report = result.Report(arguments, engine.about())
+            seconds = SECONDS * result.PATIENCE[arguments.device]
 
-            def look(name: str, words: list[str]) -> None:
+            def look(name: str, words: list[str]) -> tuple[str, float]:
                 print(f"{result.CASE}{name}", flush=True)
                 began = time.perf_counter()
-                wrong = failure_of(
-                    words, Path(made) / f"{name}.json", SECONDS * result.PATIENCE[arguments.device]
-                )
-                line = report.line(name, "float32")
-                line.seconds = time.perf_counter() - began
-                line.add(name, 0.0, wrong)
-                report.write()
+                wrong = failure_of(words, Path(made) / f"{name}.json", seconds)
+                return wrong, time.perf_counter() - began
 
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                list(pool.map(look, *zip(*programs_of(arguments).items(), strict=True)))
+                asked = {
+                    pool.submit(look, name, words): name for name, words in programs_of(arguments).items()
+                }
+                for ended in as_completed(asked):  # threads find; this one writes
+                    name = asked[ended]
+                    line = report.line(name, "float32")
+                    wrong, line.seconds = ended.result()
+                    line.add(name, 0.0, wrong)
+                    report.write()
         return report.finish("each family of kernels, in a process of its own")
 
     return result.code_of(part)

@@ -208,7 +208,7 @@ def play(arguments: argparse.Namespace) -> int:
             line = report.line(name, "")
             with line.timed(), result.case(f"{name}, rank {comm.rank}", seconds):
                 line.add(case, 0.0, check())
-        comm.Barrier()  # the folder is there as long as anybody reads
+        comm.Barrier()  # the folder stays until all ranks have read it
     if comm.rank == 0:
         report.finish(f"{comm.size} ranks train, seed {arguments.seed}")
         said = ", ".join(f"{dtype} {apart:.1e}" for dtype, apart in runs.deviation.items())

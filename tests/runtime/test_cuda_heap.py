@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,20 +86,42 @@ def test_nvshmem_is_told_the_size_unless_the_user_has(monkeypatch):
 
 
 def test_more_than_the_heap_may_have_is_refused_before_nvshmem_is_asked(monkeypatch):
-    """Without VMM that is what was announced at the start."""
+    """A heap that does not grow has what was announced at the start, less a granule."""
     module = Allocator()
-    monkeypatch.setattr(os, "environ", {heap.NO_VMM: "1", heap.SIZE: "64k", heap.MOST: "1g"})
-    memory = SymmetricMemory(module, HostArrays())
+    monkeypatch.setattr(os, "environ", {heap.SIZE: str((512 << 20) + 65536), heap.MOST: "1g"})
+    memory = SymmetricMemory(module, HostArrays(), grows=False)
     memory.reserve(40_000)
     with pytest.raises(InputError, match=r"NVSHMEM_SYMMETRIC_SIZE allows 0\.0 GiB"):
         memory.reserve(40_000)
     assert len(module.blocks) == 1
-    os.environ[heap.NO_VMM] = "0"  # it grows
+    memory.grows = True
     memory.reserve(40_000)
     assert memory.held == 80_000
     os.environ[heap.MOST] = "many"
     with pytest.raises(InputError, match='NVSHMEM_MAX_MEMORY_PER_GPU = "many": expected bytes'):
         memory.reserve(1)
+
+
+@pytest.mark.parametrize("nbytes", [1, 512 * MIB, 512 * MIB + 1, 70_000 * MIB])
+def test_what_is_announced_for_a_block_has_room_for_it(monkeypatch, nbytes):
+    monkeypatch.setattr(os, "environ", {})
+    heap.announce(mapped_bytes(nbytes, started=False))
+    heap.need_room(nbytes, growing=False)
+    with pytest.raises(InputError, match="NVSHMEM_SYMMETRIC_SIZE allows"):
+        heap.need_room(nbytes + heap.GRANULE, growing=False)
+
+
+@pytest.mark.parametrize(
+    ("device", "disabled", "others", "wanted"),
+    [(True, "0", True, True), (False, "0", True, False), (True, "1", True, False), (True, "0", False, False)],
+)
+def test_the_heap_grows_where_all_gpus_have_vmm_and_it_is_not_disabled(
+    monkeypatch, device, disabled, others, wanted
+):
+    monkeypatch.setattr(os, "environ", {heap.NO_VMM: disabled})
+    monkeypatch.setattr(heap.mpi, "agree", lambda comm: contextlib.nullcontext())
+    comm = SimpleNamespace(allgather=lambda mine: [mine, others])
+    assert heap.grows(comm, SimpleNamespace(virtual_memory=lambda: device)) == wanted
 
 
 class Allocator:
@@ -119,7 +143,7 @@ class Allocator:
 def test_arrays_are_cut_from_the_block_and_do_not_overlap(rng):
     """Beyond it each is allocated by itself."""
     module = Allocator()
-    memory = SymmetricMemory(module, HostArrays())
+    memory = SymmetricMemory(module, HostArrays(), grows=True)
     memory.reserve(100_000)
     sizes = [int(size) for size in rng.integers(0, 9000, 40)]
     arrays = [memory.zeros(size) for size in sizes]

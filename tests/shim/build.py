@@ -127,9 +127,7 @@ class Build:
 
     def altered(self, file: str, old: str, new: str, objects: tuple[str, ...], folder: Path) -> Path:
         """After `whole`: the same with one text of a source replaced by another, in these objects."""
-        text = (SHIM / file if (SHIM / file).exists() else CUDA / file).read_text()
-        assert text.count(old) == 1, f"{file}: {old!r} is there {text.count(old)} times"
-        return self.rewritten({file: text.replace(old, new)}, objects, folder)
+        return self.rewritten({file: with_other_text(file, old, new)}, objects, folder)
 
     def rewritten(self, texts: dict[str, str], objects: tuple[str, ...], folder: Path) -> Path:
         """After `whole`: the same with other texts of some sources, in these objects.
@@ -145,6 +143,13 @@ class Build:
         # The altered ones first: of an inline function that several objects hold, the first is linked.
         rest = [self.folder / f"{name}.o" for name in self.sources if name not in made]
         return self.link([*made.values(), *rest], folder)
+
+
+def with_other_text(file: str, old: str, new: str) -> str:
+    """Return a source, by its path within cuda/ or its name in the shim's, with another text where ``old`` is once."""
+    text = (SHIM / file if (SHIM / file).exists() else CUDA / file).read_text()
+    assert text.count(old) == 1, f"{file}: {old!r} is there {text.count(old)} times"
+    return text.replace(old, new)
 
 
 def _relative(source: Path) -> str:

@@ -11,6 +11,8 @@ import programs
 import pytest
 from suite.tiers import long_except
 
+from .build import with_other_text
+
 TESTS = Path(__file__).parents[1]
 
 SUMS = ("gpu/sums/aggregate.cuh", ("aggregate_float32",))
@@ -22,8 +24,10 @@ HALO = ("gpu/sums/halo.cuh", ("halo_float32",))
 EXERCISE = ("exercises.cpp", ("exercises",))
 
 PARTIAL = "    store_partial(task.slot, sum);\n"
-ALL_WRITTEN = "    worker.sync();\n"
-ANNOUNCED = "    int32_t before = 0;\n    if (worker.lane == 0) before = device::add_in_order(pending, -1);\n"
+ARRIVED = "is_last(counters, hub.slots, group, word)"
+LAST = "if (before != 1) return false;"
+FIRST = "if (before != counter_start(slots, counter)) return false;"
+LAST_GROUP_BUT_ONE = "if (before != (counter < hub_groups(slots) ? 1 : 2)) return false;"
 PUT = "    device::put_signal_nbi(board.inbox[round], board.outbox[round], sizeof board.inbox[round], "
 SIGNAL = "&board.arrived[round],\n                           1, (call.me + 1) % call.pes);\n"
 
@@ -56,7 +60,9 @@ FAULTS = {
     "a barrier that expects too little": Fault(
         SUMS, "expect_bulk(barrier(row), bytes)", "expect_bulk(barrier(row), bytes - 16)"
     ),
-    "a missing __syncwarp": Fault(ROWS, PARTIAL + ALL_WRITTEN, PARTIAL),
+    "a missing __syncwarp": Fault(
+        ROWS, "    worker.sync();\n    int32_t before = 0;\n", "    int32_t before = 0;\n"
+    ),
     "a missing __syncwarp before a buffer is used again": without(
         EXERCISE,
         "device::sync_lanes(~0u);  // the row is there for all, and all have seen the one before",
@@ -79,7 +85,9 @@ FAULTS = {
         "if (call.segments[task.first].destination % 7) finish(call.segments[task.first].destination, sum);",
     ),
     "a signal before its data": Fault(
-        ROWS, PARTIAL + ALL_WRITTEN + ANNOUNCED, ALL_WRITTEN + ANNOUNCED + PARTIAL
+        ROWS,
+        f"{PARTIAL}    if (!{ARRIVED}) return;\n",
+        f"    const bool last = {ARRIVED};\n{PARTIAL}    if (!last) return;\n",
     ),
     "a signal of a put before its data": Fault(
         EXERCISE,
@@ -163,12 +171,22 @@ FAULTS = {
         "halo",
         cases=("one_way",),
     ),
-    "a hub's parts merged by the first to arrive": Fault(
-        EDGES, "if (before != 1) return;", "if (before != hub.slots) return;", "by head"
+    "a lock of the signals that is kept": without(
+        HALO, "    device::store_in_block(&arrivals().polling, 0);\n", "halo"
     ),
-    "a hub's parts added by the first to arrive": Fault(
-        ROWS, "if (before != 1) return;", "if (before != hub.slots) return;"
+    "tasks of a batch that are handed out again": without(HALO, "now.next += count, ", "halo"),
+    "a hub's parts merged by the first to arrive": Fault(EDGES, LAST, FIRST, "by head"),
+    "a hub's parts added by the first to arrive": Fault(ROWS, LAST, FIRST),
+    "a hub's groups merged by the last but one to arrive": Fault(EDGES, LAST, LAST_GROUP_BUT_ONE, "by head"),
+    "a hub's groups added by the last but one to arrive": Fault(ROWS, LAST, LAST_GROUP_BUT_ONE),
+    "a hub's groups merged as if they were parts": Fault(
+        EDGES, "hub.first_slot, groups, group_slots, part", "hub.first_slot, groups, 1, part", "by head"
     ),
+    "a hub's groups added as if they were parts": Fault(
+        ROWS, "merge(hub.first_slot, groups, group_slots)", "merge(hub.first_slot, groups, 1)"
+    ),
+    "a hub that merges by the counters of another": without(EDGES, " + hub.first_counter", "by head"),
+    "a hub that adds by the counters of another": without(ROWS, " + hub.first_counter"),
 }
 
 # The faults that `make test` plants; `make test-long` plants all of them.
@@ -211,6 +229,12 @@ def look(library: Path, by: str, seed: list[int], turns: int, width: int = 33, c
     done = programs.python("-c", LOOK, *arguments, env=os.environ | {"PYTHONPATH": str(TESTS)}, timeout=120)
     assert (done.returncode == 0) == (done.stdout == "unnoticed\n"), done.stderr[-3000:]
     return (done.stdout or done.stderr).strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_of_a_text_that_is_there_once(name):
+    fault = FAULTS[name]
+    with_other_text(fault.where[0], fault.old, fault.new)  # raises where it is not
 
 
 @pytest.mark.parametrize("by", long_except(sorted({fault.by for fault in FAULTS.values()}), "halo"))

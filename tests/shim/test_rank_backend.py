@@ -12,6 +12,7 @@ import pytest
 from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
 
+from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.cuda import heap
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
@@ -37,13 +38,14 @@ class Comm:
 def made(engine, monkeypatch):
     """made(ranks_here, ranks_on_gpu): a backend of rank 0, with what it has NVSHMEM announce and reserve."""
 
-    def make(ranks_here, ranks_on_gpu, shared_gpu=""):
-        seen = SimpleNamespace(announced=[], reserved=[])
+    def make(ranks_here, ranks_on_gpu, shared_gpu="", grows=True):
+        seen = SimpleNamespace(announced=[], reserved=[], checked=[])
         peers = SimpleNamespace(shared_gpu=shared_gpu)
-        peers.memory = SimpleNamespace(held=0, left=0, reserve=seen.reserved.append)
+        peers.memory = SimpleNamespace(held=0, left=0, reserve=seen.reserved.append, grows=grows)
         monkeypatch.setattr(cuda_rank.mpi, "node", lambda comm: SimpleNamespace(size=ranks_here))
         monkeypatch.setattr(cuda_rank.mpi, "agree", lambda comm: contextlib.nullcontext())
-        monkeypatch.setattr(heap, "check", lambda *given: None)
+        monkeypatch.setattr(heap, "check", lambda *given: seen.checked.append(given))
+        monkeypatch.setattr(heap, "grows", lambda comm, module: grows)
         monkeypatch.setattr(
             cuda_rank, "_peers", lambda comm, gpu, mapped: seen.announced.append(mapped) or peers
         )
@@ -72,7 +74,7 @@ def test_a_halo_beside_another_ranks_is_not_launched_cooperatively(rng, engine, 
 
 
 def test_over_nodes_the_larger_heap_is_announced_at_the_start(made):
-    """One without VMM cannot grow once it is known that pointers do not lead everywhere."""
+    """Some heaps cannot grow once it is known that pointers do not lead everywhere."""
     near, near_seen = made(2, 1)
     near.memory.reserve(600 * MIB)
     far, far_seen = made(1, 1)
@@ -83,6 +85,22 @@ def test_over_nodes_the_larger_heap_is_announced_at_the_start(made):
     for seen in (near_seen, far_seen):
         assert seen.announced[0] >= seen.reserved[0]
     assert far_seen.announced[0] > near_seen.announced[0]
+
+
+def test_a_heap_that_does_not_grow_is_as_large_as_it_may_have_to_be(made, monkeypatch):
+    """Its memory is taken when NVSHMEM starts, so what is free is not looked at once more."""
+    backend, seen = made(2, 1, grows=False)
+    monkeypatch.setenv(heap.SIZE, str(2 << 30))
+    backend.memory.reserve(600 * MIB)
+    need = 600 * MIB + heap.SMALL
+    most = need + heap.beside(need, backend.limits, backend.geometry)
+    assert seen.reserved == [need] and seen.announced == [heap.mapped_bytes(most, started=False)]
+    assert len(seen.checked) == 1
+    with pytest.raises(InputError, match=r"NVSHMEM_SYMMETRIC_SIZE allows 1\.5 GiB"):
+        backend.memory.reserve(1600 * MIB)
+    growing, seen = made(2, 1)
+    growing.memory.reserve(600 * MIB)
+    assert len(seen.checked) == 2
 
 
 def test_get_over_nodes_by_the_hosts_proxy_is_warned_of_once(made, monkeypatch):

@@ -13,7 +13,8 @@
 //
 // Calls are numbered, and a signal's value is the number of the call whose rows are there: nothing is ever reset. Two
 // stagings are used in turn; call n is pushed when the receiver has given its credit for call n - 2, which the last of
-// its blocks to end does. tests/protocol has this as a model, which is checked exhaustively.
+// its blocks to end does. tests/protocol has this as a model, which is checked exhaustively; how arrivals are handed over
+// within a block is not in it.
 //
 // Whatever comes when, a destination's rows are added in the plan's order, as `direct` does: the bits are the same.
 #pragma once
@@ -334,7 +335,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
     if (lane() == 0) batch() = {0, 0, device::block() < halo.pushers ? -1 : 0};
     device::sync_block();
   }
-  // Claims a batch of those that nobody's share has, ahead of the time when it is needed.
+  // Claims a batch of the tasks that are not assigned in advance, before it is needed.
   MGG_DEVICE void ask() {
     if (lane() == 0) asked = static_cast<uint32_t>(device::add(&halo.state->claimed, 1) - halo.state->claimed_before);
   }

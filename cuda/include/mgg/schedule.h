@@ -18,7 +18,7 @@ struct Hub {
   int32_t first_segment;  // whose flags mark the first and last stage of its destination
   int32_t first_slot, slots;
   int64_t edges;
-  int32_t first_counter = 0;  // on a GPU, of its parts that have not arrived (gpu/hubs.cuh)
+  int32_t first_counter = 0;  // on a GPU, of its parts that have not arrived (gpu/hub_groups.h)
 };
 
 }  // namespace mgg

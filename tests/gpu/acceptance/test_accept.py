@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import time
 from pathlib import Path
 
@@ -198,6 +200,50 @@ def test_what_decides_each_part_is_there():
 
     assert of("tests/gpu/accept.py") == of("tests/gpu/page.py") == set()
     assert of("tests/gpu/training.py") == {name for name in found if name.startswith("training")} | {"smoke"}
-    assert of("mgg_hpc/tools/bench/epoch/gpu.py") == {"epoch"}
-    assert of("mgg_hpc/tools/bench/startup.py") == {"start"}
-    assert of("cuda/gpu/sums/get.cuh") == set(found)
+    kernels = set.intersection(*(set(part.sources) for part in found.values()))
+    assert not beyond(included(kernels), kernels)
+    for name, part in found.items():
+        if name in parts.BENCHES or name == parts.CONTACT_BENCH:
+            assert not beyond(imported(part), part.sources), name
+
+
+def beyond(files, sources):
+    """Those of the files that are none of the sources, nor below one."""
+    return {file for file in files if not any(f"{file}/".startswith(f"{each}/") for each in sources)}
+
+
+def included(sources):
+    """The headers in cuda/ that are included below these files and folders, and by those headers."""
+    cuda, found = accept.ROOT / "cuda", set()
+    files = [path for name in sources for path in (accept.ROOT / name).rglob("*.[ch]*")]
+    while files:
+        file = files.pop()
+        for name in re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE):
+            places = [folder / name for folder in (file.parent, cuda, cuda / "include")]
+            header = next((path for path in places if path.exists()), None)
+            assert header or name == "shim.h", f"{file} includes {name}"
+            if header and header not in found:
+                found.add(header)
+                files.append(header)
+    assert cuda / "gpu" / "worker.cuh" in found
+    return {str(path.relative_to(accept.ROOT)) for path in found}
+
+
+def imported(part):
+    """The modules of mgg_hpc/tools/bench that a benchmark's own, and those that they import, need."""
+    bench = accept.ROOT / "mgg_hpc" / "tools" / "bench"
+    own = bench / parts.BENCH_FOLDERS.get(part.name, part.name)
+    files = [own if own.suffix else own / "gpu.py"]
+    found = set(files)
+    while files:
+        file = files.pop()
+        for each in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(each, ast.ImportFrom) or not each.level:
+                continue
+            folder = file.parents[each.level - 1].joinpath(*(each.module or "").split("."))
+            for path in (folder.with_suffix(".py"), *(folder / f"{name.name}.py" for name in each.names)):
+                if path.is_relative_to(bench) and path.exists() and path not in found:
+                    found.add(path)
+                    files.append(path)
+    assert len(found) > 3
+    return {str(path.relative_to(accept.ROOT)) for path in found}

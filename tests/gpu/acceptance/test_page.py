@@ -12,9 +12,9 @@ GPU = {"name": "NVIDIA H200", "multiprocessors": 132, "memory_bytes": 141 << 30}
 GPU |= {"driver": 13010, "runtime": 13000}
 
 
-def ended(part, verdict="passed", cases=0, passed=None, why=""):
+def ended(part, verdict="passed", cases=0, passed=None, why="", date=""):
     counts = {"cases": cases, "passed": cases if passed is None else passed}
-    return {"part": part, "verdict": verdict, **counts, "seconds": 3.4, "why": why, "date": ""}
+    return {"part": part, "verdict": verdict, **counts, "seconds": 3.4, "why": why, "date": date}
 
 
 def cell(times, graph="rmat20", dtype="float32", width=64):
@@ -80,6 +80,59 @@ def test_a_run_is_kept_and_written(results, tmp_path, monkeypatch):
     assert "| planted | failed | 3 / 4 | 3 | a / b |" in said
     assert "[aggregate](../benchmarks/gpu/2026-11-22T1000-nvidia-h200/aggregate.md)" in said
     assert "None yet" not in said
+
+
+def contact(folder):
+    """A folder of results whose only command was `make gpu-contact`, and what its page says."""
+    for path in folder.glob("*.*"):
+        if path.stem not in ("aggregate", "test"):
+            path.unlink()
+    (folder / "aggregate.json").rename(folder / f"{page.CONTACT_BENCH}.json")
+    (folder / "aggregate.md").unlink()
+    (folder / "test.json").rename(folder / "contact.json")
+    return page.read(folder)
+
+
+def figures(found):
+    return {each.what: each.cells(found)[2] for each in page.FIGURES}
+
+
+def test_a_first_contact_has_a_page(results, tmp_path):
+    folder, drawn, cases = results
+    said = figures(contact(folder))
+    of = {name: f"{value:.2f}" for name, value in drawn.items()}
+    assert said["our time over the gather floor"] == (
+        f"worst {of['b']} (rmat20, float32 x 16), geometric mean {of['a']}; aggregate-one only"
+    )
+    assert said["times as fast as cuSPARSE CSR_ALG2, float32"].endswith("; aggregate-one only")
+    assert said["cases on the GPU, one process and several"].startswith(
+        f"{cases + 55:,} of {cases + 55:,} pass"
+    )
+    written = "\n".join(page.section(folder, tmp_path / "docs" / "page.md"))
+    assert "`make gpu-contact`, 2026-11-22:" in written and "gpu-test`, 2026" not in written
+
+
+def test_of_each_part_the_newest_ending_counts(results):
+    """Whichever command ran it; the cases of benchmarks are none of the GPU's."""
+    found = page.read(results[0])
+    found["test"]["parts"] = [ended("table", "failed", 9, 8, date="2026-11-20"), ended("random", "not run")]
+    of_contact = [ended("table", cases=9, date="2026-11-21"), ended(page.CONTACT_BENCH, cases=77)]
+    of_bench = [ended("overlap", cases=5), ended("epoch", "failed")]
+    found |= {"contact": {"parts": of_contact}, "bench": {"parts": of_bench}}
+    assert figures(found)["cases on the GPU, one process and several"] == "9 of 9 pass"
+
+
+def test_figures_of_documents_without_measurements_are_not_measured(results):
+    found = page.read(results[0])
+    found["training-1"] = {
+        "lines": [{"operation": "losses, halo", "dtype": "float32", "passed": 1, "cases": 1}]
+    }
+    found["overlap"]["cases"][0]["over_direct"] = {}
+    said = figures(found)
+    assert said["losses of 30 epochs against the CPU's, float32"] == "not measured"
+    assert said["pipelines over direct where nothing is remote"] == "not measured"
+    found["training-2"] = {"lines": [], "deviation": {"float32": 2e-6}}
+    assert figures(found)["losses of 30 epochs against the CPU's, float32"] == "worst 2.0e-06"
 
 
 def test_the_newest_run_comes_first(results, tmp_path, monkeypatch):

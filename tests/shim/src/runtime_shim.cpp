@@ -47,6 +47,7 @@ std::pair<int64_t, int64_t> free_memory() {
   const int64_t free = asked("MGG_SHIM_FREE_BYTES", int64_t(8) << 30);
   return {free, std::max(free, limits().memory_bytes)};
 }
+bool virtual_memory() { return true; }
 
 // NaN until it is written; of just its size, so that the address sanitizer sees its ends.
 Memory::Memory(size_t bytes) : bytes_(bytes) {

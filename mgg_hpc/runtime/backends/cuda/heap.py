@@ -24,11 +24,11 @@ GRANULE = 512 << 20  # bytes in which NVSHMEM maps a GPU's memory; the first als
 SMALL = 16 << 20  # signals, gradients, and rounding each array up
 RINGS = 4  # plans whose rows are fetched through memory: forward, backward, and those of a measurement
 
-# Read by NVSHMEM as it starts. A heap that grows has room for addresses up to the first; one that does not
-# (NVSHMEM_DISABLE_CUDA_VMM) is as large as the second.
+# Read by NVSHMEM as it starts. A heap that grows has addresses up to the first; one that does not is as large as the
+# second.
 NO_VMM, IBGDA = "NVSHMEM_DISABLE_CUDA_VMM", "NVSHMEM_IB_ENABLE_IBGDA"
 MOST, SIZE = "NVSHMEM_MAX_MEMORY_PER_GPU", "NVSHMEM_SYMMETRIC_SIZE"
-USUAL_MOST = 128 << 30
+USUAL_MOST, USUAL_SIZE = 128 << 30, 1 << 30  # the latter is NVSHMEM's own
 
 
 @dataclass(frozen=True)
@@ -89,19 +89,34 @@ def _on(name: str) -> bool:
     return os.environ.get(name, "0").lower() in ("1", "true", "yes", "on", "y", "t")
 
 
-def room() -> tuple[str, int]:
-    """Return the variable that limits NVSHMEM's heap, and its bytes. Raises InputError for a value that is no size."""
-    name = SIZE if _on(NO_VMM) else MOST
+def grows(comm: MPI.Intracomm, module: Any) -> bool:
+    """Return whether NVSHMEM's heap can become larger once it has started: on no rank is VMM missing, or disabled.
+
+    Collective.
+    """
+    with mpi.agree(comm):
+        mine = bool(module.virtual_memory()) and not _on(NO_VMM)
+    return all(comm.allgather(mine))
+
+
+def room(growing: bool) -> tuple[str, int]:
+    """Return the variable that limits NVSHMEM's heap, and the bytes of it that can be allocated.
+
+    Of a heap that does not grow NVSHMEM itself takes a granule. Raises InputError for a value that is no size.
+    """
+    name, most, own = (MOST, USUAL_MOST, 0) if growing else (SIZE, USUAL_SIZE, GRANULE)
     said = os.environ.get(name, "").strip().lower()
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?)b?", said)
     if said and not found:
         raise InputError(f'{name} = "{said}": expected bytes, or a number with k, m, g or t')
-    return name, int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " ")) if found else USUAL_MOST
+    if found:
+        most = int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
+    return name, max(0, most - own)
 
 
-def need_room(nbytes: int) -> None:
+def need_room(nbytes: int, growing: bool) -> None:
     """Raise InputError for more symmetric memory than NVSHMEM's heap may have: allocating it may end the process."""
-    name, most = room()
+    name, most = room(growing)
     if nbytes > most:
         raise InputError(
             f"a rank needs {nbytes / 2**30:.1f} GiB of symmetric memory, and {name} allows {most / 2**30:.1f} GiB: "

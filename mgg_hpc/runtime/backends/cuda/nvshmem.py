@@ -47,7 +47,7 @@ class NvshmemPeers:
         with as_input_error():
             status = module.nvshmem_start(unique_id, self.rank, self.size)
         self.shared_gpu = SHARED_GPU.get(status, "")
-        self.memory = SymmetricMemory(module, memory)
+        self.memory = SymmetricMemory(module, memory, heap.grows(comm, module))
         probe = memory.address(self.memory.zeros(1))
         reached = self._seen(probe).all()
         self.gets = not all(comm.allgather(bool(reached)))
@@ -83,12 +83,12 @@ class SymmetricMemory:
     """Bytes on the symmetric heap, seen as device arrays.
 
     Arrays are cut from a block that was reserved, or allocated one by one where it has no room: collective then, and
-    InputError where the heap may have no more. left: bytes of the block that are not cut yet. held: bytes of all
-    blocks.
+    InputError where the heap may have no more. grows: whether it can become larger than at the start. left: bytes of
+    the block that are not cut yet. held: bytes of all blocks.
     """
 
-    def __init__(self, module: Any, of: DeviceArrays) -> None:
-        self._module, self._of = module, of
+    def __init__(self, module: Any, of: DeviceArrays, grows: bool) -> None:
+        self._module, self._of, self.grows = module, of, grows
         self._blocks: list[int] = []
         self._next, self.left = 0, 0
         self.held = 0
@@ -112,7 +112,7 @@ class SymmetricMemory:
         return self._of.view(at, nbytes)
 
     def _allocate(self, nbytes: int) -> int:
-        heap.need_room(self.held + nbytes)
+        heap.need_room(self.held + nbytes, self.grows)
         self._blocks.append(self._module.nvshmem_allocate(nbytes))
         self.held += nbytes
         return self._blocks[-1]

@@ -218,9 +218,10 @@ class RankMemory(DeviceMemory):
                 self._map(backend.peers, need, largest)
             return
         need += heap.SMALL
-        # Whether pointers lead everywhere is known once NVSHMEM runs, when a heap without VMM has its size for good.
+        # Whether pointers lead everywhere is known once NVSHMEM runs, when a heap that does not grow has its size.
         over_network = need + heap.beside(need, backend.limits, backend.geometry)
-        most = over_network if backend.spans_nodes else need
+        growing = heap.grows(backend.comm, backend.native)
+        most = over_network if backend.spans_nodes or not growing else need
         mapped = heap.mapped_bytes(most, started=bool(_started))
         heap.check(backend.comm, backend.native, backend.gpu.assignment, mapped, largest)
         backend.peers = _peers(backend.comm, backend.gpu, mapped)
@@ -231,9 +232,10 @@ class RankMemory(DeviceMemory):
 
     def _map(self, peers: NvshmemPeers, nbytes: int, largest: int) -> None:
         backend, mapped = self._backend, heap.mapped_bytes(nbytes, started=True)
-        heap.check(backend.comm, backend.native, backend.gpu.assignment, mapped, largest)
+        if peers.memory.grows:  # else it has taken its memory
+            heap.check(backend.comm, backend.native, backend.gpu.assignment, mapped, largest)
         with mpi.agree(backend.comm):
-            heap.need_room(peers.memory.held + nbytes)
+            heap.need_room(peers.memory.held + nbytes, peers.memory.grows)
         peers.memory.reserve(nbytes)
 
     def reserved(self) -> int:
