@@ -89,7 +89,7 @@ gpu-bench: ## what that GPU reaches; after gpu-test (PARTS="aggregate sweep")
 	@$(call GPU_ACCEPT,bench)
 
 gpu-experiments: ## changes of a line or a flag, timed beside what stands; after gpu-contact (EXPERIMENTS="claims-1")
-	@$(GPU_PYTHON) tests/gpu/experiments.py --build $(GPU_BUILD) $(EXPERIMENTS)
+	@$(GPU_PYTHON) tests/gpu/variants/experiments.py --build $(GPU_BUILD) $(EXPERIMENTS)
 
 # With matplotlib, which .venv has: a GPU machine may have none.
 GPU_RESULTS ?= $(GPU_BUILD)/results

@@ -109,8 +109,8 @@ def tests(shim: Path | None, build: Path, seed: int) -> list[Part]:
     faults = (
         *TABLE,
         "tests/gpu/sanitize.py",
-        "tests/gpu/faults.py",
-        "tests/gpu/edits.py",
+        "tests/gpu/variants/faults.py",
+        "tests/gpu/variants/edits.py",
         "tests/programs.py",
     )
 

@@ -158,7 +158,7 @@ def main(build: Path, wheels: Path | None) -> int:
         return fail(wrong)
     if not (shutil.which("cmake") and shutil.which("ninja")):
         return fail("no cmake or no ninja on PATH")
-    from gpu import faults
+    from gpu.variants import faults
 
     environment = environment_of(build)
     found = importlib.util.find_spec("nvidia.nvshmem")

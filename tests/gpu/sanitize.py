@@ -27,11 +27,11 @@ sys.path.insert(1, str(Path(__file__).parents[2]))
 import programs
 
 from gpu import result
-from gpu.faults import FAULTS
 from gpu.parts import TOOLS
 from gpu.pes import table
 from gpu.pes.engine import Engine, describe
 from gpu.result import Line
+from gpu.variants.faults import FAULTS
 from mgg_hpc.errors import InputError
 
 RUN = Path(__file__).parent / "run.py"

@@ -54,7 +54,7 @@ def test_the_table_of_cases(rng, sanitized, tmp_path, bulk):
 
 
 def test_planted_undefined_behaviour_is_reported(rng, sanitized, tmp_path):
-    """(An address beyond its array is planted by tests/gpu/faults.py, for memcheck.)"""
+    """(An address beyond its array is planted by tests/gpu/variants/faults.py, for memcheck.)"""
     objects = ("rows", "aggregate_float32", "aggregate_float16", "aggregate_bfloat16")
     old, new = "all << (in_warp - lane);", "all << (in_warp - lane + 32);"
     library = sanitized.altered("gpu/worker.cuh", old, new, objects, tmp_path)

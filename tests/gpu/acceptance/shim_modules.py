@@ -14,7 +14,7 @@ sys.path.insert(1, str(Path(__file__).parents[3]))
 from builds import SANITIZERS
 from shim.build import Build
 
-from gpu import faults
+from gpu.variants import faults
 
 
 def main(folder: Path) -> int:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from programs import is_running, wait_until
 
-from gpu import accept, bench, faults, page, parts
+from gpu import accept, bench, page, parts
+from gpu.variants import faults
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu import experiments
-from gpu.edits import edited
+from gpu.variants import experiments
+from gpu.variants.edits import edited
 from mgg_hpc.runtime.backends.cuda import halo
 
 CHANGES = [name for name, each in experiments.EXPERIMENTS.items() if each.builds]

@@ -13,9 +13,10 @@ import programs
 import pytest
 from mpi4py import MPI
 
-from gpu import accept, faults, processes, random_graphs, sanitize
+from gpu import accept, processes, random_graphs, sanitize
 from gpu.pes import table
 from gpu.result import Line
+from gpu.variants import faults
 from mgg_hpc.errors import InputError
 
 

@@ -1,7 +1,7 @@
 """First experiments on a GPU: changes of a line, a flag or a constant, each timed in turns with what stands.
 
-    python tests/gpu/experiments.py                        # all, in about ten minutes with 16 cores
-    python tests/gpu/experiments.py no-allocate claims-1   # these
+    python tests/gpu/variants/experiments.py                        # all, in about ten minutes with 16 cores
+    python tests/gpu/variants/experiments.py no-allocate claims-1   # these
 
 After prepare.py. Each change of a kernel is built into a module of its own in BUILD/experiments; then `mgg bench
 aggregate` runs in processes in turns, without and with the change. A line for each change is printed as
@@ -23,12 +23,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(1, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(1, str(Path(__file__).parents[3]))
 
 from gpu import bench, prepare
-from gpu.edits import Edit, copy_sources, edited
 from gpu.pes.engine import Engine
+from gpu.variants.edits import Edit, copy_sources, edited
 from mgg_hpc.bench_verbs import bench as command
 from mgg_hpc.runtime.backends.cuda import halo, module
 from mgg_hpc.tools.bench.aggregate.summary import OURS

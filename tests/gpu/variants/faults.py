@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu.edits import Edit, copy_sources, edited
+from gpu.variants.edits import Edit, copy_sources, edited
 
 if TYPE_CHECKING:
     from shim.build import Build
