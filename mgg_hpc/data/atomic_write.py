@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
+import re
 import stat
-import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,19 +45,55 @@ def replacement(path: Path, *, force: bool, size: int, mode: int | None = None) 
     where ``check_output`` does, and when the device is full.
     """
     target = check_output(path, force=force)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
+    name = temporary(target)
     try:
         with _full_device(path):
-            _claim(temporary, size)
+            _claim(name, size)
             if mode is not None:
-                temporary.chmod(mode)
-            yield temporary
-            _sync(temporary)
-            temporary.replace(target)
+                name.chmod(mode)
+            yield name
+            _sync(name)
+            name.replace(target)
             _sync(target.parent)
     finally:
         with suppress(FileNotFoundError, PermissionError):
-            temporary.unlink()
+            name.unlink()
+
+
+def temporary(target: Path) -> Path:
+    """Return a name beside a file for this process to write to, and remove what killed processes left there.
+
+    The name is ``.NAME.ID.tmp``; six hexadecimal digits of ID stand for the machine, and six for the process. What a
+    process of another machine left is not touched: it may still be writing.
+    """
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.{_machine():06x}([0-9a-f]{{6}})\.tmp")
+    with suppress(OSError), os.scandir(target.parent) as entries:
+        for entry in entries:
+            match = pattern.fullmatch(entry.name)
+            if match and not _is_another(int(match[1], 16)):
+                with suppress(OSError):
+                    Path(entry.path).unlink()
+    return target.with_name(f".{target.name}.{_machine():06x}{os.getpid():06x}.tmp")
+
+
+@functools.cache
+def _machine() -> int:
+    """Return 24 bits of this host's name and of the namespace of its process numbers."""
+    space = 0
+    with suppress(OSError):
+        space = Path("/proc/self/ns/pid").stat().st_ino
+    return zlib.crc32(f"{os.uname().nodename} {space}".encode()) & 0xFFFFFF
+
+
+def _is_another(process: int) -> bool:
+    """Return whether this is the number of a process that runs, and not of this one."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return process != os.getpid()
 
 
 def reserve(descriptor: int, size: int) -> None:

@@ -34,6 +34,8 @@ SAVING = ("train", "resume")  # those that save what they have when a signal ask
 SAVE_SECONDS = 120.0  # for that
 
 _STATUS_FILE = "status"
+# Variables in which process managers store a rank's number on its machine: Open MPI, PMIx, MPICH, Slurm.
+_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _START_SECONDS = 20.0  # time between the start of a rank that will save, and its listening to signals
 _GRACE_SECONDS = 2.0  # time between SIGTERM and SIGKILL
@@ -105,13 +107,35 @@ def run(
         changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
         print(shlex.join(["env", *(f"{name}={value}" for name, value in sorted(changed.items())), *full]))
         return DONE
-    segments.remove(segments.stale())
+    remove_leftovers()
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:
         environment[exit_code.STATUS] = str(folder / _STATUS_FILE)
         return _run(full, environment, Saving(ranks, saves, save_seconds))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_leftovers() -> None:
+    """Remove what killed jobs of this user have left on this machine: segments, and folders of launches.
+
+    Of the ranks that a launcher has started on a machine, the first does it.
+    """
+    if any(os.environ.get(name, "0") != "0" for name in _LOCAL_RANKS):
+        return
+    segments.remove(segments.stale())
+    for folder in stale_folders():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def stale_folders() -> list[Path]:
+    """Return the folders of launches of this user that were killed before they could remove them."""
+    found = []
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*")):
+        with contextlib.suppress(OSError):  # removed in the meantime
+            if path.lstat().st_uid == os.getuid() and not is_running(path):
+                found.append(path)
+    return found
 
 
 def is_running(folder: Path) -> bool:

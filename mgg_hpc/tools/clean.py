@@ -4,7 +4,8 @@
   process manager in /tmp that no rank reads any more;
 - folders of `mgg launch` in the temporary folder whose job has no process any more;
 - in a folder given by the user, temporary files ``.NAME.ID.tmp`` of unfinished writes (ID: 12 hexadecimal digits, or
-  the number of the process that wrote) that no process has open.
+  the number of the process that wrote) that no process has open, and unfinished checkpoints of runs in which no process
+  of this machine or of one that shares locks is training.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import InputError
 from ..runtime import launch, segments
+from ..training import run_folder
+from ..training.checkpoints import folders
 
 _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|\d+)\.tmp")
 
@@ -25,9 +28,9 @@ def process_clean(folder: Path | None, dry_run: bool) -> int:
     """Remove leftovers and print their names; with ``dry_run`` only print them."""
     if folder is not None and not folder.is_dir():
         raise InputError(f"{folder}: not a folder")
-    found = segments.stale() + launch_folders()
+    found = segments.stale() + launch.stale_folders()
     if folder is not None:
-        found += temporary_files(folder)
+        found += temporary_files(folder) + unfinished_checkpoints(folder)
     held = sum(_bytes(path) for path in found)
     for path in found:
         print(f"{'would remove' if dry_run else 'removed'} {path}")
@@ -55,10 +58,14 @@ def temporary_files(folder: Path) -> list[Path]:
     return [path for path in matching if str(path) not in used]
 
 
-def launch_folders() -> list[Path]:
-    """Return the folders of launches that were killed before they could remove them."""
-    candidates = Path(tempfile.gettempdir()).glob(f"{launch.FOLDER_PREFIX}*")
-    return [path for path in sorted(candidates) if _is_mine(path) and not launch.is_running(path)]
+def unfinished_checkpoints(folder: Path) -> list[Path]:
+    """Return the folders below ``folder`` of checkpoints that were being written as their run was killed."""
+    found = []
+    for parent in folder.resolve().rglob(run_folder.CHECKPOINTS):
+        if drafts := [path for path in folders.drafts(parent) if _is_mine(path)]:
+            with suppress(InputError, OSError), run_folder.claimed(parent.parent, seconds=0):
+                found += drafts
+    return found
 
 
 def _is_mine(path: Path) -> bool:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import csv
+import errno
+import fcntl
 import itertools
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..data.atomic_write import replacement
+from ..data.atomic_write import replacement, temporary
 from ..errors import InputError
 
 METRICS = "metrics.csv"
 SUMMARY = "summary.json"
 JOB = "job.toml"
 CHECKPOINTS = "checkpoints"
+CLAIM_SECONDS = 10.0  # time for a job that was killed to end
 
 
 def create(parent: Path) -> Path:
@@ -36,15 +40,44 @@ def create(parent: Path) -> Path:
         for made in (folder, folder / CHECKPOINTS):
             made.mkdir(exist_ok=True)
             made.chmod(0o700)  # whatever the umask is
-        temporary = parent / f".latest.{os.getpid()}.tmp"
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(folder.name)
-        temporary.replace(parent / "latest")
+        link = temporary(parent / "latest")
+        link.symlink_to(folder.name)
+        link.replace(parent / "latest")
     except OSError as error:
         raise InputError(
             f"run.folder: {parent} cannot be written to ({error.strerror}); name another"
         ) from error
     return folder
+
+
+@contextmanager
+def claimed(folder: Path, seconds: float = CLAIM_SECONDS) -> Iterator[None]:
+    """Keep a run to this process within ``with``, by a lock on metrics.csv.
+
+    seconds: time to wait for another process that holds it, since a job that was killed may still be ending. Raises
+    InputError where it holds it longer. A file system without locks keeps no one out.
+    """
+    descriptor = private(str(folder / METRICS), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + seconds
+        while not _locked(descriptor):
+            if time.monotonic() >= deadline:
+                raise InputError(
+                    f"{folder}: another job is training in it; wait until it has ended, or end it"
+                )
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock a file, or return False where another process has done so."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True
 
 
 def find(path: Path) -> Path:
@@ -69,8 +102,8 @@ def private(path: str, flags: int) -> int:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one. Raises InputError where the device is full."""
-    with replacement(path, force=True, size=len(content), mode=0o600) as temporary:
-        temporary.write_bytes(content)
+    with replacement(path, force=True, size=len(content), mode=0o600) as name:
+        name.write_bytes(content)
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from ..config import Settings
 from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
-from ..runtime import backends, exit_code, mpi, signals
+from ..runtime import backends, exit_code, launch, mpi, signals
 from ..runtime.watchdog import Watchdog
 from . import memory, nonfinite, progress, report, run_folder
-from .checkpoints import capture, resume, weights
+from .checkpoints import capture, folders, resume, weights
 from .checkpoints.resume import Resumed
 from .checkpoints.saver import Saver
 from .checkpoints.state import State
@@ -217,6 +218,7 @@ def process_train(
     profile: trace a few epochs; no epoch is recorded as a CUDA graph then.
     """
     memory.return_freed_memory()
+    launch.remove_leftovers()
     comm = mpi.world()
     with mpi.agree(comm):
         settings = config.load(path, overrides)
@@ -230,6 +232,7 @@ def process_train(
 def process_resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
     """`mgg resume`: go on with a run from its newest sound checkpoint; return the exit code."""
     memory.return_freed_memory()
+    launch.remove_leftovers()
     comm = mpi.world()
     with mpi.agree(comm):
         folder = run_folder.find(run)
@@ -288,9 +291,8 @@ def _run(job: Job, resumed: Resumed | None, shown: Shown) -> None:
     memory.check(job, need)
     if shown.dry_run:
         return
-    folder = _folder(job, resumed)
     peak = memory.Peak()
-    with watchdog(settings, comm) as dog:
+    with _folder(job, resumed) as folder, watchdog(settings, comm) as dog:
         dog.step("allocating symmetric memory")
         job.phases.skip()
         graph = job.graph()
@@ -312,19 +314,26 @@ def _run(job: Job, resumed: Resumed | None, shown: Shown) -> None:
         mpi.barrier(comm)  # no rank ends while another still writes
 
 
-def _folder(job: Job, resumed: Resumed | None) -> Path | None:
-    """Return the run's folder on rank 0, with its job as it was resolved; None elsewhere. Collective."""
+@contextlib.contextmanager
+def _folder(job: Job, resumed: Resumed | None) -> Iterator[Path | None]:
+    """Yield the run's folder on rank 0, with its job as it was resolved; None elsewhere. Collective.
+
+    Within ``with`` no other job trains in it.
+    """
     folder, settings = None, job.settings
-    with mpi.agree(job.comm):
-        if job.comm.rank == 0:
-            folder = resumed.run if resumed else run_folder.create(Path(settings.run.folder))
-            # What "auto" became depends on measurements and versions, so the run keeps it.
-            geometry = job.backend.options.geometry
-            knobs = (
-                {"ps": geometry.ps, "wpb": geometry.wpb} if job.backend.capabilities.device == "cpu" else {}
-            )
-            taken = config.with_plan(settings, job.transfer.transfers, knobs)
-            run_folder.write_whole(folder / run_folder.JOB, config.dumps(taken).encode())
-            if resumed:
-                (folder / run_folder.SUMMARY).unlink(missing_ok=True)
-    return folder
+    with contextlib.ExitStack() as held:
+        with mpi.agree(job.comm):
+            if job.comm.rank == 0:
+                folder = resumed.run if resumed else run_folder.create(Path(settings.run.folder))
+                held.enter_context(run_folder.claimed(folder))
+                for path in folders.drafts(folder / run_folder.CHECKPOINTS):  # of a job that was killed
+                    folders.discard(path)
+                # What "auto" became depends on measurements and versions, so the run keeps it.
+                geometry = job.backend.options.geometry
+                on_cpu = job.backend.capabilities.device == "cpu"
+                knobs = {"ps": geometry.ps, "wpb": geometry.wpb} if on_cpu else {}
+                taken = config.with_plan(settings, job.transfer.transfers, knobs)
+                run_folder.write_whole(folder / run_folder.JOB, config.dumps(taken).encode())
+                if resumed:
+                    (folder / run_folder.SUMMARY).unlink(missing_ok=True)
+        yield folder

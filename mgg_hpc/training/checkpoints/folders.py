@@ -125,9 +125,13 @@ def prune(parent: Path, keep: int) -> None:
     """Remove all checkpoints but the newest ``keep``, and drafts that were never committed. No draft is under way."""
     for epoch in sorted(_epochs(parent), reverse=True)[keep:]:
         discard(parent / name_of(epoch))
-    for entry in parent.iterdir():
-        if _TEMPORARY.fullmatch(entry.name):
-            shutil.rmtree(entry, ignore_errors=True)
+    for path in drafts(parent):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def drafts(parent: Path) -> list[Path]:
+    """Return the temporary folders of checkpoints that are under way, or were when their run was killed."""
+    return [path for path in parent.glob(".*.tmp") if _TEMPORARY.fullmatch(path.name)]
 
 
 def newest(parent: Path) -> Found | None:

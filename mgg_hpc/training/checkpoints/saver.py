@@ -70,6 +70,7 @@ class Saver:
         self._comm, self._settings, self._folder, self._capture = comm, settings, folder, capture
         self._before, self._apart, self._sound, self._again = before, apart and comm.size > 1, sound, again
         self._began = time.monotonic()
+        self._latest = sound  # epoch of the checkpoint that began last
         self._epoch = 0  # of the checkpoint under way; 0: none
         self._draft: Path | None = None
         self._task: _Task | None = None
@@ -108,16 +109,21 @@ class Saver:
         return mpi.any_bits(self._comm, mine + BUSY * busy + FAILED * failed)
 
     def _is_due(self, epoch: int) -> bool:
-        """Whether the settings ask for a checkpoint now; rank 0's clock decides."""
+        """Whether the settings ask for a checkpoint now; rank 0's clock decides.
+
+        One that is due while another is under way begins once that one is done.
+        """
         if self._comm.rank != 0 or self._epoch:
             return False
         every, minutes = self._settings.every_epochs, self._settings.every_minutes
         waited = time.monotonic() - self._began
-        return (every > 0 and epoch % every == 0) or (minutes > 0 and waited >= 60 * minutes)
+        by_epochs = every > 0 and epoch // every > self._latest // every
+        return by_epochs or (minutes > 0 and waited >= 60 * minutes)
 
     def _begin(self, epoch: int) -> None:
         """Copy the state, and start writing it."""
-        self._epoch, self._began, self._committing = epoch, time.monotonic(), False
+        self._epoch, self._latest, self._committing = epoch, epoch, False
+        self._began = time.monotonic()
         first = self._comm.rank == 0
         wrong = ""
         if first:

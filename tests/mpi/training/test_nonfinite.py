@@ -32,7 +32,7 @@ class AtEpoch:
     def __init__(self, epoch: int, action: Callable[[], object]) -> None:
         self.epoch, self.action = epoch, action
 
-    def step(self, what: str) -> None:
+    def step(self, what: str, *, repeats: bool = False) -> None:
         if what == f"epoch {self.epoch}":
             self.action()
 
