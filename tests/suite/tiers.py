@@ -1,13 +1,17 @@
-"""A pytest plugin: which tests belong to `make test-fast`, `make test` and `make test-long` (``--tier``).
+"""A pytest plugin: which tests belong to `make test-fast`, `test`, `test-long` and `torture` (``--tier``).
 
-================================  =========  =========  ==============
-test                              test-fast  test       test-long
-================================  =========  =========  ==============
-unmarked                          yes        yes        if it draws
-``@pytest.mark.slow``             no         yes        if it draws
-``@pytest.mark.long``             no         no         yes
-``@pytest.mark.sampled(n)``       sample     sample     other sample
-================================  =========  =========  ==============
+=======================================  =========  =========  ==============  =========
+test                                     test-fast  test       test-long       torture
+=======================================  =========  =========  ==============  =========
+unmarked                                 yes        yes        if it draws     no
+``@pytest.mark.slow``                    no         yes        if it draws     no
+``@pytest.mark.long``                    no         no         yes             no
+``@pytest.mark.sampled(n)``              sample     sample     other sample    no
+``@pytest.mark.trials(test=2, long=5)``  no         2 trials   5 trials        no
+=======================================  =========  =========  ==============  =========
+
+A test marked ``trials`` takes the fixture ``trials``: how often it does what it does (``torture=200``: in `make
+torture`). It belongs to the tiers that the mark names.
 
 A test draws if it takes the fixture ``rng`` or is a test of hypothesis: test-long runs it with another seed than `make
 test`. Of the combinations of the parameters of a sampled test the sample has all n-tuples of values of n different
@@ -33,19 +37,22 @@ import pytest
 
 from suite.seeds import SEED, SEED_OFFSET, draws
 
-TIERS = ("fast", "test", "long")
+TIERS = ("fast", "test", "long", "torture")
 # A test that takes one of these is slow: the kernels over the shim are compiled first.
 SLOW_FIXTURES = {"shim"}
 
 
 def pytest_addoption(parser):
-    parser.addoption("--tier", choices=TIERS, help="run the tests of `make test-fast`, `test` or `test-long`")
+    parser.addoption(
+        "--tier", choices=TIERS, help="run the tests of `make test-fast`, `test`, `test-long` or `torture`"
+    )
 
 
 def pytest_configure(config):
     for line in (
         "slow: left out of `make test-fast`",
         "long: run by `make test-long` alone",
+        "trials(test=n, long=n, torture=n): the tiers that run a test, and how many trials of it",
         "sampled(n=1): of the combinations of parameters `make test` runs some, with all n-tuples of values",
     ):
         config.addinivalue_line("markers", line)
@@ -65,6 +72,13 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=dropped)
 
 
+@pytest.fixture
+def trials(request) -> int:
+    """Number of trials of a test marked ``trials`` in this tier; without a tier, in the first that it names."""
+    counts = request.node.get_closest_marker("trials").kwargs
+    return counts[request.config.getoption("--tier") or next(iter(counts))]
+
+
 def long_except(values: Iterable[object], *kept: object) -> list[object]:
     """Return parameters for ``pytest.mark.parametrize``, of which all but those ``kept`` are marked ``long``.
 
@@ -78,6 +92,9 @@ def long_except(values: Iterable[object], *kept: object) -> list[object]:
 
 def belongs(item, tier: str, beyond: bool) -> bool:
     """Whether a test belongs to a tier, see above; ``beyond``: it is not in the sample that `make test` runs."""
+    trials = item.get_closest_marker("trials")
+    if trials is not None or tier == "torture":
+        return trials is not None and tier in trials.kwargs
     only_long = beyond or item.get_closest_marker("long") is not None
     if tier == "long":
         return only_long or draws(item)

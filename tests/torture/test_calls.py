@@ -1,0 +1,202 @@
+"""Checkpoints whose writing ends at any call to the file system: by a kill, an error, or a full disk."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import jobs
+import numpy as np
+import pytest
+
+from torture import at_call
+from torture.launched import assert_same_runs, metrics, saved
+from torture.report import record
+
+EPOCHS, EVERY = 9, 3
+KINDS = {"write", "fsync", "rename", "replace", "unlink", "mkdir", "open"}
+WORDS = ["train", "job.toml", "--no-progress"]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    """A folder with a graph, a job file, a run that was not disturbed ("whole"), and the list of its calls."""
+    folder = tmp_path_factory.mktemp("calls")
+    jobs.write_job(
+        folder,
+        jobs.blocks(300),
+        model={"hidden": 8, "norm": "batch", "dropout": 0.4, "input": "learned", "embedding": 6},
+        train={"epochs": EPOCHS, "seed": 7},
+        plan={"transfer": "direct"},
+        run={"folder": "runs", "resume": "auto", "threads": 1},
+        checkpoint={"every_epochs": EVERY, "keep": 1},  # so that the one before is removed
+    )
+    ended = run(folder, 0, "count")
+    assert ended.returncode == 0, ended.stderr
+    (folder / "runs").rename(folder / "whole")
+    return folder
+
+
+def run(folder: Path, number: int, action: str) -> subprocess.CompletedProcess[str]:
+    """Train, and act on one call that changes something below checkpoints/."""
+    log = folder / "calls"
+    log.unlink(missing_ok=True)
+    return jobs.python(Path(at_call.__file__), "/checkpoints/", number, action, log, *WORDS, folder=folder)
+
+
+def calls(folder: Path) -> list[str]:
+    """Return the names of the calls that the last run made, in order."""
+    return [line.split()[1] for line in (folder / "calls").read_text().splitlines()]
+
+
+def committed(folder: Path) -> int:
+    """Return the epoch of the checkpoint that got its name last, by the list of calls; the last of them did nothing."""
+    lines = (folder / "calls").read_text().splitlines()[:-1]
+    drafts = [line.split()[2] for line in lines if line.split()[1] == "rename"]
+    return max((int(draft.split(".")[1].removeprefix("epoch-")) for draft in drafts), default=0)
+
+
+def chosen(folder: Path, count: int, rng: np.random.Generator) -> list[int]:
+    """Return numbers of calls: all of them, or a sample with as many kinds of calls as there is room for."""
+    names = calls(folder)
+    if count >= len(names):
+        return list(range(1, len(names) + 1))
+    order = (1 + rng.permutation(len(names))).tolist()
+    first = {names[number - 1]: number for number in reversed(order)}
+    return sorted({*list(first.values())[:count], *order[: max(0, count - len(first))]})
+
+
+@pytest.mark.trials(test=2, long=6, torture=1000)
+def test_a_kill_at_any_call_leaves_a_checkpoint_to_go_on_with(prepared, tmp_path, rng, trials):
+    began = time.monotonic()
+    folder = copied(prepared, tmp_path / "first")
+    assert run(folder, 0, "count").returncode == 0
+    assert set(calls(folder)) == KINDS
+    numbers = chosen(folder, trials, rng)
+    for number in numbers:
+        folder = copied(prepared, tmp_path / f"kill{number}")
+        killed = run(folder, number, ["kill", "torn"][number % 2])
+        assert killed.returncode == -9, killed.stderr
+        where = folder / "runs" / "001"
+        assert saved(where) == committed(folder)
+        resumed = jobs.run(*WORDS, folder=folder)
+        assert resumed.returncode == 0, resumed.stderr
+        assert_same_runs(folder / "whole" / "001", where, EPOCHS)
+        assert not list(where.rglob(".*")), "a temporary file or folder is left"
+        shutil.rmtree(folder)
+    seconds = time.monotonic() - began
+    record("SIGKILL at calls of a checkpoint", len(numbers), 0, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        pytest.param("ENOSPC", marks=pytest.mark.trials(long=2, torture=1000)),
+        pytest.param("ENOSPC+", marks=pytest.mark.trials(test=1, long=3, torture=1000)),
+        pytest.param("EDQUOT+", marks=pytest.mark.trials(long=1, torture=1000)),
+        pytest.param("EIO", marks=pytest.mark.trials(long=2, torture=1000)),
+    ],
+)
+def test_an_error_of_any_call_is_one_line_and_leaves_the_last_checkpoint(
+    prepared, tmp_path, rng, trials, action
+):
+    began = time.monotonic()
+    folder = copied(prepared, tmp_path / "first")
+    assert run(folder, 0, "count").returncode == 0
+    numbers, ends = chosen(folder, trials, rng), {}
+    for number in numbers:
+        folder = copied(prepared, tmp_path / f"{action}{number}")
+        ended = run(folder, number, action)
+        check_error(folder, ended)
+        ends[ended.returncode] = ends.get(ended.returncode, 0) + 1
+        resumed = jobs.run(*WORDS, folder=folder)
+        assert resumed.returncode == 0, resumed.stderr
+        where = folder / "runs" / "001"
+        assert metrics(where) == metrics(folder / "whole" / "001")
+        shutil.rmtree(folder)
+    seconds = time.monotonic() - began
+    record(f"{action} at calls of a checkpoint", len(numbers), 0, seconds=seconds, exit_codes=ends)
+
+
+def check_error(folder: Path, ended: subprocess.CompletedProcess[str]) -> None:
+    """Training went on with warnings of a line each, or ended with 2 and one line; what was saved is sound."""
+    lines = ended.stderr.splitlines()
+    where = folder / "runs" / "001"
+    if ended.returncode == 0:
+        assert all(line.startswith("mgg: warning: the checkpoint of epoch ") for line in lines), ended.stderr
+        assert len(metrics(where)) == EPOCHS
+    else:
+        assert ended.returncode == 2, ended.stderr
+        assert [line for line in lines if not line.startswith("mgg: warning: ")] == lines[-1:], ended.stderr
+        assert lines[-1].startswith("mgg: error: ")
+    assert saved(where) % EVERY == 0
+    assert not list(where.rglob(".*.tmp")), "a temporary file or folder is left"
+
+
+def copied(prepared: Path, folder: Path) -> Path:
+    """Copy graph, job file and the undisturbed run into a new folder."""
+    shutil.copytree(prepared, folder, ignore=shutil.ignore_patterns("runs"))
+    return folder
+
+
+@pytest.mark.trials(torture=40, long=3)
+def test_a_disk_that_is_full_is_one_line_and_leaves_the_last_checkpoint(
+    prepared, tmp_path, rng, trials, require
+):
+    """A small file system, whose space ends at another write in each trial."""
+    program = shutil.which("unshare")
+    require(program is not None, "no unshare", "apt install util-linux")
+    began = time.monotonic()
+    needed = sum(path.stat().st_size for path in (prepared / "whole").rglob("*") if path.is_file())
+    ends = {}
+    for number, size in enumerate(np.linspace(4096, 3 * needed + 65536, trials).astype(int)):
+        folder = copied(prepared, tmp_path / f"full{number}")
+        (folder / "runs").mkdir()
+        mounted = f"mount -t tmpfs -o size={size // 4096 * 4096} tmpfs runs || exit 77; "
+        after = "; code=$?; cp -a runs kept; exit $code"
+        command = mounted + " ".join([str(jobs.MGG), *WORDS]) + after
+        ended = jobs.programs.run(
+            program, "--mount", "bash", "-c", command, cwd=folder, env=jobs.clean_environment()
+        )
+        require(ended.returncode != 77, "no right to mount a file system: run it as root")
+        (folder / "runs").rmdir()
+        (folder / "kept").rename(folder / "runs")
+        if (folder / "runs" / "001").exists():
+            check_error(folder, ended)
+        else:
+            assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+        ends[ended.returncode] = ends.get(ended.returncode, 0) + 1
+        assert jobs.run(*WORDS, folder=folder).returncode == 0
+        assert metrics(max((folder / "runs").glob("0*"))) == metrics(folder / "whole" / "001")
+        shutil.rmtree(folder)
+    seconds = time.monotonic() - began
+    record("file systems that end at any size", trials, 0, seconds=seconds, exit_codes=ends)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("a file", marks=pytest.mark.trials(test=1, torture=1)),
+        pytest.param("read-only", marks=pytest.mark.trials(long=1, torture=1)),
+    ],
+)
+def test_a_folder_that_cannot_be_written_to_is_one_line(prepared, tmp_path, trials, what, require):
+    folder = copied(prepared, tmp_path / "job")
+    if what == "a file":
+        (folder / "runs").write_text("")
+        ended = jobs.run(*WORDS, folder=folder)
+    else:
+        program = shutil.which("unshare")
+        require(program is not None, "no unshare", "apt install util-linux")
+        (folder / "runs").mkdir()
+        command = f"mount -t tmpfs -o ro tmpfs runs || exit 77; exec {jobs.MGG} {' '.join(WORDS)}"
+        ended = jobs.programs.run(
+            program, "--mount", "bash", "-c", command, cwd=folder, env=jobs.clean_environment()
+        )
+        require(ended.returncode != 77, "no right to mount a file system: run it as root")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert ended.stderr.startswith("mgg: error: run.folder: runs cannot be written to (")
+    assert ended.stderr.rstrip().endswith("name another")
+    record(f"a run.folder that is {what}", trials, 0)
