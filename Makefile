@@ -31,7 +31,7 @@ endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came help setup cuda demo test test-fast test-long gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came help setup cuda demo test test-fast test-long torture gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -63,6 +63,11 @@ test: setup ## the test suite: 8 min on 2 cores
 
 test-long: setup ## the rest: GPU build, OpenSHMEM, Slurm, sanitizers, all planted faults, other random numbers: 25 min
 	@$(SUITE) long
+
+torture: setup ## kill, stop and damage runs some 4,000 times, and keep what was found in docs/reliability.md: an hour
+	@mkdir -p build/tests && rm -f build/tests/torture.jsonl
+	@$(SUITE) torture
+	@PYTHONPATH=tests $(BIN)/python tests/torture/page.py build/tests/torture.jsonl
 
 # On a machine with a GPU and no network: neither .venv nor set-up. WHEELS is a folder with what PYTHON lacks.
 # What has passed is not run again; PARTS="table memcheck" runs these, and again.

@@ -1,9 +1,9 @@
-"""The parts of the test suite: what `make lint`, `make test-fast`, `make test` and `make test-long` run."""
+"""The parts of the test suite: what `make lint`, `test-fast`, `test`, `test-long` and `torture` run."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 PYTHON = sys.executable
@@ -12,7 +12,8 @@ PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 
 
 PYTEST = (PYTHON, "-m", "pytest", "-q")
-ONE_BY_ONE = ("tests/benchmarks", "tests/shmem", "tests/slurm")
+ONE_BY_ONE = ("tests/benchmarks", "tests/shmem", "tests/slurm", "tests/torture")
+COUNTED = "build/tests/torture.jsonl"  # what `make torture` has counted, for tests/torture/page.py
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,19 @@ def over_shmem(ranks: int) -> Part:
     )
 
 
+def torture() -> list[Part]:
+    """Return the parts that kill, stop and damage: an hour, and a file of what was counted."""
+    counted = {"MGG_TORTURE_REPORT": COUNTED}
+    # A test of hundreds of trials takes longer than any other may.
+    alone = (*PYTEST, "--tier", "torture", "-m", "not mpi", "--timeout", "7200", "tests")
+    ranks = replace(over_mpi("test", 4), name="torture MPI 4")
+    command = (*ranks.command[:-1], "tests/mpi/training/test_resume.py")
+    return [
+        Part("torture", alone, PASSIVE | counted, seed="new", limit=7200.0),
+        replace(ranks, command=command, environment=ranks.environment | counted),
+    ]
+
+
 def _environment(ranks: int) -> dict[str, str]:
     return PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
 
@@ -93,4 +107,5 @@ GROUPS: dict[str, list[Part]] = {
         *(over_mpi("long", ranks) for ranks in (1, 2, 3, 4)),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),
     ],
+    "torture": torture(),
 }

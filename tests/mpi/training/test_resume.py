@@ -15,6 +15,7 @@ import pytest
 import torch
 from jobs import blocks, write_job
 from mpi4py import MPI
+from torture.report import record
 
 from mgg_hpc import config
 from mgg_hpc.data import store
@@ -126,9 +127,10 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop,
     assert (folder / "parts" / "latest").readlink() == Path("001")
 
 
-def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, monkeypatch):
+@pytest.mark.parametrize("model", [pytest.param("gcn", marks=pytest.mark.long), "gat"])
+def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, monkeypatch, model):
     """Losses are equal to rounding; moments, weights and learned rows are the same when they are read."""
-    settings = config.load(job("whole", MODELS["gat"]))
+    settings = config.load(job("whole", MODELS[model]))
     monkeypatch.setattr(train.resume, "write", lambda line: None)
     first_part = 4
     for before in range(1, comm.size + 1):
@@ -162,6 +164,8 @@ def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, 
                     np.save(reference, losses)
                 np.testing.assert_allclose(losses, np.load(reference), rtol=1e-6)
             comm.Barrier()
+    if comm.rank == 0:
+        record(f"from 1 to {comm.size} ranks to 1 to {comm.size} ranks, {model}", comm.size**2, 0)
 
 
 def _on(comm: MPI.Intracomm, ranks: int) -> MPI.Intracomm | None:
