@@ -8,6 +8,7 @@ from pathlib import Path
 import jobs
 import numpy as np
 import pytest
+
 from torture.launched import LONGEST, Launched
 from torture.report import record
 
