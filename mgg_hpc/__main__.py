@@ -17,6 +17,9 @@ from .verbs import Existing, Verbs, example, overriding, to_file
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
+# Errors of a device or a file system that this program can do nothing about.
+DEVICE_ERRORS = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV)
+
 
 @click.group(cls=Verbs, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="mgg")
@@ -356,6 +359,8 @@ def main(arguments: list[str] | None = None) -> int:
             return _fail(
                 f"error: no space left on the device for {error.filename or 'the output'}", WRONG_INPUT
             )
+        if error.errno in DEVICE_ERRORS:
+            return _fail(f"error: {error.filename or 'the output'}: {error.strerror}", FAILED)
         raise
     return result if isinstance(result, int) else 0
 
