@@ -74,7 +74,7 @@ PYTHON = {
         "training/test_metrics.py",
     ),
     "a best epoch that a later one as good replaces": Fault(
-        "mgg_hpc/training/train.py", "value > self.best:", "value >= self.best:", "training/test_history.py"
+        "mgg_hpc/training/history.py", "value > self.best:", "value >= self.best:", "training/test_history.py"
     ),
     "a sum over ranks that counts one twice": Fault(
         "mgg_hpc/runtime/mpi.py", "for part in parts[1:]:", "for part in parts[:-1]:", "mpi/test_mpi.py", 2
