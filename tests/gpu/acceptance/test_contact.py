@@ -147,6 +147,34 @@ def test_killed_at_ten_instants_it_goes_on_and_loses_nothing(tmp_path, rng):
 
 
 @pytest.mark.slow
+def test_what_a_killed_part_has_written_is_kept_until_it_has_ended(tmp_path):
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    paths = {"tests": str(ROOT / "tests"), "root": str(ROOT)}
+    (tmp_path / "one.py").write_text(PART.format(**paths, runs=str(runs), name="one", seconds=0.4))
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER.format(**paths, folder=str(tmp_path), results=str(results), names=["one"]))
+
+    def cases(folder):
+        return sum(line["cases"] for line in result.lines_of(folder / "one.json"))
+
+    for killed_at, kept in (
+        (2, 0),
+        (1, 2),
+        (3, 2),
+        (1, 3),
+    ):  # what the call before has left is kept when this one begins
+        runs.write_text("")
+        process = subprocess.Popen([sys.executable, driver], start_new_session=True)
+        programs.wait_until(lambda: runs.read_text() and cases(results / "running") == killed_at, 60)  # noqa: B023
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert cases(results) == kept
+    assert programs.python(driver).returncode == 0
+    assert cases(results) == 4 and endings(results)["one"]["cases"] == 4
+    assert not list((results / "running").glob("one.*"))
+
+
+@pytest.mark.slow
 def test_a_part_ends_with_the_command_that_is_killed(tmp_path):
     (tmp_path / "one.py").write_text(
         f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
