@@ -16,7 +16,7 @@ from ...data import store
 from ...errors import InputError
 from ...runtime.turns import take_turns
 from .epoch.shape import Shape, labelled
-from .harness import document, graphs, timing
+from .harness import document, graphs, timing, watch
 from .harness.document import Sheet, cell
 from .harness.gpu import Device, release
 from .harness.options import BenchOptions
@@ -52,9 +52,10 @@ def measured(folder: Path, ranks: int) -> dict[str, Any]:
     words = ["train", str(folder / "job.toml"), "--no-progress"]
     start = [] if ranks == 1 else ["launch", "-n", str(ranks)]
     began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "mgg_hpc", *start, *words], capture_output=True, text=True, check=False
-    )
+    with watch.cell("train", f"{ranks} ranks"):
+        done = subprocess.run(
+            [sys.executable, "-m", "mgg_hpc", *start, *words], capture_output=True, text=True, check=False
+        )
     seconds = time.perf_counter() - began
     if done.returncode:
         raise InputError(f"the run failed: {' '.join(done.stderr.split()) or done.returncode}")

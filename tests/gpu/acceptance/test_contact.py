@@ -63,6 +63,21 @@ def test_a_kernel_that_hangs_is_named_within_30_s(shim, tmp_path):
     )
 
 
+@pytest.mark.long
+def test_a_benchmark_that_hangs_names_its_cell(shim, tmp_path):
+    library = shim.altered(
+        "gpu/rows/gather.cuh",
+        "  if (call.seen) call.seen[",
+        "  for (volatile bool hangs = true; hangs;) {}\n  if (call.seen) call.seen[",
+        ("rows",),
+        tmp_path,
+    )
+    words = ("--device", "shim", "--library", library, "--case-seconds", 8)
+    part = parts.Part("aggregate-one", parts.program("bench", "aggregate-one", *words), 30, 120)
+    ending = accept.run(part, tmp_path, dict(os.environ), 120)
+    assert (ending.verdict, ending.why) == ("failed", "rmat6, float32, width 16: did not end within 8 s")
+
+
 # ---- ended at any instant
 
 

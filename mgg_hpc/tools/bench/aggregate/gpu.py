@@ -18,7 +18,7 @@ import numpy as np
 
 from ....data.graph import Graph
 from ....runtime.turns import take_turns
-from ..harness import document, expected, gpu, graphs, sums, timing
+from ..harness import document, expected, gpu, graphs, sums, timing, watch
 from ..harness.gpu import Device, Problem, problem_of
 from ..harness.options import BenchOptions
 from . import gpu_alone, gpu_baselines
@@ -61,11 +61,12 @@ class Comparison:
         sheet = expected.sheet_of(self.found["device"]["name"])
         reuse = expected.Reuse(graph.indices) if sheet else None
         for width in widths:
-            problems = [problem_of(self.device, graph, dtype, width, weight, edges) for dtype in dtypes]
-            rows, notes = self.measure_types(problems)
-            if sheet:
-                pairs = zip(problems, rows, strict=True)
-                rows = [row | expected_of(problem, row, sheet, reuse) for problem, row in pairs]
+            with watch.cell(graph.name, *dtypes, f"width {width}"):
+                problems = [problem_of(self.device, graph, dtype, width, weight, edges) for dtype in dtypes]
+                rows, notes = self.measure_types(problems)
+                if sheet:
+                    pairs = zip(problems, rows, strict=True)
+                    rows = [row | expected_of(problem, row, sheet, reuse) for problem, row in pairs]
             yield rows, notes
             del problems
             gpu.release()

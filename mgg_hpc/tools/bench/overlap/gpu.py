@@ -27,7 +27,7 @@ from ....data.graph import Graph
 from ....errors import InputError
 from ....plan.layout import RowFormat
 from ....runtime.turns import take_turns
-from ..harness import document, graphs, timing
+from ..harness import document, graphs, timing, watch
 from ..harness.document import Sheet, cells
 from ..harness.gpu import Device
 from ..harness.options import BenchOptions, words_of
@@ -135,12 +135,16 @@ def run_overlap(
     device = Device.current()
     read, format = graphs.read(name), RowFormat(np.dtype(np.float32), width)
     chosen.sort(key="managed".__eq__)  # last: pages that move about may disturb what follows
-    case = partial(measure, device, read, format=format, ways=chosen, turns=options.turns)
+
+    def case(share: float) -> dict[str, Any]:
+        with watch.cell(read.name, f"width {width}", f"share {share:.3g}"):
+            return measure(device, read, share, format, chosen, options.turns)
+
     found = document.begin("device-overlap", options, device) | document.about(read) | {"width": width}
-    found["cases"] = [case(share=share) for share in far]
+    found["cases"] = [case(share) for share in far]
     for way in HIDES:
         if (share := balanced(found["cases"], way)) is not None:
-            found["cases"].append(case(share=share))
+            found["cases"].append(case(share))
     found["cases"].sort(key=lambda case: case["share"])
     found["balance"] = {}
     for way in HIDES:
@@ -158,7 +162,8 @@ def run_overlap(
                 f"sums' time, and {kept['hidden']:.2f} of the shorter one is hidden"
             )
     if "halo" in found["balance"]:
-        found["timeline"] = timeline(device, read, found["balance"]["halo"]["share"], format)
+        with watch.cell(read.name, "timeline"):
+            found["timeline"] = timeline(device, read, found["balance"]["halo"]["share"], format)
     document.finish(found, sheets(found), options, plot.draw)
     return 0
 

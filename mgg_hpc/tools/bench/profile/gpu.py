@@ -15,7 +15,7 @@ from typing import Any
 
 from ....errors import InputError
 from ....runtime.backends.cuda import module
-from ..harness import document
+from ..harness import document, watch
 from ..harness.document import Sheet
 from ..harness.options import BenchOptions, numbers_of, words_of
 from . import ncu
@@ -109,7 +109,8 @@ def run_profile(graph: str, *, widths: str, transfers: str, **files: Any) -> int
         file = Path(folder) / "launched.json"
         request = {"graph": graph, "widths": columns, "transfers": chosen, "file": str(file)}
         functions = sorted({FUNCTIONS[name] for name in chosen})
-        seen, wrong = ncu.profile(functions, [*CHILD, json.dumps(request)])
+        with watch.cell(graph, "under ncu"):
+            seen, wrong = ncu.profile(functions, [*CHILD, json.dumps(request)])
         if not file.exists():
             raise InputError(f"the program that ncu was to run has ended early: {wrong or 'it said nothing'}")
         found |= json.loads(file.read_text())

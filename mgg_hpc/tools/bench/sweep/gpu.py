@@ -25,7 +25,7 @@ from ....data.graph import Graph
 from ....errors import InputError
 from ....plan.layout import RowFormat
 from ....runtime.turns import take_turns
-from ..harness import document, gpu, graphs, plots, sums, timing
+from ..harness import document, gpu, graphs, plots, sums, timing, watch
 from ..harness.document import Sheet, cell
 from ..harness.gpu import Device
 from ..harness.options import BenchOptions, numbers_of, words_of
@@ -79,9 +79,10 @@ class Sweep:
 
     def checked(self, setting: Setting) -> Run:
         """Return a run with SciPy's sums. Raises InputError for too large a block, AssertionError for other sums."""
-        run = self.runs.run(setting)
-        run.out[:] = float("nan")
-        self.runs.device.clock.ms(run.calls)
+        with watch.cell(setting):
+            run = self.runs.run(setting)
+            run.out[:] = float("nan")
+            self.runs.device.clock.ms(run.calls)
         found = run.out.astype(np.float32) if isinstance(run.out, np.ndarray) else run.out.float()
         if count := int((~(abs(found - self.expected) <= self.limit)).sum()):
             raise AssertionError(f"{setting}: {count} sums differ from SciPy's")
@@ -116,7 +117,8 @@ class Sweep:
         if there:
             runs = {run.setting: run for run in (*self.defaults.values(), *there)}
             clocks = {setting: partial(self.runs.device.clock.ms, run.calls) for setting, run in runs.items()}
-            ms = take_turns(clocks, self.turns, deadline=self.deadline)
+            with watch.cell("turns", *runs):
+                ms = take_turns(clocks, self.turns, deadline=self.deadline)
             for transfer, default in self.defaults.items():
                 self.default_ms[transfer] += ms[default.setting]
             for run in there:
