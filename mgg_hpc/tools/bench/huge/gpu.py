@@ -246,16 +246,21 @@ def run_huge(*, turns: int, json: Path | None, table: Path | None, **asked: Any)
             device.clock.ms(step.calls)
     with watch.cell("check"):
         checked = layer.check()
-    ms = take_turns({name: partial(step_ms, device, step) for name, step in steps.items()}, turns)
     found |= asdict(size) | {"seconds": layer.seconds, "checked": checked}
     found["bytes"] = size.needed | {"free": free, "taken": free - device.free_bytes()}
-    found["cases"] = [case_of(step, ms[name], found["copy_gb_per_s"]) for name, step in steps.items()]
     made = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in layer.seconds.items())
     found["notes"] += [
         f"{size.rows:,} rows of {size.features} float32 values, {size.edges:,} edges, {size.distribution}, "
         f"{found['checked']['most_edges']:,} of them for one row; seed {size.seed}",
         f"made before, with allocation: {made}; {found['checked']['rows']:,} rows are those of float64 to rounding",
     ]
+    timed = {name: partial(step_ms, device, step) for name, step in steps.items()}
+    ms: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(turns):
+        for name, taken in take_turns(timed, 1).items():
+            ms[name] += taken
+        found["cases"] = [case_of(step, ms[name], found["copy_gb_per_s"]) for name, step in steps.items()]
+        document.write(found, sheets(found), options)  # what is measured stays, whatever ends the rest
     document.finish(found, sheets(found), options)
     return 0
 

@@ -136,19 +136,23 @@ def run_overlap(
     read, format = graphs.read(name), RowFormat(np.dtype(np.float32), width)
     chosen.sort(key="managed".__eq__)  # last: pages that move about may disturb what follows
 
-    def case(share: float) -> dict[str, Any]:
-        with watch.cell(read.name, f"width {width}", f"share {share:.3g}"):
-            return measure(device, read, share, format, chosen, options.turns)
-
     found = document.begin("device-overlap", options, device) | document.about(read) | {"width": width}
-    found["cases"] = [case(share) for share in far]
-    for way in HIDES:
-        if (share := balanced(found["cases"], way)) is not None:
-            found["cases"].append(case(share))
-    found["cases"].sort(key=lambda case: case["share"])
+    cases = found["cases"] = []
     found["balance"] = {}
+
+    def add(share: float) -> None:
+        with watch.cell(read.name, f"width {width}", f"share {share:.3g}"):
+            cases.append(measure(device, read, share, format, chosen, options.turns))
+        cases.sort(key=lambda case: case["share"])
+        document.write(found, sheets(found), options)  # what is measured stays, whatever ends the rest
+
+    for share in far:
+        add(share)
     for way in HIDES:
-        at = [case for case in found["cases"] if way in case["balance"]]
+        if (between := balanced(cases, way)) is not None:
+            add(between)
+    for way in HIDES:
+        at = [case for case in cases if way in case["balance"]]
         if at:
             best = min(at, key=lambda case: abs(np.log(case["balance"][way])))
             kept = {

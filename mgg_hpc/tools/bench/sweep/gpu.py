@@ -50,11 +50,16 @@ def progress(what: str, total: int) -> Iterator[Step]:
         yield lambda: bar.advance(task)
 
 
+def nothing(_: Sweep) -> None:
+    """Do nothing after a group."""
+
+
 @dataclass
 class Sweep:
     """The runs of a sweep, and their results: cells[s] as in the JSON, "refused" where the GPU cannot hold it.
 
     expected, limit: float32 [destinations, dim] in the device's memory, reference sums and their error bounds.
+    after: is called after each group.
     """
 
     runs: Runs
@@ -64,6 +69,7 @@ class Sweep:
     deadline: float
     expected: Any
     limit: Any
+    after: Callable[[Sweep], None] = nothing
     cells: dict[Setting, dict[str, Any]] = field(default_factory=dict)
     defaults: dict[str, Run] = field(default_factory=dict)
     default_ms: dict[str, list[float]] = field(default_factory=dict)
@@ -128,6 +134,7 @@ class Sweep:
                 step()
         self.runs.drop({run.setting.cut for run in self.defaults.values()})
         gpu.release()
+        self.after(self)
 
     def cell(self, run: Run, ms: Sequence[float], over_default: dict[str, float]) -> dict[str, Any]:
         """Return the result that is kept of a setting."""
@@ -192,7 +199,6 @@ class Sweep:
             self.measure("around the best", beside)
         everything = [s for transfer in self.transfers for s in self.on(transfer, *self.knobs.values())]
         self.measure("the rest", everything)
-        self.finish()
 
 
 def run_sweep(
@@ -207,24 +213,36 @@ def run_sweep(
     found = document.begin("sweep", options, device) | document.about(read)
     found |= {"dtype": dtype, "width": width, "share": share, "seconds": seconds}
     found["knobs"] = knobs
-    sweep = swept(device, read, format, transfers, knobs, share, seconds, options.turns)
-    found["cells"] = [asdict(setting) | sweep.cells[setting] for setting in sorted(sweep.cells)]
-    found["transfers"] = {}
+
+    def write(sweep: Sweep) -> None:
+        found.update(record(sweep))
+        document.write(found, sheets(found), options)  # what is measured stays, whatever ends the rest
+
+    sweep = swept(device, read, format, transfers, knobs, share, seconds, options.turns, write)
+    found |= record(sweep)
     size = int(np.prod([len(values) for values in knobs.values()]))
-    for name in transfers:
-        best, default = sweep.fastest(name), sweep.defaults[name].setting
+    for name, of in found["transfers"].items():
+        if (known := of["measured"] + of["refused"]) < size:
+            found["notes"].append(f"{name}: the time was up after {known} of {size} settings")
+    document.finish(found, sheets(found), options, plot.draw)
+    return 0
+
+
+def record(sweep: Sweep) -> dict[str, Any]:
+    """Return what a document has of a sweep so far: cells, and the best and the default setting of each transfer."""
+    sweep.finish()
+    cells = [asdict(setting) | sweep.cells[setting] for setting in sorted(sweep.cells)]
+    made: dict[str, Any] = {"cells": cells, "transfers": {}}
+    for name in sweep.transfers:
         grid = [each for each in sweep.cells if each.transfer == name and sweep.inside(each)]
         refused = sum("refused" in sweep.cells[each] for each in grid)
-        found["transfers"][name] = {
-            "best": asdict(best),
-            "default": asdict(default),
+        made["transfers"][name] = {
+            "best": asdict(sweep.fastest(name)),
+            "default": asdict(sweep.defaults[name].setting),
             "measured": len(grid) - refused,
             "refused": refused,
         }
-        if len(grid) < size:
-            found["notes"].append(f"{name}: the time was up after {len(grid)} of {size} settings")
-    document.finish(found, sheets(found), options, plot.draw)
-    return 0
+    return made
 
 
 def swept(
@@ -236,14 +254,15 @@ def swept(
     share: float,
     seconds: float,
     turns: int,
+    after: Callable[[Sweep], None] = nothing,
 ) -> Sweep:
-    """Measure the sweep, and return its result."""
+    """Measure the sweep, and return its result. after: is called after each group."""
     ranks = TwoRanks(device, graph, format, share) if share else Ranks(device, graph, format)
     own, upload = ranks.destinations, device.arrays.uploaded
     expected = upload(sums.product(graph, ranks.x.astype(np.float32))[:own])
     limit = upload(sums.allowed(graph, ranks.x)[:own])
     deadline = time.monotonic() + seconds
-    sweep = Sweep(Runs(device, ranks, format), transfers, knobs, turns, deadline, expected, limit)
+    sweep = Sweep(Runs(device, ranks, format), transfers, knobs, turns, deadline, expected, limit, after)
     sweep.run()
     return sweep
 
