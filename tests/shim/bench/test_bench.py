@@ -127,7 +127,7 @@ def test_types_of_rows_take_turns(device, monkeypatch):
         return next(times) if name == "mgg" else 1.0
 
     monkeypatch.setattr(aggregate_gpu.Comparison, "entry_of", entry)
-    monkeypatch.setattr(gpu.HostClock, "ms", ms)
+    monkeypatch.setattr(type(device.clock), "ms", ms)
     rows, _ = measured(device, problems, turns=3)
     turn = [(name, dtype) for dtype in ("bfloat16", "float32", "float16") for name in ("mgg", "floor 128")]
     assert asked == 3 * turn
