@@ -14,6 +14,7 @@ import tomli_w
 
 from ...data import store
 from ...errors import InputError
+from ...runtime import backends
 from ...runtime.turns import take_turns
 from .epoch.shape import Shape, labelled
 from .harness import document, graphs, timing, watch
@@ -28,7 +29,7 @@ def run_start(graph: str, ranks: int, backend: str, turns: int, json: Path | Non
     """Measure, print and write. Raises InputError for a graph or a backend that there is not."""
     options = BenchOptions(turns=turns, json=json, table=table)
     options.check(graph)
-    found = document.begin("start", options, Device.current() if backend == "cuda" else None)
+    found = document.begin("start", options, Device.current() if backends.needs_gpus(backend) else None)
     release()
     with timing.workspace() as folder:
         read = labelled(graphs.read(graph), SHAPE)
