@@ -122,6 +122,9 @@ def test_no_folder_has_too_many_files():
     root, counts = PACKAGE.parent, Counter()
     for folder in ("mgg_hpc", "cuda", "tests"):
         counts.update(str(path.parent) for path in (root / folder).rglob("*") if path.suffix in SOURCES)
+    for folder in ("docs", "benchmarks"):
+        files = [path for path in (root / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        counts.update(str(path.parent) for path in files)
     assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
 
 

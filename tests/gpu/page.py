@@ -235,18 +235,24 @@ def device_of(found: Found) -> dict[str, Any]:
 
 
 def keep(results: Path, kept: Path) -> Path:
-    """Copies a run's documents and tables, and draws its pictures. Returns their folder. Raises InputError."""
+    """Copy a run's documents, its tables, and draw its pictures, each kind into a folder. Return the run's folder.
+
+    Raises InputError.
+    """
     found = read(results)
     name = re.sub(r"[^a-z0-9]+", "-", device_of(found)["name"].lower()).strip("-")
     newest = max(document["date"] for document in found.values())
     folder = kept / f"{newest[:16].replace(':', '')}-{name}"
     shutil.rmtree(folder, ignore_errors=True)  # the same results again
-    folder.mkdir(parents=True)
-    for path in sorted((*results.glob("*.json"), *results.glob("*.md"))):
+    for kind in ("tables", "pictures"):
+        (folder / kind).mkdir(parents=True)
+    for path in sorted(results.glob("*.json")):
         shutil.copy(path, folder)
+    for path in sorted(results.glob("*.md")):
+        shutil.copy(path, folder / "tables")
     for part in PICTURES:
         if part in found:
-            _draw(folder / f"{part}.json", folder / f"{part}.svg")
+            _draw(folder / f"{part}.json", folder / "pictures" / f"{part}.svg")
     return folder
 
 
@@ -285,11 +291,11 @@ def section(folder: Path, page: Path) -> list[str]:
         lines += ["", f"`make gpu-{kind}`, {found[kind]['date'][:10]}:", ""]
         lines += table(("part", "verdict", "cases", "s", "why"), ends)
     where = Path("..") / folder.relative_to(page.parent.parent)
-    tables = [f"[{path.stem}]({where / path.name})" for path in sorted(folder.glob("*.md"))]
+    tables = [f"[{path.stem}]({where / 'tables' / path.name})" for path in sorted(folder.glob("tables/*.md"))]
     if tables:
         lines += ["", f"All figures: {', '.join(tables)}."]
-    for path in sorted(folder.glob("*.svg")):
-        lines += ["", f"![{path.stem}]({where / path.name})"]
+    for path in sorted(folder.glob("pictures/*.svg")):
+        lines += ["", f"![{path.stem}]({where / 'pictures' / path.name})"]
     return [*lines, ""]
 
 

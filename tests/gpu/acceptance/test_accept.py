@@ -63,7 +63,7 @@ def test_all_benchmarks_over_the_shim_and_their_page(shim, tmp_path, accepted, m
     assert unread == {"times as fast as cuSPARSE CSR_ALG2, float32"}
     monkeypatch.setattr(page, "device_of", lambda found: found["huge"]["device"])
     folder = page.keep(results, tmp_path / "benchmarks" / "kept")
-    assert {path.stem for path in folder.glob("*.svg")} == set(page.PICTURES)
+    assert {path.stem for path in folder.glob("pictures/*.svg")} == set(page.PICTURES)
     said = page.text(folder.parent, tmp_path / "docs" / "page.md")
     assert "## shim, " in said and "| sweep | passed |" in said
 

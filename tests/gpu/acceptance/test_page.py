@@ -78,7 +78,7 @@ def test_a_run_is_kept_and_written(results, tmp_path, monkeypatch):
     assert {what: rows[what] for what in wanted} == wanted
     assert "## NVIDIA H200, 2026-11-22" in said and "driver for CUDA 13.1, runtime 13.0" in said
     assert "| planted | failed | 3 / 4 | 3 | a / b |" in said
-    assert "[aggregate](../benchmarks/gpu/2026-11-22T1000-nvidia-h200/aggregate.md)" in said
+    assert "[aggregate](../benchmarks/gpu/2026-11-22T1000-nvidia-h200/tables/aggregate.md)" in said
     assert "None yet" not in said
 
 
