@@ -68,7 +68,7 @@ def test_every_flipped_bit_of_data_is_found(originals, worker, trials, tmp_path,
     assert not missed, "\n".join(missed)
 
 
-@pytest.mark.trials(test=30, long=150, torture=300)
+@pytest.mark.trials(test=150, long=300, torture=1000)
 def test_a_flipped_bit_of_structure_is_found_or_changes_nothing(originals, trials, tmp_path, rng):
     """What HDF5 has put between the data: checksums find a flip, or else it is in bytes without a meaning."""
     began, missed, without = time.monotonic(), [], 0

@@ -6,6 +6,7 @@ or does not answer in time is replaced.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -50,6 +51,13 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Let the worker end by itself, since MPI removes its files in /dev/shm then; end it if it does not."""
+        process = self._process
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LIMIT)
         self._end()
 
     def ask(self, path: Path, limit: float = LIMIT) -> Answer:
@@ -88,7 +96,13 @@ class Worker:
     def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
+            (Path("/dev/shm") / f"mpich_shm_{self._process.pid:x}_0").unlink(
+                missing_ok=True
+            )  # of a killed process
+            for stream in (self._process.stdin, self._process.stdout):
+                with contextlib.suppress(OSError):
+                    stream and stream.close()
             self._process = None
 
 
