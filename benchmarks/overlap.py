@@ -1,6 +1,6 @@
 """The figures of exchanges: hidden shares, hosts against each other, one host's ranks against its threads.
 
-    python benchmarks/overlap.py --folder benchmarks/results
+    python benchmarks/overlap.py --folder benchmarks/results/overlap
 
 Runs `mgg bench overlap` on two hosts made of network namespaces (as root), whose link is slowed down until the
 exchange alone takes as long as the sums alone, and then to 1 Gbit/s; and on this machine, one rank of two threads

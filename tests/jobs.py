@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import programs
+import scipy.sparse
 import tomli_w
 
 from mgg_hpc import reference
@@ -69,9 +70,14 @@ def renumbered(graph: Graph, order: np.ndarray) -> Graph:
     )
 
 
+def dense(x: SparseRows) -> np.ndarray:
+    """Return sparse rows as float32 [N, F]; entries listed twice are summed."""
+    return scipy.sparse.csr_matrix((x.data, x.indices, x.indptr), shape=x.shape).toarray()
+
+
 def dense_features(graph: Graph) -> np.ndarray:
     """The features as float64 [N, F]."""
-    x = graph.x.toarray() if isinstance(graph.x, SparseRows) else graph.x
+    x = dense(graph.x) if isinstance(graph.x, SparseRows) else graph.x
     return x.astype(np.float64)
 
 

@@ -214,10 +214,5 @@ ValueError where they disagree.)");
   m.def("openmp_threads", [] { return omp_get_max_threads(); });
   m.def("struct_sizes", [] { return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment)}; },
         "Return the bytes of Chunk and Segment.");
-  m.def("philox", [](std::vector<uint32_t> counter, uint64_t key) {
-    require(counter.size() == 4, "philox: a counter of four words");
-    const auto words = mgg::philox({{counter[0], counter[1], counter[2], counter[3]}}, key);
-    return std::vector<uint32_t>(words.word, words.word + 4);
-  }, "counter"_a, "key"_a, "Philox4x32-10: return four words for a counter of four words and a 64-bit key.");
   bind_order(m);
 }

@@ -11,14 +11,14 @@ namespace {
 // 13000 is "13.0".
 std::string version(int number) { return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10); }
 
-// A function of the driver, or null. The module is not linked to the driver, so that it loads where there is none.
+// A function of the driver as of a version of CUDA, or null. The module is not linked to the driver, so that it loads
+// where there is none. Before CUDA 12.5 the version is that of this build.
 template <class Function>
-Function* of_driver(const char* name) {
+Function* of_driver(const char* name, [[maybe_unused]] unsigned version = 11030) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status;
 #if CUDART_VERSION >= 12050
-  constexpr unsigned oldest = 11030;
-  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, oldest, cudaEnableDefault, &status);
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &status);
 #else
   const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
 #endif
@@ -60,13 +60,22 @@ std::vector<std::string> device_places() {
 std::vector<std::string> device_uuids() {
   int count = 0;
   check(cudaGetDeviceCount(&count), "GPUs");
+  // cuDeviceGetUuid's second version, of CUDA 11.4, gives the UUID of a MIG instance where the first, which fills the
+  // properties, is only documented to give that of the whole GPU.
+  const auto get = of_driver<decltype(cuDeviceGet)>("cuDeviceGet");
+  const auto ask = of_driver<decltype(cuDeviceGetUuid)>("cuDeviceGetUuid", 11040);
   std::vector<std::string> uuids;
   for (int device = 0; device < count; ++device) {
-    cudaDeviceProp found;
-    check(cudaGetDeviceProperties(&found, device), "properties of a GPU");
+    CUdevice handle = 0;
+    CUuuid uuid;
+    if (!get || !ask || get(&handle, device) != CUDA_SUCCESS || ask(&uuid, handle) != CUDA_SUCCESS) {
+      cudaDeviceProp found;
+      check(cudaGetDeviceProperties(&found, device), "properties of a GPU");
+      uuid = found.uuid;
+    }
     char digits[33] = {};
     for (int at = 0; at < 16; ++at)
-      std::snprintf(digits + 2 * at, 3, "%02x", static_cast<unsigned char>(found.uuid.bytes[at]));
+      std::snprintf(digits + 2 * at, 3, "%02x", static_cast<unsigned char>(uuid.bytes[at]));
     uuids.emplace_back(digits);
   }
   return uuids;

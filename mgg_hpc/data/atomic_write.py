@@ -48,9 +48,7 @@ def replacement(path: Path, *, force: bool, size: int, mode: int | None = None) 
     name = temporary(target)
     try:
         with _full_device(path):
-            _claim(name, size)
-            if mode is not None:
-                name.chmod(mode)
+            _claim(name, size, mode)
             yield name
             _sync(name)
             name.replace(target)
@@ -106,14 +104,17 @@ def reserve(descriptor: int, size: int) -> None:
             raise
 
 
-def _claim(temporary: Path, size: int) -> None:
+def _claim(temporary: Path, size: int, mode: int | None) -> None:
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
     try:
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
     except OSError as error:
         if error.errno in FULL:
             raise
         raise InputError(f"{temporary.parent} is not writable ({os.strerror(error.errno or 0)})") from error
     try:
+        if mode is not None:
+            os.fchmod(descriptor, mode)  # the umask may have taken from it
         reserve(descriptor, size + SLACK)
     finally:
         os.close(descriptor)

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from .digest import BLOCK, BlockDigests
-from .header import Header, Span
+from .header import DIGEST, Header, Span
 
 READ_LIMIT = 1 << 30  # most bytes of a system call; Linux reads 2 GiB less a page at most
 
@@ -31,20 +30,19 @@ class _Run:
 
 
 class CheckedFile:
-    """Reads the bytes of a header's datasets.
+    """Reads the bytes of a header's datasets, through a descriptor that it closes.
 
+    It still reads the same file when another process replaces it.
     The first digest that differs is kept until the end of `compared`, so that a check of values can name a wrong value
     first.
     """
 
-    def __init__(self, path: Path, where: str, header: Header) -> None:
+    def __init__(self, descriptor: int, where: str, header: Header) -> None:
         self.where = where
         self._spans, self._digest_spans = header.spans, header.digests
         self._expected: dict[str, np.ndarray] = {}
         self._fault: str | None = None
-        # From here on bytes are read without HDF5, through this descriptor, which still reads the same file
-        # when another process replaces it.
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = descriptor
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -65,7 +63,13 @@ class CheckedFile:
     def checked(self, path: str, lo: int, hi: int) -> np.ndarray:
         """Return entries lo .. hi-1, compared with their digests."""
         layout = self._spans[path].layout
-        values = np.empty((hi - lo, *layout.shape[1:]), layout.dtype)
+        try:
+            values = np.empty((hi - lo, *layout.shape[1:]), layout.dtype)
+        except MemoryError as error:
+            raise InputError(
+                f"{self.where}: rows {lo} .. {hi - 1} of /{path} take {(hi - lo) * layout.row_bytes / 2**30:,.1f} GiB, "
+                "more memory than there is; use more ranks"
+            ) from error
         for _ in self.blocks(path, lo, hi, [values]):
             pass
         return values
@@ -99,6 +103,17 @@ class CheckedFile:
         with self.compared():
             for _ in self.blocks(path, 0, layout.shape[0], itertools.repeat(buffer)):
                 self._raise_fault()
+
+    def spans(self) -> dict[str, Span]:
+        """Return where every dataset lies, and every digest, by path."""
+        return self._spans | {f"{DIGEST}/{path}": span for path, span in self._digest_spans.items()}
+
+    def raw(self, span: Span) -> Iterator[NDArray[np.uint8]]:
+        """Yield the bytes of a dataset in order, unchecked."""
+        for start in range(0, span.layout.nbytes, BLOCK):
+            piece = np.empty(min(BLOCK, span.layout.nbytes - start), np.uint8)
+            self._fill(piece, span.offset + start)
+            yield piece
 
     def _raise_fault(self) -> None:
         if self._fault is not None:

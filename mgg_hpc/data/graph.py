@@ -23,13 +23,6 @@ class SparseRows:
     data: np.ndarray
     shape: tuple[int, int]
 
-    def toarray(self) -> np.ndarray:
-        """Return the rows as float32 [N, F]; entries listed twice are summed."""
-        dense = np.zeros(self.shape, dtype=np.float32)
-        rows = np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
-        np.add.at(dense, (rows, self.indices), self.data)
-        return dense
-
 
 @dataclass(frozen=True, eq=False)
 class Graph:

@@ -1,20 +1,26 @@
-"""Open a graph file's HDF5 structure, check it, and find the offset of each dataset's bytes.
+"""Read a graph file's HDF5 structure, check it, and find the offset of each dataset's bytes.
 
 A file is data: nothing in it may point outside of it (external links or storage, virtual datasets, soft
-links), and a size is used only after the file is found to be long enough to hold it.
+links), nothing in it goes through a filter, and a size is used only after the file is found to be long enough
+to hold it.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from ..errors import InputError
 from .digest import BLOCK
+from .hdf5.objects import Object
+from .hdf5.source import DamagedError, Source
+from .readers.limits import shown
 from .schema import DATASETS, FORMAT, PERMUTATION, VERSION, X_DATA, Contents, Layout, X, bounds_path, validate
 
 DIGEST = "digest"
@@ -41,41 +47,40 @@ class Header:
     order: str  # method that renumbered the rows; empty if they were not renumbered, or it is unknown
 
 
-def read_header(path: Path) -> Header:
-    """Check the file's structure against the schema. Raises InputError; reads no dataset."""
+def open_file(path: Path) -> int:
+    """Return a descriptor of a graph file. Raises InputError if it cannot be read."""
     try:
-        size = path.stat().st_size
-        # Graph files are replaced, never changed in place: without locks they also open on file systems
-        # that have none.
-        with h5py.File(path, "r", locking=False) as file:
-            return _header(file, str(path), size)
+        # Without O_NONBLOCK a pipe in the file's place has this wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist") from error
     except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise InputError(f"{path} does not exist") from error
-        if isinstance(error, IsADirectoryError) or path.is_dir():
-            raise InputError(f"{path} is a folder; expected a graph file (.h5)") from error
-        if isinstance(error, PermissionError):
-            raise InputError(f"{path} is not readable (permission denied)") from error
-        raise InputError(f"{path} is not a graph file: {_reason(error)}") from error
-    except (RuntimeError, KeyError, ValueError) as error:  # from damaged structures of HDF5
-        raise InputError(f"{path} is not a graph file: damaged HDF5 structure ({_reason(error)})") from error
+        raise InputError(f"{path} is not readable ({(error.strerror or str(error)).lower()})") from error
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        found = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
+        raise InputError(f"{path} is {found}; expected a graph file (.h5)")
+    return descriptor
 
 
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if "truncated file" in text:
-        return "it is truncated; copy or import it again"
-    if "signature not found" in text:
-        return "it is not HDF5"
-    return text
+def read_header(path: Path, descriptor: int) -> Header:
+    """Check the structure of an open file against the schema. Raises InputError; reads no dataset."""
+    try:
+        source = Source(descriptor)
+        return _header(Object(source, source.root, "/"), str(path), source.size)
+    except DamagedError as error:
+        raise InputError(f"{path} is not a graph file: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _header(file: h5py.File, where: str, size: int) -> Header:
-    if file.userblock_size:
-        raise InputError(f"{where} begins with a user block of {file.userblock_size} bytes; expected none")
+def _header(file: Object, where: str, size: int) -> Header:
     found = _attribute(file, where, "format", str, default="")
     if found != FORMAT:
-        raise InputError(f"{where} is not a graph file: its attribute format is '{found}', not '{FORMAT}'")
+        raise InputError(
+            f"{where} is not a graph file: its attribute format is {shown(found)}, not '{FORMAT}'"
+        )
     version = _attribute(file, where, "version", int)
     if version != VERSION:
         raise InputError(
@@ -86,17 +91,18 @@ def _header(file: h5py.File, where: str, size: int) -> Header:
     digests: dict[str, Span] = {}
     for name in (*DATASETS, *map(bounds_path, partitions)):
         dataset = _child(file, where, name)
-        if isinstance(dataset, h5py.Dataset):
+        if dataset is not None and dataset.is_dataset:
             spans[name] = _span(dataset, where, name, size)
             path = f"{DIGEST}/{name}"
             expected = Layout(UINT64, (-(-spans[name].layout.nbytes // BLOCK),))
             digest = _child(file, where, path)
-            if not isinstance(digest, h5py.Dataset):
+            if digest is None or not digest.is_dataset:
                 raise InputError(f"{where}: /{path} is missing; expected {expected}")
             digests[name] = _span(digest, where, path, size)
             if digests[name].layout != expected:
                 raise InputError(f"{where}: /{path} is {digests[name].layout}; expected {expected}")
-    sparse = X_DATA in spans or isinstance(_child(file, where, X), h5py.Group)
+    x = _child(file, where, X)
+    sparse = X_DATA in spans or (x is not None and x.is_group)
     contents = Contents(
         name=_attribute(file, where, "name", str),
         directed=_attribute(file, where, "directed", bool),
@@ -112,80 +118,76 @@ def _header(file: h5py.File, where: str, size: int) -> Header:
     return Header(contents, _attribute(file, where, "uuid", str), spans, digests, partitions, order)
 
 
-def _child(group: h5py.Group, where: str, path: str) -> h5py.Group | h5py.Dataset | None:
+def _child(group: Object, where: str, path: str) -> Object | None:
     """Return the object at a path, None if it is not there. Only hard links are followed."""
-    item: Any = group
-    walked = ""
+    item = group
     for name in path.split("/"):
-        link = item.get(name, getlink=True) if isinstance(item, h5py.Group) else None
-        if link is None:
+        if name not in item.links:
             return None
-        walked += f"/{name}"
-        if not isinstance(link, h5py.HardLink):
+        if item.links[name] is None:
+            walked = f"{item.path.rstrip('/')}/{name}"
             raise InputError(f"{where}: {walked} is a link; a graph file holds its own data")
-        item = item[name]
+        item = item.child(name)
     return item
 
 
-def _attribute(item: h5py.HLObject, where: str, name: str, kind: type, default: Any = None) -> Any:
+def _attribute(item: Object, where: str, name: str, kind: type, default: Any = None) -> Any:
     """Return one scalar attribute, which must be a ``kind`` (str, int or bool)."""
-    if name not in item.attrs:
+    if name not in item.attributes:
         if default is not None:
             return default
-        raise InputError(f"{where}: the attribute {name} is missing from {item.name}")
-    try:
-        value = item.attrs[name]
-    except (OSError, TypeError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: the attribute {name} of {item.name} is not readable ({error})") from error
-    plain = value.item() if isinstance(value, np.generic) else value
-    if isinstance(plain, bytes):
-        plain = plain.decode("utf-8", errors="replace")
-    if type(plain) is not kind:
+        raise InputError(f"{where}: the attribute {name} is missing from {item.path}")
+    value = item.attributes[name]
+    if type(value) is not kind:
         raise InputError(
-            f"{where}: the attribute {name} of {item.name} is {plain!r}; expected a {kind.__name__}"
+            f"{where}: the attribute {name} of {item.path} is {shown(value)}; expected a {kind.__name__}"
         )
-    return plain
+    return value
 
 
-def _span(dataset: h5py.Dataset, where: str, path: str, size: int) -> Span:
+def _span(dataset: Object, where: str, path: str, size: int) -> Span:
     """Return the span of a dataset. Raises InputError unless it is contiguous and wholly within the file."""
-    if dataset.external or dataset.is_virtual:
+    storage, shape, kind = dataset.storage, dataset.shape, dataset.type
+    if storage.kind in ("external", "virtual"):
         raise InputError(f"{where}: /{path} is stored in another file; a graph file holds its own data")
-    if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
+    if storage.kind != "contiguous" or storage.filters:
         raise InputError(f"{where}: /{path} is chunked or compressed; graph files are contiguous")
-    if not dataset.shape:
+    if not shape:
         raise InputError(f"{where}: /{path} has no dimensions; expected an array")
-    layout = Layout(dataset.dtype, tuple(int(length) for length in dataset.shape))
+    layout = Layout(kind.dtype, shape)
     if layout.nbytes == 0:
         return Span(layout, 0)
-    offset = dataset.id.get_offset()
-    if offset is None or dataset.id.get_storage_size() != layout.nbytes or offset + layout.nbytes > size:
+    offset, stored = storage.offset, layout.nbytes if storage.nbytes is None else storage.nbytes
+    if offset is None or stored != layout.nbytes or offset + layout.nbytes > size:
         raise InputError(
             f"{where}: /{path} claims {layout}, {layout.nbytes} bytes; the file does not hold them"
         )
-    return Span(layout, int(offset))
+    return Span(layout, offset)
 
 
-def _sparse_shape(file: h5py.File, where: str) -> tuple[int, int]:
+def _sparse_shape(file: Object, where: str) -> tuple[int, int]:
     group = _child(file, where, X)
-    value = group.attrs.get("shape") if group is not None else None
+    value = group.attributes.get("shape") if group is not None else None
     if not isinstance(value, np.ndarray) or value.shape != (2,) or value.dtype.kind != "i":
-        raise InputError(f"{where}: the attribute shape of /{X} is {value!r}; expected two whole numbers")
+        raise InputError(
+            f"{where}: the attribute shape of /{X} is {shown(value)}; expected two whole numbers"
+        )
     return int(value[0]), int(value[1])
 
 
-def _partitions(file: h5py.File, where: str) -> dict[int, tuple[str, list[int]]]:
+def _partitions(file: Object, where: str) -> dict[int, tuple[str, list[int]]]:
     """Return the method and edge counts of each ``/partition/<P>``, in order of P."""
     group = _child(file, where, "partition")
     found: dict[int, tuple[str, list[int]]] = {}
-    for name in group if isinstance(group, h5py.Group) else ():
-        if not (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) > 0):
-            raise InputError(f"{where}: /partition/{name} is not named by a number of parts")
-        part = _child(group, where, name)
-        if not isinstance(part, h5py.Group) or not isinstance(_child(part, where, "bounds"), h5py.Dataset):
+    for name in group.links if group is not None else ():
+        if re.fullmatch(r"[1-9][0-9]{0,9}", name) is None:
+            raise InputError(f"{where}: /partition/{shown(name)[1:-1]} is not named by a number of parts")
+        part = _child(group, where, name) if group is not None else None
+        bounds = _child(part, where, "bounds") if part is not None and part.is_group else None
+        if part is None or bounds is None or not bounds.is_dataset:
             raise InputError(f"{where}: /{bounds_path(int(name))} is missing")
-        counts = part.attrs.get("edge_counts")
+        counts = part.attributes.get("edge_counts")
         if not isinstance(counts, np.ndarray) or counts.shape != (int(name),) or counts.dtype.kind != "i":
-            raise InputError(f"{where}: the attribute edge_counts of {part.name} is not {name} whole numbers")
+            raise InputError(f"{where}: the attribute edge_counts of {part.path} is not {name} whole numbers")
         found[int(name)] = _attribute(part, where, "method", str), counts.tolist()
     return dict(sorted(found.items()))

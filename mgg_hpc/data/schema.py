@@ -13,6 +13,7 @@ from .graph import INT32_NODES, Graph, SparseRows
 
 FORMAT = "mgg-graph"
 VERSION = 1
+MOST_CLASSES = 1 << 24  # beyond any use; a model has weights for each
 
 INDPTR, INDICES, WEIGHT = "graph/indptr", "graph/indices", "graph/weight"
 X, Y, PERMUTATION = "node/x", "node/y", "order/permutation"
@@ -182,7 +183,7 @@ def _validate_labels(where: str, held: Contents) -> None:
         if held.classes:
             raise InputError(f"{where}: the attribute classes is {held.classes}, but there is no /{Y}")
         return
-    if held.classes < 1:
+    if not 1 <= held.classes <= MOST_CLASSES:
         raise InputError(f"{where}: there is a /{Y}, but the attribute classes is {held.classes}")
     if held.multilabel:
         _expect(where, held, Y, (FLOAT32,), (held.nodes, held.classes))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from .atomic_write import replacement, reserve
 from .checked import CheckedFile
 from .digest import byte_slices, digests
 from .graph import Graph, SparseRows
-from .header import DIGEST, read_header
+from .hdf5.writing import created
+from .header import DIGEST, open_file, read_header
 from .structure import ArraySource, check
 
 # Since format 1.8 HDF5 checksums its own structures, so that damage is an error. In older formats, and in strings of
@@ -71,8 +71,13 @@ class GraphFile(CheckedFile):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        header = read_header(self.path)
-        super().__init__(self.path, str(path), header)
+        descriptor = open_file(self.path)
+        try:
+            header = read_header(self.path, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        super().__init__(descriptor, str(path), header)
         held = self.contents = header.contents
         self.name, self.uuid, self.partitions = held.name, header.uuid, header.partitions
         self.nodes, self.edges, self.order = held.nodes, held.edges, header.order
@@ -217,20 +222,36 @@ def write(
     sums |= {f"{DIGEST}/{name}": digests(array) for name, array in bounds.items()}
     everything = arrays | bounds | sums
     size = sum(array.nbytes for array in everything.values())
+    held = replace(schema.contents(graph), partitions=tuple(len(part.edge_counts) for part in partitions))
+    layouts = {name: schema.Layout(array.dtype, array.shape) for name, array in everything.items()}
     with replacement(Path(path), force=force, size=size) as temporary:
-        with h5py.File(temporary, "w", libver=LIBVER, locking=False) as file:
-            for name, text in (("format", schema.FORMAT), ("name", graph.name), ("uuid", identity)):
-                _write_text(file, name, text)
-            numbers = {"directed": graph.directed, "classes": graph.classes, "multilabel": graph.multilabel}
-            file.attrs.update({"version": schema.VERSION, **numbers})
-            offsets = {name: _create(file, name, array) for name, array in everything.items()}
-            if isinstance(graph.x, SparseRows):
-                file[schema.X].attrs["shape"] = np.array(graph.x.shape, dtype=np.int64)
-            if graph.permutation is not None and order:
-                _write_text(file[schema.PERMUTATION], "method", order)
-            for part in partitions:
-                _describe_bounds(file, part)
-        _write_bytes(temporary, offsets, everything)
+        offsets = _lay_out(temporary, held, layouts, partitions, identity=identity, order=order)
+        _write_bytes(temporary, {offsets[name]: byte_slices(array) for name, array in everything.items()})
+
+
+def _lay_out(
+    path: Path,
+    held: schema.Contents,
+    layouts: Mapping[str, schema.Layout],
+    partitions: Sequence[Partition],
+    *,
+    identity: str,
+    order: str,
+) -> dict[str, int]:
+    """Make a graph file with everything but the bytes of its datasets; returns their offsets."""
+    with created(path, libver=LIBVER, locking=False) as file:
+        for name, text in (("format", schema.FORMAT), ("name", held.name), ("uuid", identity)):
+            _write_text(file, name, text)
+        numbers = {"directed": held.directed, "classes": held.classes, "multilabel": held.multilabel}
+        file.attrs.update({"version": schema.VERSION, **numbers})
+        offsets = {name: _create(file, name, layout) for name, layout in layouts.items()}
+        if held.sparse_shape is not None:
+            file[schema.X].attrs["shape"] = np.array(held.sparse_shape, dtype=np.int64)
+        if schema.PERMUTATION in layouts and order:
+            _write_text(file[schema.PERMUTATION], "method", order)
+        for part in partitions:
+            _describe_bounds(file, part)
+    return offsets
 
 
 def _write_text(item: h5py.HLObject, name: str, text: str) -> None:
@@ -253,7 +274,7 @@ def _content_uuid(graph: Graph, arrays: dict[str, np.ndarray], sums: dict[str, n
     return uuid.UUID(bytes=xxhash.xxh3_128_digest(text), version=4)
 
 
-def _create(file: h5py.File, path: str, array: np.ndarray) -> int:
+def _create(file: h5py.File, path: str, layout: schema.Layout) -> int:
     """Create a contiguous dataset whose bytes are written later, and return their offset in the file."""
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_layout(h5py.h5d.CONTIGUOUS)
@@ -261,20 +282,20 @@ def _create(file: h5py.File, path: str, array: np.ndarray) -> int:
     plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     plan.set_obj_track_times(False)  # the same graph gives the same bytes
     folder, _, name = path.rpartition("/")
-    kind = h5py.h5t.py_create(array.dtype, logical=True)
-    space = h5py.h5s.create_simple(array.shape)
+    kind = h5py.h5t.py_create(layout.dtype, logical=True)
+    space = h5py.h5s.create_simple(layout.shape)
     dataset = h5py.h5d.create(file.require_group(folder).id, name.encode(), kind, space, plan)
     return int(dataset.get_offset() or 0)
 
 
-def _write_bytes(path: Path, offsets: dict[str, int], arrays: dict[str, np.ndarray]) -> None:
-    """Write the datasets' bytes, but not through HDF5, which cannot close a file when the device is full."""
+def _write_bytes(path: Path, data: Mapping[int, Iterable[NDArray[np.uint8]]]) -> None:
+    """Write bytes by their offset, but not through HDF5, which cannot close a file when the device is full."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         reserve(descriptor, os.fstat(descriptor).st_size)
-        for name, array in arrays.items():
-            at = offsets[name]
-            for piece in byte_slices(array):
+        for offset, pieces in data.items():
+            at = offset
+            for piece in pieces:
                 view, done = piece.data, 0
                 while done < len(piece):
                     done += os.pwrite(descriptor, view[done : done + WRITE_LIMIT], at + done)
@@ -294,22 +315,31 @@ def write_bounds(
 ) -> None:
     """Add (or replace) the row ranges of ``parts`` ranks, int64 [parts+1], in a copy that replaces the file.
 
+    The copy has what the format knows; datasets and digests are copied as they are, damaged or not.
     Raises InputError for bounds that do not cover the graph's rows, or if the file cannot be written.
     """
     bounds = np.ascontiguousarray(bounds, dtype=np.int64)
     name = schema.bounds_path(parts)
+    sums, sums_name = digests(bounds), f"{DIGEST}/{name}"
     with open_graph(path) as opened:
         if bounds.shape != (parts + 1,) or len(edge_counts) != parts:
             raise ValueError(f"{parts} parts have {parts + 1} bounds and {parts} edge counts")
         checks.bounds(opened.where, name, bounds, opened.nodes)
-    target = Path(path).resolve()
-    arrays = {name: bounds, f"{DIGEST}/{name}": digests(bounds)}
-    with replacement(target, force=True, size=target.stat().st_size) as temporary:
-        shutil.copyfile(target, temporary)
-        with h5py.File(temporary, "r+", libver=LIBVER, locking=False) as file:
-            for group in (f"partition/{parts}", f"{DIGEST}/partition/{parts}"):
-                if group in file:
-                    del file[group]
-            offsets = {each: _create(file, each, array) for each, array in arrays.items()}
-            _describe_bounds(file, Partition(bounds, method, edge_counts))
-        _write_bytes(temporary, offsets, arrays)
+        target = Path(path).resolve()
+        kept = {each: span for each, span in opened.spans().items() if each not in (name, sums_name)}
+        layouts = {each: span.layout for each, span in kept.items()}
+        layouts |= {name: schema.Layout(bounds.dtype, bounds.shape)}
+        layouts |= {sums_name: schema.Layout(sums.dtype, sums.shape)}
+        partitions = [
+            Partition(np.empty(0), told[0], told[1])
+            for each, told in opened.partitions.items()
+            if each != parts
+        ]
+        partitions.append(Partition(bounds, method, edge_counts))
+        with replacement(target, force=True, size=target.stat().st_size) as temporary:
+            offsets = _lay_out(
+                temporary, opened.contents, layouts, partitions, identity=opened.uuid, order=opened.order
+            )
+            pieces = {offsets[each]: opened.raw(span) for each, span in kept.items()}
+            pieces |= {offsets[name]: byte_slices(bounds), offsets[sums_name]: byte_slices(sums)}
+            _write_bytes(temporary, pieces)

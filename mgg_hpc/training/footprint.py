@@ -25,9 +25,9 @@ from ..nn.graph.transfer import planned
 from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.sparse import SparseFeatures
 from ..plan.layout import RowFormat
-from ..runtime.backends.arguments import Geometry, Options, Rows
-from ..runtime.backends.host.serial import SerialBackend
-from ..runtime.backends.simulated import World
+from ..runtime import backends
+from ..runtime.backends.arguments import Rows
+from ..runtime.backends.base import Backend
 from . import metrics
 from .job import Job
 from .trainer import Trainer
@@ -59,13 +59,18 @@ def measure(job: Job, *, trains: bool) -> Footprint:
     return Footprint(max(row, 0.0), max(edge, 0.0), max(fixed, 0.0))
 
 
-class _CountedBackend(SerialBackend):
-    """Counts the bytes of the private rows that it allocates."""
+class _CountedBackend:
+    """A backend that counts the bytes of the private rows that it allocates."""
 
-    rows_bytes = 0
+    def __init__(self, backend: Backend) -> None:
+        self._backend, self.rows_bytes = backend, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
-        made = super().rows(counts, format, symmetric)
+        """See Backend.rows."""
+        made = self._backend.rows(counts, format, symmetric)
         self.rows_bytes += 0 if symmetric else len(made.buffer)
         return made
 
@@ -131,7 +136,10 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     from mpi4py import MPI
 
     part = whole(_ring(job, rows, degree))
-    backend = _CountedBackend(0, World(1), Options(Geometry(256, 8, 16)))
+    alone = backends.make(
+        backends.Chosen("serial", "of a measurement"), MPI.COMM_SELF, ps=256, dist=8, wpb=16
+    )
+    backend: Any = _CountedBackend(alone)
     wide = next(job.model.parameters()).dtype
     [adjacency] = planned(MPI.COMM_SELF, matrix_of(MPI.COMM_SELF, part, job.model.kind, wide), ["direct"])
     model = deepcopy(job.model)

@@ -64,7 +64,7 @@ COPIED = 4  # arrays as large as the weights that a checkpoint copies: them, two
 class Estimate:
     """Bytes of one rank, by purpose."""
 
-    there: int  # held before training: on CPUs the whole process, on a GPU the features
+    in_use: int  # held before training: on CPUs the whole process, on a GPU the features
     plan: int  # schedules, which are made at their first use; on a GPU all of the plans
     heap: int  # symmetric memory
     activations: int  # tensors of forward and backward: outputs and gradients of all layers
@@ -72,14 +72,14 @@ class Estimate:
     before: int = 0  # peak of the process until now, which may exceed that of training
 
     @property
-    def still(self) -> int:
+    def to_allocate(self) -> int:
         """Bytes that are not allocated yet."""
         return self.plan + self.heap + self.activations + self.model
 
     @property
-    def total(self) -> int:
-        """The peak."""
-        return max(self.before, self.there + self.still)
+    def peak(self) -> int:
+        """Expected peak."""
+        return max(self.before, self.in_use + self.to_allocate)
 
 
 def estimate(job: Job, *, trains: bool = True) -> Estimate:
@@ -114,7 +114,7 @@ def estimate(job: Job, *, trains: bool = True) -> Estimate:
     # Gradients, two moments, the weights before a step, and the chosen ones; and on the host a checkpoint's copies.
     copies = 5 + (0 if on_gpu else COPIED)
     return Estimate(
-        there=(job.part.nbytes + job.x.nbytes) if on_gpu else _status("VmRSS"),
+        in_use=(job.part.nbytes + job.x.nbytes) if on_gpu else _status("VmRSS"),
         plan=sum(plan.segments.nbytes + (plan.nbytes if on_gpu else 0) for plan in plans),
         heap=symmetric_bytes(job.layers, counts, format, job.comm.size),
         activations=activations,
@@ -128,10 +128,10 @@ def check(job: Job, need: Estimate, *, trains: bool = True) -> None:
     free, what = job.backend.memory.free(), "training" if trains else "predicting"
     if free is None:
         here = mpi.node(job.comm)
-        still, where = int(here.allreduce(need.still)), f"for all ranks of this node ({here.size})"
+        still, where = int(here.allreduce(need.to_allocate)), f"for all ranks of this node ({here.size})"
         advice = 'use more nodes, fewer or narrower layers (model.hidden), or train.dtype = "bfloat16"'
     else:
-        still = need.still - min(need.heap, job.backend.memory.reserved())
+        still = need.to_allocate - min(need.heap, job.backend.memory.reserved())
         where = f"on the GPU of rank {job.comm.rank}"
         advice = (
             "use more GPUs, fewer or narrower layers (model.hidden), "

@@ -97,11 +97,14 @@ def print_memory(job: Job, need: memory.Estimate, measured: int | None = None) -
     measured: this rank's peak in bytes, at the end of a run.
     """
     where = "" if job.backend.capabilities.device == "cpu" else " on its GPU"
-    names = ("there", "plan", "heap", "activations", "model", "total")
-    title = f"memory of each rank{where}: what is there, what is to come, and the most of it"
-    cells = {name: size(getattr(need, name)) for name in names}
+    names = ("in_use", "plan", "heap", "activations", "model", "peak")
+    title = (
+        f"memory of each rank{where}: in use before training, still to be allocated "
+        "(plan, heap, activations, model), and the expected peak"
+    )
+    cells = {name.replace("_", " "): size(getattr(need, name)) for name in names}
     if measured is not None:
-        title = "memory of each rank: what was predicted, and the most that was measured"
+        title = "memory of each rank: the estimate and the measured peak"
         cells["measured"] = size(measured)
     _print_ranks(job, title, cells)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.atomic_write import replacement
+from ..data.hdf5.writing import created
 
 BLOCK = 1 << 16  # number of rows that are sent at a time
 
@@ -78,7 +79,7 @@ def _hdf5(
     size = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values()) * nodes
     with replacement(output, force=True, size=size) as temporary:
         offsets = {}
-        with h5py.File(temporary, "w") as file:
+        with created(temporary) as file:
             file.attrs.update(attributes)
             for name, array in arrays.items():
                 kind = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

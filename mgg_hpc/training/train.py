@@ -201,7 +201,7 @@ def summarise(
         "bytes": {"local": int(totals[0]), "remote": int(totals[1])},
         "remote_rows": int(totals[2]),
         "peak_rss_bytes": comm.allgather(peak.read(graph.heap_bytes)),
-        "estimated_bytes": comm.allgather(need.total),
+        "estimated_bytes": comm.allgather(need.peak),
         "heap_bytes": graph.heap_bytes,
         "threads": job.backend.options.threads,
         "cuda_graph": history.recorded,

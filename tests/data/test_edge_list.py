@@ -191,7 +191,7 @@ def test_features_and_labels_that_do_not_fit(rng, tmp_path):
     for array, reason in [
         (np.zeros(3), r"x\.npy is float64 \[3\]; expected numbers \[nodes, features\]"),
         (np.array([["a"]]), r"x\.npy is <U1 \[1, 1\]; expected numbers"),
-        (np.array([[{}]]), r"x\.npy is not a NumPy array \(\.npy\) of numbers"),
+        (np.array([[{}]]), r"x\.npy is object \[1, 1\]; expected numbers"),
     ]:
         np.save(tmp_path / "x.npy", array)
         with refused(reason):

@@ -8,7 +8,7 @@ import scipy.sparse
 
 from mgg_hpc.data.graph import csr_from_edges, from_edges, split_per_class, split_random
 
-from .graphs import refused, sparse_rows
+from .graphs import refused
 
 
 def listed_edges(sources, destinations, weight, *, symmetric, drop_duplicates, drop_self_loops):
@@ -71,12 +71,6 @@ def test_no_edges(nodes):
 def test_an_id_out_of_range_is_named(bad):
     with refused(rf"node id {bad} is not in 0 \.\. 3"):
         csr_from_edges(np.array([0, bad]), np.array([1, 2]), 4)
-
-
-def test_sparse_rows_become_dense(rng):
-    rows = sparse_rows(rng, 20, 7)
-    expected = scipy.sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=rows.shape).toarray()
-    assert np.array_equal(rows.toarray(), expected)
 
 
 def test_a_split_takes_so_many_of_each_class(rng):

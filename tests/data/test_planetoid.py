@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 import scipy.sparse
+from jobs import dense
 
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.readers import planetoid
@@ -68,7 +69,7 @@ def test_nodes_are_where_their_numbers_say(small):
     assert len(missing) == 6
     expected_x, expected_y = x.copy(), y.copy()
     expected_x[missing], expected_y[missing] = 0, 0
-    assert np.array_equal(graph.x.toarray(), expected_x)
+    assert np.array_equal(dense(graph.x), expected_x)
     assert np.array_equal(graph.y, expected_y)
     assert np.flatnonzero(graph.train).tolist() == list(range(30))
     assert np.flatnonzero(graph.val).tolist() == list(range(30, 530))

@@ -56,5 +56,7 @@ def test_what_is_to_be_added_to_is_there(subject):
 
 
 def test_the_check_sees_names_that_are_not_there():
-    text = "To add a **format**, enter it in `_READERS` and `_read` of `mgg_hpc/tools/files.py`, `data/none.py`"
+    text = (
+        "To add a **format**, enter it in `_READERS` and `_read` of `mgg_hpc/tools/files.py`, `data/none.py`"
+    )
     assert unknown(text) == ["data/none.py", "_READERS"]

@@ -9,9 +9,9 @@
 A part is a process of its own with a limit of its own. What it wrote is RESULTS/PART.json, and RESULTS/PART.log;
 RESULTS/contact.json, test.json and bench.json say how all of them ended, and RESULTS.tar.gz has all of it in three
 files. A part that has ended is in them whatever ends this program; what a part that was ended on its way had written
-is in RESULTS/running. Where the sources of a part have changed, its old result stays, marked as of other sources,
-until the part has run again. Exit code 0: all passed, or could not be by what the machine lacks; 1: some failed; 2:
-nothing can run; 3: some were left for the next run.
+is in RESULTS/running, and from its next start in RESULTS, until it has ended. Where the sources of a part have changed,
+its old result stays, marked as of other sources, until the part has run again. Exit code 0: all passed, or could not be
+by what the machine lacks; 1: some failed; 2: nothing can run; 3: some were left for the next run.
 """
 
 from __future__ import annotations
@@ -97,10 +97,14 @@ def earlier(results: Path, marks: dict[str, str]) -> dict[str, Ending]:
     return found
 
 
-def move(files: Path, results: Path, name: str, whole: bool) -> None:
-    """Put what a part has written in the place of what it wrote before, unless that is whole and this is not."""
-    old = results / f"{name}.json"
-    if not whole and old.exists():
+def move(files: Path, results: Path, name: str, *, whole: bool, before: str = "not run") -> None:
+    """Put what a part has written in the place of what it wrote before.
+
+    What is not whole takes the place of nothing, or of less that is not whole either. before: the verdict of what is
+    there, "not run" where it is not whole.
+    """
+    old, new = results / f"{name}.json", files / f"{name}.json"
+    if not whole and old.exists() and (before != "not run" or size(new) <= size(old)):
         return
     old.unlink(missing_ok=True)
     for suffix in (".log", ".md", ".json"):
@@ -108,12 +112,25 @@ def move(files: Path, results: Path, name: str, whole: bool) -> None:
             (files / f"{name}{suffix}").replace(results / f"{name}{suffix}")
 
 
-def run(part: Part, results: Path, environment: dict[str, str], seconds: float) -> Ending:
-    """One part, ended with all of its processes where it takes longer than it may, or where this process ends."""
+def size(document: Path) -> tuple[int, int]:
+    """Return the number of cases and of bytes of a document, 0 where there is none."""
+    cases = sum(line["cases"] for line in result.lines_of(document))
+    return cases, document.stat().st_size if document.exists() else 0
+
+
+def run(
+    part: Part, results: Path, environment: dict[str, str], seconds: float, before: str = "not run"
+) -> Ending:
+    """One part, ended with all of its processes where it takes longer than it may, or where this process ends.
+
+    before: the verdict of its result of an earlier call.
+    """
     files = results / "running"
     files.mkdir(exist_ok=True)
     log, found = files / f"{part.name}.log", files / f"{part.name}.json"
-    found.unlink(missing_ok=True)
+    move(files, results, part.name, whole=False, before=before)  # what a call that was killed has left
+    for suffix in (".md", ".json"):
+        (files / f"{part.name}{suffix}").unlink(missing_ok=True)
     began, now = time.perf_counter(), datetime.now(UTC).isoformat("T", "seconds")
     with log.open("w") as said:
         words = [sys.executable, *part.words, "--json", str(found)]
@@ -142,7 +159,7 @@ def run(part: Part, results: Path, environment: dict[str, str], seconds: float) 
         verdict, why = "left out", last.removeprefix("gpu-test: ").removeprefix("gpu-bench: ")
     elif code or not written:
         verdict, why = "failed", result.why_failed(said, code, found)
-    move(files, results, part.name, verdict != "not run")
+    move(files, results, part.name, whole=verdict != "not run", before=before)
     return Ending(part.name, verdict, why, took, cases, passed, now)
 
 
@@ -228,7 +245,8 @@ def accept(arguments: argparse.Namespace) -> int:
                 endings[part.name] = Ending(part.name, "not run", why)
             continue
         print(f"{part.name} ...", file=sys.stderr, flush=True)
-        ending = run(part, arguments.results, environment, left)
+        ended = known[part.name].verdict if part.name in known else "not run"
+        ending = run(part, arguments.results, environment, left, ended)
         ending.fingerprint = marks[part.name]
         if ending.verdict == "not run":
             left_over.add(part.name)

@@ -4,8 +4,9 @@ same at tiny sizes over the shim, whose figures say nothing but that the program
     python tests/gpu/bench.py aggregate --json aggregate.json
     python tests/gpu/bench.py sweep --device shim --library FOLDER/_cuda.so --json sweep.json
 
-A table is written beside the JSON. Exit code 0: measured; 2: there is no GPU, or something is wrong; 3: there is no
-ncu, or it may not read the GPU's counters.
+A table is written beside the JSON. Each cell (a graph, its types and a width; a setting of a sweep) is printed before
+it is measured, and ends this program with the stacks of its threads where it does not end in time. Exit code 0:
+measured; 2: there is no GPU, or something is wrong; 3: there is no ncu, or it may not read the GPU's counters.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[2]))
 
+from gpu import result
 from gpu.pes.engine import Engine
 from gpu.pes.shim_device import shim_device
 from mgg_hpc.bench_verbs import bench
@@ -29,10 +31,12 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.cuda import module
 from mgg_hpc.tools.bench.epoch import gpu as epoch_gpu
 from mgg_hpc.tools.bench.epoch.gpu_memory import Held
+from mgg_hpc.tools.bench.harness import watch
 from mgg_hpc.tools.bench.harness.gpu import Device
 from mgg_hpc.tools.bench.profile import gpu as profile_gpu
 
 GPU_TURNS, SHIM_TURNS = 9, 2
+CELL_SECONDS = 60.0  # a cell that takes longer hangs
 LAUNCHER = Path(__file__).parents[1] / "shim" / "bench" / "launch_child.py"
 
 
@@ -45,6 +49,7 @@ class Bench:
     shim: str = ""
     device: bool = True
     turns: int = GPU_TURNS  # 0: it takes no turns
+    cell_seconds: float = CELL_SECONDS
 
 
 TINY_GRAPHS = "rmat:6:4 uniform:5"
@@ -63,10 +68,17 @@ BENCHES = {
     "epoch": Bench("epoch", shim="rmat:6:4 --features 12 --hidden 5 --classes 7"),
     "sweep": Bench("sweep", shim=TINY_GRID),
     "sweep-narrow": Bench("sweep --width 16", shim=TINY_GRID),
-    "profile": Bench("profile", shim="rmat:7:8 --widths 5,64", turns=0),
-    "huge": Bench("huge", shim="--rows 300 --edges 6000 --features 12 --width 5"),
+    "profile": Bench("profile", shim="rmat:7:8 --widths 5,64", turns=0, cell_seconds=200.0),  # under ncu
+    "huge": Bench(
+        # Its plan is made on the host.
+        "huge",
+        shim="--rows 300 --edges 6000 --features 12 --width 5",
+        cell_seconds=120.0,
+    ),
     # What training takes before its first epoch; over the shim, on the CPU.
-    "start": Bench("start", "--backend cuda", "rmat:6:8 --backend serial", device=False, turns=3),
+    "start": Bench(
+        "start", "--backend cuda", "rmat:6:8 --backend serial", device=False, turns=3, cell_seconds=120.0
+    ),
 }
 
 
@@ -109,6 +121,7 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--turns", type=int, help=f"of each worker [default: {GPU_TURNS} or less, over the shim {SHIM_TURNS}]"
     )
+    parser.add_argument("--case-seconds", type=float, help="a cell that takes longer hangs")
     parser.add_argument("--seed", type=int, default=0, help="of the shim's order of execution")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(words)
@@ -123,6 +136,8 @@ def main(words: list[str]) -> int:
     asked += [f"--turns={given.turns or (SHIM_TURNS if on_shim else chosen.turns)}"] if chosen.turns else []
     if given.json:
         asked += [f"--json={given.json}", f"--table={given.json.with_suffix('.md')}"]
+    seconds = result.case_seconds(given, chosen.cell_seconds)
+    watch.Watched.over = lambda name: result.case(name, seconds)
     try:
         with shim(given.library, given.seed) if on_shim else contextlib.nullcontext():
             bench.main(asked, standalone_mode=False)

@@ -32,7 +32,9 @@ KINDS = ("contact", "test", "bench")  # commands, whose documents say how parts 
 Found = dict[str, Any]
 
 
-Read = tuple[str, bool]  # a figure, and whether it reaches what it should
+Read = tuple[
+    str, bool | None
+]  # a figure, and whether it reaches what it should; None where it does not count
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,20 @@ class Figure:
             return None
 
     def cells(self, found: Found) -> tuple[str, ...]:
-        """Return its row in the table."""
-        read = self.read(found)
-        said, verdict = ("not measured", "") if read is None else (read[0], "yes" if read[1] else "**no**")
+        """Return its row in the table. What is not of today's sources, or not whole, is shown and does not count."""
+        doubts, whole = doubtful(found), self.read(found)
+        read = self.read(without(found, *doubts))
+        if read is None and whole is not None:
+            why = {doubt for name, doubt in doubts.items() if self.read(without(found, name)) != whole}
+            read = "; ".join([whole[0], *sorted(why)]), None
+        said, reached = ("not measured", None) if read is None else read
+        verdict = "" if reached is None else "yes" if reached else "**no**"
         return self.what, self.reach, said, verdict, f"`{self.command}`"
+
+
+def without(found: Found, *names: str) -> Found:
+    """Return the other documents of a run."""
+    return {name: document for name, document in found.items() if name not in names}
 
 
 FIGURES: list[Figure] = []
@@ -78,27 +90,62 @@ def some(values: Iterable[Any]) -> list[Any]:
     raise LookupError("nothing was measured")
 
 
+OTHER = "of other sources"
+
+
+def _other(part: dict[str, Any]) -> bool:
+    """Return whether a part ran with other sources than those of the last call."""
+    return bool(part.get("of_other_sources"))
+
+
+def _listed(found: Found) -> list[dict[str, Any]]:
+    """Return what all commands say of their parts, the newest last."""
+    parts = [part for kind in KINDS if kind in found for part in found[kind]["parts"]]
+    return sorted(parts, key=lambda part: (str(part["date"]), _other(part)))
+
+
 def _ends(found: Found) -> dict[str, Any]:
     """Return how the parts that were run ended, by their names: of each the newest ending, whichever command ran it."""
-    parts = [part for kind in KINDS if kind in found for part in found[kind]["parts"]]
-    parts.sort(key=lambda part: str(part["date"]))
-    return {part["part"]: part for part in parts if part["verdict"] != "not run"}
+    return {part["part"]: part for part in _listed(found) if part["verdict"] != "not run"}
+
+
+def doubtful(found: Found) -> dict[str, str]:
+    """Return the parts whose documents do not count, with the reason."""
+    ends = _ends(found)
+    doubts = {part["part"]: "not whole" for part in _listed(found) if part["part"] not in ends}
+    for name, part in ends.items():
+        if _other(part):
+            doubts[name] = OTHER
+        elif part["verdict"] == "failed" and name in (*BENCHES, CONTACT_BENCH):
+            doubts[name] = "not whole"
+    return doubts
 
 
 @figure("cases on the GPU, one process and several", "all pass", "make gpu-test")
 def _cases(found: Found) -> Read:
     others = (*TOOLS, "planted", *BENCHES, CONTACT_BENCH)
-    parts = some(part for name, part in _ends(found).items() if name not in others)
+    every = some(part for name, part in _ends(found).items() if name not in others)
+    parts = [part for part in every if not _other(part)]
     cases, passed = (sum(part[key] for part in parts) for key in ("cases", "passed"))
-    missing = [part["part"] for part in parts if part["verdict"] != "passed"]
-    failed = any(part["verdict"] == "failed" for part in parts)
-    return f"{passed:,} of {cases:,} pass" + (f"; not: {', '.join(missing)}" if missing else ""), not failed
+    said = [f"{passed:,} of {cases:,} pass"]
+    for what, names in (
+        ("not", [part["part"] for part in parts if part["verdict"] != "passed"]),
+        (OTHER, [part["part"] for part in every if _other(part)]),
+    ):
+        said += [f"{what}: {', '.join(names)}"] if names else []
+    if any(part["verdict"] == "failed" for part in parts):
+        return "; ".join(said), False
+    return "; ".join(said), True if len(parts) == len(every) else None
 
 
 @figure("sanitizers; planted faults", "0 reports; 4 of 4 reported", "make gpu-test")
 def _sanitizers(found: Found) -> Read:
-    parts = _ends(found)
-    ran = some(name for name in TOOLS if name in parts)
+    every = _ends(found)
+    parts = {name: part for name, part in every.items() if not _other(part)}
+    if not any(name in parts for name in TOOLS):
+        ran = some(name for name in TOOLS if name in every)
+        return f"{', '.join(ran)} {OTHER}", None
+    ran = [name for name in TOOLS if name in parts]
     wrong = [f"{name}: {parts[name]['why']}" for name in ran if parts[name]["verdict"] != "passed"]
     planted = parts.get("planted", {"passed": 0, "cases": len(TOOLS)})
     said = "; ".join(wrong) or f"0 reports of {', '.join(ran)}"
@@ -235,18 +282,24 @@ def device_of(found: Found) -> dict[str, Any]:
 
 
 def keep(results: Path, kept: Path) -> Path:
-    """Copies a run's documents and tables, and draws its pictures. Returns their folder. Raises InputError."""
+    """Copy a run's documents, its tables, and draw its pictures, each kind into a folder. Return the run's folder.
+
+    Raises InputError.
+    """
     found = read(results)
     name = re.sub(r"[^a-z0-9]+", "-", device_of(found)["name"].lower()).strip("-")
     newest = max(document["date"] for document in found.values())
     folder = kept / f"{newest[:16].replace(':', '')}-{name}"
     shutil.rmtree(folder, ignore_errors=True)  # the same results again
-    folder.mkdir(parents=True)
-    for path in sorted((*results.glob("*.json"), *results.glob("*.md"))):
+    for kind in ("tables", "pictures"):
+        (folder / kind).mkdir(parents=True)
+    for path in sorted(results.glob("*.json")):
         shutil.copy(path, folder)
+    for path in sorted(results.glob("*.md")):
+        shutil.copy(path, folder / "tables")
     for part in PICTURES:
         if part in found:
-            _draw(folder / f"{part}.json", folder / f"{part}.svg")
+            _draw(folder / f"{part}.json", folder / "pictures" / f"{part}.svg")
     return folder
 
 
@@ -281,15 +334,16 @@ def section(folder: Path, page: Path) -> list[str]:
         ends = []
         for part in found[kind]["parts"]:
             cases = f"{part['passed']:,} / {part['cases']:,}" if part["cases"] else ""
-            ends.append((part["part"], part["verdict"], cases, f"{part['seconds']:.0f}", part["why"]))
+            verdict = f"{part['verdict']}{f', {OTHER}' * _other(part)}"
+            ends.append((part["part"], verdict, cases, f"{part['seconds']:.0f}", part["why"]))
         lines += ["", f"`make gpu-{kind}`, {found[kind]['date'][:10]}:", ""]
         lines += table(("part", "verdict", "cases", "s", "why"), ends)
     where = Path("..") / folder.relative_to(page.parent.parent)
-    tables = [f"[{path.stem}]({where / path.name})" for path in sorted(folder.glob("*.md"))]
+    tables = [f"[{path.stem}]({where / 'tables' / path.name})" for path in sorted(folder.glob("tables/*.md"))]
     if tables:
         lines += ["", f"All figures: {', '.join(tables)}."]
-    for path in sorted(folder.glob("*.svg")):
-        lines += ["", f"![{path.stem}]({where / path.name})"]
+    for path in sorted(folder.glob("pictures/*.svg")):
+        lines += ["", f"![{path.stem}]({where / 'pictures' / path.name})"]
     return [*lines, ""]
 
 

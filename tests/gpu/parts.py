@@ -102,7 +102,7 @@ def tests(shim: Path | None, build: Path, seed: int) -> list[Part]:
 
     def sanitizer(tool: str) -> Part:
         words = program("sanitize", tool, *(sanitized if tool == "memcheck" else plain))
-        return Part(tool, words, 60, 250, (*TABLE, "tests/gpu/sanitize.py", "tests/programs.py"))
+        return Part(tool, words, 60, 300, (*TABLE, "tests/gpu/sanitize.py", "tests/programs.py"))
 
     again = ("--operations", "same bits", "--repeats", repeats, *small, *plain)
     random = program("random_graphs", "--seconds", seconds, *plain)

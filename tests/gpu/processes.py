@@ -249,9 +249,11 @@ def play(arguments: argparse.Namespace) -> int:
         with mpi.agree(comm):
             engine = held.enter_context(result.engine_of(arguments))
         assignment = device.take(comm, engine.module, share=True)
-        job = NvshmemPeers(
-            comm, engine.module, engine.arrays, only_self if arguments.unreached else all_reachable
-        )
+        seconds = result.case_seconds(arguments, CASE_SECONDS)
+        with result.case(f"start, rank {rank}", seconds):
+            job = NvshmemPeers(
+                comm, engine.module, engine.arrays, only_self if arguments.unreached else all_reachable
+            )
         kept = {"processes": size, "unreached": arguments.unreached, "shared_gpu": job.shared_gpu}
         kept |= {"few": arguments.few, "seed": arguments.seed}
         report = result.Report(arguments, engine.about(), **kept)
@@ -262,8 +264,9 @@ def play(arguments: argparse.Namespace) -> int:
         share = 1.0 if job.shared_gpu == SIDE_BY_SIDE else 1 / assignment.ranks
         all_pes = Processes(engine, job, comm, transfers, share)
         chosen = list(entries(arguments.few, arguments.small))
-        run(all_pes, report, chosen, arguments.seed, result.case_seconds(arguments, CASE_SECONDS))
-        job.finish()
+        run(all_pes, report, chosen, arguments.seed, seconds)
+        with result.case(f"end, rank {rank}", seconds):
+            job.finish()
     if rank == 0:
         how = "by NVSHMEM's calls" if arguments.unreached else "by pointers"
         if job.shared_gpu:

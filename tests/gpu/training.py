@@ -37,9 +37,13 @@ from mgg_hpc.training.profile import profiler, trace
 from mgg_hpc.training.trainer import Trainer
 
 EPOCHS, FEW_EPOCHS = 30, 3
+NODES = 20_000  # of the drawn graph
 CASE_SECONDS = 60.0  # three trainings, one of them on the CPU
-# Relative, of the losses of all epochs. Half rows keep 8 bits of each value, and sums of them in float32.
-TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-3}
+# Relative, of the losses of all epochs. On the CPU they lie so far from float64's (bounds.py, which measures it anew):
+# float32 up to 5.7e-7 on 1, 2 and 4 ranks with the seed 0 that `make gpu-test` uses, and 1.5e-5 in one of nine seeds
+# (digits, where a value came to lie on the other side of ReLU's zero); bfloat16 rows up to 4.9e-3, of nine seeds
+# 7.2e-3. The bounds are 6 and 4 times what was found over all seeds.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
 
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {},
@@ -97,7 +101,7 @@ class Runs:
             {
                 "graph": {"file": str(self.folder / f"{case.graph}.h5")},
                 "model": {"hidden": case.hidden, "layers": case.layers, "dropout": 0.5} | MODELS[case.model],
-                "train": {"dtype": case.dtype if backend == "cuda" else "float32", "seed": self.seed},
+                "train": {"dtype": case.dtype, "seed": self.seed},
                 "run": {"backend": backend, "share_gpu": True} | run,
                 "plan": {"transfer": case.transfer},
             },
@@ -183,7 +187,7 @@ def play(arguments: argparse.Namespace) -> int:
         engine.seed(arguments.seed, comm.rank)
         made = held.enter_context(tempfile.TemporaryDirectory(prefix="mgg-training-"))
         folder = Path(comm.bcast(made))
-        nodes = 150 if arguments.few else 2_000 if arguments.small else 20_000
+        nodes = 150 if arguments.few else 2_000 if arguments.small else NODES
         with mpi.agree(comm):
             for name in ("digits", "sbm") if comm.rank == 0 else ():
                 store.write(folder / f"{name}.h5", graph_of(name, nodes, arguments.seed))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from data.graphs import random_graph
+from jobs import dense
 
 from mgg_hpc.data import store
 from mgg_hpc.errors import InputError
@@ -110,7 +111,7 @@ def test_sparse_rows_stay_sparse_wherever_they_are_asked_for(rng, tmp_path, dtyp
     part, (backend,) = load_part(tmp_path / "g.h5", ALONE), backends(1)
     found = input_features(part, backend, dtype, "row", on_host=True)
     assert isinstance(found, SparseFeatures) and found.dtype == dtype and found.values.dtype == torch.float32
-    total = graph.x.toarray().sum(1, dtype=np.float64)[np.repeat(np.arange(40), np.diff(graph.x.indptr))]
+    total = dense(graph.x).sum(1, dtype=np.float64)[np.repeat(np.arange(40), np.diff(graph.x.indptr))]
     np.testing.assert_allclose(found.values.numpy(), graph.x.data / total, rtol=1e-4)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from jobs import dense
 
 from mgg_hpc import reference
 from mgg_hpc.nn.inputs.nodes import DEGREE_COLUMNS, IDS_A_STREAM, LEARNED, degree_rows, learned_rows
@@ -16,7 +17,7 @@ def test_a_degrees_column_is_the_number_of_its_binary_digits(rng):
     expected = np.zeros(x.shape)
     for row, degree in enumerate(degrees):
         expected[row, min(degree.bit_length(), DEGREE_COLUMNS - 1)] = 1
-    assert np.array_equal(x.toarray(), expected)
+    assert np.array_equal(dense(x), expected)
 
 
 def test_learned_rows_are_drawn_by_the_original_id(rng):

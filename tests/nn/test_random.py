@@ -12,6 +12,7 @@ from mgg_hpc.nn.layers.random import fill_by_seed, glorot
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.arguments import Options, RngKey
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.native import uniform
 from mgg_hpc.runtime.backends.simulated import World
 
 # Known answers of Random123 (philox 4x32 10): counter, key, result.
@@ -26,12 +27,26 @@ KNOWN = [
 ]
 
 
-def test_philox_gives_the_published_words_and_the_references_anywhere(rng):
+def test_the_references_philox_gives_the_published_words():
     for counter, key, wanted in KNOWN:
         assert reference.philox4x32(counter, key) == wanted
-    drawn = [(tuple(rng.integers(0, 2**32, 4).tolist()), int(rng.integers(0, 2**63))) for _ in range(50)]
-    for counter, key in [*(known[:2] for known in KNOWN), *drawn]:
-        assert tuple(_host.philox(list(counter), key)) == reference.philox4x32(counter, key)
+
+
+def test_uniform_draws_are_the_references_words(rng):
+    seed, stream = int(rng.integers(2**63)), int(rng.integers(2**16))
+    out = np.empty((9, 11))
+    uniform(out, 0.0, 1.0, seed, stream)
+    words = [[reference.word(seed, 0, stream, row, column) for column in range(11)] for row in range(9)]
+    np.testing.assert_array_equal(out, (np.array(words) >> 8) / 2**24)
+
+
+def test_dropout_keeps_by_the_references_words(rng):
+    """Every word of the counter and both halves of the key count: each is drawn from all that it can be."""
+    x, ids = np.ones((40, 9), np.float32), rng.integers(0, 2**48, 40)
+    seed, epoch, stream = int(rng.integers(2**63)), int(rng.integers(2**31)), int(rng.integers(2**16))
+    out = np.empty_like(x)
+    _host.dropout_rows(x, out, ids, 0.5, seed, epoch, stream, 1)
+    np.testing.assert_array_equal(out, reference.dropout(x, ids, 0.5, seed, epoch, stream))
 
 
 # Columns whose draws end within a batch of them, at its end, and after several.

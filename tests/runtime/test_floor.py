@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.host.components import aligned_zeros, load, padded
+from mgg_hpc.runtime.backends.host.components import aligned_zeros, padded
+from mgg_hpc.runtime.backends.native import load
 
 WORD, LINE = 8, 64
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from command import mgg, refused
 from data.graphs import random_graph
+from jobs import dense
 
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.store import open_graph, write, write_bounds
@@ -44,7 +45,7 @@ def by_id(path: str) -> dict[int, tuple]:
     """All that the file says of each node, under the user's ids: edges with weights, features, label, split."""
     with open_graph(path) as opened:
         rows = opened.slice(0, opened.nodes)
-    x = rows.x.toarray() if isinstance(rows.x, SparseRows) else rows.x
+    x = dense(rows.x) if isinstance(rows.x, SparseRows) else rows.x
     found = {}
     for row, node in enumerate(rows.ids.tolist()):
         run = slice(rows.indptr[row], rows.indptr[row + 1])

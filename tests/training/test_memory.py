@@ -110,7 +110,7 @@ trainer = Trainer(job, graph)
 for epoch in (1, 2, 3):
     trainer.step(epoch)
     trainer.evaluate()
-print(json.dumps([need.there, need.still, peak.read(graph.heap_bytes)]))
+print(json.dumps([need.in_use, need.to_allocate, peak.read(graph.heap_bytes)]))
 """
 
 SETTINGS = {
@@ -195,7 +195,7 @@ def job_of(ranks: int) -> SimpleNamespace:
 
 @pytest.mark.parametrize(("trains", "what"), [(True, "training"), (False, "predicting")])
 def test_what_a_node_cannot_hold_is_refused_by_what_is_done(monkeypatch, trains, what):
-    need = memory.Estimate(there=0, plan=0, heap=0, activations=1 << 30, model=0)
+    need = memory.Estimate(in_use=0, plan=0, heap=0, activations=1 << 30, model=0)
     here = SimpleNamespace(size=1, allreduce=lambda bytes: bytes)
     monkeypatch.setattr(memory.mpi, "node", lambda comm: here)
     monkeypatch.setattr(memory.mpi, "agree", lambda comm: contextlib.nullcontext())
@@ -205,10 +205,10 @@ def test_what_a_node_cannot_hold_is_refused_by_what_is_done(monkeypatch, trains,
 
 
 def test_many_ranks_have_a_table_of_what_was_measured(capsys):
-    need = memory.Estimate(there=1 << 20, plan=0, heap=0, activations=0, model=0)
+    need = memory.Estimate(in_use=1 << 20, plan=0, heap=0, activations=0, model=0)
     report.print_memory(job_of(5), need, 3 << 20)
     lines = capsys.readouterr().out.splitlines()
-    assert any("total" in line and "measured" in line for line in lines)
+    assert any("peak" in line and "measured" in line for line in lines)
     assert sum("1.0 MiB" in line and "3.0 MiB" in line for line in lines) == 5
     assert report.told([1 << 20, 2 << 20, 1 << 20, 3 << 20]) == "1.0 MiB, 2.0 MiB, 1.0 MiB, 3.0 MiB"
     assert report.told([1 << 20, 3 << 20, 5 << 20, 4 << 20, 1 << 20]) == "1.0 MiB to 5.0 MiB"

@@ -3,7 +3,8 @@
 ``source destination`` or ``source destination weight``, separated by blanks, tabs or commas; nodes are
 numbered from 0; lines that start with # or % are comments. Blocks of lines are parsed at once where they
 are regular; a block with anything else in it is read line by line, and that reading decides what is an
-error and where.
+error and where. Lines have a longest length, gzip unpacks to so many times its size at most, and the edges
+fit the machine's memory.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ import numpy as np
 
 from ...errors import InputError
 from ..graph import Graph, from_edges
+from .limits import check_memory, shown
 
 BLOCK_BYTES = 4 << 20
+LONGEST_LINE = 1 << 20  # bytes; a comment may be long
+GZIP_RATIO = 250  # the most that text of edges reaches; deflate has 1032 for repetitions
+GZIP_FREE = 64 << 20  # bytes that are unpacked before the ratio counts
+EDGE_BYTES, NODE_BYTES = 64, 16  # of memory, while edges are sorted
 LARGEST_ID = 10**15  # below it, ids have 15 digits at most, and int64 arithmetic is exact
 POWERS = 10 ** np.arange(16, dtype=np.int64)
 NEWLINE, COMMA = 10, 44
@@ -45,7 +51,12 @@ def read_edge_list(
     ``symmetric`` adds the reverse of each edge and drops duplicates, ``simple`` drops duplicates and self
     loops. Raises InputError naming file and line for a word, a negative id or a missing column.
     """
-    runs = list(_read(path, LARGEST_ID if nodes is None else nodes))
+    runs: list[Edges] = []
+    count = 0
+    for run in _read(path, LARGEST_ID if nodes is None else nodes):
+        runs.append(run)
+        count += len(run.sources)
+        check_memory(str(path), EDGE_BYTES * count + NODE_BYTES * (nodes or 0))
     if not runs:
         raise InputError(f"{path} holds no edges; expected lines of source and destination")
     sources = np.concatenate([run.sources for run in runs])
@@ -90,22 +101,35 @@ def _line_blocks(path: Path) -> Iterator[bytes]:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             with gzip.GzipFile(fileobj=raw) if packed else raw as file:
-                yield from _whole_lines(file)  # type: ignore[arg-type]
+                yield from _whole_lines(path, raw, file)  # type: ignore[arg-type]
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is damaged gzip: {error}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    rest = b""
+def _whole_lines(path: Path, raw: BinaryIO, file: BinaryIO) -> Iterator[bytes]:
+    """Yield blocks of whole lines. raw: the file whose bytes ``file`` unpacks."""
+    rest, lines, unpacked = b"", 0, 0
     while piece := file.read(BLOCK_BYTES):
+        unpacked += len(piece)
+        if file is not raw and unpacked > GZIP_FREE + GZIP_RATIO * raw.tell():
+            raise InputError(
+                f"{path} unpacks to more than {GZIP_RATIO} times its size, which no list of edges does; "
+                "unpack it first if it is one"
+            )
         end = piece.rfind(b"\n") + 1
         if end:
-            yield rest + piece[:end]
-            rest = piece[end:]
+            block = rest + piece[:end]
+            yield block
+            lines, rest = lines + block.count(b"\n"), piece[end:]
         else:
             rest += piece
+        if len(rest) > LONGEST_LINE:
+            raise InputError(
+                f"{path}:{lines + 1}: the line is longer than {LONGEST_LINE} bytes; "
+                "expected source and destination, and a newline"
+            )
     if rest:
         yield rest + b"\n"
 
@@ -123,7 +147,8 @@ def _parse_block(block: bytes, columns: int | None) -> Edges | None:
     lines = np.cumsum(newline)[starts]  # each word's line
     if columns is None:
         columns = int(np.searchsorted(lines, lines[0], side="right"))
-    if columns not in (2, 3) or len(starts) % columns or b"_" in block:  # NumPy, as Python, reads 1_0 as 10
+    # NumPy, as Python, reads 1_0 as 10, and takes NUL for the end of a word.
+    if columns not in (2, 3) or len(starts) % columns or b"_" in block or b"\0" in block:
         return None
     grid = lines.reshape(-1, columns)
     if (grid[:, 0] != grid[:, -1]).any() or (grid[1:, 0] == grid[:-1, 0]).any():
@@ -213,14 +238,14 @@ def _parse_lines(path: Path, block: bytes, first_line: int, columns: int | None,
 
 def _node(where: str, word: str, limit: int) -> int:
     if not (word.isascii() and word.lstrip("+-").isdigit() and len(word) - len(word.lstrip("+-")) <= 1):
-        raise InputError(f"{where}: '{word}' is not a node id; expected a whole number")
+        raise InputError(f"{where}: {shown(word)} is not a node id; expected a whole number")
     if len(word) > 400:  # beyond any number, and beyond what int() converts
         raise InputError(f"{where}: a node id of {len(word)} digits is too large; expected 0 .. {limit - 1}")
     node = int(word)
     if node < 0:
-        raise InputError(f"{where}: the node id {node} is negative; nodes are numbered from 0")
+        raise InputError(f"{where}: the node id {shown(node)} is negative; nodes are numbered from 0")
     if node >= limit:
-        raise InputError(f"{where}: the node id {node} is too large; expected 0 .. {limit - 1}")
+        raise InputError(f"{where}: the node id {shown(node)} is too large; expected 0 .. {limit - 1}")
     return node
 
 
@@ -229,8 +254,8 @@ def _weight(where: str, words: list[str]) -> float:
     try:
         weight = float(words[0] if words[0].isascii() and "_" not in words[0] else "") if words else 1.0
     except ValueError:
-        raise InputError(f"{where}: '{words[0]}' is not a weight; expected a number") from None
+        raise InputError(f"{where}: {shown(words[0])} is not a weight; expected a number") from None
     with np.errstate(over="ignore"):
         if not np.isfinite(np.float32(weight)):
-            raise InputError(f"{where}: the weight {words[0]} is not finite in single precision")
+            raise InputError(f"{where}: the weight {shown(words[0])[1:-1]} is not finite in single precision")
     return weight

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
+from . import npy
+from .limits import check_memory
 
 
 def read_node_arrays(features: Path | None, labels: Path | None) -> tuple[int | None, dict[str, Any]]:
@@ -46,8 +48,8 @@ def label_fields(where: str, y: np.ndarray) -> dict[str, Any]:
 
 def _load(path: Path) -> np.ndarray:
     try:
-        return np.load(path, allow_pickle=False, mmap_mode="r")
+        found = npy.load(path)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path} is not a NumPy array (.npy) of numbers: {error}") from error
+    check_memory(str(path), 4 * found.size)  # as float32
+    return found

@@ -5,12 +5,13 @@ directed original of a symmetrised one; ``weight`` [E]. Features are ``x`` [N, F
 ``x_indices``, ``x_data``, ``x_shape``. ``y`` is integer [N] (-1 unlabelled), or 0 and 1 [N, C].
 ``train_mask``, ``val_mask``, ``test_mask`` are bool [N]; ``train_masks`` and so on hold several splits, bool
 [S, N] or, as PyG has them under either name, [N, S].
+
+An archive is data: what it claims is checked before anything is unpacked, and members that have no such name are not
+touched.
 """
 
 from __future__ import annotations
 
-import lzma
-import math
 import struct
 import zipfile
 import zlib
@@ -22,8 +23,14 @@ import numpy as np
 from ...errors import InputError
 from ..graph import SPLITS, Graph, SparseRows, index_dtype
 from ..structure import undirected_if_symmetric
+from . import npy
+from .limits import check_memory
 from .node_arrays import label_fields
 
+MEMBERS = 1000  # most arrays of an archive
+DEFLATE_RATIO = 1032  # the most that deflate reaches
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that NumPy writes
+PIECE = 1 << 24  # bytes that are unpacked at a time
 KINDS = {"int": "iu", "float": "f", "number": "iuf", "bool": "b"}
 
 
@@ -37,7 +44,6 @@ DAMAGE = (
     EOFError,
     struct.error,
     zlib.error,
-    lzma.LZMAError,
 )
 
 
@@ -52,6 +58,8 @@ def read_npz(path: Path, *, split: int | None = None, directed: bool = False) ->
             return _graph(_Arrays(path, archive), split, directed)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except NotImplementedError as error:  # zipfile's, for what no archive of NumPy has
+        raise InputError(f"{path} is not a NumPy archive (.npz): {error}") from error
     except DAMAGE as error:
         raise InputError(f"{path} is not a NumPy archive (.npz): {error}") from error
 
@@ -60,47 +68,64 @@ class _Arrays:
     """The arrays of an archive; types and sizes are checked before one is read."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self.path, self.archive = path, archive
-        self.members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        self.path, self.archive, self._taken = path, archive, 0
+        infos = archive.infolist()
+        if len(infos) > MEMBERS:
+            raise InputError(
+                f"{path} has {len(infos)} members; expected the arrays of a graph, {MEMBERS} at most"
+            )
+        self.members = {info.filename.removesuffix(".npy"): info for info in infos}
+        if len(self.members) < len(infos):
+            raise InputError(f"{path} has two arrays of one name; expected one")
 
     def peek(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of an array, None if there is none."""
         if name not in self.members:
             return None
-        with self.archive.open(self.members[name]) as file:
-            return self._header(name, file)[0]
+        with self._opened(name) as file:
+            return npy.read_header(file, f"{self.path}: {name}").shape
 
-    def _header(self, name: str, file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-        """Read shape, Fortran order and type from the array's first bytes."""
-        try:
-            version = np.lib.format.read_magic(file)
-            if version == (1, 0):
-                return np.lib.format.read_array_header_1_0(file)
-            return np.lib.format.read_array_header_2_0(file)
-        except ValueError as error:
-            raise InputError(f"{self.path}: {name} is not a NumPy array: {error}") from error
+    def _opened(self, name: str) -> Any:
+        """Open a member. Raises InputError for one that is packed otherwise than NumPy does, or claims too much."""
+        info = self.members[name]
+        if info.compress_type not in METHODS:
+            raise InputError(
+                f"{self.path}: {name} is packed by method {info.compress_type}; "
+                "expected it stored or deflated, as by numpy.savez_compressed"
+            )
+        most = info.compress_size * (DEFLATE_RATIO if info.compress_type else 1)
+        if info.file_size > most:
+            raise InputError(
+                f"{self.path}: {name} claims {info.file_size} bytes, packed in {info.compress_size}; "
+                f"they hold {most} at most"
+            )
+        return self.archive.open(info)
 
     def get(self, name: str, kind: str, *shape: int | None) -> np.ndarray | None:
         """Read an array of a kind (a key of KINDS) and shape (None: any length); None if there is none."""
         if name not in self.members:
             return None
-        info = self.members[name]
-        with self.archive.open(info) as file:
-            found, fortran, dtype = self._header(name, file)
-            fits = len(found) == len(shape) and all(
-                want in (None, have) for want, have in zip(shape, found, strict=True)
+        where = f"{self.path}: {name}"
+        with self._opened(name) as file:
+            found = npy.read_header(file, where)
+            fits = len(found.shape) == len(shape) and all(
+                want in (None, have) for want, have in zip(shape, found.shape, strict=True)
             )
-            if not fits or dtype.kind not in KINDS[kind]:
+            if not fits or found.dtype.kind not in KINDS[kind]:
                 wanted = ", ".join("any" if length is None else str(length) for length in shape)
-                raise InputError(f"{self.path}: {name} is {dtype} {list(found)}; expected {kind} [{wanted}]")
-            size = math.prod(found) * dtype.itemsize
-            if file.tell() + size != info.file_size:
-                raise InputError(f"{self.path}: {name} claims {dtype} {list(found)}, which it does not hold")
-            data = file.read(size)
-        if len(data) != size:
-            raise InputError(f"{self.path}: {name} is truncated")
-        array = np.frombuffer(data, dtype=dtype).reshape(found, order="F" if fortran else "C")
-        return np.ascontiguousarray(array.astype(dtype.newbyteorder("="), copy=False))
+                raise InputError(f"{where} is {found}; expected {kind} [{wanted}]")
+            if file.tell() + found.nbytes != self.members[name].file_size:
+                raise InputError(f"{where} claims {found}, which it does not hold")
+            self._taken += found.nbytes
+            check_memory(f"{self.path}, unpacked,", self._taken)
+            data = np.empty(found.nbytes, np.uint8)
+            for start in range(0, found.nbytes, PIECE):
+                piece = file.read(min(PIECE, found.nbytes - start))
+                if len(piece) != min(PIECE, found.nbytes - start):
+                    raise InputError(f"{where} is truncated")
+                data[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
+        array = data.view(found.dtype).reshape(found.shape, order="F" if found.fortran else "C")
+        return np.ascontiguousarray(array.astype(found.dtype.newbyteorder("="), copy=False))
 
     def need(self, name: str, kind: str, *shape: int | None) -> np.ndarray:
         array = self.get(name, kind, *shape)

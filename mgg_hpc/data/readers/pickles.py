@@ -1,13 +1,17 @@
 """Read Python 2 pickles of NumPy arrays and SciPy matrices without running code that they name.
 
 A pickle names the classes and functions to call. This reader knows the few that containers of numbers
-need, replaces most of them by harmless functions of its own, and refuses every other by name.
+need, replaces most of them by harmless functions of its own, and refuses every other by name. Its
+instructions are counted before they run: a few bytes could ask for any amount of memory, or for tuples so
+deep that Python itself crashes on them.
 """
 
 from __future__ import annotations
 
 import codecs
+import io
 import pickle
+import pickletools
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
+from .limits import shown
 
 
 class CsrParts:
@@ -34,6 +39,11 @@ class CsrParts:
         self.shape = state.get("_shape", state.get("shape"))
 
 
+def _new_list() -> list[Any]:
+    """Return an empty list, as the default of a dictionary; a pickle may not copy anything into a list."""
+    return []
+
+
 def _empty_array(kind: Any, shape: Any, code: Any) -> np.ndarray:
     """Return an empty array, as NumPy's ``_reconstruct``; the pickled state sets its shape and bytes afterwards."""
     return np.empty(0, dtype=np.int8)
@@ -43,21 +53,21 @@ def _number_type(code: Any, *flags: Any) -> np.dtype:
     """Return a NumPy type; only of numbers."""
     dtype = np.dtype(code if isinstance(code, str) else "O")
     if dtype.kind not in "biuf":
-        raise pickle.UnpicklingError(f"an array of type {code!r}")
+        raise pickle.UnpicklingError(f"an array of type {shown(code)}")
     return dtype
 
 
 def _csr(kind: Any, base: Any, state: Any) -> CsrParts:
     """Return an object as Python 2's ``_reconstructor`` does; only CsrParts."""
     if kind is not CsrParts:
-        raise pickle.UnpicklingError(f"an object of {kind!r}")
+        raise pickle.UnpicklingError(f"an object of {shown(kind)}")
     return CsrParts()
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
     """Return bytes that Python 3 wrote for Python 2 as text in latin1."""
     if encoding not in ("latin1", "latin-1") or not isinstance(text, str):
-        raise pickle.UnpicklingError(f"text encoded as {encoding!r}")
+        raise pickle.UnpicklingError(f"text encoded as {shown(encoding)}")
     return codecs.encode(text, "latin1")
 
 
@@ -79,12 +89,65 @@ KNOWN: dict[tuple[str, str], Any] = {
     ("_codecs", "encode"): _Function((_encode,)),
     **{(module, "_reconstructor"): _Function((_csr,)) for module in ("copy_reg", "copyreg")},
     **{(module, "object"): PLAIN for module in ("__builtin__", "builtins")},
-    **{(module, "list"): list for module in ("__builtin__", "builtins")},
+    **{(module, "list"): _Function((_new_list,)) for module in ("__builtin__", "builtins")},
     **{
         (f"numpy.{core}.multiarray", "_reconstruct"): _Function((_empty_array,)) for core in ("core", "_core")
     },
     **{(f"scipy.sparse.{module}", "csr_matrix"): CsrParts for module in ("csr", "_csr")},
 }
+
+
+# Instructions (pickletools has their meanings) of protocols 0 to 5 that name objects outside of the file, or that no
+# pickle of arrays has.
+REFUSED = frozenset(
+    {
+        "PERSID",
+        "BINPERSID",
+        "EXT1",
+        "EXT2",
+        "EXT4",
+        "INST",
+        "OBJ",
+        "NEWOBJ_EX",
+        "NEXT_BUFFER",
+        "READONLY_BUFFER",
+    }
+    | {"BYTEARRAY8", "EMPTY_SET", "ADDITEMS", "FROZENSET"}
+)
+MEMO = {"PUT", "BINPUT", "LONG_BINPUT"}
+CALLS = {"REDUCE", "BUILD", "NEWOBJ"}
+TUPLES = {"TUPLE", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+LARGEST = 512 << 20  # bytes of a file
+INSTRUCTIONS = (
+    10_000_000  # most of one pickle; the neighbours of the largest of Planetoid's graphs take 700,000
+)
+FEW = 1000  # most calls and tuples of one pickle; a matrix takes some 20 of each
+LONGEST = 200  # characters of a reason
+COPIES = 32  # times the file's size that calls may make of its texts
+
+
+def _count(data: bytes) -> None:
+    """Raise UnpicklingError for instructions that no pickle of arrays has, or more of them, or for larger ones."""
+    counts = {"instructions": 0, "calls": 0, "tuples": 0}
+    longest = 0
+    for code, argument, _ in pickletools.genops(data):
+        counts["instructions"] += 1
+        if code.name in CALLS:
+            counts["calls"] += 1
+        elif code.name in TUPLES:
+            counts["tuples"] += 1
+        elif code.name in MEMO:
+            if not 0 <= int(argument or 0) <= max(FEW, len(data)):  # Python allocates as many places
+                raise pickle.UnpicklingError(f"it numbers an object {shown(argument)}")
+        elif code.name in REFUSED:
+            raise pickle.UnpicklingError(f"it has the instruction {code.name}")
+        if isinstance(argument, str | bytes):
+            longest = max(longest, len(argument))
+        for what, most in (("instructions", INSTRUCTIONS), ("calls", FEW), ("tuples", FEW)):
+            if counts[what] > most:
+                raise pickle.UnpicklingError(f"it has more than {most} {what}")
+    if counts["calls"] * longest > COPIES * len(data) + (1 << 20):
+        raise pickle.UnpicklingError(f"its {counts['calls']} calls may copy {longest} bytes each")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -106,13 +169,17 @@ def read_pickle(path: Path) -> Any:
     Raises InputError for anything else.
     """
     try:
-        with path.open("rb") as file:
-            return _Unpickler(file, encoding="latin1").load()
+        if path.stat().st_size > LARGEST:
+            raise pickle.UnpicklingError(f"it has more than {LARGEST >> 20} MiB")
+        data = path.read_bytes()
+        _count(data)
+        return _Unpickler(io.BytesIO(data), encoding="latin1").load()
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing") from error
     except pickle.UnpicklingError as error:
-        raise InputError(f"{path} is not a pickle of arrays: {' '.join(str(error).split())}") from error
-    except Exception as error:  # damaged bytes may raise anything on their way
         raise InputError(
-            f"{path} is damaged: {type(error).__name__}: {' '.join(str(error).split())}"
+            f"{path} is not a pickle of arrays: {' '.join(str(error).split())[:LONGEST]}"
         ) from error
+    except Exception as error:  # damaged bytes may raise anything on their way
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}"
+        raise InputError(f"{path} is damaged: {reason}; download it again") from error

@@ -9,6 +9,7 @@ zeros, class 0 and no mask.
 from __future__ import annotations
 
 import http.client
+import itertools
 import tempfile
 import urllib.error
 import urllib.request
@@ -18,6 +19,7 @@ import numpy as np
 
 from ...errors import InputError
 from ..graph import Graph, SparseRows, from_edges, masks
+from .limits import shown
 from .pickles import CsrParts, read_pickle
 
 PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
@@ -27,6 +29,7 @@ AUTHORS = (
 )
 TIMEOUT = 20.0  # seconds without a byte before a download fails
 LARGEST = 512 << 20  # most bytes of one file
+TEST_BYTES = 64  # most bytes of a line of test.index
 
 
 def read_planetoid(folder: Path, name: str) -> Graph:
@@ -117,6 +120,8 @@ def _csr(path: Path, columns: int | None = None) -> SparseRows:
     """Read a pickled SciPy CSR matrix (or dense array), and check its offsets and columns."""
     found = read_pickle(path)
     if isinstance(found, np.ndarray) and found.ndim == 2:
+        if not found.size:
+            raise InputError(f"{path} holds a matrix without entries; expected features")
         dense, found = found, CsrParts()
         rows, places = np.nonzero(dense)
         found.indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))])
@@ -125,7 +130,9 @@ def _csr(path: Path, columns: int | None = None) -> SparseRows:
         raise InputError(f"{path} holds a {type(found).__name__}; expected a matrix of features")
     shape = found.shape
     if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)):
-        raise InputError(f"{path}: the matrix has the shape {shape!r}; expected two numbers")
+        raise InputError(f"{path}: the matrix has no shape of two numbers")
+    if shape[1] >= 2**31:
+        raise InputError(f"{path}: the matrix has {shape[1]} columns; expected less than 2147483648")
     for name in ("indptr", "indices", "data"):
         value = getattr(found, name)
         if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "if":
@@ -159,11 +166,13 @@ def _one_hot(path: Path) -> np.ndarray:
 
 def _test_index(path: Path, *, known: int, count: int) -> np.ndarray:
     """Read the test nodes int64 [count], each above the ``known`` ones, none twice."""
+    if path.stat().st_size > TEST_BYTES * (count + 1):
+        raise InputError(f"{path} is larger than a list of {count} numbers; expected one a line")
     lines = path.read_text(encoding="ascii", errors="replace").split()
     for number, word in enumerate(lines, start=1):
-        if not word.isdigit() or not known <= int(word) < known + 10 * (count + 1):
+        if not (word.isdigit() and len(word) < 19 and known <= int(word) < known + 10 * (count + 1)):
             raise InputError(
-                f"{path}:{number}: '{word}' is not a test node's number, {known} or a little more"
+                f"{path}:{number}: {shown(word)} is not a test node's number, {known} or a little more"
             )
     test = np.array(lines, dtype=np.int64)
     if len(test) != count or len(np.unique(test)) != count:
@@ -197,12 +206,15 @@ def _edges(path: Path, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     found = read_pickle(path)
     if not isinstance(found, dict) or not all(isinstance(row, list) for row in found.values()):
         raise InputError(f"{path} does not hold a dictionary of neighbour lists")
-    try:
-        rows = np.array(list(found), dtype=np.int64)
-        lengths = np.array([len(row) for row in found.values()], dtype=np.int64)
-        neighbours = np.array([node for row in found.values() for node in row], dtype=np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{path} lists a neighbour that is no node number: {error}") from error
+    lengths = np.array([len(row) for row in found.values()], dtype=np.int64)
+    # One list may stand in many places, so that a small file lists more than fits any memory.
+    if int(lengths.sum()) > path.stat().st_size:
+        raise InputError(f"{path} lists {int(lengths.sum())} neighbours, more than it has bytes")
+    for node in itertools.chain(found, itertools.chain.from_iterable(found.values())):
+        if type(node) is not int or not -(2**63) <= node < 2**63:
+            raise InputError(f"{path} lists a neighbour that is no node number: {shown(node)}")
+    rows = np.array(list(found), dtype=np.int64)
+    neighbours = np.fromiter(itertools.chain.from_iterable(found.values()), np.int64, int(lengths.sum()))
     for ids in (rows, neighbours):
         if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
             raise InputError(f"{path} names a node outside 0 .. {nodes - 1}")

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...data.graph import SparseRows
-from ...runtime.backends.host.kernels import uniform
+from ...runtime.backends.native import uniform
 
 DEGREE_COLUMNS = 32  # fixed, so that a model fits other graphs too
 LEARNED = 0xC000  # first random stream of learned rows, after those of initial weights

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import RngKey, Rows
+from ...runtime.backends.arguments import RngKey, Rows
 from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
 from ..first_order import first_order

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...runtime.backends.base import RngKey
+from ...runtime.backends.arguments import RngKey
 from ..autograd.functional import transform_first
 from ..graph.handle import Adjacency, GraphHandle
 from ..inputs.host import Input

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...runtime.backends.arguments import RngKey
-from ...runtime.backends.host.kernels import uniform
+from ...runtime.backends.native import uniform
 from .. import spans
 from ..autograd import recompute
 from ..autograd.activation import dropped_rows, through_relu

@@ -23,6 +23,11 @@ NARROW = RowFormat(np.dtype(np.float32), 1)
 ON_CPUS = ("auto", "serial", "shm", "shmem")
 
 
+def needs_gpus(name: str) -> bool:
+    """Return whether the backend of this name runs on GPUs alone."""
+    return name == "cuda"
+
+
 @dataclass(frozen=True)
 class Chosen:
     """A backend's name, and why it was taken. gpu: this rank's, a `cuda.rank.Gpu`."""

@@ -14,9 +14,10 @@ import tomli_w
 
 from ...data import store
 from ...errors import InputError
+from ...runtime import backends
 from ...runtime.turns import take_turns
 from .epoch.shape import Shape, labelled
-from .harness import document, graphs, timing
+from .harness import document, graphs, timing, watch
 from .harness.document import Sheet, cell
 from .harness.gpu import Device, release
 from .harness.options import BenchOptions
@@ -28,7 +29,7 @@ def run_start(graph: str, ranks: int, backend: str, turns: int, json: Path | Non
     """Measure, print and write. Raises InputError for a graph or a backend that there is not."""
     options = BenchOptions(turns=turns, json=json, table=table)
     options.check(graph)
-    found = document.begin("start", options, Device.current() if backend == "cuda" else None)
+    found = document.begin("start", options, Device.current() if backends.needs_gpus(backend) else None)
     release()
     with timing.workspace() as folder:
         read = labelled(graphs.read(graph), SHAPE)
@@ -52,9 +53,10 @@ def measured(folder: Path, ranks: int) -> dict[str, Any]:
     words = ["train", str(folder / "job.toml"), "--no-progress"]
     start = [] if ranks == 1 else ["launch", "-n", str(ranks)]
     began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "mgg_hpc", *start, *words], capture_output=True, text=True, check=False
-    )
+    with watch.cell("train", f"{ranks} ranks"):
+        done = subprocess.run(
+            [sys.executable, "-m", "mgg_hpc", *start, *words], capture_output=True, text=True, check=False
+        )
     seconds = time.perf_counter() - began
     if done.returncode:
         raise InputError(f"the run failed: {' '.join(done.stderr.split()) or done.returncode}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from ... import __version__, config
 from ...errors import InputError
 from ...nn.workspace import as_array
-from ...runtime.backends.host import kernels
+from ...runtime.backends.native import instruction_set
 from ..history import History
 from ..job import Job
 from ..metrics import Scores
@@ -33,7 +33,7 @@ def environment(job: Job) -> dict[str, Any]:
         "ranks": job.comm.size,
         "threads": job.comm.allgather(job.backend.options.threads),
         "backend": job.backend.capabilities.name,
-        "instruction set": kernels.load().instruction_set(),
+        "instruction set": instruction_set(),
         "torch's instruction set": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
         "mgg": __version__,

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -20,15 +21,17 @@ from typing import Any
 
 import xxhash
 
+from ...data.readers.limits import shown
 from ...errors import InputError
 
 FORMAT, VERSION = "mgg-checkpoint", 1
 MANIFEST = "manifest.json"
 BLOCK = 4 << 20  # bytes that are written, or read, at a time
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700  # whatever the umask is
-_NAME = re.compile(r"epoch-(\d{7,})")
-_TEMPORARY = re.compile(r"\.epoch-\d{7,}\.[0-9a-f]{12}\.tmp")
+_NAME = re.compile(r"epoch-([0-9]{7,18})")
+_TEMPORARY = re.compile(r"\.epoch-[0-9]{7,18}\.[0-9a-f]{12}\.tmp")
 _LARGEST_MANIFEST = 16 << 20
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
 class DamagedError(Exception):
@@ -60,7 +63,7 @@ def name_of(epoch: int) -> str:
 def make(parent: Path) -> None:
     """Make the folder of checkpoints, if it is not there. Raises InputError where it cannot be written to."""
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         parent.chmod(PRIVATE_FOLDER)
         if not os.access(parent, os.W_OK | os.X_OK):
             raise PermissionError(13, os.strerror(13))
@@ -71,7 +74,7 @@ def make(parent: Path) -> None:
 def draft(parent: Path, epoch: int) -> Path:
     """Make and return the temporary folder of an epoch's checkpoint. Raises OSError."""
     folder = parent / f".{name_of(epoch)}.{uuid.uuid4().hex[:12]}.tmp"
-    folder.mkdir()
+    folder.mkdir(PRIVATE_FOLDER)
     folder.chmod(PRIVATE_FOLDER)
     return folder
 
@@ -157,13 +160,14 @@ def verify(folder: Path, epoch: int) -> None:
         files = _manifest(folder, epoch)
         present = {entry.name for entry in folder.iterdir()} - {MANIFEST}
         if present != files.keys():
-            raise DamagedError(f"{sorted(present ^ files.keys())[0]} is missing, or does not belong to it")
+            raise DamagedError(
+                f"{shown(sorted(present ^ files.keys())[0])[1:-1]} is missing, or does not belong to it"
+            )
         for name, file in files.items():
-            digest, size = xxhash.xxh3_128(), 0
-            for block in _blocks(folder / name):
+            digest = xxhash.xxh3_128()
+            for block in _blocks(folder / name, file.bytes):
                 digest.update(block)
-                size += len(block)
-            if Written(size, digest.hexdigest()) != file:
+            if digest.hexdigest() != file.digest:
                 raise DamagedError(f"{name} has other bytes than were written")
     except OSError as error:
         raise DamagedError(f"{Path(error.filename or folder).name}: {error.strerror}") from error
@@ -171,34 +175,54 @@ def verify(folder: Path, epoch: int) -> None:
 
 def _manifest(folder: Path, epoch: int) -> dict[str, Written]:
     """Return the files that a checkpoint must have. Raises DamagedError, OSError, InputError for a later version."""
-    path = folder / MANIFEST
-    if path.stat().st_size > _LARGEST_MANIFEST:
-        raise DamagedError(f"{MANIFEST} is larger than any")
+    data = b"".join(_blocks(folder / MANIFEST, None, _LARGEST_MANIFEST))
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = json.loads(data)
         told = content.pop("digest")
         if told != _digest(content) or content["format"] != FORMAT:
             raise DamagedError(f"{MANIFEST} has other bytes than were written")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        version, of, files = content["version"], content["epoch"], content["files"]
+        found = {name: Written(file["bytes"], file["digest"]) for name, file in files.items()}
+        sound = all(_is_sound(file) for file in found.values()) and type(version) is type(of) is int
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{MANIFEST} is not one") from error
-    if content["version"] != VERSION:
+    if not sound:
+        raise DamagedError(f"{MANIFEST} is not one")
+    if version != VERSION:
         raise InputError(
-            f"{folder}: is a checkpoint of version {content['version']}, and this program reads version {VERSION}; "
+            f"{folder}: is a checkpoint of version {shown(version)}, and this program reads version {VERSION}; "
             "resume it with the version of mgg that wrote it"
         )
-    if content["epoch"] != epoch:
-        raise DamagedError(f"{MANIFEST} is of epoch {content['epoch']}")
-    return {name: Written(file["bytes"], file["digest"]) for name, file in content["files"].items()}
+    if of != epoch:
+        raise DamagedError(f"{MANIFEST} is of epoch {shown(of)}")
+    return found
+
+
+def _is_sound(file: Written) -> bool:
+    """Whether a manifest has a file's size and digest in the right types."""
+    return type(file.bytes) is int and type(file.digest) is str and _DIGEST.fullmatch(file.digest) is not None
 
 
 def _digest(content: Mapping[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
+def _blocks(path: Path, size: int | None, most: int = 1 << 62) -> Iterator[bytes]:
+    """Yield the bytes of a regular file. Raises DamagedError for anything else, and for another size."""
+    # What lies in a checkpoint is data: a link could lead out of it, and a pipe have its reader wait for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise DamagedError(f"{path.name} is not a regular file")
+        if found.st_size > most:
+            raise DamagedError(f"{path.name} is larger than any")
+        if size is not None and found.st_size != size:
+            raise DamagedError(f"{path.name} has {found.st_size} bytes, and {shown(size)} were written")
+        while block := os.read(descriptor, BLOCK):
             yield block
+    finally:
+        os.close(descriptor)
 
 
 def _epochs(parent: Path) -> list[int]:

@@ -5,23 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import torch
 from torch import Tensor
 
 from ... import config
 from ...config import PlanSettings, Settings
+from ...data.readers.limits import shown
 from ...errors import InputError
 from ...nn.graph.loading import Part
 from ...runtime import mpi
 from ...runtime.exit_code import write
 from .. import run_folder
+from ..metrics import Scores
 from . import folders, state
+from .capture import TIMES
 
 # Keys that may be others than when the run began; the graph is known by its contents, not by its path.
 FREE = {"train.epochs", "train.patience"}
 FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
+
+
+Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+
+
+class _Facts(msgspec.Struct):
+    """The types of what `capture.capture` writes; a checkpoint's digests do not prove who wrote it."""
+
+    epoch: Whole
+    metrics_bytes: Whole
+    loss: float
+    best_epoch: Whole
+    best: tuple[float, float]
+    scores: Scores
+    moved: tuple[Whole, Whole, Whole]
+    graph: str
+    job: str
+    environment: dict[str, int | str | list[int]]
 
 
 @dataclass(frozen=True)
@@ -68,11 +90,33 @@ def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
         if found is None:
             return Resumed(run), settings
         facts, tensors = state.read(found.folder)
-        ranks = facts.get("environment", {}).get("ranks")
+        check_facts(found.folder, found.epoch, facts, tensors)
+        ranks = facts["environment"].get("ranks")
         settings = msgspec.structs.replace(
             settings, plan=plan_of(before.plan, settings.plan, same_ranks=ranks == comm.size)
         )
         return Resumed(run, found.epoch, found.folder, facts, tensors), settings
+
+
+def check_facts(folder: Path, epoch: int, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Raise InputError for a checkpoint that lacks something, or has it in another type, or of another epoch."""
+    try:
+        told = msgspec.convert(facts, _Facts)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"{folder}: {state.FACTS} is not of a run of mgg ({str(error)[:200]}); remove this checkpoint to resume "
+            "from the one before"
+        ) from error
+    wrong = ""
+    if told.epoch != epoch or told.best_epoch > epoch:
+        wrong = f"{state.FACTS} is of epoch {told.epoch}, the best of them {told.best_epoch}"
+    for name, at_most in (("epoch_ms", False), ("eval_ms", False), ("aggregate_ms", True)):
+        times = tensors.get(TIMES + name)
+        count = -1 if times is None or times.ndim != 1 or times.dtype != torch.float64 else len(times)
+        if count < 0 or count > epoch or (count < epoch and not at_most):
+            wrong = wrong or f"{state.TENSORS} has no times of {epoch} epochs ({TIMES}{name})"
+    if wrong:
+        raise InputError(f"{folder}: {wrong}; remove this checkpoint to resume from the one before")
 
 
 def check_settings(run: Path, before: Settings, now: Settings) -> None:
@@ -105,6 +149,6 @@ def check_graph(resumed: Resumed, part: Part) -> None:
     wanted = resumed.facts.get("graph", part.uuid)
     if part.uuid != wanted:
         raise InputError(
-            f"{part.path}: is graph {part.uuid}, but {resumed.run} was training on {wanted}; "
+            f"{part.path}: is graph {part.uuid}, but {resumed.run} was training on {shown(wanted)[1:-1]}; "
             "put that one back, or name its file by --set graph.file=FILE"
         )

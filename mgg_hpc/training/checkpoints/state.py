@@ -24,10 +24,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ...data.digest import byte_slices
+from ...data.readers import npy
+from ...data.readers.limits import shown
 from ...errors import InputError
 
 FACTS, TENSORS = "state.json", "state.safetensors"
 IDS = "ids"
+LARGEST_FACTS = 64 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -62,40 +65,90 @@ def _npy(array: NDArray[Any]) -> Iterator[Any]:
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the facts and the tensors of a verified checkpoint. Raises InputError."""
+    path = folder / FACTS
     try:
-        facts = json.loads((folder / FACTS).read_bytes())
+        if path.stat().st_size > LARGEST_FACTS:
+            raise ValueError(f"{FACTS} has more than {LARGEST_FACTS >> 20} MiB")
+        facts = json.loads(path.read_bytes())
+        if not isinstance(facts, dict):
+            raise ValueError(f"{FACTS} holds no facts")
         return facts, safetensors.torch.load_file(folder / TENSORS)
-    except (OSError, ValueError, SafetensorError) as error:
+    # KeyError, AttributeError: of safetensors, for types that torch has not.
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+        SafetensorError,
+    ) as error:
         raise InputError(
-            f"{folder}: cannot be read ({error}); remove it to resume from the one before"
+            f"{folder}: cannot be read ({_reason(error)}); remove it to resume from the one before"
         ) from error
 
 
 def read_rows(folder: Path, names: Iterable[str], ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Return the rows [n, F] of these nodes, by name, from all ranks' files. Raises InputError if some are missing."""
-    names = list(names)
-    made: dict[str, NDArray[Any]] = {}
-    order = np.argsort(ids, kind="stable")
-    wanted, filled = ids[order], 0
+    """Return the rows [n, F] of these nodes, by name, from all ranks' files. Raises InputError if some are missing.
+
+    Files of other types or shapes than the first one's are an error; nothing larger than the files is allocated.
+    """
     try:
-        for path in sorted(folder.glob(f"rows.*.{IDS}.npy")):
-            rank = path.name.split(".")[1]
-            theirs = np.load(path, mmap_mode="r", allow_pickle=False)
-            place = np.searchsorted(wanted, theirs)
-            mine = np.flatnonzero(np.append(wanted, -1)[place] == theirs)
-            filled += len(mine)
-            for name in names:
-                rows = np.load(folder / f"rows.{rank}.{name}.npy", mmap_mode="r", allow_pickle=False)
-                if name not in made:
-                    made[name] = np.empty((len(ids), *rows.shape[1:]), rows.dtype)
-                made[name][order[place[mine]]] = rows[mine]
-    except (OSError, ValueError, IndexError, EOFError) as error:
-        raise InputError(f"{folder}: learned rows cannot be read ({error})") from error
-    if filled != len(ids):
+        found = _found_rows(folder, list(names), ids)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        raise InputError(f"{folder}: learned rows cannot be read ({_reason(error)})") from error
+    return found
+
+
+def _found_rows(folder: Path, names: list[str], ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    order = np.argsort(ids, kind="stable")
+    wanted, seen = ids[order], np.zeros(len(ids), dtype=bool)
+    places = []
+    for path in sorted(folder.glob(f"rows.*.{IDS}.npy")):
+        theirs = npy.load(path)
+        if theirs.dtype != np.int64 or theirs.ndim != 1:
+            raise InputError(f"{path}: is {theirs.dtype} {list(theirs.shape)}; expected int64 [nodes]")
+        place = np.searchsorted(wanted, theirs)
+        mine = np.flatnonzero(np.append(wanted, -1)[place] == theirs)
+        again = seen[place[mine]].any() or len(np.unique(place[mine])) < len(mine)
+        if again:
+            raise InputError(f"{path}: has rows of a node that are there already; remove this checkpoint")
+        seen[place[mine]] = True
+        places.append((path.name.split(".")[1], len(theirs), order[place[mine]], mine))
+    if not seen.all():
         raise InputError(
-            f"{folder}: has rows of {filled:,} of this rank's {len(ids):,} nodes; it is of another graph"
+            f"{folder}: has rows of {np.count_nonzero(seen):,} of this rank's {len(ids):,} nodes; "
+            "it is of another graph"
         )
+    return {name: _gathered(folder, name, places, len(ids)) for name in names}
+
+
+def _gathered(folder: Path, name: str, places: list[tuple[str, int, Any, Any]], count: int) -> NDArray[Any]:
+    """Return ``count`` rows of one name; places: by file, its rank, its rows, and which of them go where."""
+    made: NDArray[Any] | None = None
+    for rank, rows, to, of in places:
+        path = folder / f"rows.{rank}.{name}.npy"
+        found = npy.load(path)
+        sound = found.ndim > 0 and len(found) == rows and found.dtype.isnative and found.dtype.itemsize <= 8
+        if not sound or (made is not None and not _alike(made, found)):
+            raise InputError(
+                f"{path}: is {found.dtype} {list(found.shape)}; expected {rows} rows as the others have"
+            )
+        if made is None:
+            made = np.empty((count, *found.shape[1:]), found.dtype)
+        made[to] = found[of]
+    if made is None:
+        raise InputError(f"{folder}: has no rows of {name}")
     return made
+
+
+def _alike(made: NDArray[Any], found: NDArray[Any]) -> bool:
+    return made.dtype == found.dtype and made.shape[1:] == found.shape[1:]
+
+
+def _reason(error: Exception) -> str:
+    """Return an error as a few words on one line."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:200]
 
 
 def copy_into(where: str, given: Mapping[str, Tensor], prefix: str, target: Mapping[str, Tensor]) -> None:
@@ -104,7 +157,9 @@ def copy_into(where: str, given: Mapping[str, Tensor], prefix: str, target: Mapp
     for name in sorted(found.keys() | target.keys()):
         mine, theirs = (_kind(each.get(name)) for each in (target, found))
         if mine != theirs:
-            raise InputError(f"{where}: {prefix}{name} is {theirs}, and the job's model has {mine}")
+            raise InputError(
+                f"{where}: {shown(prefix + name)[1:-1]} is {theirs}, and the job's model has {mine}"
+            )
     with torch.no_grad():
         for name, tensor in target.items():
             tensor.copy_(found[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +13,12 @@ import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from ...data.readers import npy
+from ...data.readers.limits import shown
 from ...errors import InputError
 from ...nn.graph.loading import Part
 from ...nn.workspace import as_array
@@ -23,6 +27,7 @@ from ..run_folder import CHECKPOINTS, write_whole
 
 WEIGHTS = "model.safetensors"  # the weights that train.select chose
 ROWS = "input.npy"  # learned input rows [N, F] of that epoch, in the user's numbering
+DIGEST = "xxh3_128"  # name, in the metadata, of the digest of everything else; older files have none
 LEARNED = "input.rows"  # name of a rank's learned rows among the weights
 
 
@@ -60,7 +65,7 @@ def load_rows(folder: Path, ids: NDArray[np.int64], nodes: int, rows: torch.nn.P
     """Copy a run's learned rows of these nodes into ``rows`` [n, F]. Raises InputError."""
     path, wanted = folder / CHECKPOINTS / ROWS, (nodes, rows.shape[1])
     with _reading(path, "no learned input", "not a NumPy array"):
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        found = npy.load(path)
     kind = str(rows.dtype).removeprefix("torch.")
     if found.shape != wanted or found.dtype.name != kind:
         raise InputError(
@@ -77,8 +82,21 @@ def save_weights(
     path = folder / CHECKPOINTS / WEIGHTS
     tensors = {name: value.contiguous() for name, value in state.items()}
     texts = {name: str(value) for name, value in (about or {}).items()}
+    texts[DIGEST] = _digest(tensors, texts)
     write_whole(path, safetensors.torch.save(tensors, texts))
     return path
+
+
+def _digest(state: Mapping[str, torch.Tensor], texts: Mapping[str, str]) -> str:
+    """Return XXH3-128 of contiguous tensors on the host and of the file's metadata, the digest itself aside."""
+    found = xxhash.xxh3_128()
+    for name in sorted(texts.keys() - {DIGEST}):
+        found.update(json.dumps([name, texts[name]]).encode())
+    for name in sorted(state):
+        kind = [name, str(state[name].dtype), list(state[name].shape)]
+        found.update(json.dumps(kind).encode())
+        found.update(state[name].cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return str(found.hexdigest())
 
 
 def fitted(folder: Path) -> Fitted:
@@ -88,6 +106,9 @@ def fitted(folder: Path) -> Fitted:
         with safetensors.safe_open(path, "pt") as file:
             told = file.metadata() or {}
         features, classes, multilabel = (int(told[name]) for name in ("features", "classes", "multilabel"))
+        # A model has weights for each feature and each class, so that neither is beyond the file's size.
+        if not (1 <= features <= path.stat().st_size and 1 <= classes <= path.stat().st_size):
+            raise ValueError(f"{features} features and {classes} classes")
         return Fitted(folder.name, told["uuid"], features, classes, bool(multilabel))
 
 
@@ -95,12 +116,16 @@ def load_weights(folder: Path, model: torch.nn.Module) -> None:
     """Load a run's chosen weights into a model built from its settings. Raises InputError."""
     path = folder / CHECKPOINTS / WEIGHTS
     with _reading(path, "no weights", "not a safetensors file"):
-        state = safetensors.torch.load(path.read_bytes())
+        with safetensors.safe_open(path, "pt") as file:
+            texts = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+        if DIGEST in texts and texts[DIGEST] != _digest(state, texts):
+            raise ValueError("its bytes are others than were written")
     mine, theirs = _kinds(model.state_dict()), _kinds(state)
     for name in sorted(mine.keys() | theirs.keys()):
         found, needed = theirs.get(name, "nothing"), mine.get(name, "nothing")
         if found != needed:
-            raise InputError(f"{path}: {name} is {found}, but graph and job file need {needed}")
+            raise InputError(f"{path}: {shown(name)[1:-1]} is {found}, but graph and job file need {needed}")
     model.load_state_dict(state)
 
 
@@ -111,8 +136,9 @@ def _reading(path: Path, absent: str, damaged: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise InputError(f"{path}: {absent}; the run did not finish: go on with it by mgg resume") from error
-    except (SafetensorError, KeyError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: {damaged} ({error!r}); train again") from error
+    # KeyError, AttributeError: of safetensors, for types that torch has not.
+    except (SafetensorError, OSError, LookupError, AttributeError, TypeError, ValueError, EOFError) as error:
+        raise InputError(f"{path}: {damaged} ({repr(error)[:200]}); train again") from error
 
 
 def _kinds(state: dict[str, torch.Tensor]) -> dict[str, str]:

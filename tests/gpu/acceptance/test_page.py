@@ -78,7 +78,7 @@ def test_a_run_is_kept_and_written(results, tmp_path, monkeypatch):
     assert {what: rows[what] for what in wanted} == wanted
     assert "## NVIDIA H200, 2026-11-22" in said and "driver for CUDA 13.1, runtime 13.0" in said
     assert "| planted | failed | 3 / 4 | 3 | a / b |" in said
-    assert "[aggregate](../benchmarks/gpu/2026-11-22T1000-nvidia-h200/aggregate.md)" in said
+    assert "[aggregate](../benchmarks/gpu/2026-11-22T1000-nvidia-h200/tables/aggregate.md)" in said
     assert "None yet" not in said
 
 
@@ -120,6 +120,41 @@ def test_of_each_part_the_newest_ending_counts(results):
     of_bench = [ended("overlap", cases=5), ended("epoch", "failed")]
     found |= {"contact": {"parts": of_contact}, "bench": {"parts": of_bench}}
     assert figures(found)["cases on the GPU, one process and several"] == "9 of 9 pass"
+
+
+def test_results_of_other_sources_are_shown_and_do_not_count(results, tmp_path):
+    folder, drawn, _ = results
+    found = page.read(folder)
+    reached = {each.what: each.cells(found)[3] for each in page.FIGURES}
+    assert reached["cases on the GPU, one process and several"] == "yes"
+    listed = [
+        ended("aggregate", cases=1),
+        ended("overlap"),
+        ended("huge", "failed"),
+        ended("half-rows", "not run"),
+    ]
+    listed[0]["of_other_sources"] = found["test"]["parts"][0]["of_other_sources"] = True
+    for part in found["test"]["parts"][3:]:
+        part["of_other_sources"] = True  # of all tools
+    (folder / "test.json").write_text(json.dumps(found["test"]))
+    kind = found["test"] | {"parts": listed}
+    (folder / "bench.json").write_text(json.dumps(kind))
+    found = page.read(folder)
+    cells = {each.what: each.cells(found)[2:4] for each in page.FIGURES}
+    floor = (
+        f"worst {drawn['b']:.2f} (rmat20, float32 x 16), geometric mean {drawn['a']:.2f}; of other sources"
+    )
+    assert cells["our time over the gather floor"] == (floor, "")
+    assert cells["cases on the GPU, one process and several"] == (
+        "55 of 55 pass; not: processes-2-mps; of other sources: table",
+        "",
+    )
+    assert cells["sanitizers; planted faults"] == (f"{', '.join(page.TOOLS)} of other sources", "")
+    for name in ("bfloat16 rows over float32, widths of 64 and more", page.LAYER):
+        assert cells[name][0].endswith("; not whole") and cells[name][1] == ""
+    assert cells["hidden share where transfer and sums take as long"][1] in ("yes", "**no**")
+    written = "\n".join(page.section(folder, tmp_path / "docs" / "page.md"))
+    assert "| table | passed, of other sources |" in written and "| overlap | passed |" in written
 
 
 def test_figures_of_documents_without_measurements_are_not_measured(results):

@@ -136,6 +136,11 @@ def played(tmp_path, monkeypatch):
     return reports
 
 
+def names(tool):
+    """Return what `sanitize.clean` looks at."""
+    return tool, f"{tool}, halo, one after another", f"{tool}, halo"
+
+
 def failures(check, tool):
     """Return the complaints of `sanitize.clean` or `sanitize.planted`."""
     line = Line("", "")
@@ -152,7 +157,7 @@ def test_reports_of_a_sanitizer_count(played, tool):
     assert failures(sanitize.clean, tool) == []
     assert failures(sanitize.planted, tool) == missed
     played(3, f"void mgg::{fault.kernel}_something<float>")
-    said = [f"{name}: 3 reports: {REPORTS[tool]}" for name in (tool, f"{tool}, halo")]
+    said = [f"{name}: 3 reports: {REPORTS[tool]}" for name in names(tool)]
     assert failures(sanitize.clean, tool) == said
     assert failures(sanitize.planted, tool) == []
     played(3, "void mgg::another_kernel<float>")
@@ -162,7 +167,7 @@ def test_reports_of_a_sanitizer_count(played, tool):
 def test_what_initcheck_says_of_other_kernels_is_not_ours(played):
     played(4, "void at::native::elementwise_kernel<128>")
     assert failures(sanitize.clean, "initcheck") == []
-    assert len(failures(sanitize.clean, "memcheck")) == 2  # which looks at ours only
+    assert len(failures(sanitize.clean, "memcheck")) == 3  # which looks at ours only
 
 
 def test_a_sanitizer_that_did_not_run_has_failed(played, monkeypatch, tmp_path):
@@ -189,6 +194,19 @@ def test_a_tool_that_hangs_is_ended_with_what_it_runs(tmp_path):
     with pytest.raises(InputError, match="took more than 2 s"):
         sanitize.run([sys.executable, "-c", HANGS, str(child)], dict(os.environ), 2.0)
     programs.wait_until(lambda: not programs.is_running(int(child.read_text())), 5)
+
+
+def test_only_kernels_that_wait_for_each_other_are_left_out(monkeypatch):
+    """A halo whose kernels run one after another has to pass."""
+
+    def examine(device, tool, words, seconds):
+        raise sanitize.OutOfTimeError(f"took more than {seconds:.0f} s")
+
+    monkeypatch.setattr(sanitize, "examine", examine)
+    line = Line("", "")
+    sanitize.clean(line, "cuda", "memcheck", [])
+    assert [each.partition(": ")[0] for each in line.failures] == [*names("memcheck")[:2]]
+    assert len(line.left_out) == 1 and line.left_out[0].startswith("memcheck, halo: took more than")
 
 
 # ---- a daemon of CUDA's Multi-Process Service, played by a script

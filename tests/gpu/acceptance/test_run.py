@@ -65,7 +65,7 @@ def test_what_fails_is_named_and_counts(library, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--operations", "sum,sums"), "--operations: 'sums'; expected get, halo, sum, weighted, mean"),
+        (("--operations", "sum,sums"), "--operations: 'sums'; expected get, halo, halo in turns, sum"),
         (("--remote-share", "2"), "--remote-share: invalid share value: '2'"),
     ],
 )

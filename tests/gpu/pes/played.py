@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import cases
@@ -108,6 +108,22 @@ class Played:
                     with of(rank):
                         backend.aggregate(plan, op, reduce, rows[rank], out, edge=edge, epilogue=finish)
         return [self._joined(each) for each in outputs]
+
+    def one_by_one(self, rng: np.random.Generator, ranks: Sequence[int], reduce="sum") -> np.ndarray:
+        """All ranks' outputs, [N, F], whose kernels run one after another on one stream, in this order of ranks."""
+        outputs = [
+            self.engine.nan_rows(backend, plan.destinations + MARGIN, self.format)
+            for backend, plan in zip(self.backends, self.plans, strict=True)
+        ]
+        for backend, plan, rows in zip(self.backends, self.plans, self.rows, strict=True):
+            backend.ready(plan, rows, reduce)
+        for rank in ranks:
+            self.engine.seed(int(rng.integers(1 << 60)), rank)
+            plan = self.plans[rank]
+            self.backends[rank].aggregate(
+                plan, "copy", reduce, self.rows[rank], outputs[rank][: plan.destinations]
+            )
+        return self._joined(outputs)
 
     def _joined(self, outputs: list) -> np.ndarray:
         found = []

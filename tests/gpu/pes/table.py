@@ -56,7 +56,7 @@ def entries(*, whole: bool, small: bool = False) -> Iterator[Entry]:
         few = {"dropout": FEW_WIDTHS, "same bits": FEW_WIDTHS}
         widths = {"large": (64, 513), **few}.get(operation, widths)
         for dtype in DTYPES:
-            if operation in ("get", "halo"):  # each takes many calls
+            if operation in ("get", "halo", "halo in turns"):  # each takes many calls
                 widths = FEW_WIDTHS[1:2] if not whole else FEW_WIDTHS if dtype != "float32" else cases.WIDTHS
             for width in widths:
                 for case in ("ordinary",) if operation in ("large", "dropout") else cases.CASES:
@@ -301,6 +301,31 @@ def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None, 
     return 0.0
 
 
+def halo_in_turns(engine, case, entry, rng):
+    """Against `direct`, bit by bit: a halo of two PEs in one direction, whose kernels run one after the other.
+
+    The second PE has no edges: it packs and pushes all that the first one needs before the first one's kernel begins,
+    as a tool that runs one kernel at a time requires.
+    """
+    source, destination = reference.edge_list(case.indptr, case.indices)
+    own = (case.nodes + 1) // 2
+    mine = destination < own
+    graph = cases.csr(source[mine], destination[mine], case.nodes, np.array([0, own, case.nodes]))
+    reduce = str(rng.choice(["sum", "mean", "max"]))
+    direct = Played(engine, graph, random_rows(graph, entry, rng))
+    chunk_bytes = int(rng.choice([1, 300, 2000, 1 << 17]))
+    other = Played(engine, graph, random_rows(graph, entry, rng), transfer="halo", chunk_bytes=chunk_bytes)
+    for call in range(CALLS):
+        x = random_rows(graph, entry, rng)
+        direct.write(x)
+        other.write(x)
+        found = other.one_by_one(rng, (1, 0), reduce)
+        assert found.tobytes() == direct.aggregate(rng, reduce).tobytes(), (
+            f"differs from direct in call {call + 1}"
+        )
+    return 0.0
+
+
 def distinct_remote_rows(case: cases.Case) -> int:
     """Of all ranks together."""
     found = 0
@@ -323,6 +348,7 @@ def halos(engine, case, entry, rng):
 OPERATIONS: dict[str, Callable[..., float]] = {
     "get": gets,
     "halo": halos,
+    "halo in turns": halo_in_turns,
     "sum": sums,
     "weighted": weighted_sums,
     "mean": means,

@@ -13,7 +13,7 @@ import pytest
 from mgg_hpc.__main__ import main
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.tools.bench.harness import gpu, graphs
+from mgg_hpc.tools.bench.harness import gpu, graphs, sums
 from mgg_hpc.tools.bench.sweep import gpu as sweep_gpu
 from mgg_hpc.tools.bench.sweep import settings
 from mgg_hpc.tools.bench.sweep.settings import Run, Setting
@@ -126,7 +126,8 @@ def test_the_best_is_found_before_all_is_measured(rng, monkeypatch):
             return 1 + sum(abs(np.log2(getattr(setting, name)) - best[name]) for name in knobs)
 
         runs = Drawn(rng, cost)
-        sweep = sweep_gpu.Sweep(runs, ["get"], knobs, 3, math.inf, 0, math.inf)
+        nothing = np.zeros(0)
+        sweep = sweep_gpu.Sweep(runs, ["get"], knobs, 3, math.inf, nothing, nothing, nothing)
         monkeypatch.setattr(sweep, "checked", runs.run)
         sweep.begin()
         sweep.measure("coarse", sweep.coarse(), whole=True)
@@ -160,6 +161,27 @@ def test_settings_that_sum_something_else_are_an_error(device, monkeypatch):
     monkeypatch.setattr(settings.Runs, "run", wrong)
     graph, knobs = graphs.read("uniform:5:4"), {"ps": [4], "dist": [2], "wpb": [2]}
     with pytest.raises(AssertionError, match="get with ps 6, dist 4, wpb 8: 4 sums differ from SciPy's"):
+        sweep_gpu.swept(device, graph, RowFormat(FLOAT, 4), ["get"], knobs, 0.0, 60, 1)
+
+
+def test_rows_that_are_not_compared_must_have_been_summed(device, monkeypatch):
+    monkeypatch.setattr(sums, "SAMPLE", 4)
+    graph, knobs = graphs.read("uniform:5:4"), {"ps": [4], "dist": [2], "wpb": [2]}
+    picked = sums.sample(graph.indptr)
+    assert len(picked) < graph.nodes
+    left_out = int(np.setdiff1d(np.arange(graph.nodes), picked)[0])
+
+    def unwritten(self, setting, *, made=settings.Runs.run):
+        run = made(self, setting)
+
+        def call():
+            run.calls[-1]()
+            run.out[left_out] = float("nan")
+
+        return dataclasses.replace(run, calls=[call])
+
+    monkeypatch.setattr(settings.Runs, "run", unwritten)
+    with pytest.raises(AssertionError, match="get with ps 6, dist 4, wpb 8: 1 rows were not summed"):
         sweep_gpu.swept(device, graph, RowFormat(FLOAT, 4), ["get"], knobs, 0.0, 60, 1)
 
 

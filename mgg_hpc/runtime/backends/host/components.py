@@ -1,4 +1,4 @@
-"""Memory, time and collectives of the backends of CPUs, and their native module."""
+"""Memory, time and collectives of the backends of CPUs."""
 
 from __future__ import annotations
 
@@ -10,33 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....errors import InputError
-from ....plan.layout import CHUNK, SEGMENT, RowFormat
+from ....plan.layout import RowFormat
 from ... import mpi
 from ..arguments import Rows
 from ..base import Meter, Recording
-
-
-def load() -> Any:
-    """Return the native module, checked to agree with this package about struct sizes.
-
-    Raises InputError if it is not built, or was built from other sources.
-    """
-    try:
-        from .... import _host
-    except ImportError as error:
-        raise InputError(
-            f"the native module mgg_hpc._host does not load ({error}); install with `pip install .`"
-        ) from error
-    if _host.struct_sizes() != [CHUNK.itemsize, SEGMENT.itemsize]:
-        raise InputError(
-            "the native module mgg_hpc._host is of another version; install again with `pip install .`"
-        )
-    try:
-        _host.instruction_set()
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    return _host
+from ..native import load
 
 
 def aligned_zeros(size: int) -> NDArray[np.uint8]:

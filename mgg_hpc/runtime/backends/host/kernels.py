@@ -19,7 +19,7 @@ from ... import cores
 from ..arguments import Epilogue, Options, RngKey, Rows, check_operation
 from ..base import Capabilities, Phases
 from ..phases import separate
-from .components import HostCollectives, HostMemory, HostStream, load
+from .components import HostCollectives, HostMemory, HostStream
 from .edges import HostEdges
 
 
@@ -199,11 +199,3 @@ class HostBackend:
             kernel = getattr(native, f"dropout_rows_{x.dtype.name}")
             x, out = x.view(np.uint16), out.view(np.uint16)
         kernel(x, out, ids, *drawn)
-
-
-def uniform(out: NDArray[Any], low: float, high: float, seed: int, stream: int) -> None:
-    """Fill ``out`` [n, F] with draws in [low, high) that depend on (seed, stream, row, column) alone.
-
-    Initial weights are drawn here whatever the backend, so that they are the same on all of them.
-    """
-    load().uniform_rows(out, low, high, seed, stream)

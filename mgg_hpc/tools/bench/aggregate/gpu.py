@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ....data.graph import Graph
 from ....runtime.turns import take_turns
-from ..harness import document, expected, gpu, graphs, sums, timing
+from ..harness import document, expected, gpu, graphs, sums, timing, watch
 from ..harness.gpu import Device, Problem, problem_of
 from ..harness.options import BenchOptions
 from . import gpu_alone, gpu_baselines
@@ -27,7 +25,6 @@ from .summary import row_of
 
 GRAPHS = ("rmat:20:16", "uniform:20:16")
 WIDTHS = "128,16,602,64,256"  # those first that say most, should time run out
-SAMPLE = 1024  # rows whose sums are compared
 LIBRARIES = tuple(gpu_baselines.MAKERS)
 PEERS = ",".join(LIBRARIES)
 
@@ -61,11 +58,12 @@ class Comparison:
         sheet = expected.sheet_of(self.found["device"]["name"])
         reuse = expected.Reuse(graph.indices) if sheet else None
         for width in widths:
-            problems = [problem_of(self.device, graph, dtype, width, weight, edges) for dtype in dtypes]
-            rows, notes = self.measure_types(problems)
-            if sheet:
-                pairs = zip(problems, rows, strict=True)
-                rows = [row | expected_of(problem, row, sheet, reuse) for problem, row in pairs]
+            with watch.cell(graph.name, *dtypes, f"width {width}"):
+                problems = [problem_of(self.device, graph, dtype, width, weight, edges) for dtype in dtypes]
+                rows, notes = self.measure_types(problems)
+                if sheet:
+                    pairs = zip(problems, rows, strict=True)
+                    rows = [row | expected_of(problem, row, sheet, reuse) for problem, row in pairs]
             yield rows, notes
             del problems
             gpu.release()
@@ -98,15 +96,15 @@ class Comparison:
         """
         own, expected = own_runs(problem, self.transfers)
         made, notes = [*own, *gpu_baselines.floors(problem)], []
-        picked = sample(problem.graph)
-        right = rows_of(expected, picked)
+        picked = sums.sample(problem.graph.indptr)
+        right = sums.rows_of(expected, picked)
         limit = sums.allowed(problem.graph, problem.x, problem.weight, picked) if self.baselines else right
         for name in self.baselines:
             try:
                 problem.clear_outputs()
                 baseline = gpu_baselines.MAKERS[name](problem)
                 self.device.clock.ms(baseline.calls)
-                failed = sums.differing(right, rows_of(baseline.result(), picked), limit)
+                failed = sums.differing(right, sums.rows_of(baseline.result(), picked), limit)
             except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
                 failed = document.first_line(error)
             if failed:
@@ -137,21 +135,6 @@ def expected_of(
     ms = row["ms"]["mgg"]["median"]
     says = expected.beside_measured(made, ms, row["floor"]["ms"]["median"])
     return {"expected": made | says, "bytes_an_edge": ms * sheet.gb_per_s * 1e6 / max(1, problem.graph.edges)}
-
-
-def sample(graph: Graph) -> np.ndarray:
-    """Return the numbers of the rows whose sums are compared: all of a small graph; else drawn, and the largest hub."""
-    if graph.nodes <= SAMPLE:
-        return np.arange(graph.nodes)
-    drawn = np.random.default_rng(0).integers(graph.nodes, size=SAMPLE)
-    return np.unique([int(np.diff(graph.indptr).argmax()), *drawn.tolist()])
-
-
-def rows_of(sums: Any, picked: np.ndarray) -> np.ndarray:
-    """Return some rows of sums, a tensor on the device, as an array on the host."""
-    import torch
-
-    return np.asarray(sums[torch.from_numpy(picked).to(sums.device)].cpu())
 
 
 def own_runs(problem: Problem, transfers: Sequence[str]) -> tuple[list[Baseline], Any]:

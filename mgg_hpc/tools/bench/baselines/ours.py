@@ -13,7 +13,7 @@ import numpy as np
 from mgg_hpc import __version__
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
+from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY, native
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host import components
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
@@ -29,7 +29,7 @@ def set_threads(count: int) -> None:
 
 def about() -> str:
     """Return the version and the instruction set."""
-    return f"mgg {__version__} ({components.load().instruction_set()})"
+    return f"mgg {__version__} ({native.load().instruction_set()})"
 
 
 def aggregate(
@@ -54,10 +54,10 @@ def aggregate(
         return out
 
     def floor(distance: int) -> tuple[float, None]:
-        return components.load().gather_floor(sources, words, distance, threads)[0], None
+        return native.load().gather_floor(sources, words, distance, threads)[0], None
 
     # As the baselines that inspect a matrix do before the clock starts.
-    for _ in range(components.load().Schedule.SETTLED):
+    for _ in range(native.load().Schedule.SETTLED):
         mgg()
     return {"mgg": mgg} | {f"floor {distance}": partial(floor, distance) for distance in ahead}
 
@@ -66,7 +66,7 @@ def stream(size: int) -> dict[str, Callable[[], Any]]:
     """Return the run "stream", which reads ``size`` bytes from end to end."""
     data = components.aligned_zeros(size)
     data[:] = 1  # pages that were never written are all one page
-    return {"stream": lambda: (components.load().stream_read(data, _threads[0])[0], None)}
+    return {"stream": lambda: (native.load().stream_read(data, _threads[0])[0], None)}
 
 
 def epoch(

@@ -13,7 +13,7 @@ from typing import Any
 
 from ....data import generate
 from ....runtime.turns import take_turns
-from ..harness import document, graphs, timing
+from ..harness import document, graphs, timing, watch
 from ..harness.gpu import Call, Device
 from ..harness.options import BenchOptions
 from . import gpu_models
@@ -42,7 +42,7 @@ class Comparison:
         if not self.warm:  # what libraries load at their first calls belongs to no model's memory
             small = gpu_models.inputs_of(self.device, labelled(generate.rmat(4, 4, seed=0), shape), shape)
             for each in ("mgg", *self.baselines):
-                with contextlib.suppress(*FAILURES):
+                with contextlib.suppress(*FAILURES), watch.cell("warm-up", each):
                     gpu_models.MAKERS[each](small).step()
             self.warm = True
         inputs = gpu_models.inputs_of(self.device, labelled(graphs.read(name), shape), shape)
@@ -58,17 +58,19 @@ def measure(
     for name in ("mgg", *baselines):
         before = meter.held()
         try:
-            net = gpu_models.MAKERS[name](inputs)
-            for _ in range(WARM_UP):
-                net.step()
-            peaks[name] = meter.peak(before, net.step) | {"inputs": inputs.nbytes}
+            with watch.cell(inputs.graph.name, name):
+                net = gpu_models.MAKERS[name](inputs)
+                for _ in range(WARM_UP):
+                    net.step()
+                peaks[name] = meter.peak(before, net.step) | {"inputs": inputs.nbytes}
         except FAILURES as error:
             if name == "mgg":
                 raise
             notes.append(f"{name} is left out of {inputs.graph.name}: {document.first_line(error)}")
             continue
         nets.append(net)
-    epochs = compared(inputs.device, {net.name: net.step for net in nets}, turns)
+    with watch.cell(inputs.graph.name, "epochs"):
+        epochs = compared(inputs.device, {net.name: net.step for net in nets}, turns)
     losses = {net.name: net.loss() for net in nets}
     losses_agree(losses)
     row = {
@@ -87,12 +89,11 @@ def layer(inputs: Inputs, nets: Sequence[Net], number: int, turns: int) -> dict[
     device = inputs.device
     forward = {net.name: partial(net.forward, number) for net in nets}
     both = {net.name: partial(net.forward_and_backward, number) for net in nets}
-    return {
-        "in": inputs.widths[number],
-        "out": inputs.widths[number + 1],
-        "forward": compared(device, forward, turns),
-        "forward and backward": compared(device, both, turns),
-    }
+    found: dict[str, Any] = {"in": inputs.widths[number], "out": inputs.widths[number + 1]}
+    for name, calls in (("forward", forward), ("forward and backward", both)):
+        with watch.cell(inputs.graph.name, f"layer {number + 1}", name):
+            found[name] = compared(device, calls, turns)
+    return found
 
 
 def compared(device: Device, calls: Mapping[str, Call], turns: int) -> dict[str, Any]:

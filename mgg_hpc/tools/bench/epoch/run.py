@@ -56,13 +56,13 @@ def run_epoch(
         raise InputError(f"--model {model}: --device cuda trains a gcn")
     names = names or runner.GRAPHS
     options.check(*names)
-    comparison, cases, notes = runner.Comparison(options, compared), [], []
+    comparison = runner.Comparison(options, compared)
+    found = comparison.found | {"cases": []}
     for shape, name in itertools.product(shapes, names):
         row, left_out = comparison.measure(name, shape)
-        cases.append({"model": asdict(shape), **row})
-        notes += left_out
-    found = comparison.found | {"cases": cases}
-    found["notes"] += notes
+        found["cases"].append({"model": asdict(shape), **row})
+        found["notes"] += left_out
+        document.write(found, sheets(found), options)  # what is measured stays, whatever ends the rest
     document.finish(found, sheets(found), options, plot.draw)
 
 

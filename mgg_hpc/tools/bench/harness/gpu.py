@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -54,17 +53,6 @@ class EventClock:
         last.record()
         last.synchronize()
         return float(first.elapsed_time(last)) / len(calls)
-
-
-class HostClock:
-    """A clock for calls that have ended when they return, as with the tests' stand-in for a GPU."""
-
-    def ms(self, calls: Sequence[Call]) -> float:
-        """See Clock."""
-        began = time.perf_counter()
-        for call in calls:
-            call()
-        return (time.perf_counter() - began) * 1e3 / len(calls)
 
 
 Together = Callable[[World, Sequence[Call]], None]

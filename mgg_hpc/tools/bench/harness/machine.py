@@ -10,7 +10,7 @@ from typing import Any
 
 from .... import __version__
 from ....runtime import cores
-from ....runtime.backends.host import kernels
+from ....runtime.backends.native import instruction_set
 
 PAGE_POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -21,7 +21,7 @@ def describe() -> dict[str, Any]:
     return {
         "cpu": _cpu(),
         "cores": cores.available(),
-        "instruction_set": kernels.load().instruction_set(),
+        "instruction_set": instruction_set(),
         "caches": _caches(),
         "memory_gib": round(cores.memory_total() / 2**30, 1),
         "huge_pages": _page_policy(),

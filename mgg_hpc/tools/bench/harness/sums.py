@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 from scipy import sparse
 
 from ....data.graph import Graph
+
+SAMPLE = 1024  # rows whose sums are compared
 
 
 def product(
@@ -33,6 +37,25 @@ def allowed(
     summing = np.finfo(np.float32).eps * np.sqrt(degree)
     limit *= 2 * (summing + rounding).astype(np.float32)[:, None]
     return limit
+
+
+def sample(indptr: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows whose sums are compared: all of a small graph; else drawn, and the largest hub."""
+    nodes = len(indptr) - 1
+    if nodes <= SAMPLE:
+        return np.arange(nodes)
+    drawn = np.random.default_rng(0).integers(nodes, size=SAMPLE)
+    return np.unique([int(np.diff(indptr).argmax()), *drawn.tolist()])
+
+
+def rows_of(sums: Any, picked: np.ndarray) -> np.ndarray:
+    """Return some rows of sums, a tensor or an array, as an array on the host; halves as float32."""
+    if isinstance(sums, np.ndarray):
+        return sums[picked].astype(np.float32) if sums.itemsize == 2 else sums[picked]
+    import torch
+
+    rows = sums[torch.from_numpy(picked).to(sums.device)]
+    return np.asarray((rows.float() if rows.element_size() == 2 else rows).cpu())
 
 
 def differing(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> str:

@@ -22,7 +22,7 @@ from ....plan.layout import RowFormat
 from ....runtime import cores
 from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from ....runtime.turns import take_turns
-from ..harness import document, timing
+from ..harness import document, timing, watch
 from ..harness.document import Sheet, cell
 from ..harness.gpu import Call, Device, gather_floor, release
 from ..harness.options import BenchOptions
@@ -145,8 +145,9 @@ class Layer:
 
     def _timed(self, name: str, made: Callable[[], Any]) -> Any:
         began = time.perf_counter()
-        result = made()
-        self.device.arrays.finish()
+        with watch.cell(name):
+            result = made()
+            self.device.arrays.finish()
         self.seconds[name] = time.perf_counter() - began
         return result
 
@@ -241,24 +242,33 @@ def run_huge(*, turns: int, json: Path | None, table: Path | None, **asked: Any)
     layer = Layer(device, size)
     steps = {step.name: step for step in layer.steps()}
     for step in steps.values():
-        device.clock.ms(step.calls)
-    ms = take_turns({name: partial(step_ms, device, step) for name, step in steps.items()}, turns)
-    found |= asdict(size) | {"seconds": layer.seconds, "checked": layer.check()}
+        with watch.cell(step.name):
+            device.clock.ms(step.calls)
+    with watch.cell("check"):
+        checked = layer.check()
+    found |= asdict(size) | {"seconds": layer.seconds, "checked": checked}
     found["bytes"] = size.needed | {"free": free, "taken": free - device.free_bytes()}
-    found["cases"] = [case_of(step, ms[name], found["copy_gb_per_s"]) for name, step in steps.items()]
     made = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in layer.seconds.items())
     found["notes"] += [
         f"{size.rows:,} rows of {size.features} float32 values, {size.edges:,} edges, {size.distribution}, "
         f"{found['checked']['most_edges']:,} of them for one row; seed {size.seed}",
         f"made before, with allocation: {made}; {found['checked']['rows']:,} rows are those of float64 to rounding",
     ]
+    timed = {name: partial(step_ms, device, step) for name, step in steps.items()}
+    ms: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(turns):
+        for name, taken in take_turns(timed, 1).items():
+            ms[name] += taken
+        found["cases"] = [case_of(step, ms[name], found["copy_gb_per_s"]) for name, step in steps.items()]
+        document.write(found, sheets(found), options)  # what is measured stays, whatever ends the rest
     document.finish(found, sheets(found), options)
     return 0
 
 
 def step_ms(device: Device, step: Step) -> float:
     """Return the ms of all calls of a step."""
-    return device.clock.ms(step.calls) * len(step.calls)
+    with watch.cell(step.name):
+        return device.clock.ms(step.calls) * len(step.calls)
 
 
 def case_of(step: Step, ms: Sequence[float], copy: float) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ....data.graph import Graph
 from ....errors import InputError
 from ....plan.layout import RowFormat
 from ....runtime.turns import take_turns
-from ..harness import document, graphs, timing
+from ..harness import document, graphs, timing, watch
 from ..harness.document import Sheet, cells
 from ..harness.gpu import Device
 from ..harness.options import BenchOptions, words_of
@@ -135,16 +135,24 @@ def run_overlap(
     device = Device.current()
     read, format = graphs.read(name), RowFormat(np.dtype(np.float32), width)
     chosen.sort(key="managed".__eq__)  # last: pages that move about may disturb what follows
-    case = partial(measure, device, read, format=format, ways=chosen, turns=options.turns)
+
     found = document.begin("device-overlap", options, device) | document.about(read) | {"width": width}
-    found["cases"] = [case(share=share) for share in far]
-    for way in HIDES:
-        if (share := balanced(found["cases"], way)) is not None:
-            found["cases"].append(case(share=share))
-    found["cases"].sort(key=lambda case: case["share"])
+    cases = found["cases"] = []
     found["balance"] = {}
+
+    def add(share: float) -> None:
+        with watch.cell(read.name, f"width {width}", f"share {share:.3g}"):
+            cases.append(measure(device, read, share, format, chosen, options.turns))
+        cases.sort(key=lambda case: case["share"])
+        document.write(found, sheets(found), options)  # what is measured stays, whatever ends the rest
+
+    for share in far:
+        add(share)
     for way in HIDES:
-        at = [case for case in found["cases"] if way in case["balance"]]
+        if (between := balanced(cases, way)) is not None:
+            add(between)
+    for way in HIDES:
+        at = [case for case in cases if way in case["balance"]]
         if at:
             best = min(at, key=lambda case: abs(np.log(case["balance"][way])))
             kept = {
@@ -158,7 +166,8 @@ def run_overlap(
                 f"sums' time, and {kept['hidden']:.2f} of the shorter one is hidden"
             )
     if "halo" in found["balance"]:
-        found["timeline"] = timeline(device, read, found["balance"]["halo"]["share"], format)
+        with watch.cell(read.name, "timeline"):
+            found["timeline"] = timeline(device, read, found["balance"]["halo"]["share"], format)
     document.finish(found, sheets(found), options, plot.draw)
     return 0
 

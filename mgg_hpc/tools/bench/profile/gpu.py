@@ -15,7 +15,7 @@ from typing import Any
 
 from ....errors import InputError
 from ....runtime.backends.cuda import module
-from ..harness import document
+from ..harness import document, watch
 from ..harness.document import Sheet
 from ..harness.options import BenchOptions, numbers_of, words_of
 from . import ncu
@@ -104,22 +104,16 @@ def run_profile(graph: str, *, widths: str, transfers: str, **files: Any) -> int
     options.check(graph)
     ncu.program()
     module.need_device(module.load())
-    found = document.begin("profile", options)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "launched.json"
-        request = {"graph": graph, "widths": columns, "transfers": chosen, "file": str(file)}
-        functions = sorted({FUNCTIONS[name] for name in chosen})
-        seen, wrong = ncu.profile(functions, [*CHILD, json.dumps(request)])
-        if not file.exists():
-            raise InputError(f"the program that ncu was to run has ended early: {wrong or 'it said nothing'}")
-        found |= json.loads(file.read_text())
-    if "failed" in found:
-        raise InputError(found["failed"])
-    copy = found["copy_gb_per_s"]
-    found["cases"] = [
-        compared(case, launch, copy)
-        for case, launch in zip(found["cases"], matched(found["cases"], seen, wrong), strict=True)
-    ]
+    found, cases, seen = document.begin("profile", options), [], []
+    for width in columns:  # a run of ncu each: what is measured stays, whatever ends the rest
+        launched, profiled, wrong = launched_under_ncu(graph, width, chosen)
+        copy = found.setdefault("copy_gb_per_s", launched["copy_gb_per_s"])
+        found |= launched | {"copy_gb_per_s": copy}
+        pairs = zip(launched["cases"], matched(launched["cases"], profiled, wrong), strict=True)
+        cases += [compared(case, launch, copy) for case, launch in pairs]
+        seen += profiled
+        found["cases"] = cases
+        document.write(found, sheets(found), options)
     absent = [name for name in ncu.METRICS if not any(name in launch.values for launch in seen)]
     if absent or not any(launch.stalls for launch in seen):
         absent += [] if any(launch.stalls for launch in seen) else [f"why warps wait (section {ncu.SECTION})"]
@@ -130,6 +124,27 @@ def run_profile(graph: str, *, widths: str, transfers: str, **files: Any) -> int
     )
     document.finish(found, sheets(found), options)
     return 0
+
+
+def launched_under_ncu(
+    graph: str, width: int, transfers: Sequence[str]
+) -> tuple[dict[str, Any], list[Profiled], str]:
+    """Return what the child process launched, what ncu saw of it, and an error that ncu reported, or nothing.
+
+    Raises InputError where the child has ended early.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "launched.json"
+        request = {"graph": graph, "widths": [width], "transfers": transfers, "file": str(file)}
+        functions = sorted({FUNCTIONS[name] for name in transfers})
+        with watch.cell(graph, f"width {width}", "under ncu"):
+            seen, wrong = ncu.profile(functions, [*CHILD, json.dumps(request)])
+        if not file.exists():
+            raise InputError(f"the program that ncu was to run has ended early: {wrong or 'it said nothing'}")
+        found = json.loads(file.read_text())
+    if "failed" in found:
+        raise InputError(found["failed"])
+    return found, seen, wrong
 
 
 def shown(value: float | None, format: str = ".2f", scale: float = 1.0) -> str:

@@ -3,8 +3,8 @@
 Settings of one ps and dist take turns, with the default one of each transfer among them, whose time each one's is
 divided by, turn by turn: groups are measured one after another, and so compare. First comes every other value of each
 knob, then the neighbours of the best until it has no better one, then what is left: a run that ends early has a whole
-coarse map. All sums are compared with SciPy's before anything is timed. With a share of rows that is far away, a second
-PE owns them, as in `mgg bench overlap`.
+coarse map. Each setting's sums of drawn rows, and of the largest hub, are compared with SciPy's before it is timed; all
+others must have been written. With a share of rows that is far away, a second PE owns them, as in `mgg bench overlap`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -25,7 +26,7 @@ from ....data.graph import Graph
 from ....errors import InputError
 from ....plan.layout import RowFormat
 from ....runtime.turns import take_turns
-from ..harness import document, gpu, graphs, plots, sums, timing
+from ..harness import document, gpu, graphs, plots, sums, timing, watch
 from ..harness.document import Sheet, cell
 from ..harness.gpu import Device
 from ..harness.options import BenchOptions, numbers_of, words_of
@@ -50,11 +51,16 @@ def progress(what: str, total: int) -> Iterator[Step]:
         yield lambda: bar.advance(task)
 
 
+def nothing(_: Sweep) -> None:
+    """Do nothing after a group."""
+
+
 @dataclass
 class Sweep:
     """The runs of a sweep, and their results: cells[s] as in the JSON, "refused" where the GPU cannot hold it.
 
-    expected, limit: float32 [destinations, dim] in the device's memory, reference sums and their error bounds.
+    picked: rows whose sums are compared. expected, limit: [picked, dim], reference sums and their error bounds.
+    after: is called after each group.
     """
 
     runs: Runs
@@ -62,8 +68,10 @@ class Sweep:
     knobs: Mapping[str, Sequence[int]]
     turns: int
     deadline: float
-    expected: Any
-    limit: Any
+    picked: NDArray[np.int64]
+    expected: NDArray[np.float32]
+    limit: NDArray[np.float32]
+    after: Callable[[Sweep], None] = nothing
     cells: dict[Setting, dict[str, Any]] = field(default_factory=dict)
     defaults: dict[str, Run] = field(default_factory=dict)
     default_ms: dict[str, list[float]] = field(default_factory=dict)
@@ -78,12 +86,18 @@ class Sweep:
         return time.monotonic() > self.deadline
 
     def checked(self, setting: Setting) -> Run:
-        """Return a run with SciPy's sums. Raises InputError for too large a block, AssertionError for other sums."""
-        run = self.runs.run(setting)
-        run.out[:] = float("nan")
-        self.runs.device.clock.ms(run.calls)
-        found = run.out.astype(np.float32) if isinstance(run.out, np.ndarray) else run.out.float()
-        if count := int((~(abs(found - self.expected) <= self.limit)).sum()):
+        """Return a run whose sums are SciPy's where they are compared, and there elsewhere.
+
+        Raises InputError for too large a block, AssertionError for other sums, or none.
+        """
+        with watch.cell(setting):
+            run = self.runs.run(setting)
+            run.out[:] = float("nan")
+            self.runs.device.clock.ms(run.calls)
+        if count := int((run.out != run.out).any(1).sum()):  # NaN
+            raise AssertionError(f"{setting}: {count} rows were not summed")
+        found = sums.rows_of(run.out, self.picked)
+        if count := int((~(np.abs(found - self.expected) <= self.limit)).sum()):
             raise AssertionError(f"{setting}: {count} sums differ from SciPy's")
         return run
 
@@ -116,7 +130,8 @@ class Sweep:
         if there:
             runs = {run.setting: run for run in (*self.defaults.values(), *there)}
             clocks = {setting: partial(self.runs.device.clock.ms, run.calls) for setting, run in runs.items()}
-            ms = take_turns(clocks, self.turns, deadline=self.deadline)
+            with watch.cell("turns", *runs):
+                ms = take_turns(clocks, self.turns, deadline=self.deadline)
             for transfer, default in self.defaults.items():
                 self.default_ms[transfer] += ms[default.setting]
             for run in there:
@@ -126,6 +141,7 @@ class Sweep:
                 step()
         self.runs.drop({run.setting.cut for run in self.defaults.values()})
         gpu.release()
+        self.after(self)
 
     def cell(self, run: Run, ms: Sequence[float], over_default: dict[str, float]) -> dict[str, Any]:
         """Return the result that is kept of a setting."""
@@ -190,7 +206,6 @@ class Sweep:
             self.measure("around the best", beside)
         everything = [s for transfer in self.transfers for s in self.on(transfer, *self.knobs.values())]
         self.measure("the rest", everything)
-        self.finish()
 
 
 def run_sweep(
@@ -205,24 +220,36 @@ def run_sweep(
     found = document.begin("sweep", options, device) | document.about(read)
     found |= {"dtype": dtype, "width": width, "share": share, "seconds": seconds}
     found["knobs"] = knobs
-    sweep = swept(device, read, format, transfers, knobs, share, seconds, options.turns)
-    found["cells"] = [asdict(setting) | sweep.cells[setting] for setting in sorted(sweep.cells)]
-    found["transfers"] = {}
+
+    def write(sweep: Sweep) -> None:
+        found.update(record(sweep))
+        document.write(found, sheets(found), options)  # what is measured stays, whatever ends the rest
+
+    sweep = swept(device, read, format, transfers, knobs, share, seconds, options.turns, write)
+    found |= record(sweep)
     size = int(np.prod([len(values) for values in knobs.values()]))
-    for name in transfers:
-        best, default = sweep.fastest(name), sweep.defaults[name].setting
+    for name, of in found["transfers"].items():
+        if (known := of["measured"] + of["refused"]) < size:
+            found["notes"].append(f"{name}: the time was up after {known} of {size} settings")
+    document.finish(found, sheets(found), options, plot.draw)
+    return 0
+
+
+def record(sweep: Sweep) -> dict[str, Any]:
+    """Return what a document has of a sweep so far: cells, and the best and the default setting of each transfer."""
+    sweep.finish()
+    cells = [asdict(setting) | sweep.cells[setting] for setting in sorted(sweep.cells)]
+    made: dict[str, Any] = {"cells": cells, "transfers": {}}
+    for name in sweep.transfers:
         grid = [each for each in sweep.cells if each.transfer == name and sweep.inside(each)]
         refused = sum("refused" in sweep.cells[each] for each in grid)
-        found["transfers"][name] = {
-            "best": asdict(best),
-            "default": asdict(default),
+        made["transfers"][name] = {
+            "best": asdict(sweep.fastest(name)),
+            "default": asdict(sweep.defaults[name].setting),
             "measured": len(grid) - refused,
             "refused": refused,
         }
-        if len(grid) < size:
-            found["notes"].append(f"{name}: the time was up after {len(grid)} of {size} settings")
-    document.finish(found, sheets(found), options, plot.draw)
-    return 0
+    return made
 
 
 def swept(
@@ -234,14 +261,17 @@ def swept(
     share: float,
     seconds: float,
     turns: int,
+    after: Callable[[Sweep], None] = nothing,
 ) -> Sweep:
-    """Measure the sweep, and return its result."""
+    """Measure the sweep, and return its result. after: is called after each group."""
     ranks = TwoRanks(device, graph, format, share) if share else Ranks(device, graph, format)
-    own, upload = ranks.destinations, device.arrays.uploaded
-    expected = upload(sums.product(graph, ranks.x.astype(np.float32))[:own])
-    limit = upload(sums.allowed(graph, ranks.x)[:own])
+    picked = sums.sample(graph.indptr[: ranks.destinations + 1])
+    expected = sums.product(graph, ranks.x.astype(np.float32), picked=picked)
+    limit = sums.allowed(graph, ranks.x, picked=picked)
     deadline = time.monotonic() + seconds
-    sweep = Sweep(Runs(device, ranks, format), transfers, knobs, turns, deadline, expected, limit)
+    sweep = Sweep(
+        Runs(device, ranks, format), transfers, knobs, turns, deadline, picked, expected, limit, after
+    )
     sweep.run()
     return sweep
 

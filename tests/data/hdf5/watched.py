@@ -1,0 +1,126 @@
+"""Child processes that read damaged files, and are watched while they do: for signals, for hangs, for other errors.
+
+A worker (`serve`) reads one path after the other from its standard input, so that thousands take seconds. One that dies
+or does not answer in time is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from mgg_hpc.errors import InputError
+
+LIMIT = 5.0  # seconds for one file
+ROOM = 2 << 30  # bytes of address space beyond what a worker has when it begins
+TESTS = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a file. kind: "taken", "refused" (in one line that names it), or else a failure."""
+
+    kind: str
+    said: str
+
+    @property
+    def failed(self) -> bool:
+        return self.kind not in ("taken", "refused")
+
+
+class Worker:
+    """A child process that runs a module of tests with these arguments, and `serve` in it; a context manager."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._command = [sys.executable, "-X", "faulthandler", "-m", module, *arguments]
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let the worker end by itself, since MPI removes its files in /dev/shm then; end it if it does not."""
+        process = self._process
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LIMIT)
+        self._end()
+
+    def ask(self, path: Path, limit: float = LIMIT) -> Answer:
+        """Return what becomes of a file within ``limit`` seconds."""
+        process = self._process or self._start()
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(f"{path}\n")
+        process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], limit)
+        line = process.stdout.readline() if ready else ""
+        if line:
+            kind, said = json.loads(line)
+            return Answer(kind, said)
+        code = process.wait() if ready else None
+        self._end()
+        return (
+            Answer("hang", f"no answer in {limit} s")
+            if code is None
+            else Answer("crash", f"exit code {code}")
+        )
+
+    def _start(self) -> subprocess.Popen[str]:
+        paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(
+            self._command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+        return self._process
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            (Path("/dev/shm") / f"mpich_shm_{self._process.pid:x}_0").unlink(
+                missing_ok=True
+            )  # of a killed process
+            for stream in (self._process.stdin, self._process.stdout):
+                with contextlib.suppress(OSError):
+                    stream and stream.close()
+            self._process = None
+
+
+def serve(check: Callable[[Path], None]) -> None:
+    """Answer for the paths of standard input until it ends: check(path) raises InputError for a damaged file."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries may print
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        path = Path(line.rstrip("\n"))
+        try:
+            check(path)
+            answer = ("taken", "")
+        except InputError as error:
+            named = "\n" not in str(error) and str(path) in str(error)
+            answer = ("refused" if named else "unnamed", str(error))
+        except BaseException:
+            answer = ("error", traceback.format_exc())
+        print(json.dumps(answer), file=answers, flush=True)

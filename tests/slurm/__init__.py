@@ -1,0 +1,1 @@
+"""The scripts of slurm/ on a real Slurm."""

@@ -1,0 +1,74 @@
+"""Damaged checkpoints are refused in one line, whoever damaged them; each flipped bit is found."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import pytest
+from data.hdf5.watched import Worker
+from torture.report import record
+from training.checkpoint_mutants import EPOCH, Originals
+
+from mgg_hpc.training.checkpoints import folders
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    """A worker that can go on with the runs which it has made in ``worker.folder``."""
+    folder = tmp_path_factory.mktemp("runs")
+    with Worker("training.checkpoint_mutants", str(folder)) as started:
+        started._start()
+        started.folder = folder
+        yield started
+
+
+@pytest.mark.slow
+def test_sound_checkpoints_are_taken(worker):
+    for run in Originals(worker.folder).runs:
+        answer = worker.ask(run)
+        assert answer.kind == "taken", answer.said
+
+
+@pytest.mark.trials(test=40, long=200, torture=600)
+def test_mutants_are_taken_or_refused_in_one_line(worker, trials, tmp_path, rng):
+    originals, began, failures, taken = Originals(worker.folder), time.monotonic(), [], 0
+    for seed in rng.integers(2**62, size=trials).tolist():
+        story = originals.make(seed, tmp_path / "run")
+        answer = worker.ask(tmp_path / "run")
+        taken += answer.kind == "taken"
+        if answer.failed:
+            failures.append(f"{story}: {answer.kind}: {answer.said}")
+    record(
+        "mutants of checkpoints",
+        trials,
+        len(failures),
+        seconds=round(time.monotonic() - began, 1),
+        taken=taken,
+    )
+    assert not failures, "\n".join(failures)
+    assert taken < 0.5 * trials
+
+
+@pytest.mark.trials(test=30, long=150, torture=400)
+def test_every_flipped_bit_is_found(worker, trials, tmp_path, rng):
+    """In any file of a checkpoint, its manifest among them: none has bytes without a meaning."""
+    began, missed = time.monotonic(), []
+    for trial in range(trials):
+        run = Originals(worker.folder).runs[trial % 2]
+        folder = tmp_path / folders.name_of(EPOCH)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(run / "checkpoints" / folder.name, folder)
+        files = sorted(folder.iterdir())
+        path = files[int(rng.integers(len(files)))]
+        data = bytearray(path.read_bytes())
+        at, bit = int(rng.integers(len(data))), int(rng.integers(8))
+        data[at] ^= 1 << bit
+        path.write_bytes(data)
+        try:
+            folders.verify(folder, EPOCH)
+        except folders.DamagedError:
+            continue
+        missed.append(f"{run.name}: {path.name}, byte {at}, bit {bit}")
+    record("flipped bits in checkpoints", trials, len(missed), seconds=round(time.monotonic() - began, 1))
+    assert not missed, "\n".join(missed)
