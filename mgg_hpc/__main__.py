@@ -18,8 +18,14 @@ from .verbs import Existing, Verbs, example, overriding, to_file
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
-# Errors of a device or a file system that this program can do nothing about.
-DEVICE_ERRORS = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV)
+# What a device or a file system may answer at any time, with the exit code of each.
+DEVICE_ERRORS = {
+    errno.ENOSPC: ("no space left on the device", WRONG_INPUT),
+    errno.EDQUOT: ("no space left on the device", WRONG_INPUT),
+    errno.EROFS: ("a read-only file system", WRONG_INPUT),
+    errno.EIO: ("an input or output error of the device", FAILED),
+    errno.ESTALE: ("a stale handle of a network file system", FAILED),
+}
 
 
 @click.group(cls=Verbs, context_settings=SETTINGS)
@@ -357,13 +363,10 @@ def main(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _fail("error: interrupted", FAILED)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _fail(
-                f"error: no space left on the device for {error.filename or 'the output'}", WRONG_INPUT
-            )
-        if error.errno in DEVICE_ERRORS:
-            return _fail(f"error: {error.filename or 'the output'}: {error.strerror}", FAILED)
-        raise
+        if error.errno not in DEVICE_ERRORS:
+            raise
+        said, code = DEVICE_ERRORS[error.errno]
+        return _fail(f"error: {said} for {error.filename or 'the output'}", code)
     return result if isinstance(result, int) else 0
 
 

@@ -126,6 +126,9 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Settings:
     settings = from_tree(tree, str(path))
     if not settings.graph.file:
         raise InputError(f'{path}: graph.file is missing; name the graph: [graph] file = "graph.h5"')
+    for key, name in (("graph.file", settings.graph.file), ("run.folder", settings.run.folder)):
+        if "\0" in name:
+            raise InputError(f"{path}: {key} is {name!r}; no name of a file has a zero byte")
     file = (path.parent / settings.graph.file).resolve()
     folder = settings.run.folder or f"runs/{path.stem}"
     return msgspec.structs.replace(

@@ -191,6 +191,14 @@ def test_an_override_that_is_wrong_is_named_like_a_key(write):
     assert "train.epochs is 'fifty'" in refusal(write(""), "train.epochs=fifty")
 
 
+@pytest.mark.parametrize("key", ["graph.file", "run.folder"])
+def test_a_zero_byte_is_named(tmp_path, key):
+    path = tmp_path / "job.toml"
+    lines = {"graph.file": '"g.h5"', key: r'"a\u0000b"'}
+    path.write_text("\n".join(f"{name} = {value}" for name, value in lines.items()))
+    assert refusal(path) == f"{path}: {key} is 'a\\x00b'; no name of a file has a zero byte"
+
+
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
     absent = tmp_path / "absent.toml"
     assert refusal(absent) == f"{absent}: no such job file; inputs/ holds examples"

@@ -63,7 +63,7 @@ def process_submit(paths: Sequence[Path], overrides: tuple[str, ...], asked: Req
     Raises InputError for what training would refuse, for what Slurm cannot take, and where Slurm is missing.
     """
     _check(asked, len(paths))
-    every = [_load(path, overrides) for path in paths]
+    every = [config.load(path, overrides) for path in paths]
     for path, settings in zip(paths, every, strict=True):
         _check_job(path, settings, asked)
     _check_apart(paths, every, asked)
@@ -134,17 +134,6 @@ def _minutes(text: str) -> float:
             "days-hours (1-12)"
         )
     return seconds / 60
-
-
-def _load(path: Path, overrides: tuple[str, ...]) -> Settings:
-    """Return a job's settings. Raises InputError as `config.load`, and for paths that no file can have."""
-    try:
-        settings = config.load(path, overrides)
-    except ValueError as error:
-        raise InputError(f"{path}: graph.file: {error}; name the graph: [graph] file = 'graph.h5'") from error
-    if "\0" in settings.run.folder:
-        raise InputError(f"{path}: run.folder: embedded null byte; name a folder")
-    return settings
 
 
 def _check_job(path: Path, settings: Settings, asked: Request) -> None:
