@@ -5,6 +5,7 @@ Each test runs with little memory (`little_memory`), so that a claim that is bel
 
 from __future__ import annotations
 
+import ast
 import gzip
 import io
 import os
@@ -13,11 +14,13 @@ import resource
 import struct
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import mgg_hpc
 from mgg_hpc.data.readers import edge_list, limits, npz
 from mgg_hpc.data.readers.edge_list import read_edge_list
 from mgg_hpc.data.readers.node_arrays import read_node_arrays
@@ -322,3 +325,35 @@ def test_numbers_of_test_nodes(tmp_path):
         path.write_text(text)
         with refused(rf"test\.index{reason}"):
             _test_index(path, known=1, count=2)
+
+
+# --- nothing is evaluated
+
+EVALUATE = {"eval", "exec", "compile", "__import__"}
+RUN = {"system", "popen", "literal_eval", "loads", "load", "open", "safe_load"}
+MODULES = {
+    "os": {"system", "popen"},
+    **dict.fromkeys(("pickle", "marshal", "shelve", "yaml", "ast", "dill"), RUN),
+}
+
+
+def called(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """The functions that a module calls, by their dotted names."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def test_no_text_is_evaluated():
+    """Neither of files nor of the environment: no eval, no pickle but for Planetoid's, no shell, no YAML."""
+    package = Path(mgg_hpc.__file__).parent
+    for path in package.rglob("*.py"):
+        name = str(path.relative_to(package))
+        for function, call in called(path):
+            module, _, last = function.rpartition(".")
+            options = {each.arg: ast.unparse(each.value) for each in call.keywords}
+            assert function not in EVALUATE, (name, function)
+            assert last not in MODULES.get(module, ()), (name, function)
+            assert options.get("shell", "False") == "False", (name, function)
+            assert options.get("allow_pickle", "False") == "False", (name, function)
+            assert function not in ("torch.load", "np.loadtxt", "np.genfromtxt"), (name, function)

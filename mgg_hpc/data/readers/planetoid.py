@@ -112,7 +112,7 @@ def _fetch(address: str, path: Path) -> None:
         ) from error
     except ValueError as error:
         raise InputError(f"{address} is not an address: {error}") from error
-    if expected is not None and expected.isdigit() and int(expected) != size:
+    if expected is not None and expected.isdecimal() and expected.isascii() and int(expected[:30]) != size:
         raise InputError(f"{address} broke off after {size} of {expected} bytes; try again")
 
 
