@@ -1,4 +1,4 @@
-"""The README's figures that have no peers: plans, epochs on one rank and two, memory, start-up.
+"""The README's figures that have no baselines: plans, epochs on one rank and two, memory, start-up.
 
     python benchmarks/run.py --json bench.json
     python benchmarks/run.py --only plan --graph rmat:16

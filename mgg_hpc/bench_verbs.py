@@ -29,9 +29,9 @@ Decorator = Callable[[Any], Any]
     epilog=example("mgg bench aggregate rmat:16", "mgg bench epoch --json epoch.json"),
 )
 def bench() -> None:
-    """Compare this package with its peers: in turns, on the same inputs, threads and pages.
+    """Compare this package with other libraries: in turns, on the same inputs, threads and pages.
 
-    `make bench-peers` installs the peers; without it, torch and SciPy take part.
+    `make bench-peers` installs the baselines; without it, torch and SciPy take part.
     """
 
 
@@ -58,7 +58,7 @@ def outputs(plot: str | None = None) -> Decorator:
 
 
 def turns(default: int, of: str) -> Decorator:
-    """Return the option of how often contestants take turns."""
+    """Return the option of how often what is compared takes turns."""
     return click.option("--turns", type=AT_LEAST_ONE, default=default, help=f"Turns of each {of}.")
 
 

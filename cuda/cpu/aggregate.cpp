@@ -93,7 +93,7 @@ inline T sum_one(const Aggregation<typename T::S>& call, const Segment& segment,
   return sum;
 }
 
-// What becomes of a destination's sum, unless it is only stored: kept for its next stage, or finished. True: store it.
+// Keeps a destination's sum for its next stage, or finishes it. Returns true if it is to be stored.
 template <class T, class R>
 __attribute__((noinline)) bool finish(const Aggregation<typename T::S>& call, const Segment& head, int64_t column,
                                       const typename T::Edge& valid, T& sum) {
@@ -252,7 +252,7 @@ std::vector<std::vector<Panel<S>>> sweeps_of(const Aggregation<S>& call) {
 
 // ---- blocks
 
-// What a thread sums with; hubs' parts are added by whoever finishes the last one.
+// The worker of a thread; the thread that finishes the last part of a hub adds all of them.
 template <class S>
 struct SumWorker {
   Aggregation<S> call;

@@ -1,4 +1,4 @@
-// What a host schedule works on: one call of Backend.aggregate on one rank.
+// The arguments of a host schedule: one call of Backend.aggregate on one rank.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -71,7 +71,7 @@ struct Aggregation {
 
   // How far ahead of edges up to `end` rows are prefetched: the last edges of all have nothing ahead of them.
   int64_t ahead(int64_t end) const { return end + prefetch <= edges ? prefetch : 0; }
-  // Whether a sum is stored as it is.
+  // Returns true if sums are stored as they are.
   bool stores_sums() const { return !accumulators && !scale && !bias && !relu && reduce == Reduce::sum; }
 };
 

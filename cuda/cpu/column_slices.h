@@ -26,7 +26,7 @@ class Sweeps {
     return sliced({stride, size}) ? slice_bytes / size : stride;
   }
 
-  // What a call took that swept `columns` at a time.
+  // Enters the seconds of a call that swept `columns` at a time.
   void took(int64_t stride, int64_t size, int64_t columns, double seconds) {
     Tried& tried = tried_[{stride, size}];
     // The first call finds cold caches, and pages that no one touched.

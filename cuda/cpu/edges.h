@@ -1,4 +1,4 @@
-// What a host computes edge by edge beyond sums of rows: attention, and the adjoint of a maximum. One call on one rank.
+// Computations edge by edge on a host beyond sums of rows: attention, and the adjoint of a maximum. One call on one rank.
 //
 // A source's row holds `values` columns of S, and then, from a multiple of sizeof(A) on, a tail of values of A (float32
 // or float64, what sums are taken in): scores, and in the end, where attention drops edges, its node's original id in 8
@@ -21,7 +21,7 @@ struct Near {
   explicit operator bool() const { return rows != nullptr; }
 };
 
-// What runs over a schedule; the rest is in the calls below.
+// The part that all computations over a schedule share; the rest is in the calls below.
 template <class S>
 struct EdgeCall {
   using A = Accumulator<S>;

@@ -124,7 +124,7 @@ void run_schedule(const Work& work) {
     run_stages(work);
 }
 
-// Whether this part of a hub is the last one to arrive, so that its parts are to be added.
+// Returns true if this part of a hub is the last one to arrive, so that its parts are to be added.
 inline bool last_of_hub(Schedule& schedule, const Block& block) {
   auto& pending = schedule.pending[block.hub];
   if (pending.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;

@@ -193,8 +193,8 @@ struct Max {
   }
 };
 
-// COUNT vectors of BYTES. PART: the row ends within the tile, and what lies beyond is masked away.
-// Of bfloat16 rows two vectors may hold the even and the odd columns of a pair; sums that are kept between stages or
+// COUNT vectors of BYTES. PART: the row ends within the tile, and the values beyond its end are masked away. For bfloat16
+// rows two vectors may hold the even and the odd columns of a pair; sums that are kept between stages or
 // parts of hubs (`keep`, `combine_kept`) stay in that order.
 template <class S_, int BYTES_, int COUNT, bool PART>
 struct Tile {
@@ -246,7 +246,7 @@ struct Tile {
     }
   }
   void write(S* row, const Edge& edge) const { put<false>(row, edge); }
-  // What a mask hides is not streamed past: such rows are written.
+  // Values that a mask hides must not be overwritten, so rows with a mask are written and not streamed.
   void stream_to(S* row, const Edge& edge) const { put<!PART>(row, edge); }
 
   // Sums that only this tile reads again.

@@ -1,4 +1,4 @@
-// What each GPU kernel works on. All pointers are the device's.
+// The arguments of each GPU kernel. All pointers are the device's.
 #pragma once
 #include <cstdint>
 
@@ -34,7 +34,7 @@ struct DeviceAggregation {
 
 constexpr int ring_rows = 4;  // remote rows under way, of each worker
 
-// What a block of `threads` takes of shared memory: a ring for each thread's packs, and behind all of them a barrier
+// Bytes of shared memory of a CUDA block of `threads`: a ring for each thread's packs, and behind all of them a barrier
 // for each of a worker's rows (bulk copies), of four lanes at least.
 constexpr int64_t ring_bytes(int64_t threads, int packs) {
   return threads * packs * ring_rows * 16 + threads / 4 * ring_rows * 8;
@@ -53,7 +53,7 @@ struct DeviceGet {
 };
 constexpr int most_stages = 32;
 
-// What a block of `threads` takes of shared memory in `halo`: HaloArrivals, and a HaloBatch for each warp.
+// Bytes of shared memory of a CUDA block of `threads` in `halo`: HaloArrivals, and a HaloBatch for each warp.
 constexpr int64_t halo_bytes(int64_t threads) { return 16 + threads / 32 * 16; }
 
 template <class S>
@@ -62,8 +62,8 @@ struct DeviceGetCall {
   DeviceGet get;
 };
 
-// What a block of `threads` takes of shared memory for them: a ring of `rows` rows and `dist` barriers for each worker,
-// and a word of its own.
+// Bytes of shared memory for them of a CUDA block of `threads`: a ring of `rows` rows and `dist` barriers for each
+// worker, and a word of its own.
 constexpr int64_t stage_bytes(int64_t threads, int lanes, int packs, int64_t rows, int64_t dist) {
   return threads / lanes * dist * (rows * lanes * packs * 16 + 8) + 16;
 }
@@ -78,7 +78,7 @@ struct Push {
 };
 static_assert(sizeof(Push) == 40, "Push is shared with Python");
 
-// What a plan keeps on its PE from call to call. Everything only grows.
+// State that a plan's halo keeps on its PE from call to call. Everything only grows.
 struct HaloState {
   uint64_t calls;                  // that have ended
   uint64_t claimed, claimed_before;  // batches of work that warps have claimed; before this call
@@ -97,7 +97,7 @@ struct DeferredTask {
 };
 static_assert(sizeof(DeferredTask) == 32, "DeferredTask is shared with Python");
 
-// Of each block, in nanoseconds of the GPU's clock; and of each push.
+// Time stamps of each CUDA block, in nanoseconds of the GPU's clock; and of each push.
 struct HaloStamps {
   enum Event { began, pushed, claimed, ended, events };
   uint64_t* blocks;    // [blocks, events]
@@ -105,7 +105,8 @@ struct HaloStamps {
   uint64_t* arrivals;  // [arrivals]: when the first worker saw them; UINT64_MAX before the call
 };
 
-// What crosses in one call, and when. Chunk 0 of the plan is this PE's rows; chunk 1 + a is arrival a, in staging.
+// The rows that cross in one call, and their order. Chunk 0 of the plan is this PE's rows; chunk 1 + a is arrival a, in
+// staging.
 struct DeviceHalo {
   const Push* pushes;
   const int32_t* send_rows;  // this PE's
@@ -138,7 +139,8 @@ struct DeviceHaloCall {
   DeviceHalo halo;
 };
 
-// What dropout draws, what it keeps, and by how much that grows (semantics.h).
+// The key of dropout's draws, the threshold below which a value is dropped, and the scale of those that are kept
+// (semantics.h).
 struct RngKey {
   uint64_t seed;
   uint32_t epoch, stream, threshold;
@@ -154,7 +156,7 @@ struct DeviceDropout {
   int64_t x_stride, out_stride;  // values between rows
   const int64_t* node;           // a row each
   int64_t rows, columns;
-  RngKey drawn;
+  RngKey key;
   bool packs;  // whether all rows begin on multiples of 16 bytes
 };
 
@@ -166,7 +168,7 @@ struct DeviceDropoutCsr {
   float* out;
   const int64_t* node;
   int64_t rows;
-  RngKey drawn;
+  RngKey key;
 };
 
 // Rows of PE p are numbered bounds[p] .. bounds[p + 1] - 1.

@@ -1,4 +1,4 @@
-// What a worker adds up: the columns of its lanes, in blocks that keep long sums exact enough (semantics.h).
+// The sums of a worker: the columns of its lanes, added up in blocks that keep long sums exact enough (semantics.h).
 #pragma once
 #include <cstring>
 

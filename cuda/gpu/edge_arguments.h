@@ -12,8 +12,8 @@ struct DeviceNear {
   int64_t stride;  // values between rows
 };
 
-// What all of them work on. A source's row holds columns of S, and then a tail of floats: scores, and in the end, where
-// attention drops edges, its node's original id in 8 bytes.
+// The edges and rows that all of them work on. A source's row holds columns of S, and then a tail of floats: scores, and
+// in the end, where attention drops edges, its node's original id in 8 bytes.
 template <class S>
 struct DeviceEdges {
   const Block* tasks;
@@ -59,7 +59,7 @@ struct DeviceAttend {
   DeviceNear<S> out;
   DeviceNear<float> log_sum, above, above_weight;  // or none
   const int64_t* ids;  // of this PE's destinations; null where nothing is dropped
-  RngKey drawn;
+  RngKey key;
 };
 
 template <class S>
@@ -72,7 +72,7 @@ struct DeviceAttendBack {
   DeviceNear<S> out;
   DeviceNear<float> score_gradient;
   const int64_t* ids;
-  RngKey drawn;
+  RngKey key;
 };
 
 template <class S>

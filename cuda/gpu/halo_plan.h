@@ -1,4 +1,4 @@
-// What a plan's halo keeps on a GPU: its exchange with other PEs, and what crosses for rows of one size.
+// State of a plan's halo on a GPU: its exchange with other PEs, and the schedule for rows of one size.
 #pragma once
 #include "gpu/plan.h"
 
@@ -65,7 +65,7 @@ class DeviceExchange {
   gpu::Memory stagings_, signals_, state_, partial_sums_;
 };
 
-// What crosses in a call over rows of one size, and the plan's tasks cut accordingly.
+// The rows that cross in a call over rows of one size, and the plan's tasks cut accordingly.
 class DeviceHaloSchedule {
  public:
   // arrivals: rows of the staging that come together, in the order of the plan's edges. credits: the first credit among

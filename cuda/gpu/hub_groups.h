@@ -19,7 +19,7 @@ MGG_BOTH constexpr int32_t slots_of_group(int32_t slots, int32_t group) {
 MGG_BOTH constexpr int32_t hub_counters(int32_t slots) {
   return hub_groups(slots) > 1 ? hub_groups(slots) + 1 : 1;
 }
-// What a counter holds between calls.
+// Returns the value of a counter between calls.
 MGG_BOTH constexpr int32_t counter_start(int32_t slots, int32_t counter) {
   return counter < hub_groups(slots) ? slots_of_group(slots, counter) : hub_groups(slots);
 }

@@ -48,8 +48,9 @@ class DevicePlan {
     owners_table_ = gpu::uploaded(owners_);
   }
 
-  // Of a CSR over this PE's own rows, `columns` of them. Its indices lie in device memory, where they stay as long as
-  // the plan, and name such rows: they are not looked at here. On the host no tasks are kept, as a halo would need.
+  // Makes the plan of a CSR over this PE's own rows, `columns` of them. Its indices lie in device memory, where they stay
+  // as long as the plan, and name such rows; they are not checked here. On the host no tasks are kept, as a halo would
+  // need.
   DevicePlan(const int64_t* indptr, int64_t rows, const int32_t* indices, int64_t columns, int64_t part_edges)
       : chunks_{{Chunk::owned, 0, 0, columns, 0, rows}}, edges_(indptr[rows]), rank_(0), borrowed_(indices) {
     DeviceSchedule made = make_device_schedule(indptr, rows, part_edges);
@@ -80,7 +81,7 @@ class DevicePlan {
   const int32_t* indices() const { return borrowed_ ? borrowed_ : indices_.as<int32_t>(); }
   const int32_t* owners() const { return owners_table_.as<int32_t>(); }
 
-  // What all kernels over the plan take.
+  // Returns the arguments that all kernels over the plan take.
   template <class Call>
   Call call() const {
     Call call{};

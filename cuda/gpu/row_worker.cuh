@@ -1,4 +1,4 @@
-// What every schedule's worker does with rows: where its columns lie, adding rows, storing sums, the parts of hubs.
+// The part that the workers of all schedules share: where their columns lie, adding rows, storing sums, hubs' parts.
 #pragma once
 #include <cstring>
 
@@ -146,7 +146,7 @@ struct RowWorker {
     }
     finish(call.segments[hub.first_segment].destination, merged);
   }
-  // Whether this worker is the last that a counter of a hub waits for.
+  // Returns true if this worker is the last that a counter of a hub waits for.
   MGG_DEVICE bool is_last(int32_t* counters, int32_t slots, int32_t counter, int32_t* word) const {
     worker.sync();
     int32_t before = 0;

@@ -1,7 +1,7 @@
 // Builds the schedule of a plan, or of a CSR, for a GPU: a task for each destination, or for each part of a hub.
 //
-// What a destination's terms are, and in which order, is the same for every transfer: the plan's order, a hub cut after
-// every `part_edges` edges whatever chunks they are in. So are the bits of its sum.
+// A destination's terms and their order are the same for every transfer: the plan's order, a hub cut after every
+// `part_edges` edges whatever chunks they are in. So are the bits of its sum.
 #pragma once
 #include <algorithm>
 

@@ -21,7 +21,7 @@ struct Worker {
   }
   MGG_DEVICE static int64_t workers() { return int64_t(device::blocks()) * device::threads() / LANES; }
 
-  // What one lane wrote before, all lanes see after.
+  // After it all lanes see everything that one of them wrote before.
   MGG_DEVICE void sync() const {
     if constexpr (whole_block)
       device::sync_block();

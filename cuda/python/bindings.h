@@ -1,4 +1,4 @@
-// What the Python modules take of NumPy's arrays.
+// NumPy's arrays as the Python modules take them.
 #pragma once
 #include <nanobind/ndarray.h>
 

@@ -19,7 +19,7 @@ using mgg::Flat;
 using mgg::structs;
 using namespace mgg::python;
 
-// What a call over rows of this width would allocate. `read`: through pointers, or by gets.
+// Allocates all that a call over rows of this width would allocate. `read`: through pointers, or by gets.
 template <class S>
 void ready(mgg::DevicePlan& plan, const Rows& rows, bool read, const LaunchShape& launch) {
   plan.make_room(passes(row_bytes<S>(rows.dim), launch.shape), mgg::padded_stride(rows.dim, sizeof(S)));
@@ -98,17 +98,17 @@ class Gathers {
 
 template <class S>
 void dropout(uint64_t x, int64_t x_stride, uint64_t out, int64_t out_stride, uint64_t ids, int64_t rows,
-             int64_t columns, const mgg::RngKey& drawn, const LaunchShape& launch) {
+             int64_t columns, const mgg::RngKey& key, const LaunchShape& launch) {
   if (rows == 0 || columns == 0) return;
   const uint64_t starts = x | out | static_cast<uint64_t>(x_stride | out_stride) * sizeof(S);
-  mgg::dropout({at<S>(x), at<S>(out), x_stride, out_stride, at<int64_t>(ids), rows, columns, drawn, starts % 16 == 0},
+  mgg::dropout({at<S>(x), at<S>(out), x_stride, out_stride, at<int64_t>(ids), rows, columns, key, starts % 16 == 0},
                launch.shape, launch.configuration());
 }
 void dropout_csr(uint64_t indptr, uint64_t indices, uint64_t values, uint64_t out, uint64_t ids, int64_t rows,
-                 const mgg::RngKey& drawn, const LaunchShape& launch) {
+                 const mgg::RngKey& key, const LaunchShape& launch) {
   if (rows == 0) return;
   mgg::dropout({at<int64_t>(indptr), at<int32_t>(indices), at<float>(values), at<float>(out), at<int64_t>(ids), rows,
-                drawn},
+                key},
                launch.configuration());
 }
 
@@ -188,7 +188,7 @@ void bind_rows(nb::module_& module, nb::class_<mgg::DevicePlan>& plan, nb::class
       "Allocate what a call takes. read: rows are read through pointers or by gets, and not pushed.");
   def(exchange, "ready", ready_halo<S>, "halo"_a, "launch"_a, Released());
   def(module, "dropout", dropout<S>, "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "ids"_a, "rows"_a, "columns"_a,
-      "drawn"_a, "launch"_a, Released());
+      "key"_a, "launch"_a, Released());
 }
 
 }  // namespace
@@ -262,7 +262,7 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
   bind_rows<mgg::Float16>(module, plan, exchange, "_float16");
   bind_rows<mgg::BFloat16>(module, plan, exchange, "_bfloat16");
   bind_edges(module, plan);
-  module.def("dropout_csr", dropout_csr, "indptr"_a, "indices"_a, "values"_a, "out"_a, "ids"_a, "rows"_a, "drawn"_a,
+  module.def("dropout_csr", dropout_csr, "indptr"_a, "indices"_a, "values"_a, "out"_a, "ids"_a, "rows"_a, "key"_a,
              "launch"_a, Released());
   module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "launch"_a,
              Released());

@@ -31,7 +31,7 @@ Reach reach_of(const Flat<const uint64_t>& addresses, const Flat<const int64_t>&
   return {addresses, counts, rank, threads, exchange, arrived, transport};
 }
 
-// What attention drops; ids: the original ids of this rank's nodes.
+// The edges that attention drops; ids: the original ids of this rank's nodes.
 EdgeDrop drop_of(double p, uint64_t seed, uint32_t epoch, uint32_t stream,
                  const std::optional<Flat<const int64_t>>& ids, int64_t rows) {
   if (p == 0) return {};

@@ -31,7 +31,7 @@ using mgg::require;
 // ---- instruction sets
 
 #if MGG_HAVE_AVX2
-// What -march=x86-64-v3 and -v4 may use, by features, since older compilers cannot be asked for the levels.
+// The features that -march=x86-64-v3 and -v4 may use, one by one, since older compilers cannot be asked for the levels.
 bool runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
          __builtin_cpu_supports("bmi2");

@@ -1,4 +1,4 @@
-// What the parts of the Python module _host share: the instruction set in use, exchanges and schedules.
+// Declarations that the parts of the Python module _host share: the instruction set in use, exchanges and schedules.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -46,7 +46,7 @@ const std::string& instruction_set();  // module_host.cpp
 #define MGG_IF_AVX2(statement)
 #endif
 
-// What a call leaves in float32 or float64 between stages and parts of hubs; kept, since fresh pages cost time.
+// Sums in float32 or float64 that a call leaves between stages and parts of hubs; kept, since fresh pages cost time.
 class Scratch {
  public:
   template <class A>
@@ -232,7 +232,7 @@ class HostSchedule {
     if (exchange) exchange->begin(reinterpret_cast<const char*>(addresses[reach.rank]), row_bytes);
     std::vector<const S*> sources;
     for (const Chunk& chunk : schedule_.chunks) {
-      // What is fetched by gets lies on its owner at this PE's own address.
+      // A row that is fetched by a get lies on its owner at this PE's own address.
       const char* base = chunk.kind == Chunk::halo
                              ? reach.exchange->exchange().staging()
                              : reinterpret_cast<const char*>(addresses[gets_ ? reach.rank : chunk.pe]);
@@ -247,7 +247,7 @@ class HostSchedule {
     MGG_DISPATCH(aggregate, call);
   }
 
-  // What is read through pointers must be there.
+  // Rows that are read through pointers must exist.
   void check_sources(const Flat<const uint64_t>& addresses, const Flat<const int64_t>& counts,
                      int rank) const {
     for (const Chunk& chunk : schedule_.chunks) {

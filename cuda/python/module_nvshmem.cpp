@@ -6,7 +6,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// Whoever waits for other PEs lets other Python threads run: a watchdog's, for one.
+// A call that waits for other PEs lets other Python threads run, as a watchdog's.
 void bind_nvshmem(nb::module_& module) {
   using nb::gil_scoped_release;
   module.def("nvshmem_unique_id", [] {

@@ -1,5 +1,5 @@
-// What GPU kernels use of CUDA, under one name each, so that the same kernel also runs where there is no GPU: compiled
-// by a host compiler, MGG_SHIM says, against tests/shim, which executes every thread and checks what a GPU would not.
+// CUDA's functions that GPU kernels use, under one name each, so that the same kernel also runs where there is no GPU:
+// compiled by a host compiler (MGG_SHIM) against tests/shim, which executes every thread and checks what a GPU would not.
 #pragma once
 #include <cstdint>
 
@@ -60,7 +60,7 @@ MGG_DEVICE Pack load_pack_constant(const void* from) {
                : "l"(__cvta_generic_to_global(from)));
   return pack;
 }
-// What another block or PE may have written while this kernel runs, past the first cache.
+// Loads, past the first cache, a pack that another CUDA block or PE may have written while this kernel runs.
 MGG_DEVICE Pack load_pack_fresh(const void* from) {
   Pack pack;
   asm volatile("ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -154,7 +154,7 @@ MGG_DEVICE int32_t load_in_block(const int32_t* word) {
 MGG_DEVICE void store_in_block(int32_t* word, int32_t value) {
   asm volatile("st.release.cta.shared.s32 [%0], %1;" ::"r"(in_shared(word)), "r"(value) : "memory");
 }
-// Whether the word was 0, and is 1 now. A store of 0 unlocks it.
+// Returns true if the word was 0, and sets it to 1. A store of 0 unlocks it.
 MGG_DEVICE bool lock_in_block(int32_t* word) {
   int32_t before;
   asm volatile("atom.acquire.cta.shared.cas.b32 %0, [%1], 0, 1;" : "=r"(before) : "r"(in_shared(word)) : "memory");

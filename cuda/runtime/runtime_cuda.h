@@ -1,5 +1,5 @@
-// What host code asks of a GPU: how many there are and what they can hold, memory, and launches. With MGG_SHIM the host
-// plays the GPU (tests/shim), so that the code around kernels runs in every test too.
+// The GPU as host code uses it: the number of GPUs, their limits, memory, and launches. With MGG_SHIM the host plays the
+// GPU (tests/shim), so that the code around kernels runs in every test too.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +30,7 @@ void use_device(int device);
 // Its context, without which other libraries find no GPU; nothing where there is none.
 void make_context();
 
-// What the current GPU holds; sizes in bytes.
+// Limits of the current GPU; sizes in bytes.
 struct Limits {
   std::string name;
   int multiprocessors, threads_per_block, threads_per_multiprocessor, blocks_per_multiprocessor;
@@ -42,8 +42,8 @@ struct Limits {
 Limits limits();
 // Bytes of the current GPU's memory: those that are free, and all.
 std::pair<int64_t, int64_t> free_memory();
-// Whether its memory can be mapped piece by piece (VMM), and network cards reach it then: without both, NVSHMEM's heap
-// does not grow. false where there is no GPU.
+// Returns true if the GPU's memory can be mapped piece by piece (VMM) and network cards reach it then: without both,
+// NVSHMEM's heap does not grow. false where there is no GPU.
 bool virtual_memory();
 
 // Device memory. What is uploaded is there for all streams; freeing it waits for the kernels that run.
@@ -78,8 +78,9 @@ Memory uploaded(const Items& items) {
   return memory;
 }
 
-// Whether all blocks of a grid run at once, which those that wait for each other must. `cooperative`: the driver begins
-// them all together, or refuses; but not beside another such grid. `resident`: the caller knows that they fit.
+// The way in which the CUDA blocks of a grid run; those that wait for each other must all run at once. `cooperative`: the
+// driver begins them all together, or refuses; but not beside another such grid. `resident`: the caller knows that they
+// fit.
 enum class Blocks { in_turn, resident, cooperative };
 
 struct Launch {
@@ -89,7 +90,7 @@ struct Launch {
   Blocks together = Blocks::in_turn;
 };
 
-// What a kernel takes, and how many of its blocks a multiprocessor holds at once.
+// Resources of a kernel, and the number of its CUDA blocks that a multiprocessor holds at once.
 struct Occupancy {
   int registers, stack_bytes, threads_per_block, blocks_per_multiprocessor;
 };

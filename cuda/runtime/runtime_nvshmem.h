@@ -7,7 +7,7 @@
 namespace mgg {
 namespace nvshmem {
 
-// What one PE makes, and all start with.
+// The id that one PE makes, and with which all PEs start.
 std::string unique_id();
 // This process becomes one of `size` PEs, on its current GPU, if there is one (NVSHMEM does not ask). Collective.
 // Returns NVSHMEM's own word for how PEs meet GPUs (nvshmemx_init_status_t). Throws std::runtime_error where it fails.

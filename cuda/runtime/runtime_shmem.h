@@ -16,7 +16,7 @@ bool started();
 
 int me();
 int size();
-// What this was built with.
+// The OpenSHMEM with which this was built.
 std::string version();
 
 // Collective. At least `bytes`, aligned to 64; throws std::bad_alloc where the heap has no room.

@@ -1,4 +1,4 @@
-// What a kernel needs of the transport between GPUs that no pointer joins, under one name each: NVSHMEM's
+// The transport between GPUs that no pointer joins, as kernels use it, under one name for each function: NVSHMEM's
 // (transport.cu), or the shim's. A symmetric address is this PE's own; the calls take it to the same place on another
 // PE. Each call is made by one thread.
 #pragma once
@@ -23,7 +23,8 @@ __device__ void put_signal_nbi(void* symmetric, const void* from, size_t bytes, 
                                int pe);
 __device__ void raise_signal(uint64_t* signal, uint64_t value, int pe);
 __device__ void quiet_puts();
-// Whether this PE's signal, which a transport may raise, has reached a value; what came with it can then be read.
+// Returns true if this PE's signal, which a transport may raise, has reached a value; the rows that came with it can then
+// be read.
 __device__ bool test_signal(uint64_t* signal, uint64_t value);
 
 }  // namespace device

@@ -1,4 +1,4 @@
-// What a host schedule needs from a runtime that moves rows. One thread at a time calls it.
+// The runtime that moves rows, as host schedules use it. One thread at a time calls it.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -21,7 +21,7 @@ class Transport {
 
   // Starts to copy `from`, which may be any memory and is not written before the bytes have landed (as the next
   // `flush`, or an answer from pe, tells), to pe's counterpart of `mine`, and then to set pe's counterpart of `signal`
-  // to `value`: whoever sees the value (load_signal) sees these bytes and those of all puts to `pe` before. Signals
+  // to `value`: a PE that sees the value (load_signal) sees these bytes and those of all puts to `pe` before. Signals
   // only grow. Without bytes only the signal is set, and without a signal (null) only the bytes are copied.
   virtual void put_signal_nbi(void* mine, const void* from, size_t bytes, uint64_t* signal, uint64_t value,
                               int pe) = 0;

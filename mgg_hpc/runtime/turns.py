@@ -18,18 +18,18 @@ def take_turns(
     pause: float = 0.0,
     deadline: float = math.inf,
 ) -> dict[Name, list[Result]]:
-    """Measure each run once per round (A B C, A B C, ...), and return what each call returned.
+    """Measure each run once per turn (A B C, A B C, ...), and return what each call returned.
 
-    What slows the machine for a while slows all of them. turns: rounds, of all or of each run. pause: seconds
-    before each call. deadline: the time (`time.monotonic`) after which no round begins but the first.
+    What slows the machine for a while slows all of them. turns: number of turns, of all runs or of each. pause: seconds
+    before each call. deadline: the time (`time.monotonic`) after which no turn begins but the first.
     """
-    rounds = turns if isinstance(turns, Mapping) else dict.fromkeys(runs, turns)
+    counts = turns if isinstance(turns, Mapping) else dict.fromkeys(runs, turns)
     taken: dict[Name, list[Result]] = {name: [] for name in runs}
-    for turn in range(max(rounds.values(), default=0)):
+    for turn in range(max(counts.values(), default=0)):
         if turn and time.monotonic() > deadline:
             break
         for name, measure in runs.items():
-            if turn < rounds[name]:
+            if turn < counts[name]:
                 time.sleep(pause)
                 taken[name].append(measure())
     return taken

@@ -47,11 +47,12 @@ def features(rng, layer, nodes, columns, dtype) -> torch.Tensor:
     return torch.from_numpy(drawn).to(dtype)
 
 
-def results(layer, x, gradient, *graph, call=None) -> dict[str, torch.Tensor]:
+def results(layer, x, gradient, graph=None, call=None) -> dict[str, torch.Tensor]:
     """The output of a layer, or of what calls it, and the gradients of x and of each parameter."""
     x = x.clone().requires_grad_()
     layer.zero_grad()
-    out = (call or layer)(x, *graph)
+    run = call or layer
+    out = run(x) if graph is None else run(x, graph)
     out.backward(gradient)
     return {"out": out.detach(), "x": x.grad} | {name: p.grad for name, p in layer.named_parameters()}
 
@@ -83,16 +84,16 @@ def test_values_and_gradients_are_pygs(rng, name, directed, dtype):
 def test_dropout_behind_a_layer_is_dropout_of_its_rows(rng, name, dtype):
     """The same rows to the last bit, and the same gradients, whether a layer takes dropout along or not."""
     layer, spread = LAYERS[name], alone(rng, dtype)
-    draw = RngKey(float(rng.uniform(0.1, 0.9)), int(rng.integers(1 << 40)), epoch=3, stream=5)
+    key = RngKey(float(rng.uniform(0.1, 0.9)), int(rng.integers(1 << 40)), epoch=3, stream=5)
     for in_channels, out_channels in SHAPES:
         conv, _ = layer.pair(in_channels, out_channels, dtype)
         graph = spread.handle(conv.kind)
 
         def apart(x, graph, conv=conv):
-            return dropped(conv(x, graph, relu=True), graph, draw)
+            return dropped(conv(x, graph, relu=True), graph, key)
 
         def along(x, graph, conv=conv):
-            return conv(x, graph, relu=True, draw=draw)
+            return conv(x, graph, relu=True, key=key)
 
         x = features(rng, layer, NODES, in_channels, dtype)
         width = conv(x, graph).shape[1]
@@ -162,7 +163,7 @@ def test_options_that_layers_do_not_have_are_refused(made, said):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_batch_norm_of_half_rows_is_computed_in_float32(rng, dtype):
-    """Of features of 300, whose squares no float16 holds; rounded once at the end."""
+    """Features are about 300, and float16 holds no squares of them; results are rounded once at the end."""
     ours, theirs = BatchNorm(5), torch.nn.BatchNorm1d(5)
     x = torch.from_numpy(300 + 300 * rng.standard_normal((NODES, 5))).to(dtype)
     gradient = torch.from_numpy(rng.standard_normal((NODES, 5))).to(dtype)
@@ -184,7 +185,7 @@ def test_arguments_come_in_the_order_of_pygs(rng):
 
 
 def test_draws_of_a_layer_that_is_computed_again_are_those_of_its_first_pass(rng):
-    """Of modules that count their own calls, one of them called twice, and of regions within a region."""
+    """The modules count their own calls, one of them is called twice, and a region lies within a region."""
     mgg.manual_seed(3)
     dropout, layer = Dropout(0.5), GATConv(8, 8, dropout=0.5).double()
     graph = alone(rng, torch.float64).handle("attention")

@@ -81,13 +81,13 @@ def test_dropout_draws_the_same_forward_and_backward(rng, backend, rows, dtype, 
     x = torch.from_numpy(rng.standard_normal((rows, 9))).to(dtype)
     ids, features = rng.integers(0, 2**45, rows), made(backend, x)
     for epoch in (1, 2):
-        draw = RngKey(0.4, int(rng.integers(2**62)), epoch, 3)
-        wanted = reference.dropout(x.double().numpy(), ids, draw.p, draw.seed, draw.epoch, draw.stream)
+        key = RngKey(0.4, int(rng.integers(2**62)), epoch, 3)
+        wanted = reference.dropout(x.double().numpy(), ids, key.p, key.seed, key.epoch, key.stream)
         out = torch.empty(rows, 6, dtype=dtype)
         stored = torch.from_numpy(wanted).to(dtype).double()  # half rows are rounded as they are dropped
-        products(rng, features.dropped(ids, draw), stored, out)
+        products(rng, features.dropped(ids, key), stored, out)
         products(rng, features, x.double(), out)  # itself is as it was
-        dropped = features.dropped(ids, draw)
+        dropped = features.dropped(ids, key)
         for of, rounding, right in ((dropped, EPS[dtype], stored), (features, 0, x.double())):
             near(of.written(torch.empty_like(x)), right, right.abs(), rounding)
 
@@ -105,15 +105,15 @@ def test_a_gpu_gets_the_rows_block_by_block(rng, monkeypatch, rows, dtype):
     """With dropout in place there, and no access that streams do not order (tests/streams.py)."""
     kept = torch.from_numpy(rng.random((rows, 9)) < 0.5)
 
-    def dropout(x, out, ids, draw):
-        assert (x.ctypes.data, draw, len(ids)) == (out.ctypes.data, "draw", len(x))
+    def dropout(x, out, ids, key):
+        assert (x.ctypes.data, key, len(ids)) == (out.ctypes.data, "key", len(x))
         as_tensor(out).mul_(2 * kept[ids].to(dtype))
 
     x = torch.from_numpy(rng.standard_normal((rows, 9))).to(dtype)
     features = on_host(
         SimpleNamespace(capabilities=Capabilities("none", device="cuda:0"), dropout=dropout), x
     )
-    streams, dropped = Streams(), features.dropped(np.arange(rows), "draw")
+    streams, dropped = Streams(), features.dropped(np.arange(rows), "key")
     weight = torch.from_numpy(rng.standard_normal((4, 9))).float()
     given = torch.from_numpy(rng.standard_normal((rows, 4))).to(dtype)
     with streams.played(monkeypatch):

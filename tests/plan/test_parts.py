@@ -28,7 +28,7 @@ def by_hand(plan, row_of):
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
 @pytest.mark.parametrize("case", REMOTE)
 def test_rows_held_here_are_as_many_and_give_the_same_sums(rng, case, transfer):
-    """Of rows that are the same for all owners, since they lie in one place."""
+    """The rows are the same for all owners, since they lie in one place."""
     made = cases.CASES[case](rng, 3)
     for rank, plan in enumerate(plans_of(made, transfer)):
         check_held_here(rng, plan, rank, int(np.diff(made.bounds)[rank]))
@@ -54,9 +54,9 @@ def test_what_moves_is_what_others_own(rng, case):
     x = rng.standard_normal(made.nodes)
     owner = np.searchsorted(made.bounds, np.arange(made.nodes), side="right") - 1
     for rank, plan in enumerate(plans_of(made, "direct")):
-        moves = overlap.transfer_only(plan, edges=True)
-        assert (moves.local_edges, moves.remote_edges) == (0, plan.remote_edges)
-        found = by_hand(moves, lambda chunk, row: x[int(made.bounds[chunk["pe"]]) + row])
+        transfer_plan = overlap.transfer_only(plan, edges=True)
+        assert (transfer_plan.local_edges, transfer_plan.remote_edges) == (0, plan.remote_edges)
+        found = by_hand(transfer_plan, lambda chunk, row: x[int(made.bounds[chunk["pe"]]) + row])
         source, destination = reference.edge_list(*made.part(rank))
         far = owner[source] != rank
         wanted = np.zeros(plan.destinations)
@@ -66,9 +66,9 @@ def test_what_moves_is_what_others_own(rng, case):
 
 def test_a_halo_moves_without_any_edge(rng):
     for plan in plans_of(cases.ordinary(rng, 3), "halo", 1):
-        moves = overlap.transfer_only(plan, edges=False)
-        assert (moves.edges, moves.destinations, len(moves.segments)) == (0, 0, 0)
-        assert moves.lists is plan.lists and len(moves.chunks) == len(plan.chunks)
+        transfer_plan = overlap.transfer_only(plan, edges=False)
+        assert (transfer_plan.edges, transfer_plan.destinations, len(transfer_plan.segments)) == (0, 0, 0)
+        assert transfer_plan.lists is plan.lists and len(transfer_plan.chunks) == len(plan.chunks)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ class Problem:
 
     def on(self, mine):
         """The attention as one rank calls for it."""
-        return replace(self.how, ids=self.ids[mine]) if self.how.draw else self.how
+        return replace(self.how, ids=self.ids[mine]) if self.how.key else self.how
 
     def solve(self):
         heads, nodes = self.heads, self.case.nodes
@@ -150,9 +150,9 @@ class Problem:
         weight = torch.exp(score)
         weight = weight / torch.zeros(nodes, heads, dtype=torch.float64).scatter_add(0, index, weight)[v]
         keep = torch.ones_like(weight)
-        if self.how.draw:
-            ends, draw = (self.ids[self.source], self.ids[self.destination]), self.how.draw
-            kept = reference.kept_edges(*ends, heads, draw.p, draw.seed, draw.epoch, draw.stream)
+        if self.how.key:
+            ends, key = (self.ids[self.source], self.ids[self.destination]), self.how.key
+            kept = reference.kept_edges(*ends, heads, key.p, key.seed, key.epoch, key.stream)
             keep = torch.from_numpy(kept)
         messages = (weight * keep)[:, :, None] * by_head[u]
         out = torch.zeros(nodes, heads, self.channels, dtype=torch.float64).index_add(0, v, messages)

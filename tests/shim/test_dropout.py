@@ -28,10 +28,10 @@ def drawn(rng) -> RngKey:
     return RngKey(float(rng.uniform(0.1, 0.9)), int(rng.integers(2**63)), *map(int, rng.integers(1, 1000, 2)))
 
 
-def kept(rng, shape, ids, draw):
+def kept(rng, shape, ids, key):
     """What the host's dropout makes of ones, float32."""
     out = np.empty(shape, np.float32)
-    _host.dropout_rows(np.ones(shape, np.float32), out, ids, draw.p, draw.seed, draw.epoch, draw.stream, 1)
+    _host.dropout_rows(np.ones(shape, np.float32), out, ids, key.p, key.seed, key.epoch, key.stream, 1)
     return out
 
 
@@ -39,21 +39,21 @@ def kept(rng, shape, ids, draw):
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_keeps_what_the_host_keeps(rng, engine, backend, kind, columns):
     """Rows that are padded, or as near to each other as can be, or that begin anywhere."""
-    dtype, ids, draw = np.dtype(KINDS[kind]), rng.integers(0, 2**45, 21), drawn(rng)
+    dtype, ids, key = np.dtype(KINDS[kind]), rng.integers(0, 2**45, 21), drawn(rng)
     held = rng.standard_normal((21, columns + 3)).astype(dtype)
-    scale = kept(rng, (21, columns), ids, draw)
+    scale = kept(rng, (21, columns), ids, key)
     for x in (held[:, :columns], held[:, 3:], np.ascontiguousarray(held[:, :columns])):
         padded = backend.memory.padded(21, RowFormat(dtype, columns))
         padded[:] = x
         wanted = (x.astype(np.float32) * scale).astype(dtype)
         for source in (x, padded):
             out = engine.nan_rows(backend, 21, RowFormat(dtype, columns))
-            backend.dropout(source, out, ids, draw)
+            backend.dropout(source, out, ids, key)
             np.testing.assert_array_equal(out, wanted)
-    backend.dropout(out, out, ids, draw)  # in place
+    backend.dropout(out, out, ids, key)  # in place
     np.testing.assert_array_equal(out, (wanted.astype(np.float32) * scale).astype(dtype))
     wide = engine.nan_rows(backend, 21, RowFormat(dtype, columns + 16))
-    backend.dropout(padded, wide[:, :columns], ids, draw)
+    backend.dropout(padded, wide[:, :columns], ids, key)
     np.testing.assert_array_equal(wide[:, :columns], wanted)
     assert np.isnan(wide[:, columns:].astype(np.float32)).all()
 
@@ -65,19 +65,19 @@ def stored(rng):
     return indptr, indices, rng.standard_normal(indptr[-1]).astype(np.float32), rng.integers(0, 2**45, 30)
 
 
-def kept_of_stored(indptr, indices, values, ids, draw):
+def kept_of_stored(indptr, indices, values, ids, key):
     """What the host's dropout makes of stored values."""
     out = np.empty_like(values)
-    call = (draw.p, draw.seed, draw.epoch, draw.stream)
+    call = (key.p, key.seed, key.epoch, key.stream)
     _host.dropout_csr(indptr, indices, values, out, ids, *call, 1)
     return out
 
 
 def test_dropout_of_stored_values_keeps_what_the_host_keeps(rng, backend):
     *places, values, ids = stored(rng)
-    draw, out = drawn(rng), np.full_like(values, np.nan)
-    backend.dropout(values, out, ids, draw, csr=tuple(places))
-    np.testing.assert_array_equal(out, kept_of_stored(*places, values, ids, draw))
+    key, out = drawn(rng), np.full_like(values, np.nan)
+    backend.dropout(values, out, ids, key, csr=tuple(places))
+    np.testing.assert_array_equal(out, kept_of_stored(*places, values, ids, key))
     assert 0 < np.count_nonzero(out) < len(out)
 
 
@@ -103,12 +103,12 @@ def test_an_epoch_in_memory_counts_instead(rng, engine, backend, kind):
 @pytest.mark.parametrize("epoch_at", [np.zeros(1, np.int64), np.zeros(2, np.int32), np.int32(3)])
 def test_an_epoch_that_is_none_is_refused(rng, backend, epoch_at):
     (*places, values, ids), x = stored(rng), np.zeros((30, 4), np.float32)
-    draw = replace(drawn(rng), epoch_at=np.asarray(epoch_at))
-    said = rf"epoch_at: {draw.epoch_at.dtype} \[\d?\]; expected contiguous int32 \[1\]"
+    key = replace(drawn(rng), epoch_at=np.asarray(epoch_at))
+    said = rf"epoch_at: {key.epoch_at.dtype} \[\d?\]; expected contiguous int32 \[1\]"
     with pytest.raises(ValueError, match=said):
-        backend.dropout(x, x, ids, draw)
+        backend.dropout(x, x, ids, key)
     with pytest.raises(ValueError, match=said):
-        backend.dropout(values, values, ids, draw, csr=tuple(places))
+        backend.dropout(values, values, ids, key, csr=tuple(places))
 
 
 def test_dropout_of_nothing(rng, backend):

@@ -145,7 +145,9 @@ def test_peers_of_an_environment_take_part_and_others_are_named(mgg, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads((tmp_path / "a.json").read_text())
     assert list(found["contestants"]) == ["mgg", "torch", "scipy"]
-    assert found["notes"] == ["dgl is left out: No module named 'dgl'; 'make bench-peers' installs the peers"]
+    assert found["notes"] == [
+        "dgl is left out: No module named 'dgl'; 'make bench-peers' installs the baselines"
+    ]
     (case,) = found["cases"]
     assert case["weighted"]
     assert case["ms"].keys() == {"mgg", "torch", "scipy"}

@@ -4,7 +4,7 @@
 #pragma once
 #include <cmath>
 
-#include "gpu/rows/drawn.cuh"
+#include "gpu/rows/rng_key.cuh"
 #include "gpu/edges/edges.cuh"
 
 namespace mgg {
@@ -13,15 +13,15 @@ namespace mgg {
 // at_source: whether the plan's destinations are the sources of these edges.
 template <class Op, class Batch>
 MGG_DEVICE void draw_kept(const Op& op, const Batch& batch, bool at_source, float (&keep)[edges_ahead]) {
-  const RngKey& drawn = op.of.drawn;
+  const RngKey& key = op.of.key;
   const uint64_t here = static_cast<uint64_t>(op.of.ids[op.worker.destination]);
-  const uint32_t epoch = epoch_of(drawn), head = static_cast<uint32_t>(op.worker.head);
+  const uint32_t epoch = epoch_of(key), head = static_cast<uint32_t>(op.worker.head);
 #pragma unroll
   for (int u = 0; u < edges_ahead; ++u) {
     const uint64_t there = batch.id(op.of.edges, u), source = at_source ? here : there;
-    const Philox four = draw_edge(drawn.seed, epoch, drawn.stream, source, at_source ? there : here, head / 4);
+    const Philox four = draw_edge(key.seed, epoch, key.stream, source, at_source ? there : here, head / 4);
     const uint32_t low = head & 1 ? four.word[1] : four.word[0], high = head & 1 ? four.word[3] : four.word[2];
-    keep[u] = (head & 2 ? high : low) >= drawn.threshold ? drawn.scale : 0.0f;
+    keep[u] = (head & 2 ? high : low) >= key.threshold ? key.scale : 0.0f;
   }
 }
 
@@ -54,7 +54,7 @@ struct Attend : EdgeOp<S, PACKED, DeviceAttend<S>> {
     state.maximum = float_of_bits(0xFF800000u), state.total = state.above_total = 0.0f;
   }
 
-  // What was summed under one maximum, under a larger one.
+  // Scales the sums that were taken under one maximum to a larger one.
   MGG_DEVICE static void raise(State& state, float most) {
     if (!(most > state.maximum)) return;
     const float factor = expf(state.maximum - most);

@@ -1,4 +1,4 @@
-// What is computed edge by edge over rows of one type, MGG_ROWS: compiled once for each type.
+// The kernels that compute edge by edge over rows of one type, MGG_ROWS: compiled once for each type.
 #include "gpu/edges/attention.cuh"
 #include "gpu/edges/edge_ops.cuh"
 #include "gpu/kernels.h"

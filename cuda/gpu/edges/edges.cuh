@@ -1,5 +1,5 @@
-// What runs an Op over the edges of each destination on a GPU, over pointers or over what has arrived; edge_ops.cuh and
-// attention.cuh have the Ops.
+// The loop that runs an Op over the edges of each destination on a GPU, over pointers or over rows that have arrived;
+// edge_ops.cuh and attention.cuh have the Ops.
 //
 // A worker is a group of lanes that takes a head of a destination, or of a part of a hub, and one pass over the head's
 // columns. Workers of neighbouring heads lie side by side, so that together they read whole rows. Four edges are under
@@ -56,7 +56,7 @@ struct HeadWorker {
   }
   MGG_DEVICE int64_t workers() const { return int64_t(device::blocks()) * device::threads() / edges.lanes; }
 
-  // Of the head's columns, the i-th of this lane in a pass.
+  // Returns the i-th of the head's columns that this lane processes in a pass.
   MGG_DEVICE int32_t column(int i, int32_t of_pass) const {
     const int32_t first = of_pass * edges.lanes;
     return PACKED ? (first + lane) * values + i : first * values + i * edges.lanes + lane;
@@ -209,7 +209,7 @@ MGG_DEVICE void add_each(float (&into)[COUNT], const float (&from)[COUNT]) {
   for (int i = 0; i < COUNT; ++i) into[i] += from[i];
 }
 
-// What runs an Op over the plan.
+// The loop of an Op over the plan.
 template <class Op>
 struct EdgeLoop {
   using S = typename Op::Row;
@@ -246,7 +246,7 @@ struct EdgeLoop {
     }
     op.finish(state);
   }
-  // Whether this worker is the last that a counter of a hub waits for.
+  // Returns true if this worker is the last that a counter of a hub waits for.
   MGG_DEVICE bool is_last(int32_t* counters, int32_t slots, int32_t counter) const {
     device::sync_lanes(worker.mask);
     int32_t before = 0;
@@ -295,7 +295,7 @@ MGG_KERNEL void over_edges(typename Op::Call call) {
   EdgeLoop<Op>{call.edges, worker}.run(call);
 }
 
-// What all Ops have.
+// The members that all Ops have.
 template <class S, bool PACKED, class CALL>
 struct EdgeOp {
   using Row = S;

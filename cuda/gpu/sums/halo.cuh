@@ -140,7 +140,7 @@ struct HaloProtocol {
   }
 };
 
-// What the warps of a block tell each other, in shared memory.
+// Words in shared memory by which the warps of a CUDA block tell each other of arrivals.
 struct HaloArrivals {
   int32_t here;     // arrivals that one of them has seen, without a gap
   int32_t polling;  // 1: one of them polls
@@ -165,12 +165,12 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
 
   const DeviceHalo& halo;
   const EXCHANGE& exchange;
-  int32_t here = 0;        // arrivals that are there, without a gap: the same for the whole warp
-  int32_t deferred = 0;    // number of deferred tasks
-  int32_t gone_over = -1;  // arrivals seen at the last scan of the deferred tasks
-  int32_t round = 0;       // deferred tasks of this scan that are still to be checked
-  uint32_t ready = 0;      // and what can go on, from `round` on, a bit each
-  uint32_t asked = 0;      // by lane 0: the batch that was claimed ahead
+  int32_t here = 0;               // arrivals that are there, without a gap: the same for the whole warp
+  int32_t deferred = 0;           // number of deferred tasks
+  int32_t scanned_arrivals = -1;  // arrivals seen at the last scan of the deferred tasks
+  int32_t unscanned = 0;          // deferred tasks of this scan that are still to be checked
+  uint32_t ready = 0;             // those that can go on, from `unscanned` on, a bit each
+  uint32_t asked = 0;             // by lane 0: the batch that was claimed ahead
   DeferredTask* const deferred_tasks;  // this worker's
   float* const partial_sums;
 
@@ -194,8 +194,8 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   }
   MGG_DEVICE static HaloArrivals& arrivals() { return *reinterpret_cast<HaloArrivals*>(device::shared()); }
 
-  // Sees what has arrived: what another warp of the block has seen, else, if none polls now, the signals themselves.
-  // Whether anything more has.
+  // Updates `here` from the arrivals that another warp of the CUDA block has seen, else, if none polls now, from the
+  // signals themselves. Returns true if there are more than before.
   MGG_DEVICE bool look() {
     const int32_t before = here;
     if (before == halo.arrival_count) return false;
@@ -313,21 +313,21 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   }
   // Before this worker scans its deferred tasks, from the last to the first: the last has been checked when
   // it takes another's place. Nothing can go on that could not before, until more arrives.
-  MGG_DEVICE void begin_round() {
-    if (gone_over == here) return;
-    gone_over = here;
-    round = (deferred + LANES - 1) / LANES * LANES, ready = 0;
+  MGG_DEVICE void begin_scan() {
+    if (scanned_arrivals == here) return;
+    scanned_arrivals = here;
+    unscanned = (deferred + LANES - 1) / LANES * LANES, ready = 0;
   }
-  // The next task of the round; `fresh` where there is none.
-  MGG_DEVICE int32_t next_of_round() {
-    while (!ready && round > 0) {
-      round -= LANES;
-      ready = ready_from(round);
+  // Returns the next task of the scan; `fresh` where there is none.
+  MGG_DEVICE int32_t next_of_scan() {
+    while (!ready && unscanned > 0) {
+      unscanned -= LANES;
+      ready = ready_from(unscanned);
     }
     if (!ready) return fresh;
     const int32_t at = device::highest(ready);
     ready ^= 1u << at;
-    return round + at;
+    return unscanned + at;
   }
   // Before anything is shared. By the whole block.
   MGG_DEVICE void begin() const {
@@ -385,18 +385,18 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
         if (!look()) device::rest();
     ask();
     for (bool more = true;;) {
-      const int32_t place = next_of_round();
+      const int32_t place = next_of_scan();
       const int64_t number = hand_out(place == fresh && deferred < halo.slots, more);
       const bool idle = place == fresh && number == none;
       if (!any(!idle)) {
         if (!any(deferred > 0)) return;
-        while (!any(deferred > 0 && gone_over != here))
+        while (!any(deferred > 0 && scanned_arrivals != here))
           if (!look()) device::rest();
       } else if (any(idle && deferred > 0)) {
         look();
       }
       if (idle)
-        begin_round();
+        begin_scan();
       else
         sum_one(place, number);
       device::sync_lanes(warp);

@@ -71,7 +71,7 @@ MGG_BOTH void narrow(float value, Float16& out) {
 #endif
 }
 
-// What sums of rows of S are taken in.
+// The type in which sums of rows of S are taken.
 template <class S>
 struct AccumulatorOf {
   using type = float;

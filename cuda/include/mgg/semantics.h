@@ -15,13 +15,13 @@ MGG_BOTH int64_t summation_block(int64_t terms) {
   return terms <= 16 ? 16 : static_cast<int64_t>(3.5f * ::sqrtf(static_cast<float>(terms)));
 }
 
-// What a mean divides by, and what the maximum of nothing is: nodes without edges give 0.
+// The divisor of a mean; the mean and the maximum of a node without edges are 0.
 template <class T>
 MGG_BOTH T mean_divisor(int64_t edges) {
   return edges > 0 ? static_cast<T>(edges) : T(1);
 }
 
-// What is stored for a destination: its sum, scaled (GCN's d_v^-1/2), plus bias, through ReLU.
+// Returns the value that is stored for a destination: its sum, scaled (GCN's d_v^-1/2), plus bias, through ReLU.
 // V: one value, or a vector of them.
 template <class V, class T>
 MGG_BOTH V epilogue(V sum, T scale, V bias, bool relu) {
@@ -64,14 +64,14 @@ MGG_BOTH Philox philox(const Counter& counter, uint64_t seed) {
   return {{c0, c1, c2, c3}};
 }
 
-// Of columns 4*quad .. 4*quad+3 of one node: (column, node, stream, epoch). Nodes are named by their original ids, so
-// that no draw depends on ranks or on the numbering of rows.
+// The counter of columns 4*quad .. 4*quad+3 of one node: (column, node, stream, epoch). Nodes are named by their original
+// ids, so that no draw depends on ranks or on the numbering of rows.
 MGG_BOTH Counter node_counter(uint32_t epoch, uint32_t stream, uint64_t node, uint64_t quad) {
   const uint32_t high = static_cast<uint32_t>(node >> 32) & 0xFFFFu;
   return {{static_cast<uint32_t>(quad), static_cast<uint32_t>(node), high << 16 | (stream & 0xFFFFu), epoch}};
 }
 
-// Of an edge and heads 4*quad .. 4*quad+3, by the original ids of both ends (below 2^36).
+// The counter of an edge and heads 4*quad .. 4*quad+3, by the original ids of both ends (below 2^36).
 MGG_BOTH Counter edge_counter(uint32_t epoch, uint32_t stream, uint64_t source, uint64_t target, uint32_t quad) {
   const uint32_t high = static_cast<uint32_t>(source >> 32 & 0xFu) << 12 |
                         static_cast<uint32_t>(target >> 32 & 0xFu) << 8 | (quad & 0xFFu);

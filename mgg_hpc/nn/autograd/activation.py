@@ -32,47 +32,47 @@ def through_relu(
     return passed
 
 
-def drop(out: Tensor, graph: GraphHandle, draw: RngKey | None) -> None:
-    """Apply dropout to a layer's rows in place; nothing if ``draw`` is None."""
-    if draw is not None:
+def drop(out: Tensor, graph: GraphHandle, key: RngKey | None) -> None:
+    """Apply dropout to a layer's rows in place; nothing if ``key`` is None."""
+    if key is not None:
         with span("dropout behind"):
-            graph.backend.dropout(as_array(out), as_array(out), graph.ids, draw)
+            graph.backend.dropout(as_array(out), as_array(out), graph.ids, key)
 
 
-def dropped_rows(x: Tensor, graph: GraphHandle, draw: RngKey) -> Tensor:
+def dropped_rows(x: Tensor, graph: GraphHandle, key: RngKey) -> Tensor:
     """Return x after dropout, in rows of the workspace."""
     x = x if x.stride(1) == 1 else x.contiguous()
     out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
-    graph.backend.dropout(as_array(x), as_array(out), graph.ids, draw)
+    graph.backend.dropout(as_array(x), as_array(out), graph.ids, key)
     return out
 
 
-def times_kept(values: Tensor, draw: RngKey | None) -> Tensor:
+def times_kept(values: Tensor, key: RngKey | None) -> Tensor:
     """Return values / (1 - p), the scale of what dropout keeps; the values themselves if nothing is dropped."""
-    return values if draw is None else values * (1 / (1 - draw.p))
+    return values if key is None else values * (1 / (1 - key.p))
 
 
 class _Elu(torch.autograd.Function):
     """ELU and dropout behind it, whose draws are made again in the backward instead of kept."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, graph: GraphHandle, draw: RngKey | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, graph: GraphHandle, key: RngKey | None) -> Tensor:
         out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
         with span("activation"):
             torch.ops.aten.elu.out(x, out=out)
-        drop(out, graph, draw)
-        ctx.call, ctx.layer = (graph, draw), spans.current()
+        drop(out, graph, key)
+        ctx.call, ctx.layer = (graph, key), spans.current()
         ctx.save_for_backward(x)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
-        graph, draw = ctx.call
+        graph, key = ctx.call
         (x,) = ctx.saved_tensors
-        if draw is not None:
+        if key is not None:
             with span("backward: dropout"):
-                passed = gradient = dropped_rows(gradient, graph, draw)
+                passed = gradient = dropped_rows(gradient, graph, key)
         else:
             passed = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
         with span("backward: activation"):
@@ -80,7 +80,7 @@ class _Elu(torch.autograd.Function):
         return passed, None, None
 
 
-def elu(x: Tensor, graph: GraphHandle, draw: RngKey | None = None) -> Tensor:
-    """Return ELU (Clevert et al., ICLR 2016) of rows x [n, F]. draw: key of the dropout behind it."""
-    out: Tensor = _Elu.apply(x, graph, draw)
+def elu(x: Tensor, graph: GraphHandle, key: RngKey | None = None) -> Tensor:
+    """Return ELU (Clevert et al., ICLR 2016) of rows x [n, F]. key: of the dropout behind it."""
+    out: Tensor = _Elu.apply(x, graph, key)
     return out

@@ -33,7 +33,7 @@ class _Call:
     """Arguments of a convolution beside its tensors.
 
     features: the input where it is not a tensor, else None. before, after: [n] or None, the scale of rows before they
-    are summed, and of their sums. draw: key of the dropout behind the ReLU. training: whether gradients are wanted at
+    are summed, and of their sums. key: of the dropout behind the ReLU. training: whether gradients are wanted at
     all, which a Function cannot ask itself.
     """
 
@@ -43,7 +43,7 @@ class _Call:
     before: Tensor | None
     after: Tensor | None
     relu: bool
-    draw: RngKey | None
+    key: RngKey | None
     training: bool
 
     def aggregated_back(self, rows: Rows, own: Tensor, eps: Tensor | None) -> Tensor:
@@ -100,7 +100,7 @@ class _Convolution(torch.autograd.Function):
                 _add_product(source, root, out, graph)
         if call.relu and not fused:
             out.relu_()
-        drop(out, graph, call.draw)
+        drop(out, graph, call.key)
         ctx.first, ctx.call, ctx.layer = first, call, spans.current()
         needs_x = first or root is not None or ctx.needs_input_grad[4]
         kept = x if needs_x and features is None else None
@@ -114,13 +114,13 @@ class _Convolution(torch.autograd.Function):
         graph = call.graph
         kept, aggregated, weight, root, eps, out = ctx.saved_tensors
         x: Any = call.features if kept is None else kept
-        draw = call.draw  # its scale is applied to weights and their gradients, which are small
+        key = call.key  # its scale is applied to weights and their gradients, which are small
         wants_x, wants_weight, wants_bias, wants_root, wants_eps, _ = ctx.needs_input_grad
         rows, local = graph.exchange(gradient.shape[1]) if ctx.first else (None, None)
         with span("backward: bias and ReLU"):
             # Where the gradient is needed only in what is published, it is written there at once.
             gradient = through_relu(gradient, out, graph, local if root is None else None)
-            bias_gradient = times_kept(gradient.sum(0, dtype=weight.dtype), draw) if wants_bias else None
+            bias_gradient = times_kept(gradient.sum(0, dtype=weight.dtype), key) if wants_bias else None
         x_gradient = weight_gradient = root_gradient = eps_gradient = None
         if rows is not None and local is not None:
             with span("backward: scale"):
@@ -131,27 +131,27 @@ class _Convolution(torch.autograd.Function):
             back = call.aggregated_back(rows, gradient, eps)
             with span("backward: transform"):
                 weight_gradient = _product_gradient(back, x) if wants_weight else None
-                x_gradient = _times(back, times_kept(weight, draw), graph) if wants_x else None
+                x_gradient = _times(back, times_kept(weight, key), graph) if wants_x else None
         else:
             with span("backward: transform"):
                 weight_gradient = gradient.t() @ aggregated if wants_weight else None
             if wants_x:
                 rows, local = graph.exchange(weight.shape[1])
                 with span("backward: transform"):
-                    torch.mm(gradient, times_kept(weight, draw).to(gradient.dtype), out=local)
+                    torch.mm(gradient, times_kept(weight, key).to(gradient.dtype), out=local)
                     if call.after is not None:
                         local.mul_(call.after[:, None])
                 x_gradient = call.aggregated_back(rows, local, eps)
         if root is not None and x_gradient is not None:
             with span("backward: transform own rows"):
-                x_gradient.addmm_(gradient, times_kept(root, draw).to(gradient.dtype))
+                x_gradient.addmm_(gradient, times_kept(root, key).to(gradient.dtype))
         if wants_root or wants_eps:
             with span("backward: transform own rows"):
-                own = times_kept(_product_gradient(gradient, x).to(weight.dtype), draw)
+                own = times_kept(_product_gradient(gradient, x).to(weight.dtype), key)
                 root_gradient = own if wants_root else None
                 eps_gradient = (own * weight).sum().reshape(eps.shape) if wants_eps else None
         if weight_gradient is not None:
-            weight_gradient = times_kept(weight_gradient.to(weight.dtype), draw)
+            weight_gradient = times_kept(weight_gradient.to(weight.dtype), key)
         return x_gradient, weight_gradient, bias_gradient, root_gradient, eps_gradient, None
 
 
@@ -160,7 +160,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx: Any, x, weight, bias, features, graph: GraphHandle, relu: bool, draw: RngKey | None
+        ctx: Any, x, weight, bias, features, graph: GraphHandle, relu: bool, key: RngKey | None
     ):
         given: Input = features if x is None else x
         with span("forward: transform"):
@@ -172,8 +172,8 @@ class _Linear(torch.autograd.Function):
                 out = out if bias is None else out.add_(bias)
             if relu:
                 out.relu_()
-        drop(out, graph, draw)
-        ctx.features, ctx.graph, ctx.layer, ctx.draw = features, graph, spans.current(), draw
+        drop(out, graph, key)
+        ctx.features, ctx.graph, ctx.layer, ctx.key = features, graph, spans.current(), key
         ctx.save_for_backward(x, weight, out if relu else None)
         return out
 
@@ -184,12 +184,12 @@ class _Linear(torch.autograd.Function):
             x, weight, out = ctx.saved_tensors
             wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
             gradient = through_relu(gradient, out, ctx.graph)
-            bias_gradient = times_kept(gradient.sum(0, dtype=weight.dtype), ctx.draw) if wants_bias else None
+            bias_gradient = times_kept(gradient.sum(0, dtype=weight.dtype), ctx.key) if wants_bias else None
             weight_gradient = None
             if wants_weight:
                 product = _product_gradient(gradient, ctx.features if x is None else x)
-                weight_gradient = times_kept(product.to(weight.dtype), ctx.draw)
-            x_gradient = _times(gradient, times_kept(weight, ctx.draw), ctx.graph) if wants_x else None
+                weight_gradient = times_kept(product.to(weight.dtype), ctx.key)
+            x_gradient = _times(gradient, times_kept(weight, ctx.key), ctx.graph) if wants_x else None
             return x_gradient, weight_gradient, bias_gradient, None, None, None, None
 
 
@@ -263,12 +263,12 @@ def convolution(
     root: Tensor | None = None,
     eps: Tensor | None = None,
     relu: bool = False,
-    draw: RngKey | None = None,
+    key: RngKey | None = None,
 ) -> Tensor:
     """Return act((L A R + (1 + eps) I) x W^T + x V^T + b), [n, out], for rows x [n, in], weight [out, in], bias [out].
 
     before, after: [n], the diagonals R and L. root: V [out, in]; None leaves out the second product. eps: [1]; None
-    leaves out I. draw: key of the dropout behind the ReLU. Rows are of the graph's dtype; with half rows products are
+    leaves out I. key: of the dropout behind the ReLU. Rows are of the graph's dtype; with half rows products are
     taken in it too, and weight and bias are float32. Collective, its backward too. Gradients of parameters are this
     rank's part; `training` sums them. Raises ValueError for rows of another width than the weight's, or of another
     number or type than the graph's.
@@ -276,7 +276,7 @@ def convolution(
     check_rows(x, graph)
     dense, features = _checked(x, weight)
     training = torch.is_grad_enabled()  # always False within a Function
-    call = _Call(features, graph, adjacency, before, after, relu, draw if relu else None, training)
+    call = _Call(features, graph, adjacency, before, after, relu, key if relu else None, training)
     out: Tensor = _Convolution.apply(dense, weight, bias, root, eps, call)
     return out
 
@@ -288,15 +288,15 @@ def linear(
     graph: GraphHandle,
     *,
     relu: bool = False,
-    draw: RngKey | None = None,
+    key: RngKey | None = None,
 ) -> Tensor:
     """Return act(x W^T + b), [n, out], for rows x [n, in], weight [out, in], bias [out]. Not collective.
 
-    As torch.nn.functional.linear, also for features that can be multiplied only, into rows that are used again. draw:
+    As torch.nn.functional.linear, also for features that can be multiplied only, into rows that are used again. key:
     key of the dropout behind the ReLU. Raises ValueError for rows of another width than the weight's.
     """
     dense, features = _checked(x, weight)
-    out: Tensor = _Linear.apply(dense, weight, bias, features, graph, relu, draw if relu else None)
+    out: Tensor = _Linear.apply(dense, weight, bias, features, graph, relu, key if relu else None)
     return out
 
 

@@ -29,7 +29,7 @@ TRANSFERS = ("auto", "direct", "get", "halo")
 SPLITS = ("train", "val", "test")
 SPARE = 4  # a heap that cannot grow (OpenSHMEM's) has room for so many times two buffers of the widest rows
 
-opened: list[DistGraph] = []  # and not closed, the last one last
+open_graphs: list[DistGraph] = []  # in the order in which they were opened
 
 
 def close_at_exit() -> None:
@@ -39,7 +39,7 @@ def close_at_exit() -> None:
 
 
 def _close_all() -> None:
-    for graph in reversed(opened.copy()):
+    for graph in reversed(open_graphs.copy()):
         graph.close()
 
 
@@ -76,7 +76,7 @@ class DistGraph(GraphHandle):
             else torch.from_numpy(mask).to(device)
             for mask in (rows.train, rows.val, rows.test)
         )
-        opened.append(self)
+        open_graphs.append(self)
         close_at_exit()
 
     def __enter__(self) -> DistGraph:
@@ -93,7 +93,7 @@ class DistGraph(GraphHandle):
         """Free what ranks share. Collective; the end of the program does it too."""
         if not self._closed:
             self._closed = True
-            opened.remove(self)
+            open_graphs.remove(self)
             self.backend.memory.close()
 
     def _check_open(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..workspace import as_array
-from .dist_graph import DistGraph, opened
+from .dist_graph import DistGraph, open_graphs
 
 _alike: WeakSet[torch.nn.Module] = WeakSet()  # models whose parameters were found to be the same on all ranks
 
@@ -23,9 +23,9 @@ def allreduce_gradients(model: torch.nn.Module, graph: DistGraph | None = None) 
     InputError where no graph is open, and at the first call for a model whose parameters differ between ranks.
     """
     if graph is None:
-        if not opened:
+        if not open_graphs:
             raise InputError("allreduce_gradients: no graph is open; open one first (mgg.open)")
-        graph = opened[-1]
+        graph = open_graphs[-1]
     parameters = [each for each in model.parameters() if each.requires_grad]
     if graph.ranks == 1 or not parameters:
         return

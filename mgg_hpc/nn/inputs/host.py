@@ -61,10 +61,10 @@ class HostFeatures:
         largest, wide = self.blocks[0].numel() if self.blocks else 0, accumulator(self.dtype)
         return largest * (2 * self.dtype.itemsize + (wide.itemsize if wide != self.dtype else 0))
 
-    def dropped(self, ids: Any, draw: RngKey) -> HostFeatures:
+    def dropped(self, ids: Any, key: RngKey) -> HostFeatures:
         """Return the rows with dropout, drawn again at each use. ids: int64 [n], original node ids."""
         other = copy(self)
-        other._dropout = (ids, draw)
+        other._dropout = (ids, key)
         return other
 
     def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
@@ -108,9 +108,9 @@ class HostFeatures:
             kept = into[rows] if into is not None else room[: len(x)] if room is not None else x
             out = x if in_place else kept
             if self._dropout is not None:
-                ids, draw = self._dropout
+                ids, key = self._dropout
                 with span("dropout"):
-                    self._backend.dropout(as_array(x), as_array(out), ids[rows], draw)
+                    self._backend.dropout(as_array(x), as_array(out), ids[rows], key)
             yield rows, out
             first = rows.stop
 

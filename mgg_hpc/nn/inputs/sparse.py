@@ -114,10 +114,10 @@ class SparseFeatures:
         other.values = values
         return other
 
-    def dropped(self, ids: Any, draw: RngKey) -> SparseFeatures:
+    def dropped(self, ids: Any, key: RngKey) -> SparseFeatures:
         """Return the matrix after dropout of its stored values. ids: int64 [n], original node ids."""
         pattern, out = self._pattern, torch.empty_like(self.values)
-        pattern.backend.dropout(as_array(self.values), as_array(out), ids, draw, csr=pattern.places)
+        pattern.backend.dropout(as_array(self.values), as_array(out), ids, key, csr=pattern.places)
         return self.with_values(out)
 
     def times_transposed(self, weight: Tensor, out: Tensor, scale: Tensor | None = None) -> None:

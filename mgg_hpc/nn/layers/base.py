@@ -86,12 +86,12 @@ class Convolution(torch.nn.Module, ABC):
         adjacency: Adjacency | None = None,
         *,
         relu: bool = False,
-        draw: RngKey | None = None,
+        key: RngKey | None = None,
     ) -> Tensor:
         """Return the layer's output [n, out] for this rank's rows x [n, in]. Collective.
 
         adjacency: one of the graph's. [default: graph.adjacency(self.kind)] relu: apply ReLU, in the kernel where that
-        is possible. draw: key of the dropout behind the ReLU. Raises ValueError for an adjacency of another kind.
+        is possible. key: of the dropout behind the ReLU. Raises ValueError for an adjacency of another kind.
         """
         chosen = graph.adjacency(self.kind) if adjacency is None else adjacency
         if chosen.kind != self.kind:
@@ -99,11 +99,11 @@ class Convolution(torch.nn.Module, ABC):
             raise ValueError(
                 f"{name} sums with an adjacency of kind {self.kind!r}, and this one is {chosen.kind!r}"
             )
-        return self._convolve(x, graph, chosen, relu, draw)
+        return self._convolve(x, graph, chosen, relu, key)
 
     @abstractmethod
     def _convolve(
-        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, draw: RngKey | None
+        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, key: RngKey | None
     ) -> Tensor:
         """Compute `forward` with an adjacency of the right kind."""
 

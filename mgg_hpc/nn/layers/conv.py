@@ -57,12 +57,12 @@ class GCNConv(Convolution):
             torch.nn.init.zeros_(self.bias)
 
     def _convolve(
-        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, draw: RngKey | None
+        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, key: RngKey | None
     ) -> Tensor:
         before = after = adjacency.scale
         weight = self.lin.weight
         return convolution(
-            x, weight, self.bias, graph, adjacency, before=before, after=after, relu=relu, draw=draw
+            x, weight, self.bias, graph, adjacency, before=before, after=after, relu=relu, key=key
         )
 
 
@@ -97,15 +97,15 @@ class GINConv(Convolution):
         return (first.in_features, first.out_features) if is_linear(first) else None
 
     def _convolve(
-        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, draw: RngKey | None
+        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, key: RngKey | None
     ) -> Tensor:
-        behind: list[Step] = [torch.nn.ReLU(), *([draw] if draw else [])] if relu else []
+        behind: list[Step] = [torch.nn.ReLU(), *([key] if key else [])] if relu else []
         network = [*steps(self.nn), *behind]
         if network and is_linear(first := network[0]):
             rest = network[1:]
             fused, along = taken_along(rest)
             out = convolution(
-                x, first.weight, first.bias, graph, adjacency, eps=self.eps, relu=fused, draw=along
+                x, first.weight, first.bias, graph, adjacency, eps=self.eps, relu=fused, key=along
             )
             return through(rest, out, graph)
         rows = as_rows(x, graph)
@@ -170,7 +170,7 @@ class SAGEConv(Convolution):
         return Widths(self.in_channels, 2 * self.in_channels if wants_gradient and not products_only else 0)
 
     def _convolve(
-        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, draw: RngKey | None
+        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, key: RngKey | None
     ) -> Tensor:
         root = None if self.lin_r is None else self.lin_r.weight
         weight, bias = self.lin_l.weight, self.lin_l.bias
@@ -183,13 +183,11 @@ class SAGEConv(Convolution):
                 relu and not self.normalize,
                 adjacency.inverse_degree if self.aggr == "mean" else None,
             )
-            out = convolution(
-                x, weight, bias, graph, adjacency, after=after, root=root, relu=fused, draw=draw
-            )
+            out = convolution(x, weight, bias, graph, adjacency, after=after, root=root, relu=fused, key=key)
             if fused:
                 return out
         out = torch.nn.functional.normalize(out, dim=1) if self.normalize else out
-        return dropped(out.relu(), graph, draw, rectified=True) if relu else out
+        return dropped(out.relu(), graph, key, rectified=True) if relu else out
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, aggr={self.aggr!r}"
@@ -261,13 +259,13 @@ class GATConv(Convolution):
         )  # a sum and its part above 0, a maximum, two sums of weights
 
     def exchanged(self, products_only: bool, wants_gradient: bool, dtype: torch.dtype) -> Widths:
-        draw = RngKey(0.0, seed=0, epoch=0, stream=0) if self.dropout > 0 else None
-        how = Attention(self.heads, self.out_channels, self.attention == "additive", draw=draw)
+        key = RngKey(0.0, seed=0, epoch=0, stream=0) if self.dropout > 0 else None
+        how = Attention(self.heads, self.out_channels, self.attention == "additive", key=key)
         stored = row_format(1, dtype).dtype
         return Widths(how.forward_rows(stored).format.dim, how.backward_rows(stored).format.dim)
 
     def _convolve(
-        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, draw: RngKey | None
+        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, key: RngKey | None
     ) -> Tensor:
         check_rows(x, graph)
         transformed = linear(x, self._weights(), None, graph)
@@ -283,14 +281,14 @@ class GATConv(Convolution):
             adjacency,
             self.heads,
             negative_slope=self.negative_slope,
-            dropout=self.attention_dropout.draw(),
+            dropout=self.attention_dropout.key(),
             bias=self.bias if self.concat else None,
         )
         if not self.concat:
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
             out = out if self.bias is None else out + self.bias.to(out.dtype)
         out = out if self.res is None else out + linear(x, self.res.weight, None, graph)
-        return dropped(out.relu(), graph, draw, rectified=True) if relu else out
+        return dropped(out.relu(), graph, key, rectified=True) if relu else out
 
     def _weights(self) -> Tensor:
         """Return [heads * out + 2 heads, in]: W, and W^T att_src and W^T att_dst of each head, which give the scores.

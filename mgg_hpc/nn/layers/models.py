@@ -153,18 +153,16 @@ class GNN(torch.nn.Module):
                     in_blocks = i == 0 and self.in_blocks and self.convolutions[0].saves_by_blocks
                     rectified = i > 0 and not by_elu
                     dropped = self.dropouts[i](x, graph, rectified=rectified, in_blocks=in_blocks)
-                draw = cast(Dropout, self.dropouts[i + 1]).draw() if self._drops_behind(i) else None
+                key = cast(Dropout, self.dropouts[i + 1]).key() if self._drops_behind(i) else None
                 activated, norm = i < self._activated, self.norms[i]
                 # ReLU right behind a convolution is a part of it.
                 fused = activated and not by_elu and isinstance(norm, torch.nn.Identity)
                 adjacency = graph.layer(i)
-                out: Tensor = self.convs[i](
-                    dropped, graph, adjacency, relu=fused, draw=draw if fused else None
-                )
+                out: Tensor = self.convs[i](dropped, graph, adjacency, relu=fused, key=key if fused else None)
                 if activated and by_elu:
-                    out = elu(through([norm], out, graph), graph, draw)
+                    out = elu(through([norm], out, graph), graph, key)
                 elif activated and not fused:
-                    out = through([norm, self.activation, *([draw] if draw else [])], out, graph)
+                    out = through([norm, self.activation, *([key] if key else [])], out, graph)
                 adds = self.chosen.residual and i > 0 and activated
                 return out + x if adds and isinstance(x, Tensor) else out
 

@@ -64,11 +64,11 @@ def through(network: Sequence[Step], x: Tensor, graph: GraphHandle) -> Tensor:
         if isinstance(step, RngKey):
             x = dropped(x, graph, step, rectified=True)
         elif is_linear(step):
-            relu, draw = taken_along(left)
-            x = linear(x, step.weight, step.bias, graph, relu=relu, draw=draw)
+            relu, key = taken_along(left)
+            x = linear(x, step.weight, step.bias, graph, relu=relu, key=key)
         elif isinstance(step, torch.nn.BatchNorm1d):
-            relu, draw = taken_along(left)
-            x = dropped(normalised(step, x, graph, relu=relu), graph, draw, rectified=True)
+            relu, key = taken_along(left)
+            x = dropped(normalised(step, x, graph, relu=relu), graph, key, rectified=True)
         elif isinstance(step, (Dropout, MLP)):
             x = step(x, graph)
         else:
@@ -85,7 +85,7 @@ def taken_along(left: list[Step]) -> tuple[bool, RngKey | None]:
     if not left or not (isinstance(left[0], RngKey) or type(left[0]) is Dropout):
         return True, None
     step = left.pop(0)
-    return True, step if isinstance(step, RngKey) else cast(Dropout, step).draw()
+    return True, step if isinstance(step, RngKey) else cast(Dropout, step).key()
 
 
 def _check_alone(step: torch.nn.Module, graph: GraphHandle) -> None:

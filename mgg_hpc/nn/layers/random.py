@@ -116,29 +116,29 @@ class _Dropout(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, graph: GraphHandle, draw: RngKey, rectified: bool) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.call, ctx.layer = (graph, draw, rectified), spans.current()
-        out = dropped_rows(x, graph, draw)
+    def forward(ctx, x: Tensor, graph: GraphHandle, key: RngKey, rectified: bool) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.call, ctx.layer = (graph, key, rectified), spans.current()
+        out = dropped_rows(x, graph, key)
         ctx.save_for_backward(out if rectified else None)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
-        graph, draw, rectified = ctx.call
+        graph, key, rectified = ctx.call
         (out,) = ctx.saved_tensors
         with span("backward: dropout"):
             if rectified:
-                return through_relu(gradient, out, graph).mul_(1 / (1 - draw.p)), None, None, None
-            return dropped_rows(gradient, graph, draw), None, None, None
+                return through_relu(gradient, out, graph).mul_(1 / (1 - key.p)), None, None, None
+            return dropped_rows(gradient, graph, key), None, None, None
 
 
-def dropped(x: Tensor, graph: GraphHandle, draw: RngKey | None, *, rectified: bool = False) -> Tensor:
+def dropped(x: Tensor, graph: GraphHandle, key: RngKey | None, *, rectified: bool = False) -> Tensor:
     """Return x after dropout by this key; x itself if it is None. rectified: x came through ReLU."""
-    if draw is None:
+    if key is None:
         return x
     with span("dropout behind"):
-        out: Tensor = _Dropout.apply(x, graph, draw, rectified)
+        out: Tensor = _Dropout.apply(x, graph, key, rectified)
         return out
 
 
@@ -168,20 +168,20 @@ class Dropout(torch.nn.Module):
         x [n, F], contiguous on the host, that needs no gradient: no copy is made, and each product drops the rows block
         by block, by the same draws in the forward and in the backward.
         """
-        draw = self.draw()
-        if draw is None:
+        key = self.key()
+        if key is None:
             return x
         if in_blocks and isinstance(x, Tensor) and not x.requires_grad:
             x = HostFeatures.over(graph.backend, x)
         if isinstance(x, HostFeatures):
-            return x.dropped(graph.ids, draw)
+            return x.dropped(graph.ids, key)
         with span("dropout"):
             if not isinstance(x, Tensor):
-                return x.dropped(graph.ids, draw)
-            out: Tensor = _Dropout.apply(x, graph, draw, rectified)
+                return x.dropped(graph.ids, key)
+            out: Tensor = _Dropout.apply(x, graph, key, rectified)
             return out
 
-    def draw(self) -> RngKey | None:
+    def key(self) -> RngKey | None:
         """Return the key of this epoch's draws; None if nothing is dropped."""
         if not self.training or self.p == 0:
             return None

@@ -230,7 +230,7 @@ class Backend(Protocol):
         the transfer leaves none here. Takes private memory for rows and a copy of the plan while they are kept.
         """
 
-    def dropout(self, x: Any, out: Any, ids: Any, draw: RngKey, csr: tuple[Any, Any] | None = None) -> None:
+    def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         """out[i, c] = x[i, c] / (1 - p) where the draw of (ids[i], c) keeps it, else 0; x, out [n, F] of one dtype.
 
         ids: int64 [n]. csr: indptr int64 [n + 1] and columns int32 [nnz] of a sparse matrix, whose stored values [nnz]

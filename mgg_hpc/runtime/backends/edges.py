@@ -52,15 +52,15 @@ class Attention:
 
     additive: LeakyReLU(source score of u + target score of v), with the negative slope (GAT: Velickovic et al.,
     ICLR 2018). Else the dot product of the rows of u and v over sqrt(channels) (Vaswani et al., NeurIPS 2017).
-    draw: which edges are dropped, by the original ids of both ends and the head; None: none. ids: int64 [n], of this
-    rank's nodes, where there is a draw.
+    key: which edges are dropped, by the original ids of both ends and the head; None: none. ids: int64 [n], of this
+    rank's nodes, where there is one.
     """
 
     heads: int
     channels: int
     additive: bool = True
     negative_slope: float = 0.2
-    draw: RngKey | None = None
+    key: RngKey | None = None
     ids: Any = None
 
     @property
@@ -75,7 +75,7 @@ class Attention:
 
     def forward_rows(self, dtype: np.dtype[Any]) -> TailedRows:
         """Return the format of sources' rows for `EdgeKernels.attend`: features, and additive scores behind them."""
-        return TailedRows(dtype, self.columns, self.heads if self.additive else 0, self.draw is not None)
+        return TailedRows(dtype, self.columns, self.heads if self.additive else 0, self.key is not None)
 
     def backward_rows(self, dtype: np.dtype[Any]) -> TailedRows:
         """Return the rows of targets that `EdgeKernels.attend_back` reads for gradients of sources.
@@ -84,8 +84,8 @@ class Attention:
         <g, output without bias>, each for every head.
         """
         if self.additive:
-            return TailedRows(dtype, self.columns, 3 * self.heads, self.draw is not None)
-        return TailedRows(dtype, 2 * self.columns, 2 * self.heads, self.draw is not None)
+            return TailedRows(dtype, self.columns, 3 * self.heads, self.key is not None)
+        return TailedRows(dtype, 2 * self.columns, 2 * self.heads, self.key is not None)
 
 
 class EdgeKernels(Protocol):

@@ -166,9 +166,9 @@ class Problem:
         rng, nodes = self.rng, self.case.nodes
         self.shape = heads, channels = drawn_shape(rng)
         p = float(rng.choice([0.0, 0.4]))
-        draw = RngKey(p, int(rng.integers(2**62)), int(rng.integers(1, 300)), 0x4001) if p else None
+        key = RngKey(p, int(rng.integers(2**62)), int(rng.integers(1, 300)), 0x4001) if p else None
         self.ids = rng.permutation(np.arange(nodes) + (1 << 33))
-        self.how = Attention(heads, channels, bool(rng.random() < 0.6), SLOPE, draw)
+        self.how = Attention(heads, channels, bool(rng.random() < 0.6), SLOPE, key)
         self.epoch_at = bool(rng.random() < 0.5)  # whether the epoch lies in memory, as CUDA graphs have it
         wide = TailedRows(self.dtype, 1).accumulator
         self.h = [self._drawn(self.how.columns, self.dtype) for _ in range(FEW_CALLS)]
@@ -176,21 +176,21 @@ class Problem:
         self.gradient = self._drawn(self.how.columns, self.dtype)
         self.bias = rng.standard_normal(self.how.columns).astype(wide)
         self.source, self.destination = reference.edge_list(self.case.indptr, self.case.indices)
-        self.common = {"ids": self.ids, "epoch": np.array([draw.epoch if draw else 0], np.int32)}
+        self.common = {"ids": self.ids, "epoch": np.array([key.epoch if key else 0], np.int32)}
         self.keep = np.ones((len(self.source), heads))
-        if draw:
+        if key:
             ends = self.ids[self.source], self.ids[self.destination]
-            self.keep = reference.kept_edges(*ends, heads, p, draw.seed, draw.epoch, draw.stream)
+            self.keep = reference.kept_edges(*ends, heads, p, key.seed, key.epoch, key.stream)
 
     def _drawn(self, columns: int, dtype: np.dtype) -> np.ndarray:
         return self.rng.standard_normal((self.case.nodes, columns)).astype(dtype)
 
     def on(self, mine: dict) -> Attention:
         """The attention as one rank calls for it."""
-        draw = self.how.draw
-        if draw and self.epoch_at:
-            draw = replace(draw, epoch=0, epoch_at=mine["epoch"])
-        return replace(self.how, ids=mine["ids"], draw=draw) if draw else self.how
+        key = self.how.key
+        if key and self.epoch_at:
+            key = replace(key, epoch=0, epoch_at=mine["epoch"])
+        return replace(self.how, ids=mine["ids"], key=key) if key else self.how
 
     def by_head(self, rows: np.ndarray) -> np.ndarray:
         return rows.astype(np.float64).reshape(len(rows), self.how.heads, self.how.channels)
@@ -206,7 +206,7 @@ class Problem:
         return found.reshape(self.case.nodes, self.how.columns) + self.bias
 
     def gradients(self) -> list[np.ndarray]:
-        """Of the last h, and of both scores where they are additive: torch's."""
+        """Return torch's gradients of the last h, and of both scores where attention is additive."""
         given = (self.h[-1], *self.scores)
         h, *scores = (torch.tensor(each.astype(np.float64), requires_grad=True) for each in given)
         u, v = torch.from_numpy(self.source), torch.from_numpy(self.destination)

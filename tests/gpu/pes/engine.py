@@ -24,7 +24,7 @@ from mgg_hpc.runtime.backends.cuda.device_arrays import TorchArrays, nothing_fre
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.nvshmem import NvshmemPeers
 from mgg_hpc.runtime.backends.simulated import World
-from mgg_hpc.tools.bench.overlap.studies import Ablation, StudyBackend
+from mgg_hpc.tools.bench.overlap.studies import Ablation, AblationBackend
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
 SMALL = Geometry(ps=2, dist=2, wpb=2)
@@ -137,7 +137,7 @@ class Engine:
             if ablation is None:
                 backend = DeviceBackend(rank, world, Options(geometry), self.module, self.arrays)
             else:
-                backend = StudyBackend(rank, world, Options(geometry), self.module, self.arrays, ablation)
+                backend = AblationBackend(rank, world, Options(geometry), self.module, self.arrays, ablation)
             backend.share = 1 / world.size
             if self.device == "shim":
                 backend.has_gets = far

@@ -113,7 +113,7 @@ def same_bits(engine, case, entry, rng):
 
 
 def means(engine, case, entry, rng, *, reduce="mean"):
-    """Of whole numbers: a maximum is exact, and a mean rounded once and once more as it is stored."""
+    """Aggregate whole numbers: a maximum is exact, a mean is rounded once, and once more as it is stored."""
     x = whole_rows(case, entry, rng)
     world = Played(engine, case, x)
     wanted = reference.aggregate(*world.edge_lists(), case.nodes, x, None, reduce)
@@ -189,17 +189,17 @@ def gathers(engine, case, entry, rng):
 
 
 def dropouts(engine, case, entry, rng):
-    """Of whole numbers, at a probability of one half: exact. Draws depend on the nodes' original ids, not on ranks."""
+    """Drop whole numbers with probability one half: exact. Draws depend on the nodes' original ids, not on ranks."""
     x, ids = whole_rows(case, entry, rng), rng.integers(0, 2**40, case.nodes)
-    draw = RngKey(0.5, int(rng.integers(2**62)), *(int(each) for each in rng.integers(1, 1000, 2)))
+    key = RngKey(0.5, int(rng.integers(2**62)), *(int(each) for each in rng.integers(1, 1000, 2)))
     world = Played(engine, case, x)
     for backend, _, rows, part, _ in world.each(rng):
         beyond = engine.nan_rows(backend, part.stop - part.start + MARGIN, world.format)
         out = beyond[: part.stop - part.start]
-        backend.dropout(rows.local, out, engine.array(ids[part]), draw)
+        backend.dropout(rows.local, out, engine.array(ids[part]), key)
         found = engine.numpy(beyond)
         assert np.isnan(found[len(out) :].astype(np.float32)).all(), "wrote behind its rows"
-        wanted = reference.dropout(x[part], ids[part], draw.p, draw.seed, draw.epoch, draw.stream)
+        wanted = reference.dropout(x[part], ids[part], key.p, key.seed, key.epoch, key.stream)
         assert (found[: len(out)] == wanted).all(), "keeps other values than the reference"
     return 0.0
 
@@ -327,7 +327,7 @@ def halo_in_turns(engine, case, entry, rng):
 
 
 def distinct_remote_rows(case: cases.Case) -> int:
-    """Of all ranks together."""
+    """Return the number of distinct remote rows of all ranks together."""
     found = 0
     for rank in range(len(case.bounds) - 1):
         sources = np.unique(case.part(rank)[1])

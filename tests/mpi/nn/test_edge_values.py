@@ -110,11 +110,11 @@ def test_dot_products_edge_sums_and_softmax_make_attention(whole):
     s, source = whole.leaf(whole.draw(NODES, HEADS))
     t, target = whole.leaf(whole.draw(NODES, HEADS))
     gradient = whole.draw(NODES, HEADS * CHANNELS)
-    of = (whole.graph, whole.adjacency)
-    products = aggregation.dot_products(part, own, *of, heads=HEADS)
-    scores = aggregation.edge_sums(source, target, *of) + products
-    weight = aggregation.edge_softmax(scores, whole.adjacency)
-    out = aggregation.aggregate(part, *of, edge_weight=weight)
+    graph, adjacency = whole.graph, whole.adjacency
+    products = aggregation.dot_products(part, own, graph, adjacency, heads=HEADS)
+    scores = aggregation.edge_sums(source, target, graph, adjacency) + products
+    weight = aggregation.edge_softmax(scores, adjacency)
+    out = aggregation.aggregate(part, graph, adjacency, edge_weight=weight)
     out.backward(gradient[whole.mine])
 
     def by_head(rows):
@@ -138,12 +138,13 @@ def test_dot_products_edge_sums_and_softmax_make_attention(whole):
 
 def test_what_does_not_fit_is_refused(rng, comm, backend):
     whole = Whole(rng, comm, backend, True, "direct")
-    x, of = whole.draw(len(whole.draw(NODES, 1)[whole.mine]), 6), (whole.graph, whole.adjacency)
+    x, graph, adjacency = whole.draw(len(whole.draw(NODES, 1)[whole.mine]), 6), whole.graph, whole.adjacency
+    aggregate, three = aggregation.aggregate, whole.draw(3)
     for call, said in [
-        (lambda: aggregation.aggregate(x, *of, "median"), "'sum', 'mean' and 'max'"),
-        (lambda: aggregation.aggregate(x, *of, "mean", edge_weight=whole.draw(3)), "of sums"),
-        (lambda: aggregation.aggregate(x, *of, edge_weight=whole.draw(3)), r"edge weights are \[3\], for"),
-        (lambda: aggregation.dot_products(x, x, *of, heads=4), "for 4 heads"),
+        (lambda: aggregate(x, graph, adjacency, "median"), "'sum', 'mean' and 'max'"),
+        (lambda: aggregate(x, graph, adjacency, "mean", edge_weight=three), "of sums"),
+        (lambda: aggregate(x, graph, adjacency, edge_weight=three), r"edge weights are \[3\], for"),
+        (lambda: aggregation.dot_products(x, x, graph, adjacency, heads=4), "for 4 heads"),
     ]:
         with pytest.raises(ValueError, match=said):
             call()

@@ -107,7 +107,7 @@ class DeviceContext:
             counted[ps] = plan.partitions(ps)
         return counted[ps]
 
-    def geometry_of(self, launch: Launch) -> Any:
+    def launch_shape(self, launch: Launch) -> Any:
         """Return a launch as the native module takes it."""
         sizes = (launch.lanes, launch.packs, launch.blocks, launch.threads, launch.shared_bytes)
         return self.native.LaunchShape(*sizes, self.arrays.stream())

@@ -16,7 +16,7 @@ from .device_arrays import DeviceArrays
 CSR_LANES = 8  # dropout_csr_lanes
 
 
-def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, draw: RngKey) -> None:
+def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, key: RngKey) -> None:
     """See Backend.dropout."""
     memory = backend.arrays
     dtype, shape, _ = memory.kind(out)
@@ -28,14 +28,12 @@ def rows(backend: DeviceContext, x: Any, out: Any, ids: Any, draw: RngKey) -> No
         *places,
         flat(memory, "ids", ids, shape[0], "int64"),
         *shape,
-        drawn(memory, backend.native, draw),
+        native_key(memory, backend.native, key),
         grid,
     )
 
 
-def values(
-    backend: DeviceContext, csr: tuple[Any, Any], given: Any, out: Any, ids: Any, draw: RngKey
-) -> None:
+def values(backend: DeviceContext, csr: tuple[Any, Any], given: Any, out: Any, ids: Any, key: RngKey) -> None:
     """Apply dropout to the stored values of a CSR matrix, see Backend.dropout."""
     memory, (indptr, indices) = backend.arrays, csr
     (count,), (stored,) = memory.kind(ids)[1], memory.kind(given)[1]
@@ -46,12 +44,12 @@ def values(
         flat(memory, "out", out, stored),
         flat(memory, "ids", ids, count, "int64"),
         count,
-        drawn(memory, backend.native, draw),
+        native_key(memory, backend.native, key),
         backend.spread(CSR_LANES, count),
     )
 
 
-def drawn(memory: DeviceArrays, native: Any, draw: RngKey) -> Any:
+def native_key(memory: DeviceArrays, native: Any, key: RngKey) -> Any:
     """Return an RngKey as the native module takes it."""
-    epoch_at = flat(memory, "epoch_at", draw.epoch_at, 1, "int32")
-    return native.RngKey(draw.p, draw.seed, draw.epoch, draw.stream, epoch_at)
+    epoch_at = flat(memory, "epoch_at", key.epoch_at, 1, "int32")
+    return native.RngKey(key.p, key.seed, key.epoch, key.stream, epoch_at)

@@ -20,7 +20,7 @@ from .arrays import edge_values, flat, name_of, rows_of
 from .launches import DeviceLaunches
 
 Array = tuple[int, int]  # an address, and values between rows
-NOT_DRAWN = RngKey(0.0, seed=0, epoch=0, stream=0)
+NO_DROPOUT = RngKey(0.0, seed=0, epoch=0, stream=0)
 
 
 class DeviceEdges:
@@ -133,9 +133,9 @@ class DeviceEdges:
 
     def _attention(self, plan: Plan, how: Attention) -> dict[str, Any]:
         """Return the arguments of native calls for an Attention."""
-        ids = flat(self.arrays, "ids", how.ids, plan.destinations, "int64") if how.draw is not None else 0
-        drawn = dropout.drawn(self.arrays, self._launches.native, how.draw or NOT_DRAWN)
-        return {"slope": how.negative_slope, "scale": how.scale, "ids": ids, "drawn": drawn}
+        ids = flat(self.arrays, "ids", how.ids, plan.destinations, "int64") if how.key is not None else 0
+        key = dropout.native_key(self.arrays, self._launches.native, how.key or NO_DROPOUT)
+        return {"slope": how.negative_slope, "scale": how.scale, "ids": ids, "key": key}
 
     @contextmanager
     def _over(
@@ -151,12 +151,12 @@ class DeviceEdges:
         kind = name_of(src.format)
         began, exchange = self._launches.began(), None
         if halo_schedule.crosses(plan):
-            moves, halo = self._launches.transfer_plan(plan), self._launches.halo(plan)
+            transfer_plan, halo = self._launches.transfer_plan(plan), self._launches.halo(plan)
             made, nothing = (
-                self._launches.launch(moves, src.format),
+                self._launches.launch(transfer_plan, src.format),
                 self._launches.native.Sum("sum", 0, 0, 0, 0, False),
             )
-            halo.aggregate(self._launches, moves, kind, src, nothing, made, holds=True)
+            halo.aggregate(self._launches, transfer_plan, kind, src, nothing, made, holds=True)
             exchange = halo.exchange(self._launches)
         elif plan.transfer == "get" and self._launches.has_gets:  # the same on all ranks
             raise InputError(
@@ -166,7 +166,7 @@ class DeviceEdges:
         kernel = getattr(self._launches.native_plan(plan), f"{name}_{kind}")
         yield kernel, self._edge_rows(src, exchange, layout, heads, channels)
         if exchange is not None:
-            _, crossed = halo.schedule(self._launches, moves, src.format.row_bytes)
+            _, crossed = halo.schedule(self._launches, transfer_plan, src.format.row_bytes)
             exchange.let_go(crossed, self._launches.one_warp())
         self._launches.count(plan, src.format, began)
 

@@ -93,7 +93,7 @@ class Halo:
         """Allocate what a call takes."""
         self.schedule(backend, plan, format.row_bytes)
         halo = self._halo(backend, plan, format, launch)
-        getattr(self.exchange(backend), f"ready_{kind}")(halo, backend.geometry_of(launch))
+        getattr(self.exchange(backend), f"ready_{kind}")(halo, backend.launch_shape(launch))
 
     def aggregate(
         self,
@@ -115,7 +115,7 @@ class Halo:
         halo = self._halo(backend, plan, src.format, launch, holds)
         address = int(src.addresses[backend.rank])
         exchange = self.exchange(backend)
-        run(address, src.format.dim, total, exchange, native, halo, backend.geometry_of(launch))
+        run(address, src.format.dim, total, exchange, native, halo, backend.launch_shape(launch))
 
     def _halo(
         self, backend: DeviceContext, plan: Plan, format: RowFormat, launch: Launch, holds: bool = False

@@ -105,22 +105,22 @@ class DeviceBackend(DeviceLaunches):
             self.halo(plan).aggregate(self, plan, kind, src, total, made)
         elif plan.transfer == "get" and plan.remote_edges:
             getattr(native, f"get_{kind}")(
-                self.native_rows(src), total, self.get(plan, src), self.geometry_of(made)
+                self.native_rows(src), total, self.get(plan, src), self.launch_shape(made)
             )
         else:
-            getattr(native, f"aggregate_{kind}")(self.native_rows(src), total, self.geometry_of(made))
+            getattr(native, f"aggregate_{kind}")(self.native_rows(src), total, self.launch_shape(made))
         if plan.transfer != "none":
             self.count(plan, src.format, began)
 
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
         """See Backend.phases."""
-        moves = transfer_only(plan, edges=plan.transfer != "halo")
-        self.share_exchange(plan, moves)
-        return separate(self, plan, moves, op, src, out, edge, self.ready)
+        transfer_plan = transfer_only(plan, edges=plan.transfer != "halo")
+        self.share_exchange(plan, transfer_plan)
+        return separate(self, plan, transfer_plan, op, src, out, edge, self.ready)
 
-    def dropout(self, x: Any, out: Any, ids: Any, draw: RngKey, csr: tuple[Any, Any] | None = None) -> None:
+    def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         """See Backend.dropout; stored values of a CSR matrix are float32."""
         if csr is None:
-            dropout.rows(self, x, out, ids, draw)
+            dropout.rows(self, x, out, ids, key)
         else:
-            dropout.values(self, csr, x, out, ids, draw)
+            dropout.values(self, csr, x, out, ids, key)

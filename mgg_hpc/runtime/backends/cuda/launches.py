@@ -54,7 +54,7 @@ class DeviceLaunches(DeviceContext):
         self.channels = [DEFAULT_CHANNEL]  # the transport's, of gets
         self._occupancy: dict[tuple[Any, ...], dict[str, int]] = {}
         self._halos: WeakKeyDictionary[Plan, Halo] = WeakKeyDictionary()
-        self._moves: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
+        self._transfer_plans: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
         self._rings: WeakKeyDictionary[Plan, Rows] = WeakKeyDictionary()
         self._channel_table: Any = None
 
@@ -78,8 +78,8 @@ class DeviceLaunches(DeviceContext):
         which waits for the others.
         """
         kind, made = name_of(src.format), self.launch(plan, src.format, reduce)
-        pushed, geometry = halo_schedule.crosses(plan), self.geometry_of(made)
-        getattr(self.native_plan(plan), f"ready_{kind}")(self.native_rows(src), not pushed, geometry)
+        pushed, shape = halo_schedule.crosses(plan), self.launch_shape(made)
+        getattr(self.native_plan(plan), f"ready_{kind}")(self.native_rows(src), not pushed, shape)
         if pushed:
             self.halo(plan).ready(self, plan, kind, src.format, made)
         elif plan.transfer == "get" and plan.remote_edges:
@@ -156,19 +156,19 @@ class DeviceLaunches(DeviceContext):
             raise ValueError("aggregate: a plan with a halo must be prepared first (Backend.prepare)")
         return self._halos[plan]
 
-    def share_exchange(self, plan: Plan, moves: Plan) -> None:
-        """Have ``moves``, which moves the rows of a prepared plan, use the exchange of that plan."""
+    def share_exchange(self, plan: Plan, transfer_plan: Plan) -> None:
+        """Have ``transfer_plan``, which brings the rows of a prepared plan, use the exchange of that plan."""
         prepared: tuple[WeakKeyDictionary[Plan, Any], ...] = (self._halos, self._rings)
         for made in prepared:
             if plan in made:
-                made[moves] = made[plan]
+                made[transfer_plan] = made[plan]
 
     def transfer_plan(self, plan: Plan) -> Plan:
         """Return the plan that brings the rows of a plan with a halo, and sums nothing."""
-        if plan not in self._moves:
-            self._moves[plan] = transfer_only(plan, edges=False)
-        self.share_exchange(plan, self._moves[plan])
-        return self._moves[plan]
+        if plan not in self._transfer_plans:
+            self._transfer_plans[plan] = transfer_only(plan, edges=False)
+        self.share_exchange(plan, self._transfer_plans[plan])
+        return self._transfer_plans[plan]
 
     def began(self) -> Any:
         """Return a time stamp for `count`, or None where calls are not timed."""

@@ -19,14 +19,14 @@ class HostEdges:
     def __init__(
         self,
         schedule: Callable[[Plan], Any],
-        called: Callable[[Plan, Rows], AbstractContextManager[tuple[Any, ...]]],
+        called: Callable[[Plan, Rows], AbstractContextManager[dict[str, Any]]],
     ) -> None:
         self._schedule, self._called = schedule, called
 
     def _run(self, plan: Plan, name: str, src: Rows, **given: Any) -> None:
         kernel = getattr(self._schedule(plan), f"{name}_{src.format.dtype.name}")
-        with self._called(plan, src) as reach:
-            kernel(*reach, **{key: _carried(value) for key, value in given.items() if value is not None})
+        with self._called(plan, src) as source:
+            kernel(**source, **{name: _carried(value) for name, value in given.items() if value is not None})
 
     def attend(self, plan: Plan, how: Attention, src: Rows, out: Any, **given: Any) -> None:
         """See EdgeKernels.attend."""
@@ -63,9 +63,9 @@ def _call(how: Attention) -> dict[str, Any]:
         "slope": how.negative_slope,
         "scale": how.scale,
     }
-    if how.draw is not None:
-        draw = how.draw
-        call |= {"p": draw.p, "seed": draw.seed, "epoch": draw.epoch, "stream": draw.stream, "ids": how.ids}
+    if how.key is not None:
+        key = how.key
+        call |= {"p": key.p, "seed": key.seed, "epoch": key.epoch, "stream": key.stream, "ids": how.ids}
     return call
 
 

@@ -136,24 +136,20 @@ class HostBackend:
             )
         epilogue = epilogue or Epilogue()
         kernel = getattr(self.schedule(plan), f"aggregate_{src.format.dtype.name}")
-        with self.called(plan, src, arrived) as (addresses, counts, rank, threads, *moves):
+        with self.called(plan, src, arrived) as source:
             kernel(
-                addresses,
-                counts,
-                rank,
-                edge,
-                out if out.dtype.itemsize > 2 else out.view(np.uint16),
-                epilogue.scale,
-                epilogue.bias,
-                epilogue.relu,
-                reduce,
-                threads,
-                *moves,
+                weight=edge,
+                out=out if out.dtype.itemsize > 2 else out.view(np.uint16),
+                scale=epilogue.scale,
+                bias=epilogue.bias,
+                relu=epilogue.relu,
+                reduce=reduce,
+                **source,
             )
 
     @contextmanager
-    def called(self, plan: Plan, src: Rows, arrived: bool = False) -> Iterator[tuple[Any, ...]]:
-        """Yield the arguments with which native calls over a plan's rows begin; the call is metered.
+    def called(self, plan: Plan, src: Rows, arrived: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the arguments by which native calls reach a plan's rows; the call is metered.
 
         Raises ValueError for a plan with rounds that is not prepared.
         """
@@ -163,7 +159,15 @@ class HostBackend:
         began = time.perf_counter()
         transport = self.memory.transport_address if plan.transfer == "get" else 0
         native, rank = exchange and exchange.native, self.collectives.rank
-        yield src.addresses, src.counts, rank, self.options.threads, native, arrived, transport
+        yield {
+            "addresses": src.addresses,
+            "counts": src.counts,
+            "rank": rank,
+            "threads": self.options.threads,
+            "exchange": native,
+            "arrived": arrived,
+            "transport": transport,
+        }
         if plan.transfer == "none":
             return
         meter = self.stream.meter
@@ -186,16 +190,16 @@ class HostBackend:
         return separate(self, plan, transfer_only(plan, edges=True), op, src, out, edge)
 
     def dropout(
-        self, x: Any, out: Any, ids: NDArray[np.int64], draw: RngKey, csr: tuple[Any, Any] | None = None
+        self, x: Any, out: Any, ids: NDArray[np.int64], key: RngKey, csr: tuple[Any, Any] | None = None
     ) -> None:
         """See Backend.dropout."""
-        drawn = (draw.p, draw.seed, draw.epoch, draw.stream, self.options.threads)
-        native = self.memory.native
+        native, threads = self.memory.native, self.options.threads
         if csr is not None:
-            native.dropout_csr(*csr, x, out, ids, *drawn)
+            indptr, index = csr
+            native.dropout_csr(indptr, index, x, out, ids, key.p, key.seed, key.epoch, key.stream, threads)
             return
         kernel = native.dropout_rows
         if x.dtype.itemsize == 2:  # NumPy's exchange of arrays knows no bfloat16
             kernel = getattr(native, f"dropout_rows_{x.dtype.name}")
             x, out = x.view(np.uint16), out.view(np.uint16)
-        kernel(x, out, ids, *drawn)
+        kernel(x, out, ids, key.p, key.seed, key.epoch, key.stream, threads)

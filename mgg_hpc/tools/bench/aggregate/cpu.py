@@ -34,9 +34,11 @@ STREAM_BYTES, STREAM_TURNS = 1 << 30, 5
 
 
 @contextlib.contextmanager
-def comparison(options: BenchOptions, peers: Sequence[str], transfers: Sequence[str]) -> Iterator[Comparison]:
+def comparison(
+    options: BenchOptions, baselines: Sequence[str], transfers: Sequence[str]
+) -> Iterator[Comparison]:
     """Start the workers, which end with the context. Nothing is transferred, whatever ``transfers`` are."""
-    with timing.workspace() as folder, libraries.started(peers, options) as started:
+    with timing.workspace() as folder, libraries.started(baselines, options) as started:
         found = document.comparison("aggregate", options, started)
         # The most GB/s at which our threads read memory from end to end, in a few turns.
         started.ours.need("prepare", task="stream", inputs={"size": STREAM_BYTES})
@@ -75,20 +77,20 @@ class Comparison:
         for run in runs.values():
             run()
         expected, limit = ours.result("mgg", self.folder), np.zeros(0)
-        if self.libraries.peers:
+        if self.libraries.baselines:
             weight = None if files["weight"] is None else np.load(files["weight"])
             limit = sums.allowed(graph, x.astype(dtype), weight)
-        for peer in self.libraries.peers:
-            problem = peer.ask("prepare", task="aggregate", inputs=inputs).get("failed")
-            problem = problem or peer.ask("run", name=peer.name).get("failed")
-            problem = problem or sums.differing(expected, peer.result(peer.name, self.folder), limit)
+        for baseline in self.libraries.baselines:
+            problem = baseline.ask("prepare", task="aggregate", inputs=inputs).get("failed")
+            problem = problem or baseline.ask("run", name=baseline.name).get("failed")
+            problem = problem or sums.differing(expected, baseline.result(baseline.name, self.folder), limit)
             if problem:
-                notes.append(f"{peer.name} is left out of {graph.name}, {dtype}: {problem}")
+                notes.append(f"{baseline.name} is left out of {graph.name}, {dtype}: {problem}")
             else:
-                runs[peer.name] = partial(peer.ms, peer.name)
+                runs[baseline.name] = partial(baseline.ms, baseline.name)
         ms = take_turns(runs, self.turns, pause=timing.BREATH)
         floors = {ahead: ms.pop(f"floor {ahead}") for ahead in AHEAD}
-        workers = [worker for worker in (ours, *self.libraries.peers) if worker.name in ms]
+        workers = [worker for worker in (ours, *self.libraries.baselines) if worker.name in ms]
         # Each row and each output once; each index int32 and offset int64.
         moved = 2 * graph.nodes * width * np.dtype(dtype).itemsize + graph.edges * 4 + (graph.nodes + 1) * 8
         row = row_of(dtype, width, ms, floors, "ahead", moved, self.found["stream_gb_per_s"])

@@ -52,7 +52,7 @@ class AloneBackend(DeviceBackend):
             self.halo(plan).aggregate(self, plan, kind, src, total, made)
         else:
             run = getattr(self.native_plan(plan), f"get_{kind}")
-            run(self.native_rows(src), total, self.get(plan, src), self.geometry_of(made))
+            run(self.native_rows(src), total, self.get(plan, src), self.launch_shape(made))
 
 
 def geometry_of(device: Device, transfer: str, format: RowFormat) -> Geometry:

@@ -31,14 +31,14 @@ PEERS = ",".join(LIBRARIES)
 class Comparison:
     """Libraries whose processes take turns, and the document of their times."""
 
-    def __init__(self, options: BenchOptions, peers: Sequence[str]) -> None:
-        self.options, self.peers = options, peers
+    def __init__(self, options: BenchOptions, baselines: Sequence[str]) -> None:
+        self.options, self.baselines = options, baselines
         self.found: dict[str, Any] = {}
 
     def measure(self, name: str, shape: Shape) -> tuple[dict[str, Any], list[str]]:
         """Return a row of the result, and a note for each baseline that could not take part."""
         # New processes for each case: a peak of memory is a process's, and falls no more.
-        with timing.workspace() as folder, libraries.started(self.peers, self.options) as started:
+        with timing.workspace() as folder, libraries.started(self.baselines, self.options) as started:
             measured = measure(labelled(graphs.read(name), shape), shape, started, folder, self.options.turns)
             self.found = document.comparison("epoch", self.options, started)
             return measured
@@ -65,7 +65,7 @@ def measure(
     inputs, notes = inputs_of(graph, shape, folder), []
     workers: list[Worker] = []
     untrained: dict[str, float] = {}
-    for worker in (libraries.ours, *libraries.peers):
+    for worker in (libraries.ours, *libraries.baselines):
         problem = _begun(worker, inputs, folder, untrained)
         if not problem:
             workers.append(worker)

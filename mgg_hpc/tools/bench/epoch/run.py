@@ -77,8 +77,8 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
         each.setdefault(name, Sheet(name, columns, [])).rows.extend(_rows(case, gpu))
     made = list(each.values())
     if best := [_beside_the_best(case) for case in found["cases"] if case["speedup"]]:
-        columns = ["model", "graph", "ms", "better peer", "its ms", faster, "peak MB", "of DGL's"]
-        made.append(Sheet("beside the better peer", columns, best))
+        columns = ["model", "graph", "ms", "better baseline", "its ms", faster, "peak MB", "of DGL's"]
+        made.append(Sheet("beside the better baseline", columns, best))
     if gpu:
         columns = ["graph", "layer", "", "forward", faster, "forward and backward", faster]
         layers = [row for case in found["cases"] for row in _layers(case)]

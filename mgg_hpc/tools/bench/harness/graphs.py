@@ -48,7 +48,7 @@ def read(name: str) -> Graph:
             rows = file.slice(0, file.nodes)
             graph = Graph(file.name, rows.indptr, rows.indices, rows.weight, directed=file.directed)
     if not graph.edges or max(graph.edges, graph.nodes) > np.iinfo(np.int32).max:
-        raise InputError(f"{name}: has {graph.edges:,} edges; the peers' indices take 1 .. 2**31 - 1")
+        raise InputError(f"{name}: has {graph.edges:,} edges; the baselines' indices take 1 .. 2**31 - 1")
     return graph
 
 

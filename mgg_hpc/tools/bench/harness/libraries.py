@@ -13,7 +13,7 @@ from .options import BenchOptions
 from .timing import Worker
 
 ENVIRONMENT = Path(".venv-peers")  # what `make bench-peers` makes
-MAKE = "'make bench-peers' installs the peers"
+MAKE = "'make bench-peers' installs the baselines"
 MODULES = {
     "dgl": "peer_dgl",
     "torch": "peer_torch",
@@ -29,13 +29,13 @@ class Libraries:
     """The participants: this package, the installed baselines, and a line for each baseline that is not installed."""
 
     ours: Worker
-    peers: list[Worker]
+    baselines: list[Worker]
     missing: list[str]
 
     @property
     def about(self) -> dict[str, str]:
         """Description of each participant, by name."""
-        return {one.name: one.about for one in (self.ours, *self.peers)}
+        return {one.name: one.about for one in (self.ours, *self.baselines)}
 
 
 def interpreter(environment: Path | None) -> Path:
@@ -62,13 +62,13 @@ def started(names: Sequence[str], options: BenchOptions) -> Iterator[Libraries]:
     with contextlib.ExitStack() as stack:
         ours = Worker("mgg", Path(sys.executable), "mgg_hpc.tools.bench.baselines.ours", *alike)
         ours.about = stack.enter_context(ours).need("about")["about"]
-        peers, missing = [], []
+        baselines, missing = [], []
         for name in names:
-            peer = stack.enter_context(Worker(name, python, MODULES[name], *alike))
-            reply = peer.ask("about")
+            baseline = stack.enter_context(Worker(name, python, MODULES[name], *alike))
+            reply = baseline.ask("about")
             if "about" in reply:
-                peer.about = reply["about"]
-                peers.append(peer)
+                baseline.about = reply["about"]
+                baselines.append(baseline)
             else:
                 missing.append(f"{name} is left out: {reply.get('missing') or reply['failed']}; {MAKE}")
-        yield Libraries(ours, peers, missing)
+        yield Libraries(ours, baselines, missing)

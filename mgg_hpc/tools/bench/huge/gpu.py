@@ -190,7 +190,7 @@ class Layer:
         )
         rows = module.Rows(self.rows.addresses, size.width)
         total = module.Sum("sum", 0, memory.address(self.out), 0, 0, False)
-        sums = partial(self.plan.aggregate_float32, rows, total, self.backend.geometry_of(made))
+        sums = partial(self.plan.aggregate_float32, rows, total, self.backend.launch_shape(made))
         indices, first = self.graph.indices.data_ptr(), int(self.rows.addresses[0])
         floor = gather_floor(self.device, indices, size.edges, first, size.format)
         return [

@@ -1,8 +1,8 @@
 """`mgg bench overlap`: how much of the exchange hides behind the sums, on the ranks of a launcher.
 
 The same kernels sum in every way of exchanging, in turns: as rows arrive (halo), after all have arrived (bulk), through
-pointers (direct) or by a get for each edge, and after every rank has got all rows of all others (all-gather). What the
-parts take is measured by leaving the other out: sums over rows that have arrived, and the exchange without sums. What
+pointers (direct) or by a get for each edge, and after every rank has got all rows of all others (all-gather). What each
+phase takes is measured by leaving the other out: sums over rows that have arrived, and the exchange without sums. What
 is hidden follows from that (`plan.overlap`).
 """
 
@@ -27,7 +27,7 @@ from ..harness.document import Sheet, cell
 from ..harness.options import BenchOptions, words_of
 
 WAYS = ("halo", "bulk", "direct", "get", "all-gather")
-PARTS = ("sum", "exchange")  # of a halo, each without the other
+PHASES = ("sum", "exchange")  # of a halo, each without the other
 SLOW_MS = 2000.0  # a way that takes longer has fewer turns
 
 
@@ -44,7 +44,7 @@ def run_overlap(
     subject = Subject(comm, read, width, backend, threads or mpi.threads_share(comm))
     if not subject.backend.capabilities.reaches_peers:
         chosen = [way for way in chosen if way != "direct"]
-    times, processor = subject.measure([*PARTS, *chosen], options.turns)
+    times, processor = subject.measure([*PHASES, *chosen], options.turns)
     found = document.begin("overlap", replace(options, threads=subject.backend.options.threads)) | {
         **document.about(read),
         "width": width,
@@ -109,34 +109,34 @@ class Subject:
         every[comm.rank] = graph.nodes
         self.all = self.backend.rows(every, self.format, symmetric=False)
         self.out = self.backend.memory.padded(self.plan.destinations, self.format)
-        self.parts = self.backend.phases(self.rounds, "copy", self.own, self.out)
+        self.phases = self.backend.phases(self.rounds, "copy", self.own, self.out)
 
     def way(self, name: str) -> Callable[[], None]:
-        """Return one aggregation, or a part of it."""
-        backend, out, parts = self.backend, self.out, self.parts
+        """Return one aggregation, or a phase of it."""
+        backend, out, phases = self.backend, self.out, self.phases
 
-        def add(plan: Any, rows: Any) -> None:
+        def aggregate(plan: Any, rows: Any) -> None:
             backend.aggregate(plan, "copy", "sum", rows, out)
 
         def published(plan: Any) -> None:
             backend.publish(self.shared)
-            add(plan, self.shared)
+            aggregate(plan, self.shared)
 
         def bulk() -> None:
-            parts.transfer_only()
-            parts.compute_only()
+            phases.transfer_only()
+            phases.compute_only()
 
         def all_gather() -> None:
             whole = self.all.buffer.view(np.float32).reshape(-1)
             mine = self.own.buffer.view(np.float32)[: int(self.counts[self.comm.rank]) * self.format.stride]
             self.comm.Allgatherv(mine, [whole, self.counts * self.format.stride])
-            add(self.whole, self.all)
+            aggregate(self.whole, self.all)
 
         get = replace(self.plan, transfer="get")
         return {
-            "sum": parts.compute_only,
-            "exchange": parts.transfer_only,
-            "halo": lambda: add(self.rounds, self.own),
+            "sum": phases.compute_only,
+            "exchange": phases.transfer_only,
+            "halo": lambda: aggregate(self.rounds, self.own),
             "bulk": bulk,
             "direct": lambda: published(self.plan),
             "get": lambda: published(get),
@@ -149,14 +149,14 @@ class Subject:
         Every way's sums must be those of the first.
         """
         runs = {name: partial(self._timed, self.way(name)) for name in names}
-        wanted, rounds = None, {}
-        self.parts.transfer_only()  # of what "sum" alone sums
+        wanted, counts = None, {}
+        self.phases.transfer_only()  # of what "sum" alone sums
         for name, run in runs.items():
             first, _ = run()
-            rounds[name] = turns if first < SLOW_MS else min(2, turns)
+            counts[name] = turns if first < SLOW_MS else min(2, turns)
             if name != "exchange":
                 wanted = self._compare(name, wanted)
-        taken = take_turns(runs, rounds)
+        taken = take_turns(runs, counts)
         wall = {name: [clock for clock, _ in of] for name, of in taken.items()}
         return wall, {name: float(np.median([worked for _, worked in of])) for name, of in taken.items()}
 

@@ -22,7 +22,7 @@ from ....runtime.backends.cuda.launches import default_geometry
 from ....runtime.backends.simulated import World
 from ..harness.gpu import Device, drawn_rows
 from . import ring, studies
-from .studies import Ablation, ManagedArrays, StudyBackend
+from .studies import Ablation, AblationBackend, ManagedArrays
 
 # MGG's schedules, and those that it is compared with.
 ABLATIONS = {
@@ -114,7 +114,7 @@ class Subject:
         options, device = Options(self.geometry_of(name)), self.device
         if ablation == Ablation():
             return DeviceBackend(rank, world, options, device.module, device.arrays, table)
-        return StudyBackend(rank, world, options, device.module, device.arrays, ablation, table)
+        return AblationBackend(rank, world, options, device.module, device.arrays, ablation, table)
 
     def _far_memory(self, name: str) -> DeviceArrays:
         """Return the memory of the second PE's rows."""

@@ -59,7 +59,7 @@ def native(module: Any) -> Any:
     return _cuda_studies
 
 
-class StudyModule:
+class AblationModule:
     """A native module whose plans run the kernels of an ablation."""
 
     def __init__(self, module: Any, memory: DeviceArrays, ablation: Ablation) -> None:
@@ -69,26 +69,40 @@ class StudyModule:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
-    def Plan(self, *arguments: Any) -> Any:  # noqa: N802
+    def Plan(  # noqa: N802
+        self, chunks: Any, segments: Any, indices: Any, destinations: int, part_edges: int, rank: int
+    ) -> Any:
         """Return a plan in device memory; see the module's."""
         if not self._ablation.partition:
-            *most, _, rank = arguments
-            arguments = (*most, np.iinfo(np.int32).max, rank)  # edges of a part
-        return self._plan(*arguments)
+            part_edges = np.iinfo(np.int32).max
+        return self._plan(chunks, segments, indices, destinations, part_edges, rank)
 
-    def Halo(self, *arguments: Any) -> Any:  # noqa: N802
+    def Halo(  # noqa: N802
+        self,
+        pushers: int,
+        claim: int,
+        fixed: int,
+        slots: int,
+        alone: bool,
+        blocks: int,
+        pushes: int,
+        arrivals: int,
+        holds: bool,
+    ) -> Any:
         """Return the native halo; see the module's. A kernel that holds arrived rows sums after all have arrived."""
-        *most, holds = arguments
-        return self._module.Halo(*most, holds or self._ablation.bulk)
+        holds = holds or self._ablation.bulk
+        return self._module.Halo(pushers, claim, fixed, slots, alone, blocks, pushes, arrivals, holds)
 
-    def occupancy_float32(self, transfer: str, *kernel: Any) -> Any:
+    def occupancy_float32(
+        self, transfer: str, max: bool, far: bool, lanes: int, packs: int, threads: int, shared_bytes: int
+    ) -> Any:
         """Return the resources that a kernel takes; see the module's."""
-        _max, _far, *sizes = kernel
         if transfer == "get" and _changes_gets(self._ablation):
-            return self._studies.get_occupancy(not self._ablation.interleave, *sizes)
+            late = not self._ablation.interleave
+            return self._studies.get_occupancy(late, lanes, packs, threads, shared_bytes)
         if transfer == "halo" and self._ablation.ring:
-            return self._studies.ring_occupancy(*sizes)
-        return self._module.occupancy_float32(transfer, *kernel)
+            return self._studies.ring_occupancy(lanes, packs, threads, shared_bytes)
+        return self._module.occupancy_float32(transfer, max, far, lanes, packs, threads, shared_bytes)
 
 
 def _changes_gets(ablation: Ablation) -> bool:
@@ -98,31 +112,31 @@ def _changes_gets(ablation: Ablation) -> bool:
 def _plan_class(module: Any, studies: Any, memory: DeviceArrays, ablation: Ablation) -> Any:
     base: Any = module.Plan
 
-    class StudyPlan(base):
+    class AblationPlan(base):
         """A plan in device memory. own_rows: of this rank, where rows are passed on."""
 
         own_rows = 0
 
-        def get_float32(self, rows: Any, total: Any, get: Any, geometry: Any) -> None:
+        def get_float32(self, rows: Any, total: Any, get: Any, launch: Any) -> None:
             if _changes_gets(ablation):
-                studies.get(self, rows, total, get, not ablation.interleave, geometry)
+                studies.get(self, rows, total, get, not ablation.interleave, launch)
             else:
-                super().get_float32(rows, total, get, geometry)
+                super().get_float32(rows, total, get, launch)
 
-        def halo_float32(self, *call: Any) -> None:
-            *most, geometry = call
+        def halo_float32(
+            self, rows: int, dim: int, total: Any, exchange: Any, schedule: Any, halo: Any, launch: Any
+        ) -> None:
             if ablation.ring:
-                studies.ring(self, *most, self.own_rows, geometry)
+                studies.ring(self, rows, dim, total, exchange, schedule, halo, self.own_rows, launch)
             else:
-                super().halo_float32(*call)
+                super().halo_float32(rows, dim, total, exchange, schedule, halo, launch)
             if ablation.bulk:  # a kernel that holds what has arrived gives no credits
-                exchange, schedule = most[3], most[4]
                 exchange.let_go(schedule, module.LaunchShape(1, 1, 1, 32, 0, memory.stream()))
 
-    return StudyPlan
+    return AblationPlan
 
 
-class StudyBackend(DeviceBackend):
+class AblationBackend(DeviceBackend):
     """A rank of a GPU's backend that sums float32 rows by another schedule than MGG's."""
 
     def __init__(
@@ -136,7 +150,7 @@ class StudyBackend(DeviceBackend):
         table_memory: DeviceArrays | None = None,
     ) -> None:
         self.ablation = ablation
-        super().__init__(rank, world, options, StudyModule(module, memory, ablation), memory, table_memory)
+        super().__init__(rank, world, options, AblationModule(module, memory, ablation), memory, table_memory)
 
     def native_plan(self, plan: Plan) -> Any:
         """Return the plan on the GPU, made once."""
