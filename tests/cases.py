@@ -70,7 +70,7 @@ def empty_rows(rng, ranks):
 
 
 def rank_without_rows(rng, ranks):
-    """Of two ranks the second owns all, of more the first and the last own nothing."""
+    """With two ranks the second owns all; with more the first and the last own nothing."""
     bounds = even(60, ranks)
     if ranks > 1:
         bounds[1] = 0

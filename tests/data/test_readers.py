@@ -37,7 +37,7 @@ def test_digits_are_joined_to_their_nearest():
 
 
 def test_each_edge_of_the_digits_is_one_of_the_nearest():
-    """Of each pair at least one end counts the other among its 8 nearest."""
+    """At least one end of each edge counts the other among its 8 nearest."""
     graph = read_digits()
     pixels = load_digits().data
     limit = NearestNeighbors(n_neighbors=9).fit(pixels).kneighbors(pixels)[0][:, -1]

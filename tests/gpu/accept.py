@@ -70,7 +70,7 @@ class Ending:
 
 
 def fingerprint(part: Part, about: dict[str, Any]) -> str:
-    """Of the sources that decide how a part ends, its options, the GPU, its driver and libraries."""
+    """Return a digest of all that decides how a part ends: sources, options, the GPU, its driver and libraries."""
     options = [word for word in part.words if not word.startswith("/")]
     seen = hashlib.sha256(json.dumps([about, options], sort_keys=True, default=str).encode())
     for name in part.sources:

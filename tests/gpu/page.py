@@ -163,7 +163,7 @@ def _cell(cell: dict[str, Any]) -> str:
     return f"{cell['times']:.2f} ({cell['graph']}, {cell['dtype']} x {cell['width']})"
 
 
-@figure("our time over the gather floor", "1.2 in every cell", "make gpu-bench PARTS=aggregate")
+@figure("our time relative to the gather floor", "1.2 in every cell", "make gpu-bench PARTS=aggregate")
 def _floor(found: Found) -> Read:
     summary, which = _aggregate(found)
     of = summary["over_floor"]

@@ -54,7 +54,7 @@ def missing(site: Path) -> list[str]:
 
 
 def architecture() -> str | None:
-    """Of this machine's first GPU, as CMake writes it; MGG_GPU_ARCHITECTURE names another. None without a GPU."""
+    """Return the architecture of the first GPU, as CMake writes it, or MGG_GPU_ARCHITECTURE; None without a GPU."""
     if named := os.environ.get("MGG_GPU_ARCHITECTURE"):
         return named
     query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]

@@ -109,7 +109,10 @@ class Runs:
         )
 
     def losses(self, settings: config.Settings, comm: Any) -> tuple[np.ndarray, bool]:
-        """Of each epoch, and of the validation rows after the last; and whether epochs were replayed. Collective."""
+        """Return the losses of each epoch and of the validation rows after the last, and whether epochs were replayed.
+
+        Collective.
+        """
         job = build(settings, comm)
         trainer, found = Trainer(job, job.graph()), []
         for epoch in range(1, (FEW_EPOCHS if self.few else EPOCHS) + 1):

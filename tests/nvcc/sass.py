@@ -319,7 +319,7 @@ def addresses(
 
 
 def offsets(compiler: str, folder: Path) -> dict[str, dict[str, int]]:
-    """Of each kernel of WRITTEN, the offsets of its members, as the compiler lays them out."""
+    """Return the offsets of the members of each kernel of WRITTEN, as the compiler lays them out."""
     lines = [
         f'  std::printf("{kernel} {member} %zu\\n", offsetof(mgg::{struct}, {member}));'
         for kernel, (struct, members) in WRITTEN.items()

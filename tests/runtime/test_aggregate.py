@@ -51,7 +51,7 @@ def check(case, x, out, weight=None):
 )
 @pytest.mark.parametrize("name", cases.CASES)
 def test_sums_are_within_the_error_bound(rng, name, ranks, transfer):
-    """Of four of the widths, others each time."""
+    """Four of the widths are drawn anew in each run."""
     case = cases.CASES[name](rng, ranks)
     widths = rng.choice(cases.WIDTHS, 4, replace=False)
     for width, kind in itertools.product(widths, (np.float32, np.float64)):

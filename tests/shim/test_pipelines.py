@@ -118,7 +118,7 @@ def test_each_distinct_remote_row_crosses_once_in_halo_and_once_an_edge_otherwis
 
 
 def remote_sources(case, rank):
-    """Of a rank's edges, the sources that other ranks own."""
+    """Return the sources of a rank's edges that other ranks own."""
     sources = case.part(rank)[1]
     return sources[(sources < case.bounds[rank]) | (sources >= case.bounds[rank + 1])]
 

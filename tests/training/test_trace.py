@@ -77,7 +77,7 @@ def made(rng):
 
 
 def digest(rng, made):
-    """Of the events in any order."""
+    """Return the digest of the events in a drawn order."""
     return trace.digest([made.events[i] for i in rng.permutation(len(made.events))])
 
 

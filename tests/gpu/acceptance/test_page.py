@@ -65,7 +65,7 @@ def test_a_run_is_kept_and_written(results, tmp_path, monkeypatch):
     wanted = {
         "cases on the GPU, one process and several": f"{cases + 55:,} of {cases + 55:,} pass; not: processes-2-mps",
         "sanitizers; planted faults": f"0 reports of {', '.join(page.TOOLS)}; planted 3 of 4",
-        "our time over the gather floor": f"worst {of['b']} (rmat20, float32 x 16), geometric mean {of['a']}",
+        "our time relative to the gather floor": f"worst {of['b']} (rmat20, float32 x 16), geometric mean {of['a']}",
         "times as fast as cuSPARSE CSR_ALG2, float32": f"{of['c']}, least {of['d']} (uniform20, float32 x 64)",
         "bfloat16 rows over float32, widths of 64 and more": f"least {of['e']} (rmat20, bfloat16 x 64)",
         "hidden share where transfer and sums take as long": f"{of['f']}, at a share of 0.05 "
@@ -101,7 +101,7 @@ def test_a_first_contact_has_a_page(results, tmp_path):
     folder, drawn, cases = results
     said = figures(contact(folder))
     of = {name: f"{value:.2f}" for name, value in drawn.items()}
-    assert said["our time over the gather floor"] == (
+    assert said["our time relative to the gather floor"] == (
         f"worst {of['b']} (rmat20, float32 x 16), geometric mean {of['a']}; aggregate-one only"
     )
     assert said["times as fast as cuSPARSE CSR_ALG2, float32"].endswith("; aggregate-one only")
@@ -144,7 +144,7 @@ def test_results_of_other_sources_are_shown_and_do_not_count(results, tmp_path):
     floor = (
         f"worst {drawn['b']:.2f} (rmat20, float32 x 16), geometric mean {drawn['a']:.2f}; of other sources"
     )
-    assert cells["our time over the gather floor"] == (floor, "")
+    assert cells["our time relative to the gather floor"] == (floor, "")
     assert cells["cases on the GPU, one process and several"] == (
         "55 of 55 pass; not: processes-2-mps; of other sources: table",
         "",

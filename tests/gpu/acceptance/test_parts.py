@@ -73,7 +73,7 @@ def test_processes_find_wrong_sums_and_other_bits(rng, alone, monkeypatch, seed)
 
 
 def test_symmetric_memory_is_given_back_and_zeroed(rng, engine, alone):
-    """Of one size each time, so that the same place comes again."""
+    """All allocations have one size, so that the same place comes again."""
     job = alone.job
     first = job.memory.zeros(1000)
     first[:] = rng.integers(1, 255, 1000).astype(np.uint8)

@@ -21,7 +21,7 @@ SHAPES = [(9, 4), (4, 9)]  # narrowing layers transform first, widening ones agg
 
 
 def bounds_of(nodes: int, ranks: int) -> np.ndarray:
-    """Of several ranks, the last but one owns nothing."""
+    """Return bounds with which the last but one of three or more ranks owns nothing."""
     bounds = cases.even(nodes, max(1, ranks - 1) if ranks > 2 else ranks)
     return np.insert(bounds, -1, bounds[-2]) if ranks > 2 else bounds
 

@@ -172,7 +172,7 @@ def test_npy_files_hold_what_the_hdf5_file_holds(trained, folder, predict, refus
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("sparse", [False, True])
 def test_another_graph_with_the_same_features(trained, folder, first, predict, sparse):
-    """Of another size, without labels or splits, from a run on dense features."""
+    """The other graph has another size and neither labels nor splits; the run had dense features."""
     runs = trained(blocks())
     other = blocks(90, seed=8)
     other = with_sparse_features(other) if sparse else other

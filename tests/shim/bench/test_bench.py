@@ -258,7 +258,7 @@ def test_baselines_that_are_not_there_or_take_too_much(device, problem, monkeypa
 
 
 def test_a_summary(rng):
-    """Of drawn times: worst cells, means, and what half rows gain."""
+    """Worst cells, means, and the gain of half rows follow from drawn times."""
 
     def spread(value):
         return {"min": value / 2, "median": value, "max": value * 2}
@@ -300,7 +300,7 @@ def test_a_summary(rng):
     }
     lines, halves = summary.sheets(found)
     assert [row[0] for row in lines.rows] == [
-        "over the gather floor",
+        "time relative to the gather floor",
         "mgg-get over mgg",
         "times as fast as torch",
     ]

@@ -155,7 +155,7 @@ def test_offsets_that_descend_are_refused(engine):
 
 @pytest.mark.parametrize("what", ["sum", "transform"])
 def test_values_that_are_wrong_are_an_error(device, what, monkeypatch):
-    """Of a sample of rows, and in any case of the one with most edges."""
+    """A sample of rows is checked, and in any case the row with most edges."""
     monkeypatch.setattr(huge_gpu, "SAMPLE", 0)
     layer = Layer(device, Size(50, 400, 4, 4, "skewed", 1))
     for step in layer.steps():

@@ -117,7 +117,7 @@ class Drawn:
 
 
 def test_the_best_is_found_before_all_is_measured(rng, monkeypatch):
-    """Of valleys whose floor is anywhere; each setting is measured once."""
+    """Times are a valley whose lowest setting is drawn; each setting is measured once."""
     knobs = {"ps": (1, 2, 4, 8, 16, 32), "dist": (1, 2, 4, 8, 16), "wpb": (1, 2, 4, 6, 8, 12, 16)}
     for _ in range(20):
         best = {name: float(np.log2(rng.choice(values))) for name, values in knobs.items()}

@@ -1,4 +1,4 @@
-"""The picture of `mgg bench aggregate`: time over the gather floor, by width of a row."""
+"""The picture of `mgg bench aggregate`: time relative to the gather floor, by width of a row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _longest(cases: list[dict[str, Any]], name: str) -> float:
 
 
 def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
-    """Draw bars over the gather floor, a group for each width."""
+    """Draw bars of times relative to the gather floor, a group for each width."""
     names = [name for name in COLOURS if any(name in case["ms"] for case in cases)]
     bar = min(0.25, 0.86 / len(names))
     turned = 90 if len(names) > MOST_LABELS else 0
@@ -52,7 +52,7 @@ def _aggregate_panel(axes: Any, cases: list[dict[str, Any]]) -> None:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Draw a panel for each graph and type: times over the gather floor as bars, ms written above them."""
+    """Draw a panel for each graph and type: times relative to the gather floor as bars, ms written above them."""
     plt = plots.load()
     panels: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for case in found["cases"]:
@@ -66,7 +66,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     for axes, cases in zip(grid.flat, panels.values(), strict=False):
         _aggregate_panel(axes, cases)
     for row in grid:
-        row[0].set_ylabel("time over the gather floor; ms above the bars")
+        row[0].set_ylabel("time relative to the gather floor; ms above the bars")
     names = [name for name in COLOURS if any(name in case["ms"] for case in found["cases"])]
     plots.legend(figure, plt, names, {"gather floor": "--", "bytes over bandwidth": ":"})
     plots.save(figure, found, path, bottom=0.04)

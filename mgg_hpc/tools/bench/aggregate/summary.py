@@ -108,7 +108,7 @@ def sheets(summary: Mapping[str, Any]) -> list[Sheet]:
         where = f"{rows_named(cell)}: {cell['dtype']} x {cell['width']}"
         lines.append([what, f"{of['mean']:.2f}", f"{cell['times']:.2f}", where])
 
-    line("over the gather floor", summary["over_floor"])
+    line("time relative to the gather floor", summary["over_floor"])
     for name, of in summary["over_direct"].items():
         line(f"{name} over mgg", of)
     for name, of in summary["speedup"].items():
