@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import config
-from ..config import ModelSettings
+from ..config import ModelSettings, Settings
 from ..data.atomic_write import check_output
 from ..errors import InputError
 from ..nn.workspace import accumulator
@@ -57,39 +57,55 @@ def process_predict(
                 check_output(path, force=force)
         fitted = weights.fitted(folder)
         if graph is not None:
-            if settings.model.input == "learned":
-                raise InputError(
-                    f"--graph: {folder.name} learned the input of its own graph's nodes (model.input); "
-                    "it knows no other graph"
-                )
-            other = msgspec.structs.replace(settings.graph, file=str(graph.resolve()))
-            settings, fitted = msgspec.structs.replace(settings, graph=other), replace(fitted, uuid="")
+            settings, fitted = _on_graph(settings, fitted, graph, folder.name)
     job = build(settings, comm, fitted)
     with backends.closed_on_error(job.backend):
-        with mpi.agree(comm):
-            weights.load_weights(folder, job.model)
-            if job.learned is not None:
-                weights.load_rows(folder, job.part.slice.ids, job.part.nodes, job.learned)
+        _load(job, folder)
         memory.check(job, memory.estimate(job, trains=False), trains=False)
     with watchdog(settings, comm) as dog:
         dog.step("predicting")
         arrays = _results(job, names)
+    _write(job, output, folder.name, arrays)
+    comm.Barrier()
+    job.backend.memory.close()
+    exit_code.record(0)
+    return 0
+
+
+def _on_graph(
+    settings: Settings, fitted: weights.Fitted, graph: Path, run: str
+) -> tuple[Settings, weights.Fitted]:
+    """Return the settings and the fitted model for another graph. Raises InputError where it knows only its own."""
+    if settings.model.input == "learned":
+        raise InputError(
+            f"--graph: {run} learned the input of its own graph's nodes (model.input); it knows no other graph"
+        )
+    other = msgspec.structs.replace(settings.graph, file=str(graph.resolve()))
+    return msgspec.structs.replace(settings, graph=other), replace(fitted, uuid="")
+
+
+def _load(job: Job, folder: Path) -> None:
+    """Load the weights of a run, and the rows that it learned. Collective."""
+    with mpi.agree(job.comm):
+        weights.load_weights(folder, job.model)
+        if job.learned is not None:
+            weights.load_rows(folder, job.part.slice.ids, job.part.nodes, job.learned)
+
+
+def _write(job: Job, output: Path, run: str, arrays: dict[str, NDArray[Any]]) -> None:
+    """Write the predictions, and print the files' names. Collective."""
     attributes = {
         "format": "mgg-prediction",
         "version": 1,
         "graph": job.part.name,
         "graph_uuid": job.part.uuid,
-        "run": folder.name,
-        "job": config.dumps(settings),
+        "run": run,
+        "job": config.dumps(job.settings),
     }
-    row_files.write(comm, output, job.part.slice.ids, arrays, job.part.bounds, attributes)
-    if comm.rank == 0:
+    row_files.write(job.comm, output, job.part.slice.ids, arrays, job.part.bounds, attributes)
+    if job.comm.rank == 0:
         for name, path in row_files.paths(output, list(arrays)).items():
             print(f"{path}: {name} {[job.part.nodes, *arrays[name].shape[1:]]}")
-    comm.Barrier()
-    job.backend.memory.close()
-    exit_code.record(0)
-    return 0
 
 
 def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str, int]:

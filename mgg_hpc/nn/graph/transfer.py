@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,59 +53,87 @@ def choose_transfer(
     if asked != "auto":
         each = (asked,) * len(formats) if isinstance(asked, str) else tuple(asked)
         with mpi.agree(comm):
-            if len(each) != len(formats):
-                raise InputError(
-                    f"plan.transfer names {len(each)} transfers, and the model has {len(formats)} layers"
-                )
-            if "direct" in each and not backend.capabilities.reaches_peers:
-                raise InputError(
-                    'plan.transfer is "direct", but ranks on other nodes are out of reach of pointers; '
-                    'use "halo", "get" or "auto"'
-                )
-            if (
-                "get" in each
-                and by_edge
-                and not (backend.capabilities.edge_gets or backend.capabilities.reaches_peers)
-            ):
-                raise InputError(
-                    'plan.transfer is "get", but ranks on other nodes are out of reach of pointers, and attention and '
-                    'maxima on GPUs have their rows by "halo" then; use that, or "auto"'
-                )
+            _check_asked(each, len(formats), backend, by_edge)
         return TransferChoice(each, "asked for")
-    directions = matrix.directions
-    if comm.size == 1 or not any(comm.allgather(sum(edges.remote_edges for edges in directions))):
+    if comm.size == 1 or not any(comm.allgather(sum(edges.remote_edges for edges in matrix.directions))):
         needs_least = "direct" if backend.capabilities.reaches_peers else "halo"
         return TransferChoice((needs_least,) * len(formats), "no row is remote")
-    widest = max([*formats, *filter(None, backward)], key=lambda format: format.row_bytes)
-    halo_rows = sum(max(comm.allgather(len(edges.halo))) for edges in directions)
+    _reserve(comm, backend, matrix, counts, max([*formats, *filter(None, backward)], key=_row_bytes))
+    costs = probe.measure(comm, backend)
+    if not _has_gets(backend, by_edge):  # known once memory has been reserved
+        costs = {name: cost for name, cost in costs.items() if name != "get"}
+    estimates = _estimates(comm, backend, matrix, costs, formats, backward)
+    return TransferChoice(tuple(cost_model.choose_each(estimates)), _shown(estimates))
+
+
+def _check_asked(each: tuple[str, ...], layers: int, backend: Backend, by_edge: bool) -> None:
+    """Raise InputError for transfers that the backend has not, or that are more or fewer than layers."""
+    if len(each) != layers:
+        raise InputError(f"plan.transfer names {len(each)} transfers, and the model has {layers} layers")
+    if "direct" in each and not backend.capabilities.reaches_peers:
+        raise InputError(
+            'plan.transfer is "direct", but ranks on other nodes are out of reach of pointers; '
+            'use "halo", "get" or "auto"'
+        )
+    if "get" in each and not _has_gets(backend, by_edge):
+        raise InputError(
+            'plan.transfer is "get", but ranks on other nodes are out of reach of pointers, and attention and '
+            'maxima on GPUs have their rows by "halo" then; use that, or "auto"'
+        )
+
+
+def _has_gets(backend: Backend, by_edge: bool) -> bool:
+    """Return whether layers, of EdgeKernels or not, can have their rows by the transfer "get"."""
+    return not by_edge or backend.capabilities.edge_gets or backend.capabilities.reaches_peers
+
+
+def _row_bytes(format: RowFormat | None) -> int:
+    return 0 if format is None else format.row_bytes
+
+
+def _reserve(
+    comm: Any, backend: Backend, matrix: Unplanned, counts: NDArray[np.int64], widest: RowFormat
+) -> None:
+    """Reserve the symmetric memory that any choice takes, and the measurement. Collective."""
+    halo_rows = sum(max(comm.allgather(len(edges.halo))) for edges in matrix.directions)
     backend.memory.reserve(
         buffer_bytes(counts, widest, comm.size)
         + 2 * halo_rows * widest.row_bytes
-        + len(directions) * signal_bytes(halo.MOST_ROUNDS, comm.size)
+        + len(matrix.directions) * signal_bytes(halo.MOST_ROUNDS, comm.size)
         + probe.symmetric_bytes(backend.capabilities.probe_rows, comm.size),
         int(counts.argmax()),
     )
-    costs = probe.measure(comm, backend)
-    if by_edge and not (backend.capabilities.edge_gets or backend.capabilities.reaches_peers):
-        costs = {name: cost for name, cost in costs.items() if name != "get"}
-    uses = {id(edges): halo.uses(edges) for edges in directions}
-    passes = (
-        (matrix.forward, [format.row_bytes for format in formats]),
-        (matrix.backward, [0 if format is None else format.row_bytes for format in backward]),
-    )
+
+
+def _estimates(
+    comm: Any,
+    backend: Backend,
+    matrix: Unplanned,
+    costs: Mapping[str, Any],
+    formats: Sequence[RowFormat],
+    backward: Sequence[RowFormat | None],
+) -> dict[str, list[float]]:
+    """Return the seconds an epoch of the slowest rank, for each layer by transfer. Collective."""
+    uses = {id(edges): halo.uses(edges) for edges in matrix.directions}
+    passes = ((matrix.forward, formats), (matrix.backward, backward))
     mine = [
-        cost_model.seconds(costs, uses[id(edges)], backend.capabilities.cache_bytes, row_bytes)
-        for edges, row_bytes in passes
+        cost_model.seconds(
+            costs, uses[id(edges)], backend.capabilities.cache_bytes, [_row_bytes(each) for each in rows]
+        )
+        for edges, rows in passes
     ]
     every = comm.allgather({name: np.sum([each[name] for each in mine], axis=0) for name in costs})
-    estimates = {name: np.max([each[name] for each in every], axis=0).tolist() for name in costs}
-    chosen = tuple(cost_model.choose_each(estimates))
+    return {name: np.max([each[name] for each in every], axis=0).tolist() for name in costs}
+
+
+def _shown(estimates: Mapping[str, Sequence[float]]) -> str:
+    """Return the estimates in words, for reports."""
     shown = ", ".join(
         f"{name} {' + '.join(f'{seconds * 1e3:.1f}' for seconds in estimates[name])}"
         for name in cost_model.TRANSFERS
         if name in estimates
     )
-    return TransferChoice(chosen, f"remote rows, ms an epoch by layer: {shown}")
+    return f"remote rows, ms an epoch by layer: {shown}"
 
 
 def planned(
