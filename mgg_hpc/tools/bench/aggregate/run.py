@@ -194,7 +194,9 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
     head, spread = ["graph", "rows"], "ms, median (min .. max)"
     made = [
         Sheet(f"ours: {spread}", [*head, *own, "gather floor", f"bytes at {bandwidth:,.1f} GB/s"], times),
-        Sheet(f"our time relative to the floor; {meaning}", [*head, "relative to the floor", *over, *ends], says),
+        Sheet(
+            f"our time relative to the floor; {meaning}", [*head, "relative to the floor", *over, *ends], says
+        ),
     ]
     if others:
         columns = [f"over {name}" for name in others]
