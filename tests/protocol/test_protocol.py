@@ -15,6 +15,7 @@ import pytest
 from . import mutants
 
 MODEL = Path(__file__).with_name("halo.pml")
+BLOCK = Path(__file__).with_name("block.pml")  # how the warps of a block tell each other of arrivals
 SECONDS = 250
 
 # PEs, who sends to whom, calls (from the third on they wait for credits), and blocks.
@@ -104,6 +105,20 @@ def test_each_element_that_is_taken_away_is_missed(check, element):
 
 def test_every_element_of_the_model_is_taken_away_once():
     assert set(re.findall(r"WITHOUT_([A-Z_]+)", MODEL.read_text())) == set(ELEMENTS)
+
+
+@pytest.mark.long
+def test_warps_of_a_block_read_no_row_before_they_know_of_it(check, tmp_path):
+    states, wrong = search(BLOCK.read_text(), "", tmp_path, "-O2")
+    assert wrong is None
+    assert states > 100_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("element", sorted(set(re.findall(r"WITHOUT_([A-Z_]+)", BLOCK.read_text()))))
+def test_each_element_of_the_hand_over_is_missed(check, tmp_path, element):
+    _, wrong = search(BLOCK.read_text(), f"-DWITHOUT_{element}", tmp_path, "-O0", "-w")
+    assert wrong and re.match(r"assertion violated|invalid end state", wrong)
 
 
 # Worlds that are small, and have between them all that the model speaks of: 2 and 3 PEs, two blocks, credits that are

@@ -13,8 +13,8 @@
 //
 // Calls are numbered, and a signal's value is the number of the call whose rows are there: nothing is ever reset. Two
 // stagings are used in turn; call n is pushed when the receiver has given its credit for call n - 2, which the last of
-// its blocks to end does. tests/protocol has this as a model, which is checked exhaustively; how arrivals are handed over
-// within a block is not in it.
+// its blocks to end does. tests/protocol has this as a model, and how arrivals are handed over within a block as another;
+// both are checked exhaustively.
 //
 // Whatever comes when, a destination's rows are added in the plan's order, as `direct` does: the bits are the same.
 #pragma once
