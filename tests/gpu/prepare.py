@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,11 @@ def architecture() -> str | None:
 def fail(what: str) -> int:
     print(f"gpu-test: {what}", file=sys.stderr)
     return 2
+
+
+def run(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, and keep what it writes."""
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, **options)
 
 
 def pip(wheels: Path, *words: str) -> None:
@@ -133,14 +139,19 @@ def speaks_mpi(build: Path) -> str:
 
 
 def compile(
-    source: Path, tree: Path, options: list[str], targets: list[str], environment: dict[str, str]
+    source: Path,
+    tree: Path,
+    options: list[str],
+    targets: list[str],
+    environment: dict[str, str],
+    run: Callable[..., subprocess.CompletedProcess[str]] = run,
 ) -> str:
-    """Configure and build. What was said where that failed, or nothing."""
+    """Configure and build. What was said where that failed, or nothing. run: starts a command, and waits for it."""
     for command in (
         ["cmake", "-S", source, "-B", tree, "-G", "Ninja", *options],
         ["cmake", "--build", tree, "--target", *targets],
     ):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = run(*command, env=environment)
         if done.returncode:
             return done.stdout[-6000:] + done.stderr[-6000:]
     return ""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import tarfile
+from types import SimpleNamespace
+
 import pytest
 
 from gpu.variants import experiments
@@ -44,6 +49,40 @@ def test_a_change_is_timed_beside_what_stands(shim, tmp_path):
     assert set(found) == {f"rmat6 {width} {way}" for width in (128, 16) for way in ("direct", "halo")}
     assert all(0 < over < 100 for over in found.values())
     assert len(list(tmp_path.glob("*.json"))) == 4
+
+
+def test_lines_are_kept_and_what_has_one_is_not_run_again(tmp_path, monkeypatch, capsys):
+    about, ran = {"name": "a GPU"}, []
+    monkeypatch.setattr(experiments.prepare, "architecture", lambda: "90-real")
+    monkeypatch.setattr(experiments.Engine, "gpu", lambda: SimpleNamespace(about=lambda: dict(about)))
+    monkeypatch.setattr(experiments, "build", lambda name, *_: ran.append(name))
+
+    def compare(name, *_, until):
+        if name == "unroll-8":
+            raise RuntimeError("it fell over")
+        if name == "claims-1" and len(ran) < 5:
+            raise subprocess.TimeoutExpired("aggregate", 1)
+        return {"rmat20 16 direct": 0.5}
+
+    monkeypatch.setattr(experiments, "compare", compare)
+
+    def run(*words):
+        ran.clear()
+        code = experiments.main(["--build", str(tmp_path), *words])
+        return code, list(ran)
+
+    assert run("no-allocate", "claims-1") == (3, ["no-allocate", "claims-1"])
+    assert "not run for lack of time: claims-1; run the same again" in capsys.readouterr().err
+    assert run("no-allocate", "--seconds", "0") == (0, [])
+    assert "rmat20 16 direct 0.500 |" in capsys.readouterr().out
+    assert run("unroll-8", "all-claimed") == (1, ["unroll-8", "all-claimed"])
+    assert run("claims-1", "--seconds", "20") == (3, [])
+    found = json.loads((tmp_path / "results" / "experiments.json").read_text())
+    assert found["experiments"].keys() == {"no-allocate", "all-claimed"} and found["machine"] == about
+    with tarfile.open(tmp_path / "results.tar.gz") as archive:
+        assert b"First experiments" in archive.extractfile("results.md").read()
+    about["name"] = "another GPU"
+    assert run("no-allocate") == (0, ["no-allocate"])
 
 
 def test_what_is_not_there_is_refused_in_one_line(capsys):

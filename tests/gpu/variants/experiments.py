@@ -1,12 +1,13 @@
 """First experiments on a GPU: changes of a line, a flag or a constant, each timed in turns with what stands.
 
-    python tests/gpu/variants/experiments.py                        # all, in about ten minutes with 16 cores
+    python tests/gpu/variants/experiments.py                        # all, in calls of at most nine minutes
     python tests/gpu/variants/experiments.py no-allocate claims-1   # these
 
 After prepare.py. Each change of a kernel is built into a module of its own in BUILD/experiments; then `mgg bench
 aggregate` runs in processes in turns, without and with the change. A line for each change is printed as
-docs/gpu-tuning.md has it, and what each process measured stays beside the module. Exit code 2: something is wrong; 1: a
-build or a benchmark failed, and the others were measured.
+docs/gpu-tuning.md has it, and kept in BUILD/results, which the archive of results holds: what has a line is not run
+again while neither its sources nor the GPU change. What each process measured stays beside the module. Exit code 3:
+some were left for the next call; 2: something is wrong; 1: a build or a benchmark failed, the others were measured.
 """
 
 from __future__ import annotations
@@ -14,19 +15,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import statistics
 import subprocess
 import sys
 import sysconfig
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(1, str(Path(__file__).parents[3]))
 
-from gpu import bench, prepare
+import programs
+
+from gpu import accept, archive, bench, parts, prepare, result
 from gpu.pes.engine import Engine
 from gpu.variants.edits import Edit, copy_sources, edited
 from mgg_hpc.bench_verbs import bench as command
@@ -36,6 +43,8 @@ from mgg_hpc.tools.bench.aggregate.summary import OURS
 GRAPHS = ("rmat:20:16", "uniform:20:16")
 WORDS = ("aggregate", "--device=cuda", "--peers=none", "--widths=128,16", "--turns=5")
 UNCHANGED = "unchanged"
+SECONDS = 540.0  # of all; others are left for the next call
+EXPECTED = {True: 150.0, False: 75.0}  # seconds of an experiment that builds, and of one that does not
 DEVICE, SUM, ROWS = "runtime/device.h", "gpu/sums/aggregate.cuh", "gpu/row_worker.cuh"
 
 
@@ -118,8 +127,11 @@ def measure(name: str, library: Path | None, words: Sequence[str], *, on_shim: b
         command.main(list(words), standalone_mode=False)
 
 
-def build(name: str, folder: Path, environment: dict[str, str]) -> Path | None:
-    """Build a change's module. Returns None where it needs none. Raises RuntimeError with what the build said."""
+def build(name: str, folder: Path, environment: dict[str, str], until: float) -> Path | None:
+    """Build a change's module. Returns None where it needs none. Raises RuntimeError with what the build said.
+
+    until: by `time.monotonic`; subprocess.TimeoutExpired is raised then.
+    """
     experiment = EXPERIMENTS[name]
     if not experiment.builds:
         return None
@@ -127,7 +139,8 @@ def build(name: str, folder: Path, environment: dict[str, str]) -> Path | None:
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DMGG_CUDA=ON", f"-DPython_EXECUTABLE={sys.executable}"]
     options += [f"-DCMAKE_CUDA_ARCHITECTURES={prepare.architecture()}"]
     options += [f"-DCMAKE_CUDA_FLAGS={experiment.flags}"] if experiment.flags else []
-    if said := prepare.compile(folder / "source", folder / "tree", options, ["_cuda"], environment):
+    run = partial(programs.run_limited, seconds=max(1.0, until - time.monotonic()))
+    if said := prepare.compile(folder / "source", folder / "tree", options, ["_cuda"], environment, run):
         raise RuntimeError(said)
     return folder / "tree" / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
 
@@ -143,11 +156,18 @@ def times(document: Path) -> dict[str, float]:
 
 
 def compare(
-    name: str, libraries: Mapping[str, Path], folder: Path, turns: int, words: Sequence[str], *more: str
+    name: str,
+    libraries: Mapping[str, Path],
+    folder: Path,
+    turns: int,
+    words: Sequence[str],
+    *more: str,
+    until: float = math.inf,
 ) -> dict[str, float]:
     """Time what stands and a change in turns, a process each. Returns its time over ours, by what `times` names.
 
     libraries: modules in place of the package's, by UNCHANGED and the change's name. more: of this program's options.
+    until: see `build`. Raises RuntimeError where a process fails.
     """
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for turn in range(turns):
@@ -155,9 +175,10 @@ def compare(
             document = folder / f"{which}-{turn}.json"
             asked = [sys.executable, __file__, "--measure", which, *more]
             asked += ["--library", str(libraries[which])] if which in libraries else []
-            subprocess.run(
-                [*asked, "--", *words, f"--json={document}"], check=True, stdout=subprocess.DEVNULL
-            )
+            left = min(3600.0, max(1.0, until - time.monotonic()))
+            done = programs.run_limited(*asked, "--", *words, f"--json={document}", seconds=left)
+            if done.returncode:
+                raise RuntimeError(f"{which} ended with {done.returncode}: {done.stderr[-2000:]}")
             for cell, ms in times(document).items():
                 found[cell][which].append(ms)
     return {
@@ -178,6 +199,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--turns", type=int, default=3, help="processes without and with each change [default: 3]"
     )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of all; others are left")
     parser.add_argument("--measure", metavar="NAME", help=argparse.SUPPRESS)
     parser.add_argument("--library", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--shim", action="store_true", help=argparse.SUPPRESS)
@@ -190,24 +212,76 @@ def main(words: list[str] | None = None) -> int:
     if prepare.architecture() is None:
         print("gpu-experiments: no GPU: nvidia-smi finds none", file=sys.stderr)
         return 2
-    failed = 0
+    return run(given, Kept(given.build.resolve() / "results", Engine.gpu().about()))
+
+
+class Kept:
+    """The lines that experiments have, in a folder of results, and on which GPU."""
+
+    def __init__(self, results: Path, about: dict[str, Any]) -> None:
+        self.results, self.about = results, about
+        results.mkdir(parents=True, exist_ok=True)
+        self.file = results / "experiments.json"
+        self.lines: dict[str, dict[str, Any]] = {}
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            self.lines = json.loads(self.file.read_text())["experiments"]
+
+    def fingerprint(self, name: str) -> str:
+        """Of the GPU, and of what is measured: the benchmark's sources, and those of the experiments."""
+        sources = (*parts.bench("aggregate", None, 0).sources, "tests/gpu/variants")
+        return accept.fingerprint(parts.Part(name, (name,), 0, 0, sources), self.about)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a line of today's sources and this GPU."""
+        return self.lines.get(name, {}).get("fingerprint") == self.fingerprint(name)
+
+    def add(self, name: str, over: dict[str, float]) -> str:
+        """Keep a line, write all of them, and return it as docs/gpu-tuning.md has it."""
+        self.lines[name] = {"over": over, "fingerprint": self.fingerprint(name)}
+        result.write_json(
+            self.file, "mgg-gpu-experiments", {"machine": self.about, "experiments": self.lines}
+        )
+        table = ["| change | expected | came |", "|---|---|---|", *map(self.line, self.lines)]
+        self.file.with_suffix(".md").write_text("\n".join(["# First experiments", "", *table]) + "\n")
+        archive.write(self.results)
+        return self.line(name)
+
+    def line(self, name: str) -> str:
+        """Return an experiment's line."""
+        came = "; ".join(f"{cell} {over:.3f}" for cell, over in self.lines[name]["over"].items())
+        return f"| {EXPERIMENTS[name].what} | {EXPERIMENTS[name].expected} | {came} |"
+
+
+def run(given: argparse.Namespace, kept: Kept) -> int:
+    """Run the experiments that are asked for and have no line yet, as far as there is time; returns the exit code."""
+    until = time.monotonic() + given.seconds
     environment = prepare.environment_of(given.build.resolve())
+    failed, left_over = False, []
     for name in given.names or EXPERIMENTS:
-        folder = given.build.resolve() / "experiments" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        print(f"{name}: {EXPERIMENTS[name].what} ...", flush=True)
-        words = [*WORDS, *GRAPHS, f"--transfers={EXPERIMENTS[name].transfers}"]
-        try:
-            library = build(name, folder, environment)
-            libraries = {name: library} if library else {}
-            found = compare(name, libraries, folder, given.turns, words)
-        except (RuntimeError, subprocess.CalledProcessError) as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            failed = 1
+        experiment, folder = EXPERIMENTS[name], given.build.resolve() / "experiments" / name
+        if kept.has(name):
+            print(kept.line(name))
             continue
-        came = "; ".join(f"{cell} {over:.3f}" for cell, over in found.items())
-        print(f"| {EXPERIMENTS[name].what} | {EXPERIMENTS[name].expected} | {came} |", flush=True)
-    return failed
+        if until - time.monotonic() < EXPECTED[experiment.builds]:
+            left_over.append(name)
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"{name}: {experiment.what} ...", flush=True)
+        words = [*WORDS, *GRAPHS, f"--transfers={experiment.transfers}"]
+        try:
+            library = build(name, folder, environment, until)
+            libraries = {name: library} if library else {}
+            found = compare(name, libraries, folder, given.turns, words, until=until)
+        except subprocess.TimeoutExpired:
+            left_over.append(name)
+        except RuntimeError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed = True
+        else:
+            print(kept.add(name, found), flush=True)
+    if left_over:
+        print(f"not run for lack of time: {', '.join(left_over)}; run the same again", file=sys.stderr)
+    return 1 if failed else 3 if left_over else 0
 
 
 if __name__ == "__main__":
