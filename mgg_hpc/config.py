@@ -117,7 +117,7 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Settings:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such job file; inputs/ holds examples") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as a job file ({error})") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not TOML: {error}") from error

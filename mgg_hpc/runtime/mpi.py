@@ -79,7 +79,7 @@ def _check_size(size: int, library: str) -> None:
         text = os.environ.get(name, "").strip()
         if not text:
             continue
-        if not text.isdigit():
+        if not text.isdecimal():
             raise InputError(f"{name}={text!r} is not a number of ranks")
         if int(text) != size:
             raise InputError(_mismatch(text, name, size, library))
@@ -174,10 +174,17 @@ def threads_share(comm: MPI.Intracomm) -> int:
 
 
 def threads(comm: MPI.Intracomm, asked: int = 0) -> int:
-    """Return the number of threads of this rank: ``asked``, or else OMP_NUM_THREADS, or else its share."""
+    """Return the number of threads of this rank: ``asked``, or else OMP_NUM_THREADS, or else its share.
+
+    Raises InputError where that variable is no number, nor a list of them, of which OpenMP takes the first here.
+    """
     share = threads_share(comm)  # collective, so it is called also where ``asked`` is given
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return asked or (int(given) if given.isdigit() and int(given) > 0 else share)
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if not (given.isdecimal() and int(given) > 0) and given:
+        raise InputError(
+            f"OMP_NUM_THREADS={given!r} is not a number of threads; set it to 1 or more, or unset it"
+        )
+    return asked or int(given or share)
 
 
 def _layout(comm: MPI.Intracomm) -> tuple[bool, int]:

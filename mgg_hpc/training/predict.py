@@ -120,7 +120,7 @@ def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str,
         if "embedding" not in kinds:
             raise InputError("--layer names embeddings, and --what leaves them out; add embedding to it")
         for text in asked:
-            if text != "all" and (not text.isdigit() or not 1 <= int(text) <= layers):
+            if text != "all" and (not text.isdecimal() or not 1 <= int(text) <= layers):
                 raise InputError(
                     f"--layer {text}: the model has layers 1 to {layers}; name one of them, or all"
                 )

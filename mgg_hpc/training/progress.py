@@ -17,7 +17,7 @@ from ..runtime.launch import TERMINAL
 def console() -> Console:
     """Return a console on stderr with the width of the user's terminal, through a launcher's pipe too."""
     columns = os.environ.get(TERMINAL, "")
-    if columns.isdigit():
+    if columns.isdecimal():
         return Console(stderr=True, force_terminal=True, width=int(columns))
     return Console(stderr=True)
 

@@ -31,15 +31,14 @@ def create(parent: Path) -> Path:
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        last = max((int(p.name) for p in parent.iterdir() if p.name.isdigit()), default=0)
+        last = max((int(p.name) for p in parent.iterdir() if p.name.isdecimal()), default=0)
         for number in itertools.count(last + 1):
             folder = parent / f"{number:03d}"
             with suppress(FileExistsError):
-                folder.mkdir()
+                folder.mkdir(0o700)
                 break
         for made in (folder, folder / CHECKPOINTS):
-            made.mkdir(exist_ok=True)
-            made.chmod(0o700)  # whatever the umask is
+            make_private(made)
         link = temporary(parent / "latest")
         link.symlink_to(folder.name)
         link.replace(parent / "latest")
@@ -48,6 +47,12 @@ def create(parent: Path) -> Path:
             f"run.folder: {parent} cannot be written to ({error.strerror}); name another"
         ) from error
     return folder
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only its owner may enter, whatever the umask is, or make one so that is there."""
+    folder.mkdir(0o700, exist_ok=True)
+    folder.chmod(0o700)
 
 
 @contextmanager

@@ -146,8 +146,15 @@ def test_a_model_beyond_memory_is_refused_with_both_numbers(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_threads_are_those_of_the_environment_unless_the_job_says(tmp_path, monkeypatch):
     write_job(tmp_path, blocks())
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,2")  # of nested parallel regions
     done = run("train", "job.toml", "--dry-run", folder=tmp_path)
     assert "1 rank, 3 threads" in done.stdout
     done = run("train", "job.toml", "--dry-run", "--set", "run.threads=1", folder=tmp_path)
     assert "1 rank, 1 thread;" in done.stdout
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    done = run("train", "job.toml", "--dry-run", folder=tmp_path)
+    (line,) = (line for line in done.stderr.splitlines() if not line.startswith("libgomp: "))
+    assert done.returncode == 2
+    assert line.startswith(
+        "mgg: error: OMP_NUM_THREADS='many' is not a number of threads; set it to 1 or more"
+    )

@@ -139,7 +139,6 @@ class checkpointed:  # noqa: N801 - it is used as a function
 
     def _restore(self, folder: Path) -> None:
         facts, tensors = state.read(folder)
-        device = {id(parameter): parameter.device for parameter in self._parameters()}
         state.copy_into(str(folder), tensors, MODEL, self._model.state_dict())
         names = [name for path in folder.glob("rows.0.*.npy") if (name := path.name[7:-4]) != state.IDS]
         rows: dict[str, Any] = {}
@@ -149,19 +148,11 @@ class checkpointed:  # noqa: N801 - it is used as a function
             state.copy_into(
                 str(folder), given, "", {name: each.detach() for name, each in self._rows.items()}
             )
-        slots: dict[int, dict[str, Any]] = {}
-        for place, parameter in enumerate(self._parameters()):
-            prefix, name = f"{OPTIMIZER}{place}.", self._name_of_rows(parameter)
-            found = {
-                slot.removeprefix(prefix): each for slot, each in tensors.items() if slot.startswith(prefix)
-            }
-            mine = {
-                slot.removeprefix(f"{name}."): torch.from_numpy(each).to(device[id(parameter)])
-                for slot, each in rows.items()
-                if name and slot.startswith(f"{name}.")
-            }
-            slots[place] = found | mine | facts.get("numbers", {}).get(str(place), {})
         try:
+            slots = {
+                place: self._slots(place, parameter, tensors, rows) | facts["numbers"].get(str(place), {})
+                for place, parameter in enumerate(self._parameters())
+            }
             groups = self._optimizer.state_dict()["param_groups"]
             if len(groups) != len(facts["groups"]):
                 raise InputError(f"{folder}: is of another optimiser, with {len(facts['groups'])} groups")
@@ -171,8 +162,22 @@ class checkpointed:  # noqa: N801 - it is used as a function
                 module.draws.begin(facts["dropout"][name])
             torch.set_rng_state(tensors[DRAWN])
             self.extra = facts["extra"]
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise InputError(f"{folder}: is not of this model and optimiser ({error!r})") from error
+
+    def _slots(
+        self, place: int, parameter: Tensor, tensors: Mapping[str, Tensor], rows: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the optimiser's tensors of one parameter that a checkpoint has."""
+        prefix, name = f"{OPTIMIZER}{place}.", self._name_of_rows(parameter)
+        found = {slot.removeprefix(prefix): each for slot, each in tensors.items() if slot.startswith(prefix)}
+        if name:
+            found |= {
+                slot.removeprefix(f"{name}."): torch.from_numpy(each).to(parameter.device)
+                for slot, each in rows.items()
+                if slot.startswith(f"{name}.")
+            }
+        return found
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]

@@ -115,7 +115,7 @@ def _write_traces(comm: Any, content: bytes, folder: Path | None) -> None:
         for first in range(0, len(mine), BLOCK):
             comm.Send(mine[first : first + BLOCK], 0)
         return
-    (folder / FOLDER).mkdir()
+    run_folder.make_private(folder / FOLDER)
     for rank in range(comm.size):
         if rank:
             mine = np.empty(comm.recv(source=rank), dtype=np.uint8)

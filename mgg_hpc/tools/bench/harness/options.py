@@ -32,7 +32,7 @@ class BenchOptions:
         A benchmark's workers are processes of one machine, and two benchmarks at once would disturb each other.
         """
         self.check_files()
-        if int(os.environ.get("MGG_RANKS", "1")) > 1:
+        if os.environ.get("MGG_RANKS", "1") != "1":
             raise InputError(
                 "this benchmark runs by itself, without a launcher; for ranks there is mgg bench overlap"
             )
@@ -65,6 +65,6 @@ def numbers_of(option: str, text: str, largest: int = LARGEST_WIDTH) -> list[int
     """Return the numbers in a comma-separated list. Raises InputError for anything but 1 .. ``largest``."""
     words = [word.strip() for word in text.split(",")]
     for word in words:
-        if not (word.isdigit() and 1 <= int(word) <= largest):
+        if not (word.isdecimal() and 1 <= int(word) <= largest):
             raise InputError(f"--{option} {text}: {word!r}; expected numbers of 1 .. {largest}")
     return [int(word) for word in words]
