@@ -215,6 +215,8 @@ def play(arguments: argparse.Namespace) -> int:
             line = report.line(name, "")
             with line.timed(), result.case(f"{name}, rank {comm.rank}", seconds):
                 line.add(case, 0.0, check())
+            if comm.rank == 0:
+                report.write()
         comm.Barrier()  # the folder stays until all ranks have read it
     if comm.rank == 0:
         report.finish(f"{comm.size} ranks train, seed {arguments.seed}")

@@ -40,3 +40,19 @@ def test_launcher_of_another_family_beside_the_library_is_not_used(tmp_path, mon
 def test_libraries_are_told_apart(text, name, family, major):
     found = find_mpi.Library(text, None)
     assert (found.name, found.family, found.major) == (name, family, major)
+
+
+def test_a_machine_whose_name_has_no_address_is_named_to_the_launcher(tmp_path, monkeypatch):
+    mpich, openmpi = (
+        find_mpi.Library(version, tmp_path / "libmpi.so")
+        for version in ("MPICH Version:      5.0.2 MPICH Release date: x", "Open MPI v5.0.11, package: x")
+    )
+
+    def unknown(name):
+        raise OSError(f"{name}: Name or service not known")
+
+    monkeypatch.setattr(find_mpi.socket, "gethostbyname", unknown)
+    assert find_mpi.launcher_flags(mpich) == ["-localhost", "127.0.0.1"]
+    assert find_mpi.launcher_flags(openmpi) == ["--bind-to", "none"]
+    monkeypatch.setattr(find_mpi.socket, "gethostbyname", lambda name: "127.0.1.1")
+    assert find_mpi.launcher_flags(mpich) == []

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
+import time
 from pathlib import Path
 
+import jobs
 import programs
 import pytest
 from suite.tiers import long_except
@@ -98,6 +102,33 @@ def test_preparing_without_a_gpu(tmp_path, require):
     done = programs.python(program, tmp_path / "build", env={"PATH": str(tmp_path)})  # without nvidia-smi
     said = "gpu-test: no GPU: nvidia-smi finds none (MGG_GPU_ARCHITECTURE=90-real builds all the same)\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+@pytest.mark.slow
+def test_preparing_starts_two_ranks_that_meet(tmp_path, monkeypatch):
+    assert prepare.speaks_mpi(tmp_path) == ""
+    other = tmp_path / "other.py"
+    monkeypatch.setattr(prepare, "HELLO", other)
+    other.write_text("import sys; sys.exit('a world of 1 ranks')")
+    said = prepare.speaks_mpi(tmp_path)
+    assert said.startswith("two ranks of MPI do not meet: ") and "a world of 1 ranks" in said
+    other.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(prepare, "MPI_SECONDS", 3)
+    began = time.monotonic()
+    assert prepare.speaks_mpi(tmp_path) == "two ranks of MPI did not meet within 3 s"
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.long
+def test_ranks_meet_where_the_machines_name_has_no_address(tmp_path, require):
+    """In a container or a virtual machine, as one that is lent may be."""
+    require(os.geteuid() == 0 and shutil.which("unshare") is not None, "no root or no unshare", "as root")
+    say = "from pathlib import Path; from gpu import prepare; print(repr(prepare.speaks_mpi(Path('build'))))"
+    named = 'hostname nowhere.invalid; exec "$@"'
+    environment = jobs.clean_environment() | {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}"}
+    words = ("unshare", "--uts", "sh", "-c", named, "sh", sys.executable, "-c", say)
+    done = programs.run(*words, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stdout) == (0, "''\n"), done.stdout + done.stderr
 
 
 def test_the_architecture_is_that_of_the_first_gpu(tmp_path, monkeypatch):
