@@ -153,7 +153,7 @@ def test_threads_are_those_of_the_environment_unless_the_job_says(tmp_path, monk
     assert "1 rank, 1 thread;" in done.stdout
     monkeypatch.setenv("OMP_NUM_THREADS", "many")
     done = run("train", "job.toml", "--dry-run", folder=tmp_path)
-    (line,) = (line for line in done.stderr.splitlines() if not line.startswith("libgomp: "))
+    (line,) = (line for line in done.stderr.splitlines() if line and not line.startswith("libgomp: "))
     assert done.returncode == 2
     assert line.startswith(
         "mgg: error: OMP_NUM_THREADS='many' is not a number of threads; set it to 1 or more"
