@@ -108,7 +108,8 @@ def test_a_halo_claims_by_warp_and_fences_once_a_block(rng, engine, scale):
         )
     found, fences = counts["most_atomics_an_address"], counts["fences"]
     print(
-        f"{graph.name}: {found:,} claims of a PE, by worker {claims:,}; {fences:,} fences, at most {arrivals:,}"
+        f"{graph.name}: {found:,} claims of a PE, by worker {claims:,}; {fences:,} fences of threads, at most "
+        f"{arrivals:,}, in {counts['warp_fences']:,} of warps"
     )
     assert found <= claims / 16
     assert fences <= arrivals
