@@ -56,12 +56,13 @@ def run_epoch(
         raise InputError(f"--model {model}: --device cuda trains a gcn")
     names = names or runner.GRAPHS
     options.check(*names)
-    comparison = runner.Comparison(options, compared)
-    found = comparison.found | {"cases": []}
+    comparison, found, cases, notes = runner.Comparison(options, compared), {}, [], []
     for shape, name in itertools.product(shapes, names):
         row, left_out = comparison.measure(name, shape)
-        found["cases"].append({"model": asdict(shape), **row})
-        found["notes"] += left_out
+        cases.append({"model": asdict(shape), **row})
+        notes += left_out
+        # On CPUs each case has new processes, by which the document begins.
+        found = comparison.found | {"cases": cases, "notes": [*comparison.found["notes"], *notes]}
         document.write(found, sheets(found), options)  # what is measured stays, whatever ends the rest
     document.finish(found, sheets(found), options, plot.draw)
 
