@@ -30,6 +30,7 @@ struct DeviceAggregation {
   float* partials;     // slots x stride
   int64_t dim, stride;  // values of a row, and between rows: a multiple of 16 bytes
   bool mean, relu;
+  bool single;  // each task has one segment, of the same number (gpu/schedule.h); used by `direct`
 };
 
 constexpr int ring_rows = 4;  // remote rows under way, of each worker

@@ -57,7 +57,7 @@ class DevicePlan {
     tasks_ = DeviceTasks(made);
     degree_ = gpu::uploaded(made.degree);
     schedule_.hubs = std::move(made.hubs), schedule_.degree = std::move(made.degree), schedule_.slots = made.slots;
-    schedule_.counters = made.counters;
+    schedule_.counters = made.counters, schedule_.single = made.single;
     owners_.push_back(0);
     owners_table_ = gpu::uploaded(owners_);
   }

@@ -29,12 +29,14 @@ struct RowWorker {
   MGG_DEVICE int64_t task_of(int64_t number) const {
     return passes == 1 ? number : number / passes;  // a division of 64 bits is a hundred instructions
   }
-  MGG_DEVICE const Block& take(int64_t number) {
+  // Returns the number of the task; its pass is this worker's from here on.
+  MGG_DEVICE int64_t start(int64_t number) {
     const int64_t at = task_of(number);
     pass = static_cast<int32_t>(number - at * passes);
     first_pack = pass * LANES * PACKS + worker.lane;
-    return call.tasks[at];
+    return at;
   }
+  MGG_DEVICE const Block& take(int64_t number) { return call.tasks[start(number)]; }
   // Before a task is summed, the one that this worker takes next.
   MGG_DEVICE void prefetch(int64_t number) const {
     if (worker.lane == 0 && number < items()) device::prefetch(call.tasks + task_of(number));

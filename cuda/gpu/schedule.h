@@ -16,6 +16,7 @@ struct DeviceSchedule {
   std::vector<Hub> hubs;
   std::vector<int32_t> degree;
   int32_t slots = 0, counters = 0;
+  bool single = false;  // each task has one segment, of the same number; its flags say whether it is a part of a hub
 };
 
 // The segments of a hub, first .. last - 1, cut so that each part has just `part_edges` edges, but the last.
@@ -86,6 +87,9 @@ inline void order_tasks(DeviceSchedule& made) {
         made.hubs[task.hub].first_segment = static_cast<int32_t>(task.first);
     }
   }
+  made.single = made.segments.size() == made.tasks.size();
+  if (made.single)
+    for (size_t at = 0; at < made.tasks.size(); ++at) made.segments[at].flags = made.tasks[at].hub >= 0;
 }
 
 // `plan`: chunks, indices, edges and destinations. Raises std::invalid_argument for one that names what is not there.

@@ -38,6 +38,7 @@ void aggregate(mgg::DevicePlan& plan, const Rows& rows, const Sum& sum, const La
   const mgg::DevicePlan::Sources& sources =
       plan.reachable_sources(rows.addresses.data(), rows.addresses.size(), row_bytes<S>(rows.dim));
   call.sources = typed<S>(sources.rows.as<const void*>()), call.link = sources.links.as<int32_t>();
+  call.single = plan.schedule().single;
   const auto transfer = sources.near ? mgg::Transfer::direct : mgg::Transfer::none;
   mgg::aggregate(call, {{sum.reduce == "max", transfer, false}, launch.shape}, launch.configuration());
 }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import cases
 import numpy as np
 import pytest
+from gpu.pes.played import Played
 
 from mgg_hpc.plan import launch
 from mgg_hpc.plan.layout import RowFormat
@@ -37,6 +41,22 @@ def test_the_longest_tasks_of_each_window_come_first(rng, engine):
     natural = in_parts(degrees, 100)
     wanted = [-np.sort(-natural[at : at + WINDOW]) for at in range(0, len(natural), WINDOW)]
     np.testing.assert_array_equal(tasks_of(engine, indptr, np.zeros(indptr[-1]), 100), np.concatenate(wanted))
+
+
+def test_destinations_of_several_segments_are_summed_alike(rng, engine):
+    """Of rows that are all local, where as a rule a destination has one segment, which is all that is read of it."""
+    case = cases.CASES["hub"](rng, 1)
+    played = Played(engine, case, rng.standard_normal((case.nodes, 5)).astype(np.float32))
+    (plan,), wanted = played.plans, played.aggregate(rng)
+    one, two = plan.segments.copy(), plan.segments.copy()
+    one["count"] //= 2
+    two["first_edge"] += one["count"]
+    two["count"] -= one["count"]
+    halves = np.stack([one, two], axis=1).ravel()
+    chunks = plan.chunks.copy()
+    chunks["segments"] = len(halves)
+    played.plans = [replace(plan, chunks=chunks, segments=halves)]
+    assert played.aggregate(rng).tobytes() == wanted.tobytes()
 
 
 @pytest.mark.long

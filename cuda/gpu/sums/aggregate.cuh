@@ -29,7 +29,7 @@ struct RemoteEdges {
 template <class S, class R, int LANES, int PACKS, bool REMOTE>
 struct DirectWorker : RowWorker<S, R, LANES, PACKS> {
   using Base = RowWorker<S, R, LANES, PACKS>;
-  using Base::Base, Base::call, Base::worker, Base::has, Base::pack_of, Base::weight_at;
+  using Base::Base, Base::call, Base::worker, Base::has, Base::items, Base::pack_of, Base::task_of, Base::weight_at;
   uint32_t parities = 0;  // of the phases of this worker's barriers, a bit each
 
   // Where this thread's p-th pack of a row of the ring lies, a worker's packs side by side; and this row's barrier.
@@ -81,19 +81,51 @@ struct DirectWorker : RowWorker<S, R, LANES, PACKS> {
     if constexpr (device::bulk_copies) device::sync_lanes(worker.mask);
   }
 
-  MGG_DEVICE Columns<S, PACKS> sum_of(const Block& task, int64_t edges) {
+  MGG_DEVICE void sum(int64_t number) {
+    const Block& task = this->take(number);
     const Segment *first = call.segments + task.first, *last = call.segments + task.last;
-    BlockedSum<S, R, PACKS> sums(edges);
+    BlockedSum<S, R, PACKS> sums(Base::edges_of(task));
     RemoteEdges ahead{first, last, 0};
-    if constexpr (REMOTE)
-      for (int row = 0; row < ring_rows; ++row) ask(ahead, row);
+    for (int row = 0; row < ring_rows; ++row) ask(ahead, row);
     for (const Segment* at = first; at != last; ++at) {
       const Segment segment = *at;
-      if (!REMOTE || call.link[segment.chunk] == local_link)
+      if (call.link[segment.chunk] == local_link)
         Base::template add_segment<false>(segment, call.sources[segment.chunk], sums);
     }
-    if constexpr (REMOTE) add_remote({first, last, 0}, ahead, sums);
-    return sums.result();
+    add_remote({first, last, 0}, ahead, sums);
+    Base::complete(task, sums.result());
+  }
+
+  // Where no rows are remote. A plan whose tasks have one segment each is read by segments alone, 24 bytes of a
+  // destination and a load less before its edges; only parts of hubs read their task, too.
+  MGG_DEVICE void sum_local(int64_t number) {
+    const int64_t at = this->start(number);
+    const Segment* next = call.segments + (call.single ? at : call.tasks[at].first);
+    Segment segment = *next;
+    const bool part = call.single ? segment.flags != 0 : call.tasks[at].hub >= 0;
+    int64_t edges = segment.count;
+    if (part)
+      edges = call.hubs[call.tasks[at].hub].edges;
+    else if (!call.single)
+      edges = call.degree[segment.destination];
+    BlockedSum<S, R, PACKS> sums(edges);
+    for (;;) {
+      Base::template add_segment<false>(segment, call.sources[segment.chunk], sums);
+      if (call.single || ++next == call.segments + call.tasks[at].last) break;
+      segment = *next;
+    }
+    if (part)
+      Base::part_of_hub(call.tasks[at], sums.result(), nullptr);
+    else
+      Base::finish(segment.destination, sums.result());
+  }
+  // What this worker reads first of its next task.
+  MGG_DEVICE void prefetch(int64_t number) const {
+    if (worker.lane != 0 || number >= items()) return;
+    if (!REMOTE && call.single)
+      device::prefetch(call.segments + task_of(number));
+    else
+      device::prefetch(call.tasks + task_of(number));
   }
 
   MGG_DEVICE void add_remote(RemoteEdges behind, RemoteEdges& ahead, BlockedSum<S, R, PACKS>& sums) {
@@ -123,9 +155,11 @@ MGG_KERNEL void aggregate_direct(DeviceAggregation<S> call) {
     self.worker.sync();
   }
   for (int64_t number = self.worker.number(); number < self.items(); number += self.worker.workers()) {
-    const Block& task = self.take(number);
     self.prefetch(number + self.worker.workers());
-    self.complete(task, self.sum_of(task, self.edges_of(task)));
+    if constexpr (REMOTE)
+      self.sum(number);
+    else
+      self.sum_local(number);
   }
 }
 

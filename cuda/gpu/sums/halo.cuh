@@ -406,6 +406,7 @@ struct HaloWorker : RowWorker<S, R, LANES, PACKS> {
   MGG_DEVICE void sum_one(int32_t place, int64_t number) {
     const DeferredTask was = place == fresh ? DeferredTask{number, 0, 0, 0, 0, 0} : deferred_tasks[place];
     const Block& task = this->take(was.number);
+    if (place == fresh) this->prefetch(number + 32 / LANES);  // about where the warp's next tasks are
     Sums sums(Base::edges_of(task));
     if (place != fresh) load(was, sums);
     const int64_t at = add_from(place == fresh ? task.first : was.at, task, sums);

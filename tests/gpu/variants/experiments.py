@@ -72,8 +72,8 @@ class Experiment:
 EXPERIMENTS = {
     "registers-64": Experiment(
         "at most 64 registers a thread",
-        "direct on local rows takes 66 registers, 28 warps a multiprocessor; at 64 it fits without a spill, 32 warps: "
-        "up to 1.14 times the loads under way, nothing where bandwidth is the limit; kernels that read remote rows or "
+        "direct on local rows takes 70 registers, three blocks of eight warps a multiprocessor; at 64 four fit: "
+        "up to 1.33 times the loads under way, nothing where bandwidth is the limit; kernels that read remote rows or "
         "hold two packs a lane spill 124 to 660 bytes and get slower",
         flags="-maxrregcount=64",
     ),
