@@ -5,10 +5,13 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
+from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
 
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.plan import launch
 from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
-from mgg_hpc.tools.bench.harness import graphs
+from mgg_hpc.tools.bench.harness import expected, graphs
 
 WARPS = 3 * 2  # of the exercise
 # Of rmat:20:16 over two PEs at 16 columns, counted the same way at commit 2135815, where each worker claimed for itself
@@ -84,6 +87,38 @@ def test_rows_of_an_aggregation(rng, traced, engine, width):
             assert 0.8 * sum(parts) < counts[name] <= sum(parts)
         else:
             assert counts[name] == sum(parts)
+
+
+@pytest.mark.parametrize("width", [16, 20, 128, 300])
+def test_the_model_of_expected_times_counts_what_runs(rng, traced, engine, width):
+    """Rows that are asked for, with their sectors and lines; and the atomics on the counter of a hub."""
+    most = launch.part_edges(SMALL.ps, SMALL.dist)
+    degrees = rng.integers(0, most + 1, 60)
+    source, destination = rng.integers(0, 60, degrees.sum()), np.repeat(np.arange(60), degrees)
+    case = cases.csr(source, destination, 60, np.array([0, 60]))
+    rows = np.split(case.indices, case.indptr[1:-1])
+    asked = np.concatenate([np.append(each, [each[-1]] * (-len(each) % 4)) for each in rows if len(each)])
+    played = Played(engine, case, rng.standard_normal((60, width)).astype(np.float32))
+    assert engine.arrays.address(played.rows[0].local) % expected.LINE == 0
+    traced.shim_counts()
+    played.aggregate(rng)
+    counts, row_bytes = traced.shim_counts(), played.format.row_bytes
+    steps = expected.warp_steps(expected.tasks_of(case.indptr, most), 1)[1]  # a worker a warp
+    assert counts["loads"] == steps * row_bytes // 16 and steps == len(asked)
+    assert counts["load_sectors"] == expected.rows_units(asked, row_bytes, expected.SECTOR)
+    lines = expected.rows_units(asked, row_bytes, expected.LINE)
+    # Rows of neighbouring workers may lie side by side.
+    assert counts["load_lines"] == lines if row_bytes >= 512 else 0.8 * lines < counts["load_lines"] <= lines
+
+    parts = int(rng.integers(2, 9))
+    hub = np.full(parts * most, 7)
+    case = cases.csr(rng.integers(0, 60, len(hub)), hub, 60, np.array([0, 60]))
+    played = Played(engine, case, rng.standard_normal((60, width)).astype(np.float32))
+    traced.shim_counts()
+    played.aggregate(rng)
+    graph = Graph("hub", case.indptr, case.indices)
+    made = expected.expect(graph, played.format, SMALL, expected.SHEETS["H100"])
+    assert traced.shim_counts()["most_atomics_an_address"] == made["most_atomics"] == parts
 
 
 @pytest.mark.parametrize("scale", [14, 16, pytest.param(20, marks=pytest.mark.long)])

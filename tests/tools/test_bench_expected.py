@@ -55,7 +55,13 @@ def test_a_warp_takes_as_long_as_its_longest_worker():
     ("row_bytes", "sectors"), [(64, [2, 2]), (80, [3, 3]), (16, [1, 1]), (512, [16, 16])]
 )
 def test_sectors_of_rows(row_bytes, sectors):
-    assert expected.rows_sectors(np.array([0, 1]), row_bytes) == sum(sectors)
+    assert expected.rows_units(np.array([0, 1]), row_bytes, expected.SECTOR) == sum(sectors)
+
+
+def test_lines_of_rows():
+    """Of 80 bytes the second row lies in two lines; of 600 bytes the last 88 are read apart."""
+    assert [expected.rows_units(np.array([at]), 80, expected.LINE) for at in range(4)] == [1, 2, 1, 2]
+    assert expected.rows_units(np.array([0]), 600, expected.LINE) == 4 + 1
 
 
 def test_without_a_cache_an_edge_costs_its_row_and_index():
@@ -63,7 +69,7 @@ def test_without_a_cache_an_edge_costs_its_row_and_index():
     sheet = replace(SHEETS["H100"], l2_bytes=0)
     none, large = (expected.expect(graph, format, KNOBS, of) for of in (sheet, SHEETS["H100"]))
     assert none["bytes_an_edge"]["no_reuse"] == 516
-    beside = (graph.nodes * (512 + 4 + 24 + 24)) / graph.edges  # outputs, degrees, tasks and segments
+    beside = (graph.nodes * (512 + 4 + 24)) / graph.edges  # outputs, degrees and segments; there are no hubs
     assert none["bytes_an_edge"]["cache"] == pytest.approx(516 + beside)
     used = len(np.unique(graph.indices))
     assert large["bytes_an_edge"]["cache"] == pytest.approx(4 + used * 512 / graph.edges + beside)

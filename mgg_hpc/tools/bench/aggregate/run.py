@@ -130,19 +130,31 @@ def expected_sheets(cases: Sequence[Mapping[str, Any]]) -> list[Sheet]:
         if "ms" in case:
             found = [f"{case['ms']['mgg']['median']:.3f}", f"{made['over_expected']:.2f}"]
         terms = [f"{value:.3f}" for value in made["terms"].values()]
-        times.append([*head, f"{made['ms']:.3f}", *found, *terms, made.get("suspect", "-")])
+        slower = f"{made['second_cache_slowest_ms']:.3f}"
+        times.append([*head, f"{made['ms']:.3f}", *found, *terms, slower, made.get("suspect", "-")])
         least, each = made["bytes_an_edge"], case.get("bytes_an_edge")
-        counted = [f"{least['cache']:.0f}", f"{least['no_reuse']:.0f}", f"{made['sectors_an_edge']:.2f}"]
+        counted = [f"{least['cache']:.0f}", f"{least['no_reuse']:.0f}"]
+        counted += [f"{made[f'{unit}_an_edge']:.2f}" for unit in ("sectors", "lines")]
         taken = "-" if each is None else f"{each:.0f}"
         moved.append([*head, taken, *counted, f"{made['lane_efficiency']:.2f}"])
     if not known:
         return []
     name, head = known[0]["expected"]["sheet"]["name"], ["graph", "rows"]
-    ms = ["expected", "mgg", "over expected", *known[0]["expected"]["terms"], "suspect"]
-    counts = ["time x bandwidth", "by a simulated cache", "without reuse", "sectors", "lane-steps used"]
+    slower = f"second cache at {expected.CACHE_GB_PER_S[1] / 1e3:.2f} TB/s"
+    ms = ["expected", "mgg", "over expected", *known[0]["expected"]["terms"], slower, "suspect"]
+    counts = [
+        "time x bandwidth",
+        "by a simulated cache",
+        "without reuse",
+        "sectors",
+        "lines",
+        "lane-steps used",
+    ]
     return [
         Sheet(f"mgg by counts and the data sheet of {name}: ms, and each term's", [*head, *ms], times),
-        Sheet("bytes of memory an edge; sectors an edge; share of lane-steps", [*head, *counts], moved),
+        Sheet(
+            "bytes of memory an edge; sectors and lines an edge; share of lane-steps", [*head, *counts], moved
+        ),
     ]
 
 

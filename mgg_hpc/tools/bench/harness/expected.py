@@ -1,8 +1,11 @@
 """The model of a sum's time on a GPU: counts of the graph and the launch, over what the GPU's data sheet says.
 
 Each term is the time that one part of the GPU needs at least, and all overlap: the slowest is what is expected, and a
-launch. The time of instructions rests on a count by reading the kernel (cuda/gpu/row_worker.cuh), that of the second
-cache on the bytes a clock of the A100's white paper, since the H100's does not say.
+launch. The time of instructions rests on a count by reading the kernel (cuda/gpu/row_worker.cuh), that of the first
+cache on a line of 128 bytes a clock and multiprocessor. No data sheet says what the second cache delivers. Measured
+were 9.7 TB/s on an H200, whose chip is the H100's (github.com/te42kyfo/gpu-benches, gpu-l2-cache/h200.txt, 12 to 40
+MB) and 6.9 on an H100 PCIe of 114 multiprocessors (h100_pcie.txt there); XLA's cost model has 6.65 for an H100. The
+term takes the fastest, since all terms are times that are needed at least; the slowest stands beside it.
 """
 
 from __future__ import annotations
@@ -19,14 +22,14 @@ from ....plan import launch
 from ....plan.layout import SEGMENT, RowFormat
 from ....runtime.backends.arguments import Geometry
 
-SECTOR = 32  # bytes of a transaction
+SECTOR, LINE = 32, 128  # bytes of a transaction, and of a line of a cache
 UNROLL = 4  # rows that a worker reads at once (cuda/gpu/row_worker.cuh)
 ORDER_WINDOW = 1 << 14  # tasks, among which the longest comes first (cuda/gpu/schedule.h)
 GROUP_SLOTS = 32  # parts of a hub that share a counter (cuda/gpu/hub_groups.h)
 TASK_BYTES = 24  # of a Block (cuda/include/mgg/schedule.h)
 DEGREE_BYTES = INDEX_BYTES = 4
 SCHEDULERS = 4  # of a multiprocessor, an instruction of a warp each a clock
-CACHE_BYTES_A_CLOCK = 5120
+CACHE_GB_PER_S = (9700.0, 6650.0)  # of the second cache, the fastest and the slowest that was measured
 LAUNCH_MS = 0.002  # from one kernel of a stream to the next
 FAR_OFF = 1.5  # of a measured time over the expected one, or the other way round
 
@@ -66,7 +69,10 @@ def bytes_of(edges: int, rows: int, row_bytes: int, beside: int) -> dict[str, in
 
 
 def beside_rows(tasks: int, segments: int, destinations: int, row_bytes: int) -> int:
-    """Return the bytes of a sum beside its edges: tasks, segments, and outputs with their degrees."""
+    """Return the bytes of a sum beside its edges: tasks, segments, and outputs with their degrees.
+
+    tasks: those that are read. Of a plan without remote rows these are the parts of hubs alone (cuda/gpu/schedule.h).
+    """
     return tasks * TASK_BYTES + segments * SEGMENT.itemsize + destinations * (row_bytes + DEGREE_BYTES)
 
 
@@ -143,9 +149,11 @@ def expect(
     most = launch.part_edges(geometry.ps, geometry.dist)
     tasks, indices = tasks_of(graph.indptr, most), np.asarray(graph.indices)
     used, issued = warp_steps(tasks, launch.LANES // lanes)
-    sectors = rows_sectors(indices, format.row_bytes)
+    sectors, lines = (rows_units(indices, format.row_bytes, size) for size in (SECTOR, LINE))
     per_row = SECTOR * sectors / max(1, graph.edges)
-    beside = beside_rows(len(tasks), len(tasks), graph.nodes, format.row_bytes) + 4 * graph.edges * weighted
+    parts_of_hubs = len(tasks) - int(np.count_nonzero(np.diff(graph.indptr) <= most))
+    beside = beside_rows(parts_of_hubs, len(tasks), graph.nodes, format.row_bytes)
+    beside += 4 * graph.edges * weighted
     capacity = int(sheet.l2_bytes / max(1.0, per_row))
     missed = (reuse or Reuse(indices)).misses(capacity)
     moved = bytes_of(graph.edges, missed, round(per_row), beside)
@@ -157,7 +165,8 @@ def expect(
     busiest = max(min(parts, GROUP_SLOTS), -(-parts // GROUP_SLOTS)) if parts > 1 else 0
     terms = {
         "memory": moved["memory_least"] / sheet.gb_per_s / 1e6,
-        "second cache": moved["second_cache"] / CACHE_BYTES_A_CLOCK / sheet.ghz / 1e6,
+        "second cache": moved["second_cache"] / CACHE_GB_PER_S[0] / 1e6,
+        "first cache": lines / sheet.multiprocessors / sheet.ghz / 1e6,
         "instructions": instructions / (SCHEDULERS * sheet.multiprocessors * sheet.ghz) / 1e6,
         "atomics": busiest * passes / sheet.ghz / 1e6,  # on one of a hub's counters, one a clock
     }
@@ -166,17 +175,27 @@ def expect(
         "sheet": asdict(sheet),
         "ms": max(terms.values()) + LAUNCH_MS,
         "terms": terms,
+        "second_cache_slowest_ms": moved["second_cache"] / CACHE_GB_PER_S[1] / 1e6,
         "no_reuse_ms": moved["memory_most"] / sheet.gb_per_s / 1e6 + LAUNCH_MS,
+        "most_atomics": busiest,
         "lane_efficiency": used / max(1, issued),
         "sectors_an_edge": sectors / edges,
+        "lines_an_edge": lines / edges,
         "bytes_an_edge": {"no_reuse": format.row_bytes + INDEX_BYTES, "cache": moved["memory_least"] / edges},
     }
 
 
-def rows_sectors(indices: NDArray[Any], row_bytes: int) -> int:
-    """Return the sectors that reads of these rows touch, of a table that begins a sector."""
+def rows_units(indices: NDArray[Any], row_bytes: int, size: int) -> int:
+    """Return the units of ``size`` bytes (sectors or lines) that reads of these rows touch, of a table that begins one.
+
+    512 bytes of a row are read at once, by the 32 lanes of a warp.
+    """
     first = np.asarray(indices, np.int64) * row_bytes
-    return int(((first + row_bytes - 1) // SECTOR - first // SECTOR + 1).sum())
+    units = 0
+    for begin in range(0, row_bytes, 512):
+        ends = first + min(begin + 512, row_bytes) - 1
+        units += int((ends // size - (first + begin) // size + 1).sum())
+    return units
 
 
 def beside_measured(found: Mapping[str, Any], ms: float, floor_ms: float) -> dict[str, Any]:

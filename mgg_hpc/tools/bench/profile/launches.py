@@ -21,6 +21,7 @@ import numpy as np
 
 from ....data.graph import Graph
 from ....errors import WRONG_INPUT, InputError
+from ....plan import launch as launching
 from ....plan import workload
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
@@ -56,7 +57,8 @@ def model_of(backend: DeviceBackend, plan: Plan, format: RowFormat, sources: Any
     launch, row_bytes = backend.launch(plan, format), format.row_bytes
     tasks = int(backend.native_plan(plan).tasks)
     pieces = max(tasks, len(np.unique(plan.segments[["chunk", "destination"]])))
-    beside = beside_rows(tasks, pieces, plan.destinations, row_bytes)
+    read = tasks if plan.remote_edges or pieces != tasks else parts_of_hubs(backend, plan)
+    beside = beside_rows(read, pieces, plan.destinations, row_bytes)
     threads = backend.limits.threads_per_multiprocessor
     return {
         "launch": asdict(launch),
@@ -64,6 +66,14 @@ def model_of(backend: DeviceBackend, plan: Plan, format: RowFormat, sources: Any
         "grid": [launch.blocks, launch.threads],
         "bytes": bytes_of(plan.edges, len(np.unique(sources)), row_bytes, beside),
     }
+
+
+def parts_of_hubs(backend: DeviceBackend, plan: Plan) -> int:
+    """Return the number of tasks that are parts of a hub."""
+    knobs, segments = backend.options.geometry, plan.segments
+    most = launching.part_edges(knobs.ps, knobs.dist)
+    degree = np.bincount(segments["destination"], weights=segments["count"], minlength=plan.destinations)
+    return int(np.ceil(degree[degree > most] / most).sum())
 
 
 Launches = tuple[dict[str, Any], list[Call]]  # what the last one should cost
