@@ -114,13 +114,11 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Settings:
     and is ``runs/<name of the job file>`` if not given. Raises InputError with file, key and valid values.
     """
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = _tree(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such job file; inputs/ holds examples") from error
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as a job file ({error})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not TOML: {error}") from error
     for override in overrides:
         _override(tree, override)
     settings = from_tree(tree, str(path))
@@ -136,6 +134,18 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Settings:
         graph=msgspec.structs.replace(settings.graph, file=str(file)),
         run=msgspec.structs.replace(settings.run, folder=folder),
     )
+
+
+def parse(text: str, where: str) -> Settings:
+    """Return the settings of a job file's text; ``where`` begins the messages. Raises InputError."""
+    return from_tree(_tree(text, where), where)
+
+
+def _tree(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{where}: not TOML: {error}") from error
 
 
 def from_tree(tree: dict[str, Any], where: str) -> Settings:

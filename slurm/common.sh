@@ -77,8 +77,9 @@ pass_on() {
     kill -USR1 "$srun" 2>/dev/null || true
 }
 
-# Whether Slurm may start this job again (sbatch --requeue).
+# Whether Slurm may start this job again (sbatch --requeue), or has done so: it may be too busy to answer just then.
 may_requeue() {
+    [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || return 0
     case " $(scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null) " in
     *" Requeue=1 "*) return 0 ;;
     *) return 1 ;;

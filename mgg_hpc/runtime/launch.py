@@ -244,6 +244,8 @@ def _job_code(status: Path, code: int, caught: int) -> int:
 
 
 def _raise(number: int, frame: object) -> None:
+    for each in _ENDING:  # a second one, before they are ignored for good
+        signal.signal(each, signal.SIG_IGN)
     raise _Signalled(number)
 
 
@@ -293,7 +295,8 @@ def _processes(mark: str) -> list[int]:
 
 def _ranks(mark: str) -> list[int]:
     """Return those of the job's processes that are ranks, and no launchers."""
-    names = [f"{name}=".encode() for name in exit_code.RANK_VARIABLES]
+    # In a script of Slurm the launcher itself has such a variable, of the step that the script is.
+    names = [f"{name}=".encode() for name in exit_code.RANK_VARIABLES if name not in os.environ]
     return [
         process
         for process, variables in _environments(mark).items()

@@ -6,6 +6,7 @@ signal changes nothing. SIGQUIT ends a process at once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -28,7 +29,10 @@ def listen() -> None:
     status = os.environ.get(exit_code.STATUS)
     if status:
         rank = next((os.environ[name] for name in exit_code.RANK_VARIABLES if name in os.environ), "0")
-        Path(status + LISTENS + rank).touch()
+        with contextlib.suppress(
+            OSError
+        ):  # the folder is on another node, whose launcher asks its own ranks alone
+            Path(status + LISTENS + rank).touch()
 
 
 def _note(number: int, frame: object) -> None:
@@ -36,7 +40,8 @@ def _note(number: int, frame: object) -> None:
         return
     _first.append(number)
     if exit_code.is_first():
-        os.write(2, f"mgg: {name()}: stopping once the state is saved\n".encode())
+        with contextlib.suppress(OSError):  # what reads stderr may have been ended by the same signal
+            os.write(2, f"mgg: {name()}: stopping once the state is saved\n".encode())
 
 
 def came() -> bool:

@@ -85,8 +85,12 @@ class Watchdog:
             self._thread.join()
 
     def _watch(self) -> None:
-        while not self._done.wait(min(self.seconds, self._limit.least or self.seconds) / _LOOKS):
-            limit = self.seconds
+        looked = time.monotonic()
+        while not self._done.wait(pause := min(self.seconds, self._limit.least or self.seconds) / _LOOKS):
+            limit, now = self.seconds, time.monotonic()
+            # A look that comes late says that this process was stopped meanwhile, as by Ctrl-Z or a suspended job.
+            self._since += max(0.0, now - looked - max(2 * pause, 1.0))
+            looked = now
             if time.monotonic() - self._since < limit:
                 continue
             stuck = f"rank {self._rank} has made no progress for {limit:g} s"

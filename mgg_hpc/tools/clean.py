@@ -62,7 +62,8 @@ def unfinished_checkpoints(folder: Path) -> list[Path]:
     """Return the folders below ``folder`` of checkpoints that were being written as their run was killed."""
     found = []
     for parent in folder.resolve().rglob(run_folder.CHECKPOINTS):
-        if drafts := [path for path in folders.drafts(parent) if _is_mine(path)]:
+        drafts = [path for path in folders.drafts(parent) if _is_mine(path)]
+        if drafts and (parent.parent / run_folder.METRICS).exists():
             with suppress(InputError, OSError), run_folder.claimed(parent.parent, seconds=0):
                 found += drafts
     return found

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import config
 from ..config import Settings
 from ..data.graph import SparseRows
 from ..errors import InputError
@@ -265,6 +266,14 @@ def _recomputed(settings: Settings) -> frozenset[int]:
                 f"train.recompute names layer {layer}, and the model has {layers} (model.layers)"
             )
     return frozenset(int(layer) for layer in asked)
+
+
+def resolved(job: Job) -> Settings:
+    """Return a job's settings with what "auto" became, which depends on measurements and versions."""
+    geometry = job.backend.options.geometry
+    on_cpu = job.backend.capabilities.device == "cpu"
+    knobs = {"ps": geometry.ps, "wpb": geometry.wpb} if on_cpu else {}
+    return config.with_plan(job.settings, job.transfer.transfers, knobs)
 
 
 def watchdog(settings: Settings, comm: Any) -> Watchdog:

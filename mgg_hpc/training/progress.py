@@ -53,12 +53,13 @@ class PhaseTimer:
         self._between = between
         self._since = time.perf_counter()
 
-    def end(self, name: str) -> None:
-        """Add the time since the last phase ended to the seconds of phase ``name``."""
+    def end(self, name: str, *, last: bool = False) -> None:
+        """Add the time since the last phase ended to those of phase ``name``. last: nothing is called after it."""
         now = time.perf_counter()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
         self._since = now
-        self._between()
+        if not last:
+            self._between()
 
     def skip(self) -> None:
         """Leave out the time since the last phase ended."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import config
-from ..config import Settings
+from ..config import CheckpointSettings, Settings
 from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
@@ -23,7 +23,7 @@ from .checkpoints.resume import Resumed
 from .checkpoints.saver import Saver
 from .checkpoints.state import State
 from .history import History
-from .job import Job, build, watchdog
+from .job import Job, build, resolved, watchdog
 from .metrics import F1, SPLITS, Scores
 from .profile import profiler
 from .trainer import Trainer
@@ -44,9 +44,10 @@ def fit(
 ) -> History:
     """Train until the last epoch, or until patience runs out. Collective.
 
-    folder: rank 0's run folder, None elsewhere. shown: as in `progress.epochs`. recorder: profiles some epochs.
-    resumed: what to go on with; None begins anew. Raises InputError when the loss or a weight is no longer finite,
-    after writing the weights chosen so far to the folder; and StoppedBySignal as `Saver.after_epoch`.
+    folder: rank 0's run folder, None elsewhere; None on all ranks to keep nothing. shown: as in `progress.epochs`.
+    recorder: profiles some epochs. resumed: what to go on with; None begins anew. Raises InputError when the loss or a
+    weight is no longer finite, after writing the weights chosen so far to the folder; and StoppedBySignal as
+    `Saver.after_epoch`.
     """
     trainer, train = Trainer(job, graph, records=recorder is None), job.settings.train
     done, history = _begun(job, trainer, resumed)
@@ -56,7 +57,7 @@ def fit(
             columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
             metrics = run_folder.MetricsFile(folder, columns, resumed.metrics_bytes if resumed else 0)
     sound = resumed.epoch if resumed else 0
-    saver = _saver(job, trainer, history, metrics, folder and folder / run_folder.CHECKPOINTS, sound)
+    saver = _saver(job, trainer, history, metrics, folder, sound, dog)
     with contextlib.closing(trainer.replayed):
         try:
             with progress.epochs(train.epochs, shown if job.comm.rank == 0 else False, done) as advance:
@@ -69,7 +70,7 @@ def fit(
                         recorder.begin(epoch)
                     scores = _epoch(trainer, history, epoch)
                     if epoch == done + 1:
-                        job.phases.end("first epoch")
+                        job.phases.end("first epoch", last=True)
                     history.consider(epoch, scores, job.weights(), job.select)
                     if metrics:
                         fractions = (scores.train, scores.val, scores.test)
@@ -79,9 +80,7 @@ def fit(
                     last = _is_over(job, history, epoch)
                     if recorder:
                         recorder.end(epoch, last=last)
-                    if not last:
-                        saver.after_epoch(epoch)
-            saver.finish()
+                    saver.after_epoch(epoch, last=last)
         except InputError:
             if history.state:
                 weights.save(job.comm, folder, job.part, history.state)
@@ -120,22 +119,26 @@ def _saver(
     metrics: run_folder.MetricsFile | None,
     folder: Path | None,
     sound: int,
+    dog: Watchdog | None,
 ) -> Saver:
-    """Return what writes this run's checkpoints to a folder of rank 0. sound: the epoch of the newest. Collective."""
+    """Return what writes this run's checkpoints. Collective. folder: of the run, on rank 0. sound: newest epoch."""
     same = capture.environment(job)
+    kept = job.comm.bcast(folder is not None, root=0)
+    settings = job.settings.checkpoint if kept else CheckpointSettings(every_epochs=0, every_minutes=0)
 
     def captured(epoch: int) -> State:
         return capture.capture(job, trainer, history, epoch, metrics.bytes if metrics else 0, same)
 
     return Saver(
         job.comm,
-        job.settings.checkpoint,
-        folder,
+        settings,
+        folder and folder / run_folder.CHECKPOINTS,
         captured,
         before=metrics.sync if metrics else lambda: None,
         apart=job.learned is not None,
         sound=sound,
-        again=f"mgg resume {job.settings.run.folder}",
+        again=f"mgg resume {folder}",
+        waits=dog.step if dog else lambda what: None,
     )
 
 
@@ -222,8 +225,9 @@ def process_train(
     comm = mpi.world()
     with mpi.agree(comm):
         settings = config.load(path, overrides)
-        parent, goes_on = Path(settings.run.folder), settings.run.resume == "auto" and not dry_run
-        run = run_folder.latest(parent) if goes_on else None
+        goes_on = settings.run.resume == "auto" and not dry_run
+        run = run_folder.latest(Path(settings.run.folder)) if goes_on and comm.rank == 0 else None
+    run = comm.bcast(run, root=0)  # other nodes may see an older state of the folder
     if run is None:
         return _train(settings, comm, None, Shown(dry_run, shown, profile))
     return _go_on(settings, comm, run, Shown(dry_run, shown, profile))
@@ -250,23 +254,34 @@ class Shown:
 
 
 def _go_on(settings: Settings, comm: Any, run: Path, shown: Shown) -> int:
-    """Go on with a run, if there is something left to do. Collective."""
-    with mpi.agree(comm):
-        finished = resume.is_finished(run)
-        epochs = config.load(run / run_folder.JOB).train.epochs
-    if finished and settings.train.epochs <= epochs:
-        if comm.rank == 0:
-            report.print_line(f"{run} has finished; to train on, raise train.epochs (it was {epochs})")
-        exit_code.record(0)
-        return 0
-    resumed, settings = resume.load(comm, run, settings)
-    return _train(settings, comm, resumed, shown)
+    """Go on with a run, if there is something left to do. Within it no other job trains in the run. Collective."""
+    with contextlib.ExitStack() as held:
+        finished, epochs = False, 0
+        with mpi.agree(comm):
+            if comm.rank == 0:
+                held.enter_context(run_folder.claimed(run))
+                finished = resume.is_finished(run)
+                epochs = config.load(run / run_folder.JOB).train.epochs
+        finished, epochs = comm.bcast((finished, epochs), root=0)
+        if finished and settings.train.epochs <= epochs:
+            if comm.rank == 0:
+                report.print_line(f"{run} has finished; to train on, raise train.epochs (it was {epochs})")
+            exit_code.record(0)
+            return 0
+        resumed, settings = resume.load(comm, run, settings)
+        return _train(settings, comm, resumed, shown)
 
 
 def _train(settings: Settings, comm: Any, resumed: Resumed | None, shown: Shown) -> int:
     """Build the job, train, and write what was found. Collective."""
     saved = resumed.saved if resumed else "there was nothing to save"
-    job = build(settings, comm, between=lambda: signals.check(comm, saved))
+    with watchdog(settings, comm) as dog:
+
+        def between() -> None:
+            dog.step("the start")
+            signals.check(comm, saved)
+
+        job = build(settings, comm, between=between)
     with backends.closed_on_error(job.backend):
         with mpi.agree(comm):
             if resumed:
@@ -320,20 +335,16 @@ def _folder(job: Job, resumed: Resumed | None) -> Iterator[Path | None]:
 
     Within ``with`` no other job trains in it.
     """
-    folder, settings = None, job.settings
+    folder = None
     with contextlib.ExitStack() as held:
         with mpi.agree(job.comm):
             if job.comm.rank == 0:
-                folder = resumed.run if resumed else run_folder.create(Path(settings.run.folder))
-                held.enter_context(run_folder.claimed(folder))
+                folder = resumed.run if resumed else run_folder.create(Path(job.settings.run.folder))
+                if not resumed:  # `_go_on` holds the others
+                    held.enter_context(run_folder.claimed(folder))
                 for path in folders.drafts(folder / run_folder.CHECKPOINTS):  # of a job that was killed
                     folders.discard(path)
-                # What "auto" became depends on measurements and versions, so the run keeps it.
-                geometry = job.backend.options.geometry
-                on_cpu = job.backend.capabilities.device == "cpu"
-                knobs = {"ps": geometry.ps, "wpb": geometry.wpb} if on_cpu else {}
-                taken = config.with_plan(settings, job.transfer.transfers, knobs)
-                run_folder.write_whole(folder / run_folder.JOB, config.dumps(taken).encode())
                 if resumed:
                     (folder / run_folder.SUMMARY).unlink(missing_ok=True)
+                run_folder.write_whole(folder / run_folder.JOB, config.dumps(resolved(job)).encode())
         yield folder

@@ -45,7 +45,10 @@ def test_a_run_writes_its_folder(comm, folder, first, mgg):
     assert (folder / "runs" / "latest").readlink() == Path("002")
     run = folder / "runs" / "002"
     names = {str(path.relative_to(run)) for path in files(run)}
-    assert names == {"job.toml", "metrics.csv", "summary.json", "checkpoints/model.safetensors"}
+    last = {
+        f"checkpoints/epoch-0000005/{name}" for name in ("manifest.json", "state.json", "state.safetensors")
+    }
+    assert names == {"job.toml", "metrics.csv", "summary.json", "checkpoints/model.safetensors"} | last
     written, given = config.load(run / "job.toml"), config.load(folder / "job.toml")
     taken = written.plan.transfer  # by "auto": one for all layers, or one for each
     taken = [taken] * 2 if isinstance(taken, str) else taken

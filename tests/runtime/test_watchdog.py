@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import textwrap
 import threading
@@ -38,6 +40,34 @@ def test_who_makes_steps_is_left_alone(quick, capsys):
             time.sleep(0.1)
     assert not ended.is_set()  # the thread that would set it has ended
     assert capsys.readouterr().err == ""
+
+
+STEPS = """
+    import time
+    from mgg_hpc.runtime.watchdog import Limit, Watchdog
+    with Watchdog(0, Limit(2.0)) as watched:
+        print("here", flush=True)
+        for step in range(10):
+            watched.step(str(step))
+            time.sleep(0.3)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_was_stopped_is_left_alone(tmp_path):
+    """Ctrl-Z, or a job that Slurm suspends: what the clock shows afterwards is not this rank's time."""
+    program = tmp_path / "job.py"
+    program.write_text(textwrap.dedent(STEPS))
+    process = subprocess.Popen(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.readline()
+    time.sleep(0.2)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(4.0)
+    process.send_signal(signal.SIGCONT)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (0, "")
 
 
 def test_the_limit_of_epochs_follows_the_longest_of_them(quick, capfd):

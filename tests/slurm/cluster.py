@@ -67,7 +67,11 @@ NULL_DEVICE = os.makedev(1, 3)
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
 
 # Own host name, own /dev/shm and own IPC names, as on a machine of its own.
-AS_A_NODE = 'hostname "$1"; mount -t tmpfs -o size=4g tmpfs /dev/shm; exec slurmd -D -N "$1" -f "$SLURM_CONF"'
+# Temporary files of a job lie on its node too: what one node writes there no other sees.
+AS_A_NODE = """\
+hostname "$1"; mount -t tmpfs -o size=4g tmpfs /dev/shm; mount -t tmpfs tmpfs "$MGG_SCRATCH"
+exec slurmd -D -N "$1" -f "$SLURM_CONF"
+"""
 
 
 class Cluster:
@@ -81,10 +85,11 @@ class Cluster:
         self.environment |= {
             "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "SLURM_CONF": str(folder / "slurm.conf"),
+            "MGG_SCRATCH": str(folder / "scratch"),
         }
 
     def start(self):
-        for name in ("run", "log", "state", "tmp/node1", "tmp/node2"):
+        for name in ("run", "log", "state", "scratch", "tmp/node1", "tmp/node2"):
             (self.folder / name).mkdir(parents=True)
         ports = free_ports(3)
         text = CONFIGURATION.format(folder=self.folder, host=short_host_name(), ports=ports, node=NODE)

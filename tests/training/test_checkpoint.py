@@ -6,11 +6,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from mgg_hpc.config import ModelSettings
+from mgg_hpc.config import ModelSettings, PlanSettings
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn.layers.models import GNN
 from mgg_hpc.nn.layers.random import Draws
-from mgg_hpc.training.checkpoints import weights
+from mgg_hpc.training.checkpoints import folders, resume, weights
 
 NAMES = ["convs.0.bias", "convs.0.lin.weight", "convs.1.bias", "convs.1.lin.weight"]
 
@@ -76,3 +76,20 @@ def test_weights_that_do_not_fit_are_refused_by_name(folder, change, reason):
     weights.save_weights(folder, change(model(1).state_dict()))
     with pytest.raises(InputError, match=reason):
         weights.load_weights(folder, model(1))
+
+
+def test_what_is_newer_than_the_last_checkpoint_goes(tmp_path):
+    """It was damaged when the run went on from an earlier one; the number that is kept does not count it."""
+    for epoch in (2, 4, 9):
+        folders.commit(folders.draft(tmp_path, epoch), epoch, {})
+    folders.prune(tmp_path, keep=1, newest=4)
+    assert [path.name for path in tmp_path.iterdir()] == [folders.name_of(4)]
+
+
+def test_the_plan_of_a_checkpoint_counts_where_nothing_else_is_asked_for():
+    auto = PlanSettings()
+    kept, job = PlanSettings("halo", 64, 8, 4), PlanSettings("direct", 128, 8, 2)
+    assert resume.plan_of(kept, job, auto) == resume.plan_of(kept, job, job) == kept
+    assert resume.plan_of(None, job, job) == auto
+    asked = PlanSettings("get", 128, 8, 2)
+    assert resume.plan_of(kept, job, asked) == PlanSettings("get", 64, 8, 4)

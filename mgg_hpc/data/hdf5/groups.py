@@ -18,6 +18,7 @@ _LINKS_BY_NAME, _ATTRIBUTES_BY_NAME = (
 )  # types of B-trees: where in a record the heap's id is, and its bytes
 _IDS = {_LINKS_BY_NAME: (4, 7), _ATTRIBUTES_BY_NAME: (0, 8)}
 _RECORDS = {_LINKS_BY_NAME: 11, _ATTRIBUTES_BY_NAME: 17}  # bytes
+_LONGEST_NAME = 1024  # bytes
 _DEEPEST = 8  # levels of a version 1 B-tree; each has 32 branches or more
 
 
@@ -173,8 +174,8 @@ def table_links(source: Source, message: Fields) -> Iterator[tuple[str, int | No
             name, address, kind = entries.number(8), entries.number(8), entries.number(4)
             entries.take(20)
             end = names.find(b"\0", name)
-            if not name < end:
-                raise DamagedError("a symbol table has a link without a name")
+            if not name < end <= name + _LONGEST_NAME:
+                raise DamagedError("a symbol table has a link without a name, or with a long one")
             text = names[name:end].decode("utf-8", errors="backslashreplace")
             yield text, None if kind == 2 else address
 

@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...nn.workspace import as_array
 from ...runtime.backends.native import instruction_set
 from ..history import History
-from ..job import Job
+from ..job import Job, resolved
 from ..metrics import Scores
 from ..trainer import Trainer
 from . import state
@@ -57,7 +57,7 @@ def capture(
         "scores": asdict(history.scores),
         "moved": [moved.local_bytes, moved.remote_bytes, moved.remote_rows],
         "graph": job.part.uuid,
-        "job": config.dumps(job.settings),
+        "job": config.dumps(resolved(job)),
         "environment": dict(same),
     }
     tensors, rows = {}, {}

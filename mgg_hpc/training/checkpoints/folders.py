@@ -124,10 +124,17 @@ def discard(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def prune(parent: Path, keep: int) -> None:
-    """Remove all checkpoints but the newest ``keep``, and drafts that were never committed. No draft is under way."""
-    for epoch in sorted(_epochs(parent), reverse=True)[keep:]:
-        discard(parent / name_of(epoch))
+def prune(parent: Path, keep: int, newest: int) -> None:
+    """Remove all checkpoints but the newest ``keep``, and drafts that were never committed. No draft is under way.
+
+    newest: epoch of the one that was committed last. What is of a later epoch was found damaged when the run went on
+    from an earlier one, and goes too.
+    """
+    epochs = sorted(_epochs(parent), reverse=True)
+    kept = [epoch for epoch in epochs if epoch <= newest][:keep]
+    for epoch in epochs:
+        if epoch not in kept:
+            discard(parent / name_of(epoch))
     for path in drafts(parent):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -138,19 +145,25 @@ def drafts(parent: Path) -> list[Path]:
 
 
 def newest(parent: Path) -> Found | None:
-    """Return the newest sound checkpoint, or None where there is none; all bytes of it have been read.
+    """Return the newest sound checkpoint, or None where there is none at all; all bytes of it have been read.
 
-    Raises InputError for one that a later version of this program has written.
+    Raises InputError where all are damaged, and for one that a later version of this program has written.
     """
     skipped: list[str] = []
+    reason = ""
     for epoch in sorted(_epochs(parent), reverse=True):
         folder = parent / name_of(epoch)
         try:
             verify(folder, epoch)
         except DamagedError as error:
+            reason = reason or str(error)
             skipped.append(f"{folder}: damaged ({error}); trying the one before it")
             continue
         return Found(folder, epoch, tuple(skipped))
+    if reason:
+        raise InputError(
+            f"{parent}: no checkpoint is sound ({reason}); put one back, or remove them all to begin again"
+        )
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -62,7 +63,8 @@ class checkpointed:  # noqa: N801 - it is used as a function
     ) -> None:
         self.epoch, self.extra = 0, dict[str, Any]()
         self._model, self._optimizer, self._folder = model, optimizer, Path(folder)
-        self._comm = comm or mpi.world()
+        world = mpi.world()  # an uncaught error on any rank ends all of them
+        self._comm = comm or world
         self._rows, self._ids = dict(rows or {}), None if ids is None else np.asarray(ids, dtype=np.int64)
         if self._rows and self._ids is None:
             raise ValueError("checkpointed: rows need the ids of this rank's nodes (ids=graph.ids)")
@@ -108,7 +110,7 @@ class checkpointed:  # noqa: N801 - it is used as a function
         for epoch in range(self.epoch + 1, last + 1):
             yield epoch
             self.epoch = epoch
-            self._saver.after_epoch(epoch, now=epoch == last)
+            self._saver.after_epoch(epoch, last=epoch == last)
 
     def _capture(self, epoch: int) -> State:
         tensors = {MODEL + name: _copied(value) for name, value in self._model.state_dict().items()}
@@ -124,16 +126,20 @@ class checkpointed:  # noqa: N801 - it is used as a function
                     rows[f"{name}.{slot}"] = as_array(_copied(value))
                 else:
                     tensors[f"{OPTIMIZER}{place}.{slot}"] = _copied(value)
+        groups = self._optimizer.param_groups
         facts = {
             "epoch": epoch,
-            "groups": [
-                {key: value for key, value in group.items() if key != "params"}
-                for group in self._optimizer.param_groups
-            ],
+            "groups": [{key: value for key, value in group.items() if key != "params"} for group in groups],
             "numbers": numbers,
             "dropout": {name: module.draws.epoch for name, module in self._dropouts()},
             "extra": self.extra,
         }
+        try:
+            facts = json.loads(json.dumps(facts))  # a copy: the loop goes on and changes its own
+        except TypeError as error:
+            raise TypeError(
+                f"checkpointed: {error}; state.extra and groups of the optimizer hold numbers, texts and lists"
+            ) from error
         first = self._comm.rank == 0
         return State(facts, tensors if first else {}, self._ids if self._rows else None, rows)
 

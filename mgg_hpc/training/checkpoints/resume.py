@@ -88,13 +88,18 @@ def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
         before = config.load(run / run_folder.JOB)
         check_settings(run, before, settings)
         if found is None:
+            if is_finished(run):
+                raise InputError(
+                    f"{run}: has finished without a checkpoint ([checkpoint]); train anew, in another run"
+                )
             return Resumed(run), settings
         facts, tensors = state.read(found.folder)
         check_facts(found.folder, found.epoch, facts, tensors)
         ranks = facts["environment"].get("ranks")
-        settings = msgspec.structs.replace(
-            settings, plan=plan_of(before.plan, settings.plan, same_ranks=ranks == comm.size)
+        kept = (
+            config.parse(facts["job"], str(found.folder / state.FACTS)).plan if ranks == comm.size else None
         )
+        settings = msgspec.structs.replace(settings, plan=plan_of(kept, before.plan, settings.plan))
         return Resumed(run, found.epoch, found.folder, facts, tensors), settings
 
 
@@ -134,14 +139,17 @@ def check_settings(run: Path, before: Settings, now: Settings) -> None:
                 )
 
 
-def plan_of(before: PlanSettings, now: PlanSettings, *, same_ranks: bool) -> PlanSettings:
-    """Return [plan] to go on with: as it was resolved, on as many ranks; else "auto" where it is not asked for now."""
+def plan_of(kept: PlanSettings | None, before: PlanSettings, now: PlanSettings) -> PlanSettings:
+    """Return [plan] to go on with.
+
+    kept: as it was resolved for the checkpoint, if there are as many ranks now; else None. before: of the run's job
+    file. now: of the job; a key that differs from ``before`` and is not "auto" is asked for. Others are as they were
+    kept, or "auto".
+    """
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
-    if same_ranks:
-        return msgspec.convert(
-            {key: old[key] if new[key] == "auto" else new[key] for key in new}, PlanSettings
-        )
-    return msgspec.convert({key: "auto" if new[key] == old[key] else new[key] for key in new}, PlanSettings)
+    others = msgspec.to_builtins(kept) if kept else dict.fromkeys(new, "auto")
+    taken = {key: others[key] if new[key] in ("auto", old[key]) else new[key] for key in new}
+    return msgspec.convert(taken, PlanSettings)
 
 
 def check_graph(resumed: Resumed, part: Part) -> None:

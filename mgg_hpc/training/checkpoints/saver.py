@@ -25,11 +25,15 @@ STOP, BUSY, FAILED, DUE = 1, 2, 4, 8  # bits of what ranks tell each other
 
 
 class _Task:
-    """A function that runs in a thread: `done` once it has ended, with `found`, or with `error` as a text."""
+    """A function that runs in a thread: `done` once it has ended, with `found`, or with `error` as a text.
+
+    An error that is no OSError is raised by `check`, which the main thread calls.
+    """
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.found: Any = None
         self.error = ""
+        self._unexpected: Exception | None = None
         self._thread = threading.Thread(target=self._run, args=(function,), name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -38,6 +42,13 @@ class _Task:
             self.found = function()
         except OSError as error:
             self.error = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+        except Exception as error:
+            self._unexpected = error
+
+    def check(self) -> None:
+        """Raise what the function has raised, but for an OSError. It has ended."""
+        if self._unexpected is not None:
+            raise self._unexpected
 
     @property
     def done(self) -> bool:
@@ -53,6 +64,7 @@ class Saver:
     folder: where they are, on rank 0; None elsewhere. capture: returns this rank's `State` after an epoch. apart:
     whether every rank writes files. sound: the epoch of the newest checkpoint so far, or 0. again: the command that
     goes on, for messages. before: called by rank 0's thread before it writes, to make durable what the state refers to.
+    waits: called with what it waits for, before it does.
     """
 
     def __init__(
@@ -66,9 +78,11 @@ class Saver:
         sound: int,
         again: str,
         before: Callable[[], None] = lambda: None,
+        waits: Callable[[str], None] = lambda what: None,
     ) -> None:
         self._comm, self._settings, self._folder, self._capture = comm, settings, folder, capture
         self._before, self._apart, self._sound, self._again = before, apart and comm.size > 1, sound, again
+        self._waits = waits
         self._began = time.monotonic()
         self._latest = sound  # epoch of the checkpoint that began last
         self._epoch = 0  # of the checkpoint under way; 0: none
@@ -77,12 +91,16 @@ class Saver:
         self._committing = False
         self._stopping, self._wrong = False, ""  # why the last one was not written
 
-    def after_epoch(self, epoch: int, *, now: bool = False) -> None:
-        """Begin, go on with or finish a checkpoint; called after each epoch. now: this one is saved in any case.
+    def after_epoch(self, epoch: int, *, last: bool = False) -> None:
+        """Begin, go on with or finish a checkpoint; called after each epoch.
 
-        Raises StoppedBySignal once the state of this epoch is saved, if any rank was sent a signal; InputError where it
-        cannot be saved then.
+        last: no other epoch follows, so its state is saved, unless the settings ask for no checkpoints, and a signal
+        changes nothing. Raises StoppedBySignal once the state of this epoch is saved, if any rank was sent a signal;
+        InputError where it cannot be saved then.
         """
+        if last:
+            self._end(epoch)
+            return
         said = self._exchange(STOP * signals.came() + DUE * self._is_due(epoch))
         self._go_on(said)
         if said & STOP:
@@ -90,22 +108,32 @@ class Saver:
             self._begin(epoch)
             self._stopping = True
             self.finish()
-            self._end(epoch)
-        if now:
-            self.finish()
-        if (said & DUE or now) and not self._epoch:
+            self._stop(epoch)
+        if said & DUE and not self._epoch:
             self._begin(epoch)
+
+    def _end(self, epoch: int) -> None:
+        self.finish()
+        if (self._settings.every_epochs or self._settings.every_minutes) and self._sound != epoch:
+            self._begin(epoch)
+            self.finish()
 
     def finish(self) -> None:
         """Wait until the checkpoint under way is complete."""
+        if self._epoch:
+            self._waits(f"saving the state of epoch {self._epoch}")
         while self._epoch:
             if self._task is not None:
                 self._task.wait()
             self._go_on(self._exchange(0))
 
     def _exchange(self, mine: int) -> int:
-        busy = self._task is not None and not self._task.done
-        failed = self._task is not None and self._task.done and bool(self._task.error)
+        busy = failed = False
+        if self._task is not None:
+            busy = not self._task.done
+            if not busy:
+                self._task.check()
+                failed = bool(self._task.error)
         return mpi.any_bits(self._comm, mine + BUSY * busy + FAILED * failed)
 
     def _is_due(self, epoch: int) -> bool:
@@ -149,7 +177,7 @@ class Saver:
 
     def _committed(self, draft: Path, epoch: int, files: dict[str, Written]) -> None:
         made = folders.commit(draft, epoch, files)
-        folders.prune(made.parent, self._settings.keep)
+        folders.prune(made.parent, self._settings.keep, epoch)
 
     def _go_on(self, said: int) -> None:
         """Take the next step of the checkpoint under way, if all ranks have ended the one before."""
@@ -184,7 +212,7 @@ class Saver:
                     f"mgg: warning: the checkpoint of epoch {self._epoch} was not written ({self._wrong}); {there}"
                 )
 
-    def _end(self, epoch: int) -> None:
+    def _stop(self, epoch: int) -> None:
         stopped = f"stopped by {signals.name()} after epoch {epoch}"
         if self._sound == epoch:
             raise StoppedBySignal(f"{stopped}, which is saved; {self._again} goes on from there")

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from jobs import blocks
+from mpi4py import MPI
 
 import mgg_hpc as mgg
 from mgg_hpc.errors import InputError, StoppedBySignal
@@ -105,3 +106,17 @@ def test_rows_need_ids(comm, folder):
         mgg.checkpointed(
             model, torch.optim.Adam(model.parameters()), folder, rows={"w": model.weight}, comm=comm
         )
+
+
+def test_what_no_checkpoint_can_hold_is_named_at_once(comm, tmp_path, listening):
+    model = torch.nn.Linear(2, 2)
+
+    def run() -> None:
+        # On one rank: on several, the first one's error ends all.
+        optimizer = torch.optim.Adam(model.parameters())
+        with mgg.checkpointed(model, optimizer, tmp_path, comm=MPI.COMM_SELF) as state:
+            for _ in state.epochs(2):
+                state.extra["x"] = torch.zeros(2)
+
+    with pytest.raises(TypeError, match=r"Tensor is not JSON serializable; state\.extra"):
+        run()

@@ -51,10 +51,10 @@ def stop(comm):
     def stop(epoch: int) -> Iterator[None]:
         after_epoch = train.Saver.after_epoch
 
-        def signalled(saver: train.Saver, now: int) -> None:
+        def signalled(saver: train.Saver, now: int, **more: bool) -> None:
             if now == epoch and comm.rank == comm.size - 1:
                 signals._note(signal.SIGTERM, None)
-            after_epoch(saver, now)
+            after_epoch(saver, now, **more)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(signals, "_first", [])
@@ -281,3 +281,52 @@ def test_runs_are_private_whatever_the_umask_is(mgg, folder, job):
     assert mgg("train", job("private", MODELS["gat"], checkpoint={"every_epochs": 5})).codes == {0}
     for path in (folder / "private" / "001").rglob("*"):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_finished_run_trains_on_from_its_end(mgg, folder, job):
+    """Without a checkpoint between, since a run that ends writes its last state."""
+    plan = {"transfer": "direct"}
+    assert mgg(
+        "train", job("longer", MODELS["gcn"], train={"epochs": EPOCHS + 4, "seed": 5}, plan=plan)
+    ).codes == {0}
+    assert mgg("train", job("on", MODELS["gcn"], plan=plan)).codes == {0}
+    resumed = mgg("resume", folder / "on", "--set", f"train.epochs={EPOCHS + 4}")
+    assert resumed.codes == {0} and f"going on after epoch {EPOCHS} " in resumed.out[0]
+    one, other = folder / "longer" / "001", folder / "on" / "001"
+    assert metrics(one) == metrics(other)
+    assert_same(tensors(one, EPOCHS + 4), tensors(other, EPOCHS + 4))
+
+
+def test_a_finished_run_without_checkpoints_is_not_begun_again(mgg, folder, job):
+    never = {"every_epochs": 0, "every_minutes": 0}
+    assert mgg("train", job("none", MODELS["gcn"], checkpoint=never)).codes == {0}
+    lines = metrics(folder / "none" / "001")
+    refused = mgg("resume", folder / "none", "--set", f"train.epochs={EPOCHS + 4}").refused()
+    assert "has finished without a checkpoint" in refused
+    assert metrics(folder / "none" / "001") == lines
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(mgg, folder, job, stop, first):
+    with stop(5):
+        assert mgg("train", job("gone", MODELS["gcn"])).codes == {3}
+    lines = metrics(folder / "gone" / "001")
+    (only,) = (folder / "gone" / "001" / "checkpoints").glob("epoch-*")
+    first(lambda: (only / state.TENSORS).write_bytes(b""))
+    refused = mgg("resume", folder / "gone").refused()
+    assert "no checkpoint is sound (state.safetensors " in refused
+    assert metrics(folder / "gone" / "001") == lines
+
+
+def test_a_signal_within_the_first_epoch_saves_it(comm, mgg, folder, job, monkeypatch):
+    run_epoch = train._epoch
+
+    def signalled(trainer: train.Trainer, history: train.History, epoch: int) -> object:
+        if epoch == 1 and comm.rank == comm.size - 1:
+            signals._note(signal.SIGTERM, None)
+        return run_epoch(trainer, history, epoch)
+
+    monkeypatch.setattr(train, "_epoch", signalled)
+    stopped = mgg("train", job("first", MODELS["gcn"]))
+    assert stopped.codes == {3}
+    assert "after epoch 1, which is saved" in "".join(stopped.err)
+    assert len(metrics(folder / "first" / "001")) == 1
