@@ -17,7 +17,7 @@ from torture.report import record
 SOON = 15.0  # seconds between a signal and the end of the job
 ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 SAVED = re.compile(
-    r"mgg: stopped by \S+(?: \S+)? after epoch (\d+), which is saved; mgg resume runs/001 goes on from there"
+    r"mgg: stopped by \S+(?: \S+)? after epoch (\d+), which is saved; mgg resume \S*runs/001 goes on from there"
 )
 EARLY = re.compile(
     r"mgg: stopped by \S+(?: \S+)? before training began; (there was nothing to save|epoch \d+ is saved)"
