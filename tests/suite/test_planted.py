@@ -54,8 +54,8 @@ PYTHON = {
     ),
     "an edge list's line that two blocks share": Fault(
         "mgg_hpc/data/readers/edge_list.py",
-        "yield rest + piece[:end]",
-        "yield piece[:end]",
+        "block = rest + piece[:end]",
+        "block = piece[:end]",
         "data/test_edge_list.py",
     ),
     "a last block whose digest is not compared": Fault(
