@@ -189,13 +189,18 @@ def _run(command: list[str], environment: dict[str, str], saving: Saving) -> int
         with _handled_by(_raise):
             # In a session of its own the launcher does not get the terminal's Ctrl-C: this process ends the ranks.
             # Standard input is empty, since a background session that reads from a terminal is stopped.
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - this program runs no threads here
-            )
+            # A signal waits until the launcher is known, or it would be left alone.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+            try:
+                process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    preexec_fn=_begin,  # noqa: PLW1509 - this program runs no threads here
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
             code = process.wait()
     except _Signalled as request:
         caught = request.number
@@ -263,6 +268,12 @@ def _handled_by(handler: Any) -> Iterator[None]:
 def end_with_parent() -> None:
     """Make the kernel end this child when its parent is killed. Runs in the child before exec."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _begin() -> None:
+    """Let signals reach this child, and make it end with its parent. Runs in the child before exec."""
+    end_with_parent()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def _signal(processes: list[int], number: int) -> None:

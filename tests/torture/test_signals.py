@@ -9,6 +9,7 @@ from collections import Counter
 
 import jobs
 import numpy as np
+import programs
 import pytest
 
 from torture.launched import Launched, metrics, saved, wait_for_line
@@ -45,7 +46,9 @@ def test_a_signal_at_any_moment_saves_and_ends_with_3(tmp_path, rng, trials):
         first, second = (ASKING[at] for at in rng.integers(len(ASKING), size=2))
         job = Launched(tmp_path, *words)
         if number % 2:
-            time.sleep(rng.uniform(0.05, seconds))  # before that, Python does not run yet
+            # Before `mgg launch` has started the ranks' launcher, it ends as any program does.
+            programs.wait_until(lambda job=job: len(job.processes()) > 1, SOON, job.said)
+            time.sleep(rng.uniform(0.0, seconds))
         elif wait_for_line(job, run, len(metrics(run)) + int(rng.integers(1, 9))):
             time.sleep(rng.uniform(0.0, 0.03))
         job.send(first)
