@@ -122,7 +122,7 @@ def test_an_error_of_any_call_is_one_line_and_leaves_the_last_checkpoint(
 
 
 def check_error(folder: Path, ended: subprocess.CompletedProcess[str], codes: tuple[int, ...] = (2,)) -> None:
-    """Training went on with warnings of a line each, or ended with a code of these and one line; what was saved is sound."""
+    """Training went on with warnings of a line each, or ended by one line; what was saved is sound."""
     lines = ended.stderr.splitlines()
     where = folder / "runs" / "001"
     if ended.returncode == 0:
