@@ -18,7 +18,7 @@ from .verbs import Existing, Verbs, example, overriding, to_file
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 
-# What a device or a file system may answer at any time, with the exit code of each.
+# Errors that a device or a file system may return at any time: message and exit code.
 DEVICE_ERRORS = {
     errno.ENOSPC: ("no space left on the device", WRONG_INPUT),
     errno.EDQUOT: ("no space left on the device", WRONG_INPUT),

@@ -37,7 +37,7 @@ _TIME = re.compile(
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of Slurm. gpus, ranks: of each node. at_once: most jobs of an array that run side by side."""
+    """Options of a submission. gpus, ranks: numbers a node. at_once: largest number of array jobs at once."""
 
     nodes: int = 1
     gpus: int | None = None

@@ -1,4 +1,4 @@
-"""What a file may ask for: names short enough for a line, and no more memory than the machine has."""
+"""Limits on what a reader accepts: lengths of names that are shown, and memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import InputError
 
-# Of the control group that a container sees as the root, versions 2 and 1.
+# Memory limits of a container's control group, versions 2 and 1.
 _GROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 SHOWN = 40  # characters of a file's own words in a message
 

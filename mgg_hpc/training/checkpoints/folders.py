@@ -222,7 +222,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def _blocks(path: Path, size: int | None, most: int = 1 << 62) -> Iterator[bytes]:
     """Yield the bytes of a regular file. Raises DamagedError for anything else, and for another size."""
-    # What lies in a checkpoint is data: a link could lead out of it, and a pipe have its reader wait for ever.
+    # Only regular files are accepted: a link could lead out of the checkpoint, and reading a pipe could block.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         found = os.fstat(descriptor)

@@ -149,7 +149,7 @@ def test_a_worker_that_dies_or_hangs_is_seen_and_replaced(tmp_path):
 
 
 def _misbehave(path) -> None:
-    """What a worker of the test above does with a file of this name."""
+    """Return the outcome of reading the file of this name, in a worker of the test above."""
     import ctypes
 
     from mgg_hpc.errors import InputError

@@ -148,7 +148,7 @@ def test_more_than_1000_members(tmp_path):
 
 
 def test_checksums_are_lookup3(rng):
-    """Of lookup3.c's own driver, and of a second implementation."""
+    """Compare with values of lookup3.c's driver, and with a second implementation."""
     assert checksum(b"") == 0xDEADBEEF
     assert checksum(b"Four score and seven years ago") == 0x17770551
     for length in range(60):

@@ -28,7 +28,7 @@ TESTS = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a file. kind: "taken", "refused" (in one line that names it), or else a failure."""
+    """Outcome of reading a file. kind: "taken", "refused" (in one line that names it), or else a failure."""
 
     kind: str
     said: str
