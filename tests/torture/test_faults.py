@@ -78,7 +78,7 @@ def test_a_stopped_rank_is_named_by_the_watchdog(tmp_path, rng, trials):
         slowest = max(slowest, time.monotonic() - since)
         said = job.said()
         assert f"has made no progress for {limit} s; its last step: epoch " in said
-        assert "most recent call first" in said and "in _epoch" in said, said
+        assert "most recent call first" in said and "in fit" in said, said
         assert job.processes() == {}
     seconds = time.monotonic() - began
     record(f"SIGSTOP of a rank, limit {limit} s", trials, 0, seconds=seconds, slowest=round(slowest, 2))
