@@ -25,6 +25,7 @@ import real_graphs
 from mgg_hpc.data import generate, store
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import WRONG_INPUT, InputError
+from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools.bench.harness import document, machine
 from mgg_hpc.tools.bench.harness.document import Sheet
@@ -65,7 +66,9 @@ def plan(graph: Graph, ranks: int, turns: int) -> dict[str, Any]:
             indices = graph.indices[indptr[0] : indptr[-1]]
             looped, sources, _ = adjacency.with_self_loops(first, indptr - indptr[0], indices, None)
             made = workload.build(rank, bounds, looped, sources)
-            SerialBackend(rank, World(ranks), Options(DEFAULT_GEOMETRY)).schedule(made)
+            SerialBackend(rank, World(ranks), Options(DEFAULT_GEOMETRY)).schedule(
+                made, RowFormat(np.dtype(np.float32), 64)
+            )
             each.append(time.perf_counter() - started)
         return time.perf_counter() - began, max(each)
 

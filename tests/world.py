@@ -28,10 +28,11 @@ def play(
     transfer="direct",
     calls=2,
     change=False,
+    retuned=None,
 ):
     """Aggregate ``x`` [N, F] on every rank of ``case``; returns [N, F]. epilogue(rows) makes a rank's epilogue.
 
-    change: the rows grow by 1 from call to call.
+    change: the rows grow by 1 from call to call. retuned: a geometry for all calls after the first.
     """
     ranks = len(case.bounds) - 1
     world = World(ranks)
@@ -54,6 +55,8 @@ def play(
             out[:] = np.nan
             if change and call:
                 rows[rank].local[:] += 1
+            if call and retuned:
+                backend.retune(plan, format, retuned)
             backend.publish(rows[rank])
             backend.aggregate(plan, op, reduce, rows[rank], out, edge=edge, epilogue=finish)
         return out

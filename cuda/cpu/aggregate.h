@@ -36,7 +36,7 @@ struct Schedule {
   const int32_t* indices = nullptr;                 // row within the chunk, an edge each
   int64_t edges = 0, destinations = 0;
   int32_t slots = 0;
-  int dist = 0;  // edges ahead whose rows are prefetched; negative: by the width of rows
+  int dist = -1;  // edges ahead whose rows are prefetched; negative: by the width of rows
   // For gets: a remote edge's place among its block's remote rows; for local edges the same as indices.
   std::vector<int32_t> place;
   int64_t most_remote = 0;  // remote edges of one block

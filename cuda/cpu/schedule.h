@@ -14,9 +14,6 @@ struct BlockSizes {
   int64_t block_edges, part_edges;
 };
 
-// For threads: a hub's parts go through another core's cache, so a destination of up to four blocks stays with one.
-inline BlockSizes sizes_for_threads(int ps, int wpb) { return {int64_t(ps) * wpb, 4 * int64_t(ps) * wpb}; }
-
 inline void check_plan(const Schedule& s, const std::vector<Segment>& segments) {
   for (const Segment& segment : segments) {
     if (segment.destination < 0 || segment.destination >= s.destinations || segment.chunk < 0 ||

@@ -188,11 +188,17 @@ of 2 * staging_bytes; signals: of signal_count(rounds, size) zeros of 8 bytes. t
         "Return the number of words of 8 bytes that an exchange needs.");
   nb::class_<HostSchedule> schedule(m, "Schedule", R"(Who sums what on one host, made once for a plan.
 
-chunks, segments: the plan's structs as uint8. indices: int32 [E]. gets: remote rows are fetched by gets. Raises
-ValueError where they disagree.)");
-  schedule.def(nb::init<Flat<const uint8_t>, Flat<const uint8_t>, Flat<const int32_t>, int64_t, int, int, int, bool>(),
-               "chunks"_a.noconvert(), "segments"_a.noconvert(), "indices"_a.noconvert(), "destinations"_a, "ps"_a,
-               "dist"_a, "wpb"_a, "gets"_a = false);
+chunks, segments: the plan's structs as uint8. indices: int32 [E]. block_edges: edges that a thread claims at once, of
+whole destinations. part_edges: a destination of more edges is a hub, whose parts of so many edges threads share; results
+depend on it, and on no other size. gets: remote rows are fetched by gets. Raises ValueError where they disagree.)");
+  schedule.def(
+      nb::init<Flat<const uint8_t>, Flat<const uint8_t>, Flat<const int32_t>, int64_t, int64_t, int64_t, bool>(),
+      "chunks"_a.noconvert(), "segments"_a.noconvert(), "indices"_a.noconvert(), "destinations"_a, "block_edges"_a,
+      "part_edges"_a, "gets"_a = false);
+  schedule.def_prop_rw("dist", &HostSchedule::dist, &HostSchedule::set_dist,
+                       "Edges ahead whose rows are prefetched, or -1: as many as have 8 KiB of rows.");
+  schedule.def("sweep_as", &HostSchedule::sweep_as, "other"_a,
+               "Sweep wide rows as another schedule of the same plan has found to be faster.");
   schedule.def_prop_ro("blocks", &HostSchedule::blocks).def_prop_ro("hubs", &HostSchedule::hubs);
   schedule.def_prop_ro("bytes", &HostSchedule::bytes);
   schedule.def("sweep", &HostSchedule::sweep, "dim"_a, "item_bytes"_a,

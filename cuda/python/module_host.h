@@ -109,16 +109,15 @@ struct Reach {
 class HostSchedule {
  public:
   HostSchedule(Flat<const uint8_t> chunks, Flat<const uint8_t> segments, Flat<const int32_t> indices,
-               int64_t destinations, int ps, int dist, int wpb, bool gets)
+               int64_t destinations, int64_t block_edges, int64_t part_edges, bool gets)
       : indices_(indices) {
-    require(ps > 0 && wpb > 0, "ps and wpb are at least 1");
+    require(block_edges > 0 && part_edges > 0, "blocks and parts have at least one edge");
     schedule_.chunks = structs<Chunk>(chunks, "chunks: not a whole number of structs");
     schedule_.indices = indices.data();
     schedule_.edges = static_cast<int64_t>(indices.size());
     schedule_.destinations = destinations;
-    schedule_.dist = dist;
     make_schedule(schedule_, structs<Segment>(segments, "segments: not a whole number of structs"),
-                  sizes_for_threads(ps, wpb), gets);
+                  {block_edges, part_edges}, gets);
     gets_ = gets;
   }
 
@@ -188,6 +187,9 @@ class HostSchedule {
     });
   }
 
+  int dist() const { return schedule_.dist; }
+  void set_dist(int dist) { schedule_.dist = dist; }
+  void sweep_as(const HostSchedule& other) { schedule_.sweeps = other.schedule_.sweeps; }
   int64_t destinations() const { return schedule_.destinations; }
   int64_t edges() const { return schedule_.edges; }
   int64_t blocks() const { return static_cast<int64_t>(schedule_.blocks.size()); }

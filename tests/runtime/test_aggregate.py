@@ -285,7 +285,7 @@ def test_rows_swept_in_slices_give_the_same_bits(rng, dim, dtype, reduce):
     rows = backend.rows(np.array([nodes]), format, symmetric=True)
     rows.local[:] = rng.standard_normal((nodes, dim)).astype(dtype)
     weight, scale, bias = (rng.standard_normal(size).astype(accumulated) for size in (edges, nodes, dim))
-    schedule, seen = backend.schedule(plan), {}
+    schedule, seen = backend.schedule(plan, format), {}
     assert schedule.hubs
     for _ in range(_host.Schedule.SETTLED + 1):
         out = padded(nodes, format)
@@ -305,8 +305,8 @@ def test_a_plan_that_names_rows_outside_its_chunk_is_refused(rng):
     bad[3] = case.nodes
     arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8))
     with pytest.raises(ValueError, match="edge 3 names row 97 of a chunk of 97"):
-        _host.Schedule(*arrays, bad, plan.destinations, 8, 2, 2)
-    schedule = _host.Schedule(*arrays, plan.indices, plan.destinations, 8, 2, 2)
+        _host.Schedule(*arrays, bad, plan.destinations, 16, 64)
+    schedule = _host.Schedule(*arrays, plan.indices, plan.destinations, 16, 64)
     x = np.zeros((97, 4), np.float32)
     for rows, out in ((96, np.zeros((97, 4), np.float32)), (97, np.zeros((97, 3), np.float32))):
         with pytest.raises(ValueError, match=r"chunk|out"):

@@ -20,7 +20,7 @@ plan = workload.build(0, np.array([0, NODES]), np.arange(NODES + 1), np.arange(N
 rows = tight_rows.zeros((NODES - (sys.argv[1] == "row")) * 16)
 weight = np.zeros(4 * NODES + 1, np.uint8)[sys.argv[1] == "weight" :][: 4 * NODES].view(np.float32)
 schedule = _host.Schedule(
-    plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices, NODES, 8, 2, 2
+    plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices, NODES, 16, 64
 )
 addresses = np.array([rows.ctypes.data], np.uint64)
 schedule.aggregate_float32(addresses, np.array([NODES]), 0, weight, np.zeros((NODES, 4), np.float32))

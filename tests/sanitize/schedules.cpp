@@ -79,7 +79,7 @@ void read_part(World& world, Reader& file, const std::vector<int64_t>& geometry,
   const int64_t low = world.bounds[rank], high = world.bounds[rank + 1];
   schedule.destinations = high - low;
   schedule.dist = geometry[1];
-  mgg::make_schedule(schedule, segments, mgg::sizes_for_threads(geometry[0], geometry[2]),
+  mgg::make_schedule(schedule, segments, {geometry[0] * geometry[2], 4 * geometry[0] * geometry[2]},
                      world.transfer == get);
   part.rows.assign(x.begin() + low * world.stride, x.begin() + high * world.stride);
   part.rows.resize(world.rows_bytes / sizeof(float));

@@ -51,6 +51,26 @@ def test_the_geometry_changes_who_sums_and_not_what(rng, engine, geometry):
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
+def test_another_geometry_serves_a_backend_that_has_summed(rng, engine, transfer):
+    """A plan's geometry changes for rows of one size, and is refused where the GPU cannot hold a block."""
+    case = cases.hub(rng, 3)
+    x = table.whole_rows(case, table.Entry("sum", "float32", 33, "hub"), rng)
+    played = Played(engine, case, x, SMALL, transfer)
+    wanted = played.aggregate(rng)
+    launched = [backend.launch(plan, played.format) for backend, plan, *_ in played.each(rng)]
+    for geometry in (Geometry(3, 1, 4), Geometry(1, 2, 1), SMALL):
+        for backend, plan, *_ in played.each(rng):
+            with pytest.raises(InputError, match="wpb = 1024"):
+                backend.retune(plan, played.format, Geometry(2, 2, 1024))
+            backend.retune(plan, played.format, geometry)
+            assert backend.geometry == SMALL  # of every other call
+            with backend.cut_for(plan, played.format):
+                assert backend.geometry == geometry
+        np.testing.assert_array_equal(played.aggregate(rng), wanted)
+    assert [backend.launch(plan, played.format) for backend, plan, *_ in played.each(rng)] == launched
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("case", ["ordinary", "hub", "all_remote"])

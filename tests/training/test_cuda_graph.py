@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.base import Meter
 from mgg_hpc.training.cuda_graph import EAGER_STEPS, Replayed
 
@@ -21,7 +23,7 @@ class Steps:
         self.meter.remote_bytes += 10
         self.meter.remote_rows += 2
         self.meter.local_bytes += 3
-        self.meter.later.append(lambda: 0.5)
+        self.meter.later.append((self, RowFormat(np.dtype(np.float32), 4), lambda: 0.5))
 
     def record(self, launch):
         launch()

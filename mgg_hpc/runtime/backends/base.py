@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan
-from .arguments import Epilogue, Options, RngKey, Rows
+from .arguments import Epilogue, Geometry, Options, RngKey, Rows
 from .edges import EdgeKernels
 
 
@@ -19,15 +19,23 @@ from .edges import EdgeKernels
 class Meter:
     """Cost of aggregations over symmetric rows since the last reset.
 
-    seconds: of calls that have ended. local_bytes, remote_bytes: of rows read from this rank and from others, without
-    padding. later: functions that return the seconds of calls that may still run, once those have ended.
+    seconds: of calls that have ended. calls: the same for each plan and number of bytes of a row. local_bytes,
+    remote_bytes: of rows read from this rank and from others, without padding. later: plan, format, and a function that
+    returns the seconds, of calls that may still run; it is called once those have ended.
     """
 
     seconds: float = 0.0
+    calls: dict[tuple[Plan, int], float] = field(default_factory=dict)
     local_bytes: int = 0
     remote_bytes: int = 0
     remote_rows: int = 0
-    later: list[Callable[[], float]] = field(default_factory=list)
+    later: list[tuple[Plan, RowFormat, Callable[[], float]]] = field(default_factory=list)
+
+    def took(self, plan: Plan, format: RowFormat, seconds: float) -> None:
+        """Add the time of a call over rows of this format."""
+        self.seconds += seconds
+        call = plan, format.row_bytes
+        self.calls[call] = self.calls.get(call, 0.0) + seconds
 
     def count(self, local_rows: int, remote_rows: int, format: RowFormat) -> None:
         """Count rows of this format that a call has read."""
@@ -40,7 +48,7 @@ class Meter:
         """Return a copy of the counts, and reset them."""
         found = replace(self)
         self.seconds, self.local_bytes, self.remote_bytes, self.remote_rows = 0.0, 0, 0, 0
-        self.later = []
+        self.calls, self.later = {}, []
         return found
 
     def add(self, other: Meter) -> None:
@@ -51,7 +59,8 @@ class Meter:
 
     def settle(self) -> None:
         """Add the seconds of the calls in ``later``, all of which have ended."""
-        self.seconds += sum(each() for each in self.later)
+        for plan, format, seconds in self.later:
+            self.took(plan, format, seconds())
         self.later = []
 
 
@@ -193,6 +202,13 @@ class Backend(Protocol):
         """Allocate what aggregations over ``plan`` keep, for rows up to this format. Collective; before `aggregate`.
 
         It is called again for wider rows, after all ranks have finished their sums over the plan.
+        """
+
+    def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
+        """Cut aggregations over ``plan`` of rows of this format by ``geometry`` from now on. Collective.
+
+        Whatever depends on the former geometry is dropped, and nothing may run that uses it. Raises InputError where
+        the device cannot hold it, with the former geometry in place.
         """
 
     def publish(self, rows: Rows) -> None:

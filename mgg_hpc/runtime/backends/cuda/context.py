@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -50,13 +52,24 @@ class DeviceContext:
         self.chunk_bytes = halo_schedule.CHUNK_BYTES
         self.limits = limits_of(module)
         module.load_all()  # while nothing runs that loading a kernel could wait for
-        self._plans: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
+        self._plans: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
+        self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
+        self._cut_by: Geometry | None = None
         self._partitions: WeakKeyDictionary[Plan, dict[int, tuple[int, int]]] = WeakKeyDictionary()
 
     @property
     def geometry(self) -> Geometry:
-        """How schedules cut the work."""
-        return self.options.geometry
+        """How schedules cut the work of the call that is being launched."""
+        return self._cut_by or self.options.geometry
+
+    @contextmanager
+    def cut_for(self, plan: Plan, format: RowFormat) -> Iterator[None]:
+        """Launch by the geometry that `Backend.retune` has set for a plan and rows of this format."""
+        self._cut_by = self._tuned.get(plan, {}).get(format.row_bytes)
+        try:
+            yield
+        finally:
+            self._cut_by = None
 
     def join(self, world: Peers, table_memory: DeviceArrays | None = None) -> None:
         """Make this rank one of ``world`` from now on."""
@@ -87,14 +100,13 @@ class DeviceContext:
         return Rows(format, addresses, counts, buffer, self.rank, symmetric)
 
     def native_plan(self, plan: Plan) -> Any:
-        """Return the plan in the GPU's memory, made once."""
-        made = self._plans.get(plan)
-        if made is None:
-            part_edges = launch.part_edges(self.geometry.ps, self.geometry.dist)
+        """Return the plan in the GPU's memory, made once for each size of a hub's parts."""
+        made = self._plans.setdefault(plan, {})
+        part_edges = launch.part_edges(self.geometry.ps, self.geometry.dist)
+        if part_edges not in made:
             arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
-            made = self.native.Plan(*arrays, plan.destinations, part_edges, plan.rank)
-            self._plans[plan] = made
-        return made
+            made[part_edges] = self.native.Plan(*arrays, plan.destinations, part_edges, plan.rank)
+        return made[part_edges]
 
     def in_chunks(self, plan: Plan, rows: int, fewest: int) -> HaloSchedule:
         """Return what crosses in a call of a halo; see `halo_schedule.in_chunks`."""

@@ -64,6 +64,10 @@ class Halo:
             made[row_bytes] = (found, native)
         return made[row_bytes]
 
+    def forget(self, plan: Plan, row_bytes: int) -> None:
+        """Drop the schedule for rows of this size: hubs are cut another way. Local."""
+        self._made.get(plan, {}).pop(row_bytes, None)
+
     def exchange(self, backend: DeviceContext) -> Any:
         """Return the native exchange, made at the first call, when all ranks have allocated."""
         if self._exchange is None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from ....plan import halo_schedule
+from ....errors import InputError
+from ....plan import halo_schedule, launch
+from ....plan.layout import RowFormat
 from ....plan.overlap import transfer_only
 from ....plan.workload import Plan
-from ..arguments import Epilogue, RngKey, Rows, check_operation
+from ..arguments import Epilogue, Geometry, RngKey, Rows, check_operation
 from ..base import Capabilities, Phases
 from ..phases import separate
 from . import dropout
@@ -90,7 +92,12 @@ class DeviceBackend(DeviceLaunches):
     ) -> None:
         """See Backend.aggregate; ``edge`` and the epilogue's arrays are float32."""
         check_operation(op, reduce, edge)
-        epilogue, kind = epilogue or Epilogue(), name_of(src.format)
+        with self.cut_for(plan, src.format):
+            self._sum(plan, reduce, src, out, edge, epilogue or Epilogue())
+
+    def _sum(self, plan: Plan, reduce: str, src: Rows, out: Any, edge: Any, epilogue: Epilogue) -> None:
+        """Launch an aggregation by the present geometry."""
+        kind = name_of(src.format)
         total = self.native.Sum(
             reduce,
             flat(self.arrays, "edge", edge, plan.edges),
@@ -111,6 +118,25 @@ class DeviceBackend(DeviceLaunches):
             getattr(native, f"aggregate_{kind}")(self.native_rows(src), total, self.launch_shape(made))
         if plan.transfer != "none":
             self.count(plan, src.format, began)
+
+    def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
+        """See Backend.retune. Hubs are cut by ps and dist, so sums of other ones are equal to rounding only."""
+        tuned = self._tuned.setdefault(plan, {})
+        former = tuned.get(format.row_bytes, self.options.geometry)
+        tuned[format.row_bytes] = geometry
+        parts = {launch.part_edges(each.ps, each.dist) for each in (former, geometry)}
+        if len(parts) > 1 and plan in self._halos:
+            self._halos[plan].forget(plan, format.row_bytes)
+        try:
+            with self.cut_for(plan, format):
+                self.launch(plan, format)
+        except InputError:
+            tuned[format.row_bytes] = former
+            raise
+        used = {launch.part_edges(each.ps, each.dist) for each in (*tuned.values(), self.options.geometry)}
+        made = self._plans.get(plan, {})
+        for part_edges in made.keys() - used:
+            del made[part_edges]
 
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
         """See Backend.phases."""

@@ -77,13 +77,14 @@ class DeviceLaunches(DeviceContext):
         Where ranks share a GPU, each must be ready before the first is launched: allocating may wait for its kernel,
         which waits for the others.
         """
-        kind, made = name_of(src.format), self.launch(plan, src.format, reduce)
-        pushed, shape = halo_schedule.crosses(plan), self.launch_shape(made)
-        getattr(self.native_plan(plan), f"ready_{kind}")(self.native_rows(src), not pushed, shape)
-        if pushed:
-            self.halo(plan).ready(self, plan, kind, src.format, made)
-        elif plan.transfer == "get" and plan.remote_edges:
-            self.get(plan, src)
+        with self.cut_for(plan, src.format):
+            kind, made = name_of(src.format), self.launch(plan, src.format, reduce)
+            pushed, shape = halo_schedule.crosses(plan), self.launch_shape(made)
+            getattr(self.native_plan(plan), f"ready_{kind}")(self.native_rows(src), not pushed, shape)
+            if pushed:
+                self.halo(plan).ready(self, plan, kind, src.format, made)
+            elif plan.transfer == "get" and plan.remote_edges:
+                self.get(plan, src)
 
     def blocks_at_once(self, made: Launch) -> int:
         """Return the number of CUDA blocks that the GPU holds at once."""
@@ -179,7 +180,7 @@ class DeviceLaunches(DeviceContext):
         rows = plan.remote_edges if plan.lists is None else len(plan.lists.send_rows)
         self.stream.meter.count(plan.local_edges, rows, format)
         if began is not None:
-            self.stream.meter.later.append(self.stream.since(began))
+            self.stream.meter.later.append((plan, format, self.stream.since(began)))
 
     def get(self, plan: Plan, src: Rows) -> Any:
         """Return the arguments of a call with gets. Raises ValueError for rows that it cannot reach."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ..arguments import Rows
 from ..edges import Attention
@@ -18,13 +19,13 @@ class HostEdges:
 
     def __init__(
         self,
-        schedule: Callable[[Plan], Any],
+        schedule: Callable[[Plan, RowFormat], Any],
         called: Callable[[Plan, Rows], AbstractContextManager[dict[str, Any]]],
     ) -> None:
         self._schedule, self._called = schedule, called
 
     def _run(self, plan: Plan, name: str, src: Rows, **given: Any) -> None:
-        kernel = getattr(self._schedule(plan), f"{name}_{src.format.dtype.name}")
+        kernel = getattr(self._schedule(plan, src.format), f"{name}_{src.format.dtype.name}")
         with self._called(plan, src) as source:
             kernel(**source, **{name: _carried(value) for name, value in given.items() if value is not None})
 

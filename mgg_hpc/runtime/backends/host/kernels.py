@@ -16,11 +16,18 @@ from ....plan.layout import RowFormat
 from ....plan.overlap import transfer_only
 from ....plan.workload import Plan
 from ... import cores
-from ..arguments import Epilogue, Options, RngKey, Rows, check_operation
+from ..arguments import Epilogue, Geometry, Options, RngKey, Rows, check_operation
 from ..base import Capabilities, Phases
 from ..phases import separate
 from .components import HostCollectives, HostMemory, HostStream
 from .edges import HostEdges
+
+HUB_BLOCKS = 4  # blocks whose edges a destination may have without being shared by threads
+
+
+def _block_edges(geometry: Geometry) -> int:
+    """Return the edges that a thread claims at once."""
+    return geometry.ps * geometry.wpb
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,8 @@ class HostBackend:
         # Beside a rank's own rows a cache holds as many of its peers, and indices and sums.
         self.capabilities = replace(capabilities, cache_bytes=cores.cache_bytes() // 4)
         self.stream = HostStream()
-        self._schedules: WeakKeyDictionary[Plan, Any] = WeakKeyDictionary()
+        self._schedules: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
+        self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Plan, _Exchange] = WeakKeyDictionary()
         # Tensors that are alive at exit keep this backend alive, so `close` drops its native objects.
         memory.on_close(self._schedules.clear)
@@ -97,23 +105,37 @@ class HostBackend:
         )
         self._exchanges[plan] = _Exchange(exchange, staging, signals)
 
-    def schedule(self, plan: Plan) -> Any:
-        """Return the native schedule of a plan, made once."""
-        made = self._schedules.get(plan)
-        if made is None:
-            geometry = self.options.geometry
-            made = self.memory.native.Schedule(
+    def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
+        """See Backend.retune. Hubs stay cut as `options.geometry` says, so that every geometry gives the same bits."""
+        tuned = self._tuned.setdefault(plan, {})
+        tuned[format.row_bytes] = geometry
+        used = {_block_edges(each) for each in (*tuned.values(), self.options.geometry)}
+        made = self._schedules.get(plan, {})
+        for block_edges in made.keys() - used:
+            del made[block_edges]
+
+    def schedule(self, plan: Plan, format: RowFormat) -> Any:
+        """Return the native schedule of a plan for rows of this format, made once for each size of blocks."""
+        geometry = self._tuned.get(plan, {}).get(format.row_bytes, self.options.geometry)
+        made, block_edges = self._schedules.setdefault(plan, {}), _block_edges(geometry)
+        if block_edges not in made:
+            # A hub's parts go through another core's cache, so a destination of up to four blocks stays with a thread.
+            part_edges = HUB_BLOCKS * _block_edges(self.options.geometry)
+            schedule = self.memory.native.Schedule(
                 plan.chunks.view(np.uint8),
                 plan.segments.view(np.uint8),
                 plan.indices,
                 plan.destinations,
-                geometry.ps,
-                geometry.dist,
-                geometry.wpb,
+                block_edges,
+                part_edges,
                 gets=plan.transfer == "get",
             )
-            self._schedules[plan] = made
-        return made
+            for other in made.values():
+                schedule.sweep_as(other)
+                break
+            made[block_edges] = schedule
+        made[block_edges].dist = geometry.dist
+        return made[block_edges]
 
     def aggregate(
         self,
@@ -135,7 +157,7 @@ class HostBackend:
                 f"for {plan.destinations} destinations"
             )
         epilogue = epilogue or Epilogue()
-        kernel = getattr(self.schedule(plan), f"aggregate_{src.format.dtype.name}")
+        kernel = getattr(self.schedule(plan, src.format), f"aggregate_{src.format.dtype.name}")
         with self.called(plan, src, arrived) as source:
             kernel(
                 weight=edge,
@@ -171,7 +193,7 @@ class HostBackend:
         if plan.transfer == "none":
             return
         meter = self.stream.meter
-        meter.seconds += time.perf_counter() - began
+        meter.took(plan, src.format, time.perf_counter() - began)
         rows = exchange.native.take_rows_pushed() if exchange else plan.remote_edges
         meter.count(plan.local_edges, rows, src.format)
 
