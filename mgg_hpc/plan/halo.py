@@ -44,6 +44,14 @@ def uses(edges: SplitEdges) -> NDArray[np.int64]:
     return np.bincount(_remote_edges(edges)[0], minlength=len(edges.halo))
 
 
+def rounds_of(used: NDArray[np.integer], rounds: int) -> NDArray[np.int64]:
+    """Return the round of each row of a halo, int64 [H], from the number of edges that use it, [H]."""
+    by_use = np.argsort(-used, kind="stable")
+    round_of = np.empty(len(used), dtype=np.int64)
+    round_of[by_use] = np.arange(len(by_use)) * rounds // max(1, len(by_use))
+    return round_of
+
+
 def in_rounds(edges: SplitEdges, rounds: int) -> tuple[Plan, NDArray[np.int64], Requests]:
     """Build the plan that sums the owned rows and then ``rounds`` chunks of arriving rows.
 
@@ -54,9 +62,7 @@ def in_rounds(edges: SplitEdges, rounds: int) -> tuple[Plan, NDArray[np.int64], 
     pe_of = np.repeat(np.arange(ranks), np.diff(edges.halo_bounds))
     position, destination = _remote_edges(edges)
     used = np.bincount(position, minlength=len(edges.halo))
-    by_use = np.argsort(-used, kind="stable")
-    round_of = np.empty(len(edges.halo), dtype=np.int64)
-    round_of[by_use] = np.arange(len(by_use)) * rounds // max(1, len(by_use))
+    round_of = rounds_of(used, rounds)
     arrival = np.lexsort((edges.halo, pe_of, round_of))
     place = np.empty(len(arrival), dtype=np.int64)
     place[arrival] = np.arange(len(arrival))
