@@ -1,0 +1,180 @@
+"""Search for the fastest setting of a few knobs by measuring few of them (MGG, OSDI '23, section 5.2).
+
+As in the paper, one knob after the other is moved while time falls, in the order ps, dist, wpb; then ps retreats while
+wpb grows, as long as such a setting is among the three fastest. Unlike the paper's, the search begins at the
+default instead of (1, 1, 1), moves down as well as up, by two values at first and then by one, and ends with a
+comparison of the fastest setting with the default in turns: a setting that was lucky once is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+
+GAIN = 0.01  # of the time: what a setting must save to count as faster, since measurements are noisy
+MOST_POINTS = 12
+ROUNDS = 3  # of the last comparison
+KEPT = 3  # a retreat goes on while it is among so many fastest settings
+
+Setting = tuple[int, ...]  # a value of each knob
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A parameter and the values that it can have, in the order in which they are tried."""
+
+    name: str
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A measurement. knob: the one that was moved, "start", "retreat", or "compare" for a repeated one."""
+
+    knob: str
+    setting: Setting
+    seconds: float
+
+
+class _NoPointsLeftError(Exception):
+    """As many settings were measured as may be."""
+
+
+@dataclass
+class Search:
+    """A search that is told what its settings take, one after the other.
+
+    knobs: the search's. start: the default, a value of each knob. allowed: whether a setting can be measured at all.
+    most: number of settings that are measured at most, repeated measurements not counted.
+
+    After construction, `setting` is the one to be measured next, and `tell` takes its time; it is None once the search
+    has ended. `best` is the fastest setting, never slower than the start in the last comparison. All ranks that tell
+    the same times go the same way.
+    """
+
+    knobs: Sequence[Knob]
+    start: Setting
+    allowed: Callable[[Setting], bool] = lambda setting: True
+    most: int = MOST_POINTS
+    steps: list[Step] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for knob, value in zip(self.knobs, self.start, strict=True):
+            if value not in knob.values:
+                raise ValueError(f"tune: {knob.name} = {value} is none of {knob.values}")
+        self._seconds: dict[Setting, float] = {}
+        self._compared: dict[Setting, float] = {}  # the least of each in the last comparison
+        self._walk = self._measurements()
+        self._knob = ""
+        self.setting: Setting | None = None
+        self._advance(None)
+
+    def tell(self, seconds: float) -> None:
+        """Enter the time of `setting`, and go on to the next one."""
+        assert self.setting is not None
+        self.steps.append(Step(self._knob, self.setting, seconds))
+        self._seconds.setdefault(self.setting, seconds)
+        self._advance(seconds)
+
+    @property
+    def points(self) -> int:
+        """Number of settings that were measured."""
+        return len(self._seconds)
+
+    @property
+    def best(self) -> Setting:
+        """The fastest setting so far; of equal ones the first. Once two were compared, no other measurement counts."""
+        known = self._compared or self._seconds
+        return min(known, key=known.__getitem__, default=self.start)
+
+    @property
+    def gain(self) -> float:
+        """What `best` saves of the start's time, a share of it."""
+        known = self._compared or self._seconds
+        return 1 - known[self.best] / known[self.start] if known.get(self.start) else 0.0
+
+    def _advance(self, seconds: float | None) -> None:
+        try:
+            self._knob, self.setting = next(self._walk) if seconds is None else self._walk.send(seconds)
+        except StopIteration:
+            self._knob, self.setting = "", None
+
+    def _measurements(self) -> Generator[tuple[str, Setting], float, None]:
+        """Yield the settings to measure, each with the knob that was moved; receive their times."""
+        yield "start", self.start
+        try:
+            at = self.start
+            for index in range(len(self.knobs)):
+                at = yield from self._along(index, at)
+            yield from self._retreat(at)
+        except _NoPointsLeftError:
+            pass
+        best = self.best
+        if best == self.start:
+            return
+        for _ in range(ROUNDS):
+            for setting in (self.start, best):
+                seconds = yield "compare", setting
+                self._compared[setting] = min(seconds, self._compared.get(setting, seconds))
+
+    def _along(self, index: int, at: Setting) -> Generator[tuple[str, Setting], float, Setting]:
+        """Move one knob from ``at`` while time falls; return where it is least."""
+        for stride in (2, 1) if len(self.knobs[index].values) > 4 else (1,):
+            for direction in (stride, -stride):
+                moved = False
+                while True:
+                    near = self._moved(at, {index: direction})
+                    if near is None or near in self._seconds or not self.allowed(near):
+                        break
+                    if not self._faster((yield from self._measured(index, near)), at):
+                        break
+                    at, moved = near, True
+                if moved:  # time falls one way only
+                    break
+        return at
+
+    def _retreat(self, at: Setting) -> Generator[tuple[str, Setting], float, None]:
+        """Lower ps and raise wpb together, while that is among the fastest settings."""
+        names = [knob.name for knob in self.knobs]
+        if "ps" not in names or "wpb" not in names:
+            return
+        down, up = names.index("ps"), names.index("wpb")
+        while (near := self._moved(at, {down: -1, up: 1})) is not None and self.allowed(near):
+            if near not in self._seconds:
+                yield from self._measured(None, near)
+            if near not in sorted(self._seconds, key=self._seconds.__getitem__)[:KEPT]:
+                return
+            at = near
+
+    def _moved(self, at: Setting, by: dict[int, int]) -> Setting | None:
+        """Return the setting so many values further on in some knobs, or None beyond their ends."""
+        moved = list(at)
+        for index, distance in by.items():
+            values = self.knobs[index].values
+            place = values.index(at[index]) + distance
+            if not 0 <= place < len(values):
+                return None
+            moved[index] = values[place]
+        return tuple(moved)
+
+    def _measured(self, index: int | None, setting: Setting) -> Generator[tuple[str, Setting], float, float]:
+        if self.points >= self.most:
+            raise _NoPointsLeftError
+        return (yield ("retreat" if index is None else self.knobs[index].name), setting)
+
+    def _faster(self, seconds: float, than: Setting) -> bool:
+        return seconds < (1 - GAIN) * self._seconds[than]
+
+
+def search(
+    knobs: Sequence[Knob],
+    measure: Callable[[Setting], float],
+    start: Setting,
+    allowed: Callable[[Setting], bool] = lambda setting: True,
+    most: int = MOST_POINTS,
+) -> Search:
+    """Search with a function that measures a setting's seconds; return the search, which has ended."""
+    going = Search(knobs, start, allowed, most)
+    while going.setting is not None:
+        going.tell(measure(going.setting))
+    return going
