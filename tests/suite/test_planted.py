@@ -50,7 +50,7 @@ PYTHON = {
         "mgg_hpc/plan/halo.py", "np.argsort(-used, kind=", "np.argsort(used, kind=", "plan/test_halo.py"
     ),
     "cached rows that are never read once": Fault(
-        "mgg_hpc/plan/cost_model.py", "held + int(np.partition", "int(np.partition", "plan/test_model.py"
+        "mgg_hpc/plan/cost_model.py", "min(held, present) + int(", "int(", "plan/test_model.py"
     ),
     "an edge list's line that two blocks share": Fault(
         "mgg_hpc/data/readers/edge_list.py",
