@@ -86,6 +86,9 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ps: Knob = "auto"
     dist: Count | Literal["auto"] = "auto"
     wpb: Knob = "auto"
+    tune: Literal["auto", "full", "never"] = (
+        "auto"  # search for ps, dist and wpb in the first epochs; auto: as far as no bit of the results changes
+    )
 
 
 class CheckpointSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

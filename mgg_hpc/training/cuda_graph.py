@@ -18,7 +18,7 @@ class Replayed:
 
     stream: of the launches, whose meter counts. record: None calls ``launch`` each time. everybody: collective, returns
     whether all ranks pass True: ranks that replay and ranks that launch would use the buffers of their peers in
-    different orders. failure: why recording failed, else "".
+    different orders. held: nothing is recorded while it is true. failure: why recording failed, else "".
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class Replayed:
         self._left = EAGER_STEPS
         self._recording: Recording | None = None
         self._counted = Meter()
+        self.held = False
         self.failure = ""
 
     @property
@@ -41,7 +42,7 @@ class Replayed:
 
     def __call__(self) -> None:
         """Launch or replay."""
-        if self._left == 0 and self._record is not None:
+        if self._left == 0 and self._record is not None and not self.held:
             self._try_recording(self._record)
             self._record = None
         if self._recording is None:

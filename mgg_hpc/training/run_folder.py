@@ -19,6 +19,7 @@ from ..errors import InputError
 
 METRICS = "metrics.csv"
 SUMMARY = "summary.json"
+TUNING = "tuning.json"
 JOB = "job.toml"
 CHECKPOINTS = "checkpoints"
 CLAIM_SECONDS = 10.0  # time for a job that was killed to end
@@ -109,6 +110,11 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one. Raises InputError where the device is full."""
     with replacement(path, force=True, size=len(content), mode=0o600) as name:
         name.write_bytes(content)
+
+
+def write_tuning(folder: Path, found: Mapping[str, Any]) -> None:
+    """Write tuning.json."""
+    write_whole(folder / TUNING, (json.dumps(found, indent=2) + "\n").encode())
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:

@@ -1,0 +1,49 @@
+"""What was measured once on a machine and is kept for later runs: small JSON documents in the user's cache folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from .atomic_write import replacement
+
+LARGEST = 1 << 20  # bytes of a document; anything larger is none of ours
+
+
+def folder() -> Path:
+    """Return the folder: ``mgg-hpc`` in $XDG_CACHE_HOME, else in ~/.cache."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if Path(named).is_absolute() else Path("~/.cache").expanduser()) / "mgg-hpc"
+
+
+def read(name: str, format: str, version: int) -> tuple[dict[str, Any] | None, str]:
+    """Return the document ``name`` of this format and version, or None and what is wrong with the file there is.
+
+    Without such a file both are empty: (None, "").
+    """
+    try:
+        path = folder() / name
+        with path.open("rb") as file:
+            found = json.loads(file.read(LARGEST + 1)[:LARGEST])
+    except (FileNotFoundError, NotADirectoryError, RuntimeError):  # no entry, or no home
+        return None, ""
+    except (OSError, ValueError, RecursionError) as error:
+        return None, f"{folder() / name}: ignored, since it cannot be read ({type(error).__name__})"
+    kind = (found.get("format"), found.get("version")) if isinstance(found, dict) else None
+    if kind != (format, version):
+        return None, f"{path}: ignored, since it is no {format} of version {version}"
+    return found, ""
+
+
+def write(name: str, document: dict[str, Any]) -> None:
+    """Keep a document under this name, whole or not at all. Where the folder cannot be written, nothing is kept."""
+    content = (json.dumps(document, indent=2) + "\n").encode()
+    with contextlib.suppress(OSError, InputError, RuntimeError):
+        target = folder() / name
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with replacement(target, force=True, size=len(content), mode=0o600) as draft:
+            draft.write_bytes(content)
