@@ -183,7 +183,13 @@ of 2 * staging_bytes; signals: of signal_count(rounds, size) zeros of 8 bytes. t
       .def("transfer", &HostExchange::transfer, "rows"_a, "row_bytes"_a,
            "Exchange without sums. rows: address of this rank's row 0. Collective.")
       .def("take_rows_pushed", &HostExchange::take_rows_pushed,
-           "Return the number of rows that this rank has pushed since the last call.");
+           "Return the number of rows that this rank has pushed since the last call.")
+      .def("take_seconds_waited", &HostExchange::take_seconds_waited,
+           "Return the seconds that this rank has waited for others in exchanges since the last call.")
+      .def("stamps", &HostExchange::stamps, R"(Return the times of the last exchange, in seconds of the monotonic clock.
+
+Its begin and its end; [rounds] when this rank began to wait for a round; [rounds] when it was there; [rounds * size] when
+this rank had pushed a round to a PE, 0 where it pushes none.)");
   m.def("signal_count", &mgg::HaloExchange::signal_count, "rounds"_a, "size"_a,
         "Return the number of words of 8 bytes that an exchange needs.");
   nb::class_<HostSchedule> schedule(m, "Schedule", R"(Who sums what on one host, made once for a plan.

@@ -24,6 +24,7 @@ HaloExchange::HaloExchange(Layout layout, Transport* transport) : layout_(std::m
   if (rows != static_cast<int64_t>(layout_.send_rows.size()))
     throw std::invalid_argument("exchange: rows and counts differ");
   unsent_ = std::make_unique<std::atomic<int64_t>[]>(pairs);
+  stamps_.assign(2 + 2 * layout_.rounds + pairs, 0.0);
 }
 
 // At the first call, when all PEs have allocated what they exchange.
@@ -56,6 +57,7 @@ void HaloExchange::make_packets(int64_t row_bytes) {
 }
 
 void HaloExchange::begin(const char* rows, int64_t row_bytes) {
+  stamps_[0] = now();
   if (call_ == 0) find_reachable();
   if (row_bytes != row_bytes_) make_packets(row_bytes);
   rows_ = rows;
@@ -64,8 +66,10 @@ void HaloExchange::begin(const char* rows, int64_t row_bytes) {
   for (int pe = 0; pe < layout_.size; ++pe)
     if (receives_from_[pe] && !reachable_[pe]) unacknowledged_.push_back(pe);
   for (size_t i = 0; i < packets_of_.size(); ++i) unsent_[i].store(packets_of_[i], std::memory_order_relaxed);
+  const double began = now();
   for (int pe = 0; pe < layout_.size; ++pe)
     if (sends_to_[pe] && call_ > 2) await(credit(pe), call_ - 2);
+  waited_ += now() - began;
 }
 
 void HaloExchange::pack(const Packet& packet, char* to) const {
@@ -83,11 +87,14 @@ void HaloExchange::push(int64_t number) {
   char* place = layout_.staging + (call_ & 1) * layout_.staging_bytes + packet.place * row_bytes_;
   uint64_t* signal = arrival(packet.round, layout_.rank);
   auto& unsent = unsent_[pair(packet.round, packet.pe)];
+  double& pushed = stamps_[2 + 2 * layout_.rounds + pair(packet.round, packet.pe)];
   rows_pushed_.fetch_add(packet.count, std::memory_order_relaxed);
   if (reachable_[packet.pe]) {
     pack(packet, static_cast<char*>(transport_->pointer(place, packet.pe)));
-    if (unsent.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    if (unsent.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       store_signal(static_cast<uint64_t*>(transport_->pointer(signal, packet.pe)), call_);
+      pushed = now();
+    }
     return;
   }
   char* box = outbox_.data() + packet.box * row_bytes_;
@@ -95,6 +102,7 @@ void HaloExchange::push(int64_t number) {
   const std::lock_guard<std::mutex> lock(calling_);
   const bool last = unsent.fetch_sub(1, std::memory_order_relaxed) == 1;
   transport_->put_signal_nbi(place, box, packet.count * row_bytes_, last ? signal : nullptr, call_, packet.pe);
+  if (last) pushed = now();
   turn();
 }
 
@@ -126,10 +134,12 @@ void HaloExchange::await(const uint64_t* signal, uint64_t value) {
 }
 
 void HaloExchange::wait(int round) {
+  const double began = stamps_[2 + round] = now();
   for (int step = 1; step <= layout_.size; ++step) {
     const int pe = (layout_.rank + layout_.size - step) % layout_.size;
     if (layout_.receive_counts[pair(round, pe)]) await(arrival(round, pe), call_);
   }
+  waited_ += (stamps_[2 + layout_.rounds + round] = now()) - began;
 }
 
 void HaloExchange::transfer(const char* rows, int64_t row_bytes) {
@@ -161,8 +171,10 @@ void HaloExchange::end() {
     // The next call of the transport may be far off, so credits and acknowledgements leave now.
     for (int pe = 0; far_ && pe < layout_.size; ++pe) transport_->progress(), transport_->progress();
   }
+  const double began = now();
   for (int pe = 0; pe < layout_.size; ++pe)
     if (sends_to_[pe] && !reachable_[pe]) await(acknowledgement(pe), call_);
+  waited_ += (stamps_[1] = now()) - began;
 }
 
 }  // namespace mgg

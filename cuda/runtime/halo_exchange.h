@@ -8,10 +8,12 @@
 // has arrived, and its owners stay until it has: only inside of calls do ranks keep the network going.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "runtime/transport_host.h"
@@ -56,6 +58,11 @@ class HaloExchange {
 
   // Number of rows that this rank has pushed since the last call of this function.
   int64_t take_rows_pushed() { return rows_pushed_.exchange(0); }
+  // Seconds that this rank has waited for others inside of calls, since the last call of this function.
+  double take_seconds_waited() { return std::exchange(waited_, 0.0); }
+  // Of the last call, in seconds of the monotonic clock: its begin and its end; of each round, when this rank began to
+  // wait for it, and when it was there; of each pair of round and PE, when the last row was pushed to it (0: none is).
+  const std::vector<double>& stamps() const { return stamps_; }
   int64_t rounds() const { return layout_.rounds; }
 
  private:
@@ -72,6 +79,9 @@ class HaloExchange {
   void find_reachable();
   void make_packets(int64_t row_bytes);
   void await(const uint64_t* signal, uint64_t value);
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
   void turn();  // with calling_ held
   void pack(const Packet& packet, char* to) const;
 
@@ -89,6 +99,8 @@ class HaloExchange {
   uint64_t call_ = 0;
   bool far_ = false;  // some peer is out of reach
   std::atomic<int64_t> rows_pushed_{0};
+  double waited_ = 0;
+  std::vector<double> stamps_;  // [2 + 2 rounds + rounds x size]
 };
 
 }  // namespace mgg

@@ -5,7 +5,8 @@ A layer that is named by `layer` stands before the names of what runs within it:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -30,16 +31,70 @@ def layer(name: str) -> Iterator[None]:
         _layer.reset(token)
 
 
-class span:  # noqa: N801 - it reads as a statement
-    """Names what runs within ``with``, on this thread. Without a profiler it costs two checks."""
+class Clock:
+    """Adds up the seconds of stages by phase, on this thread, within `clocked`.
 
-    __slots__ = ("_name", "_record", "_within_nvtx")
+    phases: of the names that `span` is given; other stages belong to the phase that they run in. whole: phases whose
+    inner stages belong to them, whatever they are called. rest: of what runs outside of all stages. A stage's time is
+    its own, without that of inner stages of other phases. It costs about half a microsecond a span.
+    """
+
+    def __init__(self, phases: Mapping[str, str], whole: frozenset[str], rest: str) -> None:
+        self.seconds = dict.fromkeys([*phases.values(), rest], 0.0)
+        self._phases, self._whole, self._rest = phases, whole, rest
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin to count now, outside of all stages."""
+        self._open = [self._rest]
+        self._since = time.perf_counter()
+
+    def enter(self, name: str) -> None:
+        """Begin a stage."""
+        now, phase = time.perf_counter(), self._open[-1]
+        self.seconds[phase] += now - self._since
+        self._since = now
+        self._open.append(phase if phase in self._whole else self._phases.get(name, phase))
+
+    def leave(self) -> None:
+        """End the stage that began last."""
+        now = time.perf_counter()
+        self.seconds[self._open.pop()] += now - self._since
+        self._since = now
+
+
+_clock: Clock | None = None
+
+
+@contextmanager
+def clocked(clock: Clock | None) -> Iterator[None]:
+    """Have a clock count the spans within, and what lies between them; None counts nothing."""
+    global _clock  # noqa: PLW0603 - one check a span
+    if clock is not None:
+        clock.restart()
+    _clock = clock
+    try:
+        yield
+    finally:
+        if clock is not None:
+            clock.leave()
+        _clock = None
+
+
+class span:  # noqa: N801 - it reads as a statement
+    """Names what runs within ``with``, on this thread. Without a profiler and a clock it costs three checks."""
+
+    __slots__ = ("_clock", "_name", "_record", "_stage", "_within_nvtx")
 
     def __init__(self, name: str) -> None:
         layer = _layer.get()
+        self._stage = name
         self._name = f"{layer} {name}" if layer else name
 
     def __enter__(self) -> None:
+        self._clock = _clock
+        if self._clock is not None:
+            self._clock.enter(self._stage)
         self._record = None
         if profiler._is_profiler_enabled:  # torch's own flag; its public function takes 15 us
             self._record = profiler.record_function(self._name)
@@ -53,3 +108,5 @@ class span:  # noqa: N801 - it reads as a statement
             torch.cuda.nvtx.range_pop()
         if self._record is not None:
             self._record.__exit__(None, None, None)
+        if self._clock is not None:
+            self._clock.leave()

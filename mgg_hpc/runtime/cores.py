@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -29,6 +30,14 @@ def quota() -> float:
 def available() -> int:
     """Return the number of cores that this process and its children can keep busy; at least 1."""
     return max(1, int(min(len(affinity()), quota())))
+
+
+def processor() -> str:
+    """Return the name of the first core's processor, or the machine's kind where the kernel names none."""
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def cache_bytes() -> int:

@@ -27,6 +27,8 @@ class History:
     loss: float = float("nan")
     recorded: bool = False  # whether epochs were replayed as a CUDA graph
     not_recorded: str = ""  # why recording failed
+    timed_epochs: int = 0  # epochs of this process
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of these epochs on this rank, by phase
 
     def add(self, meter: Meter, step_seconds: float, eval_seconds: float, replayed: bool) -> None:
         """Add an epoch's times and bytes. replayed: the times of its aggregations are not known."""

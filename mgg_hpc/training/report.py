@@ -16,6 +16,7 @@ from ..runtime.backends.arguments import BY_WIDTH, Geometry
 from . import memory
 from .job import Job
 from .metrics import METRICS
+from .profile.phases import breakdown
 
 MANY = 4  # most ranks whose memory is printed in one line
 INPUTS = {"features": "features", "learned": "learned columns", "degree": "columns for degrees"}
@@ -126,6 +127,25 @@ def _print_ranks(job: Job, title: str, mine: dict[str, str]) -> None:
         table.add_column(name, justify="right")
     for rank, cells in enumerate(every):
         table.add_row(str(rank), *cells.values())
+    console().print(table)
+
+
+def print_phases(summary: dict[str, Any]) -> None:
+    """Print the time of all epochs by phase, over ranks; on one rank without what is the same there."""
+    several, epochs = summary["ranks"] > 1, summary["timed_epochs"]
+    if not epochs:
+        return
+    over = "minimum, mean and maximum over ranks" if several else "time"
+    table = Table(title=f"where the time of {counted(epochs, 'epoch')} went: {over} in ms")
+    table.add_column("phase", no_wrap=True)
+    names = ("min", "mean", "max", "share", "imbalance") if several else ("mean", "share")
+    for name in names:
+        table.add_column(name if several or name == "share" else "ms", justify="right")
+    for row in breakdown([each["phases_ms"] for each in summary["per_rank"]]):
+        if row["max"] > 0:
+            cells = row | {"share": f"{row['share']:.1%}", "imbalance": f"{row['imbalance']:.2f}"}
+            cells |= {name: f"{row[name]:.1f}" for name in ("min", "mean", "max")}
+            table.add_row(row["phase"], *(str(cells[name]) for name in names))
     console().print(table)
 
 

@@ -17,7 +17,7 @@ from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
 from ..runtime import backends, exit_code, launch, mpi, signals
 from ..runtime.watchdog import Watchdog
-from . import memory, nonfinite, progress, report, run_folder
+from . import memory, nonfinite, progress, report, run_folder, tuning
 from .checkpoints import capture, folders, resume, weights
 from .checkpoints.resume import Resumed
 from .checkpoints.saver import Saver
@@ -26,11 +26,12 @@ from .history import History
 from .job import Job, build, resolved, watchdog
 from .metrics import F1, SPLITS, Scores
 from .profile import profiler
+from .profile.phases import Phases
+from .profile.summary import summarise
 from .trainer import Trainer
 
 COLUMNS = ["epoch", "loss", *(f"{split}_accuracy" for split in SPLITS), "epoch_ms", "val_loss", "eval_ms"]
 MACRO_COLUMNS = [f"{split}_macro_f1" for split in SPLITS]
-GRAPH_FACTS = ("name", "nodes", "edges", "features", "classes", "multilabel", "uuid")
 
 
 def fit(
@@ -58,17 +59,23 @@ def fit(
             metrics = run_folder.MetricsFile(folder, columns, resumed.metrics_bytes if resumed else 0)
     sound = resumed.epoch if resumed else 0
     saver = _saver(job, trainer, history, metrics, folder, sound, dog)
+    tuner = tuning.Tuner(job, 0 if recorder else train.epochs - done, trainer.replayed, folder)
+    phases = Phases(job.backend.capabilities.device)
     with contextlib.closing(trainer.replayed):
         try:
-            with progress.epochs(train.epochs, shown if job.comm.rank == 0 else False, done) as advance:
+            bar = progress.epochs(train.epochs, shown if job.comm.rank == 0 else False, done)
+            with bar as advance, phases.counted():
                 for epoch in range(done + 1, train.epochs + 1):
                     if _is_over(job, history, epoch - 1):
                         break
                     if dog:
                         dog.step(f"epoch {epoch}", repeats=True)
                     if recorder:
-                        recorder.begin(epoch)
-                    scores = _epoch(trainer, history, epoch)
+                        with phases.profiling():
+                            recorder.begin(epoch)
+                    tuner.before(epoch)
+                    scores = _epoch(trainer, history, epoch, phases)
+                    tuner.after(history.moved)
                     if epoch == done + 1:
                         job.phases.end("first epoch", last=True)
                     history.consider(epoch, scores, job.weights(), job.select)
@@ -79,14 +86,19 @@ def fit(
                     advance(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
                     last = _is_over(job, history, epoch)
                     if recorder:
-                        recorder.end(epoch, last=last)
-                    saver.after_epoch(epoch, last=last)
+                        with phases.profiling():
+                            recorder.end(epoch, last=last)
+                    with span("checkpoint"):
+                        saver.after_epoch(epoch, last=last)
         except InputError:
             if history.state:
                 weights.save(job.comm, folder, job.part, history.state)
             raise
         if metrics:
             metrics.close()
+        history.timed_epochs, history.phases = phases.epochs, phases.seconds()
+        if job.comm.rank == 0:
+            tuning.print_found(tuner)
         history.recorded, history.not_recorded = trainer.replayed.recorded, trainer.replayed.failure
     return history
 
@@ -142,7 +154,7 @@ def _saver(
     )
 
 
-def _epoch(trainer: Trainer, history: History, epoch: int) -> Scores:
+def _epoch(trainer: Trainer, history: History, epoch: int, phases: Phases) -> Scores:
     """Run a step and an evaluation; add loss, times and bytes to the history. Raises InputError as `fit` does."""
     backend = trainer.job.backend
     with span(f"epoch {epoch}"):
@@ -166,51 +178,8 @@ def _epoch(trainer: Trainer, history: History, epoch: int) -> Scores:
         )
     meter.settle()
     history.add(meter, step_seconds(), eval_seconds(), trainer.replayed.recorded)
+    phases.add(meter, step_seconds(), eval_seconds())
     return scores
-
-
-def summarise(
-    job: Job, graph: GraphHandle, history: History, need: memory.Estimate, peak: memory.Peak
-) -> dict[str, Any]:
-    """Return the content of summary.json. Collective."""
-    comm, part = job.comm, job.part
-    moved = history.moved
-    totals = np.array([moved.local_bytes, moved.remote_bytes, moved.remote_rows], dtype=np.int64)
-    mpi.sum_in_rank_order(comm, totals)
-    timed = comm.allgather(history.aggregate_ms)
-    slowest = np.array([each[: min(map(len, timed))] for each in timed]).max(axis=0)
-    phases = comm.allgather(job.phases.seconds)
-    geometry = job.backend.options.geometry
-    return {
-        "format": "mgg-summary",
-        "version": 1,
-        "graph": {name: getattr(part, name) for name in GRAPH_FACTS},
-        "model": job.settings.model.name,
-        "ranks": comm.size,
-        "backend": job.backend.capabilities.name,
-        "transfer": str(job.transfer),
-        "plan": {"ps": geometry.ps, "dist": report.distance(geometry), "wpb": geometry.wpb},
-        "epochs": len(history.epoch_ms),
-        "best_epoch": history.best_epoch,
-        "metric": job.metric.name,
-        "val_accuracy": history.scores.val,
-        "test_accuracy": history.scores.test,
-        **({"test_macro_f1": history.scores.macro[2]} if history.scores.macro else {}),
-        "final_loss": history.loss,
-        "start_ms": {name: 1e3 * max(each[name] for each in phases) for name in phases[0]},
-        "epoch_ms": report.spread(history.epoch_ms),
-        "eval_ms": report.spread(history.eval_ms),
-        "aggregate_ms": report.spread(slowest.tolist()),
-        "bytes": {"local": int(totals[0]), "remote": int(totals[1])},
-        "remote_rows": int(totals[2]),
-        "peak_rss_bytes": comm.allgather(peak.read(graph.heap_bytes)),
-        "estimated_bytes": comm.allgather(need.peak),
-        "heap_bytes": graph.heap_bytes,
-        "threads": job.backend.options.threads,
-        "cuda_graph": history.recorded,
-        "cuda_graph_failure": history.not_recorded,
-        "seed": job.settings.train.seed,
-    }
 
 
 def process_train(
@@ -321,6 +290,7 @@ def _run(job: Job, resumed: Resumed | None, shown: Shown) -> None:
         if comm.size > report.MANY:
             report.print_memory(job, need, summary["peak_rss_bytes"][comm.rank])
         if folder is not None:
+            report.print_phases(summary)
             report.print_result(summary, run_folder.write_summary(folder, summary), folder)
             if history.not_recorded:
                 report.print_line(f"epochs were not recorded as a CUDA graph: {history.not_recorded}")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.mpi
 SUMMARY = {
     "format", "version", "graph", "model", "ranks", "backend", "transfer", "plan", "epochs", "best_epoch",
     "val_accuracy", "test_accuracy", "final_loss", "epoch_ms", "eval_ms", "aggregate_ms", "bytes",
-    "peak_rss_bytes", "heap_bytes", "seed",
+    "peak_rss_bytes", "heap_bytes", "seed", "per_rank", "bounds", "exchanges", "machine", "timed_epochs",
 }  # fmt: skip
 
 
@@ -71,6 +71,17 @@ def test_a_run_writes_its_folder(comm, folder, first, mgg):
     assert len(summary["peak_rss_bytes"]) == comm.size
     assert all(50e6 < peak < 2e9 for peak in summary["peak_rss_bytes"])
 
+    assert len(summary["per_rank"]) == comm.size
+    assert [each["rows"] for each in summary["per_rank"]] == np.diff(summary["bounds"]).tolist()
+    edges = sum(each["local_edges"] + each["remote_edges"] for each in summary["per_rank"])
+    assert edges == graph.edges + graph.nodes  # with a self loop each
+    for each in summary["per_rank"]:
+        spent = each["phases_ms"]
+        assert min(spent.values()) >= 0 and spent["aggregate"] > 0
+        # Steps and evaluations of all epochs are in them, and little else.
+        assert sum(spent.values()) > 5 * (summary["epoch_ms"]["min"] + summary["eval_ms"]["min"])
+    assert summary["timed_epochs"] == 5
+
     header = (run / "metrics.csv").read_text().partition("\n")[0]
     assert header.startswith("epoch,loss,train_accuracy,val_accuracy,test_accuracy,epoch_ms,")
     assert [line["epoch"] for line in lines] == ["1", "2", "3", "4", "5"]
@@ -107,6 +118,15 @@ def test_bytes_and_heap_are_what_the_partition_says(comm, folder, first, mgg, tr
     first_rows, second_rows = (len(halo) if each == "halo" else remote for each in used)
     assert summary["bytes"]["remote"] == (first_rows * 12 + second_rows * (4 + 4)) * 4
     assert summary["remote_rows"] == first_rows + 2 * second_rows
+    ranks = summary["per_rank"]
+    assert sum(each["bytes"]["remote"] for each in ranks) == summary["bytes"]["remote"]
+    assert sum(each["remote_edges"] for each in ranks) == remote
+    assert [each["halo_rows"] for each in ranks] == [
+        sum(r == rank for r, _ in halo) for rank in range(1, comm.size + 1)
+    ]
+    rows = {"direct": remote, "get": remote, "halo": len(halo)}
+    moved = sum(rows[each["transfer"]] * each["row_bytes"] for each in summary["exchanges"])
+    assert moved == summary["bytes"]["remote"]
     assert summary["bytes"]["local"] == (graph.edges - remote + graph.nodes) * (12 + 4 + 4) * 4
     heap = summary["heap_bytes"]
     buffers = 2 if comm.size > 1 else 1  # rows are written while peers still read those before

@@ -21,15 +21,19 @@ class Meter:
 
     seconds: of calls that have ended. calls: the same for each plan and number of bytes of a row. local_bytes,
     remote_bytes: of rows read from this rank and from others, without padding. later: plan, format, and a function that
-    returns the seconds, of calls that may still run; it is called once those have ended.
+    returns the seconds, of calls that may still run; it is called once those have ended. waited: seconds that the host
+    waited for peers, to publish rows and within exchanges. exchanges: None, or a list to which calls with rounds add
+    their plan and the times of `HaloExchange.stamps`, where the host drives them.
     """
 
     seconds: float = 0.0
+    waited: float = 0.0
     calls: dict[tuple[Plan, int], float] = field(default_factory=dict)
     local_bytes: int = 0
     remote_bytes: int = 0
     remote_rows: int = 0
     later: list[tuple[Plan, RowFormat, Callable[[], float]]] = field(default_factory=list)
+    exchanges: list[tuple[Plan, list[float]]] | None = None
 
     def took(self, plan: Plan, format: RowFormat, seconds: float) -> None:
         """Add the time of a call over rows of this format."""
@@ -47,7 +51,8 @@ class Meter:
     def taken(self) -> Meter:
         """Return a copy of the counts, and reset them."""
         found = replace(self)
-        self.seconds, self.local_bytes, self.remote_bytes, self.remote_rows = 0.0, 0, 0, 0
+        self.seconds, self.waited = 0.0, 0.0
+        self.local_bytes, self.remote_bytes, self.remote_rows = 0, 0, 0
         self.calls, self.later = {}, []
         return found
 

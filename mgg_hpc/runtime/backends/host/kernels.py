@@ -70,7 +70,9 @@ class HostBackend:
 
     def publish(self, rows: Rows) -> None:
         """See Backend.publish."""
+        began = time.perf_counter()
         self.memory.publish(rows)
+        self.stream.meter.waited += time.perf_counter() - began
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """See Backend.prepare."""
@@ -196,6 +198,10 @@ class HostBackend:
         meter.took(plan, src.format, time.perf_counter() - began)
         rows = exchange.native.take_rows_pushed() if exchange else plan.remote_edges
         meter.count(plan.local_edges, rows, src.format)
+        if exchange:
+            meter.waited += exchange.native.take_seconds_waited()
+        if exchange and meter.exchanges is not None:
+            meter.exchanges.append((plan, exchange.native.stamps()))
 
     def transfer_only(self, plan: Plan, src: Rows) -> None:
         """Exchange the halo of a prepared plan and sum nothing; `aggregate` with ``arrived`` sums it. Collective."""

@@ -19,7 +19,7 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 def describe() -> dict[str, Any]:
     """Return CPU, cores, instruction set, caches, memory, page policy, load and versions."""
     return {
-        "cpu": _cpu(),
+        "cpu": cores.processor(),
         "cores": cores.available(),
         "instruction_set": instruction_set(),
         "caches": _caches(),
@@ -31,13 +31,6 @@ def describe() -> dict[str, Any]:
         "torch": metadata.version("torch"),
         "mgg": __version__,
     }
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _caches() -> str:
