@@ -14,6 +14,7 @@ from . import __version__
 from .bench_verbs import bench
 from .errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
 from .submit_verb import submit
+from .tune_verb import tune
 from .verbs import Existing, Verbs, example, overriding, to_file
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
@@ -313,6 +314,7 @@ def launch(ranks: int, mpi: str, save_seconds: float, dry_run: bool, command: tu
     return process_launch(ranks, command, mpi, dry_run, save_seconds)
 
 
+cli.add_command(tune)
 cli.add_command(submit)
 cli.add_command(bench)
 

@@ -88,10 +88,16 @@ class Search:
         return min(known, key=known.__getitem__, default=self.start)
 
     @property
+    def seconds(self) -> tuple[float, float]:
+        """Seconds of the start and of `best`, from the last comparison where there was one."""
+        known = self._compared or self._seconds
+        return known[self.start], known[self.best]
+
+    @property
     def gain(self) -> float:
         """What `best` saves of the start's time, a share of it."""
-        known = self._compared or self._seconds
-        return 1 - known[self.best] / known[self.start] if known.get(self.start) else 0.0
+        start, best = self.seconds
+        return 1 - best / start if start else 0.0
 
     def _advance(self, seconds: float | None) -> None:
         try:

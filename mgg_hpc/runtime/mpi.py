@@ -56,6 +56,11 @@ def world() -> MPI.Intracomm:
     return comm
 
 
+def launched() -> bool:
+    """Return whether a launcher has started this process as one of its ranks. MPI need not run."""
+    return any(os.environ.get(name, "").strip() for name in _SIZE_VARIABLES)
+
+
 def _load() -> Any:
     """Return the module mpi4py.MPI, without starting MPI."""
     if "mpi4py.MPI" not in sys.modules:

@@ -27,7 +27,7 @@ from ..plan.workload import Plan
 from ..runtime import cores
 from ..runtime.backends.arguments import BY_WIDTH, Geometry
 from ..runtime.backends.base import Meter
-from . import run_folder
+from . import report, run_folder
 from .cuda_graph import Replayed
 from .job import Job
 
@@ -44,13 +44,14 @@ NAMES = ("ps", "dist", "wpb")
 class Target:
     """Aggregations whose geometry is searched: over a plan, of rows of one format.
 
-    label: names them in reports. key: what the table of settings that were found knows them by. knobs: those of NAMES
-    that are moved, and their values. geometry: the present one. source: "default", "table" or "measured".
+    layers: whose forward or backward they are, from 1 on. key: what the table of settings that were found knows them
+    by. knobs: those of NAMES that are moved, and their values. geometry: the present one. source: "default", "table" or
+    "measured".
     """
 
     plan: Plan
     format: RowFormat
-    label: str
+    layers: list[tuple[int, str]]
     key: dict[str, Any]
     knobs: list[Knob]
     geometry: Geometry
@@ -58,6 +59,12 @@ class Target:
     search: Search | None = None
     gain: float = 0.0  # share of the default's time that was saved when it was measured
     epochs: list[int] = field(default_factory=list)  # of each step of the search
+
+    @property
+    def label(self) -> str:
+        """Name of the target in reports."""
+        layers = ", ".join(f"layer {layer} {direction}" for layer, direction in self.layers)
+        return f"{layers} ({self.plan.transfer}, rows of {self.format.row_bytes} bytes)"
 
     def at(self, setting: Setting) -> Geometry:
         """Return the geometry of a setting of the knobs."""
@@ -99,8 +106,13 @@ class Tuner:
     cache folder. others: lines about entries there that were ignored.
     """
 
-    def __init__(self, job: Job, epochs: int, replayed: Replayed, folder: Path | None) -> None:
-        """epochs: of training that are left. replayed: records none while settings are measured. folder: on rank 0."""
+    def __init__(
+        self, job: Job, epochs: int, replayed: Replayed, folder: Path | None, *, known: bool = True
+    ) -> None:
+        """epochs: of training that are left. replayed: records none while settings are measured. folder: on rank 0.
+
+        known: whether what earlier runs have found is taken.
+        """
         self._job, self._replayed, self._folder, self._waited = job, replayed, folder, 0
         self.targets: list[Target] = []
         self.others: list[str] = []
@@ -108,7 +120,8 @@ class Tuner:
         if asked == "never" or not (asked == "full" or _is_large(job)):
             return
         self.targets = list(_targets(job, full=asked == "full"))
-        self._take_known()
+        if known:
+            self._take_known()
         room = epochs >= (1 if asked == "full" else 2) * LONGEST
         for target in self.targets:
             if target.source == "default" and room:
@@ -203,25 +216,27 @@ class Tuner:
         return allowed
 
 
-def lines(tuner: Tuner) -> list[str]:
-    """Return what a tuner has done, a line for each target, and those about entries that were ignored."""
-    said = list(tuner.others)
+def shown(geometry: Geometry) -> str:
+    """Return the knobs of a geometry for reports."""
+    values = ("auto" if value == BY_WIDTH else str(value) for value in _knobs(geometry).values())
+    return ", ".join(f"{name} {value}" for name, value in zip(NAMES, values, strict=True))
+
+
+def print_found(tuner: Tuner) -> None:
+    """Print a line for each target that has another geometry than the default, and for each entry that was ignored."""
+    for word in tuner.others:
+        report.print_line(word)
     for target in tuner.targets:
-        if target.source == "default":
-            continue
-        knobs = ", ".join(
-            f"{name} {'auto' if value == BY_WIDTH else value}"
-            for name, value in _knobs(target.geometry).items()
-        )
-        how = (
-            "found by an earlier run"
-            if target.source == "table"
-            else f"in {target.search.points} trials"
-            if target.search
-            else ""
-        )
-        said.append(f"{target.label}: {knobs} ({target.gain:.0%} less time than the default, {how})")
-    return said
+        if target.source != "default":
+            found = "known from an earlier run"
+            if target.source == "measured":
+                found = f"found in {target.epochs[-1]} epochs"
+            gain = (
+                f"{target.gain:.0%} less time than by default"
+                if target.gain
+                else "the default is the fastest"
+            )
+            report.print_line(f"{target.label}: {shown(target.geometry)}; {gain}, {found}")
 
 
 def _is_large(job: Job) -> bool:
@@ -238,7 +253,7 @@ def _on_cpu(job: Job) -> bool:
 def _targets(job: Job, *, full: bool) -> Iterator[Target]:
     """Yield the aggregations of an epoch by plan and format, in the order of the layers. Collective."""
     graph = _fingerprint(job)
-    found: dict[tuple[int, int], tuple[Plan, RowFormat, list[str]]] = {}
+    found: dict[tuple[int, int], tuple[Plan, RowFormat, list[tuple[int, str]]]] = {}
     passes = (
         ("forward", job.model.exchanged(job.sparse)),
         ("backward", job.model.exchanged_back(job.sparse)),
@@ -248,11 +263,10 @@ def _targets(job: Job, *, full: bool) -> Iterator[Target]:
             if not width:
                 continue
             plan, format = getattr(adjacency, direction), row_format(width, job.dtype)
-            names = found.setdefault((id(plan), format.row_bytes), (plan, format, []))[2]
-            names.append(f"layer {layer} {direction}")
+            found.setdefault((id(plan), format.row_bytes), (plan, format, []))[2].append((layer, direction))
     order = {number: place for place, number in enumerate(dict.fromkeys(key[0] for key in found))}
     geometry = job.backend.options.geometry
-    for (number, row_bytes), (plan, format, names) in found.items():
+    for (number, row_bytes), (plan, format, layers) in found.items():
         knobs = (
             _cpu_knobs(geometry, format)
             if _on_cpu(job)
@@ -266,14 +280,7 @@ def _targets(job: Job, *, full: bool) -> Iterator[Target]:
             "default": _knobs(geometry),
             "knobs": [knob.name for knob in knobs],
         }
-        yield Target(
-            plan,
-            format,
-            f"{', '.join(names)} ({plan.transfer}, rows of {row_bytes} bytes)",
-            key,
-            knobs,
-            geometry,
-        )
+        yield Target(plan, format, layers, key, knobs, geometry)
 
 
 def _fingerprint(job: Job) -> dict[str, Any]:

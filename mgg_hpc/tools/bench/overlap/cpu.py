@@ -9,7 +9,7 @@ is hidden follows from that (`plan.overlap`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from ..harness.options import BenchOptions, words_of
 
 WAYS = ("halo", "bulk", "direct", "get", "all-gather")
 PHASES = ("sum", "exchange")  # of a halo, each without the other
+MOVES = ("exchange", "all-gather alone")
 SLOW_MS = 2000.0  # a way that takes longer has fewer turns
 
 
@@ -44,7 +45,8 @@ def run_overlap(
     subject = Subject(comm, read, width, backend, threads or mpi.threads_share(comm))
     if not subject.backend.capabilities.reaches_peers:
         chosen = [way for way in chosen if way != "direct"]
-    times, processor = subject.measure([*PHASES, *chosen], options.turns)
+    runs = {name: subject.way(name) for name in (*PHASES, *chosen)}
+    times, processor = subject.measure(runs, options.turns)
     found = document.begin("overlap", replace(options, threads=subject.backend.options.threads)) | {
         **document.about(read),
         "width": width,
@@ -71,9 +73,14 @@ def run_overlap(
 
 
 class Subject:
-    """A graph divided over the ranks, ready to be summed in every way."""
+    """A graph divided over the ranks, ready to be summed in every way.
 
-    def __init__(self, comm: Any, graph: Any, width: int, backend: str, threads: int) -> None:
+    halos: number of plans with a halo that are prepared beside this one's.
+    """
+
+    def __init__(
+        self, comm: Any, graph: Any, width: int, backend: str, threads: int, *, halos: int = 0
+    ) -> None:
         self.comm = comm
         bounds = ranges.edge_balanced(graph.indptr, comm.size)
         low, high = int(bounds[comm.rank]), int(bounds[comm.rank + 1])
@@ -82,7 +89,7 @@ class Subject:
         self.counts = np.diff(bounds)
         self.backend: Any = backends.make(backends.choose_cpu(backend, comm), comm, threads=threads)
         self.format = RowFormat(np.dtype(np.float32), width)
-        edges = workload.split(comm.rank, bounds, indptr, indices)
+        self.edges = edges = workload.split(comm.rank, bounds, indptr, indices)
         self.plan = workload.direct(edges)
         self.rounds: Any = exchange.halo_in_rounds(comm, edges)[0]
         self.whole = workload.rectangular(
@@ -91,7 +98,7 @@ class Subject:
         halo = Adjacency(self.rounds, self.rounds, None)
         rows = 2 * int(self.counts.max(initial=0)) * self.format.row_bytes
         self.backend.memory.reserve(
-            2 * symmetric_bytes([halo], self.counts, self.format, comm.size)
+            (2 + halos) * symmetric_bytes([halo], self.counts, self.format, comm.size)
             + rows
             + probe.symmetric_bytes(self.backend.capabilities.probe_rows, comm.size)
             + (1 << 20)
@@ -126,10 +133,13 @@ class Subject:
             phases.transfer_only()
             phases.compute_only()
 
-        def all_gather() -> None:
+        def gathered() -> None:
             whole = self.all.buffer.view(np.float32).reshape(-1)
             mine = self.own.buffer.view(np.float32)[: int(self.counts[self.comm.rank]) * self.format.stride]
             self.comm.Allgatherv(mine, [whole, self.counts * self.format.stride])
+
+        def all_gather() -> None:
+            gathered()
             aggregate(self.whole, self.all)
 
         get = replace(self.plan, transfer="get")
@@ -141,26 +151,30 @@ class Subject:
             "direct": lambda: published(self.plan),
             "get": lambda: published(get),
             "all-gather": all_gather,
+            "all-gather alone": gathered,
         }[name]
 
-    def measure(self, names: list[str], turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
+    def measure(
+        self, ways: Mapping[str, Callable[[], None]], turns: int
+    ) -> tuple[dict[str, list[float]], dict[str, float]]:
         """Return the slowest rank's ms in each turn, by way, and the median of its processors' ms.
 
-        Every way's sums must be those of the first.
+        Every way's sums must be those of the first; MOVES sum nothing.
         """
-        runs = {name: partial(self._timed, self.way(name)) for name in names}
+        runs = {name: partial(self.timed, way) for name, way in ways.items()}
         wanted, counts = None, {}
         self.phases.transfer_only()  # of what "sum" alone sums
         for name, run in runs.items():
             first, _ = run()
             counts[name] = turns if first < SLOW_MS else min(2, turns)
-            if name != "exchange":
+            if name not in MOVES:
                 wanted = self._compare(name, wanted)
         taken = take_turns(runs, counts)
         wall = {name: [clock for clock, _ in of] for name, of in taken.items()}
         return wall, {name: float(np.median([worked for _, worked in of])) for name, of in taken.items()}
 
-    def _timed(self, action: Callable[[], None]) -> tuple[float, float]:
+    def timed(self, action: Callable[[], None]) -> tuple[float, float]:
+        """Return the slowest rank's ms of one call, and the largest ms that a rank's processors worked. Collective."""
         mpi.barrier(self.comm)
         began, worked = time.perf_counter(), time.process_time()
         action()

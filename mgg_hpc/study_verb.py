@@ -1,0 +1,231 @@
+"""The verbs of `mgg study`; each names its options and hands them to one ``run_*`` function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from .bench_verbs import AS_A_JOB, AT_LEAST_ONE, DEVICES, SHARE, refuse_given, together, turns
+from .verbs import Output, Verbs, example
+
+GRAPH_HELP = "GRAPH is as in `mgg bench aggregate`. [default: rmat:17:16; on a GPU uniform:20:16]"
+
+
+@click.group(
+    short_help="Measure what each part of MGG's design is worth, as its papers do.",
+    cls=Verbs,
+    context_settings={"show_default": True},
+    epilog=example(
+        "mgg study transfers rmat:17 --ranks 2 --widths 16,64,256",
+        "mgg study design-space my.h5 --csv space.csv --plot space.svg",
+    ),
+)
+def study() -> None:
+    """Repeat the studies of MGG's papers (OSDI '23, figures 7 to 11; arXiv, figure 2 and table 1).
+
+    Each writes a CSV file, a row a measurement, and a plot. The systems that the papers compare with have stand-ins
+    here, which run over the same kernels: a bulk exchange and then the sums (ROC, DGCL); loads over pinned rows of the
+    host (DGL's zero-copy); managed memory with read-mostly advice (UVM); whole partitions that go round the ranks, or
+    an all-gather on CPUs (NCCL). On CPUs a study starts its ranks on this machine, or takes those of a launcher.
+    """
+
+
+def files(name: str) -> Callable[[Any], Any]:
+    """Return the options of the files that a study writes."""
+    return together(
+        click.option("--csv", type=Output, default=Path(f"{name}.csv"), help="Table to write."),
+        click.option("--plot", default=f"{name}.png", help='Picture to write (.png, .svg, .pdf), or "none".'),
+    )
+
+
+def on_ranks(several: bool = False) -> Callable[[Any], Any]:
+    """Return the options of the ranks that a study runs on, on CPUs. several: numbers of them, one after another."""
+    ranks: Callable[[Any], Any] = click.option(
+        "--ranks", type=AT_LEAST_ONE, default=2, help="To start on this machine, where no launcher did."
+    )
+    threads: dict[str, Any] = {"help": "Threads of each rank. [default: its share]"}
+    if several:
+        ranks = click.option("--ranks", default="1,2,4", help="Numbers of ranks, separated by commas.")
+        threads = {"default": 1, "help": "Threads of each rank, the same on any number of ranks."}
+    return together(
+        ranks,
+        click.option("--threads", type=click.IntRange(1, 1024), **threads),
+        click.option("--backend", default="auto", help=AS_A_JOB),
+    )
+
+
+DEVICE = click.option(
+    "--device",
+    type=DEVICES,
+    default="cpu",
+    help="cuda: two PEs on one GPU, the second's rows in the host's memory.",
+)
+SHARES = click.option(
+    "--share", type=SHARE, default=0.2, help="Of rows that are far away, with --device cuda."
+)
+
+
+def given_words(context: click.Context) -> list[str]:
+    """Return the words of this command line, from the verb on, for ranks that run it too."""
+    words = [str(context.info_name)]
+    for each in context.command.params:
+        if context.get_parameter_source(str(each.name)) is ParameterSource.COMMANDLINE:
+            value = str(context.params[str(each.name)])
+            words += [each.opts[0], value] if isinstance(each, click.Option) else [value]
+    return words
+
+
+def request_of(graph: str | None, options: dict[str, Any]) -> Any:
+    """Return what is asked for on CPUs, checked as far as it can be before ranks start. Raises InputError."""
+    from .tools.bench.harness import graphs
+    from .tools.bench.harness.options import numbers_of
+    from .tools.study.cpu import Request
+
+    name, paths = graph or "rmat:17:16", files_of(options)
+    graphs.check(name)
+    widths = numbers_of("widths", options["widths"])
+    return Request(name, widths, options["backend"], options["threads"], options["turns"], paths)
+
+
+def files_of(options: dict[str, Any]) -> Any:
+    """Return the files that are asked for. Raises InputError for one that cannot be written."""
+    from .tools.study.table import Files
+
+    paths = Files(options["csv"], None if options["plot"] == "none" else Path(options["plot"]))
+    paths.check()
+    return paths
+
+
+def run_here(
+    context: click.Context,
+    graph: str | None,
+    device: str,
+    options: dict[str, Any],
+    transfer: str | None = None,
+) -> int:
+    """Run a study on ranks that are there, on a GPU, or on ranks that are started with the same command line."""
+    name = str(context.info_name)
+    if device == "cuda":
+        refuse_given(context, device, "ranks", "threads", "backend")
+        from .tools.study import gpu
+
+        return gpu.run(name, graph, files_of(options), transfer=transfer, **options)
+    refuse_given(context, device, "share")
+    from .runtime import launch, mpi
+    from .tools.study import cpu, plot, space
+
+    request = request_of(graph, options)
+    if options["ranks"] > 1 and not mpi.launched():
+        return launch.process_launch(options["ranks"], ["study", *given_words(context)])
+    if transfer is not None:
+        return space.run(request, transfer)
+    return cpu.run(name, request, plot.DRAWN[name])
+
+
+def variants_of(name: str, widths: str, *examples: str) -> Callable[[Any], Any]:
+    """Return the options of a study that compares variants, side by side."""
+    return together(
+        study.command(name, epilog=example(*examples)),
+        click.argument("graph", required=False),
+        click.option("--widths", default=widths, help="Of rows, separated by commas."),
+        on_ranks(),
+        turns(9, "variant"),
+        DEVICE,
+        SHARES,
+        files(name),
+        click.pass_context,
+    )
+
+
+@variants_of(
+    "neighbour-partitioning",
+    "64",
+    "mgg study neighbour-partitioning rmat:18 --ranks 1 --threads 2",
+    "mgg study neighbour-partitioning --device cuda --share 0.2",
+)
+def neighbour_partitioning(context: click.Context, graph: str | None, device: str, **options: Any) -> int:
+    """Split destinations of many edges into neighbour partitions, or not (OSDI '23, figure 10a)."""
+    return run_here(context, graph, device, options)
+
+
+@variants_of(
+    "interleaving",
+    "64",
+    "mgg study interleaving rmat:18 --ranks 2 --threads 2",
+    "mgg study interleaving --device cuda --share 0.2",
+)
+def interleaving(context: click.Context, graph: str | None, device: str, **options: Any) -> int:
+    """Sum local rows while remote ones move, before or after, or elsewhere (OSDI '23, figure 10b)."""
+    return run_here(context, graph, device, options)
+
+
+@variants_of(
+    "primitives",
+    "16",
+    "mgg study primitives rmat:17 --widths 16,64",
+    "mgg study primitives --device cuda --share 0.2",
+)
+def primitives(context: click.Context, graph: str | None, device: str, **options: Any) -> int:
+    """Ask for remote rows by other means: loads, gets of few or many rows, all at once (OSDI '23, figure 10c)."""
+    return run_here(context, graph, device, options)
+
+
+@variants_of(
+    "transfers",
+    "16,64,256",
+    "mgg study transfers rmat:17 --ranks 2 --widths 16,64,256",
+    "mgg study transfers --device cuda --share 0.2 --widths 16,128",
+)
+def transfers(context: click.Context, graph: str | None, device: str, **options: Any) -> int:
+    """Compare all transfers, by width of rows (OSDI '23, figures 7 to 9; arXiv, figure 2 and table 1)."""
+    return run_here(context, graph, device, options)
+
+
+@study.command(
+    "design-space",
+    epilog=example(
+        "mgg study design-space rmat:18 --width 64 --ranks 1 --threads 2",
+        "mgg study design-space --transfer halo --plot space.svg",
+        "mgg study design-space --device cuda --transfer get --share 0.2",
+    ),
+)
+@click.argument("graph", required=False)
+@click.option("--width", "widths", default="64", help="Of rows.")
+@click.option(
+    "--transfer", type=click.Choice(["direct", "get", "halo"]), default="direct", help="Which kernels."
+)
+@on_ranks()
+@turns(5, "setting")
+@DEVICE
+@SHARES
+@files("design-space")
+@click.pass_context
+def design_space(
+    context: click.Context, graph: str | None, device: str, transfer: str, **options: Any
+) -> int:
+    """Map times over (ps, dist) and (wpb, dist), with the path of the search for the best (OSDI '23, figure 11)."""
+    return run_here(context, graph, device, options, transfer=transfer)
+
+
+@study.command(
+    "scaling",
+    epilog=example(
+        "mgg study scaling rmat:18 --ranks 1,2,4 --threads 1 --widths 16,64",
+        "mgg study scaling my.h5 --backend shm --plot scaling.svg",
+    ),
+)
+@click.argument("graph", required=False)
+@click.option("--widths", default="64", help="Of rows, separated by commas.")
+@on_ranks(several=True)
+@turns(9, "variant")
+@files("scaling")
+def scaling(graph: str | None, ranks: str, **options: Any) -> int:
+    """Compare all transfers on more and more ranks of this machine (OSDI '23, figures 7 to 9)."""
+    from .tools.bench.harness.options import numbers_of
+    from .tools.study import scaling as study_of_ranks
+
+    return study_of_ranks.run(request_of(graph, options), numbers_of("ranks", ranks))

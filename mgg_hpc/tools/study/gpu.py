@@ -1,0 +1,128 @@
+"""The studies on a GPU, where one process plays two PEs; the design space by the runs of `mgg bench sweep`."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...data.graph import Graph
+from ...errors import InputError
+from ...plan.layout import RowFormat
+from ...plan.tune import Knob, search
+from ..bench.harness import graphs, sums, watch
+from ..bench.harness.gpu import Device
+from ..bench.harness.options import BenchOptions, numbers_of
+from ..bench.overlap import gpu as overlap
+from ..bench.sweep.gpu import Sweep
+from ..bench.sweep.settings import Ranks, Runs, Setting, TwoRanks
+from . import maps, plot, space
+from .names import ON_GPU
+from .table import Files, Table
+
+GRAPH = overlap.GRAPH
+# The ways of bench/overlap that each study compares; the first is MGG's.
+WAYS = {
+    "neighbour-partitioning": ("get", "get-whole"),
+    "interleaving": ("get", "get-late", "halo", "bulk"),
+    "primitives": ("get", "get-thread", "get-block", "direct"),
+    "transfers": ("halo", "get", "bulk", "direct", "ring", "get-plain", "managed"),
+}
+PARTS = ("sum", "halo moves", "get moves")  # in the study of transfers
+KNOBS = {"ps": (1, 2, 4, 8, 16, 32), "dist": (1, 2, 4, 8, 16), "wpb": (1, 2, 4, 8, 16)}
+SHOWN = ("variant", "width_values", "median_ms", "min_ms", "max_ms", "times_first", "crossing_bytes")
+
+
+def run(
+    study: str, graph: str | None, files: Files, *, widths: str, share: float, turns: int, **others: Any
+) -> int:
+    """Measure a study, print and write. Raises InputError, also where there is no GPU."""
+    name, dims = graph or GRAPH, numbers_of("widths", widths)
+    BenchOptions().check(name)
+    device = Device.current()
+    read = graphs.read(name)
+    table = Table(study, {})
+    if study == "design-space":
+        (dim,) = dims
+        draw = design_space(table, device, read, dim, share, others["transfer"], turns)
+        table.finish(files, draw, space.SHOWN)
+        return 0
+    for dim in dims:
+        table.same = conditions(device, read, dim, share)
+        add(table, device, read, turns)
+    if len(dims) > 1:
+        del table.same["width_values"]
+    table.finish(files, plot.DRAWN[study], SHOWN)
+    return 0
+
+
+def conditions(device: Device, graph: Graph, width: int, share: float) -> dict[str, Any]:
+    """Return the columns that all rows of a width have."""
+    about = {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges}
+    where = {"device": device.module.limits()["name"], "remote_share": share, "width_values": width}
+    return about | where
+
+
+def add(table: Table, device: Device, graph: Graph, turns: int) -> None:
+    """Measure one width, and add its rows."""
+    width, share = table.same["width_values"], table.same["remote_share"]
+    format = RowFormat(np.dtype(np.float32), width)
+    with watch.cell(graph.name, f"width {width}", f"share {share:.3g}"):
+        case = overlap.measure(device, graph, share, format, WAYS[table.study], turns)
+    counts = {name: case[name] for name in ("local_edges", "remote_edges", "halo_rows")}
+    parts = [part for part in PARTS if part in case["ms"]] if table.study == "transfers" else []
+    first = case["ms"][WAYS[table.study][0]]["median"]
+    for name in (*WAYS[table.study], *parts):
+        spread = case["ms"][name]
+        bytes_of = {"halo": case["bytes"]["halo"], "get": case["bytes"]["get"], "sum": 0}
+        key = "halo" if name.startswith(("halo", "bulk")) else "get" if name != "sum" else "sum"
+        crossing = round(share * graph.nodes) * format.row_bytes if name == "ring" else bytes_of[key]
+        table.add(ON_GPU[name], spread, turns, spread["median"] / first, **counts, crossing_bytes=crossing)
+
+
+def design_space(
+    table: Table, device: Device, graph: Graph, width: int, share: float, transfer: str, turns: int
+) -> Any:
+    """Search and measure the maps of a transfer, add their rows, and return what draws them."""
+    format = RowFormat(np.dtype(np.float32), width)
+    ranks = TwoRanks(device, graph, format, share) if share else Ranks(device, graph, format)
+    runs = Runs(device, ranks, format)
+    start = runs.default(transfer)
+    knobs = {name: tuple(sorted({*values, getattr(start, name)})) for name, values in KNOBS.items()}
+    picked = sums.sample(graph.indptr[: ranks.destinations + 1])
+    expected = sums.product(graph, ranks.x.astype(np.float32), picked=picked)
+    limit = sums.allowed(graph, ranks.x, picked=picked)
+    sweep = Sweep(runs, [transfer], knobs, turns, math.inf, picked, expected, limit)
+
+    def fits(setting: space.Setting) -> bool:
+        try:
+            runs.run(Setting(transfer, *setting))
+        except InputError:
+            return False
+        return True
+
+    def seconds(setting: space.Setting) -> float:
+        ready = sweep.checked(Setting(transfer, *setting))
+        return statistics.median(device.clock.ms(ready.calls) for _ in range(turns)) / 1e3
+
+    found = search(
+        [Knob(name, values) for name, values in knobs.items()],
+        seconds,
+        (start.ps, start.dist, start.wpb),
+        fits,
+    )
+    sweep.begin()
+    grid = space.settings_of_maps(knobs, found.start, found.best)
+    sweep.measure("maps", [Setting(transfer, *setting) for setting in grid], whole=True)
+    sweep.finish()
+    table.same = conditions(device, graph, width, share) | {"transfer": transfer}
+    for setting in grid:
+        cell = sweep.cells[Setting(transfer, *setting)]
+        if "refused" not in cell:
+            over = cell["over_default"]["median"]
+            table.add(space.MAP, cell["ms"], turns, over, **space.columns(setting))
+    space.add_steps(table, found)
+    return partial(maps.draw, search=found, knobs=knobs)
