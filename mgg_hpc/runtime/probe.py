@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,17 @@ def symmetric_bytes(rows: int, ranks: int) -> int:
     return (rows + 2 * (rows // ROWS_AN_EDGE)) * 4 * max(WIDTHS) + 16 * 8 * ranks
 
 
-def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
+def measure(
+    comm: Any,
+    backend: Backend,
+    *,
+    size: int = 0,
+    timed: Callable[[Any, Backend, Plan, Any], float] | None = None,
+) -> dict[str, RowCost]:
     """Measure the cost of a row for each transfer that this backend can use here. Collective.
+
+    size: rows of each rank. [default: the backend's] timed: returns the seconds of an aggregation on the slowest rank.
+    [default: of each rank's fastest of a few turns]
 
     It takes milliseconds on one node, and up to a second where rows are fetched one by one over a network. Its rows
     (`symmetric_bytes`) stay allocated: symmetric memory is given back as a whole, when the backend closes.
@@ -33,11 +43,11 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     Every rank sums pairs of its own rows, and of one of its own and one of its neighbour's; the slowest rank's
     difference counts.
     """
-    format = RowFormat(np.dtype(np.float32), max(WIDTHS))
-    counts = np.full(comm.size, backend.capabilities.probe_rows, dtype=np.int64)
-    rows = backend.rows(counts, format, symmetric=True)
-    far = _edges(comm, 1, backend.capabilities.probe_rows)
-    near = workload.direct(_edges(comm, 0, backend.capabilities.probe_rows))
+    format, timed = RowFormat(np.dtype(np.float32), max(WIDTHS)), timed or _time
+    size = size or backend.capabilities.probe_rows
+    rows = backend.rows(np.full(comm.size, size, dtype=np.int64), format, symmetric=True)
+    far = _edges(comm, 1, size)
+    near = workload.direct(_edges(comm, 0, size))
     rounds, _ = exchange.halo_in_rounds(comm, far, backend.capabilities.halo_rounds)
     plans = {"direct": workload.direct(far), "get": workload.direct(far, "get"), "halo": rounds}
     if not all(comm.allgather(bool(rows.addresses.all()))):
@@ -48,9 +58,9 @@ def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     times: dict[str, list[float]] = {name: [] for name in plans}
     for width in WIDTHS:
         shaped = rows.shaped(width)
-        own = _time(comm, backend, near, shaped)
+        own = timed(comm, backend, near, shaped)
         for name, plan in plans.items():
-            extra = max(0.0, _time(comm, backend, plan, shaped) - own)
+            extra = max(0.0, timed(comm, backend, plan, shaped) - own)
             times[name].append(extra / moved[name])
     costs = {}
     low, high = (RowFormat(format.dtype, width).row_bytes for width in WIDTHS)

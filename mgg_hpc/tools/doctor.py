@@ -38,10 +38,11 @@ if comm.rank == 0:
     print(f"{(time.perf_counter() - start) * 1e4:.1f} us a barrier")
 window.free()
 """
-_LAUNCH_PING = """
+# Program that starts another one on several ranks: a launch listens to signals, and ends its ranks when it ends.
+LAUNCH = """
 import sys
 from mgg_hpc.runtime import launch
-sys.exit(launch.run([sys.executable, "-c", sys.argv[1]], 2))
+sys.exit(launch.run([sys.executable, *sys.argv[2:]], int(sys.argv[1])))
 """
 
 
@@ -168,7 +169,10 @@ def _mpi() -> list[Finding]:
 def _ping() -> Finding:
     """Run two ranks by `mgg launch`."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _LAUNCH_PING, _PING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", LAUNCH, "2", "-c", _PING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         out, err = process.communicate(timeout=_PING_SECONDS)
