@@ -13,6 +13,7 @@ from click import Choice, FloatRange, IntRange, argument, option
 from . import __version__
 from .bench_verbs import bench
 from .errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
+from .study_verb import study
 from .submit_verb import submit
 from .tune_verb import tune
 from .verbs import Existing, Verbs, example, overriding, to_file
@@ -317,6 +318,7 @@ def launch(ranks: int, mpi: str, save_seconds: float, dry_run: bool, command: tu
 cli.add_command(tune)
 cli.add_command(submit)
 cli.add_command(bench)
+cli.add_command(study)
 
 
 @cli.command(
