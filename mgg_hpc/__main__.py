@@ -13,6 +13,7 @@ from click import Choice, FloatRange, IntRange, argument, option
 from . import __version__
 from .bench_verbs import bench
 from .errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
+from .model_verb import model
 from .study_verb import study
 from .submit_verb import submit
 from .tune_verb import tune
@@ -317,16 +318,24 @@ def launch(ranks: int, mpi: str, save_seconds: float, dry_run: bool, command: tu
 
 cli.add_command(tune)
 cli.add_command(submit)
+cli.add_command(model)
 cli.add_command(bench)
 cli.add_command(study)
 
 
 @cli.command(
-    short_help="Show what this machine has, and lacks.", epilog=example("mgg doctor", "mgg doctor --json")
+    short_help="Show what this machine has, and lacks.",
+    epilog=example("mgg doctor", "mgg doctor --json", "mgg doctor --calibrate"),
 )
 @option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def doctor(as_json: bool) -> int:
-    """Show what this machine has, what is missing, and how to get it."""
+@option("--calibrate", is_flag=True, help="Measure this machine for mgg model (about a minute), and keep it.")
+@option("--ranks", default="1,2,4", help="With --calibrate: numbers of ranks to measure.")
+def doctor(as_json: bool, calibrate: bool, ranks: str) -> int:
+    """Show what this machine has, what is missing, and how to get it; or measure how fast it is."""
+    if calibrate:
+        from .tools.model_calibrate import process_calibrate
+
+        return process_calibrate(ranks)
     from .tools.doctor import process_doctor
 
     return process_doctor(as_json)
