@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts of this folder have in common. Each reads this file, and then calls `train`.
+# What the scripts of this folder have in common. Each reads this file, and then calls `on_ranks`.
 
 # A wrong input ends the job as `mgg` would: with one line and code 2.
 stop() {
@@ -7,16 +7,18 @@ stop() {
     exit 2
 }
 
-# train JOBFILE [options of mgg train]: trains on all tasks of the job, and ends with the code of `mgg train`.
+# on_ranks train|tune JOBFILE [options]: runs the verb of mgg on all tasks of the job, and ends with its code.
 #
 # Signals reach the ranks in two ways. On scancel, at the time limit and on preemption, Slurm itself sends SIGTERM to the
 # ranks. With --signal=B:USR1@120 it sends SIGUSR1 to this shell alone, 120 seconds before the time limit, and `pass_on`
 # hands it to the ranks. Either way the ranks save a checkpoint after the epoch and end with code 3. srun runs in the
 # background because a shell runs its traps between commands only, and `wait` is the one that a signal interrupts.
-train() {
+on_ranks() {
+    local verb=$1
+    shift
     # shellcheck source=site.env.sh
     . "$MGG_SLURM/site.env.sh"
-    [ $# -ge 1 ] || stop "no job file: sbatch [options] slurm/train.sbatch job.toml"
+    [ $# -ge 1 ] || stop "no job file: sbatch [options] slurm/$verb.sbatch job.toml"
     local job=$1
     shift
     [ -f "$job" ] || stop "$job: no such job file in $PWD; paths are as seen from the folder of sbatch"
@@ -41,7 +43,7 @@ train() {
     trap 'interrupted=1; ended_by=scancel' TERM
     srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_NTASKS" --cpus-per-task="$OMP_NUM_THREADS" \
         --mpi="$MGG_SRUN_MPI" --kill-on-bad-exit=1 ${SLURM_GPUS_ON_NODE:+--gpus-per-node="$SLURM_GPUS_ON_NODE"} \
-        "$MGG_VENV/bin/mgg" train "${options[@]}" "$@" -- "$job" &
+        "$MGG_VENV/bin/mgg" "$verb" "${options[@]}" "$@" -- "$job" &
     srun=$!
     local code
     wait_for_ranks && code=0 || code=$?

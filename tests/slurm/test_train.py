@@ -22,6 +22,14 @@ def test_two_ranks_train(user, job, tmp_path):
     assert summary["epochs"] == 3
 
 
+def test_two_ranks_tune(user, job, tmp_path):
+    facts, output = user.run("tune.sbatch", job, "--transfers", "halo", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert facts["JobState"] == "COMPLETED", output
+    assert 'transfer = "halo"' in output and "1 forward" in output
+    assert list((tmp_path / "cache" / "mgg-hpc" / "tuned").glob("*.json"))
+    assert not (tmp_path / "runs").exists()
+
+
 def test_options_reach_train_and_slurm(user, job, tmp_path):
     options = ["--ntasks=3", "--cpus-per-task=1"]
     facts, output = user.run("train.sbatch", job, "--set", "train.epochs=2", options=options)
