@@ -268,9 +268,9 @@ def _targets(job: Job, *, full: bool) -> Iterator[Target]:
     geometry = job.backend.options.geometry
     for (number, row_bytes), (plan, format, layers) in found.items():
         knobs = (
-            _cpu_knobs(geometry, format)
+            cpu_knobs(geometry, format)
             if _on_cpu(job)
-            else _gpu_knobs(geometry, exact=not full or job.model.by_edge)
+            else gpu_knobs(geometry, exact=not full or job.model.by_edge)
         )
         key = {
             **graph,
@@ -300,7 +300,7 @@ def _fingerprint(job: Job) -> dict[str, Any]:
     }
 
 
-def _cpu_knobs(default: Geometry, format: RowFormat) -> list[Knob]:
+def cpu_knobs(default: Geometry, format: RowFormat) -> list[Knob]:
     """Return wpb, for blocks of 512 to 65,536 edges, and how far ahead rows are prefetched."""
     wpb = {max(1, 2**power // default.ps) for power in BLOCKS} | {default.wpb}
     by_width = min(64, max(8, AHEAD_BYTES // format.row_bytes))
@@ -314,7 +314,7 @@ def _cpu_knobs(default: Geometry, format: RowFormat) -> list[Knob]:
     ]
 
 
-def _gpu_knobs(default: Geometry, *, exact: bool) -> list[Knob]:
+def gpu_knobs(default: Geometry, *, exact: bool) -> list[Knob]:
     """Return MGG's knobs. exact: only those that change no bit: hubs are cut by ps and dist."""
 
     def powers(most: int, value: int) -> tuple[int, ...]:
