@@ -14,6 +14,7 @@ from . import __version__
 from .bench_verbs import bench
 from .errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
 from .model_verb import model
+from .report_verb import report
 from .study_verb import study
 from .submit_verb import submit
 from .tune_verb import tune
@@ -320,6 +321,7 @@ cli.add_command(tune)
 cli.add_command(submit)
 cli.add_command(model)
 cli.add_command(bench)
+cli.add_command(report)
 cli.add_command(study)
 
 

@@ -19,7 +19,16 @@ PACKAGE = Path(mgg_hpc.__file__).parent
 FLOORS = ["data", "plan", "runtime", "nn", "training", "tools"]  # from the ground up
 GROUND = ["__init__", "errors", "config", "reference"]  # what every floor may stand on
 DOORS = ["nn", "training.checkpoints"]  # what the package itself offers, to be loaded when it is asked for
-COMMAND_LINE = ["__main__", "bench_verbs", "model_verb", "study_verb", "submit_verb", "verbs"]  # stands on top
+COMMAND_LINE = [
+    "__main__",
+    "bench_verbs",
+    "model_verb",
+    "report_verb",
+    "study_verb",
+    "submit_verb",
+    "tune_verb",
+    "verbs",
+]  # stands on top
 # Reached through the seam alone; `mgg doctor` looks at it too, and orders need no ranks.
 NATIVE = ("_host", "_cuda", "_cuda_studies", "_shmem")
 MOST_FILES = 16  # of a folder

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,16 @@ from ...runtime import mpi
 from .. import run_folder
 from ..job import Job
 from ..report import console, counted
-from . import overlap, trace
+from . import overlap, stamps, trace
 
 FOLDER = "profile"
 WARM, PROFILED = 3, 3  # number of epochs before, and of those that are profiled
 BLOCK = 1 << 26  # number of bytes that are sent at a time
+
+
+def trace_name(rank: int) -> str:
+    """Return the name of a rank's trace."""
+    return f"rank-{rank}.json.gz"
 
 
 class Recorder:
@@ -38,7 +44,7 @@ class Recorder:
         self.first = min(WARM, total - 1) + 1
         self.last = min(self.first + PROFILED - 1, total)
         self.content = b""
-        self._comm = job.comm
+        self._comm, self._stream, self._clocks = job.comm, job.backend.stream, 0.0
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it prints on stderr when it starts and stops
         activities = [ProfilerActivity.CPU]
         if job.backend.capabilities.device != "cpu":
@@ -54,6 +60,8 @@ class Recorder:
         if epoch == self.first:
             self._profile.start_trace()
             self._runs = True
+            self._stream.meter.exchanges = []
+            self._clocks = time.time() - time.perf_counter()
             mpi.barrier(self._comm)
 
     def end(self, epoch: int, last: bool) -> None:
@@ -64,9 +72,19 @@ class Recorder:
             with tempfile.TemporaryDirectory(prefix="mgg-profile-") as folder:
                 path = Path(folder) / "trace.json"
                 self._profile.export_chrome_trace(str(path))
-                self.content = path.read_bytes()
+                self.content = self._with_exchanges(path.read_bytes())
         elif last and epoch < self.first:
             self.first, self.last = 1, 0
+
+    def _with_exchanges(self, content: bytes) -> bytes:
+        """Return a trace with the rounds of the exchanges that were profiled."""
+        exchanges, self._stream.meter.exchanges = self._stream.meter.exchanges, None
+        if not exchanges:
+            return content
+        found = json.loads(content)
+        base = found["baseTimeNanoseconds"] / 1e9
+        found["traceEvents"] += stamps.events(exchanges, self._comm.size, self._clocks, base, os.getpid())
+        return json.dumps(found).encode()
 
     def close(self) -> None:
         """Stop profiling. A process that ends while it is profiled crashes."""
@@ -121,7 +139,7 @@ def _write_traces(comm: Any, content: bytes, folder: Path | None) -> None:
             mine = np.empty(comm.recv(source=rank), dtype=np.uint8)
             for first in range(0, len(mine), BLOCK):
                 comm.Recv(mine[first : first + BLOCK], rank)
-        run_folder.write_whole(folder / FOLDER / f"rank-{rank}.json.gz", mine.tobytes())
+        run_folder.write_whole(folder / FOLDER / trace_name(rank), mine.tobytes())
 
 
 def print_summary(summary: dict[str, Any], path: Path, on_gpus: bool) -> None:

@@ -29,7 +29,7 @@ def load() -> Any:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise InputError("--plot needs matplotlib; install it with `pip install mgg-hpc[plots]`") from error
+        raise InputError("pictures need matplotlib; install it with `pip install mgg-hpc[plots]`") from error
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 

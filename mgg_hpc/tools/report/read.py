@@ -1,0 +1,114 @@
+"""What a run has kept, read for its report: settings, epochs, summary, profile and the tuner's path."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import config
+from ...config import Settings
+from ...errors import InputError
+from ...training import run_folder
+from ...training.profile.profiler import FOLDER, trace_name
+
+TUNING = "tuning.json"
+LARGEST_JSON = 1 << 28  # bytes
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its folder has it.
+
+    name: the last two parts of the folder's path. metrics: float64 [epochs] by column of metrics.csv. summary: None
+    for a run that has not ended. profile: of ``mgg train --profile``, or None; traces: of its ranks, in order.
+    tuning: of the search for ps, dist and wpb, or None.
+    """
+
+    name: str
+    folder: Path
+    settings: Settings
+    metrics: dict[str, NDArray[np.float64]]
+    summary: dict[str, Any] | None
+    profile: dict[str, Any] | None
+    traces: list[Path]
+    tuning: dict[str, Any] | None
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs that have ended."""
+        return len(self.metrics["epoch"])
+
+
+def read(path: Path) -> Run:
+    """Read a run. Raises InputError for a folder that is none, and for a file in it that is damaged."""
+    folder = run_folder.find(path)
+    settings = config.load(folder / run_folder.JOB)
+    summary = _document(folder / run_folder.SUMMARY, "mgg-summary")
+    profile = _document(folder / FOLDER / run_folder.SUMMARY, "mgg-profile")
+    traces = []
+    if profile is not None:
+        found = (folder / FOLDER / trace_name(rank) for rank in range(int(profile.get("ranks", 0))))
+        traces = [path for path in found if path.is_file()]
+    return Run(
+        name="/".join(folder.parts[-2:]),
+        folder=folder,
+        settings=settings,
+        metrics=_metrics(folder / run_folder.METRICS),
+        summary=summary,
+        profile=profile,
+        traces=traces,
+        tuning=_document(folder / TUNING, "mgg-tuning"),
+    )
+
+
+def _document(path: Path, kind: str) -> dict[str, Any] | None:
+    """Return the content of a JSON file of this format, or None where there is none. Raises InputError."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise InputError(f"{path}: has more than {LARGEST_JSON >> 20} MiB; it is not what a run writes")
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path}: is damaged ({error}); remove it to report on the rest of the run"
+        ) from error
+    if not isinstance(found, dict) or found.get("format") != kind or found.get("version") != 1:
+        raise InputError(f"{path}: is no {kind} of version 1; remove it to report on the rest of the run")
+    return found
+
+
+def _metrics(path: Path) -> dict[str, NDArray[np.float64]]:
+    """Return the columns of metrics.csv. A last line without its end, which a run is writing, is left out.
+
+    Raises InputError for lines that are not an epoch each, in order, with a number in every column.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: is missing; without it there is nothing to report") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is damaged, it is no text ({error})") from error
+    lines = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
+    header = lines[0] if lines else ["epoch"]
+    if header[0] != "epoch" or len(set(header)) != len(header):
+        raise InputError(f"{path}: is damaged, its first line must name columns, 'epoch' first")
+    rows = []
+    for number, line in enumerate(lines[1:], 1):
+        try:
+            row = [float(value) for value in line]
+        except ValueError as error:
+            raise InputError(f"{path}: is damaged, line {number + 1} is not of numbers ({error})") from error
+        if len(row) != len(header) or row[0] != number:
+            raise InputError(
+                f"{path}: is damaged, line {number + 1} must have {len(header)} values, epoch {number} first"
+            )
+        rows.append(row)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(header))
+    return dict(zip(header, table.T, strict=True))

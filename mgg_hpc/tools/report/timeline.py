@@ -1,0 +1,155 @@
+"""One epoch as lanes of bars for each rank, from the traces of ``mgg train --profile``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...training.profile.phases import STAGES
+from ...training.profile.stamps import CATEGORY, PUSH
+from ...training.profile.trace import EPOCH
+
+LARGEST_TRACE = 1 << 28  # bytes, unpacked
+MOST_BARS = 6000
+KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a lane of a rank shows from begin to end, in ms from the begin of the epoch."""
+
+    rank: int
+    lane: str
+    kind: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """An epoch: its number, its bars, and the times to show: all of it, and the longest exchange, if there is any."""
+
+    epoch: int
+    ranks: int
+    bars: list[Bar]
+    whole: tuple[float, float]
+    longest: tuple[float, float] | None
+
+
+def read(paths: Sequence[Path]) -> Timeline | None:
+    """Return the last traced epoch of all ranks; None if none is traced. Raises InputError for a damaged trace."""
+    every = [_events(path) for path in paths]
+    epochs = [_epochs(events) for events in every]
+    both = set.intersection(*(set(each) for each in epochs)) if epochs else set()
+    if not both:
+        return None
+    number = max(both)
+    origin = min(each[number][0] for each in epochs)
+    bars: list[Bar] = []
+    for rank, (events, found) in enumerate(zip(every, epochs, strict=True)):
+        first, last = found[number]
+        inside = [each for each in events if first <= each["ts"] < last]
+        bars += _stages(rank, inside, origin)
+        bars += [_bar(rank, "waits", "wait for a round", each, origin) for each in inside if _waits(each)]
+        bars += [
+            _bar(rank, "rows arrive", _kernel(each), each, origin)
+            for each in inside
+            if each["cat"] in KERNELS
+        ]
+        # What others push to this rank arrives here; clocks of one machine agree.
+        for each in (each for each in inside if each["cat"] == CATEGORY and not _waits(each)):
+            bars.append(_bar(int(each["args"]["to"]), "rows arrive", "a round is pushed here", each, origin))
+    bars = sorted(bars, key=lambda bar: bar.begin - bar.end)[:MOST_BARS]
+    end = max(each[number][1] for each in epochs)
+    return Timeline(number, len(every), bars, (0.0, (end - origin) / 1e3), _longest(bars))
+
+
+def _events(path: Path) -> list[Event]:
+    try:
+        with gzip.open(path) as file:
+            content = file.read(LARGEST_TRACE + 1)
+        if len(content) > LARGEST_TRACE:
+            raise InputError(
+                f"{path}: has more than {LARGEST_TRACE >> 20} MiB; profile fewer or smaller epochs"
+            )
+        found = json.loads(content)
+        base = float(found.get("baseTimeNanoseconds", 0)) / 1e3  # each rank's own
+        return [
+            each | {"ts": base + float(each["ts"]), "dur": float(each["dur"])}
+            for each in found["traceEvents"]
+            if each.get("ph") == "X" and "cat" in each
+        ]
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: is damaged ({error}); remove it to report without a timeline") from error
+
+
+def _epochs(events: Iterable[Event]) -> dict[int, tuple[float, float]]:
+    """Return begin and end of each traced epoch."""
+    found = {}
+    for each in events:
+        word, _, number = str(each.get("name")).partition(" ")
+        if each["cat"] == "user_annotation" and word == EPOCH and number.isdecimal():
+            found[int(number)] = (each["ts"], each["ts"] + each["dur"])
+    return found
+
+
+def _waits(event: Event) -> bool:
+    return event["cat"] == CATEGORY and not event["name"].startswith(PUSH)
+
+
+def _kernel(event: Event) -> str:
+    return "kernel" if event["cat"] == "kernel" else "copy"
+
+
+def _bar(rank: int, lane: str, kind: str, event: Event, origin: float) -> Bar:
+    begin = (event["ts"] - origin) / 1e3
+    return Bar(rank, lane, kind, begin, begin + event["dur"] / 1e3)
+
+
+def _stages(rank: int, events: Iterable[Event], origin: float) -> list[Bar]:
+    """Return the stages that have no others within, by phase; the others' own time is between them."""
+    spans = [each for each in events if each["cat"] == "user_annotation" and "#" not in each["name"]]
+    ordered = sorted(spans, key=lambda each: (each["ts"], -each["dur"]))
+    bars = []
+    for i, each in enumerate(ordered):
+        last = i + 1 == len(ordered) or ordered[i + 1]["ts"] >= each["ts"] + each["dur"]
+        if last:
+            bars.append(_bar(rank, "stages", _phase(each["name"]), each, origin))
+    return bars
+
+
+def _phase(name: str) -> str:
+    """Return the phase of a span with or without its layer's name; what is part of a step alone is dense."""
+    stage = name
+    words = name.split(" ", 2)
+    if words[0] == "layer" and len(words) == 3:
+        stage = words[2]
+    return STAGES.get(stage, "dense")
+
+
+def _longest(bars: Iterable[Bar]) -> tuple[float, float] | None:
+    """Return a view of the aggregation that sums longest, its waits aside, of those beside which rows arrived."""
+    arrived = [bar for bar in bars if bar.lane == "rows arrive"]
+    waits = [bar for bar in bars if bar.lane == "waits"]
+    best, view = 0.0, None
+    for bar in bars:
+        if bar.kind != "aggregate" or not any(
+            each.begin < bar.end and each.end > bar.begin for each in arrived
+        ):
+            continue
+        waited = sum(
+            each.end - each.begin
+            for each in waits
+            if each.rank == bar.rank and bar.begin <= each.begin < bar.end
+        )
+        length = bar.end - bar.begin
+        if length - waited > best:
+            best, view = length - waited, (bar.begin - 0.1 * length, bar.end + 0.1 * length)
+    return view
