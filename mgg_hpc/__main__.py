@@ -194,6 +194,7 @@ def partition(graph: Path, parts: int | None, method: str, order: str | None) ->
         "mgg train inputs/digits.toml",
         "mgg launch -n 4 train inputs/digits.toml --set train.epochs=50",
         "mgg launch -n 4 train inputs/digits.toml --dry-run",
+        "mgg train inputs/digits.toml --dry-run --as-ranks 64",
         "mgg launch -n 2 train inputs/digits.toml --profile",
     ),
 )
@@ -203,24 +204,27 @@ def partition(graph: Path, parts: int | None, method: str, order: str | None) ->
     "--share-gpu", is_flag=True, help="Let several ranks drive one GPU: for tests, since kernels take turns."
 )
 @option("--dry-run", is_flag=True, help="Print the plan and the memory of each rank, and stop.")
+@option("--as-ranks", type=IntRange(1, 65536), help="With --dry-run, alone: rehearse so many ranks.")
 @option(
     "--profile",
     is_flag=True,
     help="Trace a few epochs: the times of each layer, and the hidden part of transfers.",
 )
 @option("--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only.")
-def train(
-    job: Path, overrides: tuple[str, ...], share_gpu: bool, dry_run: bool, profile: bool, shown: bool | None
-) -> int:
+def train(job: Path, overrides: tuple[str, ...], share_gpu: bool, as_ranks: int | None, **shown: Any) -> int:
     """Train the model of a job file on this rank, or on all ranks of mpirun or srun."""
     from .runtime import signals
 
     signals.listen()
+    if as_ranks:
+        from .tools.model_rehearsal import process_rehearse
+
+        return process_rehearse(job, overrides, as_ranks, dry_run=shown["dry_run"])
     from .training.train import process_train
 
     if share_gpu:
         overrides = (*overrides, "run.share_gpu=true")
-    return process_train(job, overrides, dry_run, shown, profile)
+    return process_train(job, overrides, **shown)
 
 
 @cli.command(

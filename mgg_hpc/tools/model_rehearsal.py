@@ -1,0 +1,251 @@
+"""`mgg train --dry-run --as-ranks N`: rehearse the memory, traffic and balance of many ranks in one process.
+
+One rank's rows are read and counted at a time. A job of a few rows, with the same model and settings, says what a step
+allocates for a row and an edge; plans are described by their sizes alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.table import Table
+
+from .. import config
+from ..config import Settings
+from ..data import store
+from ..data.graph import Graph, SparseRows, csr_from_edges
+from ..data.store import GraphFile, GraphSlice, open_graph
+from ..errors import DONE, InputError
+from ..nn.graph.handle import plans_of
+from ..nn.inputs.sparse import SparseFeatures
+from ..plan import counts
+from ..plan.counts import Traffic
+from ..plan.layout import CHUNK, SEGMENT
+from ..plan.workload import HaloLists, Plan
+from ..runtime import mpi
+from ..training import footprint, job, memory, metrics
+from ..training.job import Job
+from ..training.report import console, size
+from . import model
+from .model import Shape
+from .terminal import waiting
+
+FEW = 256  # rows of the job that stands in for a rank's
+
+
+def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_run: bool) -> int:
+    """Print what each of ``ranks`` ranks would hold, sum and move, and the predicted epoch; return the exit code.
+
+    Raises InputError unless it is a dry run of one process.
+    """
+    if not dry_run:
+        raise InputError("--as-ranks rehearses ranks that are not there; it needs --dry-run")
+    if mpi.world().size > 1:
+        raise InputError("--as-ranks plays all ranks in one process; start it without mgg launch")
+    settings = config.load(path, overrides)
+    with open_graph(Path(settings.graph.file)) as file:
+        small = _small(settings, file)
+        shape = _shape(settings, file, small)
+        bounds = model.bounds_of(file, ranks)
+        held, totals = [0] * ranks, dict.fromkeys(metrics.SPLITS, 0)
+
+        def read(rank: int) -> counts.Slice:
+            low, high = int(bounds[rank]), int(bounds[rank + 1])
+            rows = file.slice(low, high, dense=False)
+            if not held[rank]:
+                held[rank] = _kept_bytes(rows, small)
+                for name in totals:
+                    mask = getattr(rows, name)
+                    totals[name] += 0 if mask is None else int(np.count_nonzero(mask))
+            return model.edges_of(rows, small.model.kind, low)
+
+        with waiting(f"counting for {ranks} ranks"):
+            rounds = 1 if small.model.by_edge else small.backend.capabilities.halo_rounds
+            forward = counts.of_all_ranks(bounds, read, rounds)
+            backward = counts.of_transposed(bounds, read, forward) if file.directed else forward
+        small.part.nodes = file.nodes
+        small = replace(small, labels=replace(small.labels, totals=totals))
+        told = _told(shape, forward, backward)
+        each = _transfers(settings, small, told)
+        step = footprint.measure(small, trains=True)
+        base = memory.estimate(small, step=step).in_use
+        needs = []
+        for rank in range(ranks):
+            alike = _as_rank(small, rank, bounds, (forward, backward), each)
+            need = memory.estimate(alike, step=step)
+            plans = sum(plan.nbytes for plan in plans_of(alike.layers))
+            in_use = base + held[rank] + plans
+            # While a plan is made: edges sorted by round, and what they were sorted by.
+            making = in_use + (40 if "halo" in each else 8) * forward.ranks[rank].remote_edges
+            needs.append(replace(need, in_use=in_use, before=making))
+    small.backend.memory.close()
+    _show(file, forward, backward, shape, told, each, needs)
+    return DONE
+
+
+def _small(settings: Settings, file: GraphFile) -> Job:
+    """Return the job on a few rows of the graph, joined in a ring, on this process alone."""
+    few = min(FEW, file.nodes)
+    rows = file.slice(0, few)
+    source = np.arange(few)
+    indptr, indices, _ = csr_from_edges(source, (source + 1) % max(1, few), few, symmetric=not file.directed)
+    alike = Graph(
+        file.name,
+        indptr,
+        indices,
+        x=rows.x,
+        y=rows.y,
+        directed=file.directed,
+        classes=file.classes,
+        train=np.arange(few) % 2 == 0,
+        val=np.arange(few) % 4 == 1,
+        test=np.arange(few) % 4 == 3,
+    )
+    with tempfile.TemporaryDirectory(prefix="mgg-rehearsal-") as folder:
+        store.write(Path(folder) / "few.h5", alike)
+        here = msgspec.structs.replace(
+            settings,
+            graph=msgspec.structs.replace(settings.graph, file=str(Path(folder) / "few.h5")),
+            run=msgspec.structs.replace(settings.run, backend="serial"),
+        )
+        return job.build(here, mpi.world())
+
+
+def _shape(settings: Settings, file: GraphFile, small: Job) -> Shape:
+    """Return the shape of the job's model on the whole graph."""
+    stored = 0.0
+    if isinstance(small.x, SparseFeatures):
+        stored = len(small.x.values) / max(1, small.x.shape[0])
+    return Shape(settings.model, small.part.features, file.classes, small.sparse, stored, small.dtype)
+
+
+def _kept_bytes(rows: GraphSlice, small: Job) -> int:
+    """Return the bytes that a rank holds of its rows beside plans: features, labels, splits, ids and scales."""
+    count = len(rows.ids)
+    kept = [rows.y, rows.train, rows.val, rows.test, rows.ids]
+    nbytes = sum(each.nbytes for each in kept if each is not None) + 4 * count
+    if isinstance(small.x, SparseFeatures):
+        given = rows.x if isinstance(rows.x, SparseRows) else None
+        stored = count if given is None else len(given.data)
+        return nbytes + 8 * (count + 1) + stored * (4 + small.x.values.element_size())
+    return nbytes + count * small.x.shape[1] * small.dtype.itemsize
+
+
+def _told(shape: Shape, forward: Traffic, backward: Traffic) -> dict[str, Any]:
+    """Return what `mgg model` tells of the job; without times where this host was not calibrated."""
+    try:
+        where = model.system_of("this", len(forward.ranks))
+    except InputError as error:
+        where, wrong = model.system_of("dgx-a100", len(forward.ranks)), str(error)
+        return model.told(shape, where, forward, backward) | {"untimed": wrong}
+    return model.told(shape, where, forward, backward) | {"basis": model.basis("this")}
+
+
+def _transfers(settings: Settings, small: Job, told: dict[str, Any]) -> list[str]:
+    """Return the transfer of each layer: as the job asks, or as predicted; without a prediction a halo."""
+    asked, layers = settings.plan.transfer, len(small.model.widths)
+    if asked == "auto":
+        return ["halo"] * layers if "untimed" in told else list(told["chosen"])
+    return [asked] * layers if isinstance(asked, str) else list(asked)
+
+
+def _as_rank(
+    small: Job, rank: int, bounds: NDArray[np.int64], traffic: tuple[Traffic, Traffic], each: Sequence[str]
+) -> Job:
+    """Return a job whose arrays have the sizes of a rank's, and no memory."""
+    rows = int(bounds[rank + 1] - bounds[rank])
+    part = replace(small.part, slice=replace(small.part.slice, ids=_sized(np.int64, rows)), bounds=bounds)
+    forward, backward = traffic
+    made = {}
+    for transfer in dict.fromkeys(each):
+        ahead = _plan(forward, rank, transfer)
+        back = ahead if backward is forward else _plan(backward, rank, transfer)
+        made[transfer] = replace(small.layers[0], forward=ahead, backward=back)
+    x = small.x
+    if small.learned is not None:
+        x = torch.nn.Parameter(small.learned.detach()[:1].expand(rows, -1))
+    many = SimpleNamespace(size=len(forward.ranks), rank=rank)
+    return replace(small, part=part, comm=many, layers=[made[transfer] for transfer in each], x=x)
+
+
+def _plan(traffic: Traffic, rank: int, transfer: str) -> Plan:
+    """Return a plan with the sizes that were counted for a rank."""
+    mine, ranks = traffic.ranks[rank], len(traffic.ranks)
+    lists = None
+    if transfer == "halo":
+        received = mine.halo.astype(np.int64)
+        sent = np.array([each.halo[:, rank] for each in traffic.ranks], dtype=np.int64).T
+        capacity = max(each.halo_rows for each in traffic.ranks)
+        rows = _sized(np.int32, int(sent.sum()))
+        lists = HaloLists(received, rows, sent, np.zeros_like(sent), capacity, int(traffic.sent().max()))
+    return Plan(
+        rank=rank,
+        destinations=mine.rows,
+        chunks=np.zeros(0, CHUNK),
+        segments=_sized(SEGMENT, mine.segments[transfer]),
+        indices=_sized(np.int32, int(mine.edges.sum())),
+        edge=None,
+        halo=_sized(np.int32, mine.halo_rows),
+        halo_bounds=np.zeros(ranks + 1, np.int64),
+        transfer=transfer,
+        lists=lists,
+    )
+
+
+def _sized(kind: Any, count: int) -> NDArray[Any]:
+    """Return an array of ``count`` zeros that takes no memory."""
+    return np.broadcast_to(np.zeros((), kind), (count,))
+
+
+def _show(
+    file: GraphFile,
+    forward: Traffic,
+    backward: Traffic,
+    shape: Shape,
+    told: dict[str, Any],
+    each: Sequence[str],
+    needs: Sequence[memory.Estimate],
+) -> None:
+    """Print a row for each rank, what the ranks have in common, and the predicted epoch."""
+    moves = {name: model.moved(shape, forward, backward, name) for name in ("direct", "halo")}
+    mean = max(1.0, told["edges"]["mean"])
+    shown = ", ".join(dict.fromkeys(each))
+    ranks = len(forward.ranks)
+    table = Table(
+        title=f"{file.name} as {ranks} ranks, rehearsed one at a time; memory with transfer {shown}, bytes of an epoch"
+    )
+    for heading in ("rank", "rows", "edges", "of mean", "halo rows", "direct, get", "halo", "heap", "memory"):
+        table.add_column(heading, justify="right")
+    for part, need in zip(forward.ranks, needs, strict=True):
+        edges = int(part.edges.sum())
+        moved = [size(int(moves[name]["bytes"][part.rank])) for name in moves]
+        cells = [f"{part.rows:,}", f"{edges:,}", f"{edges / mean:.2f}", f"{part.halo_rows:,}", *moved]
+        table.add_row(str(part.rank), *cells, size(need.heap), size(need.peak))
+    out = console()
+    out.print(table)
+    total = sum(need.peak for need in needs)
+    out.print(
+        f"edges: the largest rank has {told['edges']['max'] / mean:.2f} times the mean of {mean:,.0f}; "
+        f"memory: {size(max(need.peak for need in needs))} on the largest rank, {size(total)} in all",
+        soft_wrap=True,
+    )
+    for name, moved in told["transfers"].items():
+        time = "" if "untimed" in told else f"; {moved['epoch_ms']:.2f} ms an epoch"
+        out.print(
+            f"{name}: {moved['rows']:,} remote rows an epoch ({size(moved['bytes'])}){time}", soft_wrap=True
+        )
+    if "untimed" in told:
+        out.print(f"no times: {told['untimed']}", soft_wrap=True)
+        return
+    out.print(f"predicted for this host: {', '.join(told['chosen'])}, {told['epoch_ms']:.2f} ms an epoch")
+    for line in told["basis"]:
+        out.print(line, soft_wrap=True)

@@ -1,0 +1,164 @@
+"""`mgg model`, `mgg doctor --calibrate` and `mgg train --as-ranks`: what they count, refuse and remember."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import jobs
+import msgspec
+import numpy as np
+import pytest
+
+from mgg_hpc import reference
+from mgg_hpc.__main__ import main
+from mgg_hpc.data import store, user_cache
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan import system
+from mgg_hpc.plan.cost_model import Gather, RowCost
+from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.runtime import calibration
+from mgg_hpc.runtime.calibration import Measured
+
+DESCRIBED = """
+ranks_a_node = 2
+memory_gb_s = 1000
+memory_gib = 40
+link_gb_s = 100
+network_gb_s = 10
+tflops = 10
+"""
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """A user's cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "mgg-hpc"
+
+
+def measured(ranks: int = 2) -> Measured:
+    costs = {name: RowCost(1e-8, 1e-10) for name in ("direct", "get", "halo")} if ranks > 1 else {}
+    gather = Gather((1e6,), (64, 256), ((1e-9, 1e-8), (4e-9, 4e-8)))
+    fixed = dict.fromkeys(("direct", "get", "halo"), 1e-5)
+    dense = ((16, 1e9), (256, 4e9))
+    return Measured(ranks, 1, gather, RowCost(1e-9, 0.0), dense, 1e10, 1e-9, costs, fixed, layer=1e-4)
+
+
+def refused(capsys, *arguments: object) -> str:
+    """Run a command that is refused by one line, and return the line."""
+    assert main([str(each) for each in arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("mgg: error: ") and err.count("\n") == 1
+    return err
+
+
+def test_counts_and_times_of_a_described_cluster(rng, tmp_path, capsys):
+    graph = jobs.blocks(300, seed=int(rng.integers(1000)))
+    path, described = tmp_path / "graph.h5", tmp_path / "mine.toml"
+    store.write(path, graph)
+    described.write_text(DESCRIBED)
+    out = tmp_path / "model.json"
+    assert main(["model", str(path), "--ranks", "1,4", "--system", str(described), "--json", str(out)]) == 0
+    assert "mine.toml" in capsys.readouterr().out
+    alone, four = json.loads(out.read_text())["jobs"]
+    assert alone["transfers"]["halo"]["rows"] == 0
+    assert set(four["transfers"]) == {"get", "halo"}  # pointers end at the node
+    bounds = edge_balanced(graph.indptr, 4)
+    source, destination = reference.edge_list(graph.indptr, graph.indices)
+    rank = np.repeat(np.arange(4), np.diff(bounds))
+    across = rank[source] != rank[destination]
+    distinct = len(set(zip(rank[destination][across].tolist(), source[across].tolist(), strict=True)))
+    # The first layer sums its 12 features, without a gradient; the second one its classes, both ways.
+    widths = (12, graph.classes, graph.classes)
+    assert four["transfers"]["get"]["rows"] == len(widths) * across.sum()
+    assert four["transfers"]["halo"]["rows"] == len(widths) * distinct
+    assert four["transfers"]["halo"]["bytes"] == distinct * 4 * sum(widths)
+    assert all(each["epoch_ms"] > 0 for each in four["transfers"].values())
+
+
+def test_what_is_refused(cache, tmp_path, capsys):
+    path, toml = tmp_path / "graph.h5", tmp_path / "x.toml"
+    store.write(path, jobs.blocks())
+    assert "did you mean dgx-a100" in refused(capsys, "model", path, "--system", "dgx-a10")
+    toml.write_text(DESCRIBED + "memory_gbs = 3\n")
+    assert "unknown key memory_gbs; did you mean memory_gb_s" in refused(
+        capsys, "model", path, "--system", toml
+    )
+    toml.write_text(DESCRIBED.replace("tflops = 10", "tflops = -1"))
+    assert "tflops" in refused(capsys, "model", path, "--system", toml)
+    assert "8,16,64" in refused(capsys, "model", path, "--ranks", "2;3", "--system", "dgx-a100")
+    assert "mgg doctor --calibrate" in refused(capsys, "model", path, "--system", "this")
+    job = tmp_path / "job.toml"
+    job.write_text('[graph]\nfile = "graph.h5"\n')
+    assert "it needs --dry-run" in refused(capsys, "train", job, "--as-ranks", 4)
+
+
+def test_a_calibration_is_kept_and_scaled(cache):
+    path = calibration.save([measured(1), measured(2)])
+    assert path.parent == cache
+    found = calibration.load()
+    assert found.measured == [measured(1), measured(2)]
+    assert found.system(2).gather == measured(2).gather
+    assert found.system(1).within["halo"] == RowCost(0.0, 0.0)
+    eight = found.system(8)
+    assert eight.stream == pytest.approx(1e10 / 4)
+    assert eight.gather.seconds[0] == pytest.approx((4e-9, 4e-8))
+    assert eight.flops(16) == pytest.approx(1e9 / 4)
+
+
+@pytest.mark.parametrize("damage", ["text", "another version", "another processor", "a field less"])
+def test_a_calibration_that_does_not_hold_is_ignored_with_a_word(cache, monkeypatch, damage):
+    path = calibration.save([measured()])
+    document = json.loads(path.read_text())
+    if damage == "text":
+        path.write_text("{")
+    elif damage == "another version":
+        user_cache.write(path.name, document | {"mgg": "0.0.1"})
+    elif damage == "another processor":
+        monkeypatch.setattr(calibration.cores, "processor", lambda: "another")
+    else:
+        del document["measured"][0]["stream"]
+        user_cache.write(path.name, document)
+    with pytest.raises(InputError, match=r"ignored.*mgg doctor --calibrate"):
+        calibration.load()
+
+
+def test_data_sheets_are_ordered():
+    """A newer machine is not slower, and a row takes no longer near than far."""
+    old, new = (system.of_cluster(system.named(name), 16) for name in ("dgx-a100", "dgx-h100"))
+    for name in ("get", "halo"):
+        assert new.within[name].byte < old.within[name].byte < old.between[name].byte
+    assert msgspec.structs.asdict(system.named("dgx-a100"))["basis"] == "data sheets"
+
+
+def cells(text: str, column: str) -> list[str]:
+    """The cells of the last column of this name in printed tables."""
+    lines = text.splitlines()
+    heading = max(i for i, line in enumerate(lines) if re.search(rf"┃ +{column} ┃", line))
+    at = [each.strip() for each in lines[heading].split("┃")].index(column)
+    end = next(i for i in range(heading, len(lines)) if lines[i].startswith("└"))
+    rows = [line.split("│") for line in lines[heading:end] if line.startswith("│")]
+    return [row[at].strip() for row in rows]
+
+
+def mebibytes(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"B": 2.0**-20, "KiB": 2.0**-10, "MiB": 1.0, "GiB": 1024.0}[unit]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transfer", [pytest.param("direct", marks=pytest.mark.long), "halo"])
+def test_ranks_are_rehearsed_as_they_are(cache, tmp_path, transfer):
+    """What two ranks say of their plan and memory, one process says of them."""
+    store.write(tmp_path / "graph.h5", jobs.blocks(20_000, features=50))
+    job = tmp_path / "job.toml"
+    job.write_text('[graph]\nfile = "graph.h5"\n[model]\nhidden = 64\n')
+    options = ("train", str(job), "--dry-run", "--set", f"plan.transfer={transfer}")
+    real = jobs.run("launch", "-n", "2", *options).stdout
+    played = jobs.run(*options, "--as-ranks", "2").stdout
+    assert "no times: this host was not calibrated yet" in played
+    assert cells(played, "halo rows") == cells(real, "halo rows")
+    assert cells(played, "heap") == cells(real, "heap")
+    for mine, theirs in zip(cells(played, "memory"), cells(real, "peak"), strict=True):
+        assert mebibytes(mine) == pytest.approx(mebibytes(theirs), rel=0.1)
