@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from .bench_verbs import AS_A_JOB, AT_LEAST_ONE, DEVICES, SHARE, refuse_given, together, turns
+from .bench_verbs import AS_A_JOB, AT_LEAST_ONE, DEVICES, SHARE, WIDTH, refuse_given, together, turns
 from .verbs import Output, Verbs, example
 
 GRAPH_HELP = "GRAPH is as in `mgg bench aggregate`. [default: rmat:17:16; on a GPU uniform:20:16]"
@@ -194,7 +194,7 @@ def transfers(context: click.Context, graph: str | None, device: str, **options:
     ),
 )
 @click.argument("graph", required=False)
-@click.option("--width", "widths", default="64", help="Of rows.")
+@click.option("--width", type=WIDTH, default=64, help="Of rows.")
 @click.option(
     "--transfer", type=click.Choice(["direct", "get", "halo"]), default="direct", help="Which kernels."
 )
@@ -205,10 +205,10 @@ def transfers(context: click.Context, graph: str | None, device: str, **options:
 @files("design-space")
 @click.pass_context
 def design_space(
-    context: click.Context, graph: str | None, device: str, transfer: str, **options: Any
+    context: click.Context, graph: str | None, device: str, width: int, transfer: str, **options: Any
 ) -> int:
     """Map times over (ps, dist) and (wpb, dist), with the path of the search for the best (OSDI '23, figure 11)."""
-    return run_here(context, graph, device, options, transfer=transfer)
+    return run_here(context, graph, device, options | {"widths": str(width)}, transfer=transfer)
 
 
 @study.command(

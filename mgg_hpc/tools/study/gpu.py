@@ -77,10 +77,17 @@ def add(table: Table, device: Device, graph: Graph, turns: int) -> None:
     first = case["ms"][WAYS[table.study][0]]["median"]
     for name in (*WAYS[table.study], *parts):
         spread = case["ms"][name]
-        bytes_of = {"halo": case["bytes"]["halo"], "get": case["bytes"]["get"], "sum": 0}
-        key = "halo" if name.startswith(("halo", "bulk")) else "get" if name != "sum" else "sum"
-        crossing = round(share * graph.nodes) * format.row_bytes if name == "ring" else bytes_of[key]
+        crossing = format.row_bytes * rows_moved(name, case, graph.nodes)
         table.add(ON_GPU[name], spread, turns, spread["median"] / first, **counts, crossing_bytes=crossing)
+
+
+def rows_moved(name: str, case: dict[str, Any], nodes: int) -> int:
+    """Return the number of rows that cross from the second PE in one call of a way."""
+    if name == "sum":
+        return 0
+    if name == "ring":
+        return round(case["share"] * nodes)
+    return int(case["halo_rows" if name.startswith(("halo", "bulk")) else "remote_edges"])
 
 
 def design_space(

@@ -42,7 +42,7 @@ def run_overlap(
         options.check_files()
         chosen = words_of("ways", ways or ",".join(WAYS), WAYS)
         read = graphs.read(name)
-    subject = Subject(comm, read, width, backend, threads or mpi.threads_share(comm))
+    subject = Subject(comm, read, width, backend, threads or mpi.threads_share(comm), choose=True)
     if not subject.backend.capabilities.reaches_peers:
         chosen = [way for way in chosen if way != "direct"]
     runs = {name: subject.way(name) for name in (*PHASES, *chosen)}
@@ -75,11 +75,20 @@ def run_overlap(
 class Subject:
     """A graph divided over the ranks, ready to be summed in every way.
 
-    halos: number of plans with a halo that are prepared beside this one's.
+    halos: number of plans with a halo that are prepared beside this one's. choose: measure which transfer a job would
+    take, too.
     """
 
     def __init__(
-        self, comm: Any, graph: Any, width: int, backend: str, threads: int, *, halos: int = 0
+        self,
+        comm: Any,
+        graph: Any,
+        width: int,
+        backend: str,
+        threads: int,
+        *,
+        halos: int = 0,
+        choose: bool = False,
     ) -> None:
         self.comm = comm
         bounds = ranges.edge_balanced(graph.indptr, comm.size)
@@ -103,10 +112,11 @@ class Subject:
             + probe.symmetric_bytes(self.backend.capabilities.probe_rows, comm.size)
             + (1 << 20)
         )
-        matrix = Unplanned(edges, edges, None)
-        self.choice = transfer.choose_transfer(
-            comm, "auto", self.backend, matrix, self.counts, [self.format], [self.format]
-        )
+        if choose:
+            matrix, formats = Unplanned(edges, edges, None), [self.format]
+            self.choice = transfer.choose_transfer(
+                comm, "auto", self.backend, matrix, self.counts, formats, formats
+            )
         self.backend.prepare(self.rounds, self.format)
         self.shared = self.backend.rows(self.counts, self.format, symmetric=True)
         self.own = self.backend.rows(self.counts, self.format, symmetric=False)
