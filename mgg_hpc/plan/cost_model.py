@@ -119,7 +119,8 @@ class Gather:
 class System:
     """What work takes on each rank of a job, and what moves rows between ranks.
 
-    ranks_a_node: whose rows pointers reach. gather: of an edge. destination: of a row that is stored, sums aside.
+    ranks_a_node: whose rows pointers reach. gather: of an edge, by rows that peers can read; own: by private ones.
+    destination: of a row that is stored, sums aside.
     dense: (smaller dimension, floating-point operations a second) of products, ascending. stream: bytes a second that
     are read or written in order. draw: seconds of a value that dropout decides. layer: seconds of a layer, both
     directions, beyond its work; step: the same of an epoch. within: what a remote row takes beyond a local one, by
@@ -131,6 +132,7 @@ class System:
     name: str
     ranks_a_node: int
     gather: Gather
+    own: Gather
     destination: RowCost
     dense: tuple[tuple[int, float], ...]
     stream: float
@@ -171,16 +173,20 @@ def transfers(system: System, ranks: int) -> list[str]:
     return [name for name in TRANSFERS if name in system.within and (not far or name in system.between)]
 
 
-def sums(system: System, traffic: Traffic, row_bytes: int) -> NDArray[np.float64]:
-    """Return the seconds of each rank's sums over rows that it can read, float64 [P]."""
-    return np.array(
-        [
-            each.rows * system.destination.row
-            + each.rows * row_bytes * system.destination.byte
-            + int(each.edges.sum()) * system.gather.of(each.reuse, row_bytes)
-            for each in traffic.ranks
-        ]
-    )
+def sums(system: System, traffic: Traffic, row_bytes: int, transfer: str) -> NDArray[np.float64]:
+    """Return the seconds of each rank's sums over rows that it can read, float64 [P].
+
+    With a halo a rank's own rows are private, and a destination is stored once for each segment.
+    """
+    halo, found = transfer == "halo", []
+    for each in traffic.ranks:
+        stored = each.segments["halo"] if halo else each.rows
+        read = system.gather.of(each.reuse, row_bytes)
+        own = system.own.of(each.reuse, row_bytes) if halo else read
+        found.append(
+            system.destination.of(stored, row_bytes) + each.local_edges * own + each.remote_edges * read
+        )
+    return np.array(found)
 
 
 def moves(system: System, traffic: Traffic, row_bytes: int) -> dict[str, NDArray[np.float64]]:
@@ -206,12 +212,12 @@ def aggregation(system: System, traffic: Traffic, row_bytes: int) -> dict[str, f
     """Return the seconds of an aggregation on the slowest rank, by transfer."""
     if not row_bytes:
         return dict.fromkeys(transfers(system, len(traffic.ranks)), 0.0)
-    summed = sums(system, traffic, row_bytes)
-    return {
-        name: system.fixed[name]
-        + float(np.max(np.maximum(summed, moved) if system.hides else summed + moved, initial=0.0))
-        for name, moved in moves(system, traffic, row_bytes).items()
-    }
+    found = {}
+    for name, moved in moves(system, traffic, row_bytes).items():
+        summed = sums(system, traffic, row_bytes, name)
+        both = np.maximum(summed, moved) if system.hides else summed + moved
+        found[name] = system.fixed[name] + float(both.max(initial=0.0))
+    return found
 
 
 def dense(system: System, rows: int, layer: Layer) -> float:

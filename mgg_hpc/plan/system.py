@@ -118,14 +118,16 @@ def of_cluster(cluster: Cluster, ranks: int) -> System:
     packed = 2 / memory  # a row is read from its owner's memory, and again from the receiver's staging
     index = 4 / memory  # of an edge, read in order
     message = 1e-6 / cluster.messages_million_s
+    gather = Gather(
+        (cluster.cache_mib * 2**20,),
+        (SECTOR, 2 * SECTOR),
+        tuple((size / cache + index, size / memory + index) for size in (SECTOR, 2 * SECTOR)),
+    )
     return System(
         name=cluster.name,
         ranks_a_node=cluster.ranks_a_node,
-        gather=Gather(
-            (cluster.cache_mib * 2**20,),
-            (SECTOR, 2 * SECTOR),
-            tuple((size / cache + index, size / memory + index) for size in (SECTOR, 2 * SECTOR)),
-        ),
+        gather=gather,
+        own=gather,
         destination=RowCost(24 / memory, 1 / memory),  # a segment, and the row that is stored
         dense=((1, cluster.tflops * 1e12), (2, cluster.tflops * 1e12)),
         stream=memory,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class Measured:
     ranks: int
     threads: int
     gather: Gather
+    own: Gather
     destination: RowCost
     dense: tuple[tuple[int, float], ...]
     stream: float
@@ -84,9 +85,8 @@ class Calibration:
         return System(
             name="this",
             ranks_a_node=max(ranks, 1),
-            gather=replace(
-                near.gather, seconds=tuple(tuple(share * s for s in row) for row in near.gather.seconds)
-            ),
+            gather=_slower(near.gather, share),
+            own=_slower(near.own, share),
             destination=RowCost(share * near.destination.row, share * near.destination.byte),
             dense=tuple((width, rate / share) for width, rate in near.dense),
             stream=near.stream / share,
@@ -108,6 +108,11 @@ class Calibration:
             "as if all ran on this host.",
             "docs/prediction.md says how far measured and predicted times were apart.",
         ]
+
+
+def _slower(gather: Gather, times: float) -> Gather:
+    """Return the same costs, each so many times as large."""
+    return replace(gather, seconds=tuple(tuple(times * each for each in row) for row in gather.seconds))
 
 
 def name() -> str:
@@ -153,16 +158,20 @@ def measure(comm: Any) -> Measured:
     """Measure this host with all ranks of a communicator, which are on one node. Collective."""
     threads = mpi.threads_share(comm)
     backend = backends.make(backends.choose_cpu("auto", comm), comm, threads=threads)
-    gather, destination = _gather(comm, backend)
+    formats = [RowFormat(np.dtype(np.float32), width) for width in WIDTHS]
+    destination = _destination(comm, backend, formats[0], formats[-1])
+    gather = _gather(comm, backend, formats, destination, symmetric=True)
+    alone = comm.size == 1
     found = Measured(
         ranks=comm.size,
         threads=threads,
         gather=gather,
+        own=gather if alone else _gather(comm, backend, formats, destination, symmetric=False),
         destination=destination,
         dense=_products(comm, threads),
         stream=_stream(comm),
         draw=_draw(comm, backend),
-        within=_within(comm, backend),
+        within={} if alone else _within(comm, backend, destination),
         fixed=_fixed(comm, backend),
     )
     backend.memory.close()
@@ -199,30 +208,31 @@ def _random(comm: Any, rows: int, edges: int) -> Plan:
     return workload.rectangular(comm.rank, np.arange(0, edges + 1, DEGREE), sources, rows)
 
 
-def _gather(comm: Any, backend: Backend) -> tuple[Gather, RowCost]:
-    """Measure edges by the bytes of their rows, and of all rows; and destinations.
+def _gather(
+    comm: Any, backend: Backend, formats: Sequence[RowFormat], destination: RowCost, *, symmetric: bool
+) -> Gather:
+    """Measure edges by the bytes of their rows, and of all rows, which are symmetric or private.
 
     Random reads of S bytes are as far apart as any number of bytes up to S, so the time of those between two sizes is
     the difference of both products of size and time.
     """
-    formats = [RowFormat(np.dtype(np.float32), width) for width in WIDTHS]
-    destination = _destination(comm, backend, formats[0], formats[-1])
     table: list[tuple[float, ...]] = []
     for at, format in enumerate(formats):
         times = []
         for size in SIZES:
             count = size // format.row_bytes
             plan = _random(comm, count, EDGES >> at)
-            rows = backend.rows(np.full(comm.size, count), format, symmetric=True)
+            rows = backend.rows(np.full(comm.size, count), format, symmetric=symmetric)
             taken = _aggregation(comm, backend, plan, rows)
             taken -= destination.of(plan.destinations, format.row_bytes)
             times.append(max(1e-12, taken / plan.edges))
-            backend.memory.release(rows)
+            if symmetric:
+                backend.memory.release(rows)
         areas = np.array(SIZES) * np.array(times)
         classes = np.diff(areas, prepend=0) / np.diff(SIZES, prepend=0)
         table.append(tuple(np.maximum.accumulate(classes).tolist()))
     sizes = tuple(format.row_bytes for format in formats)
-    return Gather(tuple(float(size) for size in SIZES[:-1]), sizes, tuple(table)), destination
+    return Gather(tuple(float(size) for size in SIZES[:-1]), sizes, tuple(table))
 
 
 def _destination(comm: Any, backend: Backend, narrow: RowFormat, wide: RowFormat) -> RowCost:
@@ -272,11 +282,14 @@ def _draw(comm: Any, backend: Backend) -> float:
     return slowest(comm, lambda: backend.dropout(x, out, ids, key)) / x.size
 
 
-def _within(comm: Any, backend: Backend) -> dict[str, RowCost]:
-    """Measure what a remote row takes beyond a local one, by transfer."""
-    if comm.size == 1:
-        return {}
-    return probe.measure(comm, backend, size=PROBED, timed=_aggregation)
+def _within(comm: Any, backend: Backend, destination: RowCost) -> dict[str, RowCost]:
+    """Measure what a remote row takes beyond a local one, by transfer.
+
+    Destinations of the probe have a local edge and a remote one, so that a halo stores them once more.
+    """
+    found = probe.measure(comm, backend, size=PROBED, timed=_aggregation)
+    row, byte = (found["halo"].row - destination.row, found["halo"].byte - destination.byte)
+    return found | {"halo": RowCost(max(0.0, row), max(0.0, byte))}
 
 
 def _fixed(comm: Any, backend: Backend) -> dict[str, float]:

@@ -42,7 +42,7 @@ def measured(ranks: int = 2) -> Measured:
     gather = Gather((1e6,), (64, 256), ((1e-9, 1e-8), (4e-9, 4e-8)))
     fixed = dict.fromkeys(("direct", "get", "halo"), 1e-5)
     dense = ((16, 1e9), (256, 4e9))
-    return Measured(ranks, 1, gather, RowCost(1e-9, 0.0), dense, 1e10, 1e-9, costs, fixed, layer=1e-4)
+    return Measured(ranks, 1, gather, gather, RowCost(1e-9, 0.0), dense, 1e10, 1e-9, costs, fixed, layer=1e-4)
 
 
 def refused(capsys, *arguments: object) -> str:
