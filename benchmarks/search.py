@@ -1,4 +1,4 @@
-"""The search for ps, dist and wpb on CPUs beside an exhaustive one: what mgg_hpc/training/tuning.py would find.
+"""The search for ps, dist and wpb on CPUs beside an exhaustive one: what mgg_hpc/training/tuning would find.
 
     python benchmarks/search.py --json search.json
     python benchmarks/search.py --graphs rmat18,mesh --widths 64
@@ -39,7 +39,7 @@ from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.host.serial import SerialBackend
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.runtime.turns import take_turns
-from mgg_hpc.training.tuning import cpu_knobs
+from mgg_hpc.training.tuning.tuner import cpu_knobs
 
 FIRST = Geometry(1, 1, 1)  # where the paper's search begins
 

@@ -30,6 +30,6 @@ def tune(job: Path, overrides: tuple[str, ...], transfers: str) -> int:
     from .runtime import signals
 
     signals.listen()
-    from .training.tune_job import process_tune
+    from .training.tuning.offline import process_tune
 
     return process_tune(job, overrides, transfers)

@@ -17,7 +17,7 @@ from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
 from ..runtime import backends, exit_code, launch, mpi, signals
 from ..runtime.watchdog import Watchdog
-from . import memory, nonfinite, progress, report, run_folder, tuning
+from . import memory, nonfinite, progress, report, run_folder
 from .checkpoints import capture, folders, resume, weights
 from .checkpoints.resume import Resumed
 from .checkpoints.saver import Saver
@@ -29,6 +29,7 @@ from .profile import profiler
 from .profile.phases import Phases
 from .profile.summary import summarise
 from .trainer import Trainer
+from .tuning import tuner as tuning
 
 COLUMNS = ["epoch", "loss", *(f"{split}_accuracy" for split in SPLITS), "epoch_ms", "val_loss", "eval_ms"]
 MACRO_COLUMNS = [f"{split}_macro_f1" for split in SPLITS]

@@ -12,7 +12,8 @@ import safetensors.numpy
 from jobs import blocks, write_job
 
 from mgg_hpc.runtime.backends.host import kernels
-from mgg_hpc.training import train, tuning
+from mgg_hpc.training import train
+from mgg_hpc.training.tuning import tuner as tuning
 
 pytestmark = pytest.mark.mpi
 

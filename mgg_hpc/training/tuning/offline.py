@@ -9,15 +9,15 @@ import msgspec
 import tomli_w
 from rich.table import Table
 
-from .. import config
-from ..config import Settings
-from ..errors import InputError
-from ..plan.cost_model import TRANSFERS, choose_each
-from ..runtime import backends, exit_code, mpi, signals
-from . import memory, report
-from .job import build, watchdog
-from .trainer import Trainer
-from .tuning import LONGEST, Target, Tuner, shown
+from ... import config
+from ...config import Settings
+from ...errors import InputError
+from ...plan.cost_model import TRANSFERS, choose_each
+from ...runtime import backends, exit_code, mpi, signals
+from .. import memory, report
+from ..job import build, watchdog
+from ..trainer import Trainer
+from .tuner import LONGEST, Target, Tuner, shown
 
 NOTHING = "there was nothing to save"
 

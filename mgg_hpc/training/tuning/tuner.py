@@ -17,19 +17,19 @@ from typing import Any
 import torch
 import xxhash
 
-from .. import __version__
-from ..data import user_cache
-from ..errors import InputError
-from ..nn.workspace import row_format
-from ..plan.layout import RowFormat
-from ..plan.tune import MOST_POINTS, ROUNDS, Knob, Search, Setting
-from ..plan.workload import Plan
-from ..runtime import cores
-from ..runtime.backends.arguments import BY_WIDTH, Geometry
-from ..runtime.backends.base import Meter
-from . import report, run_folder
-from .cuda_graph import Replayed
-from .job import Job
+from ... import __version__
+from ...data import user_cache
+from ...errors import InputError
+from ...nn.workspace import row_format
+from ...plan.layout import RowFormat
+from ...plan.tune import MOST_POINTS, ROUNDS, Knob, Search, Setting
+from ...plan.workload import Plan
+from ...runtime import cores
+from ...runtime.backends.arguments import BY_WIDTH, Geometry
+from ...runtime.backends.base import Meter
+from .. import report, run_folder
+from ..cuda_graph import Replayed
+from ..job import Job
 
 FORMAT, VERSION = "mgg-tuning", 1
 WARM_UP = 4  # epochs before the first trial: they touch new pages, and choose how wide rows are swept

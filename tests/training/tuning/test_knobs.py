@@ -13,7 +13,7 @@ from mgg_hpc.plan.launch import Limits
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.tune import MOST_POINTS, search
 from mgg_hpc.runtime.backends.arguments import BY_WIDTH, Geometry
-from mgg_hpc.training.tuning import cpu_knobs, gpu_knobs
+from mgg_hpc.training.tuning.tuner import cpu_knobs, gpu_knobs
 
 MAKE = {"direct": launch.direct, "get": launch.get, "halo": launch.halo}
 
