@@ -135,8 +135,7 @@ def print_phases(summary: dict[str, Any]) -> None:
     several, epochs = summary["ranks"] > 1, summary["timed_epochs"]
     if not epochs:
         return
-    over = "minimum, mean and maximum over ranks" if several else "time"
-    table = Table(title=f"where the time of {counted(epochs, 'epoch')} went: {over} in ms")
+    table = Table(title=f"{counted(epochs, 'epoch')} by phase: ms{' over ranks' if several else ''}")
     table.add_column("phase", no_wrap=True)
     names = ("min", "mean", "max", "share", "imbalance") if several else ("mean", "share")
     for name in names:
