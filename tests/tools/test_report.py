@@ -190,7 +190,8 @@ def test_several_runs_stand_side_by_side_with_the_tuner_s_path(copied, tmp_path,
         for i, s in enumerate(seconds)
     ]
     chosen = steps[int(np.argmin(seconds))]["setting"]
-    kept = {"format": "mgg-tuning", "version": 1, "source": "measured", "steps": steps, "chosen": chosen}
+    row = {"rows": "layer 1", "source": "measured", "steps": steps, "chosen": chosen, "gain": 0.25}
+    kept = {"format": "mgg-tuning", "version": 1, "rows": [row]}
     (folders[0] / "tuning.json").write_text(json.dumps(kept))
     out = tmp_path / "both.html"
     assert main(["report", *map(str, folders), "-o", str(out)]) == 0

@@ -227,14 +227,14 @@ def memory(runs: Sequence[Run]) -> Section:
 def tuner(runs: Sequence[Run]) -> Section:
     """The path of the search for ps, dist and wpb."""
     section = Section("The tuner's path")
-    for number, run in enumerate(runs):
-        if run.tuning is None or not run.tuning["steps"]:
-            continue
-        steps, chosen = run.tuning["steps"], run.tuning["chosen"]
-        title = f"Settings that {run.name} has tried"
-        section.figure(figures.tried(partial(figures.path, f"tuner{number}", title, steps, chosen)))
-        said = ", ".join(f"{name} {value}" for name, value in chosen.items())
-        section.say(f"{run.name}: {len(steps)} settings, {run.tuning['source']}; chosen: {said}")
+    found = [(run.name, row) for run in runs for row in (run.tuning or {}).get("rows", ())]
+    for number, (name, row) in enumerate(found):
+        steps, chosen = row["steps"], row["chosen"]
+        said = ", ".join(f"{knob} {value}" for knob, value in chosen.items()).replace("dist -1", "dist auto")
+        section.say(f"{name}, {row['rows']}: {said} ({row['source']}, {row['gain']:.0%} less time than by default)")
+        if steps:
+            title = f"Settings that {name} has tried for {row['rows']}"
+            section.figure(figures.tried(partial(figures.path, f"tuner{number}", title, steps, chosen)))
     return section
 
 
