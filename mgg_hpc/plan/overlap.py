@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from .layout import OWNED
-from .workload import Plan
+from .workload import Plan, rectangular
 
 
 def hidden_share(sums: float, transfer: float, both: float) -> float:
@@ -50,3 +50,26 @@ def held_here(plan: Plan) -> tuple[Plan, int]:
     chunks["kind"], chunks["pe"] = OWNED, plan.rank
     rows = int((chunks["first_row"] + chunks["rows"]).max())
     return replace(plan, chunks=chunks, transfer="none", lists=None), rows
+
+
+def separated(plan: Plan) -> tuple[Plan, Plan, Plan]:
+    """Return a plan's sums in three: over this rank's own rows, over remote ones, and the plan that adds the two up.
+
+    The first has all destinations, n, and the second those with a remote source, m, in the same order, with the
+    transfer of ``plan``. The third reads n + m rows: the sums of the first, and behind them those of the second.
+    """
+    owned = plan.segments[: int(plan.chunks[0]["segments"])]
+    counts = np.zeros(plan.destinations + 1, dtype=np.int64)
+    counts[1 + owned["destination"]] = owned["count"]
+    own_rows = int(plan.chunks[0]["rows"])
+    local = rectangular(plan.rank, counts.cumsum(), plan.indices[: int(plan.local_edges)], own_rows)
+    remote = transfer_only(plan, edges=True)
+    both = np.unique(plan.segments["destination"][len(owned) :])
+    parts = np.ones(plan.destinations + 1, dtype=np.int64)
+    parts[0] = 0
+    parts[1 + both] = 2
+    indptr = parts.cumsum()
+    indices = np.empty(int(indptr[-1]), dtype=np.int32)
+    indices[indptr[:-1]] = np.arange(plan.destinations)
+    indices[indptr[both] + 1] = plan.destinations + np.arange(len(both))
+    return local, remote, rectangular(plan.rank, indptr, indices, plan.destinations + len(both))

@@ -81,3 +81,26 @@ def test_a_share_is_0_one_after_the_other_and_1_where_the_shorter_costs_nothing(
 
 def test_nothing_takes_no_share():
     assert np.isnan(overlap.hidden_share(1.0, 0.0, 1.0))
+
+
+@pytest.mark.parametrize("transfer", ["direct", "halo"])
+@pytest.mark.parametrize("case", REMOTE)
+def test_local_and_remote_sums_add_up(rng, case, transfer):
+    for plan in plans_of(cases.CASES[case](rng, 3), transfer):
+        check_separated(rng, plan)
+
+
+def check_separated(rng, plan):
+    of = {tuple(chunk)[:3]: rng.standard_normal(int(chunk["rows"])) for chunk in plan.chunks}
+
+    def value(chunk, row):
+        return of[tuple(chunk)[:3]][row]
+
+    local, remote, merged = overlap.separated(plan)
+    assert (local.transfer, remote.transfer, merged.transfer) == ("none", plan.transfer, "none")
+    assert (local.edges, remote.edges) == (plan.local_edges, plan.remote_edges)
+    assert local.rank == merged.rank == plan.rank
+    both = np.concatenate([by_hand(local, value), by_hand(remote, value)])
+    assert len(both) == merged.chunks[0]["rows"]
+    found = by_hand(merged, lambda _, row: both[row])
+    np.testing.assert_allclose(found, by_hand(plan, value), atol=1e-12)

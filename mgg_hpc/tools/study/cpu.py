@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...plan import workload
-from ...plan.overlap import transfer_only
-from ...plan.workload import Plan
+from ...plan.overlap import separated
 from ...runtime import exit_code, mpi
 from ...runtime.backends.arguments import Geometry
 from ..bench.harness import graphs, machine, timing
@@ -78,21 +76,18 @@ class Variants:
         What both have summed is added up afterwards, by all threads.
         """
         subject, backend, usual = self.subject, self.backend, self.backend.options
-        mine, rows = self._local(), subject.own
-        if transfer == "halo":
-            others = self._remote(subject.rounds)
-            backend.prepare(others, subject.format)
-        else:
-            others, rows = self._remote(replace(subject.plan, transfer=transfer)), subject.shared
-        both = backend.rows(
-            self._alone(mine.destinations + others.destinations), subject.format, symmetric=False
-        )
+        halo = transfer == "halo"
+        rows = subject.own if halo else subject.shared
+        mine, others, merged = separated(subject.rounds if halo else replace(subject.plan, transfer=transfer))
+        backend.prepare(others, subject.format)
+        counts = np.zeros(subject.comm.size, dtype=np.int64)
+        counts[subject.comm.rank] = mine.destinations + others.destinations
+        both = backend.rows(counts, subject.format, symmetric=False)
         here, there = both.local[: mine.destinations], both.local[mine.destinations :]
-        merged = self._merging(others, mine.destinations)
         half = replace(usual, threads=max(1, usual.threads // 2))
 
         def call() -> None:
-            if transfer != "halo":
+            if not halo:
                 backend.publish(subject.shared)
             backend.options = half
             beside = threading.Thread(target=backend.aggregate, args=(mine, "copy", "sum", subject.own, here))
@@ -103,41 +98,6 @@ class Variants:
             backend.aggregate(merged, "copy", "sum", both, subject.out)
 
         return call
-
-    def _alone(self, count: int) -> Any:
-        counts = np.zeros(self.subject.comm.size, dtype=np.int64)
-        counts[self.subject.comm.rank] = count
-        return counts
-
-    def _local(self) -> Plan:
-        """Return the plan of the rows that this rank owns, for all of its destinations."""
-        edges = self.subject.edges
-        destinations, counts = edges.runs[0]
-        indptr = np.zeros(edges.destinations + 1, dtype=np.int64)
-        indptr[destinations + 1] = counts
-        return workload.rectangular(
-            edges.rank, np.cumsum(indptr), edges.indices[: edges.local_edges], int(edges.rows[0])
-        )
-
-    @staticmethod
-    def _remote(plan: Plan) -> Plan:
-        """Return the plan of the remote rows, for the destinations that have any."""
-        return transfer_only(plan, edges=True)
-
-    def _merging(self, others: Plan, destinations: int) -> Plan:
-        """Return the plan that adds remote sums, which lie behind ``destinations`` local ones, to those."""
-        first = int(self.subject.plan.chunks[0]["segments"])
-        with_remote = np.unique(self.subject.plan.segments["destination"][first:])
-        assert len(with_remote) == others.destinations
-        parts = np.ones(destinations, dtype=np.int64)
-        parts[with_remote] += 1
-        indptr = np.concatenate([[0], np.cumsum(parts)])
-        indices = np.empty(int(indptr[-1]), dtype=np.int32)
-        indices[indptr[:-1]] = np.arange(destinations)
-        indices[indptr[with_remote] + 1] = destinations + np.arange(len(with_remote))
-        return workload.rectangular(
-            self.subject.comm.rank, indptr, indices, destinations + others.destinations
-        )
 
 
 def neighbour_partitioning(of: Variants) -> Mapping[str, Call]:

@@ -27,7 +27,7 @@ GRAPH = overlap.GRAPH
 # The ways of bench/overlap that each study compares; the first is MGG's.
 WAYS = {
     "neighbour-partitioning": ("get", "get-whole"),
-    "interleaving": ("get", "get-late", "halo", "bulk"),
+    "interleaving": ("get", "get-late", "get-separate", "halo", "bulk"),
     "primitives": ("get", "get-thread", "get-block", "direct"),
     "transfers": ("halo", "get", "bulk", "direct", "ring", "get-plain", "managed"),
 }

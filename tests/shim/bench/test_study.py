@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from command import mgg
 
+from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.tools.bench.harness import gpu as harness
 from mgg_hpc.tools.bench.harness import graphs
+from mgg_hpc.tools.bench.overlap import gpu_transfers
 from mgg_hpc.tools.study import gpu, names, space, table
 
 
@@ -49,6 +51,23 @@ def test_a_study_has_a_row_for_each_variant(study, name):
         assert row["times_first"] == pytest.approx(
             row["median_ms"] / rows[0]["median_ms"], rel=0.02, abs=1e-3
         )
+
+
+def test_separate_warps_move_each_edges_row_and_sum_the_same(device, engine):
+    graph = graphs.read("rmat:6:4")
+    subject = gpu_transfers.Subject(device, graph, 0.4, RowFormat(np.dtype(np.float32), 8))
+    own = subject.plans[0].destinations
+    way = subject.way("get-separate")
+    engine.module.shim_counts()
+    way.call()
+    assert engine.module.shim_counts()["crossed"] == 32 * int(
+        (graph.indices[: graph.indptr[own]] >= own).sum()
+    )
+    assert subject.wrong(way) == 0
+    way.rows[0].local[:] = 0  # which the first PE's local sums do not read
+    assert subject.wrong(way) == 0
+    way.rows[1].local[:] += 1
+    assert subject.wrong(way) > 0
 
 
 @pytest.mark.parametrize("share", [0, 0.3])

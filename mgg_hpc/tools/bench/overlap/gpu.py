@@ -9,8 +9,8 @@ plan with nothing else to do (`moves`; `get` fetches nothing without edges, so t
 Beside the pipelined transfers stand those that MGG is compared with: `bulk` (all rows arrive, then sums), `direct`
 (loads through pointers), and `managed`: pages move to the GPU as they are touched, and back to the host between turns.
 On request, too: `ring` (whole partitions, passed on), and gets without neighbour partitions (`get-whole`), issued
-when rows are needed (`get-late`), by single threads (`get-thread`) or by whole blocks (`get-block`), or one row an edge
-without anything of MGG (`get-plain`).
+when rows are needed (`get-late`), by warps that sum nothing else (`get-separate`), by single threads (`get-thread`) or
+by whole blocks (`get-block`), or one row an edge without anything of MGG (`get-plain`).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ WAY_COLOURS = {
     "ring": "#7d6b91",
     "get-whole": "#f2cc8f",
     "get-late": "#c98a2b",
+    "get-separate": "#8c6d31",
     "get-thread": "#d9b38c",
     "get-block": "#a8701c",
     "get-plain": "#6b4a12",
