@@ -1,0 +1,216 @@
+"""How far predicted times are from measured ones: aggregations by every transfer, and training epochs.
+
+Each cell is a graph, a width, a number of ranks and a transfer. The prediction is of `mgg model --system this`, from
+the calibration of this host, which is measured anew unless --keep is given. Measured is the slowest rank in the fastest
+of several turns with the other transfers (`mgg bench overlap`), as the calibration measures, since other work only adds
+time; of epochs, the fastest of a run.
+
+    python benchmarks/model_accuracy.py
+    python benchmarks/model_accuracy.py --graphs rmat:16:16,cnr_2000.npz --widths 16,128 --ranks 2 --json found.json
+
+A transfer is picked right where it is the fastest measured one, or within a twentieth of it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mgg_hpc.config import ModelSettings
+from mgg_hpc.data import generate, store
+from mgg_hpc.errors import WRONG_INPUT, InputError
+from mgg_hpc.plan import cost_model, counts
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.runtime import calibration
+from mgg_hpc.tools import model, model_calibrate
+from mgg_hpc.tools.bench.harness import document
+from mgg_hpc.tools.bench.harness.document import Sheet
+
+GRAPHS = "rmat:15:16,rmat:17:16,uniform:15:16,uniform:17:16,sbm"
+TRANSFERS = ("direct", "get", "halo")
+TURNS = 15
+NEAR = 1.05  # times the fastest: as good, where turns differ by more
+EPOCHS = 15
+
+
+@click.command()
+@click.option("--graphs", default=GRAPHS, help="As mgg bench names them, or sbm, separated by commas.")
+@click.option("--widths", default="16,64,256")
+@click.option("--ranks", default="1,2,4")
+@click.option("--epochs/--no-epochs", default=True, help="Whether to train, too.")
+@click.option("--keep", is_flag=True, help="Use the calibration that there is.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all cells to this file.")
+@click.option("--worker", is_flag=True, hidden=True)
+def main(
+    graphs: str, widths: str, ranks: str, epochs: bool, keep: bool, json_path: Path | None, worker: bool
+) -> None:
+    """Print errors of predictions and how often the best transfer was picked."""
+    names, sizes = graphs.split(","), [int(width) for width in widths.split(",")]
+    if worker:
+        measure(names, sizes)
+        return
+    if not keep:
+        model_calibrate.process_calibrate(ranks)
+    cells: list[dict[str, Any]] = []
+    for number in model.numbers_of_ranks(ranks):
+        arguments = (__file__, "--worker", "--graphs", graphs, "--widths", widths)
+        cells += json.loads(model_calibrate.output(number, *arguments).strip().splitlines()[-1])
+        if epochs:
+            cells += trained(number)
+    if json_path is not None:
+        json_path.write_text(json.dumps(cells, indent=1) + "\n")
+    document.show([], sheets(cells))
+
+
+def named(name: str) -> Any:
+    """Return a graph: of `mgg bench`, or communities of 20 neighbours."""
+    from mgg_hpc.tools.bench.harness import graphs
+
+    if name == "sbm":
+        return generate.sbm(60_000, classes=8, features=1, degree=20.0, homophily=0.9, seed=1)
+    return graphs.read(name)
+
+
+def measure(names: Sequence[str], widths: Sequence[int]) -> None:
+    """Measure and predict every cell on all ranks of the world; rank 0 prints them as JSON. Collective."""
+    from mgg_hpc.runtime import mpi
+    from mgg_hpc.tools.bench.overlap.cpu import Subject
+
+    comm, cells = mpi.world(), []
+    system = calibration.load().system(comm.size)
+    for name in names:
+        graph = named(name)
+        bounds = edge_balanced(graph.indptr, comm.size)
+
+        def part(rank: int, graph: Any = graph, bounds: Any = bounds) -> counts.Slice:
+            low, high = int(bounds[rank]), int(bounds[rank + 1])
+            first, last = graph.indptr[low], graph.indptr[high]
+            return graph.indptr[low : high + 1] - first, graph.indices[first:last]
+
+        traffic = counts.of_all_ranks(bounds, part)
+        for width in widths:
+            subject = Subject(comm, graph, width, "auto", mpi.threads_share(comm))
+            ways = TRANSFERS if comm.size > 1 else TRANSFERS[:1]
+            taken, _ = subject.measure({way: subject.way(way) for way in ways}, TURNS)
+            subject.backend.memory.close()
+            row_bytes = RowFormat(subject.format.dtype, width).row_bytes
+            guess = cost_model.aggregation(system, traffic, row_bytes)
+            cells += [
+                {
+                    "what": "aggregation",
+                    "graph": name,
+                    "width": width,
+                    "ranks": comm.size,
+                    "transfer": way,
+                    "measured_ms": min(taken[way]),
+                    "predicted_ms": 1e3 * guess[way],
+                }
+                for way in ways
+            ]
+    if comm.rank == 0:
+        sys.stdout.write(json.dumps(cells) + "\n")
+
+
+def trained(ranks: int) -> list[dict[str, Any]]:
+    """Train a GCN by every transfer on so many ranks; return the cells of its epochs."""
+    cells = []
+    with tempfile.TemporaryDirectory(prefix="mgg-accuracy-") as text:
+        folder = Path(text)
+        for name, graph in {
+            "rmat:15:16": generate.rmat(15, 16, 0, features=64, classes=8),
+            "sbm": generate.sbm(60_000, classes=8, features=64, degree=20.0, homophily=0.9, seed=1),
+        }.items():
+            path = folder / f"{name.replace(':', '-')}.h5"
+            store.write(path, graph)
+            with store.open_graph(path) as file:
+                shape = model.shape_of(file, ModelSettings(hidden=64), None, None)
+                told = model.about(file, shape, model.system_of("this", ranks), ranks)
+            for transfer in TRANSFERS if ranks > 1 else TRANSFERS[:1]:
+                job, run = folder / "job.toml", folder / f"{path.stem}-{transfer}"
+                job.write_text(
+                    f'[graph]\nfile = "{path}"\n[model]\nhidden = 64\n[train]\nepochs = {EPOCHS}\n'
+                    f'[run]\nfolder = "{run}"\n[plan]\ntransfer = "{transfer}"\n'
+                )
+                model_calibrate.output(ranks, "-c", model_calibrate.TRAIN, "train", str(job), "--no-progress")
+                (summary,) = run.glob("**/summary.json")
+                measured = json.loads(summary.read_text())["epoch_ms"]["min"]
+                predicted = told["transfers"][transfer]["epoch_ms"]
+                cells.append(
+                    {
+                        "what": "epoch",
+                        "graph": name,
+                        "width": 64,
+                        "ranks": ranks,
+                        "transfer": transfer,
+                        "measured_ms": measured,
+                        "predicted_ms": predicted,
+                    }
+                )
+    return cells
+
+
+def sheets(cells: Sequence[dict[str, Any]]) -> list[Sheet]:
+    """Return the tables: every cell, and errors and picks by number of ranks."""
+    every = [
+        [
+            *(str(cell[key]) for key in ("what", "graph", "width", "ranks", "transfer")),
+            f"{cell['measured_ms']:.2f}",
+            f"{cell['predicted_ms']:.2f}",
+            f"{100 * error(cell):+.0f} %",
+        ]
+        for cell in cells
+    ]
+    rows = []
+    for what in ("aggregation", "epoch"):
+        for ranks in [*sorted({cell["ranks"] for cell in cells}), None]:
+            some = [each for each in cells if each["what"] == what and ranks in (None, each["ranks"])]
+            if some:
+                absolute = [abs(error(cell)) for cell in some]
+                right, of = picks(some)
+                rows.append(
+                    [
+                        what,
+                        "all" if ranks is None else str(ranks),
+                        str(len(some)),
+                        f"{100 * statistics.median(absolute):.0f} %",
+                        f"{100 * max(absolute):.0f} %",
+                        f"{right} of {of}" if of else "",
+                    ]
+                )
+    headings = ["what", "graph", "width", "ranks", "transfer", "measured ms", "predicted ms", "error"]
+    summary = ["what", "ranks", "cells", "median error", "largest", "best transfer picked"]
+    return [Sheet("every cell", headings, every), Sheet("by number of ranks", summary, rows)]
+
+
+def error(cell: dict[str, Any]) -> float:
+    """Return the relative error of a prediction."""
+    return float(cell["predicted_ms"] / cell["measured_ms"] - 1)
+
+
+def picks(cells: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """Return in how many groups of cells that differ in their transfer alone the pick was right, and of how many."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault(tuple(cell[key] for key in ("graph", "width", "ranks")), []).append(cell)
+    several = [group for group in groups.values() if len(group) > 1]
+    right = 0
+    for group in several:
+        picked = min(group, key=lambda cell: cell["predicted_ms"])
+        right += picked["measured_ms"] <= NEAR * min(cell["measured_ms"] for cell in group)
+    return right, len(several)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as wrong:
+        click.echo(f"model_accuracy: error: {wrong}", err=True)
+        sys.exit(WRONG_INPUT)
