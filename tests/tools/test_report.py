@@ -199,7 +199,7 @@ def test_several_runs_stand_side_by_side_with_the_tuner_s_path(copied, tmp_path,
     assert page.facts("runs/002")["test accuracy"] == "0.4321" != page.facts("runs/001")["test accuracy"]
     (path,) = curves_of(page, 5)
     assert np.corrcoef(path, seconds)[0, 1] == pytest.approx(-1, abs=1e-5)
-    assert f"5 settings, measured; chosen: ps {chosen['ps']}, dist 3, wpb 2" in page.said
+    assert f"layer 1: ps {chosen['ps']}, dist 3, wpb 2 (measured, 25% less time than by default)" in page.said
 
 
 def test_a_run_that_has_not_ended_shows_its_epochs_so_far(copied):
