@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # On CPUs.
-HALO = "halo: each remote row once, sums meanwhile"
+HALO = "halo: each remote row once, sums meanwhile (ours)"
 BULK = "bulk exchange, then sums (as ROC, DGCL)"
 DIRECT = "direct: each edge reads through a pointer"
 GET = "get: a get for each edge, a block ahead"
@@ -12,8 +12,8 @@ ALL_GATHER = "all-gather, then sums (NCCL's whole partitions)"
 # On a GPU, whose remote rows lie in page-locked memory of the host; by the names of bench/overlap/gpu_transfers.py.
 ON_GPU = {
     "sum": "sums alone, all rows on the GPU",
-    "halo": "halo: each remote row once, sums meanwhile",
-    "get": "get: by warps, dist stages ahead",
+    "halo": "halo: each remote row once, sums meanwhile (ours)",
+    "get": "get: by warps, dist stages ahead (ours)",
     "bulk": "bulk exchange, then sums (as ROC, DGCL)",
     "direct": "direct over pinned rows (as DGL's zero-copy)",
     "managed": "managed memory, read-mostly (as UVM)",
@@ -21,8 +21,8 @@ ON_GPU = {
     "get-whole": "get: destinations not partitioned",
     "get-late": "get: when a row is needed",
     "get-separate": "get: local and remote on separate warps",
-    "get-thread": "get: by single threads",
-    "get-block": "get: by whole blocks",
+    "get-thread": "get: by single threads, not warps",
+    "get-block": "get: by whole blocks, not warps",
     "get-plain": "get: a row an edge, nothing of MGG (direct NVSHMEM)",
     "halo moves": "halo's transfer alone",
     "get moves": "gets alone",

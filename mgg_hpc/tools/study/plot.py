@@ -52,7 +52,7 @@ def bars(table: Table, path: Path) -> None:
             )  # fmt: skip
         axes.set_yticks(range(len(rows)), [row["variant"] for row in rows])
         axes.invert_yaxis()
-        axes.set_xlim(0, 1.3 * max(max(row["median_ms"], min(row["max_ms"], most_ms)) for row in rows))
+        axes.set_xlim(0, 1.5 * max(max(row["median_ms"], min(row["max_ms"], most_ms)) for row in rows))
         axes.set_xlabel("ms of one aggregation")
         axes.set_title(f"rows of {width} values" if len(widths) > 1 else "", fontsize=9)
     finish(figure, table, path)
