@@ -229,6 +229,42 @@ def test_a_run_without_an_epoch_or_of_an_earlier_version_has_a_page(copied):
     assert "has not ended: 0 of" in (folder / "report.html").read_text()
 
 
+@pytest.mark.long
+def test_a_page_stays_small(copied, tmp_path, rng):
+    """Eight runs of many epochs, ranks and traced events."""
+    folders, ranks = [copied(f"00{i}") for i in range(8)], 600
+    for folder in folders:
+        header = (folder / "metrics.csv").read_text().partition("\n")[0]
+        rows = rng.uniform(0.1, 1, (5000, header.count(",") + 1))
+        lines = (",".join([f"{i}", *(f"{x:.9g}" for x in row[1:])]) for i, row in enumerate(rows, 1))
+        (folder / "metrics.csv").write_text("\n".join([header, *lines]) + "\n")
+        summary = summary_of(folder)
+        summary |= {"per_rank": summary["per_rank"] * ranks, "ranks": ranks, "bounds": [0] * ranks + [150]}
+        summary |= {name: summary[name] * ranks for name in ("estimated_bytes", "peak_rss_bytes")}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        (folder / "profile").mkdir()
+        kept = {"format": "mgg-profile", "version": 1, "ranks": 4, "exchanges": []}
+        (folder / "profile" / "summary.json").write_text(json.dumps(kept))
+        events = [{"ph": "X", "cat": "user_annotation", "name": "epoch 4", "ts": 0, "dur": 1e5}]
+        events += [
+            {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": "layer 1 forward: aggregate",
+                "ts": 10 * i,
+                "dur": 5,
+            }
+            for i in range(5000)
+        ]
+        for rank in range(4):
+            trace = gzip.compress(json.dumps({"traceEvents": events}).encode(), 1)
+            (folder / "profile" / f"rank-{rank}.json.gz").write_bytes(trace)
+    assert main(["report", *map(str, folders), "-o", str(tmp_path / "page.html")]) == 0
+    page = checked(tmp_path / "page.html")
+    assert "there are more than 256 ranks" in page.said and f"{ranks - 64} more" in page.said
+    assert "epoch 4, as it was profiled" in page.said
+
+
 def test_names_are_shown_and_not_obeyed(copied):
     folder = copied()
     name = "<script>alert(1)</script><b onload='x'>&amp;"

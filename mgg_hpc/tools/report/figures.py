@@ -21,7 +21,7 @@ COLOURS = ["#222222", "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#c
 FILLS = [*COLOURS[1:], COLOURS[0]]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 HATCHES = ["", "//", "--", "xx", "\\\\", "||", "++", "/-", "/|"]  # few lines: each is written into the page
-MOST_POINTS = 1000  # of a curve
+MOST_POINTS = 4000  # of all runs' curves of a kind: pages stay small
 MOST_RANKS = 32  # of a figure with bars
 MARKS = 8  # markers of a curve
 WIDTH = 8.6  # inches
@@ -46,9 +46,10 @@ def _svg(figure: Any, name: str, title: str) -> str:
     return found.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
 
 
-def _thinned(values: np.ndarray) -> np.ndarray:
-    """Return at most MOST_POINTS places in an array, its ends among them."""
-    return np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_POINTS)).astype(int))
+def _thinned(values: np.ndarray, runs: int) -> np.ndarray:
+    """Return at most 1000 places in an array, fewer where there are many runs, its ends among them."""
+    most = min(len(values), 1000, MOST_POINTS // runs)
+    return np.unique(np.linspace(0, len(values) - 1, most).astype(int))
 
 
 def _axes(wide: int = 1, height: float = 2.9, **more: Any) -> tuple[Any, Any]:
@@ -74,7 +75,7 @@ def curves(
     for at, (label, logarithmic, of_runs) in zip(axes, panels, strict=True):
         for run, found in enumerate(of_runs):
             for kind, (epochs, values) in found.items():
-                shown = _thinned(epochs)
+                shown = _thinned(epochs, len(runs))
                 every = max(len(runs), len(shown) // MARKS)
                 at.plot(
                     epochs[shown],

@@ -41,21 +41,20 @@ def crossing(path: Path, bounds: NDArray[np.int64]) -> Crossing:
             rows = graph.slice(int(bounds[p]), int(bounds[p + 1]), dense=False)
             destinations = np.repeat(np.arange(len(rows.ids)), np.diff(rows.indptr))
             owners = owner_of(bounds, rows.indices)
-            for q in range(ranks):
-                if q == p:
+            order = np.argsort(owners, kind="stable")
+            parts = np.split(order, np.searchsorted(owners, np.arange(1, ranks), sorter=order))
+            for q, part in enumerate(parts):
+                if q == p or not len(part):
                     continue
-                between = owners == q
-                sources = rows.indices[between].astype(np.int64) - bounds[q]
-                edges[p, q] = len(sources)
+                sources = rows.indices[part].astype(np.int64) - bounds[q]
+                edges[p, q] = len(part)
                 halo[p, q] = len(np.unique(sources))
                 shape = (int(bounds[q + 1] - bounds[q]), len(rows.ids))
-                least[p, q] = _matched(sources, destinations[between], shape)
+                least[p, q] = _matched(sources, destinations[part], shape)
     return Crossing(edges, halo, least)
 
 
 def _matched(sources: NDArray[np.int64], destinations: NDArray[np.int64], shape: tuple[int, int]) -> int:
-    """Return the edges of a maximum matching."""
-    if not len(sources):
-        return 0
+    """Return the number of edges of a maximum matching."""
     matrix = coo_matrix((np.ones(len(sources), dtype=bool), (sources, destinations)), shape=shape).tocsr()
     return int(np.count_nonzero(maximum_bipartite_matching(matrix, perm_type="column") >= 0))

@@ -25,6 +25,8 @@ SPLITS = {"train": ":", "validation": "-", "test": "--"}
 COLUMNS = {"train": "train_accuracy", "validation": "val_accuracy", "test": "test_accuracy"}
 LOSSES = {"train": "loss", "validation": "val_loss"}
 TIMES = {"training step": "epoch_ms", "evaluation": "eval_ms"}
+MOST_ROWS = 64  # of a run in a table over ranks
+MOST_MATCHED = 256  # ranks between which the least is found
 STYLES = {"training step": "-", "evaluation": "--"}
 
 
@@ -150,7 +152,7 @@ def balance(runs: Sequence[Run], least: bool) -> Section:
 def _balance(ranks: Sequence[dict[str, Any]], least: Sequence[float] | None) -> list[list[str]]:
     names = ("rows", "local_edges", "remote_edges", "halo_rows")
     rows = []
-    for rank, each in enumerate(ranks):
+    for rank, each in enumerate(ranks[:MOST_ROWS]):
         counts = [each[name] for name in names] + ([least[rank]] if least is not None else [])
         remote = [f"{each['remote_rows']:,}", size(each["bytes"]["remote"])]
         rows.append([f"{rank}", each["host"], *(f"{int(count):,}" for count in counts), *remote])
@@ -159,6 +161,8 @@ def _balance(ranks: Sequence[dict[str, Any]], least: Sequence[float] | None) -> 
     columns = [[each[name] for each in ranks] for name in names] + ([least] if least is not None else [])
     total = sum(each["bytes"]["remote"] for each in ranks)
     moved = [f"{sum(each['remote_rows'] for each in ranks):,}", size(total)]
+    if len(ranks) > MOST_ROWS:
+        rows.append([f"{len(ranks) - MOST_ROWS} more", *["..."] * (len(rows[0]) - 1)])
     rows.append(["all", f"imbalance {max(edges) / mean if mean else 1:.2f}"])
     rows[-1] += [*(f"{int(sum(column)):,}" for column in columns), *moved]
     return rows
@@ -189,6 +193,8 @@ def _crossing(run: Run, summary: dict[str, Any]) -> tuple[Crossing | None, str]:
     path, bounds = Path(run.settings.graph.file), np.array(summary["bounds"], dtype=np.int64)
     if not path.is_file():
         return None, f"{path} is not there"
+    if len(bounds) - 1 > MOST_MATCHED:
+        return None, f"there are more than {MOST_MATCHED} ranks"
     try:
         found = crossing(path, bounds)
     except (InputError, ValueError, IndexError) as error:
@@ -211,8 +217,9 @@ def memory(runs: Sequence[Run]) -> Section:
         pairs = zip(run.summary["estimated_bytes"], run.summary["peak_rss_bytes"], strict=True)
         for rank, (estimate, peak) in enumerate(pairs):
             label = f"{run.name}: {rank}" if len(runs) > 1 else f"{rank}"
-            rows.append([label, size(estimate), size(peak), f"{peak / max(1, estimate):.2f}"])
-            rows[-1].append(size(run.summary["heap_bytes"]))
+            if rank < MOST_ROWS:
+                rows.append([label, size(estimate), size(peak), f"{peak / max(1, estimate):.2f}"])
+                rows[-1].append(size(run.summary["heap_bytes"]))
             if rank < figures.MOST_RANKS:
                 groups.append(label)
                 series["estimate"].append(estimate / 2**20)
@@ -231,7 +238,9 @@ def tuner(runs: Sequence[Run]) -> Section:
     for number, (name, row) in enumerate(found):
         steps, chosen = row["steps"], row["chosen"]
         said = ", ".join(f"{knob} {value}" for knob, value in chosen.items()).replace("dist -1", "dist auto")
-        section.say(f"{name}, {row['rows']}: {said} ({row['source']}, {row['gain']:.0%} less time than by default)")
+        section.say(
+            f"{name}, {row['rows']}: {said} ({row['source']}, {row['gain']:.0%} less time than by default)"
+        )
         if steps:
             title = f"Settings that {name} has tried for {row['rows']}"
             section.figure(figures.tried(partial(figures.path, f"tuner{number}", title, steps, chosen)))
@@ -240,9 +249,9 @@ def tuner(runs: Sequence[Run]) -> Section:
 
 def lanes(runs: Sequence[Run]) -> Section:
     """A timeline of one epoch."""
-    section = Section("Timeline of an epoch")
+    section, traced = Section("Timeline of an epoch"), sum(bool(run.traces) for run in runs)
     for number, run in enumerate(runs):
-        found = timeline.read(run.traces) if run.traces else None
+        found = timeline.read(run.traces, traced) if run.traces else None
         if found is None:
             continue
         title = f"Timeline of epoch {found.epoch} of {run.name}"

@@ -15,7 +15,7 @@ from ...training.profile.stamps import CATEGORY, PUSH
 from ...training.profile.trace import EPOCH
 
 LARGEST_TRACE = 1 << 28  # bytes, unpacked
-MOST_BARS = 6000
+MOST_BARS = 2500  # of all timelines of a page, which stays small so; the longest are kept
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 
 Event = Mapping[str, Any]
@@ -43,8 +43,11 @@ class Timeline:
     longest: tuple[float, float] | None
 
 
-def read(paths: Sequence[Path]) -> Timeline | None:
-    """Return the last traced epoch of all ranks; None if none is traced. Raises InputError for a damaged trace."""
+def read(paths: Sequence[Path], timelines: int) -> Timeline | None:
+    """Return the last traced epoch of all ranks; None if none is traced. Raises InputError for a damaged trace.
+
+    timelines: how many share a page.
+    """
     every = [_events(path) for path in paths]
     epochs = [_epochs(events) for events in every]
     both = set.intersection(*(set(each) for each in epochs)) if epochs else set()
@@ -66,7 +69,7 @@ def read(paths: Sequence[Path]) -> Timeline | None:
         # What others push to this rank arrives here; clocks of one machine agree.
         for each in (each for each in inside if each["cat"] == CATEGORY and not _waits(each)):
             bars.append(_bar(int(each["args"]["to"]), "rows arrive", "a round is pushed here", each, origin))
-    bars = sorted(bars, key=lambda bar: bar.begin - bar.end)[:MOST_BARS]
+    bars = sorted(bars, key=lambda bar: bar.begin - bar.end)[: MOST_BARS // timelines]
     end = max(each[number][1] for each in epochs)
     return Timeline(number, len(every), bars, (0.0, (end - origin) / 1e3), _longest(bars))
 
