@@ -12,8 +12,6 @@ from click.core import ParameterSource
 from .bench_verbs import AS_A_JOB, AT_LEAST_ONE, DEVICES, SHARE, WIDTH, refuse_given, together, turns
 from .verbs import Output, Verbs, example
 
-GRAPH_HELP = "GRAPH is as in `mgg bench aggregate`. [default: rmat:17:16; on a GPU uniform:20:16]"
-
 
 @click.group(
     short_help="Measure what each part of MGG's design is worth, as its papers do.",
@@ -31,6 +29,8 @@ def study() -> None:
     here, which run over the same kernels: a bulk exchange and then the sums (ROC, DGCL); loads over pinned rows of the
     host (DGL's zero-copy); managed memory with read-mostly advice (UVM); whole partitions that go round the ranks, or
     an all-gather on CPUs (NCCL). On CPUs a study starts its ranks on this machine, or takes those of a launcher.
+
+    GRAPH is as in `mgg bench aggregate`. [default: rmat:17:16; on a GPU uniform:20:16]
     """
 
 
@@ -148,7 +148,10 @@ def variants_of(name: str, widths: str, *examples: str) -> Callable[[Any], Any]:
     "mgg study neighbour-partitioning --device cuda --share 0.2",
 )
 def neighbour_partitioning(context: click.Context, graph: str | None, device: str, **options: Any) -> int:
-    """Split destinations of many edges into neighbour partitions, or not (OSDI '23, figure 10a)."""
+    """Split destinations, or sum them whole.
+
+    MGG's neighbour partitioning: OSDI '23, figure 10a.
+    """
     return run_here(context, graph, device, options)
 
 
@@ -159,7 +162,10 @@ def neighbour_partitioning(context: click.Context, graph: str | None, device: st
     "mgg study interleaving --device cuda --share 0.2",
 )
 def interleaving(context: click.Context, graph: str | None, device: str, **options: Any) -> int:
-    """Sum local rows while remote ones move, before or after, or elsewhere (OSDI '23, figure 10b)."""
+    """Sum while remote rows move, or later.
+
+    Or local and remote rows at once, on separate threads or warps: OSDI '23, figure 10b.
+    """
     return run_here(context, graph, device, options)
 
 
@@ -170,7 +176,10 @@ def interleaving(context: click.Context, graph: str | None, device: str, **optio
     "mgg study primitives --device cuda --share 0.2",
 )
 def primitives(context: click.Context, graph: str | None, device: str, **options: Any) -> int:
-    """Ask for remote rows by other means: loads, gets of few or many rows, all at once (OSDI '23, figure 10c)."""
+    """Ask for remote rows by other means.
+
+    Loads, gets of few or many rows, all at once; on a GPU by threads, warps and blocks: OSDI '23, figure 10c.
+    """
     return run_here(context, graph, device, options)
 
 
@@ -181,7 +190,10 @@ def primitives(context: click.Context, graph: str | None, device: str, **options
     "mgg study transfers --device cuda --share 0.2 --widths 16,128",
 )
 def transfers(context: click.Context, graph: str | None, device: str, **options: Any) -> int:
-    """Compare all transfers, by width of rows (OSDI '23, figures 7 to 9; arXiv, figure 2 and table 1)."""
+    """Compare transfers, by width of rows.
+
+    OSDI '23, figures 7 to 9; arXiv, figure 2 and table 1.
+    """
     return run_here(context, graph, device, options)
 
 
@@ -207,7 +219,10 @@ def transfers(context: click.Context, graph: str | None, device: str, **options:
 def design_space(
     context: click.Context, graph: str | None, device: str, width: int, transfer: str, **options: Any
 ) -> int:
-    """Map times over (ps, dist) and (wpb, dist), with the path of the search for the best (OSDI '23, figure 11)."""
+    """Map the knobs, with the search's path.
+
+    Times over (ps, dist) and (wpb, dist): OSDI '23, figure 11.
+    """
     return run_here(context, graph, device, options | {"widths": str(width)}, transfer=transfer)
 
 
@@ -224,7 +239,10 @@ def design_space(
 @turns(9, "variant")
 @files("scaling")
 def scaling(graph: str | None, ranks: str, **options: Any) -> int:
-    """Compare all transfers on more and more ranks of this machine (OSDI '23, figures 7 to 9)."""
+    """Compare transfers, by number of ranks.
+
+    Each number of ranks is started on this machine: OSDI '23, figures 7 to 9.
+    """
     from .tools.bench.harness.options import numbers_of
     from .tools.study import scaling as study_of_ranks
 
