@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import cases
 import exchanged
 import numpy as np
 import pytest
 
 from mgg_hpc import reference
+from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import exchange, mpi
+from mgg_hpc.training.profile import stamps
 
 pytestmark = pytest.mark.mpi
 
@@ -29,6 +33,38 @@ def test_one_barrier_a_layer_is_enough(rng, comm, backend, transfer, name):
 @pytest.mark.parametrize("transfer", exchanged.TRANSFERS)
 def test_the_meter_counts_rows_that_cross(rng, comm, backend, transfer):
     exchanged.check_meter(rng, comm, backend, transfer)
+
+
+@pytest.mark.parametrize("transfer", exchanged.TRANSFERS)
+def test_waiting_for_peers_is_metered_and_rounds_are_stamped(rng, comm, backend, transfer):
+    """One rank is late, and the others wait about as long."""
+    case, late = cases.CASES["ordinary"](rng, comm.size), comm.size - 1
+    plan, format = exchanged.planned(comm, case, transfer), RowFormat(np.dtype(np.float32), 5)
+    backend.prepare(plan, format)
+    rows = backend.rows(np.diff(case.bounds), format, symmetric=True)
+    meter = backend.stream.meter
+    meter.exchanges = []
+    comm.Barrier()
+    if comm.rank == late:
+        time.sleep(0.3)
+    began = time.perf_counter()
+    if transfer != "halo":
+        backend.publish(rows)
+    backend.aggregate(plan, "copy", "sum", rows, backend.memory.padded(plan.destinations, format))
+    ended = time.perf_counter()
+    reads_late = plan.lists.receive_counts[:, late].any() if transfer == "halo" else True
+    with mpi.agree(comm):
+        assert 0 <= meter.waited <= ended - began
+        assert comm.rank == late or not reads_late or meter.waited > 0.2
+        assert len(meter.exchanges) == (transfer == "halo")
+        for kept, values in meter.exchanges:
+            assert kept is plan
+            found = stamps.unpacked(values, plan.lists.rounds, comm.size)
+            assert began <= found.began and found.ended <= ended
+            inside = [*found.waits, *found.arrived, *found.pushed[found.pushed > 0]]
+            assert all(found.began <= each <= found.ended for each in inside)
+            assert (found.waits <= found.arrived).all() and (np.diff(found.waits) >= 0).all()
+            assert ((found.pushed > 0) == (plan.lists.send_counts > 0)).all()
 
 
 @pytest.mark.sampled
