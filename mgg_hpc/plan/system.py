@@ -18,7 +18,7 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
 
 
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cluster with a rank on each GPU. Rates are of one GPU; GB are 10^9 bytes, MiB and GiB powers of two.
+    """A cluster with a rank on each GPU. Rates are of one GPU; GB are 10^9 bytes, MiB 2^20.
 
     The keys of a description in TOML. Those without a default must be given. link: to GPUs of the same node, in each
     direction. network: this GPU's share of its node's adapters, in each direction.
@@ -27,7 +27,6 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     ranks_a_node: Number
     memory_gb_s: Above
-    memory_gib: Above
     link_gb_s: Above
     network_gb_s: Above
     tflops: Above  # of products of float32
@@ -52,7 +51,6 @@ DATA_SHEETS = {
         name="dgx-a100",
         ranks_a_node=8,
         memory_gb_s=1555,
-        memory_gib=40,
         link_gb_s=300,
         network_gb_s=25,
         tflops=19.5,
@@ -65,7 +63,6 @@ DATA_SHEETS = {
         name="dgx-h100",
         ranks_a_node=8,
         memory_gb_s=3350,
-        memory_gib=80,
         link_gb_s=450,
         network_gb_s=50,
         tflops=67,

@@ -23,7 +23,6 @@ from mgg_hpc.runtime.calibration import Measured
 DESCRIBED = """
 ranks_a_node = 2
 memory_gb_s = 1000
-memory_gib = 40
 link_gb_s = 100
 network_gb_s = 10
 tflops = 10
