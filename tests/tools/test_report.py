@@ -51,7 +51,9 @@ class Page(HTMLParser):
         self.tags[tag] += 1
         self.wrong += [name for name in found if name.startswith("on")]
         self.references += [
-            value for name, value in attrs if name in ("src", "href", "data", "action", "poster")
+            value
+            for name, value in attrs
+            if name in ("src", "href", "xlink:href", "data", "action", "poster")
         ]
         self.references += [each for _, value in attrs for each in re.findall(r"url\(([^)]*)\)", value or "")]
         self.ids += [found["id"]] if "id" in found else []
