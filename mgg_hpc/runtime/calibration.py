@@ -160,8 +160,10 @@ def measure(comm: Any) -> Measured:
     backend = backends.make(backends.choose_cpu("auto", comm), comm, threads=threads)
     formats = [RowFormat(np.dtype(np.float32), width) for width in WIDTHS]
     destination = _destination(comm, backend, formats[0], formats[-1])
-    gather = _gather(comm, backend, formats, destination, symmetric=True)
     alone = comm.size == 1
+    # Transfers first: what was allocated and freed before changes how the memory of gets is had.
+    within = {} if alone else _within(comm, backend, destination)
+    gather = _gather(comm, backend, formats, destination, symmetric=True)
     found = Measured(
         ranks=comm.size,
         threads=threads,
@@ -171,7 +173,7 @@ def measure(comm: Any) -> Measured:
         dense=_products(comm, threads),
         stream=_stream(comm),
         draw=_draw(comm, backend),
-        within={} if alone else _within(comm, backend, destination),
+        within=within,
         fixed=_fixed(comm, backend),
     )
     backend.memory.close()
@@ -179,14 +181,18 @@ def measure(comm: Any) -> Measured:
 
 
 def slowest(comm: Any, action: Callable[[], object], turns: int = TURNS) -> float:
-    """Return the slowest rank's seconds in the fastest turn, since other work only adds time. Collective."""
+    """Return the slowest rank's seconds, each in its fastest turn, since other work only adds time. Collective.
+
+    Where ranks outnumber cores they wait for each other, and the fastest turn of all of them counts.
+    """
     taken = []
     for _ in range(turns):
         mpi.barrier(comm)
         began = time.perf_counter()
         action()
-        taken.append(max(comm.allgather(time.perf_counter() - began)))
-    return min(taken)
+        taken.append(time.perf_counter() - began)
+    every = np.array(comm.allgather(taken))
+    return float(every.max(axis=0).min() if comm.size > cores.available() else every.min(axis=1).max())
 
 
 def _aggregation(comm: Any, backend: Backend, plan: Plan, rows: Any) -> float:
