@@ -319,9 +319,9 @@ class Reader:
         from mgg_hpc.training.history import History
         from mgg_hpc.training.trainer import Trainer
 
-        trainer, history = Trainer(job, job.graph()), History()
+        trainer, history, phases = Trainer(job, job.graph()), History(), train.Phases("cpu")
         for epoch in range(1, EPOCH + 1):
-            history.consider(epoch, train._epoch(trainer, history, epoch), job.weights(), job.select)
+            history.consider(epoch, train._epoch(trainer, history, epoch, phases), job.weights(), job.select)
             if epoch >= EPOCH - 1:
                 state = capture.capture(job, trainer, history, epoch, 22, capture.environment(job))
                 draft = folders.draft(run / run_folder.CHECKPOINTS, epoch)
