@@ -31,7 +31,7 @@ def ended(folder, *words: str) -> str:
 @pytest.mark.parametrize("study", long_except([*cpu.STUDIES, "design-space"], "primitives"))
 def test_a_study_starts_its_ranks_and_writes_its_files_here(tmp_path, study):
     said = ended(tmp_path, study, "rmat:6:4", "--ranks", "2", "--threads", "1", "--turns", "1")
-    assert "2 ranks of 1 threads, backend shm" in said
+    assert "2 x 1 ranks x threads, backend shm" in said
     rows = table.read(tmp_path / f"{study}.csv")
     assert {(row["study"], row["ranks"]) for row in rows} == {(study, 2)}
     assert (tmp_path / f"{study}.png").stat().st_size > 20_000

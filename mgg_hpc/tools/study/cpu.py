@@ -54,17 +54,20 @@ class Variants:
     def __init__(self, subject: Subject) -> None:
         self.subject, self.backend = subject, subject.backend
 
-    def cut(self, transfer: str, geometry: Geometry, *, whole: bool = False) -> Call:
-        """Return an aggregation by ``direct`` or ``get``, cut in another way. whole: no destination is split."""
+    def cut(self, transfer: str, geometry: Geometry, hubs: Geometry | None = None) -> Call:
+        """Return an aggregation by ``direct`` or ``get``, cut in another way.
+
+        hubs: of whose blocks a destination has four before it is split, or None for the backend's own.
+        """
         subject, backend = self.subject, self.backend
         plan = replace(subject.plan, transfer=transfer)
         usual = backend.options
-        hubs = replace(usual.geometry, ps=UNCUT, wpb=1) if whole else usual.geometry
+        split = replace(usual, geometry=hubs or usual.geometry)
         backend.retune(plan, subject.format, geometry)
 
         def call() -> None:
             backend.publish(subject.shared)
-            backend.options = replace(usual, geometry=hubs)  # which says what is a hub
+            backend.options = split  # by which the first call cuts hubs
             backend.aggregate(plan, "copy", "sum", subject.shared, subject.out)
             backend.options = usual
 
@@ -103,14 +106,15 @@ class Variants:
 def neighbour_partitioning(of: Variants) -> Mapping[str, Call]:
     """Destinations split into neighbour partitions against whole ones (OSDI '23, figure 10a)."""
     usual = of.backend.options.geometry
+    small, tiny, one = (replace(usual, ps=ps, wpb=1) for ps in (256, 16, 1))
+    whole = replace(usual, ps=UNCUT, wpb=1)
     transfer = "direct" if of.backend.capabilities.reaches_peers else "get"
     return {
-        f"blocks of {usual.ps} x {usual.wpb} edges, hubs split": of.cut(transfer, usual),
-        f"blocks of {usual.ps} x 1 edges, hubs split": of.cut(transfer, replace(usual, wpb=1)),
-        f"blocks of {usual.ps} x {usual.wpb} edges, hubs whole": of.cut(transfer, usual, whole=True),
-        "a whole destination a block (no partitioning)": of.cut(
-            transfer, replace(usual, ps=1, wpb=1), whole=True
-        ),
+        f"blocks of {usual.ps * usual.wpb:,} edges, larger hubs split": of.cut(transfer, usual),
+        "blocks of 256 edges, larger hubs split": of.cut(transfer, small, small),
+        "blocks of 16 edges, larger hubs split": of.cut(transfer, tiny, tiny),
+        "blocks of 256 edges, destinations whole": of.cut(transfer, small, whole),
+        "a whole destination a block (no partitioning)": of.cut(transfer, one, whole),
     }
 
 

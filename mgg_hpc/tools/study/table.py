@@ -113,7 +113,7 @@ class Table:
         said = [f"{same['graph']}: {same['nodes']:,} nodes, {same['edges']:,} edges"]
         if "ranks" in same:
             said.append(
-                f"{same['ranks']} ranks of {same['threads_per_rank']} threads, backend {same['backend']}"
+                f"{same['ranks']} x {same['threads_per_rank']} ranks x threads, backend {same['backend']}"
             )
         if "remote_share" in same:
             said.append(f"a share of {same['remote_share']:g} of the rows in the host's memory")
