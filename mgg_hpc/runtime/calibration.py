@@ -36,7 +36,7 @@ DEGREE = 32
 EDGES = 1 << 19  # of an aggregation that is timed
 PROBED = 1 << 16  # rows of each rank, of which some are remote
 PRODUCTS = (16, 64, 256)  # smaller dimensions
-TURNS = 15
+TURNS = 11
 FEW = 64  # rows of an aggregation that takes no time but its fixed one
 
 
@@ -181,18 +181,19 @@ def measure(comm: Any) -> Measured:
 
 
 def slowest(comm: Any, action: Callable[[], object], turns: int = TURNS) -> float:
-    """Return the slowest rank's seconds, each in its fastest turn, since other work only adds time. Collective.
+    """Return the seconds of an action on the slowest rank, as if nothing else ran on this host. Collective.
 
-    Where ranks outnumber cores they wait for each other, and the fastest turn of all of them counts.
+    What a rank's processors worked in its fastest turn, divided by its threads; where ranks outnumber cores, they share
+    them. (The time on the clock is the same while the host is idle, and worth nothing while it is not.)
     """
     taken = []
     for _ in range(turns):
         mpi.barrier(comm)
-        began = time.perf_counter()
+        began = time.process_time()
         action()
-        taken.append(time.perf_counter() - began)
-    every = np.array(comm.allgather(taken))
-    return float(every.max(axis=0).min() if comm.size > cores.available() else every.min(axis=1).max())
+        taken.append(time.process_time() - began)
+    alone = max(comm.allgather(min(taken))) / mpi.threads_share(comm)
+    return alone * max(1.0, comm.size / cores.available())
 
 
 def _aggregation(comm: Any, backend: Backend, plan: Plan, rows: Any) -> float:
@@ -318,7 +319,13 @@ def _fixed(comm: Any, backend: Backend) -> dict[str, float]:
                     backend.publish(rows)
                 backend.aggregate(plan, "copy", "sum", rows, out)
 
-        found[name] = slowest(comm, run) / 10
+        clock = []
+        for _ in range(TURNS):
+            mpi.barrier(comm)
+            began = time.perf_counter()
+            run()
+            clock.append(time.perf_counter() - began)
+        found[name] = max(comm.allgather(min(clock))) / 10  # ranks that wait for each other do not work
     return found
 
 
