@@ -28,7 +28,7 @@ def read(name: str, format: str, version: int) -> tuple[dict[str, Any] | None, s
     try:
         path = folder() / name
         with path.open("rb") as file:
-            found = json.loads(file.read(LARGEST + 1)[:LARGEST])
+            found = json.loads(file.read(LARGEST))
     except (FileNotFoundError, NotADirectoryError, RuntimeError):  # no entry, or no home
         return None, ""
     except (OSError, ValueError, RecursionError) as error:

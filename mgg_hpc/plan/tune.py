@@ -83,9 +83,11 @@ class Search:
 
     @property
     def best(self) -> Setting:
-        """The fastest setting so far; of equal ones the first. Once two were compared, no other measurement counts."""
+        """The fastest setting so far; once two were compared, the start unless the other one is faster."""
         known = self._compared or self._seconds
-        return min(known, key=known.__getitem__, default=self.start)
+        fastest = min(known, key=known.__getitem__, default=self.start)
+        lucky = self._compared and not self._faster(known[fastest], known[self.start])
+        return self.start if lucky else fastest
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -132,7 +134,7 @@ class Search:
                     near = self._moved(at, {index: direction})
                     if near is None or near in self._seconds or not self.allowed(near):
                         break
-                    if not self._faster((yield from self._measured(index, near)), at):
+                    if not self._faster((yield from self._measured(index, near)), self._seconds[at]):
                         break
                     at, moved = near, True
                 if moved:  # time falls one way only
@@ -168,8 +170,9 @@ class Search:
             raise _NoPointsLeftError
         return (yield ("retreat" if index is None else self.knobs[index].name), setting)
 
-    def _faster(self, seconds: float, than: Setting) -> bool:
-        return seconds < (1 - GAIN) * self._seconds[than]
+    @staticmethod
+    def _faster(seconds: float, than: float) -> bool:
+        return seconds < (1 - GAIN) * than
 
 
 def search(

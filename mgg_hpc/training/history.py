@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ class History:
     scores: Scores = field(default_factory=lambda: Scores(0.0, 0.0, 0.0, 0.0))
     state: dict[str, torch.Tensor] = field(default_factory=dict)
     loss: float = float("nan")
+    tuned: list[dict[str, Any]] = field(default_factory=list)  # settings of ps, dist and wpb that were found
     recorded: bool = False  # whether epochs were replayed as a CUDA graph
     not_recorded: str = ""  # why recording failed
     timed_epochs: int = 0  # epochs of this process

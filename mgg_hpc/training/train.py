@@ -98,8 +98,7 @@ def fit(
         if metrics:
             metrics.close()
         history.timed_epochs, history.phases = phases.epochs, phases.seconds()
-        if job.comm.rank == 0:
-            tuning.print_found(tuner)
+        history.tuned = tuning.report_found(tuner, job.comm.rank == 0)
         history.recorded, history.not_recorded = trainer.replayed.recorded, trainer.replayed.failure
     return history
 

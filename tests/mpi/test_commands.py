@@ -24,7 +24,7 @@ pytestmark = pytest.mark.mpi
 SUMMARY = {
     "format", "version", "graph", "model", "ranks", "backend", "transfer", "plan", "epochs", "best_epoch",
     "val_accuracy", "test_accuracy", "final_loss", "epoch_ms", "eval_ms", "aggregate_ms", "bytes",
-    "peak_rss_bytes", "heap_bytes", "seed", "per_rank", "bounds", "exchanges", "machine", "timed_epochs",
+    "peak_rss_bytes", "heap_bytes", "seed", "per_rank", "bounds", "exchanges", "machine", "timed_epochs", "tuned",
 }  # fmt: skip
 
 

@@ -238,9 +238,10 @@ def tuner(runs: Sequence[Run]) -> Section:
     for number, (name, row) in enumerate(found):
         steps, chosen = row["steps"], row["chosen"]
         said = ", ".join(f"{knob} {value}" for knob, value in chosen.items()).replace("dist -1", "dist auto")
-        section.say(
-            f"{name}, {row['rows']}: {said} ({row['source']}, {row['gain']:.0%} less time than by default)"
-        )
+        how = "not searched"
+        if row["source"] != "default":
+            how = f"{row['source']}, {row['gain']:.0%} less time than by default"
+        section.say(f"{name}, {row['rows']}: {said} ({how})")
         if steps:
             title = f"Settings that {name} has tried for {row['rows']}"
             section.figure(figures.tried(partial(figures.path, f"tuner{number}", title, steps, chosen)))

@@ -45,6 +45,7 @@ def summarise(
         "backend": job.backend.capabilities.name,
         "transfer": str(job.transfer),
         "plan": {"ps": geometry.ps, "dist": report.distance(geometry), "wpb": geometry.wpb},
+        "tuned": history.tuned,
         "epochs": len(history.epoch_ms),
         "timed_epochs": history.timed_epochs,
         "best_epoch": history.best_epoch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from ... import config
 from ...config import Settings
 from ...errors import InputError
 from ...plan.cost_model import TRANSFERS, choose_each
-from ...runtime import backends, exit_code, mpi, signals
+from ...plan.tune import Search
+from ...runtime import backends, exit_code, launch, mpi, signals
+from ...runtime.backends.arguments import Geometry
 from .. import memory, report
 from ..job import build, watchdog
 from ..trainer import Trainer
@@ -22,16 +25,29 @@ from .tuner import LONGEST, Target, Tuner, shown
 NOTHING = "there was nothing to save"
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a search has found for the aggregations of some layers: ms an epoch by default and by the geometry."""
+
+    layers: list[tuple[int, str]]
+    row_bytes: int
+    default_ms: float
+    ms: float
+    points: int
+    geometry: Geometry
+
+
 def process_tune(path: Path, overrides: tuple[str, ...], transfers: str) -> int:
     """Search with each transfer, and print what was found; return the exit code. Collective."""
     memory.return_freed_memory()
+    launch.remove_leftovers()
     comm = mpi.world()
     with mpi.agree(comm):
         settings = config.load(path, overrides)
         names = _names(transfers)
-    if comm.size == 1:
-        names = ["direct"]  # no row is remote
-    found: dict[str, list[Target]] = {}
+    if comm.size == 1:  # no row is remote, so the transfer does not matter
+        names = names[:1] if transfers != "all" else ["direct"]
+    found: dict[str, list[Found]] = {}
     for name in names:
         plan = msgspec.structs.replace(settings.plan, transfer=name, tune="full")
         try:
@@ -42,7 +58,7 @@ def process_tune(path: Path, overrides: tuple[str, ...], transfers: str) -> int:
             if comm.rank == 0:
                 report.print_line(f"without {name}: {error}")
     if comm.rank == 0:
-        _print(settings, found)
+        _print(settings, comm.size, found)
     exit_code.record(0)
     return 0
 
@@ -56,8 +72,8 @@ def _names(asked: str) -> list[str]:
     return names
 
 
-def _search(settings: Settings, comm: Any) -> list[Target]:
-    """Train until the search has ended; return its targets. Collective."""
+def _search(settings: Settings, comm: Any) -> list[Found]:
+    """Train until all searches have ended; return what they found. Collective."""
     with watchdog(settings, comm) as dog:
 
         def between() -> None:
@@ -84,42 +100,45 @@ def _search(settings: Settings, comm: Any) -> list[Target]:
         job.backend.memory.close()
     if comm.rank == 0:
         report.print_line(f"{settings.plan.transfer}: {epoch} epochs")
-    return tuner.targets
+    return [_found(target, target.search) for target in tuner.targets if target.search is not None]
 
 
-def _print(settings: Settings, found: dict[str, list[Target]]) -> None:
+def _found(target: Target, search: Search) -> Found:
+    default, best = (1e3 * seconds for seconds in search.seconds)
+    return Found(target.layers, target.format.row_bytes, default, best, search.points, target.geometry)
+
+
+def _print(settings: Settings, ranks: int, found: dict[str, list[Found]]) -> None:
     """Print a table of all settings that were found, and the lines for the job file."""
     table = Table(title="aggregations of an epoch, the slowest rank's time in ms")
     for column in ("transfer", "layers", "row bytes", "default", "found", "gain", "points", "setting"):
         table.add_column(column, justify="left" if column in ("transfer", "layers", "setting") else "right")
-    for name, targets in found.items():
-        for target in targets:
-            if target.search is None:
-                continue
-            start, best = (1e3 * seconds for seconds in target.search.seconds)
-            layers = ", ".join(f"{layer} {direction}" for layer, direction in target.layers)
+    for name, rows in found.items():
+        for row in rows:
             table.add_row(
-                name,
-                layers,
-                str(target.format.row_bytes),
-                f"{start:.2f}",
-                f"{best:.2f}",
-                f"{target.gain:.0%}",
-                str(target.search.points),
-                shown(target.geometry),
+                name if ranks > 1 else "none",
+                ", ".join(f"{layer} {direction}" for layer, direction in row.layers),
+                str(row.row_bytes),
+                f"{row.default_ms:.2f}",
+                f"{row.ms:.2f}",
+                f"{1 - row.ms / row.default_ms:.0%}",
+                str(row.points),
+                shown(row.geometry),
             )
     report.console().print(table)
-    each = choose_each({name: _by_layer(targets, settings.model.layers) for name, targets in found.items()})
+    if ranks == 1:
+        report.print_line("'mgg train' finds these settings by itself")
+        return
+    each = choose_each({name: _by_layer(rows, settings.model.layers) for name, rows in found.items()})
     transfer = each[0] if len(set(each)) == 1 else each
     report.print_line("for the job file; 'mgg train' finds ps, dist and wpb by itself:\n")
     report.print_line(tomli_w.dumps({"plan": {"transfer": transfer}}))
 
 
-def _by_layer(targets: list[Target], layers: int) -> list[float]:
-    """Return the seconds of each layer's aggregations."""
-    seconds = [0.0] * layers
-    for target in targets:
-        for layer, _ in target.layers:
-            if target.search is not None:
-                seconds[layer - 1] += target.search.seconds[1] / len(target.layers)
-    return seconds
+def _by_layer(rows: list[Found], layers: int) -> list[float]:
+    """Return the ms of each layer's aggregations."""
+    ms = [0.0] * layers
+    for row in rows:
+        for layer, _ in row.layers:
+            ms[layer - 1] += row.ms / len(row.layers)
+    return ms

@@ -6,10 +6,11 @@ of which run at once: an epoch times the aggregations of each. On CPUs no geomet
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ...plan.layout import RowFormat
 from ...plan.tune import MOST_POINTS, ROUNDS, Knob, Search, Setting
 from ...plan.workload import Plan
 from ...runtime import cores
+from ...runtime.backends import DEFAULT_GEOMETRY
 from ...runtime.backends.arguments import BY_WIDTH, Geometry
 from ...runtime.backends.base import Meter
 from .. import report, run_folder
@@ -32,7 +34,7 @@ from ..cuda_graph import Replayed
 from ..job import Job
 
 FORMAT, VERSION = "mgg-tuning", 1
-WARM_UP = 4  # epochs before the first trial: they touch new pages, and choose how wide rows are swept
+WARM_UP = 7  # epochs before the first trial: after so many calls it is known how wide rows are swept
 LONGEST = WARM_UP + MOST_POINTS + 2 * ROUNDS  # epochs
 WORTHWHILE = 1 << 20  # edges of a rank: smaller aggregations take less than a trial can tell apart
 BLOCKS = range(9, 17)  # powers of 2: edges of a block on a CPU
@@ -44,9 +46,9 @@ NAMES = ("ps", "dist", "wpb")
 class Target:
     """Aggregations whose geometry is searched: over a plan, of rows of one format.
 
-    layers: whose forward or backward they are, from 1 on. key: what the table of settings that were found knows them
-    by. knobs: those of NAMES that are moved, and their values. geometry: the present one. source: "default", "table" or
-    "measured".
+    layers: whose forward or backward they are, from 1 on. key: names them in the table of settings that were
+    found. knobs: those of NAMES that are moved, and their values. geometry: the present one. source: "default", "table"
+    or "measured".
     """
 
     plan: Plan
@@ -77,7 +79,7 @@ class Target:
         return tuple(getattr(self.geometry, knob.name) for knob in self.knobs)
 
     def document(self) -> dict[str, Any]:
-        """Return what is kept of it, in a run's tuning.json."""
+        """Return the target's part of tuning.json."""
         steps = self.search.steps if self.search else []
         return {
             "rows": self.label,
@@ -99,25 +101,25 @@ class Target:
 class Tuner:
     """Finds the geometry of each target of a job. Construction and `before` and `after` are collective.
 
-    job: whose plan.tune says what may be tried: "never" nothing, "auto" what keeps the results' bits, where a rank
-    sums at least a million edges; "full" all knobs, of jobs of any size.
+    The job's plan.tune says what may be tried: "never" nothing; "auto", on CPUs, knobs that the job file leaves to the
+    default, where a rank sums at least a million edges; "full" all knobs, of jobs of any size.
 
     Settings that were found before, for the same graph, rows, ranks, device and version, are taken from the user's
-    cache folder. others: lines about entries there that were ignored.
+    cache folder. ignored: lines about entries there that are damaged.
     """
 
     def __init__(
         self, job: Job, epochs: int, replayed: Replayed, folder: Path | None, *, known: bool = True
     ) -> None:
-        """epochs: of training that are left. replayed: records none while settings are measured. folder: on rank 0.
+        """epochs: of training that are left. replayed: held while settings are measured. folder: of the run, on rank 0.
 
         known: whether what earlier runs have found is taken.
         """
         self._job, self._replayed, self._folder, self._waited = job, replayed, folder, 0
         self.targets: list[Target] = []
-        self.others: list[str] = []
+        self.ignored: list[str] = []
         asked = job.settings.plan.tune
-        if asked == "never" or not (asked == "full" or _is_large(job)):
+        if asked == "never" or not (asked == "full" or (_on_cpu(job) and _is_large(job))):
             return
         self.targets = list(_targets(job, full=asked == "full"))
         if known:
@@ -127,7 +129,8 @@ class Tuner:
             if target.source == "default" and room:
                 target.search = Search(target.knobs, target.start, self._allowed(target))
         replayed.held = self.searching
-        self._write()
+        if not (folder and (folder / run_folder.TUNING).exists()):  # of the run's part before it was resumed
+            self._write()
 
     @property
     def searching(self) -> bool:
@@ -146,6 +149,9 @@ class Tuner:
                     break
                 target.epochs.append(epoch)
                 search.tell(math.inf)  # the device cannot hold such a block
+                self._settle(target, search)
+        if not self.searching:
+            self._advance()
 
     def after(self, meter: Meter) -> None:
         """Enter the times of the epoch's aggregations."""
@@ -159,20 +165,25 @@ class Tuner:
         for target, seconds in zip(self.targets, slowest, strict=True):
             if target.search is not None and target.search.setting is not None:
                 target.search.tell(seconds)
-                if target.search.setting is None:
-                    self._settle(target, target.search)
-        if not self.searching:
-            self._replayed.held = False
-            self._write()
+                self._settle(target, target.search)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Write what was measured; let epochs be recorded once nothing is measured any more."""
+        self._replayed.held = self.searching
+        self._write()
 
     def _write(self) -> None:
-        """Write tuning.json, if there is a run folder and something to say."""
+        """Write tuning.json, if there is a run folder and something to say; training goes on where its disk is full."""
         if self._folder is not None and self.targets:
             rows = [each.document() for each in self.targets]
-            run_folder.write_tuning(self._folder, {"format": FORMAT, "version": VERSION, "rows": rows})
+            with contextlib.suppress(InputError):
+                run_folder.write_tuning(self._folder, {"format": FORMAT, "version": VERSION, "rows": rows})
 
     def _settle(self, target: Target, search: Search) -> None:
-        """Keep what a search has found, for this run and for later ones."""
+        """Keep what a search has found, for this run and for later ones, if it has ended."""
+        if search.setting is not None:
+            return
         self._retune(target, target.at(search.best))
         target.geometry, target.source, target.gain = target.at(search.best), "measured", search.gain
         if self._job.comm.rank == 0:
@@ -185,29 +196,32 @@ class Tuner:
         if self._job.comm.rank == 0:
             known = [_known(target) for target in self.targets]
         known = self._job.comm.bcast(known, root=0)
-        self.others = [word for _, word in known if word]
+        self.ignored = [word for _, word in known if word]
         for target, (entry, _) in zip(self.targets, known, strict=True):
             if entry is not None and self._retune(target, Geometry(**entry["chosen"])):
                 target.geometry, target.source = Geometry(**entry["chosen"]), "table"
                 target.gain = entry["gain"]
 
     def _retune(self, target: Target, geometry: Geometry) -> bool:
-        """Set a geometry; return False, the same on all ranks, where some rank's device cannot hold it."""
+        """Set a geometry; return False, with the former one on all ranks, where some rank's device cannot hold it."""
         backend, fits = self._job.backend, True
         backend.stream.finish()
         try:
             backend.retune(target.plan, target.format, geometry)
         except InputError:
             fits = False
-        return all(self._job.comm.allgather(fits))
+        everywhere = all(self._job.comm.allgather(fits))
+        if fits and not everywhere:
+            backend.retune(target.plan, target.format, target.geometry)
+        return everywhere
 
-    def _allowed(self, target: Target) -> Any:
-        """Return whether a setting leaves every thread some blocks, on CPUs. Collective."""
-        threads = self._job.backend.options.threads
-        edges = target.plan.local_edges + target.plan.remote_edges
-        most = min(self._job.comm.allgather(edges // (2 * threads)))
+    def _allowed(self, target: Target) -> Callable[[Setting], bool]:
+        """Return whether a setting leaves every thread of the largest rank some blocks, on CPUs. Collective."""
         if not _on_cpu(self._job):
             return lambda setting: True
+        threads = self._job.backend.options.threads
+        edges = target.plan.local_edges + target.plan.remote_edges
+        most = max(self._job.comm.allgather(edges // (2 * threads)))
 
         def allowed(setting: Setting) -> bool:
             geometry = target.at(setting)
@@ -222,21 +236,26 @@ def shown(geometry: Geometry) -> str:
     return ", ".join(f"{name} {value}" for name, value in zip(NAMES, values, strict=True))
 
 
-def print_found(tuner: Tuner) -> None:
-    """Print a line for each target that has another geometry than the default, and for each entry that was ignored."""
-    for word in tuner.others:
+def report_found(tuner: Tuner, shown_here: bool) -> list[dict[str, Any]]:
+    """Return the settings that were found, for summary.json; print them, and what was ignored, where asked to."""
+    if shown_here:
+        _print(tuner)
+    found = [target for target in tuner.targets if target.source != "default"]
+    return [{"rows": each.label, **_knobs(each.geometry), "gain": round(each.gain, 4)} for each in found]
+
+
+def _print(tuner: Tuner) -> None:
+    for word in tuner.ignored:
         report.print_line(word)
     for target in tuner.targets:
-        if target.source != "default":
-            found = "known from an earlier run"
-            if target.source == "measured":
-                found = f"found in {target.epochs[-1]} epochs"
-            gain = (
-                f"{target.gain:.0%} less time than by default"
-                if target.gain
-                else "the default is the fastest"
-            )
+        gain = f"{target.gain:.0%} less time than by default" if target.gain else "the default is the fastest"
+        if target.source == "table":
+            report.print_line(f"{target.label}: {shown(target.geometry)}; {gain}, known from an earlier run")
+        elif target.source == "measured":
+            found = f"found in {WARM_UP + len(target.epochs)} epochs"
             report.print_line(f"{target.label}: {shown(target.geometry)}; {gain}, {found}")
+        elif target.search is not None:
+            report.print_line(f"{target.label}: the search for ps, dist and wpb had not ended")
 
 
 def _is_large(job: Job) -> bool:
@@ -264,29 +283,39 @@ def _targets(job: Job, *, full: bool) -> Iterator[Target]:
                 continue
             plan, format = getattr(adjacency, direction), row_format(width, job.dtype)
             found.setdefault((id(plan), format.row_bytes), (plan, format, []))[2].append((layer, direction))
-    order = {number: place for place, number in enumerate(dict.fromkeys(key[0] for key in found))}
     geometry = job.backend.options.geometry
-    for (number, row_bytes), (plan, format, layers) in found.items():
-        knobs = (
-            cpu_knobs(geometry, format)
-            if _on_cpu(job)
-            else gpu_knobs(geometry, exact=not full or job.model.by_edge)
-        )
+    for plan, format, layers in found.values():
+        knobs = _moved(job, geometry, format, full=full)
+        if not knobs:
+            continue
         key = {
             **graph,
-            "plan": order[number],
+            "direction": layers[0][1],
             "transfer": plan.transfer,
-            "row_bytes": row_bytes,
+            "dtype": str(format.dtype),
+            "row_bytes": format.row_bytes,
             "default": _knobs(geometry),
             "knobs": [knob.name for knob in knobs],
         }
         yield Target(plan, format, layers, key, knobs, geometry)
 
 
+def _moved(job: Job, default: Geometry, format: RowFormat, *, full: bool) -> list[Knob]:
+    """Return the knobs that may be moved for rows of this format. full: also those that the job file sets."""
+    if not _on_cpu(job):  # kernels over edges have no wpb, and a plan of their own
+        return [] if job.model.by_edge else gpu_knobs(default)
+    given = {name for name in NAMES if not full and getattr(default, name) != getattr(DEFAULT_GEOMETRY, name)}
+    if "ps" in given:
+        given.add("wpb")
+    return [knob for knob in cpu_knobs(default, format) if knob.name not in given]
+
+
 def _fingerprint(job: Job) -> dict[str, Any]:
     """Return what a measurement depends on beside plan and rows. Collective."""
     part, device = job.part, job.backend.capabilities.device
-    numbering = [xxhash.xxh3_64_hexdigest(each.tobytes()) for each in (part.bounds, part.slice.ids)]
+    numbering: list[str] = []
+    if job.comm.rank == 0:
+        numbering = [xxhash.xxh3_64_hexdigest(each.data) for each in (part.bounds, part.slice.ids)]
     name = cores.processor() if device == "cpu" else torch.cuda.get_device_name(device)
     return {
         "graph": part.uuid,
@@ -295,7 +324,7 @@ def _fingerprint(job: Job) -> dict[str, Any]:
         "ranks": job.comm.size,
         "threads": job.comm.allgather(job.backend.options.threads),
         "backend": job.backend.capabilities.name,
-        "device": job.comm.bcast(name, root=0),
+        "devices": sorted(set(job.comm.allgather(name))),
         "mgg": __version__,
     }
 
@@ -314,16 +343,14 @@ def cpu_knobs(default: Geometry, format: RowFormat) -> list[Knob]:
     ]
 
 
-def gpu_knobs(default: Geometry, *, exact: bool) -> list[Knob]:
-    """Return MGG's knobs. exact: only those that change no bit: hubs are cut by ps and dist."""
+def gpu_knobs(default: Geometry) -> list[Knob]:
+    """Return MGG's knobs, in the order of its search."""
 
     def powers(most: int, value: int) -> tuple[int, ...]:
         return tuple(sorted({2**power for power in range(most + 1)} | {value}))
 
-    wpb = Knob("wpb", powers(4, default.wpb))
-    if exact:
-        return [wpb]
-    return [Knob("ps", powers(5, default.ps)), Knob("dist", powers(4, default.dist)), wpb]
+    most = {"ps": 5, "dist": 4, "wpb": 4}
+    return [Knob(name, powers(power, getattr(default, name))) for name, power in most.items()]
 
 
 def _knobs(geometry: Geometry) -> dict[str, int]:
@@ -336,13 +363,14 @@ def _entry(key: dict[str, Any]) -> str:
 
 
 def _known(target: Target) -> tuple[dict[str, Any] | None, str]:
-    """Return the table's entry for a target, or None and a word where it is not usable."""
+    """Return the table's entry for a target, or None and, where there is a damaged one, a line about it."""
     found, word = user_cache.read(_entry(target.key), FORMAT, VERSION)
     if found is None:
         return None, word
     chosen, gain = found.get("chosen"), found.get("gain")
     values = {knob.name: knob.values for knob in target.knobs}
-    sound = isinstance(chosen, dict) and chosen.keys() == set(NAMES) and isinstance(gain, int | float)
+    sound = isinstance(chosen, dict) and chosen.keys() == set(NAMES)
+    sound = sound and isinstance(gain, int | float) and not isinstance(gain, bool) and math.isfinite(gain)
     for name in NAMES if sound else ():
         here = getattr(target.geometry, name)
         value = chosen[name] if isinstance(chosen, dict) else None

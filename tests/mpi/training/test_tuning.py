@@ -11,6 +11,8 @@ import pytest
 import safetensors.numpy
 from jobs import blocks, write_job
 
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime.backends.arguments import BY_WIDTH
 from mgg_hpc.runtime.backends.host import kernels
 from mgg_hpc.training import train
 from mgg_hpc.training.tuning import tuner as tuning
@@ -35,14 +37,16 @@ def trained(comm, folder, first, mgg, monkeypatch):
         tuning, "Tuner", lambda *given, **named: tuners.append(made(*given, **named)) or tuners[-1]
     )
 
-    def trained(transfer: str, tune: str, *, epochs: int = EPOCHS) -> tuple[Path, tuning.Tuner, str]:
+    def trained(
+        transfer: str, tune: str, *, epochs: int = EPOCHS, **plan: int
+    ) -> tuple[Path, tuning.Tuner, str]:
         def write():
             write_job(
                 folder,
                 None if (folder / "g.h5").exists() else blocks(300),
                 model=MODELS[transfer],
                 train={"epochs": epochs, "seed": 5},
-                plan={"transfer": transfer, "tune": tune, "ps": 4, "wpb": 128},
+                plan={"transfer": transfer, "tune": tune} | (plan or {"ps": 4, "wpb": 128}),
                 run={"folder": str(folder / tune), "threads": 1},
             )
 
@@ -77,7 +81,9 @@ def test_a_search_changes_no_bit_and_is_not_repeated(comm, folder, trained, tran
         measured = {tuple(step["setting"].values()) for step in row["steps"]}
         assert row["source"] == "measured" and 2 <= len(measured) <= 12
         assert tuple(row["chosen"].values()) in measured and row["gain"] >= 0
-        assert [step["epoch"] for step in row["steps"]] == list(range(5, 5 + len(row["steps"])))
+        assert [step["epoch"] for step in row["steps"]] == list(
+            range(1 + tuning.WARM_UP, 1 + tuning.WARM_UP + len(row["steps"]))
+        )
         assert all(step["seconds"] > 0 for step in row["steps"])
         assert f"{target.label}: {tuning.shown(target.geometry)}; " in said
     again, found, said = trained(transfer, "full")
@@ -125,9 +131,44 @@ def test_small_graphs_and_short_trainings_are_left_alone(comm, trained, monkeypa
     _, tuner, _ = trained("halo", "auto")
     assert tuner.targets == []
     monkeypatch.setattr(tuning, "WORTHWHILE", 1)
-    run, tuner, _ = trained("halo", "auto")
+    run, tuner, _ = trained("halo", "auto", ps=256)
     assert tuner.targets and not tuner.searching
     assert {target.source for target in tuner.targets} == {"default"}
     assert json.loads((run / "tuning.json").read_text())["rows"][0]["steps"] == []
-    _, tuner, _ = trained("halo", "auto", epochs=2 * tuning.LONGEST)
+    run, tuner, _ = trained("halo", "auto", epochs=2 * tuning.LONGEST, ps=256)
     assert {target.source for target in tuner.targets} == {"measured"}
+    kept = json.loads((run / "summary.json").read_text())
+    assert [each["wpb"] for each in kept["tuned"]] == [target.geometry.wpb for target in tuner.targets]
+
+
+def test_what_the_job_file_sets_is_not_moved_unless_all_is(comm, trained, monkeypatch):
+    monkeypatch.setattr(tuning, "WORTHWHILE", 1)
+    moved = {}
+    for tune in ("auto", "full"):
+        for name, plan in {"ps": {"ps": 4}, "wpb": {"wpb": 8}, "dist": {"dist": 3}}.items():
+            _, tuner, _ = trained("halo", tune, epochs=2, **plan)
+            moved[tune, name] = {knob.name for target in tuner.targets for knob in target.knobs}
+    assert {name: moved["auto", name] for name in ("ps", "wpb", "dist")} == {
+        "ps": {"dist"},
+        "wpb": {"dist"},
+        "dist": {"wpb"},
+    }
+    assert all(moved["full", name] == {"wpb", "dist"} for name in ("ps", "wpb", "dist"))
+
+
+def test_a_setting_that_some_rank_cannot_hold_is_passed_over(comm, trained, monkeypatch):
+    """The last rank's backend refuses to prefetch at any other distance than the default's."""
+    retune = kernels.HostBackend.retune
+
+    def refused(backend, plan, format, geometry):
+        if backend.collectives.rank == comm.size - 1 and geometry.dist != BY_WIDTH:
+            raise InputError("too large")
+        retune(backend, plan, format, geometry)
+
+    monkeypatch.setattr(kernels.HostBackend, "retune", refused)
+    run, tuner, _ = trained("halo", "full")
+    assert not tuner.searching and {target.geometry.dist for target in tuner.targets} == {BY_WIDTH}
+    assert {target.source for target in tuner.targets} == {"measured"}
+    steps = [step for row in json.loads((run / "tuning.json").read_text())["rows"] for step in row["steps"]]
+    assert all((step["seconds"] is None) == (step["setting"]["dist"] != BY_WIDTH) for step in steps)
+    assert any(step["seconds"] is None for step in steps)

@@ -57,7 +57,7 @@ def test_the_search_on_a_gpu_is_near_the_best_of_all_settings(rng, transfer):
     for _ in range(60):
         clock = Clock(rng, transfer, int(rng.choice([16, 64, 256])))
         ps = launch.fitting_ps(clock.format, most=16, dist=4, wpb=8, limits=clock.limits)
-        knobs = gpu_knobs(Geometry(ps, 4, 8), exact=False)
+        knobs = gpu_knobs(Geometry(ps, 4, 8))
         every = [each for each in itertools.product(*(knob.values for knob in knobs)) if clock.fits(each)]
         found = search(knobs, clock.seconds, (ps, 4, 8), allowed=clock.fits)
         assert found.points <= MOST_POINTS and clock.fits(found.best)
@@ -67,11 +67,9 @@ def test_the_search_on_a_gpu_is_near_the_best_of_all_settings(rng, transfer):
     assert np.mean(np.array(losses) <= 0.05) >= 0.8 and max(losses) < 0.25, np.sort(losses)[-10:]
 
 
-def test_only_knobs_that_keep_the_bits_are_moved_unless_all_are_asked_for():
-    default = Geometry(16, 4, 8)
-    assert [knob.name for knob in gpu_knobs(default, exact=True)] == ["wpb"]
-    assert [knob.name for knob in gpu_knobs(default, exact=False)] == ["ps", "dist", "wpb"]
-    odd = gpu_knobs(Geometry(13, 3, 5), exact=False)
+def test_a_gpus_knobs_are_the_papers_in_its_order():
+    assert [knob.name for knob in gpu_knobs(Geometry(16, 4, 8))] == ["ps", "dist", "wpb"]
+    odd = gpu_knobs(Geometry(13, 3, 5))
     assert [value in knob.values for knob, value in zip(odd, (13, 3, 5), strict=True)] == [True] * 3
 
 

@@ -129,10 +129,15 @@ class DeviceBackend(DeviceLaunches):
             self._halos[plan].forget(plan, format.row_bytes)
         try:
             with self.cut_for(plan, format):
-                self.launch(plan, format)
-        except InputError:
+                sized = self.launch(plan, format)
+                room = len(self._rings[plan].buffer) if plan in self._rings else 0
+                if room and self.blocks_at_once(sized) * self._ring_bytes(sized) > room:
+                    raise InputError(
+                        f"plan.ps = {geometry.ps}, plan.dist = {geometry.dist}: larger than the ring of get"
+                    )
+        except (InputError, ValueError) as error:
             tuned[format.row_bytes] = former
-            raise
+            raise InputError(str(error)) from error
         used = {launch.part_edges(each.ps, each.dist) for each in (*tuned.values(), self.options.geometry)}
         made = self._plans.get(plan, {})
         for part_edges in made.keys() - used:

@@ -115,6 +115,7 @@ class HostBackend:
         made = self._schedules.get(plan, {})
         for block_edges in made.keys() - used:
             del made[block_edges]
+        self.schedule(plan, format)  # now, since peers wait for the pushes of a call
 
     def schedule(self, plan: Plan, format: RowFormat) -> Any:
         """Return the native schedule of a plan for rows of this format, made once for each size of blocks."""
