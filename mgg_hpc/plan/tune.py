@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 
 GAIN = 0.01  # of the time: what a setting must save to count as faster, since measurements are noisy
 MOST_POINTS = 12
+REPEATS = 2  # measurements of a setting, of which the least counts: other work only adds time
 ROUNDS = 3  # of the last comparison
+COMPARE = "compare"
 KEPT = 3  # a retreat goes on while it is among so many fastest settings
 
 Setting = tuple[int, ...]  # a value of each knob
@@ -73,7 +75,8 @@ class Search:
         """Enter the time of `setting`, and go on to the next one."""
         assert self.setting is not None
         self.steps.append(Step(self._knob, self.setting, seconds))
-        self._seconds.setdefault(self.setting, seconds)
+        if self._knob != COMPARE:
+            self._seconds[self.setting] = min(seconds, self._seconds.get(self.setting, seconds))
         self._advance(seconds)
 
     @property
@@ -109,7 +112,8 @@ class Search:
 
     def _measurements(self) -> Generator[tuple[str, Setting], float, None]:
         """Yield the settings to measure, each with the knob that was moved; receive their times."""
-        yield "start", self.start
+        for _ in range(REPEATS):
+            yield "start", self.start
         try:
             at = self.start
             for index in range(len(self.knobs)):
@@ -122,7 +126,7 @@ class Search:
             return
         for _ in range(ROUNDS):
             for setting in (self.start, best):
-                seconds = yield "compare", setting
+                seconds = yield COMPARE, setting
                 self._compared[setting] = min(seconds, self._compared.get(setting, seconds))
 
     def _along(self, index: int, at: Setting) -> Generator[tuple[str, Setting], float, Setting]:
@@ -168,7 +172,9 @@ class Search:
     def _measured(self, index: int | None, setting: Setting) -> Generator[tuple[str, Setting], float, float]:
         if self.points >= self.most:
             raise _NoPointsLeftError
-        return (yield ("retreat" if index is None else self.knobs[index].name), setting)
+        for _ in range(REPEATS):
+            yield "retreat" if index is None else self.knobs[index].name, setting
+        return self._seconds[setting]
 
     @staticmethod
     def _faster(seconds: float, than: float) -> bool:

@@ -23,7 +23,7 @@ from ...data import user_cache
 from ...errors import InputError
 from ...nn.workspace import row_format
 from ...plan.layout import RowFormat
-from ...plan.tune import MOST_POINTS, ROUNDS, Knob, Search, Setting
+from ...plan.tune import MOST_POINTS, REPEATS, ROUNDS, Knob, Search, Setting
 from ...plan.workload import Plan
 from ...runtime import cores
 from ...runtime.backends import DEFAULT_GEOMETRY
@@ -35,7 +35,7 @@ from ..job import Job
 
 FORMAT, VERSION = "mgg-tuning", 1
 WARM_UP = 7  # epochs before the first trial: after so many calls it is known how wide rows are swept
-LONGEST = WARM_UP + MOST_POINTS + 2 * ROUNDS  # epochs
+LONGEST = WARM_UP + REPEATS * MOST_POINTS + 2 * ROUNDS  # epochs
 WORTHWHILE = 1 << 20  # edges of a rank: smaller aggregations take less than a trial can tell apart
 BLOCKS = range(9, 17)  # powers of 2: edges of a block on a CPU
 AHEAD_BYTES = 8192  # that BY_WIDTH prefetches (cuda/python/module_host.h)
