@@ -110,16 +110,20 @@ def in_use(folder: Path) -> set[str]:
 
 
 def _files_of(process: Path, prefix: str) -> set[str]:
+    """Return the names with this prefix that a process holds open or maps.
+
+    Open files come first: a process that begins to use a segment opens it, maps it and closes it.
+    """
     names: set[str] = set()
     with contextlib.suppress(OSError):  # it ended, or belongs to another user
-        for line in (process / "maps").read_text(errors="replace").splitlines():
-            start = line.find(prefix)
-            if start >= 0:
-                names.add(line[start:].removesuffix(" (deleted)"))
-    with contextlib.suppress(OSError):
         for handle in (process / "fd").iterdir():
             with contextlib.suppress(OSError):
                 target = str(handle.readlink())
                 if target.startswith(prefix):
                     names.add(target)
+    with contextlib.suppress(OSError):
+        for line in (process / "maps").read_text(errors="replace").splitlines():
+            start = line.find(prefix)
+            if start >= 0:
+                names.add(line[start:].removesuffix(" (deleted)"))
     return names

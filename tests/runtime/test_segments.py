@@ -47,3 +47,17 @@ def test_only_unmapped_segments_of_known_names_are_stale(tmp_path, monkeypatch):
         assert segments.left_since(start + 3600) == []
         segments.remove(segments.left_since(start))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mpich_shm_2", "someone_elses"]
+
+
+def test_a_segment_that_is_opened_before_it_is_mapped_is_in_use(tmp_path, monkeypatch):
+    """The process maps the segment after its maps were read, and closes the file at once."""
+    name, opened = "/dev/shm/mpich_shm_1", tmp_path / "fd" / "3"
+    opened.parent.mkdir()
+    opened.symlink_to(name)
+
+    def closed(path: Path, **_: str) -> str:
+        opened.unlink()
+        return ""
+
+    monkeypatch.setattr(Path, "read_text", closed)
+    assert segments._files_of(tmp_path, "/dev/shm/") == {name}
