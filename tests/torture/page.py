@@ -15,7 +15,7 @@ from mgg_hpc.tools.bench.harness import machine
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN = "make\ntest-long` do the same with fewer trials.\n\n"
-FIXED = ("name", "count", "failures", "seconds")
+FIXED = ("name", "count", "failures", "seconds", "ended")
 
 
 def main(words: list[str]) -> int:
