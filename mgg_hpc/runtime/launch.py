@@ -29,7 +29,14 @@ from .exit_code import RANKS
 FOLDER_PREFIX = "mgg-launch-"  # prefix of a launch's folder in the temporary folder
 TERMINAL = "MGG_TERMINAL"  # number of columns of the terminal, to which ranks write through pipes
 
-PARALLEL = ("train", "resume", "predict", "tune", "bench", "study")  # the verbs that share their work between ranks
+PARALLEL = (
+    "train",
+    "resume",
+    "predict",
+    "tune",
+    "bench",
+    "study",
+)  # the verbs that share their work between ranks
 SAVING = ("train", "resume")  # those that save what they have when a signal asks them to end
 SAVE_SECONDS = 120.0  # for that
 

@@ -23,7 +23,9 @@ def test_two_ranks_train(user, job, tmp_path):
 
 
 def test_two_ranks_tune(user, job, tmp_path):
-    facts, output = user.run("tune.sbatch", job, "--transfers", "halo", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    facts, output = user.run(
+        "tune.sbatch", job, "--transfers", "halo", XDG_CACHE_HOME=str(tmp_path / "cache")
+    )
     assert facts["JobState"] == "COMPLETED", output
     assert 'transfer = "halo"' in output and "1 forward" in output
     assert list((tmp_path / "cache" / "mgg-hpc" / "tuned").glob("*.json"))
