@@ -321,11 +321,11 @@ def launch(ranks: int, mpi: str, save_seconds: float, dry_run: bool, command: tu
     return process_launch(ranks, command, mpi, dry_run, save_seconds)
 
 
-cli.add_command(tune)
 cli.add_command(submit)
+cli.add_command(report)
+cli.add_command(tune)
 cli.add_command(model)
 cli.add_command(bench)
-cli.add_command(report)
 cli.add_command(study)
 
 
