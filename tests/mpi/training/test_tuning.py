@@ -68,7 +68,7 @@ def results(run: Path) -> tuple[list[list[str]], dict[str, bytes]]:
     return rows, {name: value.tobytes() for name, value in weights.items()}
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("transfer", MODELS)
 def test_a_search_changes_no_bit_and_is_not_repeated(comm, folder, trained, transfer):
     plain, _, _ = trained(transfer, "never")

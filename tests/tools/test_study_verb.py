@@ -38,7 +38,7 @@ def test_a_study_starts_its_ranks_and_writes_its_files_here(tmp_path, study):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_scaling_has_each_number_of_ranks_beside_one_rank(tmp_path):
     words = (
         "rmat:6:4",
