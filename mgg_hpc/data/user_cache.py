@@ -27,12 +27,15 @@ def read(name: str, format: str, version: int) -> tuple[dict[str, Any] | None, s
     """
     try:
         path = folder() / name
+    except RuntimeError:  # no home
+        return None, ""
+    try:
         with path.open("rb") as file:
             found = json.loads(file.read(LARGEST))
-    except (FileNotFoundError, NotADirectoryError, RuntimeError):  # no entry, or no home
+    except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except (OSError, ValueError, RecursionError) as error:
-        return None, f"{folder() / name}: ignored, since it cannot be read ({type(error).__name__})"
+        return None, f"{path}: ignored, since it cannot be read ({type(error).__name__})"
     kind = (found.get("format"), found.get("version")) if isinstance(found, dict) else None
     if kind != (format, version):
         return None, f"{path}: ignored, since it is no {format} of version {version}"
