@@ -262,7 +262,8 @@ class Contact:
             time.sleep(seconds)
         finally:
             mapped = {file for path in self.processes() for file in segments._files_of(path, "/dev/shm/")}
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         programs.wait_until(lambda: not self.processes(), 30)
         for file in mapped:  # what MPI leaves where ranks are killed
