@@ -56,6 +56,11 @@ class Launched:
                         found[int(path.name)] = variables
         return found
 
+    def has_launcher(self) -> bool:
+        """Return whether `mgg launch` has started the ranks' launcher, and not only programs that it asks things."""
+        status = f"{exit_code.STATUS}=".encode()
+        return any(each.startswith(status) for variables in self.processes().values() for each in variables)
+
     def ranks(self) -> list[int]:
         """Return the processes that are ranks, in the order of their ranks."""
         names = tuple(f"{name}=".encode() for name in exit_code.RANK_VARIABLES)

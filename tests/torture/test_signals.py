@@ -47,7 +47,7 @@ def test_a_signal_at_any_moment_saves_and_ends_with_3(tmp_path, rng, trials):
         job = Launched(tmp_path, *words)
         if number % 2:
             # Before `mgg launch` has started the ranks' launcher, it ends as any program does.
-            programs.wait_until(lambda job=job: len(job.processes()) > 1, SOON, job.said)
+            programs.wait_until(lambda job=job: job.has_launcher(), SOON, job.said)
             time.sleep(rng.uniform(0.0, seconds))
         elif wait_for_line(job, run, len(metrics(run)) + int(rng.integers(1, 9))):
             time.sleep(rng.uniform(0.0, 0.03))
