@@ -216,7 +216,9 @@ def beyond(files, sources):
 def included(sources):
     """The headers in cuda/ that are included below these files and folders, and by those headers."""
     cuda, found = accept.ROOT / "cuda", set()
-    files = [path for name in sources for path in (accept.ROOT / name).rglob("*.[ch]*")]
+    files = [
+        path for name in sources for path in (accept.ROOT / name).rglob("*.[ch]*") if path.suffix != ".pyc"
+    ]
     while files:
         file = files.pop()
         for name in re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE):
