@@ -60,8 +60,8 @@ class HaloExchange {
   int64_t take_rows_pushed() { return rows_pushed_.exchange(0); }
   // Seconds that this rank has waited for others inside of calls, since the last call of this function.
   double take_seconds_waited() { return std::exchange(waited_, 0.0); }
-  // Of the last call, in seconds of the monotonic clock: its begin and its end; of each round, when this rank began to
-  // wait for it, and when it was there; of each pair of round and PE, when the last row was pushed to it (0: none is).
+  // Times of the last call, in seconds of the monotonic clock: begin and end of the call; when this rank began to wait
+  // for each round; when each round had arrived; when each round's last row was pushed to each PE (0: none is pushed).
   const std::vector<double>& stamps() const { return stamps_; }
   int64_t rounds() const { return layout_.rounds; }
 

@@ -1,4 +1,4 @@
-"""What was measured once on a machine and is kept for later runs: small JSON documents in the user's cache folder."""
+"""Small JSON documents in the user's cache folder: measurements of this machine that later runs use again."""
 
 from __future__ import annotations
 

@@ -117,16 +117,16 @@ class Gather:
 
 @dataclass(frozen=True)
 class System:
-    """What work takes on each rank of a job, and what moves rows between ranks.
+    """Costs of the work of each rank of a job, and of moving rows between ranks.
 
-    ranks_a_node: whose rows pointers reach. gather: of an edge, by rows that peers can read; own: by private ones.
-    destination: of a row that is stored, sums aside.
-    dense: (smaller dimension, floating-point operations a second) of products, ascending. stream: bytes a second that
-    are read or written in order. draw: seconds of a value that dropout decides. layer: seconds of a layer, both
-    directions, beyond its work; step: the same of an epoch. within: what a remote row takes beyond a local one, by
-    transfer, from ranks of the same node; between: from others. fixed: seconds of an aggregation that moves nothing, by
-    transfer, its barrier included. message: seconds of each message to another node. cache_bytes: of the cache that
-    holds remote rows that are read through pointers. hides: whether transfers run under the sums.
+    ranks_a_node: number of ranks that reach each other's rows through pointers. gather: cost of an edge whose row peers
+    can read; own: of an edge whose row is private. destination: cost of storing a row. dense: pairs of (smaller
+    dimension of a product, floating-point operations a second), ascending. stream: bytes a second, read or written in
+    order. draw: seconds for each value that dropout draws. layer: fixed seconds of a layer, forward and backward; step:
+    fixed seconds of an epoch. within, between: cost of a remote row beyond that of a local one, by transfer, from ranks
+    of the same node and of others. fixed: seconds of an aggregation that moves nothing, with its barrier, by transfer.
+    message: seconds for each message to another node. cache_bytes: size of the cache for remote rows that are read
+    through pointers. hides: whether transfers overlap with the sums.
     """
 
     name: str

@@ -46,7 +46,7 @@ class Reuse:
             return 0.0
         slopes = np.diff(self.distinct, prepend=0) / np.diff(self.lengths, prepend=0)
         at = int(np.searchsorted(self.distinct, rows, side="right"))
-        # What is read for the first time in a pass was last read in the one before.
+        # A row that is read for the first time in a pass was last read in the pass before.
         return float(np.clip(slopes[min(at, len(slopes) - 1)], most / edges, 1.0))
 
 
@@ -89,7 +89,7 @@ class RankCounts:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """What all ranks move in one aggregation. ranks: in order."""
+    """Counts of the rows that all ranks move in one aggregation. ranks: one entry for each rank, in order."""
 
     ranks: Sequence[RankCounts]
 

@@ -42,7 +42,7 @@ FEW = 64  # rows of an aggregation that takes no time but its fixed one
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured on so many ranks of this host, of each rank while all work. Fields as `System` has them.
+    """Costs of each rank, measured while ``ranks`` ranks of this host work at once. Other fields are those of `System`.
 
     threads: of each rank. layer: seconds of a layer of a tiny job, both directions, its aggregations' fixed ones aside.
     """
@@ -80,7 +80,7 @@ class Calibration:
         moving = near
         if not near.within and ranks > 1:
             moving = min((each for each in self.measured if each.within), key=lambda each: each.ranks)
-        # What ranks share is divided among more of them, or fewer.
+        # The cost of each rank grows with the number of ranks that share this machine.
         share = ranks / near.ranks
         return System(
             name="this",

@@ -154,7 +154,7 @@ def grouped(
 def path(name: str, title: str, steps: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> str:
     """Draw the tuner's path: the time of each measured setting, in order, the best until then, and the chosen one."""
     figure, (at,) = _axes(height=2.9)
-    # What did not fit the device has no time.
+    # A setting that did not fit the device has no time.
     seconds = np.array([np.nan if step["seconds"] is None else 1e3 * step["seconds"] for step in steps])
     places = np.arange(1, len(steps) + 1)
     at.plot(places, seconds, color=COLOURS[1], marker="o", linewidth=0.8, label="measured")

@@ -1,4 +1,4 @@
-"""What a run has kept, read for its report: settings, epochs, summary, profile and the tuner's path."""
+"""Read the files of a run for its report: settings, epochs, summary, profile and the tuner's path."""
 
 from __future__ import annotations
 
