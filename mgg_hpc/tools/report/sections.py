@@ -126,7 +126,7 @@ def balance(runs: Sequence[Run], least: bool) -> Section:
         ranks = _ranks(run)
         if not ranks or run.summary is None or len(ranks) < 2:
             continue
-        found, why = _crossing(run, run.summary) if least else (None, "")
+        found, why = _crossing(run, run.summary) if least else (None, "--no-least was given")
         columns: dict[str, Sequence[float]] = {
             "a row an edge": [each["remote_edges"] for each in ranks],
             "each row once": [each["halo_rows"] for each in ranks],
@@ -145,7 +145,7 @@ def balance(runs: Sequence[Run], least: bool) -> Section:
         for text in _said_of(run.summary, found):
             section.say(text)
         if why:
-            section.say(f"The least that must cross is not known: {why}.")
+            section.say(f"The least that must cross is left out: {why}.")
     return section
 
 
@@ -189,12 +189,12 @@ def _said_of(summary: dict[str, Any], found: Crossing | None) -> list[str]:
 
 
 def _crossing(run: Run, summary: dict[str, Any]) -> tuple[Crossing | None, str]:
-    """Return what crosses over the run's graph, or None and why that is not known."""
+    """Return what crosses over the run's graph, or None and why that is left out."""
     path, bounds = Path(run.settings.graph.file), np.array(summary["bounds"], dtype=np.int64)
+    if len(bounds) - 1 > MOST_MATCHED:
+        return None, f"it is found for each pair of ranks, and only where there are at most {MOST_MATCHED} ranks"
     if not path.is_file():
         return None, f"{path} is not there"
-    if len(bounds) - 1 > MOST_MATCHED:
-        return None, f"there are more than {MOST_MATCHED} ranks"
     try:
         found = crossing(path, bounds)
     except (InputError, ValueError, IndexError) as error:
@@ -260,8 +260,8 @@ def lanes(runs: Sequence[Run]) -> Section:
         section.figure(figures.tried(partial(figures.timeline, f"lanes{number}", title, found)))
         if found.longest is not None:
             section.say(
-                "Below: the longest aggregation to which rows came. A round arrives while a rank sums what it has; "
-                "where it comes too late there is a wait."
+                "The lower part shows the longest aggregation to which rows came. A round arrives while a rank sums "
+                "what it has; where it comes too late there is a wait."
             )
         shares = [each for each in (run.profile or {}).get("exchanges", ()) if "hidden_share" in each]
         if shares:
