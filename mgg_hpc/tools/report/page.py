@@ -8,13 +8,16 @@ from html import escape
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #1c1c1c; --faint: #d6d6d6; --said: #555555; }
-@media screen and (prefers-color-scheme: dark) { :root { --paper: #17191c; --ink: #e8e8e8; --faint: #44484d; --said: #b0b4b8; } }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --paper: #17191c; --ink: #e8e8e8; --faint: #44484d; --said: #b0b4b8; }
+}
 body { background: var(--paper); color: var(--ink); font: 15px/1.45 system-ui, sans-serif; max-width: 64rem;
   margin: 1.5rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .4rem; } p { margin: .4rem 0; }
 .said { color: var(--said); font-size: .88rem; }
 .scroll, figure { overflow-x: auto; }
-table { width: max-content; max-width: 64rem; border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; margin: .4rem 0; }
+table { width: max-content; max-width: 64rem; border-collapse: collapse; font-size: .88rem;
+  font-variant-numeric: tabular-nums; margin: .4rem 0; }
 th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--faint); text-align: right; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--said); }
 tr.differs td { font-weight: 600; }

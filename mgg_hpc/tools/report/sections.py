@@ -192,7 +192,10 @@ def _crossing(run: Run, summary: dict[str, Any]) -> tuple[Crossing | None, str]:
     """Return what crosses over the run's graph, or None and why that is left out."""
     path, bounds = Path(run.settings.graph.file), np.array(summary["bounds"], dtype=np.int64)
     if len(bounds) - 1 > MOST_MATCHED:
-        return None, f"it is found for each pair of ranks, and only where there are at most {MOST_MATCHED} ranks"
+        return (
+            None,
+            f"it is found for each pair of ranks, and only where there are at most {MOST_MATCHED} ranks",
+        )
     if not path.is_file():
         return None, f"{path} is not there"
     try:
