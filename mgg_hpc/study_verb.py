@@ -62,7 +62,7 @@ DEVICE = click.option(
     "--device",
     type=DEVICES,
     default="cpu",
-    help="cuda: two PEs on one GPU, the second's rows in the host's memory.",
+    help="cuda: two PEs on one GPU, the second's rows in the host's memory; primitives: or the ranks of a launcher.",
 )
 SHARES = click.option(
     "--share", type=SHARE, default=0.2, help="Of rows that are far away, with --device cuda."
@@ -108,14 +108,18 @@ def run_here(
     transfer: str | None = None,
 ) -> int:
     """Run a study on ranks that are there, on a GPU, or on ranks that are started with the same command line."""
+    from .runtime import mpi
+
     name = str(context.info_name)
     if device == "cuda":
         refuse_given(context, device, "ranks", "threads", "backend")
+        if mpi.launched():
+            return run_on_gpus(context, graph, options)
         from .tools.study import gpu
 
         return gpu.run(name, graph, files_of(options), transfer=transfer, **options)
     refuse_given(context, device, "share")
-    from .runtime import launch, mpi
+    from .runtime import launch
     from .tools.study import cpu, plot, space
 
     request = request_of(graph, options)
@@ -124,6 +128,24 @@ def run_here(
     if transfer is not None:
         return space.run(request, transfer)
     return cpu.run(name, request, plot.DRAWN[name])
+
+
+def run_on_gpus(context: click.Context, graph: str | None, options: dict[str, Any]) -> int:
+    """Run a study on the ranks of a launcher, with a GPU each. Raises InputError for one that has no such variants."""
+    from .errors import InputError
+    from .tools.bench.harness import graphs
+    from .tools.bench.harness.options import numbers_of
+    from .tools.study import gpu, gpu_ranks, plot
+
+    name = str(context.info_name)
+    if name != gpu_ranks.STUDY:
+        raise InputError(f"mgg study {name} --device cuda plays both PEs itself: run it without a launcher")
+    if context.get_parameter_source("share") is ParameterSource.COMMANDLINE:
+        raise InputError("--share: the ranks of a launcher own rows with as many edges each; leave it out")
+    graph, paths = graph or gpu.GRAPH, files_of(options)
+    graphs.check(graph)
+    widths = numbers_of("widths", options["widths"])
+    return gpu_ranks.run(graph, widths, paths, options["turns"], plot.DRAWN[name])
 
 
 def variants_of(name: str, widths: str, *examples: str) -> Callable[[Any], Any]:
@@ -174,11 +196,13 @@ def interleaving(context: click.Context, graph: str | None, device: str, **optio
     "16",
     "mgg study primitives rmat:17 --widths 16,64",
     "mgg study primitives --device cuda --share 0.2",
+    "mgg launch -n 2 study primitives --device cuda",
 )
 def primitives(context: click.Context, graph: str | None, device: str, **options: Any) -> int:
     """Ask for remote rows by other means.
 
-    Loads, gets of few or many rows, all at once; on a GPU by threads, warps and blocks: OSDI '23, figure 10c.
+    Loads, gets of few or many rows, all at once; on a GPU by threads, warps and blocks, over several ranks by NVSHMEM's
+    calls of these: OSDI '23, figure 10c.
     """
     return run_here(context, graph, device, options)
 

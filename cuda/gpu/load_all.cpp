@@ -1,5 +1,6 @@
 // Loads every kernel of the module. CUDA loads a kernel when it is first named, and may wait for the kernels that run to
 // do so: one that waits for another PE's would then wait for ever for the one that is to be loaded.
+#include "bench/scopes.h"
 #include "gpu/kernels.h"
 
 namespace mgg {
@@ -62,6 +63,8 @@ int load_all() {
   }
   dropout(DeviceDropoutCsr{}, {});
   for (const bool far : {false, true}) let_go({}, far, {});
+  for (const auto scope : {studies::Scope::thread, studies::Scope::warp, studies::Scope::block})
+    studies::get(DeviceGetCall<float>{}, scope, {});
   return loading.kernels();
 }
 

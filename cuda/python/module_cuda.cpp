@@ -268,6 +268,7 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
   module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "launch"_a,
              Released());
   bind_nvshmem(module);
+  bind_scopes(module);
 #if defined(MGG_SHIM)
   bind_shim(module);
 #endif

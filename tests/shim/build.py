@@ -54,6 +54,8 @@ class Build:
             "rows": (CUDA / "gpu" / "rows" / "rows.cu", ()),
             "studies": (CUDA / "bench" / "studies.cu", ()),
             "module_studies": (CUDA / "bench" / "module_studies.cpp", ()),
+            "scopes": (CUDA / "bench" / "scopes.cu", ()),
+            "module_scopes": (CUDA / "bench" / "module_scopes.cpp", ()),
             **{
                 f"{source.stem}_{name}": (CUDA / "gpu" / source, (f"-DMGG_ROWS={of}",))
                 for source in map(
@@ -117,7 +119,9 @@ class Build:
         """After `whole`: the module of `older`. Only what differs is compiled."""
         older = self.older(folder)
         differs = [
-            name for name in self.sources if name.startswith(("get", "aggregate", "module", "studies"))
+            name
+            for name in self.sources
+            if name.startswith(("get", "aggregate", "module", "studies", "scopes"))
         ]
         for name in self.sources.keys() - differs:
             (folder / f"{name}.o").symlink_to(self.folder / f"{name}.o")

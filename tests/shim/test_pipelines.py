@@ -15,6 +15,7 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.backends.simulated import all_reachable
+from mgg_hpc.tools.bench.overlap import studies
 from mgg_hpc.tools.bench.overlap.studies import Ablation
 
 REACH = {
@@ -79,6 +80,34 @@ def test_what_mgg_is_compared_with_gives_the_same_bits(rng, engine, case, transf
         made = cases.CASES[case](rng, ranks)
         entry = table.Entry(transfer, "float32", 33, case)
         table.compare(engine, made, entry, rng, transfer, REACH["all"](ranks), SMALL, ablation)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("case", REMOTE)
+@pytest.mark.parametrize("width", [16, 129])
+@pytest.mark.parametrize("scope", studies.SCOPES)
+def test_each_scope_gets_the_rows_of_all_edges_and_gives_the_same_bits(rng, engine, scope, width, case):
+    """NVSHMEM's calls of a thread, a warp or a block, a call a row; a warp takes wide rows in passes."""
+    made, entry = cases.CASES[case](rng, 3), table.Entry("get", "float32", width, case)
+    table.compare(engine, made, entry, rng, "get", REACH["none"](3), SMALL, Ablation(scope=scope))
+    x = rng.standard_normal((made.nodes, width)).astype(np.float32)
+    played = Played(engine, made, x, SMALL, "get", lambda rank, peer: rank == peer, Ablation(scope=scope))
+    engine.module.shim_counts()
+    played.aggregate(rng)
+    counts = engine.module.shim_counts()
+    passes = 1 if scope == "block" else -(-played.format.row_bytes // 512)
+    edges = sum(len(remote_sources(made, rank)) for rank in range(3))
+    wanted = {f"{each}_gets": passes * edges * (each == scope) for each in studies.SCOPES}
+    assert {name: counts[name] for name in wanted} == wanted
+    assert counts["crossed"] == edges * played.format.row_bytes
+
+
+def test_rows_that_pointers_reach_are_not_taken_for_a_scopes(rng, engine):
+    case = cases.ordinary(rng, 2)
+    x = rng.standard_normal((case.nodes, 16)).astype(np.float32)
+    played = Played(engine, case, x, transfer="get", ablation=Ablation(scope="warp"))
+    with pytest.raises(ValueError, match="scoped_get: a pointer leads to some remote rows"):
+        played.aggregate(rng)
 
 
 def test_levels_other_than_warps_are_sums_of_float32(rng, engine):

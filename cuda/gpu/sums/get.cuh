@@ -31,8 +31,17 @@ struct Stages {
   }
 };
 
+// How a worker gets a stage's rows that no pointer reaches: its first lane asks for one after another. bench/scopes.cu
+// has other ways: rows that are `spread` over the lanes, or calls that all lanes make `together`.
+struct FirstLaneGets {
+  static constexpr bool spread = false, together = false;
+  MGG_DEVICE static void get(char* to, const char* from, int bytes, int pe, int32_t channel) {
+    device::get_nbi(to, from, bytes, pe, channel);
+  }
+};
+
 // LATE: each stage is asked for when it is needed (bench/studies.cu).
-template <class S, class R, int LANES, int PACKS, bool FAR, bool LATE = false>
+template <class S, class R, int LANES, int PACKS, bool FAR, bool LATE = false, class Gets = FirstLaneGets>
 struct GetWorker : RowWorker<S, R, LANES, PACKS> {
   using Base = RowWorker<S, R, LANES, PACKS>;
   using Base::call, Base::worker, Base::has;
@@ -138,10 +147,10 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
   }
   MGG_DEVICE void ask_far(const Segment& segment, int64_t edge, int count, int stage, int64_t offset,
                             int bytes) const {
-    if (worker.lane != 0) return;
-    for (int row = 0; row < count; ++row)
-      device::get_nbi(far_slot(stage, row), row_at(get.mine, edge + row) + offset, bytes, get.owner[segment.chunk],
-                      channel(stage));
+    if (!Gets::spread && !Gets::together && worker.lane != 0) return;
+    for (int row = Gets::spread ? worker.lane : 0; row < count; row += Gets::spread ? LANES : 1)
+      Gets::get(far_slot(stage, row), row_at(get.mine, edge + row) + offset, bytes, get.owner[segment.chunk],
+                channel(stage));
   }
 
   // ---- summing
@@ -151,7 +160,7 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
     parities ^= 1u << stage;
   }
   MGG_DEVICE void await_far(int stage) const {
-    if (worker.lane == 0) device::quiet(channel(stage));
+    if (Gets::spread || worker.lane == 0) device::quiet(channel(stage));
     worker.sync();
   }
   template <bool SHARED>

@@ -9,6 +9,16 @@ DIRECT = "direct: each edge reads through a pointer"
 GET = "get: a get for each edge, a block ahead"
 ALL_GATHER = "all-gather, then sums (NCCL's whole partitions)"
 
+# On the GPUs of several ranks.
+POINTERS = "get: copies through pointers, dist stages ahead (ours)"
+LOADS = "direct: each edge's row is loaded"
+BY_LANES = "get: one lane for its worker (ours without pointers)"
+SCOPES = {
+    "thread": "get: by single threads (nvshmem_getmem_nbi)",
+    "warp": "get: by warps (nvshmemx_getmem_nbi_warp)",
+    "block": "get: by blocks (nvshmemx_getmem_nbi_block)",
+}
+
 # On a GPU, whose remote rows lie in page-locked memory of the host; by the names of bench/overlap/gpu_transfers.py.
 ON_GPU = {
     "sum": "sums alone, all rows on the GPU",

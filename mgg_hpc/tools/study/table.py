@@ -23,6 +23,7 @@ COLUMNS = (
     "device",
     "backend",
     "ranks",
+    "ranks_per_gpu",
     "threads_per_rank",
     "width_values",
     "remote_share",
@@ -111,7 +112,9 @@ class Table:
         """Return the conditions that all rows have in common, in words."""
         same = self.same
         said = [f"{same['graph']}: {same['nodes']:,} nodes, {same['edges']:,} edges"]
-        if "ranks" in same:
+        if "ranks_per_gpu" in same:
+            said.append(f"{same['ranks']} ranks, {same['ranks_per_gpu']} a GPU")
+        elif "ranks" in same:
             said.append(
                 f"{same['ranks']} x {same['threads_per_rank']} ranks x threads, backend {same['backend']}"
             )

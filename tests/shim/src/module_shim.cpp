@@ -32,6 +32,9 @@ void bind_shim(nb::module_& module) {
     say("stages", counts.stages);
     say("most_rows_a_stage", counts.most_rows_a_stage);
     say("most_under_way", counts.most_under_way);
+    say("thread_gets", counts.thread_gets);
+    say("warp_gets", counts.warp_gets);
+    say("block_gets", counts.block_gets);
     say("blocks", counts.blocks);
     say("threads", counts.threads);
     say("fences", counts.fences);

@@ -70,6 +70,7 @@ struct Fiber {
   std::vector<Copy> open;                // copies that are not committed
   std::deque<std::vector<Copy>> groups;  // committed ones, oldest first
   std::vector<Get> gets;
+  Get together;  // what it asked for in its last call that a group makes
   int64_t under_way = 0;  // of a first lane: rows that its warp has asked for, and nobody has waited for
   uint64_t seen = 0;      // events when it looked at signals
   bool looked = false;

@@ -1,7 +1,7 @@
 """Schedules that MGG's are compared with on GPUs (OSDI '23, section 7.2; arXiv, section 2).
 
-Their kernels are in cuda/bench/studies.cu: sums of float32 rows that pointers reach. A call of "bulk" has a second,
-small launch, which gives the credits.
+Their kernels are in cuda/bench/studies.cu: sums of float32 rows that pointers reach; and in cuda/bench/scopes.cu: of
+rows that NVSHMEM's calls bring. A call of "bulk" has a second, small launch, which gives the credits.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....errors import InputError
 from ....plan import launch
@@ -24,6 +25,7 @@ from ....runtime.backends.simulated import Peers
 from . import ring
 
 LEVELS = {"thread": 1, "block": 256}  # lanes that get a row together; a warp takes as many as the row needs
+SCOPES = {"thread": 32, "warp": 32, "block": 256}  # lanes of a worker (cuda/bench/scopes.h)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Ablation:
     partition: split destinations of many edges into neighbour partitions. interleave: get remote rows `dist` stages
     ahead, or when they are needed. level: the unit that gets a row, a "thread", a "warp" or a "block". bulk: sum
     nothing before all of a halo has arrived. ring: rows come as whole partitions, passed on from rank to rank
-    (`ring.ring`).
+    (`ring.ring`). scope: the threads that make each call of the transport, a "thread", a "warp" or a "block", for
+    rows that no pointer reaches; "" where one lane of a worker gets all of its rows.
     """
 
     partition: bool = True
@@ -41,6 +44,35 @@ class Ablation:
     level: str = "warp"
     bulk: bool = False
     ring: bool = False
+    scope: str = ""
+
+
+class Unreached:
+    """The ranks of a job, to whose memory no pointer is to lead: NVSHMEM's calls move all rows (`Peers`).
+
+    peers: the same ranks, with pointers where there are any.
+    """
+
+    gets = True
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.size, self.memory = peers.size, peers.memory
+
+    def allocate(self, number: int, rank: int, address: int, nbytes: int) -> NDArray[np.uint64]:
+        """See Peers."""
+        return only_own(self._peers.allocate(number, rank, address, nbytes), rank)
+
+    def barrier(self, stream: int) -> None:
+        """See Peers."""
+        self._peers.barrier(stream)
+
+
+def only_own(addresses: NDArray[np.uint64], rank: int) -> NDArray[np.uint64]:
+    """Return the addresses of rows, [P], without those of other ranks."""
+    found = np.zeros_like(addresses)
+    found[rank] = addresses[rank]
+    return found
 
 
 def native(module: Any) -> Any:
@@ -97,6 +129,8 @@ class AblationModule:
         self, transfer: str, max: bool, far: bool, lanes: int, packs: int, threads: int, shared_bytes: int
     ) -> Any:
         """Return the resources that a kernel takes; see the module's."""
+        if transfer == "get" and self._ablation.scope:
+            return self._module.scoped_get_occupancy(self._ablation.scope, threads, shared_bytes)
         if transfer == "get" and _changes_gets(self._ablation):
             late = not self._ablation.interleave
             return self._studies.get_occupancy(late, lanes, packs, threads, shared_bytes)
@@ -118,7 +152,9 @@ def _plan_class(module: Any, studies: Any, memory: DeviceArrays, ablation: Ablat
         own_rows = 0
 
         def get_float32(self, rows: Any, total: Any, get: Any, launch: Any) -> None:
-            if _changes_gets(ablation):
+            if ablation.scope:
+                module.scoped_get(self, rows, total, get, ablation.scope, launch)
+            elif _changes_gets(ablation):
                 studies.get(self, rows, total, get, not ablation.interleave, launch)
             else:
                 super().get_float32(rows, total, get, launch)
@@ -166,13 +202,13 @@ class AblationBackend(DeviceBackend):
         return super().in_chunks(plan, rows, fewest)
 
     def sized(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
-        """Return the launch of a transfer, for gets by the ablation's level."""
-        level = self.ablation.level
-        if transfer != "get" or level == "warp":
+        """Return the launch of a transfer, for gets by the ablation's scope or level."""
+        level, scope = self.ablation.level, self.ablation.scope
+        if transfer != "get" or (level == "warp" and not scope):
             return super().sized(transfer, local, remote, format)
-        lanes, wpb = LEVELS[level], self.geometry.wpb
+        lanes, wpb = SCOPES[scope] if scope else LEVELS[level], self.geometry.wpb
         knobs = {"ps": self.geometry.ps, "dist": self.geometry.dist, "wpb": wpb}
-        threads = lanes if level == "block" else launch.LANES * wpb
+        threads = lanes if lanes > launch.LANES else launch.LANES * wpb
         return launch.staged(local, remote, format, (lanes, 1), threads, **knobs, limits=self.limits)
 
 
