@@ -86,6 +86,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ps: Knob = "auto"
     dist: Count | Literal["auto"] = "auto"
     wpb: Knob = "auto"
+    far_ps: Knob = "auto"  # ps of rows that no pointer reaches, with "get" between GPUs; auto: ps
     tune: Literal["auto", "full", "never"] = (
         "auto"  # search for ps, dist and wpb in the first epochs; auto: as far as no bit of the results changes
     )
@@ -167,7 +168,7 @@ def from_tree(tree: dict[str, Any], where: str) -> Settings:
 
 
 def with_plan(settings: Settings, transfers: Sequence[Any], knobs: Mapping[str, int]) -> Settings:
-    """Return the job with plan.transfer as it was chosen for each layer, and some of ps, dist and wpb."""
+    """Return the job with plan.transfer as it was chosen for each layer, and some knobs of [plan]."""
     transfer = transfers[0] if len(set(transfers)) == 1 else list(transfers)
     plan = msgspec.structs.replace(settings.plan, transfer=transfer, **knobs)
     return msgspec.structs.replace(settings, plan=plan)

@@ -29,7 +29,7 @@ DEFAULTS = {
         "folder": "", "backend": "auto", "threads": 0, "features": "auto", "share_gpu": False, "cuda_graphs": True,
         "resume": "never", "watchdog": "auto",
     },
-    "plan": {"transfer": "auto", "ps": "auto", "dist": "auto", "wpb": "auto", "tune": "auto"},
+    "plan": {"transfer": "auto", "ps": "auto", "dist": "auto", "wpb": "auto", "far_ps": "auto", "tune": "auto"},
     "checkpoint": {"every_epochs": 0, "every_minutes": 10.0, "keep": 2},
 }  # fmt: skip
 
@@ -167,6 +167,7 @@ WRONG = {  # a line of a job file: what the key must be
     "plan.transfer = []": TRANSFER,
     "plan.ps = 0": f'{WIDTH} or "auto"',
     "plan.dist = 2147483648": "a whole number, at least 0 and at most",
+    "plan.far_ps = 0": f'{WIDTH} or "auto"',
     'plan.wpb = "atuo"': f"{WIDTH} or \"auto\"; did you mean 'auto'?",
 }
 

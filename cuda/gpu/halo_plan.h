@@ -29,6 +29,7 @@ class DeviceExchange {
   // Room for tasks that workers defer, of `values` columns each, twice. Kept for each size: layers of several widths
   // take turns, and making it anew would wait for the kernels that run.
   void make_room(int64_t workers, int64_t slots, int64_t values) {
+    if (rooms_.size() >= most_kept && !rooms_.count({workers, slots})) rooms_.clear();  // of a search's settings
     gpu::Memory& room = rooms_[{workers, slots}];
     if (room.bytes() == 0) {
       std::vector<DeferredTask> empty(workers * slots);
@@ -56,6 +57,8 @@ class DeviceExchange {
   }
 
  private:
+  static constexpr size_t most_kept = 8;  // rooms: one for each width of rows and kind of sum
+
   int rank_;
   bool far_;
   uint64_t staging_, signal_, outbox_;

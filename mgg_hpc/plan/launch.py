@@ -24,6 +24,7 @@ LANES = 32  # of a warp
 PACK = 16  # bytes that a lane loads at once
 RING_ROWS = 4  # cuda/gpu/arguments.h; the module's `ring_bytes` is compared when it is loaded
 MOST_BLOCKS = 2**31 - 1  # of a grid
+MOST_TRIED = {"ps": 32, "dist": 16, "wpb": 16, "far_ps": 16}  # by a search (training/tuning)
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,12 @@ def shape(format: RowFormat) -> tuple[int, int]:
 def ring_bytes(threads: int, packs: int) -> int:
     """Return the shared bytes of a CUDA block of the direct kernel: the ring, and barriers for workers of 4 lanes."""
     return threads * packs * RING_ROWS * PACK + threads // 4 * RING_ROWS * 8
+
+
+def tried(name: str, default: int) -> tuple[int, ...]:
+    """Return the values of a knob that a search tries: powers of 2, and the default."""
+    powers = {2**power for power in range(MOST_TRIED[name].bit_length())}
+    return tuple(sorted(powers | {default}))
 
 
 def part_edges(ps: int, dist: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from ..nn.inputs.host import HostFeatures, Input, drops_in_blocks
 from ..nn.layers.models import GNN
 from ..nn.layers.random import Draws
 from ..nn.workspace import accumulator, row_format
+from ..plan.layout import RowFormat
+from ..plan.workload import Plan
 from ..runtime import backends, cores, mpi
 from ..runtime.backends.base import Backend
 from ..runtime.watchdog import AUTO, Limit, Watchdog
@@ -70,6 +72,17 @@ class Job:
     def input(self) -> Input:
         """Input of the model: features, or learned rows in the type of all rows."""
         return self.x if self.learned is None else self.learned.to(self.dtype)
+
+    def aggregations(self) -> Iterator[tuple[str, int, Plan, RowFormat]]:
+        """Yield direction, layer (from 1 on), plan and format of the rows of each aggregation of an epoch."""
+        passes = (
+            ("forward", self.model.exchanged(self.sparse)),
+            ("backward", self.model.exchanged_back(self.sparse)),
+        )
+        for direction, widths in passes:
+            for layer, (adjacency, width) in enumerate(zip(self.layers, widths, strict=True), 1):
+                if width:
+                    yield direction, layer, getattr(adjacency, direction), row_format(width, self.dtype)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return all that is trained, by name, not copied; learned rows are this rank's."""
@@ -174,10 +187,10 @@ def _backend(
 ) -> Backend:
     """Make the backend, with the knobs that the job names. Collective."""
     plan, dtype = settings.plan, getattr(torch, settings.train.dtype)
-    asked = {"ps": plan.ps, "dist": plan.dist, "wpb": plan.wpb}
+    asked = {"ps": plan.ps, "dist": plan.dist, "wpb": plan.wpb, "far_ps": plan.far_ps}
     knobs = {name: int(knob) for name, knob in asked.items() if knob != "auto"}
     widest = row_format(model.widest(isinstance(part.slice.x, SparseRows)), dtype)
-    return backends.make(chosen, comm, threads=threads, widest=widest, **knobs)
+    return backends.make(chosen, comm, threads=threads, widest=widest, searches=plan.tune == "full", **knobs)
 
 
 def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> Labels:

@@ -116,14 +116,23 @@ def estimate(job: Job, *, trains: bool = True, step: footprint.Footprint | None 
     parameters = sum(parameter.nbytes for parameter in job.weights().values())
     # Gradients, two moments, the weights before a step, and the chosen ones; and on the host a checkpoint's copies.
     copies = 5 + (0 if on_gpu else COPIED)
+    symmetric = symmetric_bytes(job.layers, counts, format, job.comm.size)
     return Estimate(
         in_use=(job.part.nbytes + job.x.nbytes) if on_gpu else _status("VmRSS"),
-        plan=sum(plan.segments.nbytes + (plan.nbytes if on_gpu else 0) for plan in plans),
-        heap=symmetric_bytes(job.layers, counts, format, job.comm.size),
+        plan=_plan_bytes(job) if on_gpu else sum(plan.segments.nbytes for plan in plans),
+        heap=symmetric + job.backend.memory.beside(symmetric),
         activations=activations,
         model=copies * parameters if trains else 0,
         before=0 if on_gpu else _status("VmHWM"),
     )
+
+
+def _plan_bytes(job: Job) -> int:
+    """Return the bytes of all plans on a GPU. A search has another copy of a plan for each format of its rows."""
+    sizes = {id(plan): plan.segments.nbytes + plan.nbytes for plan in plans_of(job.layers)}
+    searched = job.backend.options.searches and not job.model.by_edge
+    formats = {(id(plan), format.row_bytes) for _, _, plan, format in job.aggregations()} if searched else ()
+    return sum(sizes.values()) + sum(sizes[plan] for plan, _ in formats)
 
 
 def check(job: Job, need: Estimate, *, trains: bool = True) -> None:

@@ -47,19 +47,22 @@ def console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
-def distance(geometry: Geometry) -> int | str:
-    """Return dist as reports and summary.json show it."""
-    return "auto" if geometry.dist == BY_WIDTH else geometry.dist
+def knobs_of(geometry: Geometry) -> dict[str, int | str]:
+    """Return ps, dist and wpb as reports and summary.json show them, and far_ps where it is set."""
+    dist: int | str = "auto" if geometry.dist == BY_WIDTH else geometry.dist
+    far = {} if geometry.far_ps is None else {"far_ps": geometry.far_ps}
+    return {"ps": geometry.ps, "dist": dist, "wpb": geometry.wpb} | far
 
 
 def print_start(job: Job) -> None:
     """Print a line each on the graph, the ranks and the choices made."""
     part, geometry, ranks = job.part, job.backend.options.geometry, job.comm.size
     threads = counted(job.backend.options.threads, "thread") + (" each" if ranks > 1 else "")
+    knobs = ", ".join(f"{name} {value}" for name, value in knobs_of(geometry).items())
     lines = [
         f"{part.name}: {part.nodes:,} nodes, {part.edges:,} edges, "
         f"{part.features:,} {INPUTS[job.settings.model.input]}, {part.classes} classes",
-        f"{counted(ranks, 'rank')}, {threads}; ps {geometry.ps}, dist {distance(geometry)}, wpb {geometry.wpb}",
+        f"{counted(ranks, 'rank')}, {threads}; {knobs}",
         f"backend {job.backend.capabilities.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
     ]
     if part.bounds_source == "computed" and ranks > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from types import SimpleNamespace
 
@@ -13,11 +14,13 @@ from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime.backends.arguments import Options
+from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.cuda import heap
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
+from mgg_hpc.runtime.backends.cuda.module import limits_of
 from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE
 from mgg_hpc.runtime.device import GpuAssignment
+from mgg_hpc.training.tuning.tuner import gpu_knobs
 
 MIB = 1 << 20
 
@@ -81,10 +84,42 @@ def test_over_nodes_the_larger_heap_is_announced_at_the_start(made):
     far.memory.reserve(600 * MIB)
     need = 600 * MIB + heap.SMALL
     assert near_seen.reserved == [need]
-    assert far_seen.reserved == [need + heap.beside(need, far.limits, far.geometry)]
+    assert (
+        far_seen.reserved
+        == [need + heap.beside(need, far.limits, far.geometry)]
+        == [need + far.memory.beside(600 * MIB) - heap.SMALL]
+    )
     for seen in (near_seen, far_seen):
         assert seen.announced[0] >= seen.reserved[0]
     assert far_seen.announced[0] > near_seen.announced[0]
+
+
+def test_symmetric_memory_is_reserved_for_the_largest_geometry_of_a_search(made, rng, engine):
+    """And the ring of `get` has room for each of them."""
+    limits, reserved = limits_of(engine.module), {}
+    for searches in (False, True):
+        backend, seen = made(1, 1)
+        backend.options = Options(Geometry(3, 5, 2, 20), searches=searches)
+        backend.memory.reserve(600 * MIB)
+        reserved[searches] = seen.reserved[0] - 2 * (600 * MIB + heap.SMALL)
+    threads, shared = limits.threads_per_multiprocessor, limits.shared_per_multiprocessor
+    rows = {False: (5, 20), True: (16, 20)}
+    assert reserved == {
+        each: heap.RINGS * limits.multiprocessors * min(32 * threads * dist, shared) * far_ps
+        for each, (dist, far_ps) in rows.items()
+    }
+    case = cases.ordinary(rng, 2)
+    x = rng.standard_normal((case.nodes, 40)).astype(np.float32)
+    for searches in (False, True):
+        played = Played(engine, case, x, SMALL, "get", lambda a, b: a == b, searches=searches)
+        backend, plan = played.backends[0], played.plans[0]
+        refused = 0
+        for knobs in itertools.product(*(knob.values for knob in gpu_knobs(SMALL, far=True))):
+            try:
+                backend.check_fits(plan, played.format, Geometry(*knobs))
+            except InputError as error:
+                refused += "larger than the ring" in str(error)
+        assert (refused == 0) == searches
 
 
 def test_a_heap_that_does_not_grow_is_as_large_as_it_may_have_to_be(made, monkeypatch):

@@ -75,11 +75,20 @@ def choose_cpu(name: str, comm: Any, without: str = "") -> Chosen:
     return Chosen("shmem", f"ranks on several nodes{without}")
 
 
-def make(chosen: Chosen, comm: Any, *, threads: int = 1, widest: RowFormat = NARROW, **knobs: int) -> Backend:
+def make(
+    chosen: Chosen,
+    comm: Any,
+    *,
+    threads: int = 1,
+    widest: RowFormat = NARROW,
+    searches: bool = False,
+    **knobs: int,
+) -> Backend:
     """Make the backend itself. Collective.
 
-    threads: of this rank. widest: format of the widest rows that will be summed, by which GPUs choose ps. knobs: ps,
-    dist and wpb, where they shall not be the backend's defaults. Raises InputError, the same on all ranks, where the
+    threads: of this rank. widest: format of the widest rows that will be summed, by which GPUs choose ps. searches:
+    whether a search will try other knobs, for which GPUs reserve memory. knobs: ps, dist, wpb and far_ps, where they
+    shall not be the backend's defaults. Raises InputError, the same on all ranks, where the
     backend cannot run so.
     """
     from .. import mpi
@@ -88,7 +97,7 @@ def make(chosen: Chosen, comm: Any, *, threads: int = 1, widest: RowFormat = NAR
         if chosen.name == "cuda":
             from .cuda import rank as cuda_rank
 
-            return cuda_rank.backend(comm, chosen.gpu, threads, widest, knobs)
+            return cuda_rank.backend(comm, chosen.gpu, threads, widest, searches, knobs)
         options = Options(replace(DEFAULT_GEOMETRY, **knobs), threads)
         if chosen.name == "serial":
             from .host.serial import SerialBackend, World

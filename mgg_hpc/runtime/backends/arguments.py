@@ -100,10 +100,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a backend: how schedules cut the work, and the threads of this rank (CPUs)."""
+    """Options of a backend: how schedules cut the work, and the threads of this rank (CPUs).
+
+    searches: whether a search will have `Backend.retune` set other geometries, for which GPUs reserve memory.
+    """
 
     geometry: Geometry
     threads: int = 1
+    searches: bool = False
 
 
 def check_operation(op: str, reduce: str, edge: Any) -> None:

@@ -85,6 +85,7 @@ class Capabilities:
     device: torch's name of the device of the arrays that calls take: "cpu" for NumPy arrays, else they are tensors.
     reaches_peers: every rank reads every other's symmetric rows through pointers; final after `Memory.reserve`.
     edge_gets: `EdgeKernels` take the transfer "get" for rows that no pointer reaches.
+    keeps_bits: `Backend.retune` changes no bit of a sum.
     records: what a rank launches can be recorded in a CUDA graph.
     reads_epoch: dropout finds its epoch in the device's memory (`RngKey.epoch_at`).
     heap_grows: symmetric memory can be reserved again after rows were allocated.
@@ -97,6 +98,7 @@ class Capabilities:
     device: str = "cpu"
     reaches_peers: bool = True
     edge_gets: bool = True
+    keeps_bits: bool = True
     records: bool = False
     reads_epoch: bool = False
     heap_grows: bool = True
@@ -124,6 +126,9 @@ class Memory(Protocol):
         largest: the rank that needs that much, which an error names. Raises InputError, the same on all
         ranks, where the memory of a node or a GPU cannot hold it.
         """
+
+    def beside(self, nbytes: int) -> int:
+        """Return the bytes of symmetric memory that this backend reserves itself beside ``nbytes`` of its users'."""
 
     def reserved(self) -> int:
         """Return the bytes of symmetric memory that are reserved and not allocated yet; they are not free."""

@@ -31,7 +31,6 @@ def summarise(
     timed = comm.allgather(history.aggregate_ms)
     slowest = np.array([each[: min(map(len, timed))] for each in timed]).max(axis=0)
     phases = comm.allgather(job.phases.seconds)
-    geometry = job.backend.options.geometry
     return {
         "format": "mgg-summary",
         "version": 1,
@@ -44,7 +43,7 @@ def summarise(
         "machine": _machine(),
         "backend": job.backend.capabilities.name,
         "transfer": str(job.transfer),
-        "plan": {"ps": geometry.ps, "dist": report.distance(geometry), "wpb": geometry.wpb},
+        "plan": report.knobs_of(job.backend.options.geometry),
         "tuned": history.tuned,
         "epochs": len(history.epoch_ms),
         "timed_epochs": history.timed_epochs,

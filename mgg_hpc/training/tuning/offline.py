@@ -20,7 +20,8 @@ from ...runtime.backends.arguments import Geometry
 from .. import memory, report
 from ..job import build, watchdog
 from ..trainer import Trainer
-from .tuner import LONGEST, Target, Tuner, shown
+from .target import Target, shown
+from .tuner import LONGEST, Tuner
 
 NOTHING = "there was nothing to save"
 

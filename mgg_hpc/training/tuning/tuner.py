@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import xxhash
 from ... import __version__
 from ...data import user_cache
 from ...errors import InputError
-from ...nn.workspace import row_format
+from ...plan.launch import tried
 from ...plan.layout import RowFormat
 from ...plan.tune import MOST_POINTS, REPEATS, ROUNDS, Knob, Search, Setting
 from ...plan.workload import Plan
@@ -32,6 +31,7 @@ from ...runtime.backends.base import Meter
 from .. import report, run_folder
 from ..cuda_graph import Replayed
 from ..job import Job
+from .target import NAMES, Target, are_sound, shown, value_of, values
 
 FORMAT, VERSION = "mgg-tuning", 1
 WARM_UP = 7  # epochs before the first trial: after so many calls it is known how wide rows are swept
@@ -39,63 +39,6 @@ LONGEST = WARM_UP + REPEATS * MOST_POINTS + 2 * ROUNDS  # epochs
 WORTHWHILE = 1 << 20  # edges of a rank: smaller aggregations take less than a trial can tell apart
 BLOCKS = range(9, 17)  # powers of 2: edges of a block on a CPU
 AHEAD_BYTES = 8192  # that BY_WIDTH prefetches (cuda/python/module_host.h)
-NAMES = ("ps", "dist", "wpb")
-
-
-@dataclass
-class Target:
-    """Aggregations whose geometry is searched: over a plan, of rows of one format.
-
-    layers: whose forward or backward they are, from 1 on. key: names them in the table of settings that were
-    found. knobs: those of NAMES that are moved, and their values. geometry: the present one. source: "default", "table"
-    or "measured".
-    """
-
-    plan: Plan
-    format: RowFormat
-    layers: list[tuple[int, str]]
-    key: dict[str, Any]
-    knobs: list[Knob]
-    geometry: Geometry
-    source: str = "default"
-    search: Search | None = None
-    gain: float = 0.0  # share of the default's time that was saved when it was measured
-    epochs: list[int] = field(default_factory=list)  # of each step of the search
-
-    @property
-    def label(self) -> str:
-        """Name of the target in reports."""
-        layers = ", ".join(f"layer {layer} {direction}" for layer, direction in self.layers)
-        return f"{layers} ({self.plan.transfer}, rows of {self.format.row_bytes} bytes)"
-
-    def at(self, setting: Setting) -> Geometry:
-        """Return the geometry of a setting of the knobs."""
-        moved = dict(zip((knob.name for knob in self.knobs), setting, strict=True))
-        return Geometry(**{**{name: getattr(self.geometry, name) for name in NAMES}, **moved})
-
-    @property
-    def start(self) -> Setting:
-        """The setting of the present geometry."""
-        return tuple(getattr(self.geometry, knob.name) for knob in self.knobs)
-
-    def document(self) -> dict[str, Any]:
-        """Return the target's part of tuning.json."""
-        steps = self.search.steps if self.search else []
-        return {
-            "rows": self.label,
-            "source": self.source,
-            "steps": [
-                {
-                    "knob": step.knob,
-                    "setting": _knobs(self.at(step.setting)),
-                    "seconds": step.seconds if math.isfinite(step.seconds) else None,  # it did not fit
-                    "epoch": epoch,
-                }
-                for step, epoch in zip(steps, self.epochs, strict=True)
-            ],
-            "chosen": _knobs(self.geometry),
-            "gain": round(self.gain, 4),
-        }
 
 
 class Tuner:
@@ -119,7 +62,7 @@ class Tuner:
         self.targets: list[Target] = []
         self.ignored: list[str] = []
         asked = job.settings.plan.tune
-        if asked == "never" or not (asked == "full" or (_on_cpu(job) and _is_large(job))):
+        if asked == "never" or not (asked == "full" or (_keeps_bits(job) and _is_large(job))):
             return
         self.targets = list(_targets(job, full=asked == "full"))
         if known:
@@ -188,7 +131,7 @@ class Tuner:
         target.geometry, target.source, target.gain = target.at(search.best), "measured", search.gain
         if self._job.comm.rank == 0:
             found = {"format": FORMAT, "version": VERSION, "key": target.key, "gain": target.gain}
-            user_cache.write(_entry(target.key), found | {"chosen": _knobs(target.geometry)})
+            user_cache.write(_entry(target.key), found | {"chosen": values(target.geometry)})
 
     def _take_known(self) -> None:
         """Give targets the geometry that an earlier run has found. Rank 0 reads for all."""
@@ -217,7 +160,7 @@ class Tuner:
 
     def _allowed(self, target: Target) -> Callable[[Setting], bool]:
         """Return whether a setting leaves every thread of the largest rank some blocks, on CPUs. Collective."""
-        if not _on_cpu(self._job):
+        if not _keeps_bits(self._job):
             return lambda setting: True
         threads = self._job.backend.options.threads
         edges = target.plan.local_edges + target.plan.remote_edges
@@ -230,18 +173,12 @@ class Tuner:
         return allowed
 
 
-def shown(geometry: Geometry) -> str:
-    """Return the knobs of a geometry for reports."""
-    values = ("auto" if value == BY_WIDTH else str(value) for value in _knobs(geometry).values())
-    return ", ".join(f"{name} {value}" for name, value in zip(NAMES, values, strict=True))
-
-
 def report_found(tuner: Tuner, shown_here: bool) -> list[dict[str, Any]]:
     """Return the settings that were found, for summary.json; print them, and what was ignored, where asked to."""
     if shown_here:
         _print(tuner)
     found = [target for target in tuner.targets if target.source != "default"]
-    return [{"rows": each.label, **_knobs(each.geometry), "gain": round(each.gain, 4)} for each in found]
+    return [{"rows": each.label, **values(each.geometry), "gain": round(each.gain, 4)} for each in found]
 
 
 def _print(tuner: Tuner) -> None:
@@ -265,27 +202,20 @@ def _is_large(job: Job) -> bool:
     return max(job.comm.allgather(edges)) >= WORTHWHILE
 
 
-def _on_cpu(job: Job) -> bool:
-    return job.backend.capabilities.device == "cpu"
+def _keeps_bits(job: Job) -> bool:
+    """Whether no knob changes a bit, as on CPUs, where knobs are the size of blocks and how far rows are prefetched."""
+    return job.backend.capabilities.keeps_bits
 
 
 def _targets(job: Job, *, full: bool) -> Iterator[Target]:
     """Yield the aggregations of an epoch by plan and format, in the order of the layers. Collective."""
     graph = _fingerprint(job)
     found: dict[tuple[int, int], tuple[Plan, RowFormat, list[tuple[int, str]]]] = {}
-    passes = (
-        ("forward", job.model.exchanged(job.sparse)),
-        ("backward", job.model.exchanged_back(job.sparse)),
-    )
-    for direction, widths in passes:
-        for layer, (adjacency, width) in enumerate(zip(job.layers, widths, strict=True), 1):
-            if not width:
-                continue
-            plan, format = getattr(adjacency, direction), row_format(width, job.dtype)
-            found.setdefault((id(plan), format.row_bytes), (plan, format, []))[2].append((layer, direction))
+    for direction, layer, plan, format in job.aggregations():
+        found.setdefault((id(plan), format.row_bytes), (plan, format, []))[2].append((layer, direction))
     geometry = job.backend.options.geometry
     for plan, format, layers in found.values():
-        knobs = _moved(job, geometry, format, full=full)
+        knobs = _moved(job, geometry, plan, format, full=full)
         if not knobs:
             continue
         key = {
@@ -294,16 +224,17 @@ def _targets(job: Job, *, full: bool) -> Iterator[Target]:
             "transfer": plan.transfer,
             "dtype": str(format.dtype),
             "row_bytes": format.row_bytes,
-            "default": _knobs(geometry),
+            "default": values(geometry),
             "knobs": [knob.name for knob in knobs],
         }
         yield Target(plan, format, layers, key, knobs, geometry)
 
 
-def _moved(job: Job, default: Geometry, format: RowFormat, *, full: bool) -> list[Knob]:
+def _moved(job: Job, default: Geometry, plan: Plan, format: RowFormat, *, full: bool) -> list[Knob]:
     """Return the knobs that may be moved for rows of this format. full: also those that the job file sets."""
-    if not _on_cpu(job):  # kernels over edges have no wpb, and a plan of their own
-        return [] if job.model.by_edge else gpu_knobs(default)
+    if not _keeps_bits(job):  # kernels over edges have no wpb, and a plan of their own
+        far = plan.transfer == "get" and not job.backend.capabilities.reaches_peers
+        return [] if job.model.by_edge else gpu_knobs(default, far=far)
     given = {name for name in NAMES if not full and getattr(default, name) != getattr(DEFAULT_GEOMETRY, name)}
     if "ps" in given:
         given.add("wpb")
@@ -343,18 +274,10 @@ def cpu_knobs(default: Geometry, format: RowFormat) -> list[Knob]:
     ]
 
 
-def gpu_knobs(default: Geometry) -> list[Knob]:
-    """Return MGG's knobs, in the order of its search."""
-
-    def powers(most: int, value: int) -> tuple[int, ...]:
-        return tuple(sorted({2**power for power in range(most + 1)} | {value}))
-
-    most = {"ps": 5, "dist": 4, "wpb": 4}
-    return [Knob(name, powers(power, getattr(default, name))) for name, power in most.items()]
-
-
-def _knobs(geometry: Geometry) -> dict[str, int]:
-    return {name: getattr(geometry, name) for name in NAMES}
+def gpu_knobs(default: Geometry, *, far: bool = False) -> list[Knob]:
+    """Return MGG's knobs, in the order of its search. far: also far_ps, where `get` fetches what no pointer reaches."""
+    names = NAMES if far else NAMES[:3]
+    return [Knob(name, tried(name, value_of(default, name))) for name in names]
 
 
 def _entry(key: dict[str, Any]) -> str:
@@ -367,14 +290,9 @@ def _known(target: Target) -> tuple[dict[str, Any] | None, str]:
     found, word = user_cache.read(_entry(target.key), FORMAT, VERSION)
     if found is None:
         return None, word
-    chosen, gain = found.get("chosen"), found.get("gain")
-    values = {knob.name: knob.values for knob in target.knobs}
-    sound = isinstance(chosen, dict) and chosen.keys() == set(NAMES)
-    sound = sound and isinstance(gain, int | float) and not isinstance(gain, bool) and math.isfinite(gain)
-    for name in NAMES if sound else ():
-        here = getattr(target.geometry, name)
-        value = chosen[name] if isinstance(chosen, dict) else None
-        sound = sound and type(value) is int and value in values.get(name, (here,))
+    gain = found.get("gain")
+    sound = isinstance(gain, int | float) and not isinstance(gain, bool) and math.isfinite(gain)
+    sound = sound and are_sound(found.get("chosen"), target)
     if not sound or found.get("key") != target.key:
         return None, f"{user_cache.folder() / _entry(target.key)}: ignored, since it is damaged"
     return found, ""

@@ -44,6 +44,9 @@ class HostArrays:
     def uploaded(self, array):
         return array.copy()
 
+    def downloaded(self, array):
+        return array.copy()
+
     def view(self, address, nbytes):
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
@@ -128,16 +131,22 @@ class Engine:
             self.module.shim_set(seed, pe, 1 + seed % 5)
 
     def backends(
-        self, world: World, geometry: Geometry = SMALL, ablation: Ablation | None = None
+        self,
+        world: World,
+        geometry: Geometry = SMALL,
+        ablation: Ablation | None = None,
+        *,
+        searches: bool = False,
     ) -> list[DeviceBackend]:
         """One for each rank of a world, all of which run kernels at once."""
+        options = Options(geometry, searches=searches)
         made, ranks = [], range(world.size)
         far = not all(world.reaches(rank, peer) for rank in ranks for peer in ranks)
         for rank in ranks:
             if ablation is None:
-                backend = DeviceBackend(rank, world, Options(geometry), self.module, self.arrays)
+                backend = DeviceBackend(rank, world, options, self.module, self.arrays)
             else:
-                backend = AblationBackend(rank, world, Options(geometry), self.module, self.arrays, ablation)
+                backend = AblationBackend(rank, world, options, self.module, self.arrays, ablation)
             backend.share = 1 / world.size
             if self.device == "shim":
                 backend.has_gets = far

@@ -25,6 +25,7 @@ class Played:
     """A case on every rank of an engine: rows, plans and backends.
 
     transfer: "direct", "get", "halo" or "ring". reaches(rank, peer): whether a pointer does. chunk_bytes: of a halo.
+    searches: whether other geometries will be tried.
     """
 
     def __init__(
@@ -37,6 +38,8 @@ class Played:
         reaches: Callable[[int, int], bool] = all_reachable,
         ablation: Ablation | None = None,
         chunk_bytes: int = 128,
+        *,
+        searches: bool = False,
     ) -> None:
         self.engine, self.case = engine, case
         self.format = RowFormat(x.dtype, x.shape[1])
@@ -44,7 +47,7 @@ class Played:
         self.world = World(ranks, reaches)
         if transfer == "ring":
             ablation = replace(ablation or Ablation(), ring=True)
-        self.backends = engine.backends(self.world, geometry, ablation)
+        self.backends = engine.backends(self.world, geometry, ablation, searches=searches)
         self.rows = [
             backend.rows(np.diff(case.bounds), self.format, symmetric=True) for backend in self.backends
         ]

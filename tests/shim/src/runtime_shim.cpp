@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdlib>
 
 namespace mgg {
@@ -12,6 +13,7 @@ namespace {
 shim::Settings settings_;
 std::vector<shim::Launch> held_;
 std::map<int, double> taken_;  // of the blocks that fit at once, what the kernels of a PE take that wait for others
+std::atomic<int64_t> in_use_{0};  // bytes of device memory
 bool waits_ = false;  // whether one of them waits for others, which may still have to be launched
 
 // A number of the environment, by which tests make up GPUs for processes that they start.
@@ -44,7 +46,7 @@ Limits limits() {
 }
 
 std::pair<int64_t, int64_t> free_memory() {
-  const int64_t free = asked("MGG_SHIM_FREE_BYTES", int64_t(8) << 30);
+  const int64_t free = std::max<int64_t>(0, asked("MGG_SHIM_FREE_BYTES", int64_t(8) << 30) - in_use_);
   return {free, std::max(free, limits().memory_bytes)};
 }
 bool virtual_memory() { return true; }
@@ -55,8 +57,12 @@ Memory::Memory(size_t bytes) : bytes_(bytes) {
   if (waits_) throw std::runtime_error("shim: allocates memory while kernels wait for those still to come");
   if (posix_memalign(&data_, 256, bytes)) throw std::bad_alloc();
   std::memset(data_, 0xFF, bytes);
+  in_use_ += static_cast<int64_t>(bytes);
 }
-Memory::~Memory() { std::free(data_); }
+Memory::~Memory() {
+  if (data_) in_use_ -= static_cast<int64_t>(bytes_);
+  std::free(data_);
+}
 void Memory::upload(const void* from, size_t bytes) {
   if (bytes) std::memcpy(data_, from, bytes);
 }

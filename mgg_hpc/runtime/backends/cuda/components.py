@@ -47,6 +47,10 @@ class DeviceMemory:
     def reserve(self, nbytes: int, largest: int = 0) -> None:
         """See Memory.reserve."""
 
+    def beside(self, nbytes: int) -> int:
+        """See Memory.beside."""
+        return 0
+
     def reserved(self) -> int:
         """See Memory.reserved."""
         return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -62,10 +62,23 @@ class DeviceContext:
         """How schedules cut the work of the call that is being launched."""
         return self._cut_by or self.options.geometry
 
-    @contextmanager
-    def cut_for(self, plan: Plan, format: RowFormat) -> Iterator[None]:
+    @property
+    def largest(self) -> Geometry:
+        """Geometry for which memory is reserved: with the largest value of each knob that may be tried."""
+        begun = self.options.geometry
+        if not self.options.searches:
+            return begun
+        values = {"ps": begun.ps, "dist": begun.dist, "wpb": begun.wpb, "far_ps": begun.far_ps or begun.ps}
+        return Geometry(**{name: launch.tried(name, value)[-1] for name, value in values.items()})
+
+    def cut_for(self, plan: Plan, format: RowFormat) -> AbstractContextManager[None]:
         """Launch by the geometry that `Backend.retune` has set for a plan and rows of this format."""
-        self._cut_by = self._tuned.get(plan, {}).get(format.row_bytes)
+        return self.cut_by(self._tuned.get(plan, {}).get(format.row_bytes))
+
+    @contextmanager
+    def cut_by(self, geometry: Geometry | None) -> Iterator[None]:
+        """Launch by this geometry within ``with``, or by the default."""
+        self._cut_by = geometry
         try:
             yield
         finally:

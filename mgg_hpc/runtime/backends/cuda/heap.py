@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....errors import InputError
-from ....plan.launch import Limits
+from ....plan.launch import PACK, Limits
 from ... import mpi
 from ...device import GpuAssignment
 from ..arguments import Geometry
@@ -46,9 +46,14 @@ def mapped_bytes(requested: int, *, started: bool) -> int:
 
 
 def beside(requested: int, limits: Limits, geometry: Geometry) -> int:
-    """Return the bytes of the heap that transfers over a network take: packed rows, and rings of rows on their way."""
-    ring = limits.multiprocessors * limits.threads_per_multiprocessor * 2 * 16 * geometry.dist
-    return requested + RINGS * ring * (geometry.far_ps or geometry.ps)
+    """Return the bytes of the heap that transfers over a network take: packed rows, and rings of rows on their way.
+
+    A ring has dist stages of far_ps rows for each worker, which holds as many stages of a row or more in shared memory.
+    """
+    row_a_stage = min(
+        limits.threads_per_multiprocessor * 2 * PACK * geometry.dist, limits.shared_per_multiprocessor
+    )
+    return requested + RINGS * limits.multiprocessors * row_a_stage * (geometry.far_ps or geometry.ps)
 
 
 def refused(mapped: int, places: list[Place], largest: int) -> str | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from ....errors import InputError
+import numpy as np
+
 from ....plan import halo_schedule, launch
 from ....plan.layout import RowFormat
 from ....plan.overlap import transfer_only
@@ -54,6 +55,7 @@ class DeviceBackend(DeviceLaunches):
             device=self.device,
             reaches_peers=self.reaches_peers,
             edge_gets=False,
+            keeps_bits=False,
             records=self.records,
             reads_epoch=True,
             halo_rounds=1,  # which kernels cut into chunks
@@ -123,25 +125,28 @@ class DeviceBackend(DeviceLaunches):
         """See Backend.retune. Hubs are cut by ps and dist, so sums of other ones are equal to rounding only."""
         tuned = self._tuned.setdefault(plan, {})
         former = tuned.get(format.row_bytes, self.options.geometry)
+        self.check_fits(plan, format, geometry)
         tuned[format.row_bytes] = geometry
-        parts = {launch.part_edges(each.ps, each.dist) for each in (former, geometry)}
-        if len(parts) > 1 and plan in self._halos:
+        if former == geometry:
+            return
+        cut, cut_before = (launch.part_edges(each.ps, each.dist) for each in (geometry, former))
+        if cut != cut_before and plan in self._halos:
             self._halos[plan].forget(plan, format.row_bytes)
-        try:
-            with self.cut_for(plan, format):
-                sized = self.launch(plan, format)
-                room = len(self._rings[plan].buffer) if plan in self._rings else 0
-                if room and self.blocks_at_once(sized) * self._ring_bytes(sized) > room:
-                    raise InputError(
-                        f"plan.ps = {geometry.ps}, plan.dist = {geometry.dist}: larger than the ring of get"
-                    )
-        except (InputError, ValueError) as error:
-            tuned[format.row_bytes] = former
-            raise InputError(str(error)) from error
         used = {launch.part_edges(each.ps, each.dist) for each in (*tuned.values(), self.options.geometry)}
         made = self._plans.get(plan, {})
         for part_edges in made.keys() - used:
             del made[part_edges]
+        self._make_room(plan, format)
+
+    def _make_room(self, plan: Plan, format: RowFormat) -> None:
+        """Allocate what calls keep, so that the first one takes no longer than others. Rows are not known yet."""
+        with self.cut_for(plan, format):
+            kind, made = name_of(format), self.launch(plan, format)
+            shape = self.launch_shape(made)
+            nowhere = self.native.Rows(np.zeros(self.size, np.uint64), format.dim)
+            getattr(self.native_plan(plan), f"ready_{kind}")(nowhere, False, shape)
+            if halo_schedule.crosses(plan):
+                self.halo(plan).ready(self, plan, kind, format, made)
 
     def phases(self, plan: Plan, op: str, src: Rows, out: Any, *, edge: Any = None) -> Phases:
         """See Backend.phases."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -64,9 +66,7 @@ class DeviceLaunches(DeviceContext):
         if halo_schedule.extent(plan) and (halo is None or halo.widest < widest.row_bytes):
             self._halos[plan] = Halo(self, plan, widest)
         if plan.transfer == "get" and self.has_gets:
-            # The same size on all ranks: the rings of all CUDA blocks that fit at once.
-            made = self.fitting("get", "sum", self.sized("get", 0, 1, widest), widest)
-            packs = self.blocks_at_once(made) * self._ring_bytes(made) // launch.PACK
+            packs = self._largest_ring(widest) // launch.PACK
             if plan not in self._rings or self._rings[plan].counts[0] < packs:
                 self._rings[plan] = self.symmetric(packs, RowFormat(np.dtype(np.uint8), launch.PACK))
         self._world.barrier(self.arrays.stream())  # no peer writes before this rank's memory is zeroed
@@ -90,6 +90,25 @@ class DeviceLaunches(DeviceContext):
         """Return the number of CUDA blocks that the GPU holds at once."""
         return max(1, int(made.resident * self.limits.multiprocessors * self.share))
 
+    def _largest_ring(self, widest: RowFormat) -> int:
+        """Return the bytes of the rings of all CUDA blocks that fit at once, the same on all ranks.
+
+        Where a search will try other geometries, the largest of theirs.
+        """
+        largest = self._ring_of(self.geometry, widest)
+        if not self.options.searches:
+            return largest
+        values = [launch.tried(name, getattr(self.geometry, name)) for name in ("dist", "wpb")]
+        for dist, wpb in itertools.product(*values):
+            with suppress(InputError):  # it is never tried
+                largest = max(largest, self._ring_of(replace(self.largest, ps=1, dist=dist, wpb=wpb), widest))
+        return largest
+
+    def _ring_of(self, geometry: Geometry, format: RowFormat) -> int:
+        with self.cut_by(geometry):
+            made = self.fitting("get", "sum", self.sized("get", 0, 1, format), format)
+            return self.blocks_at_once(made) * self._ring_bytes(made)
+
     def _ring_bytes(self, made: Launch) -> int:
         """Return the bytes of a CUDA block's ring of rows that no pointer reaches."""
         return made.threads * made.packs * launch.PACK * self.geometry.dist * self.far_ps
@@ -104,13 +123,7 @@ class DeviceLaunches(DeviceContext):
 
         Raises InputError where the GPU cannot hold a block.
         """
-        local, remote = self.partitions(plan)
-        transfer = "none"
-        if halo_schedule.crosses(plan):
-            transfer = "halo"
-        elif remote:
-            transfer = plan.transfer
-        made = self.fitting(transfer, reduce, self.sized(transfer, local, remote, format), format)
+        transfer, made = self._fitting_for(plan, format, reduce)
         if transfer == "halo" or plan in self._rings:  # blocks wait for others, or have a ring in memory
             blocks = self.blocks_at_once(made)
             if plan in self._rings:
@@ -123,6 +136,26 @@ class DeviceLaunches(DeviceContext):
                 made, blocks=blocks, blocks_per_multiprocessor=blocks / self.limits.multiprocessors
             )
         return made
+
+    def _fitting_for(self, plan: Plan, format: RowFormat, reduce: str) -> tuple[str, Launch]:
+        """Return the transfer by which rows come, and the launch of as many CUDA blocks as there is work for."""
+        local, remote = self.partitions(plan)
+        transfer = "none"
+        if halo_schedule.crosses(plan):
+            transfer = "halo"
+        elif remote:
+            transfer = plan.transfer
+        return transfer, self.fitting(transfer, reduce, self.sized(transfer, local, remote, format), format)
+
+    def check_fits(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
+        """Raise InputError for a geometry whose CUDA blocks the GPU cannot hold, or whose rings the ring of a plan."""
+        with self.cut_by(geometry):
+            _, made = self._fitting_for(plan, format, "sum")
+            room = len(self._rings[plan].buffer) if plan in self._rings else 0
+            if room and self.blocks_at_once(made) * self._ring_bytes(made) > room:
+                raise InputError(
+                    f"plan.ps = {geometry.ps}, plan.dist = {geometry.dist}: larger than the ring of get"
+                )
 
     def sized(self, transfer: str, local: int, remote: int, format: RowFormat) -> Launch:
         """Return the launch by the paper's equations for these numbers of partitions."""

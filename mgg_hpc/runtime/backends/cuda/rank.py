@@ -89,14 +89,14 @@ def take(comm: MPI.Intracomm, dtype: str, share: bool) -> Gpu:
 
 
 def backend(
-    comm: MPI.Intracomm, gpu: Gpu, threads: int, widest: RowFormat, knobs: dict[str, int]
+    comm: MPI.Intracomm, gpu: Gpu, threads: int, widest: RowFormat, searches: bool, knobs: dict[str, int]
 ) -> RankBackend:
     """Return the backend on a rank's GPU. Arguments as for `backends.make`.
 
     Raises InputError for what the GPU cannot hold.
     """
-    default = default_geometry(widest, cuda_module.limits_of(gpu.module))
-    return RankBackend(comm, gpu, Options(replace(default, **knobs), threads))
+    geometry = replace(default_geometry(widest, cuda_module.limits_of(gpu.module)), **knobs)
+    return RankBackend(comm, gpu, Options(geometry, threads, searches))
 
 
 @contextmanager
@@ -219,7 +219,7 @@ class RankMemory(DeviceMemory):
             return
         need += heap.SMALL
         # Whether pointers lead everywhere is known once NVSHMEM runs, when a heap that does not grow has its size.
-        over_network = need + heap.beside(need, backend.limits, backend.geometry)
+        over_network = need + heap.beside(need, backend.limits, backend.largest)
         growing = heap.grows(backend.comm, backend.native)
         most = over_network if backend.spans_nodes or not growing else need
         mapped = heap.mapped_bytes(most, started=bool(_started))
@@ -229,6 +229,16 @@ class RankMemory(DeviceMemory):
             backend.share = 1.0  # each process sees its part of the GPU only
         backend.join(backend.peers)
         self._map(backend.peers, over_network if backend.has_gets else need, largest)
+
+    def beside(self, nbytes: int) -> int:
+        """See Memory.beside. Before NVSHMEM has started, what is likely."""
+        backend = self._backend
+        if backend.size == 1:
+            return 0
+        need = nbytes + heap.SMALL
+        return heap.SMALL + (
+            0 if backend.reaches_peers else heap.beside(need, backend.limits, backend.largest)
+        )
 
     def _map(self, peers: NvshmemPeers, nbytes: int, largest: int) -> None:
         backend, mapped = self._backend, heap.mapped_bytes(nbytes, started=True)

@@ -69,6 +69,10 @@ class HostMemory(ABC):
     def reserve(self, nbytes: int, largest: int = 0) -> None:  # noqa: B027  (subclasses may override it)
         """See Memory.reserve; memory that is allocated on demand needs no reservation."""
 
+    def beside(self, nbytes: int) -> int:
+        """See Memory.beside."""
+        return 0
+
     def reserved(self) -> int:
         """See Memory.reserved."""
         return 0

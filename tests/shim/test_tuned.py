@@ -1,0 +1,83 @@
+"""The search for ps, dist, wpb and far_ps over the shim: its launches and what they leave in memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import cases
+import jobs
+import programs
+import pytest
+from gpu.pes import table
+from gpu.pes.engine import SMALL
+from gpu.pes.played import Played
+
+from mgg_hpc.runtime.backends.arguments import Geometry
+
+RANK = Path(__file__).with_name("rank_child.py")
+LAUNCH = (
+    "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[2:], int(sys.argv[1])))"
+)
+REACH = {"near": lambda rank, peer: True, "far": lambda rank, peer: rank == peer}
+
+
+@pytest.mark.parametrize(("transfer", "reach"), [("direct", "near"), ("get", "far"), ("halo", "near")])
+def test_settings_that_were_tried_leave_no_memory_behind(rng, engine, transfer, reach):
+    """Whatever was tried before, smaller plans and launches leave as much free as larger ones did."""
+    case = cases.hub(rng, 2)
+    x = table.whole_rows(case, table.Entry("sum", "float32", 33, "hub"), rng)
+    played = Played(engine, case, x, SMALL, transfer, REACH[reach], searches=True)
+    free = []
+    for knobs in [((1, 2, 3), (1, 2), (4, 6, 8)), ((4, 6, 8), (1, 2), (1, 2, 3))]:
+        seen = []
+        for ps, dist, wpb in itertools.product(*knobs):
+            for backend, plan in zip(played.backends, played.plans, strict=True):
+                backend.retune(plan, played.format, Geometry(ps, dist, wpb))
+            played.aggregate(rng)
+            seen.append(played.backends[0].memory.free())
+        free.append(min(seen))
+    assert free[0] <= free[1]
+
+
+@pytest.fixture
+def trained(shim, tmp_path):
+    """Runs `mgg` with these words on two ranks, which must end well; returns what is printed."""
+
+    def run(*words, fault="none"):
+        program = (sys.executable, RANK, shim.folder / "_cuda.so", fault, "--", *words)
+        variables = jobs.clean_environment() | {
+            "OMP_NUM_THREADS": "1",
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        }
+        done = programs.python("-c", LAUNCH, 2, *program, cwd=tmp_path, env=variables, timeout=100)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_a_search_over_nodes_moves_far_ps_too(trained, tmp_path):
+    """It begins at the job file's far_ps."""
+    jobs.write_job(
+        tmp_path,
+        jobs.blocks(60),
+        train={"epochs": 40},
+        plan={"transfer": "get", "far_ps": 3, "tune": "full"},
+        run={"backend": "cuda"},
+    )
+    said = trained("train", "job.toml", "--share-gpu", fault="far")
+    assert "; ps 6, dist 4, wpb 8, far_ps 3\n" in said
+    summary = json.loads((tmp_path / "runs/latest/summary.json").read_text())
+    assert summary["plan"] == {"ps": 6, "dist": 4, "wpb": 8, "far_ps": 3}
+    kept = json.loads((tmp_path / "runs/latest/tuning.json").read_text())["rows"]
+    assert kept and {row["source"] for row in kept} == {"measured"}
+    for row, found in zip(kept, summary["tuned"], strict=True):
+        assert row["chosen"] == {name: found[name] for name in ("ps", "dist", "wpb", "far_ps")}
+        assert row["steps"][0]["setting"] == summary["plan"]
+        assert {step["setting"]["ps"] for step in row["steps"]} > {6}
+    entries = [json.loads(path.read_text()) for path in (tmp_path / "cache/mgg-hpc/tuned").iterdir()]
+    assert len(entries) == len(kept)
+    assert all(each["key"]["knobs"] == ["ps", "dist", "wpb", "far_ps"] for each in entries)
