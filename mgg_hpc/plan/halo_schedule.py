@@ -33,6 +33,12 @@ class HaloSchedule:
     signals: int
     credits: int
 
+    @property
+    def origins(self) -> NDArray[np.int32]:
+        """The rank that pushes each arrival, int32 [A]."""
+        each = self.credits // (self.signals - self.credits)  # signals of each rank
+        return (self.arrivals["signal"] // max(1, each)).astype(np.int32)
+
 
 def extent(plan: Plan) -> tuple[int, int] | None:
     """Return (rows of the largest staging, rows that a rank sends at most) of a halo, or None for other plans."""

@@ -15,6 +15,23 @@ from .arguments import Epilogue, Geometry, Options, RngKey, Rows
 from .edges import EdgeKernels
 
 
+@dataclass(frozen=True)
+class KernelStamps:
+    """Times of one kernel of a halo, int64 in nanoseconds of its GPU's clock, which begins anywhere.
+
+    began: of its first CUDA block. ended: of its last. to: int32 [K], the rank that each chunk was pushed to. pushed:
+    [K, 2], when its packing began, and when it was done and signalled. owners: int32 [A], the rank that each chunk came
+    from. seen: [A], when the first worker saw that it was there.
+    """
+
+    began: int
+    ended: int
+    to: NDArray[np.int32]
+    pushed: NDArray[np.int64]
+    owners: NDArray[np.int32]
+    seen: NDArray[np.int64]
+
+
 @dataclass
 class Meter:
     """Cost of aggregations over symmetric rows since the last reset.
@@ -23,7 +40,8 @@ class Meter:
     remote_bytes: of rows read from this rank and from others, without padding. later: plan, format, and a function that
     returns the seconds, of calls that may still run; it is called once those have ended. waited: seconds that the host
     waited for peers, to publish rows and within exchanges. exchanges: None, or a list to which calls with rounds add
-    their plan and the times of `HaloExchange.stamps`, where the host drives them.
+    their plan and the times of `HaloExchange.stamps`, where the host drives them. kernels: None, or a list to which
+    calls of a halo that a kernel drives add a function that waits for the kernel and returns its times.
     """
 
     seconds: float = 0.0
@@ -34,6 +52,7 @@ class Meter:
     remote_rows: int = 0
     later: list[tuple[Plan, RowFormat, Callable[[], float]]] = field(default_factory=list)
     exchanges: list[tuple[Plan, list[float]]] | None = None
+    kernels: list[Callable[[], KernelStamps]] | None = None
 
     def took(self, plan: Plan, format: RowFormat, seconds: float) -> None:
         """Add the time of a call over rows of this format."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...training.profile import phases
 from ..bench.harness import plots
 from ..bench.harness.plots import FAINT, INK
 from .timeline import Timeline
@@ -21,6 +22,25 @@ COLOURS = ["#222222", "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#c
 FILLS = [*COLOURS[1:], COLOURS[0]]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 HATCHES = ["", "//", "--", "xx", "\\\\", "||", "++", "/-", "/|"]  # few lines: each is written into the page
+# Places in both lists of what time is spent on, the same in all figures; what shares a place is never in one figure.
+PLACES = {
+    phases.AGGREGATE: 0,
+    phases.WAIT: 1,
+    "wait for a round": 1,
+    phases.DENSE: 2,
+    phases.STEP: 2,
+    phases.LOSS: 3,
+    phases.GRADIENTS: 4,
+    phases.EVALUATE: 5,
+    phases.CHECKPOINT: 6,
+    phases.OTHER: 7,
+    "a round is pushed here": 7,
+    "a chunk is pushed here": 7,
+    "a chunk is seen": 8,
+    "kernel": 9,
+    "copy": 10,
+    phases.PROFILER: 11,
+}
 MOST_POINTS = 4000  # of all runs' curves of a kind: pages stay small
 MOST_RANKS = 32  # of a figure with bars
 MARKS = 8  # markers of a curve
@@ -44,6 +64,11 @@ def _svg(figure: Any, name: str, title: str) -> str:
     for kind in set(re.findall(r'\bid="([\w.]+_\d+)"', found)):  # figure_1, axes_1 ...: once in a page
         found = found.replace(f' id="{kind}"', "")
     return found.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
+
+
+def _filled(place: int) -> dict[str, str]:
+    """Return the filling of a bar by its place in the lists."""
+    return {"facecolor": FILLS[place % len(FILLS)], "hatch": HATCHES[place % len(HATCHES)]}
 
 
 def _thinned(values: np.ndarray, runs: int) -> np.ndarray:
@@ -111,16 +136,16 @@ def curves(
 
 
 def stacked(name: str, title: str, label: str, bars: Sequence[tuple[str, Mapping[str, float]]]) -> str:
-    """Draw a horizontal bar for each label, of parts one after another."""
+    """Draw a horizontal bar for each label, of parts one after another, which `PLACES` has."""
     kinds = list(dict.fromkeys(kind for _, parts in bars for kind in parts if parts[kind] > 0))
     figure, (at,) = _axes(height=0.9 + 0.27 * len(bars))
     at.grid(False)
     at.grid(axis="x", color=FAINT, linewidth=0.6)
     left = np.zeros(len(bars))
-    for i, kind in enumerate(kinds):
+    for kind in kinds:
         values = np.array([parts.get(kind, 0.0) for _, parts in bars])
-        style = {"hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0.6}
-        at.barh(range(len(bars)), values, 0.78, left, color=FILLS[i % len(FILLS)], label=kind, **style)
+        style = {"edgecolor": "white", "linewidth": 0.6} | _filled(PLACES.get(kind, len(PLACES)))
+        at.barh(range(len(bars)), values, 0.78, left, label=kind, **style)
         left += values
     at.set_yticks(range(len(bars)), [text for text, _ in bars])
     at.invert_yaxis()
@@ -141,8 +166,8 @@ def grouped(
     width = 0.8 / max(1, len(series))
     for i, (kind, values) in enumerate(series.items()):
         places = np.arange(len(groups)) + (i - (len(series) - 1) / 2) * width
-        style = {"hatch": HATCHES[i], "edgecolor": "white", "linewidth": 0.6}
-        at.bar(places, values, width * 0.94, color=FILLS[i], label=kind, **style)
+        style = {"edgecolor": "white", "linewidth": 0.6} | _filled(i)
+        at.bar(places, values, width * 0.94, label=kind, **style)
     at.yaxis.set_major_formatter("{x:,.0f}")
     at.set_xticks(range(len(groups)), groups)
     at.set_xlabel("rank")
@@ -164,7 +189,9 @@ def path(name: str, title: str, steps: Sequence[Mapping[str, Any]], chosen: Mapp
     if taken:
         at.plot(places[taken], seconds[taken], "D", color=COLOURS[2], markersize=8, label="chosen")
     said = [
-        f"{step['knob']}\n" + "/".join(f"{value}" for value in step["setting"].values()) for step in steps
+        f"{step['knob']}\n"
+        + "/".join("auto" if value == -1 else f"{value}" for value in step["setting"].values())
+        for step in steps
     ]
     at.set_xticks(places, said, fontsize=7)
     at.set_ylabel("ms")
@@ -173,17 +200,13 @@ def path(name: str, title: str, steps: Sequence[Mapping[str, Any]], chosen: Mapp
     return _svg(figure, name, title)
 
 
-LANES = ("stages", "waits", "rows arrive")
+LANES = ("stages", "waits", "kernels", "rows arrive")
 
 
 def timeline(name: str, title: str, found: Timeline) -> str:
     """Draw lanes of each rank over the time of an epoch, and below the exchange that took longest."""
     plt = plots.load()
-    kinds = list(dict.fromkeys(bar.kind for bar in found.bars))
-    style = {
-        kind: {"facecolor": FILLS[i % len(FILLS)], "hatch": HATCHES[i % len(HATCHES)]}
-        for i, kind in enumerate(kinds)
-    }
+    style = {kind: _filled(PLACES[kind]) for kind in PLACES if any(bar.kind == kind for bar in found.bars)}
     lanes = [lane for lane in LANES if any(bar.lane == lane for bar in found.bars)]
     rows = {
         (rank, lane): rank * (len(lanes) + 0.5) + i
@@ -206,7 +229,9 @@ def timeline(name: str, title: str, found: Timeline) -> str:
         at.set_ylim(max(rows.values()) + 0.6, -0.6)
         at.set_yticks(list(rows.values()), [f"rank {rank}: {lane}" for rank, lane in rows], fontsize=7)
         at.set_xlabel("ms from the begin of the epoch")
-    handles = [plt.Rectangle((0, 0), 1, 1, edgecolor="white", label=kind, **style[kind]) for kind in kinds]
+    handles = [
+        plt.Rectangle((0, 0), 1, 1, edgecolor="white", label=kind, **each) for kind, each in style.items()
+    ]
     figure.legend(handles=handles, loc="outside upper left", ncols=5, frameon=False, fontsize=8)
     return _svg(figure, name, title)
 

@@ -122,6 +122,7 @@ def _breakdown(section: Section, run: Run, summary: dict[str, Any]) -> None:
 def balance(runs: Sequence[Run], least: bool) -> Section:
     """Rows and bytes of each rank, beside the least that must cross. least: whether to find it, which takes time."""
     section = Section("What crosses, and balance")
+    known = False
     for number, run in enumerate(runs):
         ranks = _ranks(run)
         if not ranks or run.summary is None or len(ranks) < 2:
@@ -142,10 +143,20 @@ def balance(runs: Sequence[Run], least: bool) -> Section:
         head = ["rank", "host", "rows", "local edges", "remote edges", "each row once"]
         head += [*(["least"] if found is not None else []), "moved an epoch", "bytes an epoch"]
         section.table(head, _balance(ranks, columns.get("least")))
-        for text in _said_of(run.summary, found):
-            section.say(text)
+        if found is not None:
+            known = True
+            _compare(section, run.summary, found)
         if why:
             section.say(f"The least that must cross is left out: {why}.")
+    if section.parts:
+        section.say(
+            "Imbalance: edges of the rank with most over the mean. Edges hold self loops that a model adds."
+        )
+    if known:
+        section.say(
+            "Least: a minimum vertex cover of the edges between each pair of ranks. For each edge its source's row "
+            "crosses, or a partial sum for its destination. The transfers here move rows alone, at best each row once."
+        )
     return section
 
 
@@ -168,24 +179,18 @@ def _balance(ranks: Sequence[dict[str, Any]], least: Sequence[float] | None) -> 
     return rows
 
 
-def _said_of(summary: dict[str, Any], found: Crossing | None) -> list[str]:
-    said = ["Imbalance: edges of the rank with most over the mean. Edges hold self loops that a model adds."]
-    if found is None:
-        return said
-    said.append(
-        "Least: a minimum vertex cover of the edges between each pair of ranks. For each edge its source's row "
-        "crosses, or a partial sum for its destination. The transfers here move rows alone, at best each row once."
-    )
+def _compare(section: Section, summary: dict[str, Any], found: Crossing) -> None:
+    """Say how much more than the least an epoch has moved, if it has moved what the graph tells."""
     rows = {"halo": found.halo.sum(), "direct": found.edges.sum(), "get": found.edges.sum()}
-    if all(each["transfer"] in rows for each in summary["exchanges"]):
-        moved = sum(int(rows[each["transfer"]]) * each["row_bytes"] for each in summary["exchanges"])
-        least = int(found.least.sum()) * sum(each["row_bytes"] for each in summary["exchanges"])
-        if moved == summary["bytes"]["remote"] and least:
-            said.append(
-                f"An epoch moved {size(moved)}, which is {moved / least:.2f} times the least, {size(least)}, over its "
-                f"{len(summary['exchanges'])} aggregations."
-            )
-    return said
+    if not all(each["transfer"] in rows for each in summary["exchanges"]):
+        return
+    moved = sum(int(rows[each["transfer"]]) * each["row_bytes"] for each in summary["exchanges"])
+    least = int(found.least.sum()) * sum(each["row_bytes"] for each in summary["exchanges"])
+    if moved == summary["bytes"]["remote"] and least:
+        section.say(
+            f"An epoch moved {size(moved)}, which is {moved / least:.2f} times the least, {size(least)}, over its "
+            f"{len(summary['exchanges'])} aggregations."
+        )
 
 
 def _crossing(run: Run, summary: dict[str, Any]) -> tuple[Crossing | None, str]:

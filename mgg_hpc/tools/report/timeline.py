@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...training.profile.phases import STAGES
-from ...training.profile.stamps import CATEGORY, PUSH
+from ...training.profile.stamps import CATEGORY, SEE, WAIT
 from ...training.profile.trace import EPOCH
 
 LARGEST_TRACE = 1 << 28  # bytes, unpacked
@@ -60,15 +60,10 @@ def read(paths: Sequence[Path], timelines: int) -> Timeline | None:
         first, last = found[number]
         inside = [each for each in events if first <= each["ts"] < last]
         bars += _stages(rank, inside, origin)
-        bars += [_bar(rank, "waits", "wait for a round", each, origin) for each in inside if _waits(each)]
         bars += [
-            _bar(rank, "rows arrive", _kernel(each), each, origin)
-            for each in inside
-            if each["cat"] in KERNELS
+            _bar(rank, "kernels", _kernel(each), each, origin) for each in inside if each["cat"] in KERNELS
         ]
-        # What others push to this rank arrives here; clocks of one machine agree.
-        for each in (each for each in inside if each["cat"] == CATEGORY and not _waits(each)):
-            bars.append(_bar(int(each["args"]["to"]), "rows arrive", "a round is pushed here", each, origin))
+        bars += [_exchanged(rank, each, origin) for each in inside if each["cat"] == CATEGORY]
     bars = sorted(bars, key=lambda bar: bar.begin - bar.end)[: MOST_BARS // timelines]
     end = max(each[number][1] for each in epochs)
     return Timeline(number, len(every), bars, (0.0, (end - origin) / 1e3), _longest(bars))
@@ -103,12 +98,24 @@ def _epochs(events: Iterable[Event]) -> dict[int, tuple[float, float]]:
     return found
 
 
-def _waits(event: Event) -> bool:
-    return event["cat"] == CATEGORY and not event["name"].startswith(PUSH)
+def _exchanged(rank: int, event: Event, origin: float) -> Bar:
+    """Return the bar of an event of an exchange.
+
+    What a rank pushes arrives at another, on whose lane it stands; clocks of one machine agree.
+    """
+    if event["name"].startswith(WAIT):
+        return _bar(rank, "waits", "wait for a round", event, origin)
+    if event["name"].startswith(SEE):
+        return _bar(rank, "rows arrive", "a chunk is seen", event, origin)
+    kind = "a round is pushed here" if "round" in event["args"] else "a chunk is pushed here"
+    return _bar(int(event["args"]["to"]), "rows arrive", kind, event, origin)
 
 
 def _kernel(event: Event) -> str:
-    return "kernel" if event["cat"] == "kernel" else "copy"
+    """Return the kind of a kernel or a copy; kernels that sum are drawn as the phase is."""
+    if event["cat"] != "kernel":
+        return "copy"
+    return "aggregate" if "aggregate" in event["name"] else "kernel"
 
 
 def _bar(rank: int, lane: str, kind: str, event: Event, origin: float) -> Bar:

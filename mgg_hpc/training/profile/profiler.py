@@ -60,7 +60,7 @@ class Recorder:
         if epoch == self.first:
             self._profile.start_trace()
             self._runs = True
-            self._stream.meter.exchanges = []
+            self._stream.meter.exchanges, self._stream.meter.kernels = [], []
             self._clocks = time.time() - time.perf_counter()
             mpi.barrier(self._comm)
 
@@ -77,13 +77,18 @@ class Recorder:
             self.first, self.last = 1, 0
 
     def _with_exchanges(self, content: bytes) -> bytes:
-        """Return a trace with the rounds of the exchanges that were profiled."""
-        exchanges, self._stream.meter.exchanges = self._stream.meter.exchanges, None
-        if not exchanges:
+        """Return a trace with the rounds, or the chunks, of the exchanges that were profiled."""
+        meter = self._stream.meter
+        exchanges, meter.exchanges = meter.exchanges, None
+        kernels, meter.kernels = meter.kernels, None
+        if not exchanges and not kernels:
             return content
         found = json.loads(content)
-        base = found["baseTimeNanoseconds"] / 1e9
-        found["traceEvents"] += stamps.events(exchanges, self._comm.size, self._clocks, base, os.getpid())
+        base, process = found["baseTimeNanoseconds"] / 1e9, os.getpid()
+        found["traceEvents"] += [
+            *stamps.events(exchanges or (), self._comm.size, self._clocks, base, process),
+            *stamps.of_kernels([read() for read in kernels or ()], found["traceEvents"], process),
+        ]
         return json.dumps(found).encode()
 
     def close(self) -> None:

@@ -171,14 +171,20 @@ def test_kinds_are_told_apart_without_some_colours(pages, tab, tmp_path, eyes):
     tab.open(pages["one run"])
     seen = check(tab, "one run", pages["one run"], tmp_path / "picture.png")
     pixels = pixels_of(tmp_path / "picture.png")
-    compared = 0
+    compared, colours = 0, {}
     for each in seen["figures"]:
         if not each["label"].startswith(FILLED):
             continue
         for (first, a), (second, b) in itertools.combinations(swatches(pixels, each), 2):
             assert np.abs(a - b).mean() > 5, (each["label"], first, second)
             compared += 1
+        for kind, sample in swatches(pixels, each):
+            colours.setdefault(kind, []).append(sample.mean((0, 1)))
     assert compared > 20
+    # A phase looks the same wherever it is drawn.
+    assert len(colours["aggregate"]) == len(colours["dense"]) == 2
+    for kind, found in colours.items():
+        assert np.ptp(found, axis=0).max() < 15, kind
 
 
 def swatches(pixels: np.ndarray, figure: dict) -> list[tuple[str, np.ndarray]]:

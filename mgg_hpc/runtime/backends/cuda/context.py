@@ -16,6 +16,7 @@ from ....plan.launch import Launch
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
+from ..base import Stream
 from ..simulated import Peers
 from .device_arrays import DeviceArrays
 from .module import limits_of
@@ -32,6 +33,7 @@ class DeviceContext:
     under MPS they do, though ``share`` is 1.
     """
 
+    stream: Stream
     share = 1.0
     alone = True
     deferred_bytes = 256 << 20

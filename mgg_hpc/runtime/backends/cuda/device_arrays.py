@@ -42,6 +42,9 @@ class DeviceArrays(Protocol):
     def uploaded(self, array: NDArray[Any]) -> Any:
         """Return a copy of a NumPy array."""
 
+    def downloaded(self, array: Any) -> NDArray[Any]:
+        """Return a NumPy copy of an array, once the stream has got here."""
+
     def view(self, address: int, nbytes: int) -> Any:
         """Return an array, uint8 [nbytes], over memory that the caller keeps."""
 
@@ -102,6 +105,10 @@ class TorchArrays:
         if array.dtype.name == "bfloat16":
             return self._torch.from_numpy(array.view(np.uint16)).cuda().view(self._torch.bfloat16)
         return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
+
+    def downloaded(self, array: Any) -> NDArray[Any]:
+        """See DeviceArrays."""
+        return np.asarray(array.cpu().numpy())
 
     def view(self, address: int, nbytes: int) -> Any:
         """See DeviceArrays."""

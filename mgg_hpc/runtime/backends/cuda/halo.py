@@ -13,12 +13,44 @@ from ....plan.launch import LANES, Launch
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ..arguments import Rows
+from ..base import KernelStamps
 from .context import DeviceContext
 
 PUSHING = 4  # one in so many blocks pushes before it sums
 # A worker takes work at least so often, and at most so much at once; of the work of blocks that do not push, so much is
 # shared out before, and the rest is claimed, which evens out what blocks take longer.
 CLAIMS, MOST_CLAIMED, SHARED_OUT = 16, 16, 0.75
+EVENTS, BEGAN, ENDED = 4, 0, 3  # of a CUDA block's stamps (cuda/gpu/arguments.h, HaloStamps)
+NOT_SEEN = -1  # the largest uint64, which the first worker that sees a chunk lowers
+
+
+class _Stamps:
+    """Device memory that a call writes its times into.
+
+    addresses: of the stamps of blocks, pushes and arrivals, as `HaloStamps` has them.
+    """
+
+    def __init__(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> None:
+        self._arrays, self._schedule = backend.arrays, schedule
+        empty = (
+            np.zeros((launch.blocks, EVENTS), np.int64),
+            np.zeros((len(schedule.pushes), 2), np.int64),
+            np.full(len(schedule.arrivals), NOT_SEEN, np.int64),
+        )
+        self._taken = [self._arrays.uploaded(each) for each in empty]
+        self.addresses = tuple(self._arrays.address(each) for each in self._taken)
+
+    def read(self) -> KernelStamps:
+        """Return the times, once the call has ended."""
+        blocks, pushed, seen = (self._arrays.downloaded(each) for each in self._taken)
+        return KernelStamps(
+            began=int(blocks[:, BEGAN].min()),
+            ended=int(blocks[:, ENDED].max()),
+            to=self._schedule.pushes["pe"],
+            pushed=pushed,
+            owners=self._schedule.origins,
+            seen=seen,
+        )
 
 
 class Halo:
@@ -114,15 +146,30 @@ class Halo:
 
         total: a native Sum. holds: arrived rows stay in their staging until the caller returns the credits.
         """
-        _, native = self.schedule(backend, plan, src.format.row_bytes)
+        found, native = self.schedule(backend, plan, src.format.row_bytes)
         run = getattr(backend.native_plan(plan), f"halo_{kind}")
-        halo = self._halo(backend, plan, src.format, launch, holds)
+        halo = self._halo(backend, plan, src.format, launch, holds, self._kept(backend, found, launch))
         address = int(src.addresses[backend.rank])
         exchange = self.exchange(backend)
         run(address, src.format.dim, total, exchange, native, halo, backend.launch_shape(launch))
 
+    def _kept(self, backend: DeviceContext, schedule: HaloSchedule, launch: Launch) -> tuple[int, ...]:
+        """Return where a call writes its times; if the meter keeps those of kernels, it gets them."""
+        kernels = backend.stream.meter.kernels
+        if kernels is None:
+            return self.stamps
+        stamps = _Stamps(backend, schedule, launch)
+        kernels.append(stamps.read)
+        return stamps.addresses
+
     def _halo(
-        self, backend: DeviceContext, plan: Plan, format: RowFormat, launch: Launch, holds: bool = False
+        self,
+        backend: DeviceContext,
+        plan: Plan,
+        format: RowFormat,
+        launch: Launch,
+        holds: bool = False,
+        stamps: tuple[int, ...] = (0, 0, 0),
     ) -> Any:
         workers = launch.blocks * launch.threads // launch.lanes
         # A task's columns in both sums (cuda/gpu/sums/halo.cuh), of float32, and what is known of it.
@@ -136,7 +183,7 @@ class Halo:
         alone = backend.share == 1 and backend.alone  # launched cooperatively: nothing else may hold blocks
         claim = LANES // launch.lanes * int(np.clip(work // (CLAIMS * workers), 1, MOST_CLAIMED))
         fixed = int(SHARED_OUT * work * (launch.blocks - pushers) / launch.blocks)
-        return backend.native.Halo(pushers, claim, fixed, slots, alone, *self.stamps, holds)
+        return backend.native.Halo(pushers, claim, fixed, slots, alone, *stamps, holds)
 
     def rows_pushed(self) -> int:
         """Return the number of rows that this rank has pushed in all calls. Waits for its kernels."""
