@@ -75,7 +75,10 @@ def given_words(context: click.Context) -> list[str]:
     for each in context.command.params:
         if context.get_parameter_source(str(each.name)) is ParameterSource.COMMANDLINE:
             value = str(context.params[str(each.name)])
-            words += [each.opts[0], value] if isinstance(each, click.Option) else [value]
+            if not isinstance(each, click.Option):
+                words += [value]
+            else:
+                words += [each.opts[0]] if each.is_flag else [each.opts[0], value]
     return words
 
 
@@ -119,15 +122,45 @@ def run_here(
 
         return gpu.run(name, graph, files_of(options), transfer=transfer, **options)
     refuse_given(context, device, "share")
-    from .runtime import launch
-    from .tools.study import cpu, plot, space
 
-    request = request_of(graph, options)
-    if options["ranks"] > 1 and not mpi.launched():
-        return launch.process_launch(options["ranks"], ["study", *given_words(context)])
-    if transfer is not None:
-        return space.run(request, transfer)
-    return cpu.run(name, request, plot.DRAWN[name])
+    def measure(request: Any) -> int:
+        from .tools.study import cpu, plot, space
+
+        if transfer is not None:
+            return space.run(request, transfer)
+        return cpu.run(name, request, plot.DRAWN[name])
+
+    return run_on_cpus(context, request_of(graph, options), options["ranks"], measure)
+
+
+def run_on_cpus(context: click.Context, request: Any, ranks: int, measure: Callable[[Any], int]) -> int:
+    """Measure what is asked for on ranks that are there, or start ranks with the same command line."""
+    from .runtime import launch, mpi
+
+    if ranks > 1 and not mpi.launched():
+        return launch.process_launch(ranks, ["study", *given_words(context)])
+    return measure(request)
+
+
+def run_epochs(context: click.Context, graph: str | None, device: str, options: dict[str, Any]) -> int:
+    """Measure training epochs. Raises InputError for options that are about single aggregations."""
+    from .errors import InputError
+
+    if device == "cuda":
+        raise InputError("--epochs is for CPUs; on GPUs mgg train and mgg bench epoch time epochs")
+    for name in ("widths", "share"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InputError(f"--{name} has no meaning with --epochs")
+    for name in ("csv", "plot"):
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            options[name] = Path(str(options[name]).replace("transfers", "epochs"))
+
+    def measure(request: Any) -> int:
+        from .tools.study import epochs
+
+        return epochs.run(request)
+
+    return run_on_cpus(context, request_of(graph, options), options["ranks"], measure)
 
 
 def run_on_gpus(context: click.Context, graph: str | None, options: dict[str, Any]) -> int:
@@ -211,13 +244,21 @@ def primitives(context: click.Context, graph: str | None, device: str, **options
     "transfers",
     "16,64,256",
     "mgg study transfers rmat:17 --ranks 2 --widths 16,64,256",
+    "mgg study transfers rmat:17 --ranks 2 --epochs",
     "mgg study transfers --device cuda --share 0.2 --widths 16,128",
 )
-def transfers(context: click.Context, graph: str | None, device: str, **options: Any) -> int:
-    """Compare transfers, by width of rows.
+@click.option(
+    "--epochs",
+    is_flag=True,
+    help="Train GCN (2 layers, 16 hidden units) and GIN (5, 64) instead, on CPUs, into epochs.csv and epochs.png.",
+)
+def transfers(context: click.Context, graph: str | None, device: str, epochs: bool, **options: Any) -> int:
+    """Compare transfers, by width of rows or by epochs of training.
 
     OSDI '23, figures 7 to 9; arXiv, figure 2 and table 1.
     """
+    if epochs:
+        return run_epochs(context, graph, device, options)
     return run_here(context, graph, device, options)
 
 

@@ -6,13 +6,18 @@ import itertools
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from scipy import sparse
 from suite.tiers import long_except
 
 from mgg_hpc.data import generate
 from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.runtime import backends
+from mgg_hpc.tools.bench.epoch import jobs
+from mgg_hpc.tools.bench.epoch.shape import MODELS, Shape, labelled
 from mgg_hpc.tools.bench.overlap.cpu import Subject
-from mgg_hpc.tools.study import cpu, space, table
+from mgg_hpc.tools.study import cpu, epochs, names, space, table
+from mgg_hpc.training.trainer import Trainer
 
 pytestmark = pytest.mark.mpi
 
@@ -84,6 +89,51 @@ def test_a_study_writes_a_row_for_each_variant_and_width(comm, drawn, folder, mg
     variants = [row["variant"] for row in rows if row["width_values"] == 3]
     assert len(set(variants)) == len(variants) >= 4
     assert plot.stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("model", epochs.TRAINED)
+def test_every_way_trains_as_one_rank_does(comm, drawn, folder, model):
+    """Each transfer and stand-in, forward and backward; and the bytes that cross, of rows that need no padding."""
+    sizes = Shape(8, 4, 4, 0.5, model, *MODELS[model][1:])
+    backend = backends.choose_cpu("auto", comm)
+    with epochs.written(comm, labelled(drawn, sizes), table.Files(folder / "e.csv", None)) as file:
+        found = epochs.trainings(comm, file, sizes, backend, 1)
+        alone = jobs.built(file, sizes, MPI.COMM_SELF, threads=1, backend="serial")
+    comm.Barrier()
+    assert not file.exists()
+    trainer = Trainer(alone, alone.graph())
+    for epoch in (1, 2, 3):
+        trainer.step(epoch)
+        for way, training in found.items():
+            training.epoch()
+            assert training.loss == pytest.approx(trainer.loss(), rel=1e-4), way
+    moved = {way: training.crossing_bytes() for way, training in found.items()}
+    _, remote, _ = counted(drawn, comm.size)
+    assert moved["bulk"] == moved["halo"] <= moved["direct"] == moved["get"]
+    # Rows of as many bytes in as many aggregations: of remote edges, or of all other ranks.
+    assert moved["direct"] * (comm.size - 1) * drawn.nodes == moved["all-gather"] * remote
+    assert (moved["halo"] > 0) == (comm.size > 1)
+    for training in found.values():
+        training.job.backend.memory.close()
+
+
+@pytest.mark.slow
+def test_epochs_have_a_row_for_each_way_of_both_models(comm, drawn, folder, mgg, monkeypatch):
+    monkeypatch.setattr(epochs.graphs, "read", lambda _: drawn)
+    csv, plot = folder / "epochs.csv", folder / "epochs.png"
+    ended = mgg(
+        "study", "transfers", GRAPH, "--epochs", "--turns=2", "--threads=1", "--csv", csv, "--plot", plot
+    )
+    assert ended.codes == {0}, ended.err
+    rows = table.read(csv)
+    ways = list(names.EPOCHS.values())
+    assert [(row["model"], row["variant"]) for row in rows] == list(itertools.product(("GCN", "GIN"), ways))
+    assert [row["width_values"] for row in rows] == [16] * len(ways) + [64] * len(ways)
+    for row in rows:
+        assert (row["study"], row["ranks"], row["turns"]) == ("epochs", comm.size, 2)
+        assert 0 < row["min_ms"] <= row["median_ms"] <= row["max_ms"]
+    assert plot.stat().st_size > 20_000
+    assert {path.name for path in folder.iterdir()} == {"epochs.csv", "epochs.png"}
 
 
 @pytest.mark.slow

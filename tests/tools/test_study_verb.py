@@ -74,6 +74,8 @@ def test_scaling_has_each_number_of_ranks_beside_one_rank(tmp_path):
         ("transfers rmat:5 --plot t.bmp", "t.bmp: a plot is a .png, .svg or .pdf"),
         ("interleaving rmat:5 --share 0.2", "--share has a meaning with --device cuda only"),
         ("primitives rmat:5 --device cuda --ranks 2", "--ranks has no meaning with --device cuda"),
+        ("transfers rmat:5 --epochs --device cuda", "--epochs is for CPUs"),
+        ("transfers rmat:5 --epochs --widths 16", "--widths has no meaning with --epochs"),
         ("scaling rmat:5 --ranks 1,x", "--ranks 1,x"),
         ("design-space rmat:5 --width 0", "0 is not in the range"),
     ],

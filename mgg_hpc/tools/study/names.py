@@ -9,6 +9,15 @@ DIRECT = "direct: each edge reads through a pointer"
 GET = "get: a get for each edge, a block ahead"
 ALL_GATHER = "all-gather, then sums (NCCL's whole partitions)"
 
+# Epochs on CPUs, by transfer of the job and stand-in.
+EPOCHS = {
+    "halo": HALO,
+    "bulk": BULK,
+    "direct": DIRECT,
+    "get": GET,
+    "all-gather": ALL_GATHER,
+}
+
 # On the GPUs of several ranks.
 POINTERS = "get: copies through pointers, dist stages ahead (ours)"
 LOADS = "direct: each edge's row is loaded"

@@ -6,7 +6,7 @@ Colours are Okabe and Ito's, in an order of different lightness; lines also diff
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,45 +20,60 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
 FIRST, OTHER = "#0072B2", "#B7C9D6"
 
-
-def bars(table: Table, path: Path) -> None:
-    """Draw a panel for each width: the variants' medians as bars, minima and maxima as whiskers."""
-    plt = plots.load()
-    widths = list(dict.fromkeys(row["width_values"] for row in table.rows))
-    most = max(sum(row["width_values"] == width for row in table.rows) for width in widths)
-    figure, grid = plt.subplots(
-        len(widths),
-        1,
-        figsize=(8.5, 1.0 + (0.45 * most + 0.6) * len(widths)),
-        squeeze=False,
-        layout="constrained",
-    )
-    for axes, width in zip(grid[:, 0], widths, strict=True):
-        rows = [row for row in table.rows if row["width_values"] == width]
-        most_ms = plots.LONGEST * max(row["median_ms"] for row in rows)
-        for at, row in enumerate(rows):
-            end = min(row["max_ms"], most_ms)
-            axes.barh(
-                at, row["median_ms"], height=0.7, color=OTHER if at else FIRST, edgecolor=INK, linewidth=0.6
-            )
-            axes.hlines(at, row["min_ms"], end, color=INK, linewidth=1)
-            axes.vlines([row["min_ms"], end], at - 0.12, at + 0.12, color=INK, linewidth=1)
-            said = f"{plots.label(row['median_ms'])} ms"
-            if at and "times_first" in row:
-                said += f", {row['times_first']:.2f} times the first"
-            axes.annotate(
-                said, (max(end, row["median_ms"]), at), xytext=(4, 0), textcoords="offset points",
-                va="center", fontsize=8,
-            )  # fmt: skip
-        axes.set_yticks(range(len(rows)), [row["variant"] for row in rows])
-        axes.invert_yaxis()
-        axes.set_xlim(0, 1.5 * max(max(row["median_ms"], min(row["max_ms"], most_ms)) for row in rows))
-        axes.set_xlabel("ms of one aggregation")
-        axes.set_title(f"rows of {width} values" if len(widths) > 1 else "", fontsize=9)
-    finish(figure, table, path)
+Draw = Callable[[Table, Path], None]
 
 
-def lines_by(column: str, label: str) -> Any:
+def bars_by(column: str, title: str, of: str) -> Draw:
+    """Return the function that draws medians as bars, with minima and maxima; a panel for each value of a column.
+
+    title: of a panel, with the columns of its rows by name. of: what was timed.
+    """
+
+    def draw(table: Table, path: Path) -> None:
+        plt = plots.load()
+        panels: dict[Any, list[Row]] = {}
+        for row in table.rows:
+            panels.setdefault(row[column], []).append(row)
+        most = max(map(len, panels.values()))
+        figure, grid = plt.subplots(
+            len(panels),
+            1,
+            figsize=(8.5, 1.0 + (0.45 * most + 0.6) * len(panels)),
+            squeeze=False,
+            layout="constrained",
+        )
+        for axes, rows in zip(grid[:, 0], panels.values(), strict=True):
+            _bars(axes, rows)
+            axes.set_xlabel(f"ms of {of}")
+            axes.set_title(title.format(**rows[0]) if len(panels) > 1 else "", fontsize=9)
+        finish(figure, table, path)
+
+    return draw
+
+
+def _bars(axes: Any, rows: Sequence[Row]) -> None:
+    most_ms = plots.LONGEST * max(row["median_ms"] for row in rows)
+    for at, row in enumerate(rows):
+        end = min(row["max_ms"], most_ms)
+        axes.barh(
+            at, row["median_ms"], height=0.7, color=OTHER if at else FIRST, edgecolor=INK, linewidth=0.6
+        )
+        for color, wide in (("white", 3), (INK, 1)):  # seen on dark bars too
+            axes.hlines(at, row["min_ms"], end, color=color, linewidth=wide)
+            axes.vlines([row["min_ms"], end], at - 0.12, at + 0.12, color=color, linewidth=wide)
+        said = f"{plots.label(row['median_ms'])} ms"
+        if at and "times_first" in row:
+            said += f", {row['times_first']:.2f} times the first"
+        axes.annotate(
+            said, (max(end, row["median_ms"]), at), xytext=(4, 0), textcoords="offset points",
+            va="center", fontsize=8,
+        )  # fmt: skip
+    axes.set_yticks(range(len(rows)), [row["variant"] for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.5 * max(max(row["median_ms"], min(row["max_ms"], most_ms)) for row in rows))
+
+
+def lines_by(column: str, label: str) -> Draw:
     """Return the function that draws each variant's time as a line over a column."""
 
     def draw(table: Table, path: Path) -> None:
@@ -122,6 +137,8 @@ def finish(figure: Any, table: Table, path: Path) -> None:
     plots.load().close(figure)
 
 
+bars = bars_by("width_values", "rows of {width_values} values", "one aggregation")
+EPOCHS = bars_by("model", "{model} of {width_values} hidden units", "a training epoch")
 DRAWN = {
     "neighbour-partitioning": bars,
     "interleaving": bars,

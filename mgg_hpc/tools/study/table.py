@@ -28,6 +28,7 @@ COLUMNS = (
     "width_values",
     "remote_share",
     "transfer",
+    "model",
     "variant",
     "ps_edges",
     "dist_edges",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,28 +70,20 @@ def stream(size: int) -> dict[str, Callable[[], Any]]:
     return {"stream": lambda: (native.load().stream_read(data, _threads[0])[0], None)}
 
 
-def epoch(
-    file: str, model: str, hidden: int, layers: int, heads: int, dropout: float, weights: str, **_: Any
-) -> dict[str, Callable[[], Any]]:
+def epoch(file: str, weights: str, **inputs: Any) -> dict[str, Callable[[], Any]]:
     """Return "mgg", one epoch of `mgg train` that returns its loss, and "untrained", the validation rows' loss.
 
-    weights: the file into which the initial weights are written, for the baselines.
+    weights: the file into which the initial weights are written, for the baselines. inputs: the fields of a Shape, and
+    what baselines are given.
     """
     from mpi4py import MPI
 
-    from mgg_hpc import config
-    from mgg_hpc.training import memory
-    from mgg_hpc.training.job import build
+    from mgg_hpc.tools.bench.epoch import jobs
+    from mgg_hpc.tools.bench.epoch.shape import Shape
     from mgg_hpc.training.trainer import Trainer
 
-    memory.return_freed_memory()  # as `mgg train` does first
-    described = {"name": model, "hidden": hidden, "layers": layers, "dropout": dropout}
-    tree = {
-        "graph": {"file": str(Path(file))},
-        "model": described | ({"heads": heads} if model == "gat" else {}),
-        "run": {"threads": _threads[0], "backend": "serial"},
-    }
-    job = build(config.from_tree(tree, "mgg bench epoch"), MPI.COMM_SELF)
+    shape = Shape(**{each.name: inputs[each.name] for each in fields(Shape)})
+    job = jobs.built(Path(file), shape, MPI.COMM_SELF, threads=_threads[0], backend="serial")
     np.savez(weights, **{name: value.numpy() for name, value in job.model.state_dict().items()})
     trainer = Trainer(job, job.graph())
     done = [0]

@@ -72,6 +72,16 @@ def run_overlap(
     return 0
 
 
+def timed(comm: Any, action: Callable[[], None]) -> tuple[float, float]:
+    """Return the slowest rank's ms of one call, and the largest ms that a rank's processors worked. Collective."""
+    mpi.barrier(comm)
+    began, worked = time.perf_counter(), time.process_time()
+    action()
+    taken = 1e3 * (time.perf_counter() - began), 1e3 * (time.process_time() - worked)
+    every = comm.allgather(taken)
+    return max(wall for wall, _ in every), max(processor for _, processor in every)
+
+
 class Subject:
     """A graph divided over the ranks, ready to be summed in every way.
 
@@ -184,13 +194,8 @@ class Subject:
         return wall, {name: float(np.median([worked for _, worked in of])) for name, of in taken.items()}
 
     def timed(self, action: Callable[[], None]) -> tuple[float, float]:
-        """Return the slowest rank's ms of one call, and the largest ms that a rank's processors worked. Collective."""
-        mpi.barrier(self.comm)
-        began, worked = time.perf_counter(), time.process_time()
-        action()
-        taken = 1e3 * (time.perf_counter() - began), 1e3 * (time.process_time() - worked)
-        every = self.comm.allgather(taken)
-        return max(wall for wall, _ in every), max(processor for _, processor in every)
+        """See `timed`."""
+        return timed(self.comm, action)
 
     def _compare(self, name: str, wanted: Any) -> Any:
         """Compare a way's sums with the wanted ones, up to the order of additions; return the wanted ones."""
