@@ -175,7 +175,9 @@ def run(request: Request) -> int:
         "ranks": comm.size,
         "threads_per_rank": threads,
     }
-    for model in TRAINED:
+    for model in reversed(
+        TRAINED
+    ):  # the larger first: OpenSHMEM's heap has the size of what is asked for first
         hidden, layers, heads = MODELS[model]
         sizes = Shape(FEATURES, hidden, CLASSES, DROPOUT, model, layers, heads)
         with (
@@ -186,6 +188,7 @@ def run(request: Request) -> int:
             add(table, sizes, found, request.turns)
         for training in found.values():
             training.job.backend.memory.close()
+    table.rows.sort(key=lambda row: TRAINED.index(row["model"].lower()))
     if comm.rank == 0:
         table.finish(request.files, plot.EPOCHS, SHOWN)
     exit_code.record(0)

@@ -1,8 +1,7 @@
-"""The studies on a GPU, where one process plays two PEs; the design space by the runs of `mgg bench sweep`."""
+"""The studies on a GPU, where one process plays two PEs; the design space by the `Sweep` of `mgg bench sweep`."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from functools import partial
 from typing import Any
@@ -13,12 +12,12 @@ from ...data.graph import Graph
 from ...errors import InputError
 from ...plan.layout import RowFormat
 from ...plan.tune import Knob, search
-from ..bench.harness import graphs, sums, watch
+from ..bench.harness import graphs, watch
 from ..bench.harness.gpu import Device
 from ..bench.harness.options import BenchOptions, numbers_of
 from ..bench.overlap import gpu as overlap
 from ..bench.sweep.gpu import Sweep
-from ..bench.sweep.settings import Ranks, Runs, Setting, TwoRanks
+from ..bench.sweep.settings import Setting, runs_of
 from . import maps, plot, space
 from .names import ON_GPU
 from .table import Files, Table
@@ -95,14 +94,10 @@ def design_space(
 ) -> Any:
     """Search and measure the maps of a transfer, add their rows, and return what draws them."""
     format = RowFormat(np.dtype(np.float32), width)
-    ranks = TwoRanks(device, graph, format, share) if share else Ranks(device, graph, format)
-    runs = Runs(device, ranks, format)
+    runs = runs_of(device, graph, format, share)
     start = runs.default(transfer)
     knobs = {name: tuple(sorted({*values, getattr(start, name)})) for name, values in KNOBS.items()}
-    picked = sums.sample(graph.indptr[: ranks.destinations + 1])
-    expected = sums.product(graph, ranks.x.astype(np.float32), picked=picked)
-    limit = sums.allowed(graph, ranks.x, picked=picked)
-    sweep = Sweep(runs, [transfer], knobs, turns, math.inf, picked, expected, limit)
+    sweep = Sweep.over(runs, graph, [transfer], knobs, turns)
 
     def fits(setting: space.Setting) -> bool:
         try:

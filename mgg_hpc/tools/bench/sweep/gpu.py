@@ -1,5 +1,7 @@
 """`mgg bench sweep --device cuda`: our kernels over a grid of (ps, dist, wpb), beside what the model says of each.
 
+`mgg study design-space --device cuda` has a `Sweep` measure its two maps, and adds the search.
+
 Settings of one ps and dist take turns, with the default one of each transfer among them, whose time each one's is
 divided by, turn by turn: groups are measured one after another, and so compare. First comes every other value of each
 knob, then the neighbours of the best until it has no better one, then what is left: a run that ends early has a whole
@@ -10,6 +12,7 @@ others must have been written. With a share of rows that is far away, a second P
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +34,7 @@ from ..harness.document import Sheet, cell
 from ..harness.gpu import Device
 from ..harness.options import BenchOptions, numbers_of, words_of
 from . import plot
-from .settings import Ranks, Run, Runs, Setting, TwoRanks
+from .settings import Run, Runs, Setting, runs_of
 
 KNOBS = ("ps", "dist", "wpb")
 TRANSFERS = ("direct", "get", "halo")
@@ -75,6 +78,23 @@ class Sweep:
     cells: dict[Setting, dict[str, Any]] = field(default_factory=dict)
     defaults: dict[str, Run] = field(default_factory=dict)
     default_ms: dict[str, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def over(
+        cls,
+        runs: Runs,
+        graph: Graph,
+        transfers: Sequence[str],
+        knobs: Mapping[str, Sequence[int]],
+        turns: int,
+        deadline: float = math.inf,
+        after: Callable[[Sweep], None] = nothing,
+    ) -> Sweep:
+        """Return a sweep of a graph that has measured nothing yet, with SciPy's sums of some rows."""
+        picked = sums.sample(graph.indptr[: runs.ranks.destinations + 1])
+        expected = sums.product(graph, runs.ranks.x.astype(np.float32), picked=picked)
+        limit = sums.allowed(graph, runs.ranks.x, picked=picked)
+        return cls(runs, transfers, knobs, turns, deadline, picked, expected, limit, after)
 
     def on(self, transfer: str, *values: Sequence[int]) -> list[Setting]:
         """Return the settings of a transfer with these values of ps, dist and wpb."""
@@ -264,14 +284,9 @@ def swept(
     after: Callable[[Sweep], None] = nothing,
 ) -> Sweep:
     """Measure the sweep, and return its result. after: is called after each group."""
-    ranks = TwoRanks(device, graph, format, share) if share else Ranks(device, graph, format)
-    picked = sums.sample(graph.indptr[: ranks.destinations + 1])
-    expected = sums.product(graph, ranks.x.astype(np.float32), picked=picked)
-    limit = sums.allowed(graph, ranks.x, picked=picked)
     deadline = time.monotonic() + seconds
-    sweep = Sweep(
-        Runs(device, ranks, format), transfers, knobs, turns, deadline, picked, expected, limit, after
-    )
+    runs = runs_of(device, graph, format, share)
+    sweep = Sweep.over(runs, graph, transfers, knobs, turns, deadline, after)
     sweep.run()
     return sweep
 

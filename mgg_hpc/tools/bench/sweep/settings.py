@@ -179,3 +179,9 @@ class Runs:
     def drop(self, kept: Collection[Cut]) -> None:
         """Release the plans on the GPU of all cuts but these."""
         self._backends = {cut: made for cut, made in self._backends.items() if cut in kept}
+
+
+def runs_of(device: Device, graph: Graph, format: RowFormat, share: float) -> Runs:
+    """Return the runs over one PE, or over two where a share of the rows is far away. Raises InputError as TwoRanks."""
+    ranks = TwoRanks(device, graph, format, share) if share else Ranks(device, graph, format)
+    return Runs(device, ranks, format)
