@@ -202,7 +202,7 @@ depend on it, and on no other size. gets: remote rows are fetched by gets. Raise
       "chunks"_a.noconvert(), "segments"_a.noconvert(), "indices"_a.noconvert(), "destinations"_a, "block_edges"_a,
       "part_edges"_a, "gets"_a = false);
   schedule.def_prop_rw("dist", &HostSchedule::dist, &HostSchedule::set_dist,
-                       "Edges ahead whose rows are prefetched, or -1: as many as have 8 KiB of rows.");
+                       "Edges ahead whose rows are prefetched, or -1: as many as have 16 KiB of rows.");
   schedule.def("sweep_as", &HostSchedule::sweep_as, "other"_a,
                "Sweep wide rows as another schedule of the same plan has found to be faster.");
   schedule.def_prop_ro("blocks", &HostSchedule::blocks).def_prop_ro("hubs", &HostSchedule::hubs);

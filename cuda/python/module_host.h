@@ -207,9 +207,9 @@ class HostSchedule {
   }
 
  private:
-  // Rows of 8 KiB are on their way then, which covers a memory's latency: few wide rows, or many narrow ones.
+  // Rows of 16 KiB are on their way then, which covers a memory's latency: few wide rows, or many narrow ones.
   int prefetched(int64_t row_bytes) const {
-    const int64_t fitting = std::min<int64_t>(64, std::max<int64_t>(8, 8192 / std::max<int64_t>(1, row_bytes)));
+    const int64_t fitting = std::min<int64_t>(256, std::max<int64_t>(8, 16384 / std::max<int64_t>(1, row_bytes)));
     return schedule_.dist >= 0 ? schedule_.dist : static_cast<int>(fitting);
   }
 

@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 from ...plan.layout import RowFormat
 
 REDUCTIONS = ("sum", "mean", "max")
-BY_WIDTH = -1  # Geometry.dist: as many rows ahead as take 8 KiB
+BY_WIDTH = -1  # Geometry.dist: as many rows ahead as `rows_ahead` says
+
+
+def rows_ahead(row_bytes: int) -> int:
+    """Return how many rows ahead BY_WIDTH prefetches on CPUs: 16 KiB of them (cuda/python/module_host.h)."""
+    return min(256, max(8, (16 << 10) // row_bytes))
 
 
 @dataclass(frozen=True)

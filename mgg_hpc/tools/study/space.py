@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import InputError
 from ...plan.tune import Knob, Search, search
 from ...runtime import exit_code, mpi
-from ...runtime.backends.arguments import Geometry
+from ...runtime.backends.arguments import Geometry, rows_ahead
 from ...runtime.turns import take_turns
 from ..bench.harness import graphs, plots, timing
 from ..bench.overlap.cpu import Subject
@@ -23,7 +23,11 @@ from . import maps
 from .cpu import Request, conditions
 from .table import Table
 
-KNOBS = {"ps": (64, 128, 256, 512, 1024, 2048), "dist": (0, 8, 16, 32, 64), "wpb": (1, 4, 8, 16, 32, 64)}
+KNOBS = {
+    "ps": (64, 128, 256, 512, 1024, 2048),
+    "dist": (0, 8, 16, 32, 64, 128, 256),
+    "wpb": (1, 4, 8, 16, 32, 64),
+}
 START = {"ps": 256, "wpb": 16}  # and the dist that suits the width
 TRANSFERS = ("direct", "get", "halo")
 SHOWN = ("ps_edges", "dist_edges", "wpb_partitions", "median_ms", "min_ms", "max_ms", "times_first", "step")
@@ -66,9 +70,8 @@ def run(request: Request, transfer: str) -> int:
 
 
 def nearest_dist(row_bytes: int) -> int:
-    """Return the value of dist that is nearest to what fetches 8 KiB of rows ahead, the backend's own choice."""
-    wanted = min(64, max(8, 8192 // row_bytes))
-    return min(KNOBS["dist"], key=lambda dist: abs(dist - wanted))
+    """Return the value of dist that is nearest to what the backend itself would take."""
+    return min(KNOBS["dist"], key=lambda dist: abs(dist - rows_ahead(row_bytes)))
 
 
 def settings_of_maps(knobs: Mapping[str, Sequence[int]], start: Setting, best: Setting) -> list[Setting]:

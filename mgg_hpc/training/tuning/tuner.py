@@ -26,7 +26,7 @@ from ...plan.tune import MOST_POINTS, REPEATS, ROUNDS, Knob, Search, Setting
 from ...plan.workload import Plan
 from ...runtime import cores
 from ...runtime.backends import DEFAULT_GEOMETRY
-from ...runtime.backends.arguments import BY_WIDTH, Geometry
+from ...runtime.backends.arguments import BY_WIDTH, Geometry, rows_ahead
 from ...runtime.backends.base import Meter
 from .. import report, run_folder
 from ..cuda_graph import Replayed
@@ -38,7 +38,6 @@ WARM_UP = 7  # epochs before the first trial: after so many calls it is known ho
 LONGEST = WARM_UP + REPEATS * MOST_POINTS + 2 * ROUNDS  # epochs
 WORTHWHILE = 1 << 20  # edges of a rank: smaller aggregations take less than a trial can tell apart
 BLOCKS = range(9, 17)  # powers of 2: edges of a block on a CPU
-AHEAD_BYTES = 8192  # that BY_WIDTH prefetches (cuda/python/module_host.h)
 
 
 class Tuner:
@@ -263,8 +262,8 @@ def _fingerprint(job: Job) -> dict[str, Any]:
 def cpu_knobs(default: Geometry, format: RowFormat) -> list[Knob]:
     """Return wpb, for blocks of 512 to 65,536 edges, and how far ahead rows are prefetched."""
     wpb = {max(1, 2**power // default.ps) for power in BLOCKS} | {default.wpb}
-    by_width = min(64, max(8, AHEAD_BYTES // format.row_bytes))
-    ahead = {distance: distance for distance in (0, by_width // 4, by_width // 2, 2 * by_width, 4 * by_width)}
+    by_width = rows_ahead(format.row_bytes)
+    ahead = {distance: distance for distance in (0, by_width // 4, by_width // 2, 2 * by_width)}
     ahead[by_width] = BY_WIDTH
     if default.dist != BY_WIDTH:
         ahead[default.dist] = default.dist
