@@ -1,5 +1,6 @@
 // The transport of ranks that share memory: everything is within reach, and copies are done when they return.
 #pragma once
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -17,9 +18,13 @@ class PointerTransport : public Transport {
 
   void* pointer(const void* mine, int pe) const override {
     const char* address = static_cast<const char*>(mine);
-    for (const Region& region : regions_) {
-      const char* own = at(region, me_);
-      if (address >= own && address < own + region.bytes) return at(region, pe) + (address - own);
+    // Most calls are about the rows that the call before was about, and there may be many regions.
+    const size_t recent = recent_.load(std::memory_order_relaxed);
+    if (recent < regions_.size() && holds(regions_[recent], address)) return there(regions_[recent], address, pe);
+    for (size_t i = 0; i < regions_.size(); ++i) {
+      if (!holds(regions_[i], address)) continue;
+      recent_.store(i, std::memory_order_relaxed);
+      return there(regions_[i], address, pe);
     }
     return nullptr;
   }
@@ -40,8 +45,17 @@ class PointerTransport : public Transport {
     size_t bytes;
   };
   static char* at(const Region& region, int pe) { return reinterpret_cast<char*>(region.addresses[pe]); }
+  bool holds(const Region& region, const char* address) const {
+    const char* own = at(region, me_);
+    return address >= own && address < own + region.bytes;
+  }
+  void* there(const Region& region, const char* address, int pe) const {
+    return at(region, pe) + (address - at(region, me_));
+  }
+
   int me_;
   std::vector<Region> regions_;
+  mutable std::atomic<size_t> recent_{0};
 };
 
 }  // namespace mgg
