@@ -1,10 +1,11 @@
-"""How far predicted times are from measured ones: aggregations by every transfer, and training epochs.
+"""How far predictions are from measurements: aggregations by every transfer, and whole trainings.
 
 Each cell is a graph, a width, a number of ranks and a transfer. The prediction is of `mgg model --system this`, from
-the calibration of this host, which is measured anew unless --keep is given. Measured is what the processors of the
-slowest rank worked, in the median of several turns with the other transfers (`mgg bench overlap`), divided by its
-threads and times the ranks that share a core, as the calibration measures; clock_ms in the JSON is the fastest turn on
-the clock. Of epochs it is the fastest of a run, on the clock.
+the calibration of this host, which is measured anew unless --keep is given. Measured is the slowest rank's time in the
+fastest of several turns with the other transfers, right after another one of the same rows, as the calibration
+measures. Of trainings,
+which `mgg train --dry-run --as-ranks` predicts, it is the fastest epoch, the peak of memory on the largest rank, the
+symmetric heap, and the bytes of remote rows in an epoch.
 
     python benchmarks/model_accuracy.py
     python benchmarks/model_accuracy.py --graphs rmat:16:16,cnr_2000.npz --widths 16,128 --ranks 2 --json found.json
@@ -18,28 +19,33 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mgg_hpc.config import ModelSettings
+from mgg_hpc import config
 from mgg_hpc.data import generate, store
 from mgg_hpc.errors import WRONG_INPUT, InputError
 from mgg_hpc.plan import cost_model, counts
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.ranges import edge_balanced
 from mgg_hpc.runtime import calibration
+from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools import model, model_calibrate
 from mgg_hpc.tools.bench.harness import document
 from mgg_hpc.tools.bench.harness.document import Sheet
+from mgg_hpc.tools.bench.overlap.cpu import Subject
+from mgg_hpc.tools.model_rehearsal import rehearse
 
 GRAPHS = "rmat:15:16,rmat:17:16,uniform:15:16,uniform:17:16,sbm"
 TRANSFERS = ("direct", "get", "halo")
-TURNS = 9
+TURNS = 5
 NEAR = 1.05  # times the fastest: as good, where turns differ by more
-EPOCHS = 15
+EPOCHS, HIDDEN = 15, 64
+TIMES = ("aggregation", "epoch")  # in ms; others are bytes
 
 
 @click.command()
@@ -50,11 +56,22 @@ EPOCHS = 15
 @click.option("--keep", is_flag=True, help="Use the calibration that there is.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all cells to this file.")
 @click.option("--worker", is_flag=True, hidden=True)
+@click.option("--rehearse", "job", type=click.Path(path_type=Path), hidden=True)
 def main(
-    graphs: str, widths: str, ranks: str, epochs: bool, keep: bool, json_path: Path | None, worker: bool
+    graphs: str,
+    widths: str,
+    ranks: str,
+    epochs: bool,
+    keep: bool,
+    json_path: Path | None,
+    worker: bool,
+    job: Path | None,
 ) -> None:
     """Print errors of predictions and how often the best transfer was picked."""
     names, sizes = graphs.split(","), [int(width) for width in widths.split(",")]
+    if job is not None:
+        print(json.dumps(rehearsed(job, int(ranks))))
+        return
     if worker:
         measure(names, sizes)
         return
@@ -82,8 +99,7 @@ def named(name: str) -> Any:
 
 def measure(names: Sequence[str], widths: Sequence[int]) -> None:
     """Measure and predict every cell on all ranks of the world; rank 0 prints them as JSON. Collective."""
-    from mgg_hpc.runtime import cores, mpi
-    from mgg_hpc.tools.bench.overlap.cpu import Subject
+    from mgg_hpc.runtime import mpi
 
     comm, cells = mpi.world(), []
     system = calibration.load().system(comm.size)
@@ -100,8 +116,8 @@ def measure(names: Sequence[str], widths: Sequence[int]) -> None:
         for width in widths:
             subject = Subject(comm, graph, width, "auto", mpi.threads_share(comm))
             ways = TRANSFERS if comm.size > 1 else TRANSFERS[:1]
-            clock, worked = subject.measure({way: subject.way(way) for way in ways}, TURNS)
-            share = max(1.0, comm.size / cores.available()) / mpi.threads_share(comm)
+            runs = {way: partial(warm, subject, subject.way(way)) for way in ways}
+            clock = take_turns(runs, TURNS)
             subject.backend.memory.close()
             row_bytes = RowFormat(subject.format.dtype, width).row_bytes
             guess = cost_model.aggregation(system, traffic, row_bytes)
@@ -112,9 +128,8 @@ def measure(names: Sequence[str], widths: Sequence[int]) -> None:
                     "width": width,
                     "ranks": comm.size,
                     "transfer": way,
-                    "measured_ms": share * worked[way],
-                    "clock_ms": min(clock[way]),
-                    "predicted_ms": 1e3 * guess[way],
+                    "measured": min(clock[way]),
+                    "predicted": 1e3 * guess[way],
                 }
                 for way in ways
             ]
@@ -122,8 +137,14 @@ def measure(names: Sequence[str], widths: Sequence[int]) -> None:
         sys.stdout.write(json.dumps(cells) + "\n")
 
 
+def warm(subject: Subject, way: Callable[[], None]) -> float:
+    """Return the ms of an aggregation whose rows were just read by another one, as the calibration measures."""
+    way()
+    return min(subject.timed(way)[0] for _ in range(3))
+
+
 def trained(ranks: int) -> list[dict[str, Any]]:
-    """Train a GCN by every transfer on so many ranks; return the cells of its epochs."""
+    """Train a GCN by every transfer on so many ranks, and rehearse it; return the cells of both."""
     cells = []
     with tempfile.TemporaryDirectory(prefix="mgg-accuracy-") as text:
         folder = Path(text)
@@ -133,31 +154,44 @@ def trained(ranks: int) -> list[dict[str, Any]]:
         }.items():
             path = folder / f"{name.replace(':', '-')}.h5"
             store.write(path, graph)
-            with store.open_graph(path) as file:
-                shape = model.shape_of(file, ModelSettings(hidden=64), None, None)
-                told = model.about(file, shape, model.system_of("this", ranks), ranks)
             for transfer in TRANSFERS if ranks > 1 else TRANSFERS[:1]:
                 job, run = folder / "job.toml", folder / f"{path.stem}-{transfer}"
                 job.write_text(
-                    f'[graph]\nfile = "{path}"\n[model]\nhidden = 64\n[train]\nepochs = {EPOCHS}\n'
+                    f'[graph]\nfile = "{path}"\n[model]\nhidden = {HIDDEN}\n[train]\nepochs = {EPOCHS}\n'
                     f'[run]\nfolder = "{run}"\n[plan]\ntransfer = "{transfer}"\n'
                 )
                 model_calibrate.output(ranks, "-c", model_calibrate.TRAIN, "train", str(job), "--no-progress")
-                (summary,) = run.glob("**/summary.json")
-                measured = json.loads(summary.read_text())["epoch_ms"]["min"]
-                predicted = told["transfers"][transfer]["epoch_ms"]
-                cells.append(
-                    {
-                        "what": "epoch",
-                        "graph": name,
-                        "width": 64,
-                        "ranks": ranks,
-                        "transfer": transfer,
-                        "measured_ms": measured,
-                        "predicted_ms": predicted,
-                    }
+                (file,) = run.glob("**/summary.json")
+                summary = json.loads(file.read_text())
+                measured = {
+                    "epoch": summary["epoch_ms"]["min"],
+                    "memory": max(summary["peak_rss_bytes"]),
+                    "heap": summary["heap_bytes"],
+                    "bytes": summary["bytes"]["remote"],
+                }
+                # In a process of its own, as a user would: what this one holds is no part of a rank's memory.
+                predicted = json.loads(
+                    model_calibrate.output(1, __file__, "--rehearse", str(job), "--ranks", str(ranks))
                 )
+                same = {"graph": name, "width": HIDDEN, "ranks": ranks, "transfer": transfer}
+                cells += [
+                    {"what": what, **same, "measured": measured[what], "predicted": predicted[what]}
+                    for what in measured
+                    if measured[what]
+                ]
     return cells
+
+
+def rehearsed(job: Path, ranks: int) -> dict[str, float]:
+    """Return what a rehearsal predicts of a job: ms of an epoch, and bytes."""
+    found = rehearse(config.load(job), ranks)
+    told = found.told["transfers"][found.each[0]]
+    return {
+        "epoch": told["epoch_ms"],
+        "memory": max(need.peak for need in found.needs),
+        "heap": max(need.heap for need in found.needs),
+        "bytes": told["bytes"],
+    }
 
 
 def sheets(cells: Sequence[dict[str, Any]]) -> list[Sheet]:
@@ -165,19 +199,19 @@ def sheets(cells: Sequence[dict[str, Any]]) -> list[Sheet]:
     every = [
         [
             *(str(cell[key]) for key in ("what", "graph", "width", "ranks", "transfer")),
-            f"{cell['measured_ms']:.2f}",
-            f"{cell['predicted_ms']:.2f}",
+            f"{cell['measured']:,.2f}",
+            f"{cell['predicted']:,.2f}",
             f"{100 * error(cell):+.0f} %",
         ]
         for cell in cells
     ]
     rows = []
-    for what in ("aggregation", "epoch"):
+    for what in dict.fromkeys(cell["what"] for cell in cells):
         for ranks in [*sorted({cell["ranks"] for cell in cells}), None]:
             some = [each for each in cells if each["what"] == what and ranks in (None, each["ranks"])]
             if some:
                 absolute = [abs(error(cell)) for cell in some]
-                right, of = picks(some)
+                right, of = picks(some) if what in TIMES else (0, 0)
                 rows.append(
                     [
                         what,
@@ -188,14 +222,14 @@ def sheets(cells: Sequence[dict[str, Any]]) -> list[Sheet]:
                         f"{right} of {of}" if of else "",
                     ]
                 )
-    headings = ["what", "graph", "width", "ranks", "transfer", "measured ms", "predicted ms", "error"]
+    headings = ["what", "graph", "width", "ranks", "transfer", "measured", "predicted", "error"]
     summary = ["what", "ranks", "cells", "median error", "largest", "best transfer picked"]
     return [Sheet("every cell", headings, every), Sheet("by number of ranks", summary, rows)]
 
 
 def error(cell: dict[str, Any]) -> float:
     """Return the relative error of a prediction."""
-    return float(cell["predicted_ms"] / cell["measured_ms"] - 1)
+    return float(cell["predicted"] / cell["measured"] - 1)
 
 
 def picks(cells: Sequence[dict[str, Any]]) -> tuple[int, int]:
@@ -206,8 +240,8 @@ def picks(cells: Sequence[dict[str, Any]]) -> tuple[int, int]:
     several = [group for group in groups.values() if len(group) > 1]
     right = 0
     for group in several:
-        picked = min(group, key=lambda cell: cell["predicted_ms"])
-        right += picked["measured_ms"] <= NEAR * min(cell["measured_ms"] for cell in group)
+        picked = min(group, key=lambda cell: cell["predicted"])
+        right += picked["measured"] <= NEAR * min(cell["measured"] for cell in group)
     return right, len(several)
 
 

@@ -8,7 +8,7 @@ One model for all that is estimated. A running job chooses its transfers by what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,29 +119,33 @@ class Gather:
 class System:
     """Costs of the work of each rank of a job, and of moving rows between ranks.
 
-    ranks_a_node: number of ranks that reach each other's rows through pointers. gather: cost of an edge whose row peers
-    can read; own: of an edge whose row is private. destination: cost of storing a row. dense: pairs of (smaller
-    dimension of a product, floating-point operations a second), ascending. stream: bytes a second, read or written in
-    order. draw: seconds for each value that dropout draws. layer: fixed seconds of a layer, forward and backward; step:
-    fixed seconds of an epoch. within, between: cost of a remote row beyond that of a local one, by transfer, from ranks
-    of the same node and of others. fixed: seconds of an aggregation that moves nothing, with its barrier, by transfer.
-    message: seconds for each message to another node. cache_bytes: size of the cache for remote rows that are read
-    through pointers. hides: whether transfers overlap with the sums.
+    ranks_a_node: number of ranks that reach each other's rows through pointers. gather: cost of an edge whose row is
+    the rank's own; mixed: of the mean edge by a transfer whose edges read the rows of all ranks alike, where that is
+    not the same. destination: cost of storing a row. segment: cost of beginning a segment. dense: pairs of (smaller
+    dimension of a product, floating-point operations a second), ascending. stream: cost of a row of a layer in what
+    runs over rows in order. cold: seconds for each byte of rows and indices that an aggregation reads from memory,
+    where it was not read just before. draw: seconds for each value that dropout draws. layer: fixed seconds of a
+    layer, forward and backward; step: of an epoch. within, between: cost of a remote row beyond that of a local one, by
+    transfer, from ranks of the same node and of others. fixed: seconds of an aggregation that moves nothing, with its
+    barrier, by transfer. message: seconds for each message to another node. cache_bytes: size of the cache for remote
+    rows that are read through pointers. hides: whether transfers overlap with the sums.
     """
 
     name: str
     ranks_a_node: int
     gather: Gather
-    own: Gather
     destination: RowCost
+    segment: RowCost
     dense: tuple[tuple[int, float], ...]
-    stream: float
+    stream: RowCost
     draw: float
     layer: float
     step: float
     within: Mapping[str, RowCost]
     between: Mapping[str, RowCost]
     fixed: Mapping[str, float]
+    mixed: Mapping[str, Gather] = field(default_factory=dict)
+    cold: float = 0.0
     message: float = 0.0
     cache_bytes: int = 0
     hides: bool = False
@@ -176,15 +180,20 @@ def transfers(system: System, ranks: int) -> list[str]:
 def sums(system: System, traffic: Traffic, row_bytes: int, transfer: str) -> NDArray[np.float64]:
     """Return the seconds of each rank's sums over rows that it can read, float64 [P].
 
-    With a halo a rank's own rows are private, and a destination is stored once for each segment.
+    With a halo a destination is stored once for each segment.
     """
-    halo, found = transfer == "halo", []
+    ranks, found = len(traffic.ranks), []
     for each in traffic.ranks:
-        stored = each.segments["halo"] if halo else each.rows
-        read = system.gather.of(each.reuse, row_bytes)
-        own = system.own.of(each.reuse, row_bytes) if halo else read
+        segments = each.segments[transfer]
+        edges = each.local_edges + each.remote_edges
+        cost = system.gather.of(each.reuse, row_bytes)
+        if transfer in system.mixed and edges:
+            evenly = (ranks - 1) / ranks  # the share of remote edges for which the mixed cost was measured
+            mixed = system.mixed[transfer].of(each.reuse, row_bytes)
+            cost += (mixed - cost) * min(1.0, each.remote_edges / edges / evenly)
+        stored = segments if transfer == "halo" else each.rows
         found.append(
-            system.destination.of(stored, row_bytes) + each.local_edges * own + each.remote_edges * read
+            system.destination.of(stored, row_bytes) + system.segment.of(segments, row_bytes) + edges * cost
         )
     return np.array(found)
 
@@ -220,10 +229,20 @@ def aggregation(system: System, traffic: Traffic, row_bytes: int) -> dict[str, f
     return found
 
 
+def cold(system: System, traffic: Traffic, row_bytes: int) -> float:
+    """Return what an aggregation takes more on the slowest rank if none of its rows and indices are in a cache."""
+    read = (
+        float(each.reuse.distinct[-1]) * row_bytes + 4 * (each.local_edges + each.remote_edges)
+        for each in traffic.ranks
+    )
+    return system.cold * max(read, default=0.0) if row_bytes else 0.0
+
+
 def dense(system: System, rows: int, layer: Layer) -> float:
     """Return the seconds of a layer's other work for so many rows: products, passes over rows, and drawing."""
     products = sum(work / system.flops(smaller) for smaller, work in layer.products)
-    return rows * (products + layer.streamed / system.stream + layer.draws * system.draw)
+    streamed = system.stream.row + system.stream.byte * layer.streamed
+    return rows * (products + streamed + layer.draws * system.draw)
 
 
 @dataclass(frozen=True)
@@ -252,8 +271,9 @@ def epoch(system: System, forward: Traffic, backward: Traffic, layers: Sequence[
     for layer in layers:
         ahead = aggregation(system, forward, layer.forward)
         back = aggregation(system, backward, layer.backward)
+        anew = cold(system, forward, layer.forward) + cold(system, backward, layer.backward)
         for name in names:
-            found[name].append(ahead[name] + back[name])
+            found[name].append(ahead[name] + back[name] + anew)
     rows = max((each.rows for each in forward.ranks), default=0)
     return Predicted(
         aggregations=found,

@@ -11,6 +11,7 @@ import msgspec
 
 from ..errors import InputError
 from .cost_model import Gather, RowCost, System
+from .layout import SEGMENT
 
 SECTOR = 32  # bytes: the least that a GPU reads of its memory
 Above = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
@@ -124,10 +125,10 @@ def of_cluster(cluster: Cluster, ranks: int) -> System:
         name=cluster.name,
         ranks_a_node=cluster.ranks_a_node,
         gather=gather,
-        own=gather,
-        destination=RowCost(24 / memory, 1 / memory),  # a segment, and the row that is stored
+        destination=RowCost(0.0, 1 / memory),
+        segment=RowCost(SEGMENT.itemsize / memory, 0.0),
         dense=((1, cluster.tflops * 1e12), (2, cluster.tflops * 1e12)),
-        stream=memory,
+        stream=RowCost(0.0, 1 / memory),
         draw=1 / memory,
         layer=6 * launch,
         step=10 * launch,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,17 +24,8 @@ def symmetric_bytes(rows: int, ranks: int) -> int:
     return (rows + 2 * (rows // ROWS_AN_EDGE)) * 4 * max(WIDTHS) + 16 * 8 * ranks
 
 
-def measure(
-    comm: Any,
-    backend: Backend,
-    *,
-    size: int = 0,
-    timed: Callable[[Any, Backend, Plan, Any], float] | None = None,
-) -> dict[str, RowCost]:
+def measure(comm: Any, backend: Backend) -> dict[str, RowCost]:
     """Measure the cost of a row for each transfer that this backend can use here. Collective.
-
-    size: rows of each rank. [default: the backend's] timed: returns the seconds of an aggregation on the slowest rank.
-    [default: of each rank's fastest of a few turns]
 
     It takes milliseconds on one node, and up to a second where rows are fetched one by one over a network. Its rows
     (`symmetric_bytes`) stay allocated: symmetric memory is given back as a whole, when the backend closes.
@@ -43,8 +33,7 @@ def measure(
     Every rank sums pairs of its own rows, and of one of its own and one of its neighbour's; the slowest rank's
     difference counts.
     """
-    format, timed = RowFormat(np.dtype(np.float32), max(WIDTHS)), timed or _time
-    size = size or backend.capabilities.probe_rows
+    format, size = RowFormat(np.dtype(np.float32), max(WIDTHS)), backend.capabilities.probe_rows
     rows = backend.rows(np.full(comm.size, size, dtype=np.int64), format, symmetric=True)
     far = _edges(comm, 1, size)
     near = workload.direct(_edges(comm, 0, size))
@@ -58,9 +47,9 @@ def measure(
     times: dict[str, list[float]] = {name: [] for name in plans}
     for width in WIDTHS:
         shaped = rows.shaped(width)
-        own = timed(comm, backend, near, shaped)
+        own = _time(comm, backend, near, shaped)
         for name, plan in plans.items():
-            extra = max(0.0, timed(comm, backend, plan, shaped) - own)
+            extra = max(0.0, _time(comm, backend, plan, shaped) - own)
             times[name].append(extra / moved[name])
     costs = {}
     low, high = (RowFormat(format.dtype, width).row_bytes for width in WIDTHS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +42,24 @@ from .terminal import waiting
 FEW = 256  # rows of the job that stands in for a rank's
 
 
+@dataclass(frozen=True)
+class Rehearsal:
+    """What was found of a job on ranks that are not there.
+
+    name: of the graph. forward, backward: counts of one aggregation. shape: the model's. told: counts and times as
+    `model.told` returns them; without times where this host was not calibrated, and told["untimed"] says why. each: the
+    transfer of each layer. needs: memory of each rank.
+    """
+
+    name: str
+    forward: Traffic
+    backward: Traffic
+    shape: Shape
+    told: dict[str, Any]
+    each: Sequence[str]
+    needs: Sequence[memory.Estimate]
+
+
 def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_run: bool) -> int:
     """Print what each of ``ranks`` ranks would hold, sum and move, and the predicted epoch; return the exit code.
 
@@ -51,7 +69,12 @@ def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_
         raise InputError("--as-ranks rehearses ranks that are not there; it needs --dry-run")
     if mpi.world().size > 1:
         raise InputError("--as-ranks plays all ranks in one process; start it without mgg launch")
-    settings = config.load(path, overrides)
+    _show(rehearse(config.load(path, overrides), ranks))
+    return DONE
+
+
+def rehearse(settings: Settings, ranks: int) -> Rehearsal:
+    """Count what each of ``ranks`` ranks would hold, sum and move, one rank at a time. Raises InputError."""
     with open_graph(Path(settings.graph.file)) as file:
         small = _small(settings, file)
         shape = _shape(settings, file, small)
@@ -76,20 +99,31 @@ def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_
         small = replace(small, labels=replace(small.labels, totals=totals))
         told = _told(shape, forward, backward)
         each = _transfers(settings, small, told)
-        step = footprint.measure(small, trains=True)
-        base = memory.estimate(small, step=step).in_use
-        needs = []
-        for rank in range(ranks):
-            alike = _as_rank(small, rank, bounds, (forward, backward), each)
-            need = memory.estimate(alike, step=step)
-            plans = sum(plan.nbytes for plan in plans_of(alike.layers))
-            in_use = base + held[rank] + plans
-            # While a plan is made: edges sorted by round, and what they were sorted by.
-            making = in_use + (40 if "halo" in each else 8) * forward.ranks[rank].remote_edges
-            needs.append(replace(need, in_use=in_use, before=making))
+        needs = _needs(small, bounds, (forward, backward), each, held)
     small.backend.memory.close()
-    _show(file, forward, backward, shape, told, each, needs)
-    return DONE
+    return Rehearsal(file.name, forward, backward, shape, told, each, needs)
+
+
+def _needs(
+    small: Job,
+    bounds: NDArray[np.int64],
+    traffic: tuple[Traffic, Traffic],
+    each: Sequence[str],
+    held: Sequence[int],
+) -> list[memory.Estimate]:
+    """Return the memory of each rank. held: bytes of its rows beside plans."""
+    step = footprint.measure(small, trains=True)
+    base = memory.estimate(small, step=step).in_use
+    needs = []
+    for rank, kept in enumerate(held):
+        alike = _as_rank(small, rank, bounds, traffic, each)
+        need = memory.estimate(alike, step=step)
+        plans = sum(plan.nbytes for plan in plans_of(alike.layers))
+        in_use = base + kept + plans
+        # While a plan is made: edges sorted by round, and what they were sorted by.
+        making = in_use + (40 if "halo" in each else 8) * traffic[0].ranks[rank].remote_edges
+        needs.append(replace(need, in_use=in_use, before=making))
+    return needs
 
 
 def _small(settings: Settings, file: GraphFile) -> Job:
@@ -206,22 +240,15 @@ def _sized(kind: Any, count: int) -> NDArray[Any]:
     return np.broadcast_to(np.zeros((), kind), (count,))
 
 
-def _show(
-    file: GraphFile,
-    forward: Traffic,
-    backward: Traffic,
-    shape: Shape,
-    told: dict[str, Any],
-    each: Sequence[str],
-    needs: Sequence[memory.Estimate],
-) -> None:
+def _show(found: Rehearsal) -> None:
     """Print a row for each rank, what the ranks have in common, and the predicted epoch."""
-    moves = {name: model.moved(shape, forward, backward, name) for name in ("direct", "halo")}
+    forward, told, needs = found.forward, found.told, found.needs
+    moves = {name: model.moved(found.shape, forward, found.backward, name) for name in ("direct", "halo")}
     mean = max(1.0, told["edges"]["mean"])
-    shown = ", ".join(dict.fromkeys(each))
+    shown = ", ".join(dict.fromkeys(found.each))
     ranks = len(forward.ranks)
     table = Table(
-        title=f"{file.name} as {ranks} ranks, rehearsed one at a time; memory with transfer {shown}, bytes of an epoch"
+        title=f"{found.name} as {ranks} ranks, rehearsed one at a time; memory with transfer {shown}, bytes of an epoch"
     )
     for heading in ("rank", "rows", "edges", "of mean", "halo rows", "direct, get", "halo", "heap", "memory"):
         table.add_column(heading, justify="right")

@@ -41,7 +41,11 @@ def measured(ranks: int = 2) -> Measured:
     gather = Gather((1e6,), (64, 256), ((1e-9, 1e-8), (4e-9, 4e-8)))
     fixed = dict.fromkeys(("direct", "get", "halo"), 1e-5)
     dense = ((16, 1e9), (256, 4e9))
-    return Measured(ranks, 1, gather, gather, RowCost(1e-9, 0.0), dense, 1e10, 1e-9, costs, fixed, layer=1e-4)
+    mixed = {"direct": gather, "get": gather} if ranks > 1 else {}
+    each = RowCost(1e-9, 0.0)
+    return Measured(
+        ranks, 1, gather, mixed, each, each, dense, 1e-9, costs, fixed, layer=1e-4, stream=RowCost(0.0, 1e-10)
+    )
 
 
 def refused(capsys, *arguments: object) -> str:
@@ -101,7 +105,7 @@ def test_a_calibration_is_kept_and_scaled(cache):
     assert found.system(2).gather == measured(2).gather
     assert found.system(1).within["halo"] == RowCost(0.0, 0.0)
     eight = found.system(8)
-    assert eight.stream == pytest.approx(1e10 / 4)
+    assert eight.stream.byte == pytest.approx(4e-10)
     assert eight.gather.seconds[0] == pytest.approx((4e-9, 4e-8))
     assert eight.flops(16) == pytest.approx(1e9 / 4)
 
@@ -117,7 +121,7 @@ def test_a_calibration_that_does_not_hold_is_ignored_with_a_word(cache, monkeypa
     elif damage == "another processor":
         monkeypatch.setattr(calibration.cores, "processor", lambda: "another")
     else:
-        del document["measured"][0]["stream"]
+        del document["measured"][0]["segment"]
         user_cache.write(path.name, document)
     with pytest.raises(InputError, match=r"ignored.*mgg doctor --calibrate"):
         calibration.load()
