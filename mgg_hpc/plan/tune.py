@@ -3,11 +3,15 @@
 As in the paper, one knob after the other is moved while time falls, in the order ps, dist, wpb; then ps retreats while
 wpb grows, as long as such a setting is among the three fastest. Unlike the paper's, the search begins at the
 default instead of (1, 1, 1), moves down as well as up, by two values at first and then by one, and ends with a
-comparison of the fastest setting with the default in turns: a setting that was lucky once is not kept.
+comparison of the fastest setting with the default in turns: a setting that was lucky once is not kept. Between dist and
+wpb it moves ps against dist, which leaves a worker as many edges; and points that are left over are spent on
+neighbours of the fastest setting.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +19,7 @@ GAIN = 0.01  # of the time: what a setting must save to count as faster, since m
 MOST_POINTS = 12
 REPEATS = 2  # measurements of a setting, of which the least counts: other work only adds time
 ROUNDS = 3  # of the last comparison
-COMPARE = "compare"
+COMPARE, AGAINST, RETREAT, AROUND = "compare", "ps against dist", "retreat", "around"
 KEPT = 3  # a retreat goes on while it is among so many fastest settings
 
 Setting = tuple[int, ...]  # a value of each knob
@@ -31,7 +35,11 @@ class Knob:
 
 @dataclass(frozen=True)
 class Step:
-    """A measurement. knob: the one that was moved, "start", "retreat", or "compare" for a repeated one."""
+    """A measurement.
+
+    knob: the one that was moved; "start"; "ps against dist", "retreat" or "around" where several were; "compare" for a
+    repeated one. seconds: infinite for a setting that turned out not to fit.
+    """
 
     knob: str
     setting: Setting
@@ -47,7 +55,7 @@ class Search:
     """A search that is told what its settings take, one after the other.
 
     knobs: the search's. start: the default, a value of each knob. allowed: whether a setting can be measured at all.
-    most: number of settings that are measured at most, repeated measurements not counted.
+    most: number of settings that are measured at most, without repeated measurements and those that do not fit.
 
     After construction, `setting` is the one to be measured next, and `tell` takes its time; it is None once the search
     has ended. `best` is the fastest setting, never slower than the start in the last comparison. All ranks that tell
@@ -81,8 +89,8 @@ class Search:
 
     @property
     def points(self) -> int:
-        """Number of settings that were measured."""
-        return len(self._seconds)
+        """Number of settings that were measured, without those that do not fit."""
+        return sum(map(math.isfinite, self._seconds.values()))
 
     @property
     def best(self) -> Setting:
@@ -116,9 +124,12 @@ class Search:
             yield "start", self.start
         try:
             at = self.start
-            for index in range(len(self.knobs)):
+            for index, knob in enumerate(self.knobs):
                 at = yield from self._along(index, at)
+                if knob.name == "dist":
+                    at = yield from self._against(at)
             yield from self._retreat(at)
+            yield from self._around()
         except _NoPointsLeftError:
             pass
         best = self.best
@@ -131,18 +142,44 @@ class Search:
 
     def _along(self, index: int, at: Setting) -> Generator[tuple[str, Setting], float, Setting]:
         """Move one knob from ``at`` while time falls; return where it is least."""
-        for stride in (2, 1) if len(self.knobs[index].values) > 4 else (1,):
-            for direction in (stride, -stride):
-                moved = False
-                while True:
-                    near = self._moved(at, {index: direction})
-                    if near is None or near in self._seconds or not self.allowed(near):
-                        break
-                    if not self._faster((yield from self._measured(index, near)), self._seconds[at]):
-                        break
-                    at, moved = near, True
-                if moved:  # time falls one way only
+        name, wide = self.knobs[index].name, len(self.knobs[index].values) > 4
+        if wide:
+            at = yield from self._while_faster(name, at, [{index: 2}, {index: -2}])
+        steps = self._likely(index, at) if wide else (1, -1)
+        return (yield from self._while_faster(name, at, [{index: step} for step in steps]))
+
+    def _likely(self, index: int, at: Setting) -> tuple[int, ...]:
+        """Return the steps of one value that may be faster: by a parabola, where two values on are known both ways."""
+        around = [self._moved(at, {index: step}) for step in (-2, 2)]
+        below, above = (self._seconds.get(each, math.inf) if each else math.inf for each in around)
+        bend = below + above - 2 * self._seconds[at]
+        if not math.isfinite(bend) or bend <= 0:
+            return (1, -1)
+        least = (below - above) / bend  # values from here to the bottom of the parabola
+        return (1,) if least >= 0.5 else (-1,) if least <= -0.5 else ()
+
+    def _against(self, at: Setting) -> Generator[tuple[str, Setting], float, Setting]:
+        """Lower ps and raise dist, or the other way round, while time falls; return where it is least."""
+        names = [knob.name for knob in self.knobs]
+        if "ps" not in names:
+            return at
+        ps, dist = names.index("ps"), names.index("dist")
+        return (yield from self._while_faster(AGAINST, at, [{ps: -1, dist: 1}, {ps: 1, dist: -1}]))
+
+    def _while_faster(
+        self, name: str, at: Setting, moves: Sequence[dict[int, int]]
+    ) -> Generator[tuple[str, Setting], float, Setting]:
+        """Repeat the first of these moves that saves time while it does; return where time is least."""
+        for move in moves:
+            moved = False
+            while (near := self._moved(at, move)) is not None and self.allowed(near):
+                if near in self._seconds:
                     break
+                if not self._faster((yield from self._measured(name, near)), self._seconds[at]):
+                    break
+                at, moved = near, True
+            if moved:  # time falls one way only
+                break
         return at
 
     def _retreat(self, at: Setting) -> Generator[tuple[str, Setting], float, None]:
@@ -153,10 +190,28 @@ class Search:
         down, up = names.index("ps"), names.index("wpb")
         while (near := self._moved(at, {down: -1, up: 1})) is not None and self.allowed(near):
             if near not in self._seconds:
-                yield from self._measured(None, near)
+                yield from self._measured(RETREAT, near)
             if near not in sorted(self._seconds, key=self._seconds.__getitem__)[:KEPT]:
                 return
             at = near
+
+    def _around(self) -> Generator[tuple[str, Setting], float, None]:
+        """Measure neighbours of the fastest setting in one or two knobs, those first that should take the least."""
+        while True:
+            at, near = self.best, []
+            for steps in itertools.product((0, -1, 1), repeat=len(self.knobs)):
+                moves = {index: step for index, step in enumerate(steps) if step}
+                setting = self._moved(at, moves) if len(moves) in (1, 2) else None
+                if setting is not None and setting not in self._seconds and self.allowed(setting):
+                    near.append((self._expected(at, setting), len(moves), setting))
+            if not near:
+                return
+            yield from self._measured(AROUND, min(near)[2])
+
+    def _expected(self, at: Setting, setting: Setting) -> float:
+        """Return the seconds that a setting should take more than ``at``: what each knob adds alone, where known."""
+        alone = [(*at[:index], value, *at[index + 1 :]) for index, value in enumerate(setting)]
+        return sum(self._seconds[each] - self._seconds[at] for each in alone if each in self._seconds)
 
     def _moved(self, at: Setting, by: dict[int, int]) -> Setting | None:
         """Return the setting so many values further on in some knobs, or None beyond their ends."""
@@ -169,11 +224,12 @@ class Search:
             moved[index] = values[place]
         return tuple(moved)
 
-    def _measured(self, index: int | None, setting: Setting) -> Generator[tuple[str, Setting], float, float]:
+    def _measured(self, name: str, setting: Setting) -> Generator[tuple[str, Setting], float, float]:
         if self.points >= self.most:
             raise _NoPointsLeftError
         for _ in range(REPEATS):
-            yield "retreat" if index is None else self.knobs[index].name, setting
+            if math.isinf((yield name, setting)):  # it will not fit the next time either
+                break
         return self._seconds[setting]
 
     @staticmethod
