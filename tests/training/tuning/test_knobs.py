@@ -35,6 +35,6 @@ def test_a_cpus_knobs_are_blocks_of_powers_of_two_and_distances_around_the_defau
         assert default.wpb in wpb.values and list(wpb.values) == sorted(set(wpb.values))
         blocks = [default.ps * value for value in wpb.values]
         assert min(blocks) <= 512 and max(blocks) >= 65536 - default.ps
-        own = min(64, max(8, 8192 // format.row_bytes))
+        own = min(256, max(8, 16384 // format.row_bytes))
         shown = [own if value == BY_WIDTH else value for value in dist.values]
-        assert shown == sorted(set(shown)) and default.dist in dist.values and 0 in shown and 4 * own in shown
+        assert shown == sorted(set(shown)) and default.dist in dist.values and 0 in shown and 2 * own in shown
