@@ -12,6 +12,7 @@ from suite.tiers import long_except
 
 from mgg_hpc.data import generate
 from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.plan.tune import AGAINST, AROUND, COMPARE, RETREAT
 from mgg_hpc.runtime import backends
 from mgg_hpc.tools.bench.epoch import jobs
 from mgg_hpc.tools.bench.epoch.shape import MODELS, Shape, labelled
@@ -151,7 +152,7 @@ def test_the_design_space_has_both_maps_and_the_searchs_path(comm, drawn, folder
     assert len(steps) + len(mapped) == len(rows)
     assert (steps[0]["variant"], knobs_of(steps[0])) == ("search: start", (256, 64, 16))
     assert {row["variant"] for row in steps} <= {
-        f"search: {name}" for name in (*knobs, "start", "retreat", "compare")
+        f"search: {name}" for name in (*knobs, "start", AGAINST, AROUND, RETREAT, COMPARE)
     }
     assert mapped >= set(itertools.product(knobs["ps"], knobs["dist"], [16]))
     best = {ps for ps, _, wpb in mapped if wpb == 4}
