@@ -25,13 +25,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from mgg_hpc import config
 from mgg_hpc.data import generate, store
 from mgg_hpc.errors import WRONG_INPUT, InputError
 from mgg_hpc.plan import cost_model, counts
+from mgg_hpc.plan.cost_model import System
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.ranges import edge_balanced
+from mgg_hpc.plan.system import Hosts, of_hosts
 from mgg_hpc.runtime import calibration
 from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools import model, model_calibrate
@@ -43,6 +46,7 @@ from mgg_hpc.tools.model_rehearsal import rehearse
 GRAPHS = "rmat:15:16,rmat:17:16,uniform:15:16,uniform:17:16,sbm"
 TRANSFERS = ("direct", "get", "halo")
 TURNS = 5
+GET_US = 5.0  # of a row over the network between two hosts of this machine, as the probe of a job measures
 NEAR = 1.05  # times the fastest: as good, where turns differ by more
 EPOCHS, HIDDEN = 15, 64
 TIMES = ("aggregation", "epoch")  # in ms; others are bytes
@@ -55,7 +59,10 @@ TIMES = ("aggregation", "epoch")  # in ms; others are bytes
 @click.option("--epochs/--no-epochs", default=True, help="Whether to train, too.")
 @click.option("--keep", is_flag=True, help="Use the calibration that there is.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all cells to this file.")
-@click.option("--worker", is_flag=True, hidden=True)
+@click.option(
+    "--hosts", type=float, help="Measure two hosts instead, whose link has so many Mbit/s (root only)."
+)
+@click.option("--worker", type=click.Path(path_type=Path), hidden=True)
 @click.option("--rehearse", "job", type=click.Path(path_type=Path), hidden=True)
 def main(
     graphs: str,
@@ -64,7 +71,8 @@ def main(
     epochs: bool,
     keep: bool,
     json_path: Path | None,
-    worker: bool,
+    hosts: float | None,
+    worker: Path | None,
     job: Path | None,
 ) -> None:
     """Print errors of predictions and how often the best transfer was picked."""
@@ -72,16 +80,28 @@ def main(
     if job is not None:
         print(json.dumps(rehearsed(job, int(ranks))))
         return
-    if worker:
-        measure(names, sizes)
+    if worker is not None:
+        measure(names, sizes, msgspec.json.decode(worker.read_bytes(), type=System))
         return
     if not keep:
         model_calibrate.process_calibrate(ranks)
     cells: list[dict[str, Any]] = []
-    for number in model.numbers_of_ranks(ranks):
-        arguments = (__file__, "--worker", "--graphs", graphs, "--widths", widths)
-        cells += json.loads(model_calibrate.output(number, *arguments).strip().splitlines()[-1])
-        if epochs:
+    for number in model.numbers_of_ranks(ranks) if hosts is None else (2,):
+        system = calibration.load().system(number)
+        if hosts is not None:
+            described = Hosts("two hosts", "this", ranks_a_node=1, network_gb_s=hosts / 8000, get_us=GET_US)
+            system = of_hosts(described, system)
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            file.write(msgspec.json.encode(system))
+            file.flush()
+            worker_of = (__file__, "--worker", file.name)
+            if hosts is None:
+                ended = [model_calibrate.output(number, *worker_of, "--graphs", graphs, "--widths", widths)]
+            else:
+                ended = on_hosts(hosts, worker_of, [(name, width) for name in names for width in sizes])
+        for text in ended:
+            cells += json.loads(text.strip().splitlines()[-1])
+        if epochs and hosts is None:
             cells += trained(number)
     if json_path is not None:
         json_path.write_text(json.dumps(cells, indent=1) + "\n")
@@ -97,12 +117,32 @@ def named(name: str) -> Any:
     return graphs.read(name)
 
 
-def measure(names: Sequence[str], widths: Sequence[int]) -> None:
+def on_hosts(mbit: float, worker_of: Sequence[str], cases: Sequence[tuple[str, int]]) -> list[str]:
+    """Return what this program prints for each graph and width with a rank of one thread on each of two hosts.
+
+    In processes of their own: a symmetric heap has one size.
+    """
+    import two_hosts
+
+    found = []
+    with two_hosts.connect() as hosts:
+        hosts.throttle(rate=f"{mbit:g}mbit")
+        for graph, width in cases:
+            command = [sys.executable, *worker_of, "--graphs", graph, "--widths", str(width)]
+            ended = hosts.run(command, 1, {"OMP_NUM_THREADS": "1"}, seconds=400)
+            if ended.returncode:
+                raise RuntimeError(f"{' '.join(command)} failed:\n{ended.stdout}{ended.stderr}")
+            found.append(ended.stdout)
+    return found
+
+
+def measure(names: Sequence[str], widths: Sequence[int], system: System) -> None:
     """Measure and predict every cell on all ranks of the world; rank 0 prints them as JSON. Collective."""
     from mgg_hpc.runtime import mpi
 
     comm, cells = mpi.world(), []
-    system = calibration.load().system(comm.size)
+    ways = cost_model.transfers(system, comm.size) if comm.size > 1 else TRANSFERS[:1]
+    backend = "auto" if "direct" in ways else "shmem"
     for name in names:
         graph = named(name)
         bounds = edge_balanced(graph.indptr, comm.size)
@@ -114,10 +154,14 @@ def measure(names: Sequence[str], widths: Sequence[int]) -> None:
 
         traffic = counts.of_all_ranks(bounds, part)
         for width in widths:
-            subject = Subject(comm, graph, width, "auto", mpi.threads_share(comm))
-            ways = TRANSFERS if comm.size > 1 else TRANSFERS[:1]
+            # Both hosts are this machine, which a rank there takes for its own.
+            threads = mpi.threads_share(comm) if backend == "auto" else 1
+            subject = Subject(comm, graph, width, backend, threads)
             runs = {way: partial(warm, subject, subject.way(way)) for way in ways}
-            clock = take_turns(runs, TURNS)
+            # Between hosts one after another: a stream of gets changes how the network treats what follows.
+            clock: dict[str, list[float]] = {}
+            for some in [ways] if backend == "auto" else [[way] for way in reversed(ways)]:
+                clock |= take_turns({way: runs[way] for way in some}, TURNS)
             subject.backend.memory.close()
             row_bytes = RowFormat(subject.format.dtype, width).row_bytes
             guess = cost_model.aggregation(system, traffic, row_bytes)
@@ -126,7 +170,7 @@ def measure(names: Sequence[str], widths: Sequence[int]) -> None:
                     "what": "aggregation",
                     "graph": name,
                     "width": width,
-                    "ranks": comm.size,
+                    "ranks": comm.size if backend == "auto" else "2 hosts",
                     "transfer": way,
                     "measured": min(clock[way]),
                     "predicted": 1e3 * guess[way],
@@ -207,7 +251,7 @@ def sheets(cells: Sequence[dict[str, Any]]) -> list[Sheet]:
     ]
     rows = []
     for what in dict.fromkeys(cell["what"] for cell in cells):
-        for ranks in [*sorted({cell["ranks"] for cell in cells}), None]:
+        for ranks in [*dict.fromkeys(cell["ranks"] for cell in cells), None]:
             some = [each for each in cells if each["what"] == what and ranks in (None, each["ranks"])]
             if some:
                 absolute = [abs(error(cell)) for cell in some]

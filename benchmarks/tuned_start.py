@@ -29,6 +29,7 @@ import tomli_w
 from mgg_hpc.data import generate, store
 from mgg_hpc.errors import WRONG_INPUT, InputError
 from mgg_hpc.runtime import cores
+from mgg_hpc.runtime.backends.arguments import BY_WIDTH
 from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools import model_calibrate
 from mgg_hpc.training.tuning.tuner import LONGEST
@@ -54,7 +55,8 @@ def main(graph: str, ranks: int, turns: int) -> None:
         )
         train(folder, ranks, {"tune": "full"}, LONGEST + 1)
         chosen = found(folder)
-        given = {"tune": "never", **chosen}
+        dist = "auto" if chosen["dist"] == BY_WIDTH else chosen["dist"]
+        given = {"tune": "never", "ps": chosen["ps"], "dist": dist, "wpb": chosen["wpb"]}
         runs = {"cache": {"tune": "auto"}, "job file": given}
         taken = take_turns(
             {name: partial(train, folder, ranks, plan, EPOCHS) for name, plan in runs.items()}, turns

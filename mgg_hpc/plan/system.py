@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -38,6 +39,22 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages_million_s: Above = 200.0  # that a network adapter starts
     launch_us: Above = 3.0  # of a kernel
     basis: str = "as described"
+
+
+class Hosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hosts like this one, whose kernels take what they take here, joined by a network.
+
+    The keys of a description in TOML, in which kernels = "this". network: a rank's share of its host's network, in each
+    direction. get_us: from a get of a row to its arrival, as long as one waits for another.
+    """
+
+    name: str
+    kernels: Literal["this"]
+    ranks_a_node: Number
+    network_gb_s: Above
+    network_us: Above = 30.0
+    get_us: Above = 5.0
+    basis: str = "hosts like this one, and of a network as described"
 
 
 # NVIDIA, "DGX A100 datasheet" (2020) and "A100 Tensor Core GPU datasheet" (40 GB SXM: 1,555 GB/s, 19.5 teraflops of
@@ -74,7 +91,7 @@ DATA_SHEETS = {
 }
 
 
-def named(name: str) -> Cluster:
+def named(name: str) -> Cluster | Hosts:
     """Return a cluster by its name, or from a TOML file. Raises InputError for neither, or a wrong key or value."""
     if name in DATA_SHEETS:
         return DATA_SHEETS[name]
@@ -91,16 +108,33 @@ def named(name: str) -> Cluster:
         raise InputError(f"{path}: cannot be read ({error})") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not TOML: {error}") from error
-    known = Cluster.__struct_fields__
+    kind = Hosts if "kernels" in tree else Cluster
+    known = kind.__struct_fields__
     for key in tree:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             ask = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
             raise InputError(f"{path}: unknown key {key}; {ask}")
     try:
-        return msgspec.convert({"name": path.stem} | tree, Cluster)
+        return msgspec.convert({"name": path.stem} | tree, kind)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {str(error)[0].lower()}{str(error)[1:]}") from error
+
+
+def of_hosts(hosts: Hosts, this: System) -> System:
+    """Return what work and transfers take on hosts whose ranks are those of ``this`` system, joined by a network.
+
+    Transfers over the network run under the sums; rows of the same host are moved by the processors that sum.
+    """
+    network = 1e9 * hosts.network_gb_s
+    return replace(
+        this,
+        name=hosts.name,
+        ranks_a_node=hosts.ranks_a_node,
+        between={"get": RowCost(1e-6 * hosts.get_us, 1 / network), "halo": RowCost(0.0, 1 / network)},
+        fixed={name: cost + 1e-6 * hosts.network_us for name, cost in this.fixed.items()},
+        hides=True,
+    )
 
 
 def of_cluster(cluster: Cluster, ranks: int) -> System:

@@ -136,7 +136,11 @@ def system_of(name: str, ranks: int) -> System:
     """Return the system that --system names, as it is for so many ranks. Raises InputError for an unknown one."""
     if name == "this":
         return calibration.load().system(ranks)
-    return system.of_cluster(system.named(name), ranks)
+    described = system.named(name)
+    if isinstance(described, system.Hosts):
+        here = calibration.load().system(min(ranks, described.ranks_a_node))
+        return system.of_hosts(described, here)
+    return system.of_cluster(described, ranks)
 
 
 def numbers_of_ranks(text: str) -> list[int]:
@@ -191,6 +195,13 @@ def basis(name: str) -> list[str]:
     if name == "this":
         return [counted, *calibration.load().trust()]
     described = system.named(name)
+    if isinstance(described, system.Hosts):
+        return [
+            counted,
+            *calibration.load().trust(),
+            f"The network is that of {described.name}, as described. Evaluation, and the sum of gradients over ranks, "
+            "are left out.",
+        ]
     return [
         counted,
         f"Times are modelled from rates of {described.basis}; nothing of them was measured: kernels reach a part of "
