@@ -2,10 +2,10 @@
 
 As in the paper, one knob after the other is moved while time falls, in the order ps, dist, wpb; then ps retreats while
 wpb grows, as long as such a setting is among the three fastest. Unlike the paper's, the search begins at the
-default instead of (1, 1, 1), moves down as well as up, by two values at first and then by one, and ends with a
-comparison of the fastest setting with the default in turns: a setting that was lucky once is not kept. Between dist and
-wpb it moves ps against dist, which leaves a worker as many edges; and points that are left over are spent on
-neighbours of the fastest setting.
+default instead of (1, 1, 1), moves down as well as up, all knobs by two values at first and then by one, and ends with
+a comparison of the fastest setting with the default in turns: a setting that was lucky once is not kept. It also moves
+ps against dist, which leaves a worker as many edges, and spends the points that are left on neighbours of the fastest
+setting.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-GAIN = 0.01  # of the time: what a setting must save to count as faster, since measurements are noisy
+GAIN = 0.01  # of the time: what a setting must save to be kept in place of the default, since measurements are noisy
+STEP = 0.004  # of the time: what a move must save to go on from there
 MOST_POINTS = 12
 REPEATS = 2  # measurements of a setting, of which the least counts: other work only adds time
 ROUNDS = 3  # of the last comparison
+SLOWER = 1.5  # times as long: between that and the fastest so far no faster setting is expected
 COMPARE, AGAINST, RETREAT, AROUND = "compare", "ps against dist", "retreat", "around"
 KEPT = 3  # a retreat goes on while it is among so many fastest settings
 
@@ -124,10 +126,10 @@ class Search:
             yield "start", self.start
         try:
             at = self.start
-            for index, knob in enumerate(self.knobs):
-                at = yield from self._along(index, at)
-                if knob.name == "dist":
-                    at = yield from self._against(at)
+            for along in (self._coarsely, self._finely):
+                for index in range(len(self.knobs)):
+                    at = yield from along(index, at)
+            at = yield from self._against(at)
             yield from self._retreat(at)
             yield from self._around()
         except _NoPointsLeftError:
@@ -140,28 +142,35 @@ class Search:
                 seconds = yield COMPARE, setting
                 self._compared[setting] = min(seconds, self._compared.get(setting, seconds))
 
-    def _along(self, index: int, at: Setting) -> Generator[tuple[str, Setting], float, Setting]:
-        """Move one knob from ``at`` while time falls; return where it is least."""
-        name, wide = self.knobs[index].name, len(self.knobs[index].values) > 4
-        if wide:
-            at = yield from self._while_faster(name, at, [{index: 2}, {index: -2}])
-        steps = self._likely(index, at) if wide else (1, -1)
-        return (yield from self._while_faster(name, at, [{index: step} for step in steps]))
+    def _coarsely(self, index: int, at: Setting) -> Generator[tuple[str, Setting], float, Setting]:
+        """Move a knob of many values by two of them while time falls; return where it is least."""
+        if len(self.knobs[index].values) <= 4:
+            return at
+        return (yield from self._while_faster(self.knobs[index].name, at, [{index: 2}, {index: -2}]))
+
+    def _finely(self, index: int, at: Setting) -> Generator[tuple[str, Setting], float, Setting]:
+        """Move a knob by one value while time falls; return where it is least."""
+        moves = [{index: step} for step in self._likely(index, at)]
+        return (yield from self._while_faster(self.knobs[index].name, at, moves))
 
     def _likely(self, index: int, at: Setting) -> tuple[int, ...]:
-        """Return the steps of one value that may be faster: by a parabola, where two values on are known both ways."""
+        """Return the steps of one value that may be faster, by what is known of two values on.
+
+        By a parabola, where it is known both ways; else not towards what is much slower.
+        """
         around = [self._moved(at, {index: step}) for step in (-2, 2)]
-        below, above = (self._seconds.get(each, math.inf) if each else math.inf for each in around)
-        bend = below + above - 2 * self._seconds[at]
-        if not math.isfinite(bend) or bend <= 0:
-            return (1, -1)
-        least = (below - above) / bend  # values from here to the bottom of the parabola
-        return (1,) if least >= 0.5 else (-1,) if least <= -0.5 else ()
+        here = self._seconds[at]
+        below, above = (self._seconds.get(each, 0.0) if each else 0.0 for each in around)
+        bend = below + above - 2 * here
+        if below and above and 0 < bend < math.inf:
+            least = (below - above) / bend  # values from here to the bottom of the parabola
+            return (1,) if least >= 0.5 else (-1,) if least <= -0.5 else ()
+        return tuple(step for step, known in ((1, above), (-1, below)) if known < SLOWER * here)
 
     def _against(self, at: Setting) -> Generator[tuple[str, Setting], float, Setting]:
         """Lower ps and raise dist, or the other way round, while time falls; return where it is least."""
         names = [knob.name for knob in self.knobs]
-        if "ps" not in names:
+        if "ps" not in names or "dist" not in names:
             return at
         ps, dist = names.index("ps"), names.index("dist")
         return (yield from self._while_faster(AGAINST, at, [{ps: -1, dist: 1}, {ps: 1, dist: -1}]))
@@ -175,7 +184,7 @@ class Search:
             while (near := self._moved(at, move)) is not None and self.allowed(near):
                 if near in self._seconds:
                     break
-                if not self._faster((yield from self._measured(name, near)), self._seconds[at]):
+                if (yield from self._measured(name, near)) >= (1 - STEP) * self._seconds[at]:
                     break
                 at, moved = near, True
             if moved:  # time falls one way only
