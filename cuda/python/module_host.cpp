@@ -184,6 +184,8 @@ of 2 * staging_bytes; signals: of signal_count(rounds, size) zeros of 8 bytes. t
            "Exchange without sums. rows: address of this rank's row 0. Collective.")
       .def("take_rows_pushed", &HostExchange::take_rows_pushed,
            "Return the number of rows that this rank has pushed since the last call.")
+      .def("take_messages_pushed", &HostExchange::take_messages_pushed,
+           "Return the number of packets that this rank has pushed since the last call.")
       .def("take_seconds_waited", &HostExchange::take_seconds_waited,
            "Return the seconds that this rank has waited for others in exchanges since the last call.")
       .def("stamps", &HostExchange::stamps, R"(Return the times of the last exchange, in seconds of the monotonic clock.

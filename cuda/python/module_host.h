@@ -82,6 +82,7 @@ class HostExchange {
     exchange_.transfer(reinterpret_cast<const char*>(rows), row_bytes);
   }
   int64_t take_rows_pushed() { return exchange_.take_rows_pushed(); }
+  int64_t take_messages_pushed() { return exchange_.take_messages_pushed(); }
   double take_seconds_waited() { return exchange_.take_seconds_waited(); }
   const std::vector<double>& stamps() const { return exchange_.stamps(); }
   void require_rows(int64_t count) const { require(last_row_ < count, "exchange: sends rows that are not there"); }

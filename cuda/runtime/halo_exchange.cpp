@@ -89,6 +89,7 @@ void HaloExchange::push(int64_t number) {
   auto& unsent = unsent_[pair(packet.round, packet.pe)];
   double& pushed = stamps_[2 + 2 * layout_.rounds + pair(packet.round, packet.pe)];
   rows_pushed_.fetch_add(packet.count, std::memory_order_relaxed);
+  messages_pushed_.fetch_add(1, std::memory_order_relaxed);
   if (reachable_[packet.pe]) {
     pack(packet, static_cast<char*>(transport_->pointer(place, packet.pe)));
     if (unsent.fetch_sub(1, std::memory_order_acq_rel) == 1) {

@@ -58,6 +58,8 @@ class HaloExchange {
 
   // Number of rows that this rank has pushed since the last call of this function.
   int64_t take_rows_pushed() { return rows_pushed_.exchange(0); }
+  // Number of packets that this rank has pushed since the last call of this function.
+  int64_t take_messages_pushed() { return messages_pushed_.exchange(0); }
   // Seconds that this rank has waited for others inside of calls, since the last call of this function.
   double take_seconds_waited() { return std::exchange(waited_, 0.0); }
   // Times of the last call, in seconds of the monotonic clock: begin and end of the call; when this rank began to wait
@@ -98,7 +100,7 @@ class HaloExchange {
   const char* rows_ = nullptr;
   uint64_t call_ = 0;
   bool far_ = false;  // some peer is out of reach
-  std::atomic<int64_t> rows_pushed_{0};
+  std::atomic<int64_t> rows_pushed_{0}, messages_pushed_{0};
   double waited_ = 0;
   std::vector<double> stamps_;  // [2 + 2 rounds + rounds x size]
 };

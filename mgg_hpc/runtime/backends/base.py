@@ -37,7 +37,8 @@ class Meter:
     """Cost of aggregations over symmetric rows since the last reset.
 
     seconds: of calls that have ended. calls: the same for each plan and number of bytes of a row. local_bytes,
-    remote_bytes: of rows read from this rank and from others, without padding. later: plan, format, and a function that
+    remote_bytes: of rows read from this rank and from others, without padding. messages: a row that is got, or a packet
+    of a halo that is pushed, each. later: plan, format, and a function that
     returns the seconds, of calls that may still run; it is called once those have ended. waited: seconds that the host
     waited for peers, to publish rows and within exchanges. exchanges: None, or a list to which calls with rounds add
     their plan and the times of `HaloExchange.stamps`, where the host drives them. kernels: None, or a list to which
@@ -50,6 +51,7 @@ class Meter:
     local_bytes: int = 0
     remote_bytes: int = 0
     remote_rows: int = 0
+    messages: int = 0
     later: list[tuple[Plan, RowFormat, Callable[[], float]]] = field(default_factory=list)
     exchanges: list[tuple[Plan, list[float]]] | None = None
     kernels: list[Callable[[], KernelStamps]] | None = None
@@ -60,26 +62,28 @@ class Meter:
         call = plan, format.row_bytes
         self.calls[call] = self.calls.get(call, 0.0) + seconds
 
-    def count(self, local_rows: int, remote_rows: int, format: RowFormat) -> None:
-        """Count rows of this format that a call has read."""
+    def count(self, local_rows: int, remote_rows: int, format: RowFormat, messages: int) -> None:
+        """Count rows of this format that a call has read, and the messages that brought them."""
         row_bytes = format.dim * format.dtype.itemsize
         self.local_bytes += local_rows * row_bytes
         self.remote_bytes += remote_rows * row_bytes
         self.remote_rows += remote_rows
+        self.messages += messages
 
     def taken(self) -> Meter:
         """Return a copy of the counts, and reset them."""
         found = replace(self)
         self.seconds, self.waited = 0.0, 0.0
-        self.local_bytes, self.remote_bytes, self.remote_rows = 0, 0, 0
+        self.local_bytes, self.remote_bytes, self.remote_rows, self.messages = 0, 0, 0, 0
         self.calls, self.later = {}, []
         return found
 
     def add(self, other: Meter) -> None:
-        """Add the other meter's byte and row counts, but not its time."""
+        """Add the other meter's counts, but not its time."""
         self.local_bytes += other.local_bytes
         self.remote_bytes += other.remote_bytes
         self.remote_rows += other.remote_rows
+        self.messages += other.messages
 
     def settle(self) -> None:
         """Add the seconds of the calls in ``later``, all of which have ended."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from ... import __version__, config
 from ...errors import InputError
 from ...nn.workspace import as_array
+from ...runtime.backends.base import Meter
 from ...runtime.backends.native import instruction_set
 from ..history import History
 from ..job import Job, resolved
@@ -25,6 +26,7 @@ from .weights import LEARNED
 MODEL, ADAM, CHOSEN, TIMES = "model.", "adam.", "chosen.", "times."
 ROWS, CHOSEN_ROWS = "rows", "chosen"  # of a learned input; its moments have the names of `Adam.slots`
 _TIMES = ("epoch_ms", "eval_ms", "aggregate_ms")
+_MOVED = ("local_bytes", "remote_bytes", "remote_rows", "messages")
 
 
 def environment(job: Job) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def capture(
         "best_epoch": history.best_epoch,
         "best": history.best,
         "scores": asdict(history.scores),
-        "moved": [moved.local_bytes, moved.remote_bytes, moved.remote_rows],
+        "moved": [getattr(moved, name) for name in _MOVED],
         "graph": job.part.uuid,
         "job": config.dumps(resolved(job)),
         "environment": dict(same),
@@ -122,15 +124,11 @@ def restore(
             state=chosen,
             loss=facts["loss"],
         )
-        local, remote, remote_rows = facts["moved"]
+        moved = Meter(**dict(zip(_MOVED, facts["moved"], strict=False)))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder}: {state.FACTS} lacks what a checkpoint has ({error!r})") from error
     if job.comm.rank == 0:  # of rank 0; the next epoch counts anew
-        history.moved.local_bytes, history.moved.remote_bytes, history.moved.remote_rows = (
-            local,
-            remote,
-            remote_rows,
-        )
+        history.moved.add(moved)
     return history
 
 

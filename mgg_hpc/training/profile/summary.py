@@ -26,7 +26,8 @@ def summarise(
     """Return the content of summary.json. Collective."""
     comm, part = job.comm, job.part
     moved = history.moved
-    totals = np.array([moved.local_bytes, moved.remote_bytes, moved.remote_rows], dtype=np.int64)
+    counted = [moved.local_bytes, moved.remote_bytes, moved.remote_rows, moved.messages]
+    totals = np.array(counted, dtype=np.int64)
     mpi.sum_in_rank_order(comm, totals)
     timed = comm.allgather(history.aggregate_ms)
     slowest = np.array([each[: min(map(len, timed))] for each in timed]).max(axis=0)
@@ -59,6 +60,7 @@ def summarise(
         "aggregate_ms": report.spread(slowest.tolist()),
         "bytes": {"local": int(totals[0]), "remote": int(totals[1])},
         "remote_rows": int(totals[2]),
+        "messages": int(totals[3]),
         "peak_rss_bytes": comm.allgather(peak.read(graph.heap_bytes)),
         "estimated_bytes": comm.allgather(need.peak),
         "heap_bytes": graph.heap_bytes,

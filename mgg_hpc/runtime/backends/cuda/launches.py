@@ -209,9 +209,13 @@ class DeviceLaunches(DeviceContext):
         return self.stream.stamp() if self.timed else None
 
     def count(self, plan: Plan, format: RowFormat, began: Any) -> None:
-        """Meter a call: `halo` moves each row that it sends, other transfers a row for each remote edge."""
-        rows = plan.remote_edges if plan.lists is None else len(plan.lists.send_rows)
-        self.stream.meter.count(plan.local_edges, rows, format)
+        """Meter a call: `halo` moves each row that it sends, in chunks, other transfers a row for each remote edge."""
+        if plan.lists is None:
+            rows, messages = plan.remote_edges, plan.remote_edges if plan.transfer == "get" else 0
+        else:
+            rows = len(plan.lists.send_rows)
+            messages = int((-(-plan.lists.send_counts // halo_schedule.rows_a_chunk(format.row_bytes))).sum())
+        self.stream.meter.count(plan.local_edges, rows, format, messages)
         if began is not None:
             self.stream.meter.later.append((plan, format, self.stream.since(began)))
 

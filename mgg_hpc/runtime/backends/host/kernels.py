@@ -198,7 +198,8 @@ class HostBackend:
         meter = self.stream.meter
         meter.took(plan, src.format, time.perf_counter() - began)
         rows = exchange.native.take_rows_pushed() if exchange else plan.remote_edges
-        meter.count(plan.local_edges, rows, src.format)
+        messages = exchange.native.take_messages_pushed() if exchange else 0
+        meter.count(plan.local_edges, rows, src.format, rows if plan.transfer == "get" else messages)
         if exchange:
             meter.waited += exchange.native.take_seconds_waited()
         if exchange and meter.exchanges is not None:
