@@ -20,6 +20,7 @@ from ...runtime import mpi
 from ...runtime.exit_code import write
 from .. import run_folder
 from ..metrics import Scores
+from ..tuning.kept import Kept
 from . import folders, state
 from .capture import TIMES
 
@@ -40,10 +41,13 @@ class _Facts(msgspec.Struct):
     best_epoch: Whole
     best: tuple[float, float]
     scores: Scores
-    moved: tuple[Whole, Whole, Whole]
+    moved: Annotated[
+        list[Whole], msgspec.Meta(min_length=3, max_length=4)
+    ]  # older ones lack messages
     graph: str
     job: str
     environment: dict[str, int | str | list[int]]
+    tuning: list[Kept] = []  # checkpoints of earlier versions have none
 
 
 @dataclass(frozen=True)
