@@ -3,8 +3,8 @@
     python benchmarks/search.py --json search.json
     python benchmarks/search.py --graphs rmat18,mesh --widths 64
 
-Every setting of the knobs is measured in turns; the search measures its own points before, one call each. cnr_2000
-needs the graphs that MGG_DATA names.
+Every setting of the knobs is measured in turns, and the four fastest once more beside the found one; the search
+measures its own points before, one call each. cnr_2000 needs the graphs that MGG_DATA names.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.training.tuning.tuner import cpu_knobs
 
 FIRST = Geometry(1, 1, 1)  # where the paper's search begins
+AGAIN = 4  # fastest settings that are measured twice
 
 Edges = tuple[np.ndarray, np.ndarray]
 
@@ -123,8 +124,12 @@ def compare(name: str, edges: Edges, width: int, threads: int, turns: int) -> di
     every = {measured.geometry(setting) for setting in product(*(knob.values for knob in measured.knobs))}
     taken = take_turns({each: partial(measured.seconds, each) for each in [*every, FIRST]}, turns)
     ms = {each: 1e3 * statistics.median(seconds) for each, seconds in taken.items()}
-    best = min(every, key=ms.__getitem__)
     chosen = measured.geometry(found.best)
+    # The least of so many medians is a lucky one: the first few are measured once more, beside what was found.
+    again = {*sorted(every, key=ms.__getitem__)[:AGAIN], chosen, DEFAULT_GEOMETRY, FIRST}
+    taken = take_turns({each: partial(measured.seconds, each) for each in again}, 2 * turns)
+    ms |= {each: 1e3 * statistics.median(seconds) for each, seconds in taken.items()}
+    best = min(again - {FIRST}, key=ms.__getitem__)
     return {
         "graph": name,
         "nodes": measured.nodes,
