@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from .profile.phases import Phases
 from .profile.summary import summarise
 from .trainer import Trainer
 from .tuning import tuner as tuning
+from .tuning.kept import TUNING, of_facts
 
 COLUMNS = ["epoch", "loss", *(f"{split}_accuracy" for split in SPLITS), "epoch_ms", "val_loss", "eval_ms"]
 MACRO_COLUMNS = [f"{split}_macro_f1" for split in SPLITS]
@@ -52,15 +53,16 @@ def fit(
     `Saver.after_epoch`.
     """
     trainer, train = Trainer(job, graph, records=recorder is None), job.settings.train
-    done, history = _begun(job, trainer, resumed)
+    done, kept = (resumed.epoch, of_facts(resumed.facts)) if resumed else (0, None)
+    tuner = tuning.Tuner(job, 0 if recorder else train.epochs - done, trainer.replayed, folder, kept=kept)
+    history = _begun(job, trainer, tuner, resumed)
     metrics = None
     with mpi.agree(job.comm):
         if folder:
             columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
             metrics = run_folder.MetricsFile(folder, columns, resumed.metrics_bytes if resumed else 0)
     sound = resumed.epoch if resumed else 0
-    saver = _saver(job, trainer, history, metrics, folder, sound, dog)
-    tuner = tuning.Tuner(job, 0 if recorder else train.epochs - done, trainer.replayed, folder)
+    saver = _saver(job, trainer, tuner, history, metrics, folder, sound, dog)
     phases = Phases(job.backend.capabilities.device)
     with contextlib.closing(trainer.replayed):
         try:
@@ -103,18 +105,20 @@ def fit(
     return history
 
 
-def _begun(job: Job, trainer: Trainer, resumed: Resumed | None) -> tuple[int, History]:
-    """Return the epochs that are done and their history, the trainer being where they ended. Collective."""
+def _begun(job: Job, trainer: Trainer, tuner: tuning.Tuner, resumed: Resumed | None) -> History:
+    """Return the history of the epochs that are done, the trainer being where they ended. Collective."""
     if resumed is None or not resumed.epoch:
-        return 0, History()
+        return History()
     with mpi.agree(job.comm):
         history = capture.restore(resumed.checkpoint, resumed.facts, resumed.tensors, job, trainer)
-    now = capture.environment(job)
+    now = capture.environment(job) | tuner.environment
     if job.comm.rank == 0:
         report.print_line(f"going on after epoch {resumed.epoch} of {resumed.run}")
         if others := capture.differences(resumed.facts["environment"], now):
             report.print_line(f"equal to rounding, not bit by bit: {'; '.join(others)}")
-    return resumed.epoch, history
+        for name, value in tuner.environment.items():
+            report.print_line(f"{name}: {value}")
+    return history
 
 
 def _is_over(job: Job, history: History, epoch: int) -> bool:
@@ -127,6 +131,7 @@ def _is_over(job: Job, history: History, epoch: int) -> bool:
 def _saver(
     job: Job,
     trainer: Trainer,
+    tuner: tuning.Tuner,
     history: History,
     metrics: run_folder.MetricsFile | None,
     folder: Path | None,
@@ -139,7 +144,9 @@ def _saver(
     settings = job.settings.checkpoint if kept else CheckpointSettings(every_epochs=0, every_minutes=0)
 
     def captured(epoch: int) -> State:
-        return capture.capture(job, trainer, history, epoch, metrics.bytes if metrics else 0, same)
+        here, bytes_of_metrics = same | tuner.environment, metrics.bytes if metrics else 0
+        found = capture.capture(job, trainer, history, epoch, bytes_of_metrics, here)
+        return replace(found, facts={**found.facts, TUNING: tuner.documents()})
 
     return Saver(
         job.comm,

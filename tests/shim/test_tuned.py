@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
 
 from mgg_hpc.runtime.backends.arguments import Geometry
+from mgg_hpc.training.tuning.tuner import LONGEST, WARM_UP
 
 RANK = Path(__file__).with_name("rank_child.py")
 LAUNCH = (
@@ -81,3 +84,51 @@ def test_a_search_over_nodes_moves_far_ps_too(trained, tmp_path):
     entries = [json.loads(path.read_text()) for path in (tmp_path / "cache/mgg-hpc/tuned").iterdir()]
     assert len(entries) == len(kept)
     assert all(each["key"]["knobs"] == ["ps", "dist", "wpb", "far_ps"] for each in entries)
+
+
+def resumed_after(epoch: int, run: Path, trained) -> tuple[int, list[dict], list[str], str]:
+    """A run that is resumed from its last checkpoint until an epoch.
+
+    Returns the checkpoint's epoch (one is left out while another is written), tuning.json, losses and what was printed.
+    """
+    (run / "summary.json").unlink()
+    written = {int(path.name.removeprefix("epoch-")): path for path in (run / "checkpoints").glob("epoch-*")}
+    for later in written.keys() - range(epoch + 1):
+        shutil.rmtree(written.pop(later))
+    said = trained("resume", str(run))
+    return max(written), json.loads((run / "tuning.json").read_text())["rows"], losses(run), said
+
+
+def losses(run: Path) -> list[str]:
+    """The losses of metrics.csv, in all digits."""
+    with (run / "metrics.csv").open() as file:
+        return [row["loss"] for row in csv.DictReader(file)]
+
+
+def test_a_run_goes_on_with_its_own_search_and_with_what_it_has_found(trained, tmp_path):
+    """Whatever other runs have found meanwhile: sums on GPUs are cut by the knobs."""
+    jobs.write_job(
+        tmp_path,
+        jobs.blocks(60),
+        train={"epochs": LONGEST + 14},
+        plan={"transfer": "get", "tune": "full"},
+        run={"backend": "cuda"},
+        checkpoint={"every_epochs": 1, "keep": 100},
+    )
+    trained("train", "job.toml", "--share-gpu")
+    run = (tmp_path / "runs/latest").resolve()
+    first, told = json.loads((run / "tuning.json").read_text())["rows"], losses(run)
+    for path in (tmp_path / "cache/mgg-hpc/tuned").iterdir():
+        entry = json.loads(path.read_text())
+        path.write_text(json.dumps(entry | {"chosen": entry["chosen"] | {"ps": 1, "dist": 1, "wpb": 1}}))
+    _, found, again, said = resumed_after(LONGEST + 10, run, trained)
+    assert again == told and found == first
+    assert "equal to rounding" not in said and f"knobs: ps 6, dist 4, wpb 8; {first[0]['rows']}: " in said
+    # In the middle of the search: its steps until then stay, and it goes on after epochs that warm up.
+    cut, found, again, said = resumed_after(WARM_UP + 11, run, trained)
+    assert again[:cut] == told[:cut] and len(again) == len(told)
+    for row, before in zip(found, first, strict=True):
+        kept = [step for step in before["steps"] if step["epoch"] <= cut]
+        assert row["steps"][: len(kept)] == kept and row["source"] == "measured"
+        later = [step["epoch"] for step in row["steps"][len(kept) :]]
+        assert later and later[0] == cut + WARM_UP + 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,6 +58,7 @@ class Target:
         steps = self.search.steps if self.search else []
         return {
             "rows": self.label,
+            "key": digest(self.key),
             "source": self.source,
             "steps": [
                 {
@@ -69,6 +72,11 @@ class Target:
             "chosen": values(self.geometry),
             "gain": round(self.gain, 4),
         }
+
+
+def digest(key: Mapping[str, Any]) -> str:
+    """Return a short name of a target's key."""
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def value_of(geometry: Geometry, name: str) -> int:

@@ -7,10 +7,8 @@ of which run at once: an epoch times the aggregations of each. On CPUs no geomet
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,8 @@ from ...runtime.backends.base import Meter
 from .. import report, run_folder
 from ..cuda_graph import Replayed
 from ..job import Job
-from .target import NAMES, Target, are_sound, shown, value_of, values
+from .kept import Kept, goes_on
+from .target import NAMES, Target, are_sound, digest, shown, value_of, values
 
 FORMAT, VERSION = "mgg-tuning", 1
 WARM_UP = 7  # epochs before the first trial: after so many calls it is known how wide rows are swept
@@ -47,15 +46,22 @@ class Tuner:
     default, where a rank sums at least a million edges; "full" all knobs, of jobs of any size.
 
     Settings that were found before, for the same graph, rows, ranks, device and version, are taken from the user's
-    cache folder. ignored: lines about entries there that are damaged.
+    cache folder. ignored: lines about entries there that are damaged. A run that is resumed goes on with its own.
     """
 
     def __init__(
-        self, job: Job, epochs: int, replayed: Replayed, folder: Path | None, *, known: bool = True
+        self,
+        job: Job,
+        epochs: int,
+        replayed: Replayed,
+        folder: Path | None,
+        *,
+        known: bool = True,
+        kept: Mapping[str, Kept] | None = None,
     ) -> None:
         """epochs: of training that are left. replayed: held while settings are measured. folder: of the run, on rank 0.
 
-        known: whether what earlier runs have found is taken.
+        known: whether what earlier runs have found is taken. kept: by this run's checkpoint, where it is resumed.
         """
         self._job, self._replayed, self._folder, self._waited = job, replayed, folder, 0
         self.targets: list[Target] = []
@@ -64,15 +70,29 @@ class Tuner:
         if asked == "never" or not (asked == "full" or (_keeps_bits(job) and _is_large(job))):
             return
         self.targets = list(_targets(job, full=asked == "full"))
+        others = [target for target in self.targets if not self._take_kept(target, kept or {})]
         if known:
-            self._take_known()
+            self._take_known(others)
         room = epochs >= (1 if asked == "full" else 2) * LONGEST
         for target in self.targets:
-            if target.source == "default" and room:
+            if target.source == "default" and target.search is None and room:
                 target.search = Search(target.knobs, target.start, self._allowed(target))
         replayed.held = self.searching
-        if not (folder and (folder / run_folder.TUNING).exists()):  # of the run's part before it was resumed
+        if kept or not (folder and (folder / run_folder.TUNING).exists()):
             self._write()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What must be the same for the same bits: on CPUs nothing."""
+        job = self._job
+        if _keeps_bits(job):
+            return {}
+        found = [f"{each.label}: {shown(each.geometry)}" for each in self.targets if each.source != "default"]
+        return {"knobs": "; ".join([shown(job.backend.options.geometry), *found])}
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Return the rows of tuning.json, which checkpoints keep."""
+        return [each.document() for each in self.targets]
 
     @property
     def searching(self) -> bool:
@@ -118,9 +138,9 @@ class Tuner:
     def _write(self) -> None:
         """Write tuning.json, if there is a run folder and something to say; training goes on where its disk is full."""
         if self._folder is not None and self.targets:
-            rows = [each.document() for each in self.targets]
+            found = {"format": FORMAT, "version": VERSION, "rows": self.documents()}
             with contextlib.suppress(InputError):
-                run_folder.write_tuning(self._folder, {"format": FORMAT, "version": VERSION, "rows": rows})
+                run_folder.write_tuning(self._folder, found)
 
     def _settle(self, target: Target, search: Search) -> None:
         """Keep what a search has found, for this run and for later ones, if it has ended."""
@@ -132,14 +152,31 @@ class Tuner:
             found = {"format": FORMAT, "version": VERSION, "key": target.key, "gain": target.gain}
             user_cache.write(_entry(target.key), found | {"chosen": values(target.geometry)})
 
-    def _take_known(self) -> None:
+    def _take_kept(self, target: Target, kept: Mapping[str, Kept]) -> bool:
+        """Go on with a target where this run's checkpoint left it; return whether that knows of it. Collective."""
+        before = kept.get(digest(target.key))
+        if before is None:
+            return False
+        search = Search(target.knobs, target.start, self._allowed(target))
+        if before.steps and not goes_on(search, before.steps):
+            return False
+        if before.source != "default":
+            chosen = Geometry(**before.chosen) if are_sound(before.chosen, target) else None
+            if chosen is None or not self._retune(target, chosen):
+                return False
+            target.geometry, target.source, target.gain = chosen, before.source, before.gain
+        if before.steps:
+            target.search, target.epochs = search, [step.epoch for step in before.steps]
+        return True
+
+    def _take_known(self, targets: Sequence[Target]) -> None:
         """Give targets the geometry that an earlier run has found. Rank 0 reads for all."""
         known: list[tuple[dict[str, Any] | None, str]] = []
         if self._job.comm.rank == 0:
-            known = [_known(target) for target in self.targets]
+            known = [_known(target) for target in targets]
         known = self._job.comm.bcast(known, root=0)
         self.ignored = [word for _, word in known if word]
-        for target, (entry, _) in zip(self.targets, known, strict=True):
+        for target, (entry, _) in zip(targets, known, strict=True):
             if entry is not None and self._retune(target, Geometry(**entry["chosen"])):
                 target.geometry, target.source = Geometry(**entry["chosen"]), "table"
                 target.gain = entry["gain"]
@@ -281,7 +318,7 @@ def gpu_knobs(default: Geometry, *, far: bool = False) -> list[Knob]:
 
 def _entry(key: dict[str, Any]) -> str:
     """Return the name of a key's document in the cache folder."""
-    return f"tuned/{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]}.json"
+    return f"tuned/{digest(key)}.json"
 
 
 def _known(target: Target) -> tuple[dict[str, Any] | None, str]:
