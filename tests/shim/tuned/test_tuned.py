@@ -20,7 +20,7 @@ from gpu.pes.played import Played
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.training.tuning.tuner import LONGEST, WARM_UP
 
-RANK = Path(__file__).with_name("rank_child.py")
+RANK = Path(__file__).parents[1] / "rank_child.py"
 LAUNCH = (
     "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[2:], int(sys.argv[1])))"
 )
