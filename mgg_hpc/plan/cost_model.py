@@ -21,14 +21,19 @@ WORTH = 0.1  # of the time for remote rows: what a choice for each layer must sa
 
 @dataclass(frozen=True)
 class RowCost:
-    """Seconds that a remote row takes beyond a local one: ``row`` each, and ``byte`` for each of its bytes."""
+    """Seconds of a row: ``row`` each, and ``byte`` for each of its bytes.
+
+    together: whether both go on at the same time, as rows that wait for each other's answers and for the link do.
+    """
 
     row: float
     byte: float
+    together: bool = False
 
     def of(self, rows: int, row_bytes: int) -> float:
         """Return the seconds of ``rows`` rows of ``row_bytes`` bytes."""
-        return rows * (self.row + self.byte * row_bytes)
+        moved = self.byte * row_bytes
+        return rows * (max(self.row, moved) if self.together else self.row + moved)
 
 
 def cold_reads(uses: NDArray[np.integer], held: int, rows: NDArray[np.integer] | None = None) -> int:

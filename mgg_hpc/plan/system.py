@@ -108,7 +108,7 @@ def named(name: str) -> Cluster | Hosts:
         raise InputError(f"{path}: cannot be read ({error})") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not TOML: {error}") from error
-    kind = Hosts if "kernels" in tree else Cluster
+    kind: type[Hosts] | type[Cluster] = Hosts if "kernels" in tree else Cluster
     known = kind.__struct_fields__
     for key in tree:
         if key not in known:
@@ -131,7 +131,10 @@ def of_hosts(hosts: Hosts, this: System) -> System:
         this,
         name=hosts.name,
         ranks_a_node=hosts.ranks_a_node,
-        between={"get": RowCost(1e-6 * hosts.get_us, 1 / network), "halo": RowCost(0.0, 1 / network)},
+        between={
+            "get": RowCost(1e-6 * hosts.get_us, 1 / network, together=True),
+            "halo": RowCost(0.0, 1 / network),
+        },
         fixed={name: cost + 1e-6 * hosts.network_us for name, cost in this.fixed.items()},
         hides=True,
     )

@@ -21,7 +21,9 @@ TABLE = Path(__file__).with_name("resources.csv")
 COLUMNS = ("registers", "stack", "local", "shared")
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 # Kernels that may have a stack: NVSHMEM's calls take one.
-NOT_HOT = re.compile(r"gather_rows<\d+, true>|aggregate_(get|halo)<.*, true>|studies::aggregate_scoped_get|give_credits<true>|device::")
+NOT_HOT = re.compile(
+    r"gather_rows<\d+, true>|aggregate_(get|halo)<.*, true>|studies::aggregate_scoped_get|give_credits<true>|device::"
+)
 
 Used = dict[tuple[str, str], tuple[int, ...]]
 

@@ -19,6 +19,7 @@ from mgg_hpc.plan.cost_model import Gather, RowCost
 from mgg_hpc.plan.ranges import edge_balanced
 from mgg_hpc.runtime import calibration
 from mgg_hpc.runtime.calibration import Measured
+from mgg_hpc.tools import model
 
 DESCRIBED = """
 ranks_a_node = 2
@@ -165,3 +166,26 @@ def test_ranks_are_rehearsed_as_they_are(cache, tmp_path, transfer):
     assert cells(played, "heap") == cells(real, "heap")
     for mine, theirs in zip(cells(played, "memory"), cells(real, "peak"), strict=True):
         assert mebibytes(mine) == pytest.approx(mebibytes(theirs), rel=0.1)
+
+
+def test_hosts_like_this_one_are_joined_by_the_network_of_a_file(cache, tmp_path, capsys):
+    calibration.save([measured(1), measured(2)])
+    described = tmp_path / "hosts.toml"
+    described.write_text('kernels = "this"\nranks_a_node = 2\nnetwork_gb_s = 0.125\nget_us = 8\n')
+    found = model.system_of(str(described), 6)
+    assert (found.ranks_a_node, found.gather, found.within) == (2, measured(2).gather, measured(2).within)
+    assert found.between["halo"].of(10, 64) == pytest.approx(640 / 0.125e9)
+    assert found.between["get"].of(10, 64) == pytest.approx(80e-6)
+    assert found.between["get"].of(10, 6400) == pytest.approx(64000 / 0.125e9)
+    assert found.fixed["halo"] == pytest.approx(measured(2).fixed["halo"] + 30e-6)
+    assert "direct" not in found.between and found.hides
+    graph, out = tmp_path / "graph.h5", tmp_path / "model.json"
+    store.write(graph, jobs.blocks(300, seed=1))
+    assert main(["model", str(graph), "--ranks", "2,4", "--system", str(described), "--json", str(out)]) == 0
+    near, far = json.loads(out.read_text())["jobs"]
+    assert list(near["transfers"]) == ["direct", "get", "halo"] and list(far["transfers"]) == ["get", "halo"]
+    assert "as described" in capsys.readouterr().out
+    described.write_text('kernels = "that"\nranks_a_node = 2\nnetwork_gb_s = 0.125\n')
+    assert "kernels" in refused(capsys, "model", graph, "--system", described)
+    described.write_text('kernels = "this"\nranks_a_node = 2\nnetwork_gbs = 0.125\n')
+    assert "did you mean network_gb_s" in refused(capsys, "model", graph, "--system", described)

@@ -41,9 +41,7 @@ class _Facts(msgspec.Struct):
     best_epoch: Whole
     best: tuple[float, float]
     scores: Scores
-    moved: Annotated[
-        list[Whole], msgspec.Meta(min_length=3, max_length=4)
-    ]  # older ones lack messages
+    moved: Annotated[list[Whole], msgspec.Meta(min_length=3, max_length=4)]  # older ones lack messages
     graph: str
     job: str
     environment: dict[str, int | str | list[int]]
