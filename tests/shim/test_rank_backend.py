@@ -14,6 +14,7 @@ from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
 
 from mgg_hpc.errors import InputError
+from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.cuda import heap
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
@@ -74,6 +75,25 @@ def test_a_halo_beside_another_ranks_is_not_launched_cooperatively(rng, engine, 
         assert real.share == 1.0
         backend.share, backend.alone = real.share, real.alone
         assert backend.halo(plan)._halo(backend, plan, played.format, launch) == (ranks == 1)
+
+
+def test_the_default_ps_is_the_least_of_all_gpus(engine, monkeypatch):
+    """Else ranks with other GPUs would search other values, and one may know what the others still search."""
+    monkeypatch.setattr(cuda_rank.mpi, "agree", lambda comm: contextlib.nullcontext())
+    gpu = cuda_rank.Gpu(GpuAssignment(0, "u", "p", 1), engine.module, engine.arrays, False)
+    said = []
+
+    class Smaller(Comm):
+        def allgather(self, value):
+            said.append(value)
+            return [value, value - 1]
+
+    def ps(**knobs):
+        made = cuda_rank.backend(Smaller(), gpu, 1, RowFormat(np.dtype(np.float32), 64), True, knobs)
+        return made.options.geometry.ps
+
+    assert ps() == said[0] - 1 > 0
+    assert ps(ps=99) == 99
 
 
 def test_over_nodes_the_larger_heap_is_announced_at_the_start(made):

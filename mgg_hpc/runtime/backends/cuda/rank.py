@@ -91,12 +91,15 @@ def take(comm: MPI.Intracomm, dtype: str, share: bool) -> Gpu:
 def backend(
     comm: MPI.Intracomm, gpu: Gpu, threads: int, widest: RowFormat, searches: bool, knobs: dict[str, int]
 ) -> RankBackend:
-    """Return the backend on a rank's GPU. Arguments as for `backends.make`.
+    """Return the backend on a rank's GPU. Arguments as for `backends.make`. Collective.
 
-    Raises InputError for what the GPU cannot hold.
+    The default of ps is the least of all ranks' GPUs: ranks that search take the same steps. Raises InputError for what
+    the GPU cannot hold.
     """
-    geometry = replace(default_geometry(widest, cuda_module.limits_of(gpu.module)), **knobs)
-    return RankBackend(comm, gpu, Options(geometry, threads, searches))
+    with mpi.agree(comm):
+        mine = default_geometry(widest, cuda_module.limits_of(gpu.module))
+    default = replace(mine, ps=min(comm.allgather(mine.ps)))
+    return RankBackend(comm, gpu, Options(replace(default, **knobs), threads, searches))
 
 
 @contextmanager
