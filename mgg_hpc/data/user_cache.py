@@ -42,11 +42,22 @@ def read(name: str, format: str, version: int) -> tuple[dict[str, Any] | None, s
     return found, ""
 
 
-def write(name: str, document: dict[str, Any]) -> None:
-    """Keep a document under this name, whole or not at all. Where the folder cannot be written, nothing is kept."""
+def writable() -> bool:
+    """Return whether documents can be kept; make the folder if it is not there."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        return os.access(folder(), os.W_OK | os.X_OK)
+    except (OSError, RuntimeError):
+        return False
+
+
+def write(name: str, document: dict[str, Any]) -> bool:
+    """Keep a document under this name, whole or not at all; return False where the folder cannot be written."""
     content = (json.dumps(document, indent=2) + "\n").encode()
     with contextlib.suppress(OSError, InputError, RuntimeError):
         target = folder() / name
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with replacement(target, force=True, size=len(content), mode=0o600) as draft:
             draft.write_bytes(content)
+        return True
+    return False

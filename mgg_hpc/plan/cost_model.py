@@ -133,7 +133,8 @@ class System:
     layer, forward and backward; step: of an epoch. within, between: cost of a remote row beyond that of a local one, by
     transfer, from ranks of the same node and of others. fixed: seconds of an aggregation that moves nothing, with its
     barrier, by transfer. message: seconds for each message to another node. cache_bytes: size of the cache for remote
-    rows that are read through pointers. hides: whether transfers overlap with the sums.
+    rows that are read through pointers. hides: whether transfers overlap with the sums. halo_rounds: number of rounds
+    of a halo, or None where its size decides.
     """
 
     name: str
@@ -154,6 +155,7 @@ class System:
     message: float = 0.0
     cache_bytes: int = 0
     hides: bool = False
+    halo_rounds: int | None = None
 
     def flops(self, smaller: int) -> float:
         """Return the operations a second of a product whose smallest dimension is ``smaller``."""

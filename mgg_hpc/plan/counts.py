@@ -185,8 +185,9 @@ def of_rank(
 def of_transposed(bounds: NDArray[np.int64], read: Callable[[int], Slice], forward: Traffic) -> Traffic:
     """Count every rank's part over the reversed edges of a directed graph, whose forward counts are given.
 
-    Edges and rows are exact. Not so the order in which rows are read, for which the forward's stands, nor the rows of a
-    pair of ranks by round, which are taken as equally many in each: so messages of a halo may be off by a few.
+    Edges and rows are exact. Not so the order in which rows are read, for which the forward's stands; the rows of a
+    pair of ranks by round, which are taken as equally many in each, so that messages of a halo may be off by a few; and
+    the segments of a halo, which are counted by owner and not by round.
     """
     ranks, rounds = len(bounds) - 1, forward.rounds
     edges, distinct = np.zeros((ranks, ranks), np.int64), np.zeros((ranks, ranks), np.int64)

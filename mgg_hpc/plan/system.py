@@ -54,7 +54,6 @@ class Hosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network_gb_s: Above
     network_us: Above = 30.0
     get_us: Above = 5.0
-    basis: str = "hosts like this one, and of a network as described"
 
 
 # NVIDIA, "DGX A100 datasheet" (2020) and "A100 Tensor Core GPU datasheet" (40 GB SXM: 1,555 GB/s, 19.5 teraflops of
@@ -181,4 +180,5 @@ def of_cluster(cluster: Cluster, ranks: int) -> System:
         fixed={"direct": launch + barrier, "get": launch + barrier, "halo": launch + barrier},
         message=cluster.network_us * 1e-6 / 8,  # several are under way
         hides=True,
+        halo_rounds=1,
     )

@@ -24,6 +24,7 @@ from . import cores
 FORMAT, VERSION = "mgg-calibration", 2
 HOW = "mgg doctor --calibrate"
 NOTHING = RowCost(0.0, 0.0)
+UNWRITABLE = "no calibration can be kept: the user's cache folder is not writable; set XDG_CACHE_HOME to another"
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,17 @@ class Calibration:
     cache_bytes: int = field(default_factory=lambda: cores.cache_bytes() // 4)  # as HostBackend has it
 
     def system(self, ranks: int) -> System:
-        """Return this host for a number of ranks: as measured, or scaled from the nearest number that was measured."""
+        """Return this host for a number of ranks: as measured, or scaled from the nearest number that was measured.
+
+        Raises InputError for several ranks where one alone was measured.
+        """
         near = min(self.measured, key=lambda each: abs(np.log(each.ranks / ranks)))
         moving = near
         if not near.within and ranks > 1:
-            moving = min((each for each in self.measured if each.within), key=lambda each: each.ranks)
+            several = [each for each in self.measured if each.within]
+            if not several:
+                raise InputError(f"this host was calibrated with one rank alone; run '{HOW} --ranks 1,2,4'")
+            moving = min(several, key=lambda each: each.ranks)
         # The cost of each rank grows with the number of ranks that share this machine.
         share = ranks / near.ranks
         return System(
@@ -113,7 +120,7 @@ def load() -> Calibration:
     """Return this host's calibration. Raises InputError, with the reason, where there is none that holds here."""
     document, wrong = user_cache.read(name(), FORMAT, VERSION)
     if document is None:
-        raise InputError(f"{wrong or 'this host was not calibrated yet'}; run '{HOW}' (about a minute)")
+        raise InputError(f"{wrong or 'this host was not calibrated yet'}; run '{HOW}' (some two minutes)")
     try:
         found = msgspec.convert(document, Calibration)
     except msgspec.ValidationError as error:
@@ -142,6 +149,13 @@ def of_host(measured: list[Measured]) -> Calibration:
 
 
 def save(measured: list[Measured]) -> Path:
-    """Write this host's calibration, whole or not at all; return its file."""
-    user_cache.write(name(), msgspec.to_builtins(of_host(measured)))
+    """Write this host's calibration, whole or not at all; return its file. Raises InputError where it cannot."""
+    if not user_cache.write(name(), msgspec.to_builtins(of_host(measured))):
+        raise InputError(UNWRITABLE)
     return user_cache.folder() / name()
+
+
+def check_folder() -> None:
+    """Raise InputError where no calibration can be kept."""
+    if not user_cache.writable():
+        raise InputError(UNWRITABLE)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..config import ModelSettings
 from ..data import schema
-from ..data.atomic_write import replacement
+from ..data.atomic_write import check_output, replacement
 from ..data.store import GraphFile, GraphSlice, open_graph
 from ..errors import InputError
 from ..nn.graph.loading import weighted_edges
@@ -103,6 +103,11 @@ def count(
     return forward, counts.of_transposed(bounds, read, forward) if file.directed else forward
 
 
+def rounds_of(model: GNN, rounds: int | None) -> int | None:
+    """Return the rounds of a halo where a backend takes ``rounds``: layers that work on edges take one."""
+    return 1 if model.by_edge else rounds
+
+
 def moved(shape: Shape, forward: Traffic, backward: Traffic, transfer: str) -> dict[str, NDArray[np.int64]]:
     """Return rows, bytes, messages and local_bytes of each rank in a training step, int64 [P] each.
 
@@ -139,14 +144,14 @@ def system_of(name: str, ranks: int) -> System:
     described = system.named(name)
     if isinstance(described, system.Hosts):
         here = calibration.load().system(min(ranks, described.ranks_a_node))
-        return system.of_hosts(described, here)
+        return system.of_hosts(described, here) if ranks > described.ranks_a_node else here
     return system.of_cluster(described, ranks)
 
 
 def numbers_of_ranks(text: str) -> list[int]:
     """Return the numbers of --ranks. Raises InputError for anything but whole numbers from 1 to 65,536."""
     words = text.split(",")
-    if not all(word.strip().isascii() and word.strip().isdecimal() for word in words):
+    if not all(word.strip().isascii() and word.strip().isdecimal() and len(word) < 20 for word in words):
         raise InputError(f"--ranks {text}: expected whole numbers separated by commas, such as 8,16,64")
     found = sorted({int(word) for word in words})
     if found[0] < 1 or found[-1] > 65536:
@@ -167,6 +172,8 @@ def process_model(
 ) -> None:
     """Predict jobs of several numbers of ranks; print a table, and write JSON where it is asked for."""
     numbers = numbers_of_ranks(ranks)
+    if json_path is not None:
+        check_output(json_path, force=force)
     systems = {number: system_of(system, number) for number in numbers}
     with open_graph(graph) as file:
         shape = shape_of(file, ModelSettings(**model), features, classes)
@@ -191,7 +198,10 @@ def process_model(
 
 def basis(name: str) -> list[str]:
     """Return what of a prediction is counted, measured and modelled, a sentence each."""
-    counted = "Rows, bytes and messages are counted, and equal those of a run."
+    counted = (
+        "Rows, bytes and messages are counted, and equal those of a run (messages of a directed graph's backward, and "
+        "layers that exchange more than once in a direction, aside)."
+    )
     if name == "this":
         return [counted, *calibration.load().trust()]
     described = system.named(name)
@@ -228,7 +238,8 @@ def shape_of(file: GraphFile, model: ModelSettings, features: int | None, classe
 def about(file: GraphFile, shape: Shape, where: System, ranks: int) -> dict[str, Any]:
     """Return what is known of a job of so many ranks: counts by transfer, balance, and predicted times."""
     bounds = bounds_of(file, ranks)
-    forward, backward = count(file, bounds, shape.made().kind, 1 if where.hides else None)
+    made = shape.made()
+    forward, backward = count(file, bounds, made.kind, rounds_of(made, where.halo_rounds))
     return told(shape, where, forward, backward)
 
 

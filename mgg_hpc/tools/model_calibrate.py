@@ -40,12 +40,14 @@ TRAIN = "import sys; from mgg_hpc.__main__ import main; sys.exit(main(sys.argv[1
 def process_calibrate(ranks: str) -> int:
     """Measure with each number of ranks, keep what was found in the user's cache folder, and print it."""
     began, found = time.perf_counter(), []
+    numbers = numbers_of_ranks(ranks)
+    calibration.check_folder()
     with tempfile.TemporaryDirectory(prefix="mgg-calibrate-") as folder:
-        for number in numbers_of_ranks(ranks):
+        for number in numbers:
             with waiting(f"measuring with {number} ranks"):
                 found.append(_measured(number, Path(folder)))
-    path = calibration.save(found)
     _show(found)
+    path = calibration.save(found)
     console().print(f"calibrated in {time.perf_counter() - began:.0f} s; kept in {path}", soft_wrap=True)
     return DONE
 

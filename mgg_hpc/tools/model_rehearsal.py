@@ -92,7 +92,7 @@ def rehearse(settings: Settings, ranks: int) -> Rehearsal:
             return model.edges_of(rows, small.model.kind, low)
 
         with waiting(f"counting for {ranks} ranks"):
-            rounds = 1 if small.model.by_edge else small.backend.capabilities.halo_rounds
+            rounds = model.rounds_of(small.model, small.backend.capabilities.halo_rounds)
             forward = counts.of_all_ranks(bounds, read, rounds)
             backward = counts.of_transposed(bounds, read, forward) if file.directed else forward
         small.part.nodes = file.nodes
@@ -179,7 +179,9 @@ def _told(shape: Shape, forward: Traffic, backward: Traffic) -> dict[str, Any]:
     try:
         where = model.system_of("this", len(forward.ranks))
     except InputError as error:
+        # Counts do not depend on the system, as long as pointers lead to all ranks.
         where, wrong = model.system_of("dgx-a100", len(forward.ranks)), str(error)
+        where = replace(where, ranks_a_node=len(forward.ranks))
         return model.told(shape, where, forward, backward) | {"untimed": wrong}
     return model.told(shape, where, forward, backward) | {"basis": model.basis("this")}
 

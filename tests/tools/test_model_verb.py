@@ -96,6 +96,28 @@ def test_what_is_refused(cache, tmp_path, capsys):
     job = tmp_path / "job.toml"
     job.write_text('[graph]\nfile = "graph.h5"\n')
     assert "it needs --dry-run" in refused(capsys, "train", job, "--as-ranks", 4)
+    assert "from 1 to 65,536" in refused(capsys, "model", path, "--ranks", "70000")
+    assert "expected whole numbers" in refused(capsys, "model", path, "--ranks", "1" * 5000)
+    assert "toml exists" in refused(capsys, "model", path, "--system", "dgx-a100", "--json", toml)
+    calibration.save([measured(1)])
+    assert "calibrated with one rank alone" in refused(capsys, "model", path, "--system", "this")
+
+
+def test_a_calibration_that_cannot_be_kept_is_refused_before_it_is_measured(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert "set XDG_CACHE_HOME" in refused(capsys, "doctor", "--calibrate")
+    with pytest.raises(InputError, match="set XDG_CACHE_HOME"):
+        calibration.save([measured(1)])
+
+
+def test_a_rehearsal_without_a_calibration_counts_all_transfers(cache, tmp_path, capsys):
+    job = tmp_path / "job.toml"
+    store.write(tmp_path / "graph.h5", jobs.blocks(300, seed=1))
+    job.write_text('[graph]\nfile = "graph.h5"\n')
+    assert main(["train", str(job), "--dry-run", "--as-ranks", "16"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"{name}: " in out for name in ("direct", "get", "halo")) and "no times" in out
 
 
 def test_a_calibration_is_kept_and_scaled(cache):
@@ -178,7 +200,8 @@ def test_hosts_like_this_one_are_joined_by_the_network_of_a_file(cache, tmp_path
     assert found.between["get"].of(10, 64) == pytest.approx(80e-6)
     assert found.between["get"].of(10, 6400) == pytest.approx(64000 / 0.125e9)
     assert found.fixed["halo"] == pytest.approx(measured(2).fixed["halo"] + 30e-6)
-    assert "direct" not in found.between and found.hides
+    assert "direct" not in found.between and found.hides and found.halo_rounds is None
+    assert model.system_of(str(described), 2) == calibration.load().system(2)  # which share a host
     graph, out = tmp_path / "graph.h5", tmp_path / "model.json"
     store.write(graph, jobs.blocks(300, seed=1))
     assert main(["model", str(graph), "--ranks", "2,4", "--system", str(described), "--json", str(out)]) == 0
