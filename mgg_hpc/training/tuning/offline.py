@@ -17,13 +17,19 @@ from ...plan.cost_model import TRANSFERS, choose_each
 from ...plan.tune import Search
 from ...runtime import backends, exit_code, launch, mpi, signals
 from ...runtime.backends.arguments import Geometry
+from ...runtime.watchdog import Watchdog
 from .. import memory, report
-from ..job import build, watchdog
+from ..job import Job, build, watchdog
 from ..trainer import Trainer
 from .target import Target, shown
 from .tuner import LONGEST, Tuner
 
 NOTHING = "there was nothing to save"
+GROWING = ("serial", "shm")  # backends whose memory always grows
+UNMEASURED = (
+    "nothing was measured, since these aggregations have no knobs (attention and maxima on GPUs); "
+    'plan.transfer = "auto" chooses a transfer by what rows cost'
+)
 
 
 @dataclass(frozen=True)
@@ -48,13 +54,14 @@ def process_tune(path: Path, overrides: tuple[str, ...], transfers: str) -> int:
         names = _names(transfers)
     if comm.size == 1:  # no row is remote, so the transfer does not matter
         names = names[:1] if transfers != "all" else ["direct"]
+    if len(names) > 1:
+        _reserve_for_any(settings, comm)
     found: dict[str, list[Found]] = {}
     for name in names:
-        plan = msgspec.structs.replace(settings.plan, transfer=name, tune="full")
         try:
-            found[name] = _search(msgspec.structs.replace(settings, plan=plan), comm)
+            found[name] = _search(_by(settings, name), comm)
         except InputError as error:
-            if transfers != "all" or "plan.transfer" not in str(error):
+            if not found and (transfers != "all" or "plan.transfer" not in str(error)):
                 raise
             if comm.rank == 0:
                 report.print_line(f"without {name}: {error}")
@@ -73,15 +80,38 @@ def _names(asked: str) -> list[str]:
     return names
 
 
+def _by(settings: Settings, transfer: str) -> Settings:
+    """Return the settings of a search by this transfer."""
+    plan = msgspec.structs.replace(settings.plan, transfer=transfer, tune="full")
+    return msgspec.structs.replace(settings, plan=plan)
+
+
+def _reserve_for_any(settings: Settings, comm: Any) -> None:
+    """Have a symmetric heap that may not grow be as large as any transfer needs, before the first one. Collective.
+
+    A job that chooses its transfer reserves that much.
+    """
+    asked = settings.run
+    if backends.choose(asked.backend, comm, settings.train.dtype, asked.share_gpu).name in GROWING:
+        return
+    with watchdog(settings, comm) as dog:
+        _built(_by(settings, "auto"), comm, dog).backend.memory.close()
+
+
+def _built(settings: Settings, comm: Any, dog: Watchdog) -> Job:
+    """Build a job, and stop where a signal asks for it. Collective."""
+
+    def between() -> None:
+        dog.step("the start")
+        signals.check(comm, NOTHING)
+
+    return build(settings, comm, between=between)
+
+
 def _search(settings: Settings, comm: Any) -> list[Found]:
     """Train until all searches have ended; return what they found. Collective."""
     with watchdog(settings, comm) as dog:
-
-        def between() -> None:
-            dog.step("the start")
-            signals.check(comm, NOTHING)
-
-        job = build(settings, comm, between=between)
+        job = _built(settings, comm, dog)
         with backends.closed_on_error(job.backend):
             memory.check(job, memory.estimate(job))
             trainer = Trainer(job, job.graph(), records=False)
@@ -110,7 +140,10 @@ def _found(target: Target, search: Search) -> Found:
 
 
 def _print(settings: Settings, ranks: int, found: dict[str, list[Found]]) -> None:
-    """Print a table of all settings that were found, and the lines for the job file."""
+    """Print a table of all settings that were found, and the lines for the job file, or that nothing was measured."""
+    if not any(found.values()):
+        report.print_line(UNMEASURED)
+        return
     table = Table(title="aggregations of an epoch, the slowest rank's time in ms")
     for column in ("transfer", "layers", "row bytes", "default", "found", "gain", "points", "setting"):
         table.add_column(column, justify="left" if column in ("transfer", "layers", "setting") else "right")

@@ -14,6 +14,7 @@ from jobs import blocks, write_job
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.arguments import BY_WIDTH
 from mgg_hpc.runtime.backends.host import kernels
+from mgg_hpc.runtime.backends.host.shm import SharedMemory
 from mgg_hpc.training import train
 from mgg_hpc.training.tuning import tuner as tuning
 
@@ -172,3 +173,40 @@ def test_a_setting_that_some_rank_cannot_hold_is_passed_over(comm, trained, monk
     steps = [step for row in json.loads((run / "tuning.json").read_text())["rows"] for step in row["steps"]]
     assert all((step["seconds"] is None) == (step["setting"]["dist"] != BY_WIDTH) for step in steps)
     assert any(step["seconds"] is None for step in steps)
+
+
+@pytest.fixture
+def tuned(folder, first, mgg, monkeypatch):
+    """Search by each transfer for a small job; returns what rank 0 printed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+
+    def tuned() -> str:
+        first(lambda: write_job(folder, blocks(300), model={"hidden": 4}, run={"threads": 1}))
+        done = mgg("tune", folder / "job.toml")
+        assert done.codes == {0}, done.err
+        return done.out[0]
+
+    return tuned
+
+
+def test_no_transfer_is_recommended_where_nothing_was_measured(tuned, monkeypatch):
+    """As on GPUs, where edge kernels have no knobs."""
+    monkeypatch.setattr(tuning, "_moved", lambda *given, **named: [])
+    said = tuned()
+    assert "nothing was measured" in said and "[plan]" not in said and "default" not in said
+
+
+def test_a_transfer_that_cannot_run_leaves_what_others_found(comm, tuned, monkeypatch):
+    """Memory that has the size of what the first one needed may be too small for the third, a halo."""
+    seen = []
+
+    def reserve(memory, nbytes, largest=0):
+        if memory not in seen:
+            seen.append(memory)
+        if len(seen) > 2:
+            raise InputError("the heap cannot grow")
+
+    monkeypatch.setattr(SharedMemory, "reserve", reserve)
+    said = tuned()
+    if comm.size > 1:
+        assert "without halo: the heap cannot grow" in said and "transfer = " in said
