@@ -65,6 +65,21 @@ def test_every_variant_sums_all_rows(comm, drawn, study):
     subject.backend.memory.close()
 
 
+def test_the_widest_rows_are_measured_first_and_listed_as_asked(comm, drawn, folder, monkeypatch):
+    """A heap that does not grow has the size of what is reserved first."""
+    made = []
+
+    def subject(*given, **more):
+        made.append(given[2])
+        return Subject(*given, **more)
+
+    monkeypatch.setattr(cpu, "Subject", subject)
+    request = cpu.Request(GRAPH, [3, 20, 8], "auto", 1, 1, table.Files(folder / "s.csv", None))
+    rows = cpu.measure("neighbour-partitioning", request).rows
+    assert made == [20, 8, 3]
+    assert list(dict.fromkeys(row["width_values"] for row in rows)) == [3, 20, 8]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("study", long_except([*cpu.STUDIES], "interleaving", "transfers"))
 def test_a_study_writes_a_row_for_each_variant_and_width(comm, drawn, folder, mgg, study):

@@ -174,11 +174,12 @@ def measure(study: str, request: Request) -> Table:
         request.files.check()
         graph = graphs.read(request.graph)
     table = Table(study, {})
-    for width in request.widths:
+    for width in sorted(request.widths, reverse=True):  # OpenSHMEM's heap has the size of the first one's
         threads = request.threads or mpi.threads_share(comm)
         subject = Subject(comm, graph, width, request.backend, threads, halos=HALOS.get(study, 0))
         _add(table, study, subject, graph, request.turns)
         subject.backend.memory.close()
+    table.rows.sort(key=lambda row: request.widths.index(row["width_values"]))
     if len(request.widths) > 1:
         table.same = {name: value for name, value in table.same.items() if name != "width_values"}
     return table
