@@ -70,7 +70,9 @@ def test_scaling_has_each_number_of_ranks_beside_one_rank(tmp_path):
     [
         ("transfers karate", "karate: no such graph"),
         ("transfers rmat:5 --widths 0", "--widths 0"),
-        ("transfers rmat:5 --csv missing/t.csv", "missing/t.csv: there is no folder missing"),
+        ("transfers rmat:5 --csv missing/t.csv", "missing is not a folder"),
+        ("transfers rmat:5 --csv .", ". is not a regular file"),
+        ("transfers rmat:5 --plot ..", ".. is not a regular file"),
         ("transfers rmat:5 --plot t.bmp", "t.bmp: a plot is a .png, .svg or .pdf"),
         ("interleaving rmat:5 --share 0.2", "--share has a meaning with --device cuda only"),
         ("primitives rmat:5 --device cuda --ranks 2", "--ranks has no meaning with --device cuda"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...data.atomic_write import check_output, replacement
 from ...errors import InputError
 from ..bench.harness import document, plots
 from ..bench.harness.document import Sheet
@@ -57,8 +58,8 @@ class Files:
     def check(self) -> None:
         """Raise InputError for a file that cannot be written, before anything is measured."""
         for path in (self.csv, self.plot):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise InputError(f"{path}: there is no folder {path.parent}")
+            if path is not None:
+                check_output(path, force=True)
         if self.plot is not None:
             if self.plot.suffix not in (".png", ".svg", ".pdf"):
                 raise InputError(f"{self.plot}: a plot is a .png, .svg or .pdf")
@@ -103,9 +104,9 @@ class Table:
         heads = [name.replace("_", " ") for name in shown]
         cells = [[_cell(row.get(name)) for name in shown] for row in self.rows]
         document.show([self.about()], [Sheet(self.study, heads, cells)])
-        part = files.csv.with_name(f"{files.csv.name}.part")
-        part.write_text(self.text())
-        part.replace(files.csv)
+        text = self.text().encode()
+        with replacement(files.csv, force=True, size=len(text)) as written:
+            written.write_bytes(text)
         if files.plot is not None:
             draw(self, files.plot)
 
