@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -56,11 +55,7 @@ def measured(request: Request, ranks: int, folder: Path) -> list[table.Row]:
     words += ["--csv", str(written), "--plot", "none"]
     words += [] if request.threads is None else ["--threads", str(request.threads)]
     done = subprocess.run(
-        [sys.executable, "-m", "mgg_hpc", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=dict(os.environ),
+        [sys.executable, "-m", "mgg_hpc", *words], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise InputError(f"{ranks} ranks: {' '.join(done.stderr.split()) or done.returncode}")
