@@ -182,7 +182,10 @@ class Tuner:
                 target.gain = entry["gain"]
 
     def _retune(self, target: Target, geometry: Geometry) -> bool:
-        """Set a geometry; return False, with the former one on all ranks, where some rank's device cannot hold it."""
+        """Set a geometry on all ranks; return False where some rank's device cannot hold it. Collective.
+
+        The other ranks have the target's own geometry then; a search sets its next or its best one on all ranks.
+        """
         backend, fits = self._job.backend, True
         backend.stream.finish()
         try:
