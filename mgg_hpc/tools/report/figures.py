@@ -1,11 +1,13 @@
-"""The report's figures, drawn by matplotlib as SVG that stands in the page: text is text, and nothing is loaded.
+"""The report's figures, drawn by matplotlib as SVG elements that keep text as text and load nothing.
 
-Runs differ by colour and marker, splits and kinds by the style of the line, phases by colour and hatching, so that a
-grey print, or eyes that see few colours, tell them apart. Colours: Okabe and Ito, "Color Universal Design" (2008).
+Runs differ by colour and marker, splits and kinds by the style of the line, and phases by colour and hatching, so that
+they can be told apart in a grey print and without colour vision. Colours: Okabe and Ito, "Color Universal Design"
+(2008).
 """
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,7 @@ COLOURS = ["#222222", "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#c
 FILLS = [*COLOURS[1:], COLOURS[0]]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 HATCHES = ["", "//", "--", "xx", "\\\\", "||", "++", "/-", "/|"]  # few lines: each is written into the page
-# Places in both lists of what time is spent on, the same in all figures; what shares a place is never in one figure.
+# The place of each kind of time in both lists, the same in all figures. Kinds that share a place never share a figure.
 PLACES = {
     phases.AGGREGATE: 0,
     phases.WAIT: 1,
@@ -41,16 +43,16 @@ PLACES = {
     "copy": 10,
     phases.PROFILER: 11,
 }
-MOST_POINTS = 4000  # of all runs' curves of a kind: pages stay small
-MOST_RANKS = 32  # of a figure with bars
-MARKS = 8  # markers of a curve
+MOST_POINTS = 4000  # points of all runs' curves of one kind, so that pages stay small
+MOST_RANKS = 32  # ranks in a figure with bars
+MARKS = 8  # markers on a curve
 WIDTH = 8.6  # inches
 
 Curves = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 def _svg(figure: Any, name: str, title: str) -> str:
-    """Return a figure as an SVG element with names of its own, titled for readers of screens."""
+    """Return a figure as an SVG element. name: makes its ids unique in the page. title: text for screen readers."""
     plt = plots.load()
     text = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -63,16 +65,16 @@ def _svg(figure: Any, name: str, title: str) -> str:
     found = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", found).replace("xlink:href=", "href=")
     for kind in set(re.findall(r'\bid="([\w.]+_\d+)"', found)):  # figure_1, axes_1 ...: once in a page
         found = found.replace(f' id="{kind}"', "")
-    return found.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
+    return found.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title, quote=True)}" ', 1)
 
 
 def _filled(place: int) -> dict[str, str]:
-    """Return the filling of a bar by its place in the lists."""
+    """Return the colour and the hatching of a bar, by its place in `FILLS` and `HATCHES`."""
     return {"facecolor": FILLS[place % len(FILLS)], "hatch": HATCHES[place % len(HATCHES)]}
 
 
 def _thinned(values: np.ndarray, runs: int) -> np.ndarray:
-    """Return at most 1000 places in an array, fewer where there are many runs, its ends among them."""
+    """Return the indices of at most 1000 values, the first and the last among them; fewer if there are many runs."""
     most = min(len(values), 1000, MOST_POINTS // runs)
     return np.unique(np.linspace(0, len(values) - 1, most).astype(int))
 
@@ -93,8 +95,11 @@ def curves(
     runs: Sequence[str],
     styles: Mapping[str, str],
 ) -> str:
-    """Draw values over epochs. panels: label of the axis, whether it is logarithmic, and of each run the curves by
-    the name of their style. styles: of lines, by name."""
+    """Draw values over epochs.
+
+    panels: the label of the vertical axis, whether the axis is logarithmic, and the curves of each run, by kind.
+    runs: names of the runs. styles: line style of each kind.
+    """
     plt = plots.load()
     figure, axes = _axes(len(panels))
     for at, (label, logarithmic, of_runs) in zip(axes, panels, strict=True):
@@ -136,7 +141,7 @@ def curves(
 
 
 def stacked(name: str, title: str, label: str, bars: Sequence[tuple[str, Mapping[str, float]]]) -> str:
-    """Draw a horizontal bar for each label, of parts one after another, which `PLACES` has."""
+    """Draw a horizontal bar for each label. bars: labels, and the lengths of the bar's parts by kind in `PLACES`."""
     kinds = list(dict.fromkeys(kind for _, parts in bars for kind in parts if parts[kind] > 0))
     figure, (at,) = _axes(height=0.9 + 0.27 * len(bars))
     at.grid(False)
@@ -161,7 +166,7 @@ def grouped(
     groups: Sequence[str],
     series: Mapping[str, Sequence[float]],
 ) -> str:
-    """Draw bars side by side for each group, one for each series."""
+    """Draw a group of bars for each rank, with one bar for each series. groups: labels of the ranks."""
     figure, (at,) = _axes(height=2.6)
     width = 0.8 / max(1, len(series))
     for i, (kind, values) in enumerate(series.items()):
@@ -177,14 +182,14 @@ def grouped(
 
 
 def path(name: str, title: str, steps: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> str:
-    """Draw the tuner's path: the time of each measured setting, in order, the best until then, and the chosen one."""
+    """Draw the tuner's path: the time of each measured setting in order, the best time so far, and the chosen one."""
     figure, (at,) = _axes(height=2.9)
     # A setting that did not fit the device has no time.
     seconds = np.array([np.nan if step["seconds"] is None else 1e3 * step["seconds"] for step in steps])
     places = np.arange(1, len(steps) + 1)
     at.plot(places, seconds, color=COLOURS[1], marker="o", linewidth=0.8, label="measured")
     best = np.fmin.accumulate(seconds)
-    at.step(places, best, where="post", color=COLOURS[2], linestyle="--", label="best until then")
+    at.step(places, best, where="post", color=COLOURS[2], linestyle="--", label="best so far")
     taken = [i for i, step in enumerate(steps) if step["setting"] == dict(chosen)]
     if taken:
         at.plot(places[taken], seconds[taken], "D", color=COLOURS[2], markersize=8, label="chosen")
@@ -204,23 +209,23 @@ LANES = ("stages", "waits", "kernels", "rows arrive")
 
 
 def timeline(name: str, title: str, found: Timeline) -> str:
-    """Draw lanes of each rank over the time of an epoch, and below the exchange that took longest."""
+    """Draw the lanes of each rank over an epoch and, below them, over the exchange that took longest."""
     plt = plots.load()
     style = {kind: _filled(PLACES[kind]) for kind in PLACES if any(bar.kind == kind for bar in found.bars)}
     lanes = [lane for lane in LANES if any(bar.lane == lane for bar in found.bars)]
     rows = {
-        (rank, lane): rank * (len(lanes) + 0.5) + i
-        for rank in range(found.ranks)
+        (rank, lane): place * (len(lanes) + 0.5) + i
+        for place, rank in enumerate(found.ranks)
         for i, lane in enumerate(lanes)
     }
     views = [view for view in (found.whole, found.longest) if view is not None]
-    height = 0.6 + len(views) * (0.7 + 0.22 * found.ranks * (len(lanes) + 0.5))
+    height = 0.6 + len(views) * (0.7 + 0.22 * len(found.ranks) * (len(lanes) + 0.5))
     figure, axes = plt.subplots(len(views), 1, figsize=(WIDTH, height), squeeze=False, layout="constrained")
     for at, (first, last) in zip(axes[:, 0], views, strict=True):
         for bar in found.bars:
             if bar.end < first or bar.begin > last:
                 continue
-            # A bar of less than a point is drawn as a point wide.
+            # A bar narrower than a point is drawn one point wide.
             wide = max(min(bar.end, last) - max(bar.begin, first), (last - first) / 900)
             low = rows[bar.rank, bar.lane] - 0.42
             box = ((max(bar.begin, first), low), wide, 0.84)
@@ -236,8 +241,9 @@ def timeline(name: str, title: str, found: Timeline) -> str:
     return _svg(figure, name, title)
 
 
-def tried(draw: Callable[[], str]) -> str:
-    """Return what ``draw`` draws; used so that all figures share matplotlib's settings."""
+def with_settings(draw: Callable[[], str]) -> str:
+    """Call ``draw`` under the settings of matplotlib that all figures share, and return the SVG element it returns."""
     plt = plots.load()
-    with plt.rc_context({"font.size": 9, "hatch.linewidth": 0.6, "axes.edgecolor": INK, "text.color": INK}):
+    shared = {"font.size": 9, "hatch.linewidth": 0.6, "axes.edgecolor": INK, "text.color": INK}
+    with plt.rc_context(shared | {"text.parse_math": False}):  # a name of a run may have dollar signs
         return draw()

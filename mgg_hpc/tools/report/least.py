@@ -1,9 +1,9 @@
-"""The least rows that must cross between ranks, for one aggregation over a graph and its bounds.
+"""The least number of rows that must cross between ranks in one aggregation, for a graph and its bounds.
 
-For each edge u -> v with its ends on two ranks either u's row crosses, or a partial sum for v does. So what crosses
-from one rank to another covers the edges between them, and the least is a minimum vertex cover of this bipartite graph.
-By Koenig's theorem it has as many vertices as a maximum matching has edges (Hopcroft and Karp, SIAM J. Comput. 2,
-1973). A transfer of rows alone sends each distinct source: the halo.
+For each edge u -> v whose ends are on two ranks, either u's row crosses or a partial sum for v does. The rows that
+cross from one rank to another thus cover the edges between them, and a minimum vertex cover of this bipartite graph
+gives their least number. By Koenig's theorem it has as many vertices as a maximum matching has edges (Hopcroft and
+Karp, SIAM J. Comput. 2, 1973). A transfer of rows alone sends each distinct source: the halo.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ...plan.ranges import owner_of
 
 @dataclass(frozen=True)
 class Crossing:
-    """Rows that cross from rank q to rank p in one aggregation: each int64 [P, P], at [p, q].
+    """Numbers of rows that cross from rank q to rank p in one aggregation: each int64 [P, P], at [p, q].
 
-    edges: a row an edge. halo: each distinct row once. least: of rows and partial sums together.
+    edges: a row for each edge. halo: each distinct row once. least: rows and partial sums together.
     """
 
     edges: NDArray[np.int64]
@@ -33,7 +33,10 @@ class Crossing:
 
 
 def crossing(path: Path, bounds: NDArray[np.int64]) -> Crossing:
-    """Count what crosses between all pairs of ranks. Raises InputError as `open_graph` does, or for other bounds."""
+    """Count the rows that cross between all pairs of ranks.
+
+    Raises InputError as `open_graph` does, and for bounds that do not fit the graph.
+    """
     ranks = len(bounds) - 1
     edges, halo, least = (np.zeros((ranks, ranks), dtype=np.int64) for _ in range(3))
     with open_graph(path) as graph:

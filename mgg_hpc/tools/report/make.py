@@ -18,21 +18,20 @@ MOST_RUNS = len(figures.COLOURS)
 
 
 def process_report(paths: Sequence[Path], output: Path | None, *, force: bool, least: bool) -> None:
-    """Write the report of runs, and print where it is.
+    """Write the report of runs, and print its path.
 
-    output: [default: report.html in the folder of the run, which is replaced; of several runs in the current folder].
-    least: whether to find the least that must cross. Raises InputError for what is no run, and for damaged files.
+    output: the file to write. [default: report.html in the folder of the run, which is replaced; for several runs,
+    report.html in the current folder]. least: whether to find the least number of rows that must cross. Raises
+    InputError for a folder that holds no run, and for damaged files.
     """
     if len(paths) > MOST_RUNS:
         raise InputError(f"{len(paths)} runs are named, and a report shows {MOST_RUNS} at most; name fewer")
-    runs = [read(path) for path in paths]
-    if len({run.folder for run in runs}) < len(runs):
-        raise InputError("a run is named twice; name each once")
+    runs = read(paths)
     if output is None:
         output, force = (runs[0].folder / NAME, True) if len(runs) == 1 else (Path(NAME), force)
     check_output(output, force=force)
     plots.load()  # before the work, where it is missing
-    content = page(runs, least=least).encode()
+    content = page(runs, least=least).encode(errors="replace")  # names may hold lone surrogates
     with replacement(output, force=force, size=len(content), mode=0o600) as name:
         name.write_bytes(content)
     print(output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ LARGEST_JSON = 1 << 28  # bytes
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its folder has it.
+    """The content of a run's folder.
 
-    name: the last two parts of the folder's path. metrics: float64 [epochs] by column of metrics.csv. summary: None
-    for a run that has not ended. profile: of ``mgg train --profile``, or None; traces: of its ranks, in order.
-    tuning: of the search for ps, dist and wpb, or None.
+    name: the last parts of the folder's path, which differ from those of the other runs on the page. metrics: float64
+    [epochs] by column of metrics.csv. summary: None for a run that has not ended. profile: what
+    ``mgg train --profile`` wrote, or None. traces: ranks and the paths of their traces, in the order of ranks; ranks
+    whose trace is missing are left out. tuning: what the search for ps, dist and wpb wrote, or None.
     """
 
     name: str
@@ -36,7 +38,7 @@ class Run:
     metrics: dict[str, NDArray[np.float64]]
     summary: dict[str, Any] | None
     profile: dict[str, Any] | None
-    traces: list[Path]
+    traces: list[tuple[int, Path]]
     tuning: dict[str, Any] | None
 
     @property
@@ -45,26 +47,54 @@ class Run:
         return len(self.metrics["epoch"])
 
 
-def read(path: Path) -> Run:
-    """Read a run. Raises InputError for a folder that is none, and for a file in it that is damaged."""
-    folder = run_folder.find(path)
+def read(paths: Sequence[Path]) -> list[Run]:
+    """Read runs. Raises InputError for a folder that holds no run, a run named twice, and a damaged file."""
+    folders = [run_folder.find(path) for path in paths]
+    if len(set(folders)) < len(folders):
+        raise InputError("a run is named twice; name each once")
+    return [_run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return the last two parts of each folder's path, or as many more as it takes for all names to differ."""
+    parts = 2
+    while True:
+        names = [str(Path(*folder.parts[-parts:])) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+        parts += 1
+
+
+def _run(folder: Path, name: str) -> Run:
+    """Return the run in a folder. Raises InputError for a damaged file."""
     settings = config.load(folder / run_folder.JOB)
     summary = _document(folder / run_folder.SUMMARY, "mgg-summary")
     profile = _document(folder / FOLDER / run_folder.SUMMARY, "mgg-profile")
-    traces = []
-    if profile is not None:
-        found = (folder / FOLDER / trace_name(rank) for rank in range(int(profile.get("ranks", 0))))
-        traces = [path for path in found if path.is_file()]
     return Run(
-        name="/".join(folder.parts[-2:]),
+        name=name,
         folder=folder,
         settings=settings,
         metrics=_metrics(folder / run_folder.METRICS),
         summary=summary,
         profile=profile,
-        traces=traces,
+        traces=[] if profile is None else _traces(folder / FOLDER, profile),
         tuning=_document(folder / TUNING, "mgg-tuning"),
     )
+
+
+def _traces(folder: Path, profile: dict[str, Any]) -> list[tuple[int, Path]]:
+    """Return the ranks of a profile that have a trace in its folder, and the traces' paths. Raises InputError."""
+    ranks = profile.get("ranks")
+    if type(ranks) is not int or ranks < 1:
+        raise InputError(
+            f"{folder / run_folder.SUMMARY}: ranks must be a whole number of at least 1, not {ranks!r:.40}; remove "
+            f"the file to report on the rest of the run"
+        )
+    # The folder is listed, and not asked for every rank: a damaged file may name very many.
+    numbers = (each.name.removeprefix("rank-").split(".")[0] for each in folder.iterdir() if each.is_file())
+    known = sorted({int(number) for number in numbers if number.isdecimal() and len(number) < 10})
+    paths = ((rank, folder / trace_name(rank)) for rank in known if rank < ranks)
+    return [(rank, path) for rank, path in paths if path.is_file()]
 
 
 def _document(path: Path, kind: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The sections of a report: what each figure and table takes from the runs."""
+"""The sections of a report: they take the figures' and tables' numbers from the runs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SPLITS = {"train": ":", "validation": "-", "test": "--"}
 COLUMNS = {"train": "train_accuracy", "validation": "val_accuracy", "test": "test_accuracy"}
 LOSSES = {"train": "loss", "validation": "val_loss"}
 TIMES = {"training step": "epoch_ms", "evaluation": "eval_ms"}
-MOST_ROWS = 64  # of a run in a table over ranks
-MOST_MATCHED = 256  # ranks between which the least is found
+MOST_ROWS = 64  # rows of a run in a table over ranks
+MOST_MATCHED = 256  # ranks up to which the least number of rows is found
 STYLES = {"training step": "-", "evaluation": "--"}
 
 
 def overview(runs: Sequence[Run]) -> Section:
-    """What each run is and has reached, side by side."""
+    """Return the section with the settings and results of all runs, side by side."""
     section = Section("Runs")
     rows: dict[str, list[str]] = {}
     for run in runs:
@@ -69,7 +69,7 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def learning(runs: Sequence[Run]) -> Section:
-    """Loss and scores over epochs."""
+    """Return the section on loss and scores over epochs."""
     section = Section("Loss and scores")
     if not any(run.epochs for run in runs):
         return section
@@ -83,7 +83,7 @@ def learning(runs: Sequence[Run]) -> Section:
 
 
 def times(runs: Sequence[Run]) -> Section:
-    """Time of the epochs, and by phase and rank."""
+    """Return the section on the time of epochs, by phase and rank."""
     section = Section("Time")
     if any(run.epochs for run in runs):
         panels = [("ms", True, [_columns(run, TIMES) for run in runs])]
@@ -97,7 +97,9 @@ def times(runs: Sequence[Run]) -> Section:
             bars.append((label, spent))
     if bars:
         title = "Mean time of an epoch by phase"
-        section.figure(figures.tried(partial(figures.stacked, "phases", title, "ms, mean of an epoch", bars)))
+        section.figure(
+            figures.with_settings(partial(figures.stacked, "phases", title, "ms, mean of an epoch", bars))
+        )
     for run in runs:
         if _ranks(run) and run.summary and run.summary["timed_epochs"]:
             _breakdown(section, run, run.summary)
@@ -120,7 +122,10 @@ def _breakdown(section: Section, run: Run, summary: dict[str, Any]) -> None:
 
 
 def balance(runs: Sequence[Run], least: bool) -> Section:
-    """Rows and bytes of each rank, beside the least that must cross. least: whether to find it, which takes time."""
+    """Return the section on the rows and bytes of each rank, beside the least number of rows that must cross.
+
+    least: whether to find that number, which takes time.
+    """
     section = Section("What crosses, and balance")
     known = False
     for number, run in enumerate(runs):
@@ -139,7 +144,7 @@ def balance(runs: Sequence[Run], least: bool) -> Section:
         groups = [f"{rank}" for rank in range(len(shown))]
         series = {name: values[: len(shown)] for name, values in columns.items()}
         draw = partial(figures.grouped, f"rows{number}", title, "rows", groups, series)
-        section.figure(figures.tried(draw))
+        section.figure(figures.with_settings(draw))
         head = ["rank", "host", "rows", "local edges", "remote edges", "each row once"]
         head += [*(["least"] if found is not None else []), "moved an epoch", "bytes an epoch"]
         section.table(head, _balance(ranks, columns.get("least")))
@@ -150,7 +155,7 @@ def balance(runs: Sequence[Run], least: bool) -> Section:
             section.say(f"The least that must cross is left out: {why}.")
     if section.parts:
         section.say(
-            "Imbalance: edges of the rank with most over the mean. Edges hold self loops that a model adds."
+            "Imbalance: the most edges of a rank over the mean of all ranks. Self loops that a model adds are counted."
         )
     if known:
         section.say(
@@ -180,7 +185,7 @@ def _balance(ranks: Sequence[dict[str, Any]], least: Sequence[float] | None) -> 
 
 
 def _compare(section: Section, summary: dict[str, Any], found: Crossing) -> None:
-    """Say how much more than the least an epoch has moved, if it has moved what the graph tells."""
+    """Compare the bytes that an epoch moved with the least, if the graph explains the bytes that it moved."""
     rows = {"halo": found.halo.sum(), "direct": found.edges.sum(), "get": found.edges.sum()}
     if not all(each["transfer"] in rows for each in summary["exchanges"]):
         return
@@ -194,7 +199,7 @@ def _compare(section: Section, summary: dict[str, Any], found: Crossing) -> None
 
 
 def _crossing(run: Run, summary: dict[str, Any]) -> tuple[Crossing | None, str]:
-    """Return what crosses over the run's graph, or None and why that is left out."""
+    """Return the rows that cross between ranks for the run's graph, or None and the reason why they are unknown."""
     path, bounds = Path(run.settings.graph.file), np.array(summary["bounds"], dtype=np.int64)
     if len(bounds) - 1 > MOST_MATCHED:
         return (
@@ -202,7 +207,7 @@ def _crossing(run: Run, summary: dict[str, Any]) -> tuple[Crossing | None, str]:
             f"it is found for each pair of ranks, and only where there are at most {MOST_MATCHED} ranks",
         )
     if not path.is_file():
-        return None, f"{path} is not there"
+        return None, f"{path} does not exist"
     try:
         found = crossing(path, bounds)
     except (InputError, ValueError, IndexError) as error:
@@ -214,7 +219,7 @@ def _crossing(run: Run, summary: dict[str, Any]) -> tuple[Crossing | None, str]:
 
 
 def memory(runs: Sequence[Run]) -> Section:
-    """The estimated memory of each rank, and the measured peak."""
+    """Return the section on the estimated memory of each rank and the measured peak."""
     section = Section("Memory")
     series: dict[str, list[float]] = {"estimate": [], "measured peak": []}
     groups: list[str] = []
@@ -234,13 +239,13 @@ def memory(runs: Sequence[Run]) -> Section:
                 series["measured peak"].append(peak / 2**20)
     if rows:
         draw = partial(figures.grouped, "memory", "Memory of each rank", "MiB", groups, series)
-        section.figure(figures.tried(draw))
+        section.figure(figures.with_settings(draw))
         section.table(["rank", "estimate", "measured peak", "over the estimate", "symmetric memory"], rows)
     return section
 
 
 def tuner(runs: Sequence[Run]) -> Section:
-    """The path of the search for ps, dist and wpb."""
+    """Return the section on the search for ps, dist and wpb."""
     section = Section("The tuner's path")
     found = [(run.name, row) for run in runs for row in (run.tuning or {}).get("rows", ())]
     for number, (name, row) in enumerate(found):
@@ -252,24 +257,29 @@ def tuner(runs: Sequence[Run]) -> Section:
         section.say(f"{name}, {row['rows']}: {said} ({how})")
         if steps:
             title = f"Settings that {name} has tried for {row['rows']}"
-            section.figure(figures.tried(partial(figures.path, f"tuner{number}", title, steps, chosen)))
+            section.figure(
+                figures.with_settings(partial(figures.path, f"tuner{number}", title, steps, chosen))
+            )
     return section
 
 
 def lanes(runs: Sequence[Run]) -> Section:
-    """A timeline of one epoch."""
+    """Return the section with the timeline of one epoch of each profiled run."""
     section, traced = Section("Timeline of an epoch"), sum(bool(run.traces) for run in runs)
     for number, run in enumerate(runs):
+        if run.profile is not None and len(run.traces) < run.profile["ranks"]:
+            ranks = run.profile["ranks"]
+            section.say(f"{run.name}: the traces of {ranks - len(run.traces)} of {ranks} ranks are missing")
         found = timeline.read(run.traces, traced) if run.traces else None
         if found is None:
             continue
         title = f"Timeline of epoch {found.epoch} of {run.name}"
         section.say(f"{run.name}: epoch {found.epoch}, as it was profiled")
-        section.figure(figures.tried(partial(figures.timeline, f"lanes{number}", title, found)))
+        section.figure(figures.with_settings(partial(figures.timeline, f"lanes{number}", title, found)))
         if found.longest is not None:
             section.say(
-                "The lower part shows the longest aggregation to which rows came. A round arrives while a rank sums "
-                "what it has; where it comes too late there is a wait."
+                "The lower part shows the longest aggregation during which rows arrived. A round arrives while the "
+                "rank sums the rows that it has; if the round is late, the rank waits for it."
             )
         shares = [each for each in (run.profile or {}).get("exchanges", ()) if "hidden_share" in each]
         if shares:
@@ -282,12 +292,12 @@ def lanes(runs: Sequence[Run]) -> Section:
             ]
             section.table(head, rows)
     if not section.parts:
-        section.say("No run was profiled: `mgg train --profile` keeps what a timeline needs.")
+        section.say("No run was profiled: `mgg train --profile` writes the traces that a timeline needs.")
     return section
 
 
 def machines(runs: Sequence[Run]) -> Section:
-    """What each run ran on."""
+    """Return the section on the machine of each run."""
     section = Section("Machine")
     known = [(run.summary or {}).get("machine", {}) for run in runs]
     names = dict.fromkeys(name for each in known for name in each)
@@ -304,7 +314,7 @@ def machines(runs: Sequence[Run]) -> Section:
 
 
 def settings(runs: Sequence[Run]) -> Section:
-    """The job of each run; keys that differ come first."""
+    """Return the section with the job of each run; keys whose values differ come first."""
     section = Section("Job")
     trees = [_flat(run) for run in runs]
     differ = [key for key in trees[0] if len({tree[key] for tree in trees}) > 1]
@@ -321,12 +331,12 @@ def _flat(run: Run) -> dict[str, str]:
 
 
 def _ranks(run: Run) -> list[dict[str, Any]]:
-    """Return each rank's part, which summaries of earlier versions lack."""
+    """Return the part of the summary for each rank, which summaries of earlier versions lack."""
     return list((run.summary or {}).get("per_rank", ()))
 
 
 def _columns(run: Run, names: dict[str, str]) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return a run's curves, of those columns that have a number."""
+    """Return a run's curves by kind, for the columns that have a finite number. names: the column of each kind."""
     epochs = run.metrics["epoch"]
     found = {kind: run.metrics[name] for kind, name in names.items() if name in run.metrics}
     return {kind: (epochs, values) for kind, values in found.items() if np.isfinite(values).any()}
@@ -334,4 +344,4 @@ def _columns(run: Run, names: dict[str, str]) -> dict[str, tuple[NDArray[np.floa
 
 def _curves(name: str, title: str, panels: Any, runs: Sequence[Run], styles: dict[str, str]) -> str:
     draw: Callable[[], str] = partial(figures.curves, name, title, panels, [run.name for run in runs], styles)
-    return figures.tried(draw)
+    return figures.with_settings(draw)

@@ -1,4 +1,4 @@
-"""One epoch as lanes of bars for each rank, from the traces of ``mgg train --profile``."""
+"""One epoch as lanes of bars for each rank, read from the traces of ``mgg train --profile``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Bar:
-    """What a lane of a rank shows from begin to end, in ms from the begin of the epoch."""
+    """A bar on a lane of a rank. begin, end: ms from the begin of the epoch."""
 
     rank: int
     lane: str
@@ -34,21 +34,27 @@ class Bar:
 
 @dataclass(frozen=True)
 class Timeline:
-    """An epoch: its number, its bars, and the times to show: all of it, and the longest exchange, if there is any."""
+    """The bars of one epoch.
+
+    ranks: the ranks that have a trace, in order. whole, longest: begin and end of the epoch and of the view of its
+    longest exchange, in ms; longest is None where no exchange was traced.
+    """
 
     epoch: int
-    ranks: int
+    ranks: list[int]
     bars: list[Bar]
     whole: tuple[float, float]
     longest: tuple[float, float] | None
 
 
-def read(paths: Sequence[Path], timelines: int) -> Timeline | None:
-    """Return the last traced epoch of all ranks; None if none is traced. Raises InputError for a damaged trace.
+def read(traces: Sequence[tuple[int, Path]], timelines: int) -> Timeline | None:
+    """Return the last epoch that all traces hold, or None if there is none. Raises InputError for a damaged trace.
 
-    timelines: how many share a page.
+    traces: ranks and the paths of their traces. timelines: the number of timelines on the page. Rows that arrive at a
+    rank without a trace are left out.
     """
-    every = [_events(path) for path in paths]
+    ranks = [rank for rank, _ in traces]
+    every = [_events(path) for _, path in traces]
     epochs = [_epochs(events) for events in every]
     both = set.intersection(*(set(each) for each in epochs)) if epochs else set()
     if not both:
@@ -56,7 +62,7 @@ def read(paths: Sequence[Path], timelines: int) -> Timeline | None:
     number = max(both)
     origin = min(each[number][0] for each in epochs)
     bars: list[Bar] = []
-    for rank, (events, found) in enumerate(zip(every, epochs, strict=True)):
+    for rank, events, found in zip(ranks, every, epochs, strict=True):
         first, last = found[number]
         inside = [each for each in events if first <= each["ts"] < last]
         bars += _stages(rank, inside, origin)
@@ -64,9 +70,10 @@ def read(paths: Sequence[Path], timelines: int) -> Timeline | None:
             _bar(rank, "kernels", _kernel(each), each, origin) for each in inside if each["cat"] in KERNELS
         ]
         bars += [_exchanged(rank, each, origin) for each in inside if each["cat"] == CATEGORY]
-    bars = sorted(bars, key=lambda bar: bar.begin - bar.end)[: MOST_BARS // timelines]
+    shown = (bar for bar in bars if bar.rank in ranks)
+    bars = sorted(shown, key=lambda bar: bar.begin - bar.end)[: MOST_BARS // timelines]
     end = max(each[number][1] for each in epochs)
-    return Timeline(number, len(every), bars, (0.0, (end - origin) / 1e3), _longest(bars))
+    return Timeline(number, ranks, bars, (0.0, (end - origin) / 1e3), _longest(bars))
 
 
 def _events(path: Path) -> list[Event]:
@@ -89,7 +96,7 @@ def _events(path: Path) -> list[Event]:
 
 
 def _epochs(events: Iterable[Event]) -> dict[int, tuple[float, float]]:
-    """Return begin and end of each traced epoch."""
+    """Return the begin and the end of each traced epoch, in microseconds, by its number."""
     found = {}
     for each in events:
         word, _, number = str(each.get("name")).partition(" ")
@@ -101,7 +108,7 @@ def _epochs(events: Iterable[Event]) -> dict[int, tuple[float, float]]:
 def _exchanged(rank: int, event: Event, origin: float) -> Bar:
     """Return the bar of an event of an exchange.
 
-    What a rank pushes arrives at another, on whose lane it stands; clocks of one machine agree.
+    A push is drawn on the lane of the rank at which its rows arrive; the clocks of one machine agree.
     """
     if event["name"].startswith(WAIT):
         return _bar(rank, "waits", "wait for a round", event, origin)
@@ -112,7 +119,7 @@ def _exchanged(rank: int, event: Event, origin: float) -> Bar:
 
 
 def _kernel(event: Event) -> str:
-    """Return the kind of a kernel or a copy; kernels that sum are drawn as the phase is."""
+    """Return the kind of a kernel or a copy; kernels that sum rows are drawn like the phase."""
     if event["cat"] != "kernel":
         return "copy"
     return "aggregate" if "aggregate" in event["name"] else "kernel"
@@ -124,7 +131,7 @@ def _bar(rank: int, lane: str, kind: str, event: Event, origin: float) -> Bar:
 
 
 def _stages(rank: int, events: Iterable[Event], origin: float) -> list[Bar]:
-    """Return the stages that have no others within, by phase; the others' own time is between them."""
+    """Return the bars of the stages that contain no other stage, by phase."""
     spans = [each for each in events if each["cat"] == "user_annotation" and "#" not in each["name"]]
     ordered = sorted(spans, key=lambda each: (each["ts"], -each["dur"]))
     bars = []
@@ -136,7 +143,7 @@ def _stages(rank: int, events: Iterable[Event], origin: float) -> list[Bar]:
 
 
 def _phase(name: str) -> str:
-    """Return the phase of a span with or without its layer's name; what is part of a step alone is dense."""
+    """Return the phase of a span, whose name may start with its layer; the phase of an unknown stage is dense."""
     stage = name
     words = name.split(" ", 2)
     if words[0] == "layer" and len(words) == 3:
@@ -145,7 +152,10 @@ def _phase(name: str) -> str:
 
 
 def _longest(bars: Iterable[Bar]) -> tuple[float, float] | None:
-    """Return a view of the aggregation that sums longest, its waits aside, of those beside which rows arrived."""
+    """Return the begin and the end of a view of one aggregation, or None.
+
+    It is the aggregation with the most time outside its waits, among those during which rows arrived.
+    """
     arrived = [bar for bar in bars if bar.lane == "rows arrive"]
     waits = [bar for bar in bars if bar.lane == "waits"]
     best, view = 0.0, None

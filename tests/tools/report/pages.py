@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import re
 from collections import Counter
@@ -26,6 +27,8 @@ class Page(HTMLParser):
         self.ids: list[str] = []
         self.references: list[str] = []
         self.paths: list[tuple[str, str]] = []
+        self.labels: list[str] = []
+        self.drawn: set[str] = set()  # texts in figures
         self.wrong: list[str] = []
         self._open: list[str] = []
         self._cell = False
@@ -44,6 +47,7 @@ class Page(HTMLParser):
             if name in ("src", "href", "xlink:href", "data", "action", "poster")
         ]
         self.references += [each for _, value in attrs for each in re.findall(r"url\(([^)]*)\)", value or "")]
+        self.labels += [found["aria-label"]] if "aria-label" in found else []
         self.ids += [found["id"]] if "id" in found else []
         if tag == "path" and "id" not in found:
             self.paths.append((found["d"], found.get("style", "")))
@@ -69,6 +73,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.said += data
+        if self._open and self._open[-1] == "text":
+            self.drawn.add(data)
         if self._cell:
             self.tables[-1][-1][-1] += data
 
@@ -115,6 +121,17 @@ def lines_of(run: Path) -> list[dict[str, str]]:
 
 def profile_of(run: Path) -> dict:
     return json.loads((run / "profile" / "summary.json").read_text())
+
+
+def write_profile(run: Path, ranks: object, traced: dict[int, list[dict]]) -> None:
+    """Write a profile of so many ranks, with a trace of epoch 4, which takes 1 ms, for each rank in ``traced``."""
+    (run / "profile").mkdir()
+    kept = {"format": "mgg-profile", "version": 1, "ranks": ranks, "exchanges": []}
+    (run / "profile" / "summary.json").write_text(json.dumps(kept))
+    for rank, events in traced.items():
+        epoch = {"ph": "X", "cat": "user_annotation", "name": "epoch 4", "ts": 0, "dur": 1000}
+        content = json.dumps({"traceEvents": [epoch, *events]}).encode()
+        (run / "profile" / f"rank-{rank}.json.gz").write_bytes(gzip.compress(content))
 
 
 def curves_of(page: Page, points: int) -> list[np.ndarray]:

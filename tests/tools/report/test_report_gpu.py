@@ -69,7 +69,7 @@ def test_chunks_stand_where_their_kernels_are(tmp_path, trace):
     paths = [tmp_path / trace_name(rank) for rank in range(2)]
     for path, events in zip(paths, content, strict=True):
         path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
-    found = timeline.read(paths, 1)
+    found = timeline.read(list(enumerate(paths)), 1)
     bars = sorted(
         (bar.rank, bar.lane, bar.kind, round(bar.begin, 6), round(bar.end, 6)) for bar in found.bars
     )

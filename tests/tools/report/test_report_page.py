@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from tools.report.pages import EPOCHS, Page, checked, curves_of, lines_of, summary_of
+from tools.report.pages import EPOCHS, checked, curves_of, lines_of, summary_of, write_profile
 
 from mgg_hpc.__main__ import main
 
@@ -129,13 +129,52 @@ def test_a_page_stays_small(copied, tmp_path, rng):
     assert "epoch 4, as it was profiled" in page.said
 
 
-def test_names_are_shown_and_not_obeyed(copied):
-    folder = copied()
-    name = "<script>alert(1)</script><b onload='x'>&amp;"
-    summary = summary_of(folder)
+def test_names_are_shown_and_not_obeyed(copied, tmp_path):
+    run, rows = 'x"y<b>$_$', 'a" onload="alert(1)" x="'
+    folders = [copied(run), copied()]
+    name = "<script>alert(1)</script><b onload='x'>&amp;\ud800"
+    summary = summary_of(folders[0])
     summary["graph"]["name"] = name
-    (folder / "summary.json").write_text(json.dumps(summary))
+    (folders[0] / "summary.json").write_text(json.dumps(summary))
+    setting = {"ps": 16, "dist": 1, "wpb": 2}
+    steps = [{"knob": rows, "setting": setting, "seconds": 0.01, "epoch": 1}]
+    row = {"rows": rows, "source": rows, "steps": steps, "chosen": setting, "gain": 0.5}
+    kept = {"format": "mgg-tuning", "version": 1, "rows": [row]}
+    (folders[0] / "tuning.json").write_text(json.dumps(kept))
+    out = tmp_path / "page.html"
+    assert main(["report", *map(str, folders), "-o", str(out)]) == 0
+    page, text = checked(out), out.read_text()
+    assert "<script" not in text and "<b " not in text and "<b>" not in text
+    assert page.facts(f"runs/{run}")["graph"].startswith(name.replace("\ud800", "?"))
+    assert f"Settings that runs/{run} has tried for {rows}" in page.labels
+    assert f"runs/{run}" in page.drawn and rows in page.drawn
+
+
+def test_runs_of_one_name_are_told_apart(copied, tmp_path):
+    folders = [copied("a/runs/001"), copied("b/runs/001"), copied("b/runs/002")]
+    changed = summary_of(folders[1]) | {"test_accuracy": 0.4321}
+    (folders[1] / "summary.json").write_text(json.dumps(changed))
+    assert main(["report", *map(str, folders), "-o", str(tmp_path / "page.html")]) == 0
+    page = checked(tmp_path / "page.html")
+    assert page.facts("b/runs/001")["test accuracy"] == "0.4321" != page.facts("a/runs/001")["test accuracy"]
+    assert page.tables[0][0] == ["", "a/runs/001", "b/runs/001", "b/runs/002"]
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_a_trace_that_is_missing_does_not_move_the_others(copied, there):
+    folder = copied()
+    pushed = {"ph": "X", "cat": "exchange", "name": "push", "ts": 20, "dur": 5}
+    events = [pushed | {"args": {"round": 0, "to": 1 - there}}]
+    events += [{"ph": "X", "cat": "user_annotation", "name": "loss", "ts": 10, "dur": 50}]
+    write_profile(folder, 2, {there: events})
     assert main(["report", str(folder)]) == 0
-    text = (folder / "report.html").read_text()
-    assert "<script" not in text and "<b " not in text
-    assert Page(text).facts("runs/001")["graph"].startswith(name)
+    page = checked(folder / "report.html")
+    assert {text for text in page.drawn if ": stages" in text} == {f"rank {there}: stages"}
+    assert "1 of 2 ranks" in page.said
+
+
+def test_a_profile_of_very_many_ranks_is_read_by_the_traces_that_are_there(copied):
+    folder = copied()
+    write_profile(folder, 10**15, {})
+    assert main(["report", str(folder)]) == 0
+    assert f"the traces of {10**15} of {10**15} ranks are missing" in checked(folder / "report.html").said

@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from tools.report.pages import checked
+from tools.report.pages import checked, write_profile
 
 from mgg_hpc.__main__ import main
 
@@ -51,6 +51,14 @@ REFUSED = {
         "lacks what a run writes",
     ),
     "the tuner's": (lambda folder: (folder / "tuning.json").write_text("{"), "tuning.json: is damaged"),
+    "a profile of ranks in words": (
+        lambda folder: write_profile(folder, "two", {}),
+        "profile/summary.json: ranks must be a whole number of at least 1",
+    ),
+    "a profile of no rank": (
+        lambda folder: write_profile(folder, 0, {}),
+        "profile/summary.json: ranks must be",
+    ),
     "a damaged job": (edited("job.toml", lambda text: text + "\n[x]\ny = 1\n"), "unknown section [x]"),
 }
 
