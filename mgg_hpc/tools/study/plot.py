@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ...data.atomic_write import replacement
 from ..bench.harness import plots
 from ..bench.harness.plots import FAINT, INK
 from .table import Row, Table
@@ -133,7 +134,8 @@ def finish(figure: Any, table: Table, path: Path) -> None:
     turns = max(row["turns"] for row in table.rows)
     how = f"medians of {turns} turns, and their min and max; {datetime.now(UTC):%Y-%m-%d}"
     figure.suptitle(f"{table.study}\n{table.about()}\n{how}", fontsize=9, x=0.01, ha="left")
-    figure.savefig(path, dpi=130)
+    with replacement(path, force=True, size=0) as written:
+        figure.savefig(written, dpi=130, format=path.suffix.removeprefix("."))
     plots.load().close(figure)
 
 
