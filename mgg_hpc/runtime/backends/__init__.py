@@ -36,6 +36,11 @@ class Chosen:
     why: str
     gpu: Any = None
 
+    @property
+    def heap_grows(self) -> bool:
+        """Whether symmetric memory grows on every machine; on others the backend's memory says so once it is made."""
+        return self.name in ("serial", "shm")
+
 
 def choose(name: str, comm: Any, dtype: str = "float32", share_gpu: bool = False) -> Chosen:
     """Return what ``name`` stands for on this communicator, before anything large is read. Collective.

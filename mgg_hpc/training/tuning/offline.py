@@ -25,7 +25,6 @@ from .target import Target, shown
 from .tuner import LONGEST, Tuner
 
 NOTHING = "there was nothing to save"
-GROWING = ("serial", "shm")  # backends whose memory always grows
 UNMEASURED = (
     "nothing was measured, since these aggregations have no knobs (attention and maxima on GPUs); "
     'plan.transfer = "auto" chooses a transfer by what rows cost'
@@ -92,7 +91,7 @@ def _reserve_for_any(settings: Settings, comm: Any) -> None:
     A job that chooses its transfer reserves that much.
     """
     asked = settings.run
-    if backends.choose(asked.backend, comm, settings.train.dtype, asked.share_gpu).name in GROWING:
+    if backends.choose(asked.backend, comm, settings.train.dtype, asked.share_gpu).heap_grows:
         return
     with watchdog(settings, comm) as dog:
         _built(_by(settings, "auto"), comm, dog).backend.memory.close()
