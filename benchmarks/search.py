@@ -143,6 +143,7 @@ def compare(name: str, edges: Edges, width: int, threads: int, turns: int) -> di
         "found_ms": ms[chosen],
         "best": {"wpb": best.wpb, "dist": best.dist},
         "found": {"wpb": chosen.wpb, "dist": chosen.dist},
+        "ms": {f"wpb {each.wpb}, dist {each.dist}": ms[each] for each in every},
         "over_best": ms[chosen] / ms[best] - 1,
         "over_default": ms[chosen] / ms[DEFAULT_GEOMETRY] - 1,
         "gain_over_first": ms[FIRST] / ms[chosen],

@@ -1,4 +1,4 @@
-"""What a start with settings that an earlier run has found takes beside the same settings in the job file.
+"""Compare the time of runs that take known settings from the cache with runs whose job file has the same settings.
 
     python benchmarks/tuned_start.py
     python benchmarks/tuned_start.py --graph rmat:19:16 --turns 15

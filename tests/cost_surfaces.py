@@ -98,7 +98,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found. over_best, over_start: share of the time that its setting takes more than those."""
+    """Result of a search. over_best, over_start: time of its setting over that of the best one and the start, less 1."""
 
     search: Search
     over_best: float

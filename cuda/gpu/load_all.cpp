@@ -6,7 +6,7 @@
 namespace mgg {
 namespace {
 
-char placeholder[16];  // not null: the dispatch looks only at whether the pointer is null
+char not_null[16];  // the dispatch looks only at whether a pointer is null
 
 constexpr Shape shapes[] = {{4, 1}, {8, 1}, {16, 1}, {32, 1}, {32, 2}};
 
@@ -32,8 +32,8 @@ void load_packed_and_not(Call call) {
 }
 template <class S>
 void load_edges() {
-  const auto score = reinterpret_cast<const float*>(placeholder);
-  const auto gradient = reinterpret_cast<const S*>(placeholder);
+  const auto score = reinterpret_cast<const float*>(not_null);
+  const auto gradient = reinterpret_cast<const S*>(not_null);
   DeviceAttend<S> attend{};
   DeviceAttendBack<S> back{};
   load_packed_and_not<S>(attend), load_packed_and_not<S>(back);

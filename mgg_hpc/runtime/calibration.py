@@ -1,4 +1,4 @@
-"""What work and transfers take on this host, as the user's cache folder keeps it.
+"""The calibration of this host: costs of sums, products and transfers, kept in the user's cache folder.
 
 Each number of ranks is measured by that many processes at once, since they share caches, memory and cores: the cost
 model (`plan.cost_model`) takes the figures of a rank among so many. `mgg doctor --calibrate` measures

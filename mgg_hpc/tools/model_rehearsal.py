@@ -44,7 +44,7 @@ FEW = 256  # rows of the job that stands in for a rank's
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What was found of a job on ranks that are not there.
+    """Counts, memory and predicted times of a job that was rehearsed.
 
     name: of the graph. forward, backward: counts of one aggregation. shape: the model's. told: counts and times as
     `model.told` returns them; without times where this host was not calibrated, and told["untimed"] says why. each: the

@@ -70,7 +70,7 @@ def test_rows_of_other_nodes_take_the_network(rng):
 
 
 def test_an_edge_costs_more_the_more_edges_are_remote(rng):
-    """Of P ranks that draw from all rows alike, (P - 1) / P of the edges are remote; there the mixed cost holds."""
+    """The mixed cost holds where (P - 1) / P of the edges are remote, as when P ranks draw from all rows alike."""
     case = cases.ordinary(rng, 2)
     traffic = counts.of_all_ranks(case.bounds, case.part)
     slower = made(

@@ -27,8 +27,7 @@ from ..bench.epoch import jobs, shape
 from ..bench.epoch.shape import MODELS, UNTRAINED_APART, Shape
 from ..bench.harness import graphs, machine, timing, watch
 from ..bench.overlap.cpu import timed
-from . import names, plot
-from .cpu import Request
+from . import cpu, names, plot
 from .stand_ins import AllGather, Bulk
 from .table import Files, Table
 
@@ -36,16 +35,7 @@ FEATURES, CLASSES, DROPOUT = 128, 32, 0.5  # as `mgg bench epoch`
 TRAINED = ("gcn", "gin")
 # The transfers of the jobs that stand-ins train; other ways have their own names.
 TRANSFERS = {"bulk": "halo", "all-gather": "direct"}
-SHOWN = (
-    "model",
-    "variant",
-    "median_ms",
-    "min_ms",
-    "max_ms",
-    "processor_ms",
-    "times_first",
-    "crossing_bytes",
-)
+SHOWN = ("model", *(column for column in cpu.SHOWN if column != "width_values"))
 
 
 class Training:
@@ -157,7 +147,7 @@ def add(table: Table, sizes: Shape, found: Mapping[str, Training], turns: int) -
         )
 
 
-def run(request: Request) -> int:
+def run(request: cpu.Request) -> int:
     """Measure both models on all ranks, which must all call this; rank 0 prints and writes. Raises InputError."""
     comm = mpi.world()
     with mpi.agree(comm):

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of the search for knobs: the rows of tuning.json as they were after its epoch."""
+"""The search's state in checkpoints: the rows of tuning.json as they were after the checkpoint's epoch."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ UNMEASURED = (
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found for the aggregations of some layers: ms an epoch by default and by the geometry."""
+    """Result of a search for the aggregations of some layers: ms an epoch with the default and with ``geometry``."""
 
     layers: list[tuple[int, str]]
     row_bytes: int

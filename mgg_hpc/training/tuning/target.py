@@ -1,4 +1,4 @@
-"""What is searched: aggregations over one plan, of rows of one format, and the knobs that may be moved for them."""
+"""Targets of the search: the aggregations over one plan, of rows of one format, and the knobs that it may move."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Tuner:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What must be the same for the same bits: on CPUs nothing."""
+        """The knobs that a resumed run must have for equal bits; empty on CPUs, where no knob changes a bit."""
         job = self._job
         if _keeps_bits(job):
             return {}

@@ -177,7 +177,7 @@ void wait_barrier(uint64_t* barrier, uint32_t parity) {
 
 namespace {
 
-// Of the thread that waits for it.
+// Begins a get that the calling thread waits for.
 void begin_get(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel) {
   translated(to, bytes, launch_of(*current).pe);  // not every transport writes to other memory
   const char* from = translated(symmetric, bytes, pe);

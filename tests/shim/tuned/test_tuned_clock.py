@@ -44,7 +44,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class Done:
-    """What a launch of one PE did: its size as the module got it, and what its kernels did by the shim's counts."""
+    """A launch of one PE: the shape that the module was given, and the shim's counts of its kernels' work."""
 
     shape: tuple[int, ...]
     counts: dict[str, int]
