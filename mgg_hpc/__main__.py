@@ -334,7 +334,9 @@ cli.add_command(study)
     epilog=example("mgg doctor", "mgg doctor --json", "mgg doctor --calibrate"),
 )
 @option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@option("--calibrate", is_flag=True, help="Measure this machine for mgg model (some two minutes), and keep it.")
+@option(
+    "--calibrate", is_flag=True, help="Measure this machine for mgg model (some two minutes), and keep it."
+)
 @option("--ranks", default="1,2,4", help="With --calibrate: numbers of ranks to measure.")
 def doctor(as_json: bool, calibrate: bool, ranks: str) -> int:
     """Show what this machine has, what is missing, and how to get it; or measure how fast it is."""

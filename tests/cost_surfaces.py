@@ -98,7 +98,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Found:
-    """Result of a search. over_best, over_start: time of its setting over that of the best one and the start, less 1."""
+    """Result of a search. over_best, over_start: its setting's time over the best one's and the start's, less 1."""
 
     search: Search
     over_best: float

@@ -24,7 +24,9 @@ from . import cores
 FORMAT, VERSION = "mgg-calibration", 2
 HOW = "mgg doctor --calibrate"
 NOTHING = RowCost(0.0, 0.0)
-UNWRITABLE = "no calibration can be kept: the user's cache folder is not writable; set XDG_CACHE_HOME to another"
+UNWRITABLE = (
+    "no calibration can be kept: the user's cache folder is not writable; set XDG_CACHE_HOME to another"
+)
 
 
 @dataclass(frozen=True)
