@@ -300,19 +300,16 @@ def _fingerprint(job: Job) -> dict[str, Any]:
 
 
 def cpu_knobs(default: Geometry, format: RowFormat) -> list[Knob]:
-    """Return wpb, for blocks of 512 to 65,536 edges, and how far ahead rows are prefetched.
-
-    No prefetching stands behind the longest distance: it is a way of its own, which wins where rows lie in order.
-    """
+    """Return wpb, for blocks of 512 to 65,536 edges, and how far ahead rows are prefetched."""
     wpb = {max(1, 2**power // default.ps) for power in BLOCKS} | {default.wpb}
     by_width = rows_ahead(format.row_bytes)
-    ahead = {distance: distance for distance in (by_width // 4, by_width // 2, 2 * by_width)}
+    ahead = {distance: distance for distance in (0, by_width // 4, by_width // 2, 2 * by_width)}
     ahead[by_width] = BY_WIDTH
-    if default.dist not in (BY_WIDTH, 0):
+    if default.dist != BY_WIDTH:
         ahead[default.dist] = default.dist
     return [
         Knob("wpb", tuple(sorted(wpb))),
-        Knob("dist", (*(ahead[distance] for distance in sorted(ahead)), 0)),
+        Knob("dist", tuple(ahead[distance] for distance in sorted(ahead))),
     ]
 
 
