@@ -15,7 +15,7 @@ import scipy.sparse
 import tomli_w
 
 from mgg_hpc import reference
-from mgg_hpc.data import generate, store
+from mgg_hpc.data import generate, writer
 from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges
 
 MGG = Path(sys.executable).with_name("mgg")
@@ -84,7 +84,7 @@ def dense_features(graph: Graph) -> np.ndarray:
 def write_job(folder: Path, graph: Graph | None = None, /, **sections: dict[str, Any]) -> Path:
     """Write ``graph`` and a job file that trains on it for 3 epochs, unless told otherwise; returns the job's path."""
     if graph is not None:
-        store.write(folder / "g.h5", graph)
+        writer.write(folder / "g.h5", graph)
     tree = {"graph": {"file": "g.h5"}, "train": {"epochs": 3}, "run": {"folder": str(folder / "runs")}}
     for name, content in sections.items():
         tree[name] = tree.get(name, {}) | content

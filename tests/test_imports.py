@@ -22,6 +22,7 @@ DOORS = ["nn", "training.checkpoints"]  # what the package itself offers, to be 
 COMMAND_LINE = [
     "__main__",
     "bench_verbs",
+    "graph_verbs",
     "model_verb",
     "report_verb",
     "study_verb",
@@ -29,8 +30,9 @@ COMMAND_LINE = [
     "tune_verb",
     "verbs",
 ]  # stands on top
-# Reached through the seam alone; `mgg doctor` looks at it too, and orders need no ranks.
+# Reached through the seam alone; `mgg doctor` looks at it too.
 NATIVE = ("_host", "_cuda", "_cuda_studies", "_shmem")
+GRAPH = "_graph"  # native code that needs no backend, reached through data.native alone
 MOST_FILES = 16  # of a folder
 SOURCES = (".py", ".h", ".cpp", ".cu", ".cuh", ".cmake", ".pml", ".csv")
 LARGE = ["torch", "mpi4py", "h5py", "numpy", "scipy", "sklearn", "safetensors", "rich"]
@@ -71,8 +73,9 @@ def violation(importer: str, target: str) -> bool:
         return False
     if (importer, there) == ("tools.bench.overlap.studies", "_cuda_studies"):
         return False
-    if there in NATIVE:
-        return not importer.startswith("runtime.backends.") and importer not in ("tools.doctor", "plan.order")
+    if there in (*NATIVE, GRAPH):
+        seam = importer.startswith("runtime.backends.") or importer == "tools.doctor"
+        return importer != "data.native" if there == GRAPH else not seam
     if there in FLOORS:
         if here == "__init__":
             return not any(f"{target}.".startswith(f"{door}.") for door in DOORS)
@@ -92,7 +95,7 @@ def imports_of_all(texts: dict[str, str]) -> dict[str, set[str]]:
     names = {name.removesuffix(".__init__") for name in texts}
 
     def module_of(target: str) -> str:
-        if target in names or target in NATIVE:
+        if target in names or target in (*NATIVE, GRAPH):
             return target
         return module_of(target.rpartition(".")[0]) if target else "__init__"
 

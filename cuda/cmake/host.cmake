@@ -1,4 +1,5 @@
-# The kernels for CPUs (_host), and the transport over OpenSHMEM (_shmem) where the machine has one.
+# The kernels for CPUs (_host), what graph files need (_graph), and the transport over OpenSHMEM (_shmem) where the machine
+# has one.
 
 # One source, compiled once per instruction set; module_host.cpp picks one at run time.
 set(isas baseline)
@@ -20,9 +21,9 @@ foreach(isa IN LISTS isas)
   target_link_libraries(kernels_${isa} PRIVATE OpenMP::OpenMP_CXX)
 endforeach()
 
-# NOMINSIZE: not for size, since the exchange, the orders and the floor are here.
+# NOMINSIZE: not for size, since the exchange and the floor are here.
 nanobind_add_module(_host NB_STATIC NOMINSIZE
-  cuda/python/module_host.cpp cuda/python/module_edges.cpp cuda/runtime/halo_exchange.cpp cuda/cpu/order.cpp
+  cuda/python/module_host.cpp cuda/python/module_edges.cpp cuda/runtime/halo_exchange.cpp
   cuda/bench/module_floor.cpp
   cuda/bench/gather_floor.cpp)
 target_include_directories(_host PRIVATE cuda cuda/include)
@@ -35,6 +36,16 @@ foreach(isa IN LISTS isas)
 endforeach()
 install(TARGETS _host LIBRARY DESTINATION mgg_hpc)
 mgg_stub(_host)
+
+# What graph files, orders and plans need, on machines of any kind.
+nanobind_add_module(_graph NB_STATIC NOMINSIZE
+  cuda/graph/module_graph.cpp cuda/graph/buckets.cpp cuda/graph/generate.cpp cuda/graph/order.cpp
+  cuda/graph/parse.cpp cuda/graph/partition.cpp cuda/graph/split.cpp cuda/graph/symmetry.cpp)
+target_include_directories(_graph PRIVATE cuda cuda/include)
+target_compile_options(_graph PRIVATE -O3 -Wall -Wextra)
+target_link_libraries(_graph PRIVATE OpenMP::OpenMP_CXX)
+install(TARGETS _graph LIBRARY DESTINATION mgg_hpc)
+mgg_stub(_graph)
 
 # OpenSHMEM, where the machine has one: for jobs over several nodes. What it needs is asked of its own compiler driver.
 find_program(OSHCXX NAMES oshc++ oshcxx oshCC)

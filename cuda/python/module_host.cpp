@@ -151,7 +151,6 @@ const std::string& mgg::instruction_set() {
   return chosen;
 }
 
-void bind_order(nb::module_& m);                      // order.cpp
 void bind_floor(nb::module_& m);                      // module_floor.cpp
 void bind_edges(nb::class_<HostSchedule>& schedule);  // module_edges.cpp
 
@@ -228,5 +227,4 @@ depend on it, and on no other size. gets: remote rows are fetched by gets. Raise
   m.def("openmp_threads", [] { return omp_get_max_threads(); });
   m.def("struct_sizes", [] { return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment)}; },
         "Return the bytes of Chunk and Segment.");
-  bind_order(m);
 }

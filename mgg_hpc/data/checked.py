@@ -108,6 +108,11 @@ class CheckedFile:
         """Return where every dataset lies, and every digest, by path."""
         return self._spans | {f"{DIGEST}/{path}": span for path, span in self._digest_spans.items()}
 
+    def stored(self, path: str) -> np.ndarray:
+        """Return all entries of a dataset, or of a digest, unchecked."""
+        span = self.spans()[path]
+        return self._stored(span, 0, span.layout.shape[0])
+
     def raw(self, span: Span) -> Iterator[NDArray[np.uint8]]:
         """Yield the bytes of a dataset in order, unchecked."""
         for start in range(0, span.layout.nbytes, BLOCK):

@@ -21,7 +21,18 @@ from .digest import BLOCK
 from .hdf5.objects import Object
 from .hdf5.source import DamagedError, Source
 from .readers.limits import shown
-from .schema import DATASETS, FORMAT, PERMUTATION, VERSION, X_DATA, Contents, Layout, X, bounds_path, validate
+from .schema import (
+    DATASETS,
+    FORMAT,
+    PERMUTATION,
+    READABLE,
+    X_DATA,
+    Contents,
+    Layout,
+    X,
+    bounds_path,
+    validate,
+)
 
 DIGEST = "digest"
 UINT64 = np.dtype("<u8")
@@ -82,9 +93,10 @@ def _header(file: Object, where: str, size: int) -> Header:
             f"{where} is not a graph file: its attribute format is {shown(found)}, not '{FORMAT}'"
         )
     version = _attribute(file, where, "version", int)
-    if version != VERSION:
+    if version not in READABLE:
         raise InputError(
-            f"{where} has format version {version}; this program reads version {VERSION}: import it again"
+            f"{where} has format version {version}; this program reads versions {READABLE[0]} to {READABLE[-1]}: "
+            "import it again"
         )
     partitions = _partitions(file, where)
     spans: dict[str, Span] = {}

@@ -12,14 +12,27 @@ from ..errors import InputError
 from .graph import INT32_NODES, Graph, SparseRows
 
 FORMAT = "mgg-graph"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # version 1 has neither edge data, nor names of nodes, nor a proof of symmetry
 MOST_CLASSES = 1 << 24  # beyond any use; a model has weights for each
 
 INDPTR, INDICES, WEIGHT = "graph/indptr", "graph/indices", "graph/weight"
 X, Y, PERMUTATION = "node/x", "node/y", "order/permutation"
 X_INDPTR, X_INDICES, X_DATA = "node/x/indptr", "node/x/indices", "node/x/data"
 TRAIN, VAL, TEST = MASKS = ("node/train", "node/val", "node/test")
-DATASETS = (INDPTR, INDICES, WEIGHT, X, X_INDPTR, X_INDICES, X_DATA, Y, *MASKS, PERMUTATION)
+NODE_ID = "node/id"  # the user's integer of each row, where these are not 0 .. N - 1
+NAME_OFFSETS, NAME_TEXT = "node/name/offsets", "node/name/text"  # the user's name of each row, UTF-8 as CSR
+EDGE = "edge/"  # + NAME: data of edges, in the order of indices
+PROOF = (
+    "symmetric"  # attribute of the root: what `writer.symmetry_proof` gives where every edge has its reverse
+)
+EDGE_DATASETS = (INDPTR, INDICES, WEIGHT)
+DATASETS = (
+    *EDGE_DATASETS,
+    *(X, X_INDPTR, X_INDICES, X_DATA, Y),
+    *MASKS,
+    *(NODE_ID, NAME_OFFSETS, NAME_TEXT, PERMUTATION),
+)
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,20 @@
-"""Graph files: written whole, read in slices whose digests are checked as they are read."""
+"""Graph files, read in slices whose digests are checked as they are read."""
 
 from __future__ import annotations
 
-import json
 import os
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from . import checks, schema
-from .atomic_write import replacement, reserve
 from .checked import CheckedFile
-from .digest import byte_slices, digests
-from .graph import Graph, SparseRows
-from .hdf5.writing import created
-from .header import DIGEST, open_file, read_header
-from .structure import ArraySource, check
-
-# Since format 1.8 HDF5 checksums its own structures, so that damage is an error. In older formats, and in strings of
-# variable length, damage leads to endless loops and invalid reads.
-LIBVER = ("v108", "v108")
-WRITE_LIMIT = 1 << 30  # most bytes of a system call; Linux writes 2 GiB less a page at most
+from .graph import SparseRows
+from .header import open_file, read_header
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +36,6 @@ class GraphSlice:
     val: np.ndarray | None
     test: np.ndarray | None
     ids: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class Partition:
-    """Row ranges of P ranks: bounds int64 [P+1], the method that made them, and the edges of each rank."""
-
-    bounds: np.ndarray
-    method: str
-    edge_counts: Sequence[int]
 
 
 class GraphFile(CheckedFile):
@@ -197,149 +175,3 @@ def open_graph(path: str | os.PathLike[str]) -> GraphFile:
     Use it as a context manager. Raises InputError for a file that does not follow the schema.
     """
     return GraphFile(path)
-
-
-def write(
-    path: str | os.PathLike[str],
-    graph: Graph,
-    *,
-    force: bool = False,
-    order: str = "",
-    partitions: Sequence[Partition] = (),
-    identity: str = "",
-) -> None:
-    """Write a graph file; it is there whole or not at all. order: the method that made the permutation.
-
-    The same graph gives the same bytes: the uuid comes from the contents, row ranges aside. identity: the uuid of the
-    graph in its imported numbering, for one whose rows are renumbered: it stays the same graph. Raises InputError if
-    the graph is not sound, ``path`` exists (unless ``force``) or is not writable, or the device is full.
-    """
-    check(ArraySource(graph))
-    arrays = schema.arrays(graph)
-    bounds = {schema.bounds_path(len(part.edge_counts)): part.bounds for part in partitions}
-    sums = {f"{DIGEST}/{name}": digests(array) for name, array in arrays.items()}
-    identity = identity or str(_content_uuid(graph, arrays, sums))
-    sums |= {f"{DIGEST}/{name}": digests(array) for name, array in bounds.items()}
-    everything = arrays | bounds | sums
-    size = sum(array.nbytes for array in everything.values())
-    held = replace(schema.contents(graph), partitions=tuple(len(part.edge_counts) for part in partitions))
-    layouts = {name: schema.Layout(array.dtype, array.shape) for name, array in everything.items()}
-    with replacement(Path(path), force=force, size=size) as temporary:
-        offsets = _lay_out(temporary, held, layouts, partitions, identity=identity, order=order)
-        _write_bytes(temporary, {offsets[name]: byte_slices(array) for name, array in everything.items()})
-
-
-def _lay_out(
-    path: Path,
-    held: schema.Contents,
-    layouts: Mapping[str, schema.Layout],
-    partitions: Sequence[Partition],
-    *,
-    identity: str,
-    order: str,
-) -> dict[str, int]:
-    """Make a graph file with everything but the bytes of its datasets; returns their offsets."""
-    with created(path, libver=LIBVER, locking=False) as file:
-        for name, text in (("format", schema.FORMAT), ("name", held.name), ("uuid", identity)):
-            _write_text(file, name, text)
-        numbers = {"directed": held.directed, "classes": held.classes, "multilabel": held.multilabel}
-        file.attrs.update({"version": schema.VERSION, **numbers})
-        offsets = {name: _create(file, name, layout) for name, layout in layouts.items()}
-        if held.sparse_shape is not None:
-            file[schema.X].attrs["shape"] = np.array(held.sparse_shape, dtype=np.int64)
-        if schema.PERMUTATION in layouts and order:
-            _write_text(file[schema.PERMUTATION], "method", order)
-        for part in partitions:
-            _describe_bounds(file, part)
-    return offsets
-
-
-def _write_text(item: h5py.HLObject, name: str, text: str) -> None:
-    """Write a text attribute of fixed length, which lies within HDF5's checksums."""
-    data = text.encode()
-    item.attrs.create(name, data, dtype=h5py.string_dtype("utf-8", max(1, len(data))))
-
-
-def _content_uuid(graph: Graph, arrays: dict[str, np.ndarray], sums: dict[str, np.ndarray]) -> uuid.UUID:
-    """Return an identity that depends only on the contents, so that the same graph has the same one everywhere."""
-    story = {
-        "name": graph.name,
-        "directed": graph.directed,
-        "classes": graph.classes,
-        "features": graph.features,
-        "layouts": {name: [array.dtype.str, *array.shape] for name, array in arrays.items()},
-        "digests": {name: values.tolist() for name, values in sums.items()},
-    }
-    text = json.dumps(story, sort_keys=True).encode()
-    return uuid.UUID(bytes=xxhash.xxh3_128_digest(text), version=4)
-
-
-def _create(file: h5py.File, path: str, layout: schema.Layout) -> int:
-    """Create a contiguous dataset whose bytes are written later, and return their offset in the file."""
-    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plan.set_layout(h5py.h5d.CONTIGUOUS)
-    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    plan.set_obj_track_times(False)  # the same graph gives the same bytes
-    folder, _, name = path.rpartition("/")
-    kind = h5py.h5t.py_create(layout.dtype, logical=True)
-    space = h5py.h5s.create_simple(layout.shape)
-    dataset = h5py.h5d.create(file.require_group(folder).id, name.encode(), kind, space, plan)
-    return int(dataset.get_offset() or 0)
-
-
-def _write_bytes(path: Path, data: Mapping[int, Iterable[NDArray[np.uint8]]]) -> None:
-    """Write bytes by their offset, but not through HDF5, which cannot close a file when the device is full."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        reserve(descriptor, os.fstat(descriptor).st_size)
-        for offset, pieces in data.items():
-            at = offset
-            for piece in pieces:
-                view, done = piece.data, 0
-                while done < len(piece):
-                    done += os.pwrite(descriptor, view[done : done + WRITE_LIMIT], at + done)
-                at += len(piece)
-    finally:
-        os.close(descriptor)
-
-
-def _describe_bounds(file: h5py.File, part: Partition) -> None:
-    group = file[f"partition/{len(part.edge_counts)}"]
-    _write_text(group, "method", part.method)
-    group.attrs["edge_counts"] = np.asarray(part.edge_counts, dtype=np.int64)
-
-
-def write_bounds(
-    path: str | os.PathLike[str], parts: int, bounds: np.ndarray, method: str, edge_counts: Sequence[int]
-) -> None:
-    """Add (or replace) the row ranges of ``parts`` ranks, int64 [parts+1], in a copy that replaces the file.
-
-    The copy has what the format knows; datasets and digests are copied as they are, damaged or not.
-    Raises InputError for bounds that do not cover the graph's rows, or if the file cannot be written.
-    """
-    bounds = np.ascontiguousarray(bounds, dtype=np.int64)
-    name = schema.bounds_path(parts)
-    sums, sums_name = digests(bounds), f"{DIGEST}/{name}"
-    with open_graph(path) as opened:
-        if bounds.shape != (parts + 1,) or len(edge_counts) != parts:
-            raise ValueError(f"{parts} parts have {parts + 1} bounds and {parts} edge counts")
-        checks.bounds(opened.where, name, bounds, opened.nodes)
-        target = Path(path).resolve()
-        kept = {each: span for each, span in opened.spans().items() if each not in (name, sums_name)}
-        layouts = {each: span.layout for each, span in kept.items()}
-        layouts |= {name: schema.Layout(bounds.dtype, bounds.shape)}
-        layouts |= {sums_name: schema.Layout(sums.dtype, sums.shape)}
-        partitions = [
-            Partition(np.empty(0), told[0], told[1])
-            for each, told in opened.partitions.items()
-            if each != parts
-        ]
-        partitions.append(Partition(bounds, method, edge_counts))
-        with replacement(target, force=True, size=target.stat().st_size) as temporary:
-            offsets = _lay_out(
-                temporary, opened.contents, layouts, partitions, identity=opened.uuid, order=opened.order
-            )
-            pieces = {offsets[each]: opened.raw(span) for each, span in kept.items()}
-            pieces |= {offsets[name]: byte_slices(bounds), offsets[sums_name]: byte_slices(sums)}
-            _write_bytes(temporary, pieces)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data import native
 from ..data.graph import Graph, SparseRows
 from ..errors import InputError
 from .workload import prefix_sum
@@ -82,16 +83,9 @@ def community(indptr: NDArray[np.int64], indices: NDArray[np.int32]) -> Permutat
     ``indptr`` int64 [N+1], ``indices`` int32 [E]. Deterministic. Raises InputError if the native module does not
     load.
     """
-    try:
-        from .._host import rabbit_order
-    except ImportError as error:
-        raise InputError(
-            f"the native module mgg_hpc._host does not load ({error}); install with `pip install .`, "
-            "or use another order"
-        ) from error
     nodes = len(indptr) - 1
     order, inside = np.empty(nodes, dtype=np.int64), np.empty(nodes, dtype=np.int64)
-    rabbit_order(indptr, np.ascontiguousarray(indices), order, inside)
+    native.load().rabbit_order(indptr, np.ascontiguousarray(indices), order, inside)
     degree = np.diff(indptr)
     linked = degree > 0
     mean = len(indices) / max(1, int(np.count_nonzero(linked)))

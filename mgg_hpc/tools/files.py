@@ -16,8 +16,8 @@ from rich.table import Table
 from ..data.atomic_write import check_output
 from ..data.generate import rmat, sbm
 from ..data.graph import Graph, split_per_class, split_random
-from ..data.store import write
 from ..data.verify import verify
+from ..data.writer import write
 from ..errors import InputError
 from ..runtime import cores
 from .describe import describe

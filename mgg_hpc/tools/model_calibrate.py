@@ -17,7 +17,7 @@ import numpy as np
 from rich.table import Table
 
 from ..config import ModelSettings
-from ..data import generate, store
+from ..data import generate, store, writer
 from ..errors import DONE, InputError
 from ..plan.cost_model import Gather, RowCost
 from ..runtime import calibration
@@ -88,7 +88,7 @@ def _training(ranks: int, folder: Path, *, nodes: int, width: int) -> dict[str, 
     name = f"{nodes}-{width}"
     path, job, run = folder / f"{name}.h5", folder / "job.toml", folder / f"run{ranks}-{name}"
     graph = generate.sbm(nodes, classes=CLASSES, features=width, degree=4.0, homophily=0.8, seed=0)
-    store.write(path, graph, force=True)
+    writer.write(path, graph, force=True)
     job.write_text(
         f'[graph]\nfile = "{path.name}"\n[model]\nlayers = {LAYERS}\nhidden = {width}\n[train]\nepochs = {EPOCHS}\n'
         f'[run]\nbackend = "auto"\nfolder = "{run}"\n[plan]\ntransfer = "direct"\n'

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from .. import config
 from ..config import Settings
-from ..data import store
+from ..data import writer
 from ..data.graph import Graph, SparseRows, csr_from_edges
 from ..data.store import GraphFile, GraphSlice, open_graph
 from ..errors import DONE, InputError
@@ -145,7 +145,7 @@ def _small(settings: Settings, file: GraphFile) -> Job:
         test=np.arange(few) % 4 == 3,
     )
     with tempfile.TemporaryDirectory(prefix="mgg-rehearsal-") as folder:
-        store.write(Path(folder) / "few.h5", alike)
+        writer.write(Path(folder) / "few.h5", alike)
         here = msgspec.structs.replace(
             settings,
             graph=msgspec.structs.replace(settings.graph, file=str(Path(folder) / "few.h5")),

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from ..data import schema
 from ..data.graph import Graph
-from ..data.store import GraphFile, Partition, open_graph, write, write_bounds
+from ..data.store import GraphFile, open_graph
+from ..data.writer import Partition, write, write_bounds
 from ..errors import InputError
 from ..plan import order
 from ..plan.ranges import edge_balanced, edge_counts

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.data.store import write
+from mgg_hpc.data.writer import write
 
 from .graphs import random_graph
 

@@ -13,7 +13,8 @@ from jobs import dense
 
 from mgg_hpc.data import checked
 from mgg_hpc.data.digest import BLOCK
-from mgg_hpc.data.store import open_graph, write
+from mgg_hpc.data.store import open_graph
+from mgg_hpc.data.writer import write
 
 from .graphs import flip_byte, random_graph, refused, same
 

@@ -14,7 +14,8 @@ import pytest
 from command import mgg, refused
 
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.data.store import open_graph, write
+from mgg_hpc.data.store import open_graph
+from mgg_hpc.data.writer import write
 
 from .graphs import random_graph
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mgg_hpc.data.generate import _rmat_edges, rmat, sbm
-from mgg_hpc.data.store import write
 from mgg_hpc.data.structure import ArraySource, check
+from mgg_hpc.data.writer import write
 
 from .graphs import edge_set, refused
 

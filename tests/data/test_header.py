@@ -9,7 +9,8 @@ import h5py
 import numpy as np
 import pytest
 
-from mgg_hpc.data.store import open_graph, write
+from mgg_hpc.data.store import open_graph
+from mgg_hpc.data.writer import write
 
 from .graphs import random_graph
 from .graphs import refused as one_line
@@ -75,7 +76,7 @@ def attribute(name, value):
 
 
 CHANGES = {
-    "a later version": (attribute("version", 2), "format version 2; this program reads version 1: import it again"),
+    "a later version": (attribute("version", 3), "format version 3; this program reads versions 1 to 2"),
     "no version": (lambda file: file.attrs.__delitem__("version"), "attribute version is missing from /"),
     "a version that is text": (attribute("version", "1"), "is '1'; expected a int"),
     "another format": (attribute("format", "x"), "format is 'x', not 'mgg-graph'"),

@@ -18,8 +18,9 @@ from jobs import dense, python
 from mgg_hpc.data import atomic_write, store
 from mgg_hpc.data.digest import BLOCK
 from mgg_hpc.data.graph import Graph, SparseRows
-from mgg_hpc.data.store import open_graph, write, write_bounds
+from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.verify import verify
+from mgg_hpc.data.writer import write, write_bounds
 
 from .graphs import flip_byte, random_graph, refused, same
 

@@ -11,10 +11,10 @@ import pytest
 
 from mgg_hpc.data import structure
 from mgg_hpc.data.graph import Graph, csr_from_edges
-from mgg_hpc.data.store import write, write_bounds
 from mgg_hpc.data.structure import ArraySource, check, edge_slices
 from mgg_hpc.data.symmetry import unpaired_edge
 from mgg_hpc.data.verify import verify
+from mgg_hpc.data.writer import write, write_bounds
 from mgg_hpc.errors import InputError
 
 from .graphs import edge_set, random_graph, refused

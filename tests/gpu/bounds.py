@@ -24,7 +24,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gpu import training
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.runtime import launch, mpi
 
 DTYPES = ("float32", "bfloat16")
@@ -35,7 +35,7 @@ def measured(comm: MPI.Comm, folder: Path, nodes: int, seed: int) -> dict[str, d
     """Return the largest relative deviation of any loss from float64's, by type and case. Collective."""
     if comm.rank == 0:
         for name in ("digits", "sbm"):
-            store.write(folder / f"{name}.h5", training.graph_of(name, nodes, seed))
+            writer.write(folder / f"{name}.h5", training.graph_of(name, nodes, seed))
     comm.Barrier()
     runs = training.Runs(None, comm, folder, few=False, seed=seed)
     found: dict[str, dict[str, float]] = {}

@@ -26,7 +26,7 @@ import numpy as np
 from gpu import processes, result
 from gpu.pes.engine import Engine
 from mgg_hpc import config
-from mgg_hpc.data import generate, store
+from mgg_hpc.data import generate, writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.readers.digits import read_digits
 from mgg_hpc.runtime import mpi
@@ -193,7 +193,7 @@ def play(arguments: argparse.Namespace) -> int:
         nodes = 150 if arguments.few else 2_000 if arguments.small else NODES
         with mpi.agree(comm):
             for name in ("digits", "sbm") if comm.rank == 0 else ():
-                store.write(folder / f"{name}.h5", graph_of(name, nodes, arguments.seed))
+                writer.write(folder / f"{name}.h5", graph_of(name, nodes, arguments.seed))
         kept = {"processes": comm.size, "few": arguments.few, "seed": arguments.seed}
         runs = Runs(engine, comm, folder, arguments.few, arguments.seed)
         report = result.Report(arguments, engine.about(), **kept, deviation=runs.deviation)

@@ -19,7 +19,7 @@ from ranks import (  # noqa: F401
 )
 
 from mgg_hpc.__main__ import main
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime import signals
 from mgg_hpc.runtime.backends.arguments import Options
@@ -62,7 +62,7 @@ def stored(comm, tmp_path_factory) -> Callable[[str, Graph], Path]:
     def stored(name: str, graph: Graph) -> Path:
         path = folder / f"{name}.h5"
         if comm.rank == 0 and not path.exists():
-            store.write(path, graph)
+            writer.write(path, graph)
         comm.Barrier()
         return path
 

@@ -13,7 +13,7 @@ import torch
 from data.graphs import random_graph
 from jobs import dense
 
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn.graph.loading import input_features, load_part, whole
 from mgg_hpc.nn.inputs import blocks
@@ -77,7 +77,7 @@ def test_rows_are_those_of_the_file(rng, tmp_path, small, threads, half, columns
     graph = random_graph(rng, nodes=nodes, features=columns, half=half)
     graph.x[rng.random(nodes) < 0.2] = 0
     graph.x[1] = 0
-    store.write(tmp_path / "g.h5", graph)
+    writer.write(tmp_path / "g.h5", graph)
     with h5py.File(tmp_path / "g.h5") as file:
         stored = file["node/x"][:]
     for cuts in ([0, nodes], [0, 3, 3, nodes - 1, nodes]):
@@ -107,7 +107,7 @@ def test_graphs_in_memory_keep_their_features(rng, small, normalize, on_host):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sparse_rows_stay_sparse_wherever_they_are_asked_for(rng, tmp_path, dtype):
     graph = random_graph(rng, sparse=True)
-    store.write(tmp_path / "g.h5", graph)
+    writer.write(tmp_path / "g.h5", graph)
     part, (backend,) = load_part(tmp_path / "g.h5", ALONE), backends(1)
     found = input_features(part, backend, dtype, "row", on_host=True)
     assert isinstance(found, SparseFeatures) and found.dtype == dtype and found.values.dtype == torch.float32
@@ -118,9 +118,9 @@ def test_sparse_rows_stay_sparse_wherever_they_are_asked_for(rng, tmp_path, dtyp
 def test_a_part_keeps_its_file_whatever_takes_its_place(rng, tmp_path):
     path, (backend,) = tmp_path / "g.h5", backends(1)
     graph = random_graph(rng)
-    store.write(path, graph)
+    writer.write(path, graph)
     replaced, removed, left = (load_part(path, ALONE) for _ in range(3))
-    store.write(path, replace(graph, x=graph.x + 1), force=True)
+    writer.write(path, replace(graph, x=graph.x + 1), force=True)
     same(input_features(replaced, backend, torch.float32, "none"), torch.from_numpy(graph.x))
     path.unlink()
     same(input_features(removed, backend, torch.float32, "none"), torch.from_numpy(graph.x))

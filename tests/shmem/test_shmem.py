@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import mgg_hpc as mgg
 from mgg_hpc import config
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.nn.autograd.aggregation import aggregate
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi
@@ -136,7 +136,7 @@ def losses(path: Path, comm: MPI.Intracomm, backend: str, transfer: str) -> np.n
 def test_losses_equal_those_of_one_rank(comm, tmp_path_factory, make, transfer):
     folder = Path(comm.bcast(str(tmp_path_factory.mktemp("training")) if comm.rank == 0 else None))
     if comm.rank == 0:
-        store.write(folder / "g.h5", make())
+        writer.write(folder / "g.h5", make())
     comm.Barrier()
     alone = losses(folder / "g.h5", MPI.COMM_SELF, "serial", "direct")
     assert len(set(alone)) == len(alone)

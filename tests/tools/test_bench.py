@@ -15,7 +15,7 @@ import pytest
 from command import refused
 from jobs import MGG, blocks, clean_environment
 
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools.bench import pictures
@@ -278,7 +278,7 @@ def test_what_will_not_do_is_refused_in_one_line(capsys, tmp_path, monkeypatch, 
 
 @pytest.mark.slow
 def test_epoch_trains_us_and_a_peer(mgg, peer, tmp_path):
-    store.write(tmp_path / "blocks.h5", blocks())
+    writer.write(tmp_path / "blocks.h5", blocks())
     options = ["--peers=dgl", "--peers-env", peer(), "--turns=2"]
     files = ["--json=e.json", "--table=e.md", "--plot=e.png"]
     done = mgg("epoch", "blocks.h5", "--features=8", "--classes=4", *options, *files)
@@ -305,7 +305,7 @@ def test_epoch_trains_us_and_a_peer(mgg, peer, tmp_path):
 @pytest.mark.slow
 def test_a_peer_that_computes_something_else_is_left_out(mgg, peer, tmp_path):
     """Here one whose self loops weigh twice."""
-    store.write(tmp_path / "blocks.h5", blocks())
+    writer.write(tmp_path / "blocks.h5", blocks())
     twice = "sparse.identity = lambda count: 2 * sparse.eye(count, format='csr')"
     options = ["--peers=dgl", "--peers-env", peer(twice), "--turns=1", "--json=e.json"]
     done = mgg("epoch", "blocks.h5", "--features=8", "--classes=4", *options)

@@ -12,7 +12,7 @@ import pytest
 
 from mgg_hpc import reference
 from mgg_hpc.__main__ import main
-from mgg_hpc.data import store, user_cache
+from mgg_hpc.data import user_cache, writer
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import system
 from mgg_hpc.plan.cost_model import Gather, RowCost
@@ -60,7 +60,7 @@ def refused(capsys, *arguments: object) -> str:
 def test_counts_and_times_of_a_described_cluster(rng, tmp_path, capsys):
     graph = jobs.blocks(300, seed=int(rng.integers(1000)))
     path, described = tmp_path / "graph.h5", tmp_path / "mine.toml"
-    store.write(path, graph)
+    writer.write(path, graph)
     described.write_text(DESCRIBED)
     out = tmp_path / "model.json"
     assert main(["model", str(path), "--ranks", "1,4", "--system", str(described), "--json", str(out)]) == 0
@@ -83,7 +83,7 @@ def test_counts_and_times_of_a_described_cluster(rng, tmp_path, capsys):
 
 def test_what_is_refused(cache, tmp_path, capsys):
     path, toml = tmp_path / "graph.h5", tmp_path / "x.toml"
-    store.write(path, jobs.blocks())
+    writer.write(path, jobs.blocks())
     assert "did you mean dgx-a100" in refused(capsys, "model", path, "--system", "dgx-a10")
     toml.write_text(DESCRIBED + "memory_gbs = 3\n")
     assert "unknown key memory_gbs; did you mean memory_gb_s" in refused(
@@ -113,7 +113,7 @@ def test_a_calibration_that_cannot_be_kept_is_refused_before_it_is_measured(monk
 
 def test_a_rehearsal_without_a_calibration_counts_all_transfers(cache, tmp_path, capsys):
     job = tmp_path / "job.toml"
-    store.write(tmp_path / "graph.h5", jobs.blocks(300, seed=1))
+    writer.write(tmp_path / "graph.h5", jobs.blocks(300, seed=1))
     job.write_text('[graph]\nfile = "graph.h5"\n')
     assert main(["train", str(job), "--dry-run", "--as-ranks", "16"]) == 0
     out = capsys.readouterr().out
@@ -177,7 +177,7 @@ def mebibytes(text: str) -> float:
 @pytest.mark.parametrize("transfer", [pytest.param("direct", marks=pytest.mark.long), "halo"])
 def test_ranks_are_rehearsed_as_they_are(cache, tmp_path, transfer):
     """What two ranks say of their plan and memory, one process says of them."""
-    store.write(tmp_path / "graph.h5", jobs.blocks(20_000, features=50))
+    writer.write(tmp_path / "graph.h5", jobs.blocks(20_000, features=50))
     job = tmp_path / "job.toml"
     job.write_text('[graph]\nfile = "graph.h5"\n[model]\nhidden = 64\n')
     options = ("train", str(job), "--dry-run", "--set", f"plan.transfer={transfer}")
@@ -203,7 +203,7 @@ def test_hosts_like_this_one_are_joined_by_the_network_of_a_file(cache, tmp_path
     assert "direct" not in found.between and found.hides and found.halo_rounds is None
     assert model.system_of(str(described), 2) == calibration.load().system(2)  # which share a host
     graph, out = tmp_path / "graph.h5", tmp_path / "model.json"
-    store.write(graph, jobs.blocks(300, seed=1))
+    writer.write(graph, jobs.blocks(300, seed=1))
     assert main(["model", str(graph), "--ranks", "2,4", "--system", str(described), "--json", str(out)]) == 0
     near, far = json.loads(out.read_text())["jobs"]
     assert list(near["transfers"]) == ["direct", "get", "halo"] and list(far["transfers"]) == ["get", "halo"]

@@ -19,7 +19,8 @@ from data.graphs import random_graph
 from jobs import dense
 
 from mgg_hpc.data.graph import Graph, SparseRows
-from mgg_hpc.data.store import open_graph, write, write_bounds
+from mgg_hpc.data.store import open_graph
+from mgg_hpc.data.writer import write, write_bounds
 from mgg_hpc.plan.ranges import edge_balanced, edge_counts
 
 ORDERS = ["degree", "rcm", "community"]
@@ -188,13 +189,13 @@ def test_a_killed_command_leaves_the_file_whole(rng):
     script = """
         import time
         from mgg_hpc.__main__ import main
-        from mgg_hpc.data import store
-        write_bytes = store._write_bytes
+        from mgg_hpc.data import writer
+        fill_in = writer.fill_in
         def slowly(*arguments):
-            write_bytes(*arguments)
+            fill_in(*arguments)
             print("written", flush=True)
             time.sleep(60)
-        store._write_bytes = slowly
+        writer.fill_in = slowly
         main(["partition", "g.h5", "--order", "degree"])
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]

@@ -13,7 +13,7 @@ import pytest
 from jobs import blocks, files, run, write_job
 
 from mgg_hpc.__main__ import main
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.runtime import cores
 from mgg_hpc.training import run_folder
 
@@ -116,7 +116,7 @@ def test_without_validation_rows_the_last_weights_are_kept(tmp_path):
 def test_predict_refuses_a_graph_that_took_the_place_of_the_trained_one(tmp_path):
     write_job(tmp_path, blocks())
     assert run("train", "job.toml", folder=tmp_path).returncode == 0
-    store.write(tmp_path / "g.h5", blocks(seed=4), force=True)
+    writer.write(tmp_path / "g.h5", blocks(seed=4), force=True)
     done = run("predict", "runs", "-o", "p.h5", folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "but 001 was trained on" in done.stderr

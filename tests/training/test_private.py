@@ -12,7 +12,7 @@ import torch
 from data.graphs import random_graph
 from jobs import MGG, blocks, clean_environment, write_job
 
-from mgg_hpc.data import atomic_write, store
+from mgg_hpc.data import atomic_write, writer
 from mgg_hpc.training import row_files, run_folder
 from mgg_hpc.training.checkpoints import folders, weights
 
@@ -79,8 +79,8 @@ def test_a_folder_of_checkpoints_becomes_private(umask, tmp_path):
     "umask", UMASKS[:3], ids=oct, indirect=True
 )  # HDF5 opens what its owner may write alone
 def test_graphs_and_rows_to_give_away_follow_the_umask(umask, tmp_path, rng):
-    store.write(tmp_path / "g.h5", random_graph(rng))
-    store.write_bounds(tmp_path / "g.h5", 1, np.array([0, 40]), "edges", [1])
+    writer.write(tmp_path / "g.h5", random_graph(rng))
+    writer.write_bounds(tmp_path / "g.h5", 1, np.array([0, 40]), "edges", [1])
     write_rows(tmp_path / "out.h5", None)
     write_rows(tmp_path / "out.npy", None)
     assert set(modes(tmp_path).values()) == {0o666 & ~umask}

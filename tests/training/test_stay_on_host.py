@@ -8,7 +8,7 @@ import jobs
 import pytest
 
 from mgg_hpc import config
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn.graph.loading import load_part
 from mgg_hpc.runtime import cores, mpi
@@ -18,7 +18,7 @@ from mgg_hpc.training import job as of_job
 @pytest.fixture
 def decide(tmp_path):
     """What is decided for 150 rows of 1,000 features with so much memory left."""
-    store.write(tmp_path / "g.h5", jobs.blocks(features=1000))
+    writer.write(tmp_path / "g.h5", jobs.blocks(features=1000))
     mpi.world()
     from mpi4py import MPI
 

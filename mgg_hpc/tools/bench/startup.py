@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli_w
 
-from ...data import store
+from ...data import writer
 from ...errors import InputError
 from ...runtime import backends
 from ...runtime.turns import take_turns
@@ -33,7 +33,7 @@ def run_start(graph: str, ranks: int, backend: str, turns: int, json: Path | Non
     release()
     with timing.workspace() as folder:
         read = labelled(graphs.read(graph), SHAPE)
-        store.write(folder / "graph.h5", read)
+        writer.write(folder / "graph.h5", read)
         job = {"graph": {"file": "graph.h5"}, "model": {"hidden": SHAPE.hidden}, "train": {"epochs": 1}}
         job["run"] = {"backend": backend, "folder": str(folder / "runs"), "share_gpu": True}
         (folder / "job.toml").write_text(tomli_w.dumps(job))

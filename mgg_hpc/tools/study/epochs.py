@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...data import store
+from ...data import writer
 from ...data.graph import Graph
 from ...nn.graph.handle import symmetric_bytes
 from ...nn.workspace import row_format
@@ -82,7 +82,7 @@ def written(comm: Any, graph: Graph, files: Files) -> Iterator[Path]:
             else None
         )
         if made is not None:
-            store.write(Path(made.name) / "graph.h5", graph)
+            writer.write(Path(made.name) / "graph.h5", graph)
     try:
         yield Path(comm.bcast(made and made.name)) / "graph.h5"
     finally:

@@ -11,8 +11,9 @@ import h5py
 import numpy as np
 
 from data.graphs import random_graph
-from mgg_hpc.data.store import Partition, open_graph, write
+from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.verify import verify
+from mgg_hpc.data.writer import Partition, write
 
 from .structures import Structure, seal, structures
 from .watched import serve

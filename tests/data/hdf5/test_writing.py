@@ -59,7 +59,8 @@ def test_no_plugin_is_loaded(reader, plugin, tmp_path):
     script = f"""
         import h5py, numpy as np
         from mgg_hpc.data.hdf5.writing import without_plugins
-        from mgg_hpc.data.store import open_graph, write_bounds
+        from mgg_hpc.data.store import open_graph
+        from mgg_hpc.data.writer import write_bounds
         from mgg_hpc.data.verify import verify
         path = {str(path)!r}
         try:

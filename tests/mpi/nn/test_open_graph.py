@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import mgg_hpc as mgg
 from mgg_hpc import reference
-from mgg_hpc.data import libraries, store
+from mgg_hpc.data import libraries, writer
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
@@ -261,7 +261,7 @@ def test_a_file_is_opened_in_its_own_order_and_gathered_in_the_users(rng, comm, 
     )
     path = comm.bcast(tmp_path / "g.h5")
     if comm.rank == 0:
-        store.write(path, replace(permuted, permutation=order))
+        writer.write(path, replace(permuted, permutation=order))
     comm.Barrier()
     with mgg.open(path, comm=comm) as opened:
         assert (opened.num_nodes, opened.num_features, opened.num_classes) == (NODES, 9, 3)

@@ -17,7 +17,7 @@ from runs import GRAPHS
 
 from mgg_hpc import reference
 from mgg_hpc.__main__ import main
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
@@ -177,7 +177,7 @@ def test_another_graph_with_the_same_features(trained, folder, first, predict, s
     other = blocks(90, seed=8)
     other = with_sparse_features(other) if sparse else other
     other = dataclasses.replace(other, y=None, classes=0, train=None, val=None, test=None)
-    first(lambda: store.write(folder / "other.h5", other))
+    first(lambda: writer.write(folder / "other.h5", other))
     predict("out.h5", "--graph", folder / "other.h5")
     outputs, found = by_hand(other, runs), arrays_in(folder / "out.h5")
     close(found["embedding"], outputs[1])
@@ -219,8 +219,8 @@ REFUSED = [  # output, options, message; FOLDER is the test's
 
 def test_what_cannot_be_predicted_or_written_is_refused_in_one_line(trained, folder, first, predict, refused):
     runs = trained(blocks())
-    first(lambda: store.write(folder / "wide.h5", blocks(features=13)))
-    first(lambda: store.write(folder / "bare.h5", dataclasses.replace(blocks(), x=None)))
+    first(lambda: writer.write(folder / "wide.h5", blocks(features=13)))
+    first(lambda: writer.write(folder / "bare.h5", dataclasses.replace(blocks(), x=None)))
     for output, options, message in REFUSED:
         assert message in refused(output, *options.replace("FOLDER", str(folder)).split())
     predict("wide.h5", "--force")

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from torture.report import record
 
 from mgg_hpc import config
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.runtime import signals
 from mgg_hpc.training import train
 from mgg_hpc.training.checkpoints import folders, resume, state
@@ -211,7 +211,7 @@ def test_another_job_and_another_graph_are_refused_by_name(mgg, folder, job, sto
     refused = mgg("resume", folder / "mine", "--set", "model.hidden=4").refused()
     assert "was started with model.hidden = 9, and now it is 4" in refused
     kept = (folder / "g.h5").read_bytes()
-    first(lambda: store.write(folder / "g.h5", blocks(seed=9), force=True))
+    first(lambda: writer.write(folder / "g.h5", blocks(seed=9), force=True))
     assert "but" in (refused := mgg("resume", folder / "mine").refused()) and "was training on" in refused
     first(lambda: (folder / "g.h5").write_bytes(kept))
     assert mgg("resume", folder / "mine").codes == {0}

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from sklearn.metrics import f1_score, roc_auc_score
 
 from mgg_hpc import config
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime import mpi
 from mgg_hpc.training import run_folder
@@ -35,7 +35,7 @@ def chosen(comm, folder):
 
     def chosen(graph: Graph, model: dict[str, object] | None = None, **train: object) -> config.Settings:
         if comm.rank == 0:
-            store.write(folder / "g.h5", graph, force=True)
+            writer.write(folder / "g.h5", graph, force=True)
         comm.Barrier()
         train = {"dtype": "float64", "seed": 5} | train
         return runs.settings(folder / "g.h5", model={"hidden": 8} | (model or {}), train=train)

@@ -10,7 +10,7 @@ import pytest
 from jobs import blocks
 
 from mgg_hpc import reference
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.tools.report.least import crossing
 
 
@@ -26,7 +26,7 @@ def covered_by(edges: set[tuple[int, int]], size: int, sources: list[int], desti
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_the_least_is_a_minimum_vertex_cover(tmp_path, rng, ranks):
     graph = blocks(90, seed=int(rng.integers(1000)))
-    store.write(tmp_path / "g.h5", graph)
+    writer.write(tmp_path / "g.h5", graph)
     bounds = np.concatenate([[0], np.sort(rng.integers(0, graph.nodes + 1, ranks - 1)), [graph.nodes]])
     found = crossing(tmp_path / "g.h5", bounds)
     source, destination = reference.edge_list(graph.indptr, graph.indices)
@@ -47,7 +47,7 @@ def test_the_least_is_a_minimum_vertex_cover(tmp_path, rng, ranks):
 def test_no_smaller_cover_is_there(tmp_path, rng):
     """By trying all of them, on a graph of a few nodes."""
     graph = blocks(14, seed=int(rng.integers(1000)))
-    store.write(tmp_path / "g.h5", graph)
+    writer.write(tmp_path / "g.h5", graph)
     bounds = np.array([0, 7, 14])
     found = crossing(tmp_path / "g.h5", bounds)
     source, destination = reference.edge_list(graph.indptr, graph.indices)

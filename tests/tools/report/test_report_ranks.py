@@ -11,7 +11,7 @@ from jobs import blocks, run, write_job
 from tools.report.pages import checked, profile_of, summary_of
 
 from mgg_hpc.__main__ import main
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.tools.report.least import crossing
 
 
@@ -58,7 +58,7 @@ def test_two_ranks_have_their_balance_and_a_timeline(tmp_path):
         waits = [each["ts"] for each in rounds if "wait" in each["name"]]
         assert waits == sorted(waits)
 
-    store.write(tmp_path / "g.h5", blocks(600, seed=4), force=True)
+    writer.write(tmp_path / "g.h5", blocks(600, seed=4), force=True)
     assert main(["report", str(folder)]) == 0
     assert "has other rows, or in another order" in (folder / "report.html").read_text()
     (tmp_path / "g.h5").unlink()

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ....data import store
+from ....data import writer
 from ....data.graph import Graph
 from ....runtime.turns import take_turns
 from ..harness import document, graphs, libraries, timing
@@ -46,7 +46,7 @@ class Comparison:
 
 def inputs_of(graph: Graph, shape: Shape, folder: Path) -> dict[str, Any]:
     """Write the input files into ``folder``; return the arguments of the workers' tasks."""
-    store.write(folder / "graph.h5", graph)
+    writer.write(folder / "graph.h5", graph)
     inputs: dict[str, Any] = {
         **graphs.write(graph, folder),
         **asdict(shape),

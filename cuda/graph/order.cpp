@@ -7,9 +7,6 @@
 // for the few levels that an edge moves up. A depth-first walk over the merges numbers the vertices.
 //
 // One thread, sums of integers, ties to the lower number: the same graph gives the same order everywhere.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -17,13 +14,11 @@
 #include <stdexcept>
 #include <vector>
 
-namespace nb = nanobind;
-using namespace nb::literals;
+#include "bind.h"
 
 namespace {
 
-template <class T>
-using Flat = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using mgg::Flat;
 
 struct Edge {
   int32_t end;

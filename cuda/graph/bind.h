@@ -1,0 +1,16 @@
+// What each file of the module _graph binds: native code for graph files, orders and plans, which no device sees.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include "python/bindings.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+void bind_buckets(nb::module_& m);    // buckets.cpp
+void bind_generate(nb::module_& m);   // generate.cpp
+void bind_order(nb::module_& m);      // order.cpp
+void bind_parse(nb::module_& m);      // parse.cpp
+void bind_partition(nb::module_& m);  // partition.cpp
+void bind_split(nb::module_& m);      // split.cpp
+void bind_symmetry(nb::module_& m);   // symmetry.cpp

@@ -1,0 +1,3 @@
+#include "bind.h"
+
+void bind_buckets(nb::module_&) {}

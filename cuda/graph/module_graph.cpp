@@ -1,0 +1,13 @@
+// The module mgg_hpc._graph.
+#include "bind.h"
+
+NB_MODULE(_graph, m) {
+  m.doc() = "Native code for graph files: parsing, sorting, drawing, orders, parts and plans.";
+  bind_buckets(m);
+  bind_generate(m);
+  bind_order(m);
+  bind_parse(m);
+  bind_partition(m);
+  bind_split(m);
+  bind_symmetry(m);
+}

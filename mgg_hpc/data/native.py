@@ -1,0 +1,18 @@
+"""The native module for graph files: parsing, sorting, drawing, orders, parts and plans. It needs no backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InputError
+
+
+def load() -> Any:
+    """Return the module. Raises InputError if it is not built."""
+    try:
+        from .. import _graph
+    except ImportError as error:
+        raise InputError(
+            f"the native module mgg_hpc._graph does not load ({error}); install with `pip install .`"
+        ) from error
+    return _graph

@@ -1,0 +1,161 @@
+"""The verbs of graph files: generate, import, info, verify, partition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click import Choice, FloatRange, IntRange, argument, option
+
+from .verbs import Existing, Verbs, example, to_file
+
+
+@click.group(
+    short_help="Write a synthetic graph.",
+    cls=Verbs,
+    epilog=example(
+        "mgg generate rmat --scale 14 -o rmat14.h5", "mgg generate sbm --nodes 10000 --classes 5 -o sbm.h5"
+    ),
+)
+def generate() -> None:
+    """Write a synthetic graph, seeded: the same options give the same file."""
+
+
+@generate.command("rmat", epilog=example("mgg generate rmat --scale 16 --edge-factor 16 -o rmat16.h5"))
+@option("--scale", type=IntRange(0, 40), required=True, help="2**scale nodes.")
+@option("--edge-factor", type=IntRange(0), default=16, help="Drawn edges a node.")
+@option("--seed", type=IntRange(0), default=0)
+@option(
+    "--probabilities",
+    type=(float, float, float),
+    default=(0.57, 0.19, 0.19),
+    metavar="A B C",
+    help="Probabilities of three quarters of the matrix.",
+)
+@option("--directed", is_flag=True, help="Do not add the reverse of each edge.")
+@option("--features", type=IntRange(0), default=0, help="Normal feature columns.")
+@option("--classes", type=IntRange(0), default=0, help="Classes of random labels.")
+@to_file("Graph file to write.")
+def generate_rmat(
+    output: Path, force: bool, probabilities: tuple[float, float, float], directed: bool, **options: Any
+) -> None:
+    """A recursive-matrix graph: skewed degrees, as Graph500 has them."""
+    from .tools.files import process_generate
+
+    quarters = dict(zip("abc", probabilities, strict=True))
+    process_generate("rmat", output, force=force, options=options | quarters | {"symmetric": not directed})
+
+
+@generate.command("sbm", epilog=example("mgg generate sbm --nodes 10000 --classes 5 --features 32 -o sbm.h5"))
+@option("--nodes", type=IntRange(1), required=True)
+@option("--classes", type=IntRange(1), default=4)
+@option("--features", type=IntRange(0), default=16)
+@option("--degree", type=FloatRange(0), default=10.0, help="Mean degree.")
+@option("--homophily", type=FloatRange(0, 1), default=0.8, help="Share of edges within a class.")
+@option("--seed", type=IntRange(0), default=0)
+@to_file("Graph file to write.")
+def generate_sbm(output: Path, force: bool, **options: Any) -> None:
+    """A stochastic block model: communities with features and labels to learn."""
+    from .tools.files import process_generate
+
+    process_generate("sbm", output, force=force, options=options)
+
+
+@click.command(
+    "import",
+    epilog=example(
+        "mgg import digits -o digits.h5",
+        "mgg import planetoid data/ --name cora -o cora.h5",
+        "mgg import planetoid --name cora --download -o cora.h5",
+        "mgg import graph.npz --split-per-class -o graph.h5",
+        "mgg import tolokers.npz --split 3 -o tolokers.h5",
+        "mgg import blogcatalog.npz --split-random 0.6 0.2 -o blogcatalog.h5",
+        "mgg import edges.txt.gz --symmetric --features x.npy --labels y.npy -o graph.h5",
+    ),
+)
+@argument("source")
+@argument("folder", required=False, type=Existing)
+@to_file("Graph file to write.")
+@option(
+    "--format",
+    "format_",
+    type=Choice(["digits", "planetoid", "npz", "edges"]),
+    help="[default: by the name of SOURCE]",
+)
+@option("--name", help="The graph's name; of Planetoid's, the one to read.")
+@option("--download", is_flag=True, help="Fetch Planetoid's files from their authors.")
+@option("--url", "address", help="Fetch them from another address.")
+@option("--nodes", type=IntRange(1), help="Nodes of an edge list; default: the largest id plus one.")
+@option("--directed", is_flag=True, help="Read an archive's directed original (dir_indptr).")
+@option("--symmetric", is_flag=True, help="Add the reverse of each listed edge, and drop duplicates.")
+@option("--simple", is_flag=True, help="Drop duplicates and self loops of an edge list.")
+@option("--features", type=Existing, help="Features of an edge list's nodes: .npy, numbers [N, F].")
+@option("--labels", type=Existing, help="Their labels: .npy, integers [N], or 0 and 1 [N, C].")
+@option("--split", type=IntRange(0), help="Which of an archive's several splits.")
+@option("--split-per-class", is_flag=True, help="Draw 20 training and 30 validation nodes a class.")
+@option(
+    "--split-random",
+    type=(float, float),
+    metavar="TRAIN VAL",
+    help="Draw these shares of the nodes for training and validation.",
+)
+@option("--seed", type=IntRange(0), help="Seed of drawn splits. [default: 0]")
+def import_(
+    source: str, folder: Path | None, output: Path, force: bool, format_: str | None, **options: Any
+) -> None:
+    """Turn a graph in another format into a graph file.
+
+    SOURCE is "digits", "planetoid" (then FOLDER has the files ind.NAME.*), an archive (.npz), or an edge list
+    (.txt, .csv, .tsv, .edges, .el; plain or .gz): "source destination [weight]" a line, nodes from 0 on.
+    """
+    from .tools.files import process_import
+
+    process_import(source, folder, output, force=force, format_=format_, options=options)
+
+
+@click.command(epilog=example("mgg info cora.h5", "mgg info cora.h5 --json"))
+@argument("graph", type=Existing)
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(graph: Path, as_json: bool) -> None:
+    """Print what is in a graph file."""
+    from .tools.files import process_info
+
+    process_info(graph, as_json=as_json)
+
+
+@click.command(short_help="Check that a graph file is sound.", epilog=example("mgg verify cora.h5"))
+@argument("graph", type=Existing)
+def verify(graph: Path) -> None:
+    """Check that a graph file is sound, and name the first value that is not."""
+    from .tools.files import process_verify
+
+    process_verify(graph)
+
+
+@click.command(
+    short_help="Add row ranges, or renumber rows.",
+    epilog=example(
+        "mgg partition cora.h5 -n 4",
+        "mgg partition cora.h5 -n 4 --order community",
+        "mgg partition cora.h5 --order none",
+    ),
+)
+@argument("graph", type=Existing)
+@option("-n", "--parts", type=IntRange(1, 4096), help="Parts: ranks that will train.")
+@option("--method", type=Choice(["edges"]), default="edges", help="Contiguous rows with as many edges each.")
+@option(
+    "--order",
+    type=Choice(["none", "degree", "rcm", "community"]),
+    help="Renumber the rows: as imported, by descending in-degree, by reverse Cuthill-McKee, or communities "
+    "together (the fastest to train on, as a rule). Default: leave them.",
+)
+def partition(graph: Path, parts: int | None, method: str, order: str | None) -> None:
+    """Add row ranges for a number of ranks to a graph file, or renumber its rows, or both.
+
+    The file keeps the imported numbering: predictions use it with any order, and --order none restores it.
+    Renumbering needs memory for about three times the file.
+    """
+    from .tools.partition import process_partition
+
+    process_partition(graph, parts=parts, method=method, renumbering=order)
