@@ -164,11 +164,13 @@ def write_bounds(
             if each != parts
         ]
         partitions.append(Partition(bounds, method, edge_counts))
-        spans = opened.spans()
-        digests = {name: opened.stored(f"{DIGEST}/{name}") for name in opened.contents.datasets}
+        spans, ranges = opened.spans(), set(map(schema.bounds_path, opened.partitions))
+        kept = {name: layout for name, layout in opened.contents.datasets.items() if name not in ranges}
+        digests = {name: opened.stored(f"{DIGEST}/{name}") for name in kept}
         arguments: dict[str, Any] = {"order": opened.order, "identity": opened.uuid, "digests": digests}
-        with graph_file(target, opened.contents, force=True, partitions=partitions, **arguments) as writer:
-            for name in opened.contents.datasets:
+        held = replace(opened.contents, datasets=kept)
+        with graph_file(target, held, force=True, partitions=partitions, **arguments) as writer:
+            for name in kept:
                 writer.put(name, opened.raw(spans[name]))
 
 

@@ -15,7 +15,7 @@ import pytest
 import xxhash
 from jobs import dense, python
 
-from mgg_hpc.data import atomic_write, store
+from mgg_hpc.data import atomic_write, writer
 from mgg_hpc.data.digest import BLOCK
 from mgg_hpc.data.graph import Graph, SparseRows
 from mgg_hpc.data.store import open_graph
@@ -83,7 +83,7 @@ def test_hdf5_sees_the_schema(graph, path):
     """h5py, which wrote none of the bytes, reads them; xxhash gives the digests."""
     write(path, graph)
     with h5py.File(path) as file:
-        assert file.attrs["format"] == b"mgg-graph" and file.attrs["version"] == 1
+        assert file.attrs["format"] == b"mgg-graph" and file.attrs["version"] == 2
         assert same(file["graph/indptr"][:], graph.indptr)
         assert same(file["node/train"][:], graph.train)
         if isinstance(graph.x, SparseRows):
@@ -204,7 +204,7 @@ def test_a_failure_half_way_leaves_the_old_file_alone(rng, path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "_write_bytes", interrupted)
+    monkeypatch.setattr(writer.GraphWriter, "put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write(path, random_graph(rng), force=True)
     with pytest.raises(KeyboardInterrupt):
@@ -276,7 +276,7 @@ def test_hdf5_errors_of_a_full_device_are_told(rng, tmp_path, monkeypatch):
     def full(*_):
         raise RuntimeError("flush failed (file write failed: errno = 28, error message = 'No space left')")
 
-    monkeypatch.setattr(store, "_create", full)
+    monkeypatch.setattr(writer, "_create", full)
     with refused("no space left on device"):
         write(tmp_path / "g.h5", random_graph(rng))
     other = RuntimeError("something else")

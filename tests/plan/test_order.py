@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from data.graphs import random_graph
 
-from mgg_hpc import _host, reference
+from mgg_hpc import _graph, reference
 from mgg_hpc.data.generate import rmat, sbm
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.errors import InputError
@@ -180,7 +180,7 @@ def test_what_cannot_be_ordered_is_refused(rng, monkeypatch):
 def test_the_native_module_refuses_what_is_no_csr():
     def call(indptr, indices, nodes=2, counts=2):
         arrays = np.array(indptr, np.int64), np.array(indices, np.int32)
-        _host.rabbit_order(*arrays, np.empty(nodes, np.int64), np.empty(counts, np.int64))
+        _graph.rabbit_order(*arrays, np.empty(nodes, np.int64), np.empty(counts, np.int64))
 
     call([0, 1, 2], [1, 0])
     wrong_indices = [{"indices": wrong} for wrong in ([1, 2], [1, -1])]

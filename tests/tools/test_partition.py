@@ -174,7 +174,8 @@ def test_wrong_input_is_one_line(rng, capsys, monkeypatch):
         ("damaged.h5 --order rcm", "/node/x is damaged"),
     ]:
         assert message in refused(capsys, "partition", *arguments.split())
-    monkeypatch.setitem(sys.modules, "mgg_hpc._host", None)
+    monkeypatch.setitem(sys.modules, "mgg_hpc._graph", None)
+    monkeypatch.delattr("mgg_hpc._graph", raising=False)
     assert "does not load" in refused(capsys, "partition", "g.h5", "--order", "community")
     monkeypatch.setattr("os.sysconf", lambda _: 4)
     line = refused(capsys, "partition", "g.h5", "--order", "rcm")
