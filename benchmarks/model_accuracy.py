@@ -28,7 +28,7 @@ import click
 import msgspec
 
 from mgg_hpc import config
-from mgg_hpc.data import generate, store
+from mgg_hpc.data import generate, writer
 from mgg_hpc.errors import WRONG_INPUT, InputError
 from mgg_hpc.plan import cost_model, counts
 from mgg_hpc.plan.cost_model import System
@@ -197,7 +197,7 @@ def trained(ranks: int) -> list[dict[str, Any]]:
             "sbm": generate.sbm(60_000, classes=8, features=64, degree=20.0, homophily=0.9, seed=1),
         }.items():
             path = folder / f"{name.replace(':', '-')}.h5"
-            store.write(path, graph)
+            writer.write(path, graph)
             for transfer in TRANSFERS if ranks > 1 else TRANSFERS[:1]:
                 job, run = folder / "job.toml", folder / f"{path.stem}-{transfer}"
                 job.write_text(

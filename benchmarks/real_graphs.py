@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mgg_hpc.data import store
+from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph, split_per_class, split_random
 from mgg_hpc.data.readers import digits, npz
 from mgg_hpc.errors import InputError
@@ -34,7 +34,7 @@ def write(name: str, folder: Path) -> Path:
     """The graph as a graph file in ``folder``, made if it is not there yet."""
     path = folder / f"{name}.h5"
     if not path.exists():
-        store.write(path, read(name))
+        writer.write(path, read(name))
     return path
 
 
@@ -55,5 +55,5 @@ def write_split(name: str, folder: Path, seed: int) -> Path:
             if graph.multilabel
             else split_per_class(graph.y, graph.classes, rng)
         )
-        store.write(path, replace(graph, **drawn))
+        writer.write(path, replace(graph, **drawn))
     return path

@@ -22,7 +22,7 @@ import click
 import numpy as np
 import real_graphs
 
-from mgg_hpc.data import generate, store
+from mgg_hpc.data import generate, writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import WRONG_INPUT, InputError
 from mgg_hpc.plan.layout import RowFormat
@@ -117,7 +117,7 @@ def memory(folder: Path, nodes: int) -> dict[str, Any]:
     """The peak of each of two ranks, what the plan said, and what remains for Python and its libraries."""
     file = folder / "memory.h5"
     graph = generate.sbm(nodes, classes=8, features=64, degree=20.0, homophily=0.8, seed=0)
-    store.write(file, graph, force=True)
+    writer.write(file, graph, force=True)
     summary = train(folder, file, 2, 1, 5, model__hidden=64)
     pairs = zip(summary["peak_rss_bytes"], summary["estimated_bytes"], strict=True)
     return {

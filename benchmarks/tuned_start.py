@@ -26,7 +26,7 @@ from typing import Any
 import click
 import tomli_w
 
-from mgg_hpc.data import generate, store
+from mgg_hpc.data import generate, writer
 from mgg_hpc.errors import WRONG_INPUT, InputError
 from mgg_hpc.runtime import cores
 from mgg_hpc.runtime.backends.arguments import BY_WIDTH
@@ -50,7 +50,7 @@ def main(graph: str, ranks: int, turns: int) -> None:
     with tempfile.TemporaryDirectory(prefix="mgg-tuned-start-") as text:
         folder = Path(text)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        store.write(
+        writer.write(
             folder / "graph.h5", generate.rmat(*map(int, numbers), seed=0, features=WIDTH, classes=WIDTH)
         )
         train(folder, ranks, {"tune": "full"}, LONGEST + 1)
