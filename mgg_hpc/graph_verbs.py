@@ -41,7 +41,7 @@ def generate_rmat(
     output: Path, force: bool, probabilities: tuple[float, float, float], directed: bool, **options: Any
 ) -> None:
     """A recursive-matrix graph: skewed degrees, as Graph500 has them."""
-    from .tools.files import process_generate
+    from .tools.generate import process_generate
 
     quarters = dict(zip("abc", probabilities, strict=True))
     process_generate("rmat", output, force=force, options=options | quarters | {"symmetric": not directed})
@@ -57,7 +57,7 @@ def generate_rmat(
 @to_file("Graph file to write.")
 def generate_sbm(output: Path, force: bool, **options: Any) -> None:
     """A stochastic block model: communities with features and labels to learn."""
-    from .tools.files import process_generate
+    from .tools.generate import process_generate
 
     process_generate("sbm", output, force=force, options=options)
 

@@ -1,9 +1,9 @@
-"""Make graph files from generators and other formats; print their contents and check them."""
+"""Make graph files from other formats; print their contents and check them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,40 +14,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from ..data.atomic_write import check_output
-from ..data.generate import rmat, sbm
 from ..data.graph import Graph, split_per_class, split_random
 from ..data.verify import verify
 from ..data.writer import write
 from ..errors import InputError
-from ..runtime import cores
 from .describe import describe
 from .terminal import waiting
 
 EDGE_LIST_NAMES = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel")
-BYTES_PER_DRAWN_EDGE = 96  # measured peak memory of sorting drawn edges into a CSR
-
-
-def process_generate(kind: str, output: Path, *, force: bool, options: dict[str, Any]) -> None:
-    """Write a synthetic graph. kind: "rmat" or "sbm". options: the arguments of `generate.rmat` or `generate.sbm`."""
-    check_output(output, force=force)
-    make: Callable[..., Graph] = rmat if kind == "rmat" else sbm
-    if kind == "rmat":
-        nodes, feature_bytes = 1 << options["scale"], 4 * options["features"]
-        drawn = nodes * options["edge_factor"]
-    else:
-        nodes, feature_bytes = options["nodes"], 8 * options["features"]
-        drawn = int(nodes * options["degree"] / 2)
-    needed, installed = drawn * BYTES_PER_DRAWN_EDGE + nodes * (16 + feature_bytes), cores.memory_total()
-    if needed > installed:
-        raise InputError(
-            f"this graph takes about {needed / 2**30:,.1f} GiB to generate; "
-            f"the machine has {installed / 2**30:,.1f} GiB: choose a smaller one"
-        )
-    with waiting("generating"):
-        graph = make(**options)
-        write(output, graph, force=force)
-    _tell_written(output, graph)
-
 
 DRAWN = ("split_per_class", "split_random", "seed")
 FORMATS: dict[str, tuple[str, ...]] = {  # the options that each format takes
@@ -87,7 +61,7 @@ def process_import(
         if options["name"] is not None:
             graph = replace(graph, name=options["name"])
         write(output, graph, force=force)
-    _tell_written(output, graph)
+    tell_written(output, graph)
     if graph.y is not None and (graph.train is None or not graph.train.any()):
         print("there are no training rows; to train on this graph, import it with --split-per-class")
 
@@ -229,7 +203,7 @@ def process_verify(path: Path) -> None:
         print(f"  {fact}")
 
 
-def _tell_written(output: Path, graph: Graph) -> None:
+def tell_written(output: Path, graph: Graph) -> None:
     print(
         f"{output}: {graph.name}, {graph.nodes:,} nodes, {graph.edges:,} edges, "
         f"{graph.features:,} features, {graph.classes:,} classes"
