@@ -6,6 +6,7 @@ number of its first entry, and raises InputError that names the first wrong valu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -69,11 +70,15 @@ def finite(where: str, path: str, values: np.ndarray, row: int) -> None:
 def entries_finite(
     where: str, path: str, values: np.ndarray, *, position: int, row_of: Callable[[int], int]
 ) -> None:
-    """Check that CSR values [k] (entries ``position`` and after) are finite."""
-    at = first(~np.isfinite(values))
+    """Check that values of CSR entries, [k] or [k, ...] of entries ``position`` and after, are finite."""
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
+    bad = ~np.isfinite(flat)
+    at = first(bad.any(axis=1))
     if at is not None:
+        column = first(bad[at]) or 0
+        place = f"entry {position + at}" + (f", column {column}" if values.ndim > 1 else "")
         raise InputError(
-            f"{where}: /{path} has {values[at]} in row {row_of(position + at)} (entry {position + at}); "
+            f"{where}: /{path} has {flat[at, column]} in row {row_of(position + at)} ({place}); "
             "expected finite numbers"
         )
 

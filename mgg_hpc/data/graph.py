@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,9 @@ class Graph:
     edges u -> v; ``weight`` is float32 [E]. ``x`` is float32 or float16 [N, F], or ``SparseRows``. ``y`` is
     int64 [N] with -1 for unlabelled nodes, or float32 [N, C] of 0 and 1 (multi-label). The masks are bool
     [N] and come together. ``directed=False`` promises that each edge's reverse is there with the same
-    weight. ``permutation`` int64 [N] gives the original id of each row when rows were renumbered.
+    weight. ``permutation`` int64 [N] gives the original id of each row when rows were renumbered. ``edge`` has
+    further data of edges by name, [E, ...] in the order of ``indices``: float32, float16 or integers. An edge and its
+    reverse may differ in it.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Graph:
     directed: bool = True
     classes: int = 0
     permutation: np.ndarray | None = None
+    edge: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
@@ -88,32 +91,56 @@ def csr_from_edges(
     reverse of each edge and implies ``drop_duplicates``; of edges listed twice the first one's weight
     stays, in both directions. Raises InputError for an id out of range.
     """
+    indptr, indices, listed = _sorted_edges(
+        sources,
+        destinations,
+        nodes,
+        symmetric=symmetric,
+        drop_duplicates=drop_duplicates,
+        drop_self_loops=drop_self_loops,
+        lists=weight is not None,
+    )
+    return indptr, indices, None if weight is None else np.asarray(weight, dtype=np.float32)[listed]
+
+
+def _sorted_edges(
+    sources: np.ndarray,
+    destinations: np.ndarray,
+    nodes: int,
+    *,
+    symmetric: bool,
+    drop_duplicates: bool,
+    drop_self_loops: bool,
+    lists: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return the CSR of `csr_from_edges`, and with ``lists`` int64: which given edge each stored one is."""
     src, dst = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
     for ids in (src, dst):
         if len(ids) and (ids.min() < 0 or ids.max() >= nodes):
             outside = int(ids[(ids < 0) | (ids >= nodes)][0])
             raise InputError(f"edge list: node id {outside} is not in 0 .. {nodes - 1}")
+    listed = np.arange(len(src)) if lists else None
     if drop_self_loops:
         kept = src != dst
         src, dst = src[kept], dst[kept]
-        weight = None if weight is None else weight[kept]
+        listed = None if listed is None else listed[kept]
     if symmetric:
-        # An edge and its reverse stay side by side, so that "the first one's weight" is the same for both.
+        # An edge and its reverse stay side by side, so that "the first one" is the same for both.
         src, dst = np.stack([src, dst], axis=1).ravel(), np.stack([dst, src], axis=1).ravel()
-        weight = None if weight is None else np.repeat(weight, 2)
+        listed = None if listed is None else np.repeat(listed, 2)
     key = dst * np.int64(nodes) + src  # below 2**63 for any graph of fewer than 3e9 nodes
-    if weight is None:
+    if listed is None:
         key = np.sort(key)
     else:
         order = np.argsort(key, kind="stable")
-        key, weight = key[order], np.asarray(weight, dtype=np.float32)[order]
+        key, listed = key[order], listed[order]
     if (symmetric or drop_duplicates) and len(key):
         kept = np.concatenate([[True], key[1:] != key[:-1]])  # the first edge of each key
-        key, weight = key[kept], None if weight is None else weight[kept]
+        key, listed = key[kept], None if listed is None else listed[kept]
     dst, src = np.divmod(key, np.int64(nodes)) if nodes else (key, key)
     indptr = np.zeros(nodes + 1, dtype=np.int64)
     np.cumsum(np.bincount(dst, minlength=nodes), out=indptr[1:])
-    return indptr, src.astype(index_dtype(nodes)), weight
+    return indptr, src.astype(index_dtype(nodes)), listed
 
 
 def from_edges(
@@ -123,22 +150,35 @@ def from_edges(
     *,
     name: str = "graph",
     weight: np.ndarray | None = None,
+    edge: Mapping[str, np.ndarray] | None = None,
     symmetric: bool = False,
     drop_duplicates: bool = False,
     drop_self_loops: bool = False,
     **fields: Any,
 ) -> Graph:
-    """Return a Graph from an edge list (see ``csr_from_edges``); fields: further fields of Graph."""
-    indptr, indices, weight = csr_from_edges(
+    """Return a Graph from an edge list (see ``csr_from_edges``); fields: further fields of Graph.
+
+    edge: data of the listed edges by name, [E, ...] each, which go where the weights go.
+    """
+    carried = edge or {}
+    indptr, indices, listed = _sorted_edges(
         sources,
         destinations,
         nodes,
-        weight=weight,
         symmetric=symmetric,
         drop_duplicates=drop_duplicates,
         drop_self_loops=drop_self_loops,
+        lists=weight is not None or bool(carried),
     )
-    return Graph(name, indptr, indices, weight=weight, directed=not symmetric, **fields)
+    return Graph(
+        name,
+        indptr,
+        indices,
+        weight=None if weight is None else np.asarray(weight, dtype=np.float32)[listed],
+        edge={key: np.asarray(values)[listed] for key, values in carried.items()},
+        directed=not symmetric,
+        **fields,
+    )
 
 
 def masks(nodes: int, chosen: Iterable[np.ndarray]) -> dict[str, Any]:

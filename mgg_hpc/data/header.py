@@ -23,6 +23,7 @@ from .hdf5.source import DamagedError, Source
 from .readers.limits import shown
 from .schema import (
     DATASETS,
+    EDGE,
     FORMAT,
     PERMUTATION,
     READABLE,
@@ -31,6 +32,7 @@ from .schema import (
     Layout,
     X,
     bounds_path,
+    check_edge_names,
     validate,
 )
 
@@ -101,7 +103,8 @@ def _header(file: Object, where: str, size: int) -> Header:
     partitions = _partitions(file, where)
     spans: dict[str, Span] = {}
     digests: dict[str, Span] = {}
-    for name in (*DATASETS, *map(bounds_path, partitions)):
+    edge_data = _edge_data(file, where) if version > 1 else []
+    for name in (*DATASETS, *edge_data, *map(bounds_path, partitions)):
         dataset = _child(file, where, name)
         if dataset is not None and dataset.is_dataset:
             spans[name] = _span(dataset, where, name, size)
@@ -185,6 +188,19 @@ def _sparse_shape(file: Object, where: str) -> tuple[int, int]:
             f"{where}: the attribute shape of /{X} is {shown(value)}; expected two whole numbers"
         )
     return int(value[0]), int(value[1])
+
+
+def _edge_data(file: Object, where: str) -> list[str]:
+    """Return the path of each ``/edge/NAME``, in order of names."""
+    group = _child(file, where, EDGE.rstrip("/"))
+    names = sorted(group.links) if group is not None else []
+    check_edge_names(where, names)
+    paths = [EDGE + name for name in names]
+    for path in paths:
+        held = _child(file, where, path)
+        if held is None or not held.is_dataset:
+            raise InputError(f"{where}: /{path} is not an array; expected data of edges")
+    return paths
 
 
 def _partitions(file: Object, where: str) -> dict[int, tuple[str, list[int]]]:

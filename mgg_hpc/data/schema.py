@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ FORMAT = "mgg-graph"
 VERSION = 2
 READABLE = (1, 2)  # version 1 has neither edge data, nor names of nodes, nor a proof of symmetry
 MOST_CLASSES = 1 << 24  # beyond any use; a model has weights for each
+MOST_EDGE_DATA = 256  # names of data of edges
+EDGE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 INDPTR, INDICES, WEIGHT = "graph/indptr", "graph/indices", "graph/weight"
 X, Y, PERMUTATION = "node/x", "node/y", "order/permutation"
@@ -50,6 +53,11 @@ COLUMNS = Csr(X_INDPTR, X_INDICES, X_DATA, "column")
 
 INT64, INT32 = np.dtype("<i8"), np.dtype("<i4")
 FLOAT32, FLOAT16, BOOL = np.dtype("<f4"), np.dtype("<f2"), np.dtype(bool)
+EDGE_TYPES = (
+    FLOAT32,
+    FLOAT16,
+    *(np.dtype(f"{kind}{size}") for size in (1, 2, 4, 8) for kind in ("<i", "<u")),
+)
 
 
 def bounds_path(parts: int) -> str:
@@ -105,6 +113,11 @@ class Contents:
             return self.sparse_shape[1]
         return self.datasets[X].shape[1] if X in self.datasets else 0
 
+    @property
+    def edge_data(self) -> tuple[str, ...]:
+        """Names of the data of edges, weights aside."""
+        return tuple(path.removeprefix(EDGE) for path in self.datasets if path.startswith(EDGE))
+
 
 def arrays(graph: Graph) -> dict[str, np.ndarray]:
     """Return a graph's arrays by their paths in the file."""
@@ -120,6 +133,7 @@ def arrays(graph: Graph) -> dict[str, np.ndarray]:
         TEST: graph.test,
         PERMUTATION: graph.permutation,
     }
+    found |= {EDGE + name: graph.edge[name] for name in sorted(graph.edge)}
     return {path: np.asarray(array) for path, array in found.items() if array is not None}
 
 
@@ -148,6 +162,7 @@ def validate(where: str, held: Contents) -> None:
     _expect(where, held, INDICES, (*narrow, INT64), (edges,))
     _expect(where, held, WEIGHT, (FLOAT32,), (edges,))
     _expect(where, held, PERMUTATION, (INT64,), (nodes,))
+    _validate_edge_data(where, held)
     _validate_features(where, held)
     _validate_labels(where, held)
     for path in MASKS:
@@ -167,6 +182,29 @@ def _expect(
     if layout is not None and (layout.dtype not in dtypes or layout.shape != shape):
         wanted = " or ".join(str(Layout(dtype, shape)) for dtype in dtypes)
         raise InputError(f"{where}: /{path} is {layout}; expected {wanted}")
+
+
+def check_edge_names(where: str, names: Collection[str]) -> None:
+    """Raise InputError for names of data of edges that the format has not, or too many of them."""
+    if len(names) > MOST_EDGE_DATA:
+        raise InputError(
+            f"{where}: has {len(names)} kinds of data of edges; expected {MOST_EDGE_DATA} at most"
+        )
+    for name in names:
+        if EDGE_NAME.fullmatch(name) is None:
+            raise InputError(
+                f"{where}: data of edges is named {name[:80]!a}; expected 1 to 64 letters, digits, _ and -"
+            )
+
+
+def _validate_edge_data(where: str, held: Contents) -> None:
+    check_edge_names(where, held.edge_data)
+    for name in held.edge_data:
+        layout, path = held.datasets[EDGE + name], EDGE + name
+        if layout.dtype not in EDGE_TYPES or layout.shape[:1] != (held.edges,) or 0 in layout.shape[1:]:
+            raise InputError(
+                f"{where}: /{path} is {layout}; expected float32, float16 or integers [{held.edges}, ...]"
+            )
 
 
 def _validate_features(where: str, held: Contents) -> None:

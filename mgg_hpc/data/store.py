@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class GraphSlice:
     ``indptr`` int64 [n+1] starts with 0; ``indices`` are global row numbers, int32 or int64 as stored;
     ``weight`` float32 or None. ``x`` is float32 or float16 [n, F], SparseRows whose offsets start with 0,
     or None; ``y`` int64 [n], float32 [n, C] or None; the masks bool [n] or None. ``ids`` int64 [n] are
-    the original ids.
+    the original ids. ``edge`` has further data of edges by name, [E, ...] as stored, in the order of ``indices``.
     """
 
     indptr: np.ndarray
@@ -36,15 +36,16 @@ class GraphSlice:
     val: np.ndarray | None
     test: np.ndarray | None
     ids: np.ndarray
+    edge: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class GraphFile(CheckedFile):
     """An open graph file whose structure has been checked; see ``open_graph``.
 
     Attributes: path, name, uuid, nodes, edges, features (0 without features), classes (0 without labels),
-    directed, multilabel, sparse (features are CSR), has_x, has_y, has_masks, weighted, index_dtype,
-    x_dtype (None but for dense features), partitions (parts -> (method, edge counts)), order (how rows were
-    renumbered, empty where that is unknown).
+    directed, multilabel, sparse (features are CSR), has_x, has_y, has_masks, weighted, edge_data (names of
+    further data of edges), index_dtype, x_dtype (None but for dense features), partitions (parts -> (method,
+    edge counts)), order (how rows were renumbered, empty where that is unknown).
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -64,6 +65,7 @@ class GraphFile(CheckedFile):
         self.sparse = held.sparse_shape is not None
         self.has_x, self.has_y = held.features > 0, schema.Y in held.datasets
         self.has_masks, self.weighted = schema.TRAIN in held.datasets, schema.WEIGHT in held.datasets
+        self.edge_data = held.edge_data
         self.index_dtype = held.datasets[schema.INDICES].dtype
         self.x_dtype = held.datasets[schema.X].dtype if schema.X in held.datasets else None
 
@@ -73,14 +75,20 @@ class GraphFile(CheckedFile):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def slice(self, lo: int, hi: int, *, dense: bool = True) -> GraphSlice:
+    def slice(
+        self, lo: int, hi: int, *, dense: bool = True, edge_data: Iterable[str] | None = None
+    ) -> GraphSlice:
         """Return rows lo .. hi-1. dense: whether to read dense features, which `feature_blocks` can read instead.
 
-        Raises InputError for a value out of place or a block whose digest differs.
+        edge_data: names of the data of edges to read. [default: all that there are] Raises InputError for a value out
+        of place or a block whose digest differs.
         """
+        names = self.edge_data if edge_data is None else tuple(edge_data)
         self._check_rows(lo, hi)
         with self.compared():
-            indptr, indices, weight = self._csr(schema.EDGES, lo, hi, self.nodes)
+            paths = schema.WEIGHT, *(schema.EDGE + name for name in names)
+            indptr, indices, (weight, *data) = self._csr(schema.EDGES, lo, hi, self.nodes, paths)
+            edge = {name: values for name, values in zip(names, data, strict=True) if values is not None}
             x = self._features(lo, hi, dense)
             y, split = self._labels(lo, hi)
             ids = self._optional(schema.PERMUTATION, lo, hi)
@@ -89,7 +97,7 @@ class GraphFile(CheckedFile):
             else:
                 checks.original_ids(self.where, ids, lo, self.nodes)
         train, val, test = split or (None, None, None)
-        return GraphSlice(indptr, indices, weight, x, y, train, val, test, ids)
+        return GraphSlice(indptr, indices, weight, x, y, train, val, test, ids, edge)
 
     def feature_blocks(self, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
         """Read dense features of rows lo .. hi-1, in order, into the arrays of ``into``; yield each when it is full.
@@ -127,9 +135,12 @@ class GraphFile(CheckedFile):
             raise ValueError(f"rows {lo} .. {hi} are not within 0 .. {self.nodes}")
 
     def _csr(
-        self, csr: schema.Csr, lo: int, hi: int, limit: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Return offsets from 0 on, ids (below ``limit``) and values, where stored, of rows lo .. hi-1 of a CSR."""
+        self, csr: schema.Csr, lo: int, hi: int, limit: int, paths: Iterable[str]
+    ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray | None]]:
+        """Return offsets from 0 on and ids (below ``limit``) of rows lo .. hi-1 of a CSR.
+
+        And the values of each of ``paths``, datasets in the order of the ids; None where the file has them not.
+        """
         total = self.contents.datasets[csr.indices].shape[0]
         indptr = self.checked(csr.indptr, lo, hi + 1)
         checks.offsets(self.where, csr.indptr, indptr, row=lo, rows=self.nodes, total=total)
@@ -140,14 +151,15 @@ class GraphFile(CheckedFile):
 
         indices = self.checked(csr.indices, begin, end)
         checks.ids(self.where, csr, indices, position=begin, limit=limit, row_of=row_of)
-        values = self._optional(csr.values, begin, end)
-        if values is not None:
-            checks.entries_finite(self.where, csr.values, values, position=begin, row_of=row_of)
-        return indptr - begin, indices, values
+        found = [self._optional(path, begin, end) for path in paths]
+        for path, values in zip(paths, found, strict=True):
+            if values is not None and values.dtype.kind == "f":
+                checks.entries_finite(self.where, path, values, position=begin, row_of=row_of)
+        return indptr - begin, indices, found
 
     def _features(self, lo: int, hi: int, dense: bool) -> np.ndarray | SparseRows | None:
         if self.sparse:
-            indptr, indices, data = self._csr(schema.COLUMNS, lo, hi, self.features)
+            indptr, indices, [data] = self._csr(schema.COLUMNS, lo, hi, self.features, [schema.X_DATA])
             assert data is not None  # the schema asks for it
             return SparseRows(indptr, indices, data, (hi - lo, self.features))
         x = self._optional(schema.X, lo, hi) if dense else None

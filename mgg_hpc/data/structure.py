@@ -63,6 +63,7 @@ def check(source: Source, progress: Progress | None = None) -> list[str]:
     held = source.contents
     counter = _Counter(sum(layout.nbytes for layout in held.datasets.values()), progress)
     facts = _check_edges(source, counter)
+    facts += _check_edge_data(source, counter)
     facts += _check_labels(source, counter)
     facts += _check_features(source, counter)
     if schema.PERMUTATION in held.datasets:
@@ -117,9 +118,7 @@ def _check_csr(source: Source, csr: schema.Csr, limit: int, counter: _Counter) -
         checks.offsets(where, csr.indptr, offsets, row=row, rows=nodes, total=total)
         counter.add(offsets.nbytes)
 
-    def row_of(entry: int) -> int:  # reads all offsets, but only for an error
-        return int(np.searchsorted(source.read(csr.indptr, 0, nodes + 1), entry, side="right")) - 1
-
+    row_of = _row_of(source, csr)
     for entry, ids in _slices(source, csr.indices):
         checks.ids(where, csr, ids, position=entry, limit=limit, row_of=row_of)
         counter.add(ids.nbytes)
@@ -127,6 +126,16 @@ def _check_csr(source: Source, csr: schema.Csr, limit: int, counter: _Counter) -
         checks.entries_finite(where, csr.values, values, position=entry, row_of=row_of)
         counter.add(values.nbytes)
     return f"{csr.indptr} starts with 0, never decreases and ends with {total:,}"
+
+
+def _row_of(source: Source, csr: schema.Csr) -> Callable[[int], int]:
+    """Return what finds the row of an entry of a CSR. It reads all offsets, and is for errors alone."""
+
+    def row_of(entry: int) -> int:
+        offsets = source.read(csr.indptr, 0, source.contents.nodes + 1)
+        return int(np.searchsorted(offsets, entry, side="right")) - 1
+
+    return row_of
 
 
 def _check_edges(source: Source, counter: _Counter) -> list[str]:
@@ -144,6 +153,22 @@ def _check_edges(source: Source, counter: _Counter) -> list[str]:
                 f"from {edge[0]} (in row {edge[1]}) is missing{', or has another weight' if weighted else ''}"
             )
         facts.append("each edge's reverse is there, as an undirected graph promises")
+    return facts
+
+
+def _check_edge_data(source: Source, counter: _Counter) -> list[str]:
+    facts = []
+    for name in source.contents.edge_data:
+        path, layout = schema.EDGE + name, source.contents.datasets[schema.EDGE + name]
+        if layout.dtype.kind != "f":  # any integer will do
+            counter.add(layout.nbytes)
+            continue
+        for entry, values in _slices(source, path):
+            checks.entries_finite(
+                source.where, path, values, position=entry, row_of=_row_of(source, schema.EDGES)
+            )
+            counter.add(values.nbytes)
+        facts.append(f"{path} is finite")
     return facts
 
 

@@ -127,9 +127,9 @@ def renumbered(graph: Graph, order: Permutation) -> Graph:
     """Return the same graph with old row order[i] as row i, and sources ascending in each row.
 
     ``order`` int64 [N] is a permutation. The result's ``permutation`` gives the user's ids, those that ``graph``
-    gives; there is none where these are the row numbers. Edges listed twice keep their order.
+    gives; there is none where these are the row numbers. Edges listed twice keep their order. Data of edges go along.
     """
-    indptr, indices, weight = _renumbered_edges(graph, order)
+    indptr, indices, weight, edge = _renumbered_edges(graph, order)
     x = graph.x
     if isinstance(x, SparseRows):
         x_indptr, entries = prefix_sum(np.diff(x.indptr)[order]), _entries(x.indptr, order)
@@ -145,6 +145,7 @@ def renumbered(graph: Graph, order: Permutation) -> Graph:
         indptr=indptr,
         indices=indices,
         weight=weight,
+        edge=edge,
         x=x,
         permutation=ids if moved else None,
         **fields,
@@ -176,24 +177,31 @@ def locality(indptr: NDArray[np.int64], indices: NDArray[np.integer]) -> Localit
 
 def _renumbered_edges(
     graph: Graph, order: Permutation
-) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None]:
-    """Return the renumbered CSR, made a run of rows at a time, so that sorting needs little memory."""
+) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None, dict[str, NDArray[Any]]]:
+    """Return the renumbered CSR, its weights and data of edges.
+
+    They are made a run of rows at a time, so that sorting needs little memory.
+    """
     nodes = graph.nodes
     indptr = prefix_sum(np.diff(graph.indptr)[order])
     indices = np.empty_like(graph.indices)
-    weight = None if graph.weight is None else np.empty_like(graph.weight)
+    given = [*([] if graph.weight is None else [graph.weight]), *graph.edge.values()]
+    values = [np.empty_like(each) for each in given]
     place = inverse(order)
     for first, last in _runs(indptr):
         run = slice(int(indptr[first]), int(indptr[last]))
         entries = _entries(graph.indptr, order[first:last])
         key = (_rows_of(indptr, first, last) - first) * nodes + place[graph.indices[entries]]
-        if weight is None or graph.weight is None:
+        if not given:
             key.sort()
         else:
             sorting = np.argsort(key, kind="stable")
-            key, weight[run] = key[sorting], graph.weight[entries[sorting]]
+            key = key[sorting]
+            for new, old in zip(values, given, strict=True):
+                new[run] = old[entries[sorting]]
         indices[run] = key % nodes
-    return indptr, indices, weight
+    weight = None if graph.weight is None else values.pop(0)
+    return indptr, indices, weight, dict(zip(graph.edge, values, strict=True))
 
 
 def _entries(indptr: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -26,6 +26,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
             "edges": opened.edges,
             "directed": opened.directed,
             "weighted": opened.weighted,
+            "edge_data": _edge_data(opened),
             "index_type": opened.index_dtype.name,
             "renumbered": schema.PERMUTATION in opened.contents.datasets,
             "order": opened.order,
@@ -35,6 +36,14 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
             "partitions": _partitions(opened),
         }
         return facts
+
+
+def _edge_data(opened: GraphFile) -> dict[str, dict[str, Any]]:
+    """Return type and shape of an edge's part of each data of edges, by name."""
+    layouts = {name: opened.contents.datasets[schema.EDGE + name] for name in opened.edge_data}
+    return {
+        name: {"type": layout.dtype.name, "shape": list(layout.shape[1:])} for name, layout in layouts.items()
+    }
 
 
 def _degrees(opened: GraphFile) -> dict[str, Any]:

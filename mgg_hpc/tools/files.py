@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,9 @@ def _info_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     method = f" ({facts['order']})" if facts["order"] else ""
     yield "nodes", f"{facts['nodes']:,}" + (f", renumbered{method}" if facts["renumbered"] else "")
     yield "edges", f"{facts['edges']:,} ({kind}{', weighted' if facts['weighted'] else ''})"
+    for name, held in facts["edge_data"].items():
+        columns = math.prod(held["shape"])
+        yield f"edge data {name}", f"{held['type']}, {columns:,} value{'s' if columns > 1 else ''} an edge"
     yield (
         "in-degree",
         f"{degrees['min']:,} .. {degrees['max']:,}, mean {degrees['mean']:,.1f}, "

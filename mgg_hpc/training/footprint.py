@@ -166,7 +166,7 @@ def _ring(job: Job, rows: int, degree: int) -> Graph:
     indptr, indices, _ = csr_from_edges(source, destination, rows, symmetric=True)
     classes, nodes = job.part.classes, max(1, job.part.nodes)
     shares = {name: total / nodes for name, total in job.labels.totals.items()}
-    split = {
+    split: dict[str, Any] = {
         name: np.arange(rows) < max(name == "train", round(share * rows)) for name, share in shares.items()
     }
     shape, kind = ((rows, classes), np.float32) if job.part.multilabel else (rows, np.int64)
