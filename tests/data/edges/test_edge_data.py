@@ -15,7 +15,7 @@ from mgg_hpc.data.writer import write, write_bounds
 from mgg_hpc.plan.order import renumbered
 from mgg_hpc.tools.describe import describe
 
-from .graphs import flip_byte, refused, same
+from ..graphs import flip_byte, refused, same
 
 NODES, LISTED = 30, 200
 
