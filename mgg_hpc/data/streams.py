@@ -1,4 +1,4 @@
-"""Graphs that come piece by piece: what every reader and generator gives, and what the build of a graph file takes."""
+"""Graphs that come piece by piece: what every reader and generator gives, and what the assembly of a graph file takes (assembly/)."""
 
 from __future__ import annotations
 
@@ -69,12 +69,13 @@ class Imported:
 
     directed: False where each edge's reverse is known to be there; None: undirected if it is, which the build finds
     out. rows: datasets of nodes by their paths in the file (schema.X, or the three of sparse features; schema.Y;
-    schema.MASKS; schema.NAMES). sparse_shape: of sparse features, as in `schema.Contents`.
+    schema.MASKS; schema.NODE_ID or the two of names), or a function that gives them once all edges were read.
+    sparse_shape: of sparse features, as in `schema.Contents`.
     """
 
     name: str
     edges: EdgeStream
-    rows: Mapping[str, Rows] = field(default_factory=dict)
+    rows: Mapping[str, Rows] | Callable[[], Mapping[str, Rows]] = field(default_factory=dict)
     classes: int = 0
     multilabel: bool = False
     sparse_shape: tuple[int, int] | None = None

@@ -1,0 +1,203 @@
+"""The folder in which a build keeps its runs, so that a build that was killed goes on where it was.
+
+It lies beside the output, `.NAME.build`, with a `manifest.json` that says how far the build is. A lock on the folder
+keeps a second build of the same output away; the system takes the lock from a process that is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from ..atomic_write import replacement
+
+Progress = Callable[[str, int, int], None]  # (phase, done, total)
+
+FORMAT, VERSION = "mgg-build", 1
+MANIFEST = "manifest.json"
+
+
+def folder_of(output: Path) -> Path:
+    """Return the folder of a graph file's build."""
+    return output.with_name(f".{output.name}.build")
+
+
+class WorkFolder:
+    """The folder of one build, made when it is first needed. A context manager that gives up the lock.
+
+    key: says from what the file is built, and how; what a build of another key has left is removed. Without a key
+    nothing is taken over. state: what the manifest holds beside the key; ``keep`` writes it.
+    """
+
+    def __init__(self, output: Path, key: str | None) -> None:
+        self.path, self._key, self._lock = folder_of(output.resolve()), key, -1
+        self.state: dict[str, Any] = {}
+        if self.path.is_dir():
+            self._claim()
+            self.state = self._found() or {}
+            if not self.state:
+                self._empty()
+
+    def __enter__(self) -> WorkFolder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    @property
+    def made(self) -> bool:
+        """Whether there is a folder."""
+        return self._lock >= 0
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file in the folder, which is made."""
+        if not self.made:
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            self._claim()
+        return self.path / name
+
+    def keep(self, **state: Any) -> None:
+        """Add to the state, and write the manifest; what it names is on disk then."""
+        self.state |= state
+        document = {"format": FORMAT, "version": VERSION, "key": self._key, "state": self.state}
+        content = json.dumps(document).encode()
+        with replacement(self.file(MANIFEST), force=True, size=len(content), mode=0o600) as draft:
+            draft.write_bytes(content)
+
+    def remove(self) -> None:
+        """Remove the folder: the graph file is there, or nothing of the build can be used again."""
+        if self.made:
+            shutil.rmtree(self.path)
+
+    def _claim(self) -> None:
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            self._lock = -1
+            raise InputError(
+                f"{self.path} belongs to another process that makes the same file; "
+                "wait for it, or choose another output"
+            ) from error
+
+    def _found(self) -> dict[str, Any] | None:
+        """Return the state of an earlier build of the same key; None without."""
+        with suppress(OSError, ValueError, RecursionError):
+            found = json.loads((self.path / MANIFEST).read_bytes())
+            if self._key is not None and (found["format"], found["version"], found["key"]) == (
+                FORMAT,
+                VERSION,
+                self._key,
+            ):
+                state = found["state"]
+                return state if isinstance(state, dict) else None
+        return None
+
+    def _empty(self) -> None:
+        for path in self.path.iterdir():
+            path.unlink()
+
+
+class ColumnFile:
+    """An array [n, ...] of one dtype in a file that grows at its end, or in memory.
+
+    path: of the file; None: in memory. length: entries that are there; a file that has more, since its writer was
+    killed, is cut to them.
+    """
+
+    def __init__(
+        self, path: Path | None, dtype: np.dtype, shape: tuple[int, ...] = (), length: int = 0
+    ) -> None:
+        self.dtype, self.shape, self.length, self._held = dtype, shape, length, list[NDArray[Any]]()
+        self._row = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self._path, self._descriptor = path, -1
+        if path is not None:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.ftruncate(self._descriptor, length * self._row)
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Add entries at the end."""
+        values = np.ascontiguousarray(values, self.dtype)
+        if self._path is None:
+            self._held.append(values.copy() if values.base is not None else values)
+        else:
+            _write(self._descriptor, values, self.length * self._row)
+        self.length += len(values)
+
+    def pieces(self, entries: int) -> Any:
+        """Yield all entries in order, in arrays of at most ``entries``."""
+        if self._path is None:
+            yield from self._held
+            return
+        for low in range(0, self.length, entries):
+            yield _read(
+                self._descriptor, self.dtype, self.shape, low, min(low + entries, self.length), self._row
+            )
+
+    def sync(self) -> None:
+        """Have what was appended on disk."""
+        if self._descriptor >= 0:
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def write_columns(path: Path, columns: list[NDArray[Any]]) -> None:
+    """Write arrays one behind the other, and have them on disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        at = 0
+        for column in columns:
+            _write(descriptor, column, at)
+            at += column.nbytes
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_column(
+    path: Path, dtype: np.dtype, shape: tuple[int, ...], start: int, low: int, high: int
+) -> NDArray[Any]:
+    """Return entries low .. high - 1 of an array that begins at byte ``start`` of a file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        row = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return _read(descriptor, dtype, shape, low, high, row, start)
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, values: NDArray[Any], at: int) -> None:
+    data = values.reshape(-1).view(np.uint8).data
+    done = 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done : done + (1 << 30)], at + done)
+
+
+def _read(
+    descriptor: int, dtype: np.dtype, shape: tuple[int, ...], low: int, high: int, row: int, start: int = 0
+) -> NDArray[Any]:
+    values = np.empty((high - low, *shape), dtype)
+    data, done = values.reshape(-1).view(np.uint8).data, 0
+    while done < len(data):
+        read = os.preadv(descriptor, [data[done : done + (1 << 30)]], start + low * row + done)
+        if not read:
+            raise InputError("a file of the build has become shorter; remove its folder, and begin again")
+        done += read
+    return values
