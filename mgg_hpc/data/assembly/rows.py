@@ -231,7 +231,7 @@ class SortedRows:
 def _counts(runs: Sequence[Run], keys: int) -> tuple[int, NDArray[np.int64]]:
     """Return the shift of the coarsest run, and the edges of all runs in each of its buckets."""
     shift = max((run.shift for run in runs), default=0 if keys <= MOST_EDGES else keys.bit_length() - 24)
-    buckets = max(0, -(-keys >> shift) * -1)
+    buckets = -(-keys >> shift)
     counts = np.zeros(buckets, np.int64)
     for run in runs:
         ends = np.minimum(np.arange(buckets + 1) << (shift - run.shift), len(run.offsets) - 1)
