@@ -1,3 +1,245 @@
-#include "bind.h"
+// Draw the edges of random graphs. What is drawn for an edge depends on its number alone, so any run of edges can be
+// drawn by itself, by any number of threads.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+#include <vector>
 
-void bind_generate(nb::module_&) {}
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.h"
+#include "generate_bijection.h"
+#include "generate_philox.h"
+
+namespace {
+
+using mgg::Bijection;
+using mgg::Flat;
+using mgg::Philox;
+using mgg::require;
+using mgg::scaled;
+
+using Words = Flat<const uint64_t>;
+
+constexpr int64_t piece = 2048;  // edges that a thread draws at a time, within its first-level cache
+
+Philox sequence(const Words& key, const Words& counter) {
+  require(key.size() == 2 && counter.size() == 4, "draw: a key has 2 words, a counter 4");
+  return Philox(key.data(), counter.data());
+}
+
+template <class Id>
+void same_length(const Flat<Id>& sources, const Flat<Id>& destinations) {
+  require(sources.size() == destinations.size(), "draw: sources and destinations have the same length");
+}
+
+// Calls draw(first, count) for all pieces of 0 .. count - 1.
+template <class Draw>
+void in_pieces(int64_t count, Draw draw) {
+  const int64_t pieces = (count + piece - 1) / piece;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (int64_t p = 0; p < pieces; ++p) draw(p * piece, std::min(piece, count - p * piece));
+}
+
+// A stochastic Kronecker graph's edges; base x base cells, row by row, whose upper ends are bounds (53 bits each).
+template <int base, class Id>
+void kronecker(const Philox& random, uint64_t first_word, int levels, const uint64_t* bounds, const Flat<const Id>& names,
+               Id* sources, Id* destinations, int64_t count) {
+  in_pieces(count, [&](int64_t first, int64_t many) {
+    uint64_t words[Philox::room_for(piece)];
+    std::make_unsigned_t<Id> u[piece] = {}, v[piece] = {};
+    for (int level = 0; level < levels; ++level) {
+      const uint64_t* word = random.draw(first_word + static_cast<uint64_t>(level) * count + first, many, words);
+      for (int64_t e = 0; e < many; ++e) {
+        unsigned cell = 0;  // the unit interval is divided into cells, row by row
+        for (int i = 0; i < base * base - 1; ++i) cell += (word[e] >> 11) >= bounds[i];
+        u[e] = u[e] * base + cell / base;
+        v[e] = v[e] * base + cell % base;
+      }
+    }
+    for (int64_t e = 0; e < many; ++e) sources[first + e] = names.data()[u[e]];
+    for (int64_t e = 0; e < many; ++e) destinations[first + e] = names.data()[v[e]];
+  });
+}
+
+template <class Id>
+void kronecker_edges(Words key, Words counter, uint64_t first_word, int levels, Words bounds, Flat<const Id> names,
+                     Flat<Id> sources, Flat<Id> destinations) {
+  const Philox random = sequence(key, counter);
+  same_length(sources, destinations);
+  const int base = bounds.size() == 3 ? 2 : 3;
+  require(bounds.size() == 3 || bounds.size() == 8, "kronecker_edges: expected the bounds of 2 x 2 or 3 x 3 cells");
+  require(std::is_sorted(bounds.data(), bounds.data() + bounds.size()), "kronecker_edges: bounds never decrease");
+  uint64_t nodes = 1;
+  for (int level = 0; level < levels && nodes < uint64_t(1) << 48; ++level) nodes *= base;
+  require(levels >= 0 && names.size() == nodes, "kronecker_edges: expected a name for each of base**levels nodes");
+  nb::gil_scoped_release release;
+  const auto draw = base == 2 ? kronecker<2, Id> : kronecker<3, Id>;
+  draw(random, first_word, levels, bounds.data(), names, sources.data(), destinations.data(),
+       static_cast<int64_t>(sources.size()));
+}
+
+template <class Id>
+void uniform_edges(Words key, Words counter, uint64_t first, uint64_t nodes, Flat<Id> sources, Flat<Id> destinations) {
+  const Philox random = sequence(key, counter);
+  same_length(sources, destinations);
+  require(nodes >= 1 && nodes - 1 <= static_cast<uint64_t>(std::numeric_limits<Id>::max()),
+          "uniform_edges: ids of this many nodes do not fit");
+  nb::gil_scoped_release release;
+  in_pieces(static_cast<int64_t>(sources.size()), [&](int64_t begin, int64_t many) {
+    uint64_t words[Philox::room_for(2 * piece)];
+    const uint64_t* word = random.draw(2 * (first + begin), 2 * many, words);
+    for (int64_t e = 0; e < many; ++e) {
+      sources.data()[begin + e] = static_cast<Id>(scaled(word[2 * e], nodes));
+      destinations.data()[begin + e] = static_cast<Id>(scaled(word[2 * e + 1], nodes));
+    }
+  });
+}
+
+// Groups of rows, to be drawn in proportion to their weights by Walker's alias method (Vose, IEEE TSE 1991): a class has
+// `groups` of them; row r of class c is the node of rank r * classes + c.
+struct Table {
+  const uint64_t* limit;  // a column is kept for words below
+  const uint32_t* alias;  // and another taken instead for the others
+
+  uint32_t draw(uint64_t word, uint32_t columns) const {
+    const auto product = static_cast<unsigned __int128>(word) * columns;
+    const auto column = static_cast<uint32_t>(product >> 64);
+    return static_cast<uint64_t>(product) <= limit[column] ? column : alias[column];
+  }
+};
+
+using Column = Flat<const uint32_t>;
+using Rows = Flat<const int64_t>;
+
+class Ends {
+ public:
+  Ends(Words all_limit, Column all_alias, Words own_limit, Column own_alias, Rows first, Rows size, uint32_t classes)
+      : all_{all_limit.data(), all_alias.data()}, own_{own_limit.data(), own_alias.data()}, first_(first.data()),
+        size_(size.data()), columns_(static_cast<uint32_t>(first.size())), groups_(columns_ / std::max(classes, 1u)) {
+    const size_t count = first.size();
+    require(classes >= 1 && count >= classes && count % classes == 0 && count < uint64_t(1) << 32,
+            "class_edges: each class has as many groups as the others");
+    require(size.size() == count && all_limit.size() == count && all_alias.size() == count &&
+                own_limit.size() == count && own_alias.size() == count,
+            "class_edges: all columns of a table have the same length");
+    const auto most = [](const Column& column) { return *std::max_element(column.data(), column.data() + column.size()); };
+    require(most(all_alias) < columns_ && most(own_alias) < groups_, "class_edges: an alias lies outside of the table");
+  }
+
+  struct End {
+    uint32_t group_class;
+    uint64_t row;
+  };
+
+  // One of all nodes, by two words.
+  End of_all(uint64_t word, uint32_t place) const { return at(all_.draw(word, columns_), place); }
+
+  // One of a class's nodes.
+  End of_class(uint32_t label, uint64_t word, uint32_t place) const {
+    const uint32_t begin = label * groups_;
+    const Table own{own_.limit + begin, own_.alias + begin};
+    return at(begin + own.draw(word, groups_), place);
+  }
+
+  // Raises unless all rows lie below those of their class.
+  void check(uint64_t nodes, uint32_t classes) const {
+    for (uint32_t c = 0; c < columns_; ++c) {
+      const uint64_t label = c / groups_, rows = nodes > label ? (nodes - label - 1) / classes + 1 : 0;
+      require(first_[c] >= 0 && size_[c] >= 0 && static_cast<uint64_t>(first_[c] + std::max<int64_t>(size_[c], 1)) <= rows,
+              "class_edges: a group's rows lie outside of its class");
+    }
+  }
+
+ private:
+  End at(uint32_t column, uint32_t place) const {
+    const uint64_t offset = (static_cast<uint64_t>(place) * static_cast<uint64_t>(size_[column])) >> 32;
+    return {column / groups_, static_cast<uint64_t>(first_[column]) + offset};
+  }
+
+  Table all_, own_;
+  const int64_t *first_, *size_;
+  uint32_t columns_, groups_;
+};
+
+template <class Id>
+void class_edges(Words key, Words counter, uint64_t first, uint64_t nodes, uint32_t classes, uint64_t inside,
+                 Words keys, const std::vector<std::tuple<Words, Column, Words, Column, Rows, Rows>>& tables,
+                 Flat<Id> sources, Flat<Id> destinations) {
+  const Philox random = sequence(key, counter);
+  same_length(sources, destinations);
+  require(keys.size() == 2, "class_edges: expected a key for nodes and one for rows");
+  require(tables.size() == 1 || tables.size() == 2, "class_edges: expected a table for all ends, or one for each");
+  require(nodes >= classes && classes >= 1 && inside <= uint64_t(1) << 32,
+          "class_edges: expected a class or more, and a node or more in each");
+  std::vector<Ends> ends;
+  for (const auto& table : tables) {
+    const auto& [all_limit, all_alias, own_limit, own_alias, low, size] = table;
+    ends.emplace_back(all_limit, all_alias, own_limit, own_alias, low, size, classes);
+    ends.back().check(nodes, classes);
+  }
+  nb::gil_scoped_release release;
+  const Bijection names(nodes, keys.data()[0]);
+  // The rows of a class in another order: a node's two degrees are independent. Classes differ by one row at most.
+  const uint64_t rows = (nodes - 1) / classes + 1, full = (nodes - 1) % classes + 1;
+  const Bijection long_rows(rows, keys.data()[1]), short_rows(std::max<uint64_t>(rows - 1, 1), keys.data()[1]);
+  const Ends &from = ends.front(), &to = ends.back();
+  const bool two = ends.size() == 2;
+  in_pieces(static_cast<int64_t>(sources.size()), [&](int64_t begin, int64_t many) {
+    uint64_t words[Philox::room_for(4 * piece)];
+    const uint64_t* word = random.draw(4 * (first + begin), 4 * many, words);
+    for (int64_t e = 0; e < many; ++e, word += 4) {
+      auto u = from.of_all(word[0], static_cast<uint32_t>(word[1] >> 32));
+      const bool same = static_cast<uint32_t>(word[1]) < inside;
+      const auto place = static_cast<uint32_t>(word[3] >> 32);
+      const auto v = same ? to.of_class(u.group_class, word[2], place) : to.of_all(word[2], place);
+      if (two) u.row = u.group_class < full ? long_rows(u.row) : short_rows(u.row);
+      sources.data()[begin + e] = static_cast<Id>(names(u.row * classes + u.group_class));
+      destinations.data()[begin + e] = static_cast<Id>(names(v.row * classes + v.group_class));
+    }
+  });
+}
+
+void places(uint64_t count, uint64_t key, uint64_t first, Flat<int64_t> out) {
+  require(count >= 1 && count <= uint64_t(1) << 62 && first <= count && out.size() <= count - first,
+          "places: expected some of the numbers 0 .. count - 1");
+  nb::gil_scoped_release release;
+  const Bijection names(count, key);
+  in_pieces(static_cast<int64_t>(out.size()), [&](int64_t begin, int64_t many) {
+    for (int64_t i = begin; i < begin + many; ++i) out.data()[i] = static_cast<int64_t>(names.back(first + i));
+  });
+}
+
+template <class Id>
+void bind_id(nb::module_& m) {
+  m.def("kronecker_edges", &kronecker_edges<Id>, "key"_a.noconvert(), "counter"_a.noconvert(), "first_word"_a, "levels"_a,
+        "bounds"_a.noconvert(), "names"_a.noconvert(), "sources"_a.noconvert(), "destinations"_a.noconvert(),
+        R"(Draw a block of edges of a stochastic Kronecker graph.
+
+key uint64 [2], counter uint64 [4]: a numpy.random.Philox with nothing in its buffer. first_word: words of its sequence
+before the block; level k of edge e takes word first_word + k * edges + e, as a double in 0 .. 1. bounds uint64
+[k * k - 1]: 2**53 times the ends of the first cells, row (source) by row. names [k**levels]: the id of each node.)");
+  m.def("uniform_edges", &uniform_edges<Id>, "key"_a.noconvert(), "counter"_a.noconvert(), "first"_a, "nodes"_a,
+        "sources"_a.noconvert(), "destinations"_a.noconvert(),
+        "Draw edges `first` and following, whose ends are uniform in 0 .. nodes - 1.");
+  m.def("class_edges", &class_edges<Id>, "key"_a.noconvert(), "counter"_a.noconvert(), "first"_a, "nodes"_a, "classes"_a,
+        "inside"_a, "keys"_a.noconvert(), "tables"_a, "sources"_a.noconvert(), "destinations"_a.noconvert(),
+        R"(Draw edges `first` and following of a graph with given expected degrees and classes.
+
+A source is drawn from its table; with a probability of inside / 2**32 its destination is drawn from the same class, else
+from all nodes. tables: one for both ends, or one for sources and one for destinations: (limit, alias) of all columns,
+(limit, alias) within each class, and each column's first row and number of rows. Row r of class c has the rank
+r * classes + c. keys uint64 [2]: of the numbering of ranks (see `places`), and of that of a class's sources.)");
+}
+
+}  // namespace
+
+void bind_generate(nb::module_& m) {
+  bind_id<int32_t>(m);
+  bind_id<int64_t>(m);
+  m.def("places", &places, "count"_a, "key"_a, "first"_a, "out"_a.noconvert(),
+        "Fill in which ranks of 0 .. count - 1 have the ids `first` and following: a shuffle that takes no memory.");
+}

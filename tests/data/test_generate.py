@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 
-from mgg_hpc.data.generate import _rmat_edges, rmat, sbm
+from mgg_hpc.data.generate import draw_rmat, rmat, sbm
+from mgg_hpc.data.graph import Graph, from_edges, masks, split_per_class
 from mgg_hpc.data.structure import ArraySource, check
 from mgg_hpc.data.writer import write
 
@@ -29,20 +33,57 @@ def test_rmat_is_simple_and_sound(symmetric, seed):
     assert [mask.sum() for mask in (graph.train, graph.val, graph.test)] == [256, 128, 128]
 
 
-def test_rmat_draws_ends_as_its_probabilities_say(seed):
-    """Each bit of an edge's two ids falls into one of four quarters; within 6 standard deviations."""
-    scale, drawn = 4, 200_000
-    a, b, c = 0.5, 0.3, 0.15
-    sources, destinations = _rmat_edges(np.random.default_rng(seed), scale, drawn, (a, b, c))
-    for bit in range(scale):
-        high_source, high_destination = sources >> bit & 1, destinations >> bit & 1
-        for value, expected in [
-            ((1 - high_source) * (1 - high_destination), a),
-            ((1 - high_source) * high_destination, b),
-            (high_source * (1 - high_destination), c),
-            (high_source * high_destination, 1 - a - b - c),
-        ]:
-            assert abs(value.mean() - expected) < 6 * np.sqrt(expected * (1 - expected) / drawn)
+def same_graph(one: Graph, other: Graph) -> None:
+    for field in dataclasses.fields(Graph):
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        np.testing.assert_array_equal(mine, theirs, err_msg=field.name, strict=isinstance(mine, np.ndarray))
+
+
+def numpy_rmat(scale, drawn, seed, a, b, c, *, symmetric, features, classes) -> Graph:
+    """The graph as NumPy alone draws it, one Generator from the first edge to the last label."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    ends = []
+    for low in range(0, drawn, 2**20):
+        count = min(2**20, drawn - low)
+        sources, destinations = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        for _ in range(scale):
+            draw = rng.random(count)
+            sources = 2 * sources + (draw >= a + b)
+            destinations = 2 * destinations + ((draw >= a) & (draw < a + b) | (draw >= a + b + c))
+        ends.append((sources, destinations))
+    names = rng.permutation(1 << scale)
+    x = rng.standard_normal((1 << scale, features), dtype=np.float32)
+    split = masks(1 << scale, np.split(rng.permutation(1 << scale), [1 << scale >> 1, 3 << scale >> 2]))
+    y = rng.integers(classes, size=1 << scale)
+    sources, destinations = np.concatenate(ends, axis=1)
+    options = {
+        "symmetric": symmetric,
+        "drop_duplicates": True,
+        "drop_self_loops": True,
+        "name": f"rmat{scale}",
+    }
+    fields = {"x": x, "y": y, "classes": classes, **split}
+    return from_edges(names[sources], names[destinations], 1 << scale, **options, **fields)
+
+
+@pytest.mark.parametrize("scale, factor", [(0, 3), (1, 1), (7, 5), (12, 300)])
+@pytest.mark.parametrize("quarters", [(0.57, 0.19, 0.19), (0.25, 0.25, 0.5), (0.1, 0.0, 0.3)])
+def test_rmat_is_what_numpy_draws(scale, factor, quarters, seed):
+    """Graphs of before there was native code, bit for bit: blocks that are full, and last ones of odd lengths."""
+    options = {"symmetric": scale % 2 == 0, "features": 3, "classes": 4}
+    expected = numpy_rmat(scale, factor << scale, seed, *quarters, **options)
+    same_graph(expected, rmat(scale, factor, seed, **dict(zip("abc", quarters, strict=True)), **options))
+
+
+def test_any_block_is_drawn_alone(seed):
+    """From a block's mark on, with as many threads as there are."""
+    edges = draw_rmat(12, 600, seed).imported.edges
+    whole = list(edges.blocks())
+    assert [block.mark for block in whole] == [1 << 20, 2 << 20, 600 << 12]
+    for before, expected in itertools.pairwise(whole):
+        (block, *_) = edges.blocks(before.mark)
+        np.testing.assert_array_equal(block.sources, expected.sources)
+        np.testing.assert_array_equal(block.destinations, expected.destinations)
 
 
 def test_rmat_degrees_are_skewed_but_ids_are_not(seed):
@@ -83,6 +124,35 @@ def test_small_block_models_are_sound(nodes, classes, seed):
     graph = sbm(nodes, classes=classes, features=0, degree=3, homophily=0.2, seed=seed)
     check(ArraySource(graph))
     assert graph.x is None and graph.train.sum() >= classes and graph.test.sum() >= classes
+
+
+def numpy_sbm(nodes, classes, features, degree, homophily, seed) -> Graph:
+    """The graph as NumPy alone draws it, one Generator from the labels to the split."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    y = rng.permutation(np.arange(nodes) % classes)
+    sources = rng.integers(nodes, size=round(nodes * degree / 2))
+    same, draw = rng.random(len(sources)) < homophily, rng.random(len(sources))
+    members = [np.flatnonzero(y == label) for label in range(classes)]
+    others = [np.concatenate([*members[:label], *members[label + 1 :]]) for label in range(classes)]
+    destinations = np.empty_like(sources)
+    for label in range(classes):
+        for chosen, among in ((same, members[label]), (~same, others[label])):
+            mine = (y[sources] == label) & chosen
+            destinations[mine] = among[(draw[mine] * len(among)).astype(np.int64)]
+    x = rng.standard_normal((nodes, features), dtype=np.float32)
+    x += rng.standard_normal((classes, features), dtype=np.float32)[y]
+    split = split_per_class(y, classes, rng)
+    fields = {"x": x, "y": y, "classes": classes, **split}
+    return from_edges(
+        sources, destinations, nodes, name="sbm", symmetric=True, drop_self_loops=True, **fields
+    )
+
+
+@pytest.mark.parametrize("degree", [7.3, 2100.0])
+def test_sbm_is_what_numpy_draws(degree, seed):
+    """Graphs of before edges came in blocks, bit for bit."""
+    options = {"classes": 3, "features": 5, "degree": degree, "homophily": 0.6, "seed": seed}
+    same_graph(numpy_sbm(1100, **options), sbm(1100, **options))
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,13 @@ def read(name: str) -> Graph:
 def drawn(kind: str, scale: int, edge_factor: int) -> Graph:
     """Return a drawn graph: from the folder that MGG_BENCH_GRAPHS names where it was kept there before."""
     quarter = {"a": 0.25, "b": 0.25, "c": 0.25} if kind == "uniform" else {}
-    make: Callable[..., Graph] = partial(generate.rmat, scale, edge_factor, seed=0, **quarter)  # type: ignore[arg-type]
+    make: Callable[..., Graph] = partial(generate.rmat, scale, edge_factor, seed=0, **quarter)
     folder = os.environ.get("MGG_BENCH_GRAPHS")
     if not folder:
         return replace(make(), name=f"{kind}{scale}")
     # Another generator draws another graph.
-    version = xxhash.xxh3_64_hexdigest(Path(generate.__file__).read_bytes())
+    sources = sorted(Path(generate.__file__).parent.glob("*.py"))
+    version = xxhash.xxh3_64_hexdigest(b"".join(path.read_bytes() for path in sources))
     path = Path(folder) / f"{kind}-{scale}-{edge_factor}-{version}.npz"
     if not path.exists():
         made = make()
