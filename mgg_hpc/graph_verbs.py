@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click import Choice, FloatRange, IntRange, argument, option
 
-from .verbs import Existing, Verbs, example, to_file
+from .verbs import Existing, Memory, Verbs, example, to_file
 
 
 @click.group(
@@ -66,12 +66,16 @@ def generate_sbm(output: Path, force: bool, **options: Any) -> None:
     "import",
     epilog=example(
         "mgg import digits -o digits.h5",
-        "mgg import planetoid data/ --name cora -o cora.h5",
         "mgg import planetoid --name cora --download -o cora.h5",
-        "mgg import graph.npz --split-per-class -o graph.h5",
+        "mgg import edges.txt.gz --symmetric --features x.npy --labels y.npy -o graph.h5",
+        "mgg import soc-LiveJournal1.txt.gz --memory 4G -o livejournal.h5",
+        "mgg import out.wikipedia.tsv.zst --first 1 --map-ids -o wikipedia.h5",
+        "mgg import web.mtx -o web.h5",
+        "mgg import mesh.graph -o mesh.h5",
+        "mgg import edges.npy --features x.npy --feature-type float16 -o large.h5",
+        "mgg import dataset/ogbn_arxiv --symmetric -o arxiv.h5",
         "mgg import tolokers.npz --split 3 -o tolokers.h5",
         "mgg import blogcatalog.npz --split-random 0.6 0.2 -o blogcatalog.h5",
-        "mgg import edges.txt.gz --symmetric --features x.npy --labels y.npy -o graph.h5",
     ),
 )
 @argument("source")
@@ -80,19 +84,25 @@ def generate_sbm(output: Path, force: bool, **options: Any) -> None:
 @option(
     "--format",
     "format_",
-    type=Choice(["digits", "planetoid", "npz", "edges"]),
+    type=Choice(["digits", "planetoid", "npz", "edges", "npy", "mtx", "metis", "ogb"]),
     help="[default: by the name of SOURCE]",
 )
 @option("--name", help="The graph's name; of Planetoid's, the one to read.")
-@option("--download", is_flag=True, help="Fetch Planetoid's files from their authors.")
-@option("--url", "address", help="Fetch them from another address.")
-@option("--nodes", type=IntRange(1), help="Nodes of an edge list; default: the largest id plus one.")
-@option("--directed", is_flag=True, help="Read an archive's directed original (dir_indptr).")
+@option("--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]")
 @option("--symmetric", is_flag=True, help="Add the reverse of each listed edge, and drop duplicates.")
-@option("--simple", is_flag=True, help="Drop duplicates and self loops of an edge list.")
-@option("--features", type=Existing, help="Features of an edge list's nodes: .npy, numbers [N, F].")
-@option("--labels", type=Existing, help="Their labels: .npy, integers [N], or 0 and 1 [N, C].")
-@option("--split", type=IntRange(0), help="Which of an archive's several splits.")
+@option("--simple", is_flag=True, help="Drop duplicates and self loops.")
+@option("--nodes", type=IntRange(1), help="Number of nodes. [default: the largest id plus one]")
+@option("--first", type=IntRange(0, 1), help="Number of the first node in an edge list. [default: 0]")
+@option("--map-ids", is_flag=True, help="Number the nodes of an edge list in the order in which they appear.")
+@option("--features", type=Existing, help="Features of the nodes: .npy, .csv, .parquet, or .npz of SciPy.")
+@option("--feature-type", type=Choice(["float32", "float16"]), help="How to store them. [default: float32]")
+@option("--labels", type=Existing, help="Labels: .npy, .csv or .parquet; integers [N], or 0 and 1 [N, C].")
+@option(
+    "--masks",
+    type=(Existing, Existing, Existing),
+    metavar="TRAIN VAL TEST",
+    help="Nodes of each split: .npy or .csv, of node numbers or of 0 and 1.",
+)
 @option("--split-per-class", is_flag=True, help="Draw 20 training and 30 validation nodes a class.")
 @option(
     "--split-random",
@@ -101,15 +111,21 @@ def generate_sbm(output: Path, force: bool, **options: Any) -> None:
     help="Draw these shares of the nodes for training and validation.",
 )
 @option("--seed", type=IntRange(0), help="Seed of drawn splits. [default: 0]")
+@option("--directed", is_flag=True, help="Read an archive's directed original (dir_indptr).")
+@option("--split", type=IntRange(0), help="Which of an archive's several splits.")
+@option("--download", is_flag=True, help="Fetch Planetoid's files from their authors.")
+@option("--url", "address", help="Fetch them from another address.")
 def import_(
     source: str, folder: Path | None, output: Path, force: bool, format_: str | None, **options: Any
 ) -> None:
     """Turn a graph in another format into a graph file.
 
-    SOURCE is "digits", "planetoid" (then FOLDER has the files ind.NAME.*), an archive (.npz), or an edge list
-    (.txt, .csv, .tsv, .edges, .el; plain or .gz): "source destination [weight]" a line, nodes from 0 on.
+    SOURCE is an edge list (.txt, .csv, .tsv, .edges, .el: "source destination [weight]" a line; plain, .gz or .zst), a
+    Matrix Market file (.mtx), METIS's .graph, arrays (.npy: edges [2, E]), an archive (.npz), a folder of OGB,
+    "planetoid" (then FOLDER has the files ind.NAME.*), or "digits". An import that was stopped goes on where it was
+    when the same command is given again.
     """
-    from .tools.files import process_import
+    from .tools.importing import process_import
 
     process_import(source, folder, output, force=force, format_=format_, options=options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,23 @@ import click
 
 Existing = click.Path(path_type=Path)
 Output = click.Path(path_type=Path)
+
+
+class _Memory(click.ParamType):
+    """A number of bytes: digits, and K, M, G or T for powers of 1,024."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
+        if not found:
+            self.fail(f"{value!r} is not a size; expected a number and K, M, G or T, such as 2G", param, ctx)
+        return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+Memory = _Memory()
 
 
 class Verbs(click.Group):

@@ -1,4 +1,4 @@
-"""Graphs that come piece by piece: what every reader and generator gives, and what the assembly of a graph file takes (assembly/)."""
+"""Graphs that come piece by piece: what readers and generators give, and `assembly.build_graph` makes files of."""
 
 from __future__ import annotations
 

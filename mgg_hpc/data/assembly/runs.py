@@ -17,7 +17,7 @@ from .work import Progress, WorkFolder, read_column, write_columns
 
 BUCKETS = 4096  # of a run; each has a write position of its own in the caches
 NARROW = 2**32  # ids below take 4 bytes in a run
-LEAST_EDGES = 1 << 16  # of a run
+LEAST_EDGES, MOST_EDGES = 1 << 16, 1 << 25  # of a run that is written; larger ones were measured to be slower
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Gatherer:
     def _room(self, width: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8]]:
         """Return empty columns of a run; of no length before the first block."""
         edges = self._memory // (2 * (2 * self._dtype.itemsize + width)) if self.layout is not None else 0
-        edges = max(edges, LEAST_EDGES) if self.layout is not None else 0
+        edges = min(max(edges, LEAST_EDGES), MOST_EDGES) if self.layout is not None else 0
         return np.empty(edges, self._dtype), np.empty(edges, self._dtype), np.empty(edges * width, np.uint8)
 
     def _grouped(self) -> Run:
