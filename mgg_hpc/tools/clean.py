@@ -5,7 +5,8 @@
 - folders of `mgg launch` in the temporary folder whose job has no process any more;
 - in a folder given by the user, temporary files ``.NAME.ID.tmp`` of unfinished writes (ID: 12 hexadecimal digits, or
   the number of the process that wrote) that no process has open, and unfinished checkpoints of runs in which no process
-  of this machine or of one that shares locks is training.
+  of this machine or of one that shares locks is training;
+- in that folder also ``.NAME.build``, where an import or another build of a graph file was stopped: it begins anew then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from ..data.assembly.work import unfinished
 from ..errors import InputError
 from ..runtime import launch, segments
 from ..training import run_folder
@@ -30,7 +32,9 @@ def process_clean(folder: Path | None, dry_run: bool) -> int:
         raise InputError(f"{folder}: not a folder")
     found = segments.stale() + launch.stale_folders()
     if folder is not None:
-        found += temporary_files(folder) + unfinished_checkpoints(folder)
+        builds = [path for path in unfinished(folder.resolve()) if _is_mine(path)]
+        left = [path for path in temporary_files(folder) if path.parent not in builds]
+        found += left + unfinished_checkpoints(folder) + builds
     held = sum(_bytes(path) for path in found)
     for path in found:
         print(f"{'would remove' if dry_run else 'removed'} {path}")
@@ -77,7 +81,9 @@ def _is_mine(path: Path) -> bool:
 
 
 def _bytes(path: Path) -> int:
+    """Return the bytes that a file, or a folder with all that is in it, takes."""
     try:
-        return path.lstat().st_blocks * 512
+        inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
+        return sum(each.lstat().st_blocks * 512 for each in (path, *inside))
     except OSError:
         return 0

@@ -7,6 +7,7 @@ import tempfile
 
 import pytest
 
+from mgg_hpc.data.assembly.work import WorkFolder
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import launch, segments
 from mgg_hpc.tools.clean import process_clean
@@ -75,3 +76,14 @@ def test_folder_of_a_running_launch_stays(tmp_path, monkeypatch):
 def test_what_is_no_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match="not a folder"):
         process_clean(tmp_path / "absent", dry_run=False)
+
+
+def test_builds_that_were_stopped_are_removed_unless_a_process_works_in_them(tmp_path, capsys):
+    for name in ("stopped", "busy", "foreign"):
+        (tmp_path / f".{name}.h5.build").mkdir()
+        (tmp_path / f".{name}.h5.build" / "run0").write_bytes(bytes(10_000))
+    (tmp_path / ".foreign.h5.build" / "notes.txt").touch()  # no file of ours
+    with WorkFolder(tmp_path / "busy.h5", None, take=False):
+        assert process_clean(tmp_path, dry_run=False) == 0
+    assert sorted(path.name for path in tmp_path.glob(".*.build")) == [".busy.h5.build", ".foreign.h5.build"]
+    assert "1 left behind, 0.0" in capsys.readouterr().out

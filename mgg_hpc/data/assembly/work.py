@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,7 @@ Progress = Callable[[str, int, int], None]  # (phase, done, total)
 
 FORMAT, VERSION = "mgg-build", 1
 MANIFEST = "manifest.json"
+_OWN = re.compile(r"manifest\.json|\.manifest\.json\..*\.tmp|(run|part|data)\d+|degree|indices")  # its files
 
 
 def folder_of(output: Path) -> Path:
@@ -32,20 +34,38 @@ def folder_of(output: Path) -> Path:
     return output.with_name(f".{output.name}.build")
 
 
+def unfinished(folder: Path) -> list[Path]:
+    """Return the folders of builds below ``folder`` in which no process works any more."""
+    found = []
+    for path in sorted(folder.rglob(".*.build")):
+        if (
+            path.is_dir()
+            and not path.is_symlink()
+            and all(_OWN.fullmatch(each.name) for each in path.iterdir())
+        ):
+            with (
+                suppress(InputError, OSError),
+                WorkFolder(path.with_name(path.name[1 : -len(".build")]), None, take=False),
+            ):
+                found.append(path)
+    return found
+
+
 class WorkFolder:
     """The folder of one build, made when it is first needed. A context manager that gives up the lock.
 
     key: says from what the file is built, and how; what a build of another key has left is removed. Without a key
-    nothing is taken over. state: what the manifest holds beside the key; ``keep`` writes it.
+    nothing is taken over. state: what the manifest holds beside the key; ``keep`` writes it. take: whether to remove
+    what cannot be used. Raises InputError while another process holds the lock.
     """
 
-    def __init__(self, output: Path, key: str | None) -> None:
+    def __init__(self, output: Path, key: str | None, *, take: bool = True) -> None:
         self.path, self._key, self._lock = folder_of(output.resolve()), key, -1
         self.state: dict[str, Any] = {}
         if self.path.is_dir():
             self._claim()
             self.state = self._found() or {}
-            if not self.state:
+            if take and not self.state:
                 self._empty()
 
     def __enter__(self) -> WorkFolder:

@@ -1,0 +1,197 @@
+"""Graphs of real size on little memory: the time and the peak memory of imports, drawings, parts and plans.
+
+    python benchmarks/real_size.py --folder /data/scratch                    # all parts, 100 million edges
+    python benchmarks/real_size.py --parts text,rmat --edges 1e7 --json real_size.json
+
+Parts: text (a list of edges, and how long SciPy, networkx and PyG take on 5 million of them), ogb (files in OGB's own
+formats, of two sizes), rmat, partition, plan, start, read, metis. Each command runs in a process of its own, whose peak
+memory the system tells. The floor beside a time is that of the bytes that have to be read and written, at the speed at
+which this folder was written and read just before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from mgg_hpc.runtime import cores
+
+MGG = [sys.executable, "-m", "mgg_hpc"]
+LINES = 1 << 20  # of a list, written at a time
+PEER_EDGES = 5_000_000
+COPIED = 256 << 20  # bytes that measure the folder's speed
+
+
+@dataclass
+class Row:
+    """A figure: what was measured, seconds, peak bytes of memory, the floor in seconds, and anything to note."""
+
+    what: str
+    seconds: float | None
+    peak_bytes: int | None = None
+    floor_s: float | None = None
+    note: str = ""
+
+
+@dataclass
+class Folder:
+    """Where files are written, and how fast: bytes a second."""
+
+    path: Path
+    write: float = 0.0
+    read: float = 0.0
+
+    def measure(self) -> None:
+        """Write and read a file once."""
+        data, file = np.ones(COPIED, np.uint8), self.path / "speed"
+        began = time.perf_counter()
+        file.write_bytes(data.data)
+        wrote = time.perf_counter()
+        file.read_bytes()
+        self.write, self.read = COPIED / (wrote - began), COPIED / (time.perf_counter() - wrote)
+        file.unlink()
+
+    def floor(self, read: int, written: int) -> float:
+        """Return the seconds that so many bytes take."""
+        return read / self.read + written / self.write
+
+
+def run(command: Sequence[object], **environment: str) -> tuple[float, int]:
+    """Run a command; return its seconds and the peak bytes of its largest process."""
+    words = [str(word) for word in command]
+    began = time.perf_counter()
+    with tempfile.TemporaryFile() as told:
+        process = subprocess.Popen(words, stdout=told, stderr=told, env=os.environ | environment)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - began
+        told.seek(0)
+        if process.returncode:
+            raise SystemExit(f"{' '.join(words)} failed:\n{told.read().decode()}")
+    return seconds, used.ru_maxrss * 1024
+
+
+def write_list(path: Path, edges: int, nodes: int) -> None:
+    """Write a list of random edges, a line each."""
+    rng = np.random.default_rng(0)
+    with path.open("w") as file:
+        for low in range(0, edges, LINES):
+            pairs = rng.integers(nodes, size=(min(LINES, edges - low), 2))
+            file.write(("%d %d\n" * len(pairs)) % tuple(pairs.reshape(-1).tolist()))
+
+
+def text(folder: Folder, edges: int) -> list[Row]:
+    """A text list to a graph file; and routes of other libraries on 5 million edges."""
+    source, target = folder.path / "edges.txt", folder.path / "edges.h5"
+    write_list(source, edges, max(2, edges // 10))
+    size = source.stat().st_size
+    seconds, peak = run([*MGG, "import", source, "-o", target, "--memory", "2G", "--force"])
+    floor = folder.floor(size, target.stat().st_size)
+    rows = [Row(f"text, {edges:,} edges, {size / 1e9:.2f} GB, --memory 2G", seconds, peak, floor)]
+    target.unlink()
+    few = min(edges, PEER_EDGES)
+    write_list(source, few, max(2, few // 10))
+    ours, peak = run([*MGG, "import", source, "-o", target, "--memory", "2G", "--force"])
+    rows.append(Row(f"text, {few:,} edges", ours, peak))
+    for name, program in PEERS.items():
+        theirs, peak = run([sys.executable, "-c", program, source, folder.path / "peer.npz"])
+        rows.append(Row(f"  the same by {name}", theirs, peak, note=f"{theirs / ours:.1f} times ours"))
+    for path in (source, target, folder.path / "peer.npz"):
+        path.unlink(missing_ok=True)
+    return rows
+
+
+# The shortest ways of their documentation: a list of text to a CSR in a file.
+PEERS = {
+    "SciPy": """
+import sys, numpy as np, scipy.sparse as sp
+pairs = np.loadtxt(sys.argv[1], dtype=np.int64)
+nodes = pairs.max() + 1
+sp.save_npz(sys.argv[2], sp.coo_matrix((np.ones(len(pairs), bool), (pairs[:, 1], pairs[:, 0])), (nodes, nodes)).tocsr(),
+            compressed=False)
+""",
+    "networkx": """
+import sys, networkx as nx, scipy.sparse as sp
+graph = nx.read_edgelist(sys.argv[1], nodetype=int, create_using=nx.DiGraph, data=False)
+sp.save_npz(sys.argv[2], sp.csr_matrix(nx.to_scipy_sparse_array(graph, weight=None)), compressed=False)
+""",
+    "PyG": """
+import sys, numpy as np, torch
+from torch_geometric.utils import to_torch_csr_tensor
+pairs = torch.from_numpy(np.loadtxt(sys.argv[1], dtype=np.int64)).t()
+torch.save(to_torch_csr_tensor(pairs.flip(0)), sys.argv[2])
+""",
+}
+
+
+def ogb(folder: Folder, edges: int) -> list[Row]:
+    """OGB's two forms of files, each at a size and at one four times larger."""
+    raise click.ClickException("ogb: not there yet")
+
+
+def rmat(folder: Folder, edges: int) -> list[Row]:
+    """A recursive-matrix graph of so many stored edges to a file."""
+    target = folder.path / "rmat.h5"
+    scale = max(1, round(np.log2(edges / 26)))
+    factor = max(1, round(edges / 2**scale / 1.9))
+    command = [*MGG, "generate", "rmat", "--scale", scale, "--edge-factor", factor, "-o", target, "--force"]
+    seconds, peak = run([*command, "--memory", "2G"])
+    from mgg_hpc.data.store import open_graph
+
+    with open_graph(target) as opened:
+        stored = opened.edges
+    floor = folder.floor(0, target.stat().st_size)
+    return [Row(f"rmat, scale {scale}, {stored:,} stored edges, --memory 2G", seconds, peak, floor)]
+
+
+PARTS: dict[str, Callable[[Folder, int], list[Row]]] = {"text": text, "ogb": ogb, "rmat": rmat}
+
+
+@click.command(help=__doc__)
+@click.option("--parts", default=",".join(PARTS), help="Which parts, separated by commas.", show_default=True)
+@click.option("--edges", type=float, default=1e8, help="Edges of the large graphs.", show_default=True)
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), help="[default: temporary]"
+)
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Write the figures here.")
+def main(parts: str, edges: float, folder: Path | None, output: Path | None) -> None:
+    chosen = parts.split(",")
+    for part in chosen:
+        if part not in PARTS:
+            raise click.BadParameter(
+                f"there is no part {part!r}; expected {', '.join(PARTS)}", param_hint="--parts"
+            )
+    found: list[Row] = []
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        place = Folder(Path(made))
+        place.measure()
+        for part in chosen:
+            found += PARTS[part](place, int(edges))
+    table = Table(title=f"graphs of real size, {cores.available()} cores", title_style="bold")
+    for heading in ("what", "seconds", "peak MiB", "floor s", ""):
+        table.add_column(heading, justify="left" if heading in ("what", "") else "right")
+    for row in found:
+        peak = "" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:,.0f}"
+        times = ["" if each is None else f"{each:.2f}" for each in (row.seconds, row.floor_s)]
+        table.add_row(row.what, times[0], peak, times[1], row.note)
+    Console(width=140).print(table)
+    if output is not None:
+        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "write_mb_s": place.write / 1e6}
+        output.write_text(json.dumps(facts | {"rows": [asdict(row) for row in found]}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
