@@ -6,7 +6,8 @@
 - in a folder given by the user, temporary files ``.NAME.ID.tmp`` of unfinished writes (ID: 12 hexadecimal digits, or
   the number of the process that wrote) that no process has open, and unfinished checkpoints of runs in which no process
   of this machine or of one that shares locks is training;
-- in that folder also ``.NAME.build``, where an import or another build of a graph file was stopped: it begins anew then.
+- in that folder also ``.NAME.build``, where an import or another build of a graph file was stopped: it begins anew
+  then.
 """
 
 from __future__ import annotations
