@@ -205,7 +205,7 @@ class Gatherer:
         if self.largest >= NARROW and self._dtype.itemsize == 4:
             self._flush(None)
             self._dtype = np.dtype(np.uint64)
-        sources, destinations = (_plain(ids) for ids in (block.sources, block.destinations))
+        sources, destinations = _plain(block.sources, block.destinations)
         payload, copies, done = layout.pack(block), 2 if self._symmetric else 1, 0
         while done < len(block):
             if not len(self._columns[0]):
@@ -258,10 +258,11 @@ class Gatherer:
         self._columns = self._room(self.layout.width if self.layout is not None else 0)
 
 
-def _plain(ids: NDArray[Any]) -> NDArray[Any]:
-    """Return ids in a type that the native module takes."""
-    kinds = (np.int32, np.int64, np.uint32)
-    return np.ascontiguousarray(ids, ids.dtype if ids.dtype in kinds else np.int64)
+def _plain(*ends: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """Return ids in one of the types that the native module takes, the same for both ends."""
+    kind = ends[0].dtype
+    same = all(ids.dtype == kind for ids in ends) and kind in (np.int32, np.int64, np.uint32)
+    return tuple(np.ascontiguousarray(ids, kind if same else np.int64) for ids in ends)
 
 
 def _checked(stream: EdgeStream, block: EdgeBlock, listed: int) -> int:

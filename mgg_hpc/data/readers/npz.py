@@ -15,17 +15,20 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import InputError
+from .. import schema
 from ..graph import SPLITS, Graph, SparseRows, index_dtype
-from ..structure import undirected_if_symmetric
+from ..streams import EdgeBlock, Imported
+from ..structure import ArraySource, edge_slices, undirected_if_symmetric
 from . import npy
 from .limits import check_memory
-from .node_arrays import label_fields
+from .node_arrays import converted, label_fields
 
 MEMBERS = 1000  # most arrays of an archive
 DEFLATE_RATIO = 1032  # the most that deflate reaches
@@ -62,6 +65,45 @@ def read_npz(path: Path, *, split: int | None = None, directed: bool = False) ->
         raise InputError(f"{path} is not a NumPy archive (.npz): {error}") from error
     except DAMAGE as error:
         raise InputError(f"{path} is not a NumPy archive (.npz): {error}") from error
+
+
+def open_npz(path: Path, *, split: int | None = None, directed: bool = False) -> Imported:
+    """Open an archive as a stream. Arguments and errors as for `read_npz`."""
+    graph = read_npz(path, split=split, directed=directed)
+    held = schema.contents(graph)
+    of_edges = (*schema.EDGE_DATASETS, *(name for name in held.datasets if name.startswith(schema.EDGE)))
+    rows = {
+        name: converted(str(path), array, array.dtype)
+        for name, array in schema.arrays(graph).items()
+        if name not in of_edges
+    }
+    return Imported(
+        name=graph.name,
+        edges=_CsrEdges(str(path), graph),
+        rows=rows,
+        classes=graph.classes,
+        multilabel=graph.multilabel,
+        sparse_shape=held.sparse_shape,
+        directed=graph.directed,
+    )
+
+
+class _CsrEdges:
+    """An `EdgeStream` over the CSR of a graph in memory. Marks are edge numbers."""
+
+    def __init__(self, where: str, graph: Graph) -> None:
+        self.where, self.nodes, self.total, self._graph = where, graph.nodes, graph.edges, graph
+
+    def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
+        graph = self._graph
+        for part in edge_slices(ArraySource(graph, self.where)):
+            high = part.position + len(part.sources)
+            if mark is not None and high <= mark:
+                continue
+            data = {name: array[part.position : high] for name, array in graph.edge.items()}
+            yield EdgeBlock(part.sources, part.destinations, part.weight, data, high)
+            if progress:
+                progress(high)
 
 
 class _Arrays:

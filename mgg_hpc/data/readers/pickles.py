@@ -22,6 +22,17 @@ import numpy as np
 from ...errors import InputError
 from .limits import shown
 
+PICKLED = (".pt", ".pth", ".pkl", ".pickle", ".bin")
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raise InputError for a file that by its name is a pickle, which runs the code that it names when it is read."""
+    if path.suffix.lower() in PICKLED:
+        raise InputError(
+            f"{path} is a pickle by its name, which may run any code; if it comes from where you trust, convert it in "
+            f'Python: mgg_hpc.save(torch.load("{path.name}", weights_only=False), "graph.h5")'
+        )
+
 
 class CsrParts:
     """Replaces SciPy's CSR matrix: keeps the arrays of its state and has no behaviour."""

@@ -103,6 +103,8 @@ def expected(listed: Listed, nodes: int, symmetric: bool = False, simple: bool =
 def test_a_file_equals_that_of_all_edges_at_once(rng, tmp_path, little, kind, asked, weighted):
     nodes, edges = int(rng.integers(2, 90)), int(rng.integers(1, 700))
     listed = Listed(*KINDS[kind](rng, nodes, edges), nodes=nodes)
+    if rng.random() < 0.3:
+        listed.sources = listed.sources.astype(rng.choice([np.int32, np.uint32, np.uint8]))
     if weighted:
         listed.weight = rng.normal(size=edges).astype(np.float32)
         listed.data = {
