@@ -117,10 +117,19 @@ def attention(
 
 
 def additive_scores(
-    source: Ids, destination: Ids, of_source: Floats, of_target: Floats, slope: float
+    source: Ids,
+    destination: Ids,
+    of_source: Floats,
+    of_target: Floats,
+    slope: float,
+    of_edge: Floats | None = None,
 ) -> Floats:
-    """Return LeakyReLU(of_source[u] + of_target[v]) for each edge u -> v; [N, H] each, out [E, H] (GAT, equation 3)."""
+    """Return LeakyReLU(of_source[u] + of_target[v] + of_edge[e]) for each edge e: u -> v (GAT, equation 3).
+
+    of_source, of_target [N, H]; of_edge [E, H], 0 where it is None; out [E, H].
+    """
     total = of_source[source].astype(np.float64) + of_target[destination].astype(np.float64)
+    total = total if of_edge is None else total + of_edge.astype(np.float64)
     return np.where(total > 0, total, slope * total)
 
 

@@ -170,8 +170,11 @@ struct AttendOp {
     const A slope = of.slope;
     each_head([&](int h) {
       const auto mine = at(of.score[v] + h);
-      for (int i = 0; i < batch.count; ++i)
-        put(score + i * heads() + h, leaky_relu(at(batch.row[i] + columns + h) + mine, slope));
+      for (int i = 0; i < batch.count; ++i) {
+        auto sum = at(batch.row[i] + columns + h) + mine;
+        if (of.edge_score) sum += at(of.edge_score + batch.edge[i] * heads() + h);
+        put(score + i * heads() + h, leaky_relu(sum, slope));
+      }
     });
   }
 
@@ -277,7 +280,8 @@ struct AttendBackOp {
       for (int i = 0; i < batch.count; ++i) {
         const int here = i * heads() + k;
         if (additive) {
-          const auto score = at(of.score[v] + k) + at(tail(batch, i) + k);
+          auto score = at(of.score[v] + k) + at(tail(batch, i) + k);
+          if (of.edge_score) score += at(of.edge_score + batch.edge[i] * heads() + k);
           put(slope + here, leaky_relu_slope(score, given_slope));
           put(weight + here, leaky_relu(score, given_slope) - at(tail(batch, i) + heads() + k));
         } else {
@@ -299,6 +303,7 @@ struct AttendBackOp {
         auto gradient = at(weight + here) * (at(product + here) - at(dot + k));
         gradient = additive ? gradient * at(slope + here) : gradient * scale;
         put(product + here, gradient);
+        if (of.edge_score_gradient) put(of.edge_score_gradient + batch.edge[i] * heads() + k, gradient);
         total += gradient;
       }
       put(sum + k, at(sum + k) + total);

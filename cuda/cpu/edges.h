@@ -53,7 +53,7 @@ struct EdgeDrop {
 // Vaswani et al., NeurIPS 2017, scaled by C^-1/2).
 //
 // weight(u, v) = softmax over v's sources u of score(u, v); out[v] = sum over u of weight(u, v) h[u] + bias.
-// additive: score = LeakyReLU(source score[u] + target score[v]); dot: score = scale <h[u], h[v]>.
+// additive: score = LeakyReLU(source score[u] + target score[v] + edge score[e]); dot: score = scale <h[u], h[v]>.
 template <class S>
 struct Attend {
   using A = Accumulator<S>;
@@ -63,6 +63,7 @@ struct Attend {
   A slope;              // of LeakyReLU
   A scale;              // of dot products
   Near<const A> score;  // target scores [n, H]; null for dot products
+  const A* edge_score;  // [E, H], in the order of the plan's edges; null where edges have none
   Near<const S> h;      // [n, H x C], for dot products
   const A* bias;        // [H x C] or null
   Near<S> out;          // [n, H x C]
@@ -81,7 +82,7 @@ struct Attend {
 // LeakyReLU's derivative, or `scale` for dot products.
 //
 // source end, over out-edges: rows of v: g, for dot products also h[v]; tail: target score (additive), log_sum, D.
-//   out[u] = sum of weight keep g (+ ds h[v]); score_gradient[u] = sum of ds (additive).
+//   out[u] = sum of weight keep g (+ ds h[v]); score_gradient[u] = sum of ds, edge_score_gradient[e] = ds (additive).
 // target end, over in-edges, dot products alone: rows of u: h[u]. out[v] = sum of ds h[u].
 template <class S>
 struct AttendBack {
@@ -92,11 +93,13 @@ struct AttendBack {
   A slope, scale;
   bool at_source;
   Near<const A> score;     // source scores [n, H], additive
+  const A* edge_score;     // [E, H], in the order of the plan's (out-)edges; null where edges have none
   Near<const S> h;         // [n, H x C]
   Near<const S> gradient;  // g [n, H x C], at the target end
   Near<const A> log_sum, dot;  // [n, H], at the target end
   Near<S> out;             // [n, H x C]
   Near<A> score_gradient;  // [n, H], additive
+  A* edge_score_gradient;  // [E, H], or null
   EdgeDrop drop;
 };
 

@@ -54,6 +54,7 @@ struct DeviceAttend {
   DeviceEdges<S> edges;  // rows: h; tail of additive scores: source scores, H
   float slope, scale;    // of LeakyReLU; of dot products
   DeviceNear<const float> score;  // additive
+  const float* edge_score;        // [E, H], or null where edges have none
   DeviceNear<const S> h;          // of dot products
   const float* bias;              // or null
   DeviceNear<S> out;
@@ -67,6 +68,8 @@ struct DeviceAttendBack {
   DeviceEdges<S> edges;  // rows: g, or for dot products g and h, or h; tails as in cpu/edges.h
   float slope, scale;
   DeviceNear<const float> score;
+  const float* edge_score;
+  float* edge_score_gradient;  // [E, H], with edge_score
   DeviceNear<const S> h, gradient;
   DeviceNear<const float> log_sum, dot;
   DeviceNear<S> out;

@@ -41,6 +41,8 @@ void load_edges() {
   load_packed_and_not<S>(back);
   attend.score.rows = score, back.score.rows = score;
   load_packed_and_not<S>(attend), load_packed_and_not<S>(back);
+  attend.edge_score = score, back.edge_score = score;
+  load_packed_and_not<S>(attend), load_packed_and_not<S>(back);
   load_packed_and_not<S>(DeviceMaxTies<S>{}), load_packed_and_not<S>(DeviceMaxBack<S>{});
   load_packed_and_not<S>(DeviceWeighted<S>{}), load_packed_and_not<S>(DeviceSddmm<S>{});
 }

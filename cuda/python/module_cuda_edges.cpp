@@ -82,10 +82,10 @@ void launch(const Call& call, const EdgeRows& rows) {
 
 template <class S>
 void attend(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& out, const Array& score, const Array& h,
-            uint64_t bias, const Array& log_sum, const Array& above, const Array& above_weight, float slope,
-            float scale, uint64_t ids, const mgg::RngKey& key) {
-  launch(mgg::DeviceAttend<S>{edges_of<S>(plan, rows), slope, scale, near<const float>(score), near<const S>(h),
-                              at<float>(bias), near<S>(out), near<float>(log_sum), near<float>(above),
+            uint64_t bias, const Array& log_sum, const Array& above, const Array& above_weight, uint64_t edge_score,
+            float slope, float scale, uint64_t ids, const mgg::RngKey& key) {
+  launch(mgg::DeviceAttend<S>{edges_of<S>(plan, rows), slope, scale, near<const float>(score),
+                              at<const float>(edge_score), near<const S>(h), at<float>(bias), near<S>(out), near<float>(log_sum), near<float>(above),
                               near<float>(above_weight), at<int64_t>(ids), key},
          rows);
 }
@@ -93,8 +93,10 @@ void attend(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& out, const
 template <class S>
 void attend_back(mgg::DevicePlan& plan, const EdgeRows& rows, const Array& out, const Array& score, const Array& h,
                  const Array& gradient, const Array& log_sum, const Array& dot, const Array& score_gradient,
-                 float slope, float scale, uint64_t ids, const mgg::RngKey& key) {
-  launch(mgg::DeviceAttendBack<S>{edges_of<S>(plan, rows), slope, scale, near<const float>(score), near<const S>(h),
+                 uint64_t edge_score, uint64_t edge_score_gradient, float slope, float scale, uint64_t ids,
+                 const mgg::RngKey& key) {
+  launch(mgg::DeviceAttendBack<S>{edges_of<S>(plan, rows), slope, scale, near<const float>(score),
+                                  at<const float>(edge_score), at<float>(edge_score_gradient), near<const S>(h),
                                   near<const S>(gradient), near<const float>(log_sum), near<const float>(dot),
                                   near<S>(out), near<float>(score_gradient), at<int64_t>(ids), key},
          rows);
@@ -128,9 +130,10 @@ void bind(nb::class_<mgg::DevicePlan>& plan, const std::string& type) {
   };
   // By name, since some without a default stand behind others with one.
   def("attend", attend<S>, nb::kw_only(), "out"_a, "score"_a = none, "h"_a = none, "bias"_a = 0, "log_sum"_a = none,
-      "above"_a = none, "above_weight"_a = none, "slope"_a, "scale"_a, "ids"_a, "key"_a);
+      "above"_a = none, "above_weight"_a = none, "edge_score"_a = 0, "slope"_a, "scale"_a, "ids"_a, "key"_a);
   def("attend_back", attend_back<S>, nb::kw_only(), "out"_a, "score"_a = none, "h"_a, "gradient"_a = none,
-      "log_sum"_a = none, "dot"_a = none, "score_gradient"_a = none, "slope"_a, "scale"_a, "ids"_a, "key"_a);
+      "log_sum"_a = none, "dot"_a = none, "score_gradient"_a = none, "edge_score"_a = 0, "edge_score_gradient"_a = 0,
+      "slope"_a, "scale"_a, "ids"_a, "key"_a);
   def("max_ties", max_ties<S>, "out"_a, "ties"_a);
   def("max_back", max_back<S>, "x"_a, "out"_a);
   def("weighted", weighted<S>, "weight"_a, "out"_a);

@@ -26,6 +26,14 @@ Near<S> near(const Rows<T>& array, int64_t rows, int64_t columns, const char* wh
   return {reinterpret_cast<S*>(array->data()), array->stride(0)};
 }
 
+// An array [edges, heads] of T in the order of the plan's edges, contiguous; null for None.
+template <class T>
+T* by_edge(const Rows<T>& array, int64_t edges, int heads, const char* what) {
+  const auto values = near<T>(array, edges, heads, what);
+  if (edges > 1 && values && values.stride != heads) throw std::invalid_argument(std::string(what) + ": not contiguous");
+  return values.rows;
+}
+
 Reach reach_of(const Flat<const uint64_t>& addresses, const Flat<const int64_t>& counts, int rank, int threads,
                HostExchange* exchange, bool arrived, uint64_t transport) {
   return {addresses, counts, rank, threads, exchange, arrived, transport};
@@ -48,16 +56,18 @@ template <class S, class T>
 void attend(MGG_REACH_PARAMETERS, int heads, int64_t channels, double slope, double scale,
             Rows<const Accumulator<S>> score, Rows<const T> h, std::optional<Flat<const Accumulator<S>>> bias,
             Rows<T> out, Rows<Accumulator<S>> log_sum, Rows<Accumulator<S>> above, Rows<Accumulator<S>> above_weight,
-            double p, uint64_t seed, uint32_t epoch, uint32_t stream, std::optional<Flat<const int64_t>> ids) {
+            Rows<const Accumulator<S>> edge_score, double p, uint64_t seed, uint32_t epoch, uint32_t stream, std::optional<Flat<const int64_t>> ids) {
   using A = Accumulator<S>;
   require(heads > 0 && channels > 0, "attention: heads and channels are at least 1");
   require(score.has_value() != h.has_value(), "attention: scores of targets, or their rows for dot products");
   require(above.has_value() == above_weight.has_value(), "attention: parts above 0 need their weights too");
+  require(score || !edge_score, "attention: scores of edges are of additive attention");
   const int64_t rows = self.destinations(), columns = heads * channels;
   require(!bias || static_cast<int64_t>(bias->size()) == columns, "bias: one for each column");
   Attend<S> call{};
   call.heads = heads, call.channels = channels, call.slope = A(slope), call.scale = A(scale);
   call.score = near<const A>(score, rows, heads, "score");
+  call.edge_score = by_edge<const A>(edge_score, self.edges(), heads, "edge_score");
   call.h = near<const S>(h, rows, columns, "h");
   call.bias = bias ? bias->data() : nullptr;
   call.out = near<S>(out, rows, columns, "out");
@@ -76,23 +86,27 @@ template <class S, class T>
 void attend_back(MGG_REACH_PARAMETERS, int heads, int64_t channels, double slope, double scale, bool at_source,
                  Rows<const Accumulator<S>> score, Rows<const T> h, Rows<const T> gradient,
                  Rows<const Accumulator<S>> log_sum, Rows<const Accumulator<S>> dot, Rows<T> out,
-                 Rows<Accumulator<S>> score_gradient, double p, uint64_t seed, uint32_t epoch, uint32_t stream,
+                 Rows<Accumulator<S>> score_gradient, Rows<const Accumulator<S>> edge_score,
+                 Rows<Accumulator<S>> edge_score_gradient, double p, uint64_t seed, uint32_t epoch, uint32_t stream,
                  std::optional<Flat<const int64_t>> ids) {
   using A = Accumulator<S>;
   require(heads > 0 && channels > 0, "attention: heads and channels are at least 1");
   require(h.has_value() && score.has_value() == score_gradient.has_value(), "attention: h, and scores with gradients");
   require(at_source || (gradient && log_sum && dot && !score), "attention: what targets have, for dot products");
+  require(score || (!edge_score && !edge_score_gradient), "attention: scores of edges are of additive attention");
   const int64_t rows = self.destinations(), columns = heads * channels;
   AttendBack<S> call{};
   call.heads = heads, call.channels = channels, call.slope = A(slope), call.scale = A(scale);
   call.at_source = at_source;
   call.score = near<const A>(score, rows, heads, "score");
+  call.edge_score = by_edge<const A>(edge_score, self.edges(), heads, "edge_score");
   call.h = near<const S>(h, rows, columns, "h");
   call.gradient = near<const S>(gradient, rows, columns, "gradient");
   call.log_sum = near<const A>(log_sum, rows, heads, "log_sum");
   call.dot = near<const A>(dot, rows, heads, "dot");
   call.out = near<S>(out, rows, columns, "out");
   call.score_gradient = near<A>(score_gradient, rows, heads, "score_gradient");
+  call.edge_score_gradient = by_edge<A>(edge_score_gradient, self.edges(), heads, "edge_score_gradient");
   call.drop = drop_of(p, seed, epoch, stream, ids, rows);
   const int64_t values = at_source && !score ? 2 * columns : columns;
   const int64_t tail = !at_source ? 0 : score ? 3 * heads : 2 * heads;
@@ -128,9 +142,8 @@ void weighted(MGG_REACH_PARAMETERS, Matrix<const Accumulator<S>> weight, Matrix<
   const int heads = static_cast<int>(weight.shape(1));
   const int64_t rows = self.destinations(), columns = static_cast<int64_t>(out.shape(1));
   require(heads > 0 && columns % heads == 0, "weight: its heads do not divide the columns");
-  const auto weights = near<const Accumulator<S>>(Rows<const Accumulator<S>>(weight), self.edges(), heads, "weight");
-  require(self.edges() < 2 || weights.stride == heads, "weight: not contiguous");
-  WeightedHeads<S> call{{}, heads, columns / heads, weights.rows, near<S>(Rows<T>(out), rows, columns, "out")};
+  const auto* weights = by_edge<const Accumulator<S>>(weight, self.edges(), heads, "weight");
+  WeightedHeads<S> call{{}, heads, columns / heads, weights, near<S>(Rows<T>(out), rows, columns, "out")};
   self.over_edges<S>(MGG_REACH, columns, 0, false, columns, [&](const EdgeCall<S>& edges) {
     call.call = edges;
     MGG_DISPATCH(weighted, call);
@@ -142,9 +155,8 @@ void sddmm(MGG_REACH_PARAMETERS, Matrix<const T> y, Matrix<Accumulator<S>> out) 
   const int heads = static_cast<int>(out.shape(1));
   const int64_t rows = self.destinations(), columns = static_cast<int64_t>(y.shape(1));
   require(heads > 0 && columns % heads == 0, "out: its heads do not divide the columns");
-  const auto values = near<Accumulator<S>>(Rows<Accumulator<S>>(out), self.edges(), heads, "out");
-  require(self.edges() < 2 || values.stride == heads, "out: not contiguous");
-  Sddmm<S> call{{}, heads, columns / heads, near<const S>(Rows<const T>(y), rows, columns, "y"), values.rows};
+  auto* values = by_edge<Accumulator<S>>(out, self.edges(), heads, "out");
+  Sddmm<S> call{{}, heads, columns / heads, near<const S>(Rows<const T>(y), rows, columns, "y"), values};
   self.over_edges<S>(MGG_REACH, columns, 0, false, 0, [&](const EdgeCall<S>& edges) {
     call.call = edges;
     MGG_DISPATCH(sddmm, call);
@@ -165,10 +177,11 @@ void bind(nb::class_<HostSchedule>& schedule, const std::string& type) {
   };
   def("attend", &attend<S, T>, "heads"_a, "channels"_a, "slope"_a, "scale"_a, MGG_OPTIONAL("score"), MGG_OPTIONAL("h"),
       MGG_OPTIONAL("bias"), "out"_a.noconvert(), MGG_OPTIONAL("log_sum"), MGG_OPTIONAL("above"),
-      MGG_OPTIONAL("above_weight"), MGG_DRAW);
+      MGG_OPTIONAL("above_weight"), MGG_OPTIONAL("edge_score"), MGG_DRAW);
   def("attend_back", &attend_back<S, T>, "heads"_a, "channels"_a, "slope"_a, "scale"_a, "at_source"_a,
       MGG_OPTIONAL("score"), MGG_OPTIONAL("h"), MGG_OPTIONAL("gradient"), MGG_OPTIONAL("log_sum"), MGG_OPTIONAL("dot"),
-      "out"_a.noconvert(), MGG_OPTIONAL("score_gradient"), MGG_DRAW);
+      "out"_a.noconvert(), MGG_OPTIONAL("score_gradient"), MGG_OPTIONAL("edge_score"),
+      MGG_OPTIONAL("edge_score_gradient"), MGG_DRAW);
   def("max_ties", &max_ties<S, T>, "out"_a.noconvert(), "ties"_a.noconvert());
   def("max_back", &max_back<S, T>, "x"_a.noconvert(), "out"_a.noconvert());
   def("weighted", &weighted<S, T>, "weight"_a.noconvert(), "out"_a.noconvert());

@@ -117,6 +117,7 @@ class Problem:
     rng: np.random.Generator
     additive: bool
     p: float
+    scored: bool = False  # whether edges have scores of their own
 
     def __post_init__(self):
         rng, nodes, heads = self.rng, self.case.nodes, self.heads
@@ -124,6 +125,8 @@ class Problem:
         layout = TailedRows(self.kind, 1)
         self.h = draw(heads * self.channels, self.kind)
         self.scores = [draw(heads, layout.accumulator) * 2 for _ in range(2)]
+        edges = (len(self.case.indices), heads)
+        self.edge_score = rng.standard_normal(edges).astype(layout.accumulator) if self.scored else None
         self.bias = rng.standard_normal(heads * self.channels).astype(layout.accumulator)
         self.gradient = draw(heads * self.channels, self.kind)
         self.ids = rng.permutation(np.arange(nodes) + (1 << 33))
@@ -137,13 +140,36 @@ class Problem:
         """The attention as one rank calls for it."""
         return replace(self.how, ids=self.ids[mine]) if self.how.key else self.how
 
+    def of_edges(self, plan, *, back=False):
+        """Arguments for the scores of a rank's edges, or of its out-edges with room for their gradients."""
+        if not self.scored:
+            return {}
+        case, values = self.case, self.edge_score
+        if back:
+            order = np.lexsort((self.destination, self.source))
+            case, values = cases.csr(self.destination, self.source, case.nodes, case.bounds), values[order]
+        mine = values[case.edges(plan.rank)][plan.edge]
+        return {"edge_score": mine} | ({"edge_score_gradient": nan(mine.shape, mine.dtype)} if back else {})
+
+    def edge_gradients(self, plans, found):
+        """Gradients of the edges' scores in the CSR's order, from those of all ranks' out-edges."""
+        parts = [np.empty_like(each) for each in found]
+        for plan, part, each in zip(plans, parts, found, strict=True):
+            part[plan.edge] = each
+        order, whole = np.lexsort((self.destination, self.source)), np.concatenate(parts)
+        gradients = np.empty_like(whole)
+        gradients[order] = whole
+        return gradients
+
     def solve(self):
         heads, nodes = self.heads, self.case.nodes
         h, *scores = (torch.tensor(a.astype(np.float64), requires_grad=True) for a in (self.h, *self.scores))
+        given = self.edge_score if self.scored else np.zeros((len(self.source), heads))
+        scores.append(torch.tensor(given.astype(np.float64), requires_grad=True))
         u, v = torch.from_numpy(self.source), torch.from_numpy(self.destination)
         by_head = h.view(nodes, heads, self.channels)
         if self.additive:
-            score = torch.nn.functional.leaky_relu(scores[0][u] + scores[1][v], 0.25)
+            score = torch.nn.functional.leaky_relu(scores[0][u] + scores[1][v] + scores[2], 0.25)
         else:
             score = (by_head[u] * by_head[v]).sum(2) / self.channels**0.5
         index = v[:, None].expand_as(score)
@@ -162,9 +188,9 @@ class Problem:
         self.gradients = [None if each.grad is None else each.grad.numpy() for each in (h, *scores)]
 
 
-def problem(rng, name, ranks, kind, *, additive, p):
+def problem(rng, name, ranks, kind, *, additive, p, scored=False):
     heads, channels = SHAPES[rng.integers(len(SHAPES))]
-    return Problem(cases.CASES[name](rng, ranks), heads, channels, np.dtype(kind), rng, additive, p)
+    return Problem(cases.CASES[name](rng, ranks), heads, channels, np.dtype(kind), rng, additive, p, scored)
 
 
 def forward(task, played):
@@ -182,6 +208,7 @@ def forward(task, played):
         if how.additive:
             made |= {"above": nan((n, how.columns), wide), "above_weight": nan((n, how.heads), wide)}
         given = {"score": task.scores[1][mine]} if how.additive else {"h": task.h[mine]}
+        given |= task.of_edges(plan)
         backend.edges.attend(plan, task.on(mine), rows, out, bias=task.bias, **given, **made)
         return out.copy(), *made.values()
 
@@ -190,12 +217,12 @@ def forward(task, played):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("p", [0.0, 0.4])
-@pytest.mark.parametrize("additive", [True, False])
+@pytest.mark.parametrize("scores", ["additive", "of edges too", "dot"])
 @pytest.mark.parametrize(("ranks", "transfer"), WORLDS)
 @pytest.mark.parametrize("name", cases.CASES)
-def test_attention_and_its_gradients(rng, name, ranks, transfer, additive, p):
-    kind = rng.choice(["float32", "float64"])
-    task = problem(rng, name, ranks, kind, additive=additive, p=p)
+def test_attention_and_its_gradients(rng, name, ranks, transfer, scores, p):
+    kind, additive = rng.choice(["float32", "float64"]), scores != "dot"
+    task = problem(rng, name, ranks, kind, additive=additive, p=p, scored=scores == "of edges too")
     how, wide = task.how, np.dtype(kind)
     found = forward(task, Played(task.case, transfer))
     out, log_sum = (np.concatenate([each[i] for each in found]) for i in range(2))
@@ -210,14 +237,19 @@ def test_attention_and_its_gradients(rng, name, ranks, transfer, additive, p):
         n = mine.stop - mine.start
         back, of_score = nan((n, how.columns), wide), nan((n, how.heads), wide)
         given = {"score": task.scores[0][mine], "score_gradient": of_score} if additive else {}
+        given |= task.of_edges(plan, back=True)
         backend.edges.attend_back(plan, task.on(mine), rows, back, at_source=True, h=task.h[mine], **given)
-        return back, of_score
+        return back, of_score, given.get("edge_score_gradient")
 
-    ends = Played(task.case, transfer, back=True).run(layout, fill, at_source)
+    reverse = Played(task.case, transfer, back=True)
+    ends = reverse.run(layout, fill, at_source)
     if additive:
         terms = np.abs(task.gradients[0]).max(initial=0)
         close([each[0] for each in ends], task.gradients[0], kind)
         close([each[1] for each in ends], task.gradients[1], kind, terms)
+        if task.scored:
+            found_by_edge = task.edge_gradients(reverse.plans, [each[2] for each in ends])
+            close([found_by_edge], task.gradients[3], kind, terms)
         above, above_weight = (np.concatenate([each[i] for each in found]) for i in (2, 3))
         product = by_head(task.gradient * above, how).sum(2)
         of_target = (1 - how.negative_slope) * (product - dot * above_weight)
@@ -236,10 +268,11 @@ def test_attention_and_its_gradients(rng, name, ranks, transfer, additive, p):
 
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("additive", [True, False])
+@pytest.mark.parametrize("scores", ["additive", "of edges too", "dot"])
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
-def test_attention_of_half_rows(rng, transfer, additive, kind):
-    task = problem(rng, "hub", 4, kind, additive=additive, p=0.3)
+def test_attention_of_half_rows(rng, transfer, scores, kind):
+    additive, scored = scores != "dot", scores == "of edges too"
+    task = problem(rng, "hub", 4, kind, additive=additive, p=0.3, scored=scored)
     found = forward(task, Played(task.case, transfer))
     close([each[0] for each in found], task.out, kind)
 

@@ -26,11 +26,12 @@ MGG_DEVICE void draw_kept(const Op& op, const Batch& batch, bool at_source, floa
 }
 
 // With additive scores, else dot products; with additive ones it also finds the parts of the sum, and of the weights,
-// whose score is above 0.
-template <class S, bool PACKED, bool ADDITIVE>
+// whose score is above 0. SCORED: whether edges have scores of their own, which are added.
+template <class S, bool PACKED, bool ADDITIVE, bool SCORED = false>
 struct Attend : EdgeOp<S, PACKED, DeviceAttend<S>> {
   using Base = EdgeOp<S, PACKED, DeviceAttend<S>>;
   using Base::of, Base::worker, Base::values;
+  static_assert(ADDITIVE || !SCORED, "scores of edges are of additive attention");
   static constexpr bool additive = ADDITIVE;
   static constexpr int above_values = additive ? Base::values : 1;
   struct State {
@@ -130,16 +131,24 @@ struct Attend : EdgeOp<S, PACKED, DeviceAttend<S>> {
                          float (&score)[edges_ahead]) const {
     if constexpr (!additive) batch.dots(worker, 0, rows, of.h, mine, score);
 #pragma unroll
-    for (int u = 0; u < edges_ahead; ++u)
-      score[u] = additive ? leaky_relu(batch.tail(of.edges, u)[worker.head] + target, of.slope) : score[u] * of.scale;
+    for (int u = 0; u < edges_ahead; ++u) {
+      if constexpr (additive) {
+        float sum = batch.tail(of.edges, u)[worker.head] + target;
+        if constexpr (SCORED) sum += batch.of_head(worker, of.edge_score, u);
+        score[u] = leaky_relu(sum, of.slope);
+      } else {
+        score[u] *= of.scale;
+      }
+    }
   }
 };
 
 // Gradients of sources, whose targets' rows are read; or, with dot products, of targets.
-template <class S, bool PACKED, bool ADDITIVE, bool AT_SOURCE>
+template <class S, bool PACKED, bool ADDITIVE, bool AT_SOURCE, bool SCORED = false>
 struct AttendBack : EdgeOp<S, PACKED, DeviceAttendBack<S>> {
   using Base = EdgeOp<S, PACKED, DeviceAttendBack<S>>;
   using Base::of, Base::worker, Base::values;
+  static_assert(ADDITIVE || !SCORED, "scores of edges are of additive attention");
   static_assert(AT_SOURCE || !ADDITIVE, "gradients of additive scores of targets come with the forward");
   static constexpr bool additive = ADDITIVE, at_source = AT_SOURCE;
   struct State {
@@ -186,6 +195,9 @@ struct AttendBack : EdgeOp<S, PACKED, DeviceAttendBack<S>> {
     for (int u = 0; u < edges_ahead; ++u) {
       of_edge(batch, u, keep[u], product[u], weight[u]);
       if (u < batch.count) score_sum += product[u];
+      if constexpr (SCORED)
+        if (u < batch.count && worker.lane == 0 && worker.pass == 0)
+          of.edge_score_gradient[batch.edge[u] * of.edges.heads + worker.head] = product[u];
     }
     state.score_sum += score_sum;
     if constexpr (at_source) add_weighted<S>(batch.count, rows, weight, state.sum);
@@ -208,7 +220,8 @@ struct AttendBack : EdgeOp<S, PACKED, DeviceAttendBack<S>> {
     const float* tail = batch.tail(of.edges, u) + worker.head;
     float slope = of.scale, its_dot = dot;
     if constexpr (additive) {
-      const float sum = score + tail[0];
+      float sum = score + tail[0];
+      if constexpr (SCORED) sum += batch.of_head(worker, of.edge_score, u);
       slope = leaky_relu_slope(sum, of.slope);
       weight = expf(leaky_relu(sum, of.slope) - tail[heads]), its_dot = tail[2 * heads];
     } else if constexpr (at_source) {

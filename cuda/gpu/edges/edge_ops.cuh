@@ -105,7 +105,7 @@ struct Weighted : SumOp<S, PACKED, DeviceWeighted<S>> {
     batch.load(worker, 0, rows);
 #pragma unroll
     for (int u = 0; u < edges_ahead; ++u)
-      weight[u] = u < batch.count ? of.weight[batch.edge[u] * of.edges.heads + worker.head] : 0.0f;
+      weight[u] = u < batch.count ? batch.of_head(worker, of.weight, u) : 0.0f;
     add_weighted<S>(batch.count, rows, weight, state.sum);
   }
 };

@@ -18,9 +18,13 @@ void run(const Call& call, const gpu::Launch& launch) {
 template <class S, bool PACKED>
 using Additive = Attend<S, PACKED, true>;
 template <class S, bool PACKED>
+using Scored = Attend<S, PACKED, true, true>;
+template <class S, bool PACKED>
 using Dot = Attend<S, PACKED, false>;
 template <class S, bool PACKED>
 using AdditiveSource = AttendBack<S, PACKED, true, true>;
+template <class S, bool PACKED>
+using ScoredSource = AttendBack<S, PACKED, true, true, true>;
 template <class S, bool PACKED>
 using DotSource = AttendBack<S, PACKED, false, true>;
 template <class S, bool PACKED>
@@ -29,9 +33,11 @@ using DotTarget = AttendBack<S, PACKED, false, false>;
 }  // namespace
 
 void over(const DeviceAttend<Rows>& call, const gpu::Launch& launch) {
+  if (call.edge_score) return run<Scored>(call, launch);
   call.score.rows ? run<Additive>(call, launch) : run<Dot>(call, launch);
 }
 void over(const DeviceAttendBack<Rows>& call, const gpu::Launch& launch) {
+  if (call.edge_score) return run<ScoredSource>(call, launch);
   if (call.score.rows) return run<AdditiveSource>(call, launch);
   call.gradient.rows ? run<DotTarget>(call, launch) : run<DotSource>(call, launch);
 }

@@ -153,6 +153,10 @@ struct EdgeBatch {
   MGG_DEVICE const float* tail(const DeviceEdges<S>& edges, int u) const {
     return reinterpret_cast<const float*>(row[u]) + edges.tail;
   }
+  // A value of an edge and the worker's head, of [E, H].
+  MGG_DEVICE float of_head(const HeadWorker<S, PACKED>& worker, const float* values, int u) const {
+    return values[edge[u] * worker.edges.heads + worker.head];
+  }
   MGG_DEVICE uint64_t id(const DeviceEdges<S>& edges, int u) const {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(row[u]) + edges.id;  // maybe no multiple of 8 bytes
     return uint64_t(words[1]) << 32 | words[0];

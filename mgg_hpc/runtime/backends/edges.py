@@ -50,8 +50,9 @@ class TailedRows:
 class Attention:
     """Heads of ``channels`` columns each, and how an edge u -> v is scored by each of them.
 
-    additive: LeakyReLU(source score of u + target score of v), with the negative slope (GAT: Velickovic et al.,
-    ICLR 2018). Else the dot product of the rows of u and v over sqrt(channels) (Vaswani et al., NeurIPS 2017).
+    additive: LeakyReLU(source score of u + target score of v + score of the edge, if edges have any), with the negative
+    slope (GAT: Velickovic et al., ICLR 2018). Else the dot product of the rows of u and v over sqrt(channels) (Vaswani
+    et al., NeurIPS 2017).
     key: which edges are dropped, by the original ids of both ends and the head; None: none. ids: int64 [n], of this
     rank's nodes, where there is one.
     """
@@ -108,10 +109,12 @@ class EdgeKernels(Protocol):
         log_sum: Any = None,
         above: Any = None,
         above_weight: Any = None,
+        edge_score: Any = None,
     ) -> None:
         """out[v] = bias + sum over edges u -> v of weight(u, v) h[u], weights a softmax of scores; no edges: bias.
 
         src: `Attention.forward_rows`. score: target scores [n, H], additive. h: [n, H C], of dot products. bias: [H C].
+        edge_score: scores of edges [E, H] in the plan's order, additive, or None.
         For the backward: log_sum [n, H] becomes the logarithm of the sum of exp(score); above [n, H C] and
         above_weight [n, H] the parts of the sum and of the weights whose score is above 0 (additive), from which the
         gradient of target scores follows. Weights in ``out`` and ``above`` are after dropout, in above_weight before.
@@ -131,12 +134,15 @@ class EdgeKernels(Protocol):
         log_sum: Any = None,
         dot: Any = None,
         score_gradient: Any = None,
+        edge_score: Any = None,
+        edge_score_gradient: Any = None,
     ) -> None:
         """Gradients of attention at one end of its edges: out [n, H C], that of h.
 
         at_source: over out-edges, src `Attention.backward_rows` of targets; score: source scores [n, H], whose
-        gradient is written into score_gradient [n, H] (additive). Else over in-edges, for dot products, src rows of
-        the sources; gradient [n, H C], log_sum and dot [n, H] are the targets' own.
+        gradient is written into score_gradient [n, H], and edge_score [E, H] in the plan's order, whose gradient is
+        written into edge_score_gradient [E, H], or neither (additive). Else over in-edges, for dot products, src rows
+        of the sources; gradient [n, H C], log_sum and dot [n, H] are the targets' own.
         """
 
     def max_ties(self, plan: Plan, src: Rows, out: Any, ties: Any) -> None:

@@ -24,6 +24,7 @@ SHAPES = [(1, 1), (5, 1), (1, 7), (3, 7), (8, 4), (8, 8), (2, 33), (2, 40), (1, 
 CALLS, FEW_CALLS = 5, 3
 BOUND = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}  # of the largest value
 SLOPE = 0.25
+OF_EDGES = ("edges", "edge_score", "edge_score_gradient")  # arrays with a row for each edge
 
 
 def drawn_shape(rng: np.random.Generator) -> tuple[int, int]:
@@ -76,9 +77,9 @@ class Edges:
     def calls(self, case, layout, shape, sets, outputs, given, call):
         """What call(backend, plan, rows, outputs, given) leaves in outputs, for each set of all nodes' rows.
 
-        shape: heads, and columns of each. outputs: formats by name; "edges": how many values of each edge. given:
-        arrays of all nodes by name; "edges": of all edges; "epoch": for all ranks. Returns, for each set, the outputs
-        of all nodes, or of all edges in the CSR's order.
+        shape: heads, and columns of each. outputs: formats by name; of OF_EDGES: how many values of each edge. given:
+        arrays of all nodes by name; of OF_EDGES: of all edges; "epoch": for all ranks. Returns, for each set, the
+        outputs of all nodes, or of all edges in the CSR's order.
         """
         played = Played(
             self.engine,
@@ -101,7 +102,7 @@ class Edges:
                 for rank, (backend, plan) in enumerate(zip(played.backends, played.plans, strict=True)):
                     count = plan.destinations
                     out = {
-                        name: array[: plan.edges if name == "edges" else count]
+                        name: array[: plan.edges if name in OF_EDGES else count]
                         for name, array in into[rank].items()
                     }
                     with of(rank):
@@ -109,8 +110,8 @@ class Edges:
         return [self._joined(played, each) for each in made]
 
     def _mine(self, played, rank, given):
-        part, edges, plan = played.part(rank), self.case.edges(rank), played.plans[rank]
-        of = {"edges": lambda array: array[edges][plan.edge], "epoch": lambda array: array}
+        part, edges, plan = played.part(rank), played.case.edges(rank), played.plans[rank]
+        of = dict.fromkeys(OF_EDGES, lambda array: array[edges][plan.edge]) | {"epoch": lambda array: array}
         mine = {name: of.get(name, lambda array: array[part])(array) for name, array in given.items()}
         return {name: self.engine.array(np.ascontiguousarray(array)) for name, array in mine.items()}
 
@@ -119,7 +120,7 @@ class Edges:
         backend, plan = played.backends[rank], played.plans[rank]
         made = {}
         for name, format in formats.items():
-            if name == "edges":
+            if name in OF_EDGES:
                 made[name] = self.engine.array(np.full((plan.edges + MARGIN, format), np.nan, np.float32))
             else:
                 made[name] = self.engine.nan_rows(backend, plan.destinations + MARGIN, format)
@@ -132,11 +133,11 @@ class Edges:
             for plan, mine in zip(played.plans, outputs, strict=True):
                 array, count = (
                     self.engine.numpy(mine[name]),
-                    plan.edges if name == "edges" else plan.destinations,
+                    plan.edges if name in OF_EDGES else plan.destinations,
                 )
                 assert np.isnan(array[count:].astype(np.float32)).all(), f"wrote behind {name}"
                 part = array[:count]
-                if name == "edges":
+                if name in OF_EDGES:
                     part = np.empty_like(part)
                     part[plan.edge] = array[:count]
                 parts.append(part)
@@ -174,6 +175,9 @@ class Problem:
         self.h = [self._drawn(self.how.columns, self.dtype) for _ in range(FEW_CALLS)]
         self.scores = [self._drawn(heads, wide) * 2 for _ in range(2)]
         self.gradient = self._drawn(self.how.columns, self.dtype)
+        self.scored = self.how.additive and bool(rng.random() < 0.5)  # whether edges have scores of their own
+        of_edges = rng.standard_normal((len(self.case.indices), heads)) * self.scored
+        self.edge_score = of_edges.astype(np.float32)
         self.bias = rng.standard_normal(self.how.columns).astype(wide)
         self.source, self.destination = reference.edge_list(self.case.indptr, self.case.indices)
         self.common = {"ids": self.ids, "epoch": np.array([key.epoch if key else 0], np.int32)}
@@ -201,19 +205,19 @@ class Problem:
         rows = self.by_head(h)
         scores = reference.dot_scores(*ends, rows)
         if self.how.additive:
-            scores = reference.additive_scores(*ends, *self.scores, SLOPE)
+            scores = reference.additive_scores(*ends, *self.scores, SLOPE, self.edge_score)
         found = reference.attention(*ends, self.case.nodes, rows, scores, self.keep)
         return found.reshape(self.case.nodes, self.how.columns) + self.bias
 
     def gradients(self) -> list[np.ndarray]:
-        """Return torch's gradients of the last h, and of both scores where attention is additive."""
-        given = (self.h[-1], *self.scores)
+        """Return torch's gradients of the last h, and of the three scores where attention is additive."""
+        given = (self.h[-1], *self.scores, self.edge_score)
         h, *scores = (torch.tensor(each.astype(np.float64), requires_grad=True) for each in given)
         u, v = torch.from_numpy(self.source), torch.from_numpy(self.destination)
         rows = h.view(self.case.nodes, self.how.heads, self.how.channels)
         score = (rows[u] * rows[v]).sum(2) * self.how.scale
         if self.how.additive:
-            score = torch.nn.functional.leaky_relu(scores[0][u] + scores[1][v], SLOPE)
+            score = torch.nn.functional.leaky_relu(scores[0][u] + scores[1][v] + scores[2], SLOPE)
         index = v[:, None].expand_as(score)
         lowest = torch.full((self.case.nodes, self.how.heads), -torch.inf, dtype=torch.float64)
         most = lowest.scatter_reduce(0, index, score.detach(), "amax")
@@ -237,6 +241,7 @@ def attention(engine, case, entry, rng, *, halo=False):
     layout, bias = how.forward_rows(dtype), engine.array(task.bias)
     tail = [task.scores[0]] if how.additive else []
     given = task.common | ({"score": task.scores[1]} if how.additive else {"h": task.h[-1]})
+    given |= {"edge_score": task.edge_score} if task.scored else {}
     sets = task.h if how.additive else task.h[-1:]  # of dot products targets' rows would change too
     made = {"out": of_rows, "log_sum": of_head}
     made |= {"above": of_sums, "above_weight": of_head} if how.additive else {}
@@ -268,6 +273,10 @@ def gradients(task, edges, forward, kept):
     values, tail = ([task.gradient], [task.scores[1], *kept]) if how.additive else ([task.gradient, h], kept)
     given = task.common | {"h": h} | ({"score": task.scores[0]} if how.additive else {})
     made = {"out": of_rows} | ({"score_gradient": of_head} if how.additive else {})
+    reverse = np.lexsort((task.destination, task.source))  # as reversed_edges sorts them
+    if task.scored:
+        given |= {"edge_score": task.edge_score[reverse]}
+        made |= {"edge_score_gradient": how.heads}
 
     def at_source(backend, plan, rows, out, mine):
         own = {name: array for name, array in mine.items() if name not in ("ids", "epoch")}
@@ -280,7 +289,9 @@ def gradients(task, edges, forward, kept):
     if how.additive:
         product = (task.by_head(task.gradient) * task.by_head(forward["above"])).sum(2)
         of_target = (1 - SLOPE) * (product - kept[1] * forward["above_weight"])
+        by_edge = ends.get("edge_score_gradient", np.zeros((0, how.heads)))
         return max(
+            close(by_edge, wanted[3][reverse][: len(by_edge)], dtype, terms),
             close(ends["out"], wanted[0], dtype),
             close(ends["score_gradient"], wanted[1], dtype, terms),
             close(of_target, wanted[2], dtype, terms),

@@ -51,13 +51,15 @@ class DeviceEdges:
         log_sum: Any = None,
         above: Any = None,
         above_weight: Any = None,
+        edge_score: Any = None,
     ) -> None:
         """See EdgeKernels.attend."""
         given = {"score": score, "log_sum": log_sum, "above_weight": above_weight}
-        call = self._arrays(plan, "float32", how.heads, given)
+        call: dict[str, Any] = dict(self._arrays(plan, "float32", how.heads, given))
         call |= self._arrays(plan, "float32", how.columns, {"above": above})
         call |= self._arrays(plan, name_of(src.format), how.columns, {"out": out, "h": h})
         call |= self._attention(plan, how) | {"bias": flat(self.arrays, "bias", bias, how.columns)}
+        call |= self._of_edges(plan, how, edge_score=edge_score)
         layout = how.forward_rows(src.format.dtype)
         with self._over(plan, src, layout, how.heads, how.channels, "attend") as (kernel, rows):
             kernel(rows, **call)
@@ -76,13 +78,16 @@ class DeviceEdges:
         log_sum: Any = None,
         dot: Any = None,
         score_gradient: Any = None,
+        edge_score: Any = None,
+        edge_score_gradient: Any = None,
     ) -> None:
         """See EdgeKernels.attend_back."""
         given = {"score": score, "log_sum": log_sum, "dot": dot, "score_gradient": score_gradient}
         rows_given = {"out": out, "h": h, "gradient": gradient}
-        call = self._arrays(plan, "float32", how.heads, given)
+        call: dict[str, Any] = dict(self._arrays(plan, "float32", how.heads, given))
         call |= self._arrays(plan, name_of(src.format), how.columns, rows_given)
         call |= self._attention(plan, how)
+        call |= self._of_edges(plan, how, edge_score=edge_score, edge_score_gradient=edge_score_gradient)
         layout = (how.backward_rows if at_source else how.forward_rows)(src.format.dtype)
         with self._over(plan, src, layout, how.heads, how.channels, "attend_back") as (kernel, rows):
             kernel(rows, **call)
@@ -130,6 +135,17 @@ class DeviceEdges:
             for name, array in given.items()
             if array is not None
         }
+
+    def _of_edges(self, plan: Plan, how: Attention, **given: Any) -> dict[str, int]:
+        """Return the addresses of values of edges [E, H], without those that are None."""
+        found = {}
+        for name, array in given.items():
+            if array is None:
+                continue
+            found[name], heads = edge_values(self.arrays, name, array, plan.edges)
+            if heads != how.heads or not how.additive:
+                raise ValueError(f"{name}: of {heads} heads; expected {how.heads}, and additive attention")
+        return found
 
     def _attention(self, plan: Plan, how: Attention) -> dict[str, Any]:
         """Return the arguments of native calls for an Attention."""
