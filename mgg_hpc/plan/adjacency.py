@@ -45,6 +45,20 @@ def with_one_self_loop(
     return prefix_sum(counts + 1), np.insert(indices[kept], np.cumsum(counts), loops)
 
 
+def one_self_loop_places(
+    first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer]
+) -> NDArray[np.int64]:
+    """Return int64 [E']: the place of each edge of `with_one_self_loop`'s result among the given E edges.
+
+    Of the self loop of row first_row + i it is E + i.
+    """
+    rows, edges = len(indptr) - 1, len(indices)
+    row = np.repeat(np.arange(rows), np.diff(indptr))
+    kept = np.flatnonzero(indices != row + first_row)
+    ends = np.cumsum(np.bincount(row[kept], minlength=rows))
+    return np.insert(kept, ends, np.arange(edges, edges + rows))
+
+
 def in_degree(indptr: NDArray[np.int64], weight: Weight) -> NDArray[np.float64]:
     """Return the sum of the weights of each row's in-edges (1 each without weights), float64 [n]."""
     if weight is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,45 @@ def transpose(
 
     bounds: int64 [P + 1], of the sources. destinations: the same of the destinations, where they are other rows.
     """
+    indptr, indices, crossing = transposed(comm, bounds, indptr, indices, destinations)
+    return indptr, indices, None if weight is None else crossing.carry(comm, weight)
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """How values of this rank's in-edges reach the ranks whose out-edges these are.
+
+    send: int64, this rank's in-edges in the order in which they are sent. counts: int64 [P], how many go to each rank.
+    received: int64, for each of this rank's out-edges its place among what arrives. arriving: int64 [P], how many come
+    from each rank.
+    """
+
+    send: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    received: NDArray[np.int64]
+    arriving: NDArray[np.int64]
+
+    def carry(self, comm: Any, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values [out-edges, ...] from those of all ranks' in-edges, [in-edges, ...]. Collective."""
+        return _sent(comm, values[self.send], self.counts, self.arriving)[self.received]
+
+    def carry_back(self, comm: Any, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values [in-edges, ...] from those of all ranks' out-edges, [out-edges, ...]. Collective."""
+        going = np.empty_like(values)
+        going[self.received] = values
+        back = np.empty((len(self.send), *values.shape[1:]), values.dtype)
+        back[self.send] = _sent(comm, going, self.arriving, self.counts)
+        return back
+
+
+def transposed(
+    comm: Any,
+    bounds: NDArray[np.int64],
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.integer],
+    destinations: NDArray[np.int64] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.integer], Crossing]:
+    """Return the edges of `transpose`, destinations ascending in each row, and how values of them cross. Collective."""
     first = int(bounds[comm.rank])
     number = first if destinations is None else int(destinations[comm.rank])
     destination = np.repeat(np.arange(number, number + len(indptr) - 1, dtype=indices.dtype), np.diff(indptr))
@@ -36,13 +76,13 @@ def transpose(
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=comm.size)
     sources = send(comm, indices[order], counts)
+    arriving = send(comm, counts.astype(np.int64), np.ones(comm.size, dtype=np.int64))
     destinations = send(comm, destination[order], counts)
-    weights = None if weight is None else send(comm, weight[order], counts)
     # Ranks own ascending rows and send theirs in order, so a stable sort by source leaves destinations ascending.
     by_source = np.argsort(sources, kind="stable")
     rows = int(bounds[comm.rank + 1]) - first
     degree = np.bincount(sources - first, minlength=rows)
-    return prefix_sum(degree), destinations[by_source], None if weights is None else weights[by_source]
+    return prefix_sum(degree), destinations[by_source], Crossing(order, counts, by_source, arriving)
 
 
 def halo_in_rounds(comm: Any, edges: SplitEdges, count: int | None = None) -> tuple[Plan, NDArray[np.int64]]:
@@ -70,14 +110,24 @@ def send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[
     """Send ``values``, cut by ``counts``, to ranks 0, 1, ...; return what arrives, in rank order."""
     if comm.size == 1:
         return values
-    from mpi4py.util.dtlib import from_numpy_dtype
-
     expected = np.empty(comm.size, dtype=np.int64)
     comm.Alltoall(np.ascontiguousarray(counts, dtype=np.int64), expected)
-    received = np.empty(int(expected.sum()), dtype=values.dtype)
-    kind = from_numpy_dtype(values.dtype)
+    return _sent(comm, values, counts, expected)
+
+
+def _sent(
+    comm: Any, values: NDArray[Any], counts: NDArray[np.int64], expected: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Return what `send` does for values [k, ...], where the numbers that arrive from each rank are known."""
+    if comm is None or comm.size == 1:
+        return values
+    from mpi4py.util.dtlib import from_numpy_dtype
+
+    item = from_numpy_dtype(values.dtype).Create_contiguous(math.prod(values.shape[1:])).Commit()
+    received = np.empty((int(expected.sum()), *values.shape[1:]), dtype=values.dtype)
     comm.Alltoallv(
-        [values, (counts, prefix_sum(counts)[:-1]), kind],
-        [received, (expected, prefix_sum(expected)[:-1]), kind],
+        [np.ascontiguousarray(values), (counts, prefix_sum(counts)[:-1]), item],
+        [received, (expected, prefix_sum(expected)[:-1]), item],
     )
+    item.Free()
     return received
