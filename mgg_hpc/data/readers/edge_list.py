@@ -1,261 +1,177 @@
-"""Edge lists: text, one edge a line, plain or gzip.
+"""Edge lists: text, one edge a line, plain or packed by gzip or zstd.
 
-``source destination`` or ``source destination weight``, separated by blanks, tabs or commas; nodes are
-numbered from 0; lines that start with # or % are comments. Blocks of lines are parsed at once where they
-are regular; a block with anything else in it is read line by line, and that reading decides what is an
-error and where. Lines have a longest length, gzip unpacks to so many times its size at most, and the edges
-fit the machine's memory.
+``source destination``, or ``source destination weight``, separated by blanks and tabs, by commas, or by semicolons.
+Lines that start with # or % are comments. All lines have as many columns as the first one; a fourth one, which KONECT
+has for times, must be of numbers and is not kept. Blocks of lines are parsed natively where they are regular; a block
+with anything else in it is read line by line, and that reading decides what is an error and where.
 """
 
 from __future__ import annotations
 
-import gzip
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InputError
-from ..graph import Graph, from_edges
-from .limits import check_memory, shown
+from .. import native
+from ..streams import EdgeBlock, Imported
+from .compressed import TextBlock, text_blocks, text_size
+from .limits import shown
 
-BLOCK_BYTES = 4 << 20
-LONGEST_LINE = 1 << 20  # bytes; a comment may be long
-GZIP_RATIO = 250  # the most that text of edges reaches; deflate has 1032 for repetitions
-GZIP_FREE = 64 << 20  # bytes that are unpacked before the ratio counts
-EDGE_BYTES, NODE_BYTES = 64, 16  # of memory, while edges are sorted
-LARGEST_ID = 10**15  # below it, ids have 15 digits at most, and int64 arithmetic is exact
-POWERS = 10 ** np.arange(16, dtype=np.int64)
-NEWLINE, COMMA = 10, 44
+LARGEST_ID = 10**15  # below it, ids have 15 digits at most
+COLUMNS = ("source", "destination", "weight", "time")
+
+
+def open_edge_list(path: Path, *, nodes: int | None = None, first: int = 0, ids: str = "numbers") -> Imported:
+    """Open an edge list as a stream of edges.
+
+    nodes: their number, by default the largest id plus one. first: the number of the first node, 0 or 1. ids:
+    "numbers". Reading raises InputError that names file and line for a word, an id out of range, a missing column, or
+    a weight that is not finite in single precision.
+    """
+    return Imported(graph_name(path), _EdgeList(path, nodes, first))
+
+
+def graph_name(path: Path) -> str:
+    """Return the name of a graph in a file."""
+    return path.name.split(".")[0] or "graph"
+
+
+class _EdgeList:
+    """The stream of an edge list. Marks hold the place behind a block, and the number of columns."""
+
+    def __init__(self, path: Path, nodes: int | None, first: int) -> None:
+        self._path, self.where, self.nodes = path, str(path), nodes
+        self.total = text_size(path)
+        self._rules = LineRules(self.where, first, LARGEST_ID if nodes is None else nodes)
+
+    def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
+        """Yield the edges, as `EdgeStream` has it."""
+        place = mark or {"offset": 0, "line": 1, "columns": 0}
+        columns = place["columns"]
+        for block in text_blocks(self._path, offset=place["offset"], line=place["line"]):
+            columns = columns or self._rules.columns_of(block.text)
+            if columns:
+                found = self._rules.parse(block, columns)
+                behind = {"offset": block.offset + len(block.text), "line": block.line + block.lines}
+                if len(found.sources):
+                    yield EdgeBlock(*found, mark=behind | {"columns": columns})
+            if progress is not None:
+                progress(block.done)
 
 
 class Edges(NamedTuple):
     """A run of edges: ``sources``, ``destinations`` int64 [k]; ``weight`` float32 [k] with a third column."""
 
-    sources: np.ndarray
-    destinations: np.ndarray
-    weight: np.ndarray | None
+    sources: NDArray[np.int64]
+    destinations: NDArray[np.int64]
+    weight: NDArray[np.float32] | None
 
 
-def read_edge_list(
-    path: Path,
-    *,
-    nodes: int | None = None,
-    symmetric: bool = False,
-    simple: bool = False,
-) -> Graph:
-    """Read an edge list; ``nodes`` defaults to the largest id plus one.
+@dataclass(frozen=True)
+class LineRules:
+    """What lines of edges look like. where: the file. first, limit: ids are first .. first + limit - 1.
 
-    ``symmetric`` adds the reverse of each edge and drops duplicates, ``simple`` drops duplicates and self
-    loops. Raises InputError naming file and line for a word, a negative id or a missing column.
+    delimiters: whether commas and semicolons separate words, too. comments: characters that begin comments.
     """
-    runs: list[Edges] = []
-    count = 0
-    for run in _read(path, LARGEST_ID if nodes is None else nodes):
-        runs.append(run)
-        count += len(run.sources)
-        check_memory(str(path), EDGE_BYTES * count + NODE_BYTES * (nodes or 0))
-    if not runs:
-        raise InputError(f"{path} holds no edges; expected lines of source and destination")
-    sources = np.concatenate([run.sources for run in runs])
-    destinations = np.concatenate([run.destinations for run in runs])
-    weights = [run.weight for run in runs if run.weight is not None]
-    largest = int(max(sources.max(), destinations.max()))
-    if nodes is None and largest > 1000 * (len(sources) + 1000):
-        raise InputError(
-            f"{path} has the node id {largest} but only {len(sources)} edges; "
-            "number the nodes from 0 without large gaps"
+
+    where: str
+    first: int
+    limit: int
+    delimiters: bool = True
+    comments: str = "#%"
+
+    def columns_of(self, text: NDArray[np.uint8]) -> int:
+        """Return the number of columns of the first edge in a text, between 2 and 4; 0 if it has none."""
+        for _, line in self._lines(text, 0):
+            return min(max(len(self._words(line)), 2), len(COLUMNS))
+        return 0
+
+    def parse(self, block: TextBlock, columns: int) -> Edges:
+        """Return the edges of a block. Raises InputError that names file and line of the first that is wrong."""
+        weighted = columns > 2
+        sources, destinations = np.empty(block.lines, np.int64), np.empty(block.lines, np.int64)
+        weight = np.empty(block.lines if weighted else 0, np.float32)
+        count, irregular = native.load().parse_edges(
+            block.text,
+            columns,
+            self.first,
+            self.limit,
+            self.delimiters,
+            self.comments,
+            sources,
+            destinations,
+            weight,
         )
-    return from_edges(
-        sources,
-        destinations,
-        largest + 1 if nodes is None else nodes,
-        name=path.name.split(".")[0] or "graph",
-        weight=np.concatenate(weights) if weights else None,
-        symmetric=symmetric,
-        drop_duplicates=simple,
-        drop_self_loops=simple,
-    )
+        if irregular >= 0:
+            count = 0
+            for number, line in self._lines(block.text, block.line):
+                found = self._edge(f"{self.where}:{number}", line, columns)
+                sources[count], destinations[count] = found[:2]
+                if weighted:
+                    weight[count] = found[2]
+                count += 1
+        return Edges(sources[:count], destinations[:count], weight[:count] if weighted else None)
 
+    def _lines(self, text: NDArray[np.uint8], number: int) -> Iterator[tuple[int, str]]:
+        """Yield number and text of each line that is neither empty nor a comment."""
+        begin, data = 0, text.tobytes()
+        while begin < len(data):
+            end = data.index(b"\n", begin)
+            line = data[begin:end].decode("utf-8", errors="replace").strip()
+            if line and line[0] not in self.comments:
+                yield number, line
+            begin, number = end + 1, number + 1
 
-def _read(path: Path, limit: int) -> Iterator[Edges]:
-    """Yield the edges of a file, block by block."""
-    columns: int | None = None
-    line = 1
-    for block in _line_blocks(path):
-        found = _parse_block(block, columns)
-        if found is None or any(len(ids) and int(ids.max()) >= limit for ids in found[:2]):
-            found = _parse_lines(path, block, line, columns, limit)
-        if len(found.sources):
-            columns = 2 if found.weight is None else 3
-            yield found
-        line += block.count(b"\n")
+    def _words(self, line: str) -> list[str]:
+        for delimiter in ",;" if self.delimiters else "":
+            if delimiter in line:
+                return [word.strip() for word in line.split(delimiter)]
+        return line.split()
 
-
-def _line_blocks(path: Path) -> Iterator[bytes]:
-    """Yield a file's bytes in blocks of whole lines, unpacked if they are gzip."""
-    try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            with gzip.GzipFile(fileobj=raw) if packed else raw as file:
-                yield from _whole_lines(path, raw, file)  # type: ignore[arg-type]
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is damaged gzip: {error}") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _whole_lines(path: Path, raw: BinaryIO, file: BinaryIO) -> Iterator[bytes]:
-    """Yield blocks of whole lines. raw: the file whose bytes ``file`` unpacks."""
-    rest, lines, unpacked = b"", 0, 0
-    while piece := file.read(BLOCK_BYTES):
-        unpacked += len(piece)
-        if file is not raw and unpacked > GZIP_FREE + GZIP_RATIO * raw.tell():
-            raise InputError(
-                f"{path} unpacks to more than {GZIP_RATIO} times its size, which no list of edges does; "
-                "unpack it first if it is one"
-            )
-        end = piece.rfind(b"\n") + 1
-        if end:
-            block = rest + piece[:end]
-            yield block
-            lines, rest = lines + block.count(b"\n"), piece[end:]
-        else:
-            rest += piece
-        if len(rest) > LONGEST_LINE:
-            raise InputError(
-                f"{path}:{lines + 1}: the line is longer than {LONGEST_LINE} bytes; "
-                "expected source and destination, and a newline"
-            )
-    if rest:
-        yield rest + b"\n"
-
-
-def _parse_block(block: bytes, columns: int | None) -> Edges | None:
-    """Parse regular lines all at once; None if a line is not plainly two ids (and a weight)."""
-    text = np.frombuffer(_without_comments(block), dtype=np.uint8)
-    newline = text == NEWLINE
-    comma = text == COMMA
-    blank = newline | comma | (text == 32) | (text == 9) | (text == 13)
-    edge = np.flatnonzero(np.diff(~blank, prepend=False, append=False))
-    starts, ends = edge[::2], edge[1::2]
-    if not len(starts):
-        return _nothing() if not comma.any() else None
-    lines = np.cumsum(newline)[starts]  # each word's line
-    if columns is None:
-        columns = int(np.searchsorted(lines, lines[0], side="right"))
-    # NumPy, as Python, reads 1_0 as 10, and takes NUL for the end of a word.
-    if columns not in (2, 3) or len(starts) % columns or b"_" in block or b"\0" in block:
-        return None
-    grid = lines.reshape(-1, columns)
-    if (grid[:, 0] != grid[:, -1]).any() or (grid[1:, 0] == grid[:-1, 0]).any():
-        return None
-    if comma.any() and not _commas_separate(comma, starts, columns):
-        return None
-    ids = [_whole_numbers(text, starts[k::columns], ends[k::columns]) for k in (0, 1)]
-    weight = _decimals(text, starts[2::3], ends[2::3]) if columns == 3 else None
-    if ids[0] is None or ids[1] is None or (columns == 3 and weight is None):
-        return None
-    return Edges(ids[0], ids[1], weight)
-
-
-def _nothing() -> Edges:
-    return Edges(np.empty(0, np.int64), np.empty(0, np.int64), None)
-
-
-def _without_comments(block: bytes) -> bytes:
-    """Blank out comment lines; a line keeps its place."""
-    if not any(mark in block for mark in (b"#", b"%")):
-        return block
-    lines = block.split(b"\n")
-    return b"\n".join(b"" if line.lstrip()[:1] in (b"#", b"%") else line for line in lines)
-
-
-def _commas_separate(comma: np.ndarray, starts: np.ndarray, columns: int) -> bool:
-    """Return whether there is exactly one comma between the words of each line, and none elsewhere."""
-    before = np.append(np.cumsum(comma)[starts], np.count_nonzero(comma))
-    gaps = np.diff(before, prepend=0)
-    between = np.arange(len(gaps)) % columns != 0
-    return bool((gaps == between).all())
-
-
-def _whole_numbers(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
-    """Return the words text[starts:ends] as int64; None unless all are 1 to 15 digits."""
-    lengths = ends - starts
-    if lengths.max() > 15:
-        return None
-    first = np.cumsum(lengths) - lengths
-    place = np.arange(int(lengths.sum())) - np.repeat(first, lengths)  # within the word
-    digits = text[np.repeat(starts, lengths) + place].astype(np.int64) - 48
-    if digits.min() < 0 or digits.max() > 9:
-        return None
-    return np.add.reduceat(digits * POWERS[np.repeat(lengths, lengths) - 1 - place], first)
-
-
-def _decimals(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
-    """Return the words text[starts:ends] as float32; None unless all are finite numbers of at most 31 characters."""
-    width = int((ends - starts).max())
-    if width > 31:
-        return None
-    place = starts[:, None] + np.arange(width)
-    inside = place < ends[:, None]
-    words = np.where(inside, text[np.minimum(place, len(text) - 1)], 0).astype(np.uint8)
-    try:
-        with np.errstate(over="ignore"):
-            values = words.view(f"S{width}").ravel().astype(np.float64).astype(np.float32)
-    except ValueError:
-        return None
-    return values if np.isfinite(values).all() else None
-
-
-def _parse_lines(path: Path, block: bytes, first_line: int, columns: int | None, limit: int) -> Edges:
-    """Parse line by line; raises InputError naming file and line of the first that is wrong."""
-    rows = []
-    for number, raw in enumerate(block.split(b"\n"), start=first_line):
-        line = raw.decode("utf-8", errors="replace").strip()
-        if not line or line[0] in "#%":
-            continue
-        where = f"{path}:{number}"
-        words = [word.strip() for word in line.split(",")] if "," in line else line.split()
-        columns = columns or min(max(len(words), 2), 3)
+    def _edge(self, where: str, line: str, columns: int) -> tuple[int, int, float]:
+        """Return source, destination and weight (1 without one) of a line. Raises InputError where it is wrong."""
+        words = self._words(line)
         if len(words) != columns or "" in words:
             have = len([word for word in words if word])
-            named = "source, destination" + (" and weight" if columns == 3 else "")
+            named = (
+                ", ".join(COLUMNS[: columns - 1]) + f"{' and' if columns > 2 else ','} {COLUMNS[columns - 1]}"
+            )
             raise InputError(f"{where}: {have} columns; expected {columns}: {named}")
-        rows.append((_node(where, words[0], limit), _node(where, words[1], limit), _weight(where, words[2:])))
-    if not rows:
-        return _nothing()
-    sources, destinations, weight = zip(*rows, strict=True)
-    return Edges(
-        np.array(sources, dtype=np.int64),
-        np.array(destinations, dtype=np.int64),
-        np.array(weight, dtype=np.float32) if columns == 3 else None,
-    )
+        source, destination = self._node(where, words[0]), self._node(where, words[1])
+        numbers = [_number(where, name, word) for name, word in zip(COLUMNS[2:], words[2:], strict=False)]
+        return source, destination, numbers[0] if numbers else 1.0
+
+    def _node(self, where: str, word: str) -> int:
+        """Return the row of a node id."""
+        if not (word.isascii() and word.lstrip("+-").isdigit() and len(word) - len(word.lstrip("+-")) <= 1):
+            raise InputError(f"{where}: {shown(word)} is not a node id; expected a whole number")
+        expected = f"expected {self.first} .. {self.first + self.limit - 1}"
+        if len(word) > 400:  # beyond any number, and beyond what int() converts
+            raise InputError(f"{where}: a node id of {len(word)} digits is too large; {expected}")
+        node = int(word)
+        if node < 0:
+            raise InputError(
+                f"{where}: the node id {shown(node)} is negative; nodes are numbered from {self.first}"
+            )
+        if node < self.first:
+            raise InputError(f"{where}: the node id {node} is too small; {expected}")
+        if node - self.first >= self.limit:
+            raise InputError(f"{where}: the node id {shown(node)} is too large; {expected}")
+        return node - self.first
 
 
-def _node(where: str, word: str, limit: int) -> int:
-    if not (word.isascii() and word.lstrip("+-").isdigit() and len(word) - len(word.lstrip("+-")) <= 1):
-        raise InputError(f"{where}: {shown(word)} is not a node id; expected a whole number")
-    if len(word) > 400:  # beyond any number, and beyond what int() converts
-        raise InputError(f"{where}: a node id of {len(word)} digits is too large; expected 0 .. {limit - 1}")
-    node = int(word)
-    if node < 0:
-        raise InputError(f"{where}: the node id {shown(node)} is negative; nodes are numbered from 0")
-    if node >= limit:
-        raise InputError(f"{where}: the node id {shown(node)} is too large; expected 0 .. {limit - 1}")
-    return node
-
-
-def _weight(where: str, words: list[str]) -> float:
-    """Return the weight in the third column; 1 without one."""
+def _number(where: str, name: str, word: str) -> float:
+    """Return the number in a column."""
     try:
-        weight = float(words[0] if words[0].isascii() and "_" not in words[0] else "") if words else 1.0
+        value = float(word if word.isascii() and "_" not in word else "")
     except ValueError:
-        raise InputError(f"{where}: {shown(words[0])} is not a weight; expected a number") from None
+        raise InputError(f"{where}: {shown(word)} is not a {name}; expected a number") from None
     with np.errstate(over="ignore"):
-        if not np.isfinite(np.float32(weight)):
-            raise InputError(f"{where}: the weight {shown(words[0])[1:-1]} is not finite in single precision")
-    return weight
+        if not np.isfinite(np.float32(value)):
+            raise InputError(f"{where}: the {name} {shown(word)[1:-1]} is not finite in single precision")
+    return value

@@ -1,0 +1,132 @@
+// Words of text files of edges: whole numbers, decimals and what separates them; and text that is cut into parts of
+// whole lines, so that threads parse it side by side. All text ends with a newline, at which every scan stops.
+#pragma once
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace mgg::text {
+
+constexpr int most_digits = 15;  // of a whole number
+
+inline bool blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+inline bool delimiter(char c) { return c == ',' || c == ';'; }
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+inline void skip_blanks(const char*& p) {
+  while (blank(*p)) ++p;
+}
+
+inline const char* behind_newline(const char* p, const char* end) {
+  return static_cast<const char*>(std::memchr(p, '\n', end - p)) + 1;
+}
+
+// How many of eight characters, the lowest byte first, are digits before the first that is none.
+inline int leading_digits(uint64_t word) {
+  const uint64_t value = word ^ 0x3030303030303030;
+  // A byte above 9 sets its highest bit; a carry reaches later characters only.
+  const uint64_t others = ((value + 0x7676767676767676) | value) & 0x8080808080808080;
+  return others ? __builtin_ctzll(others) >> 3 : 8;
+}
+
+// The number that the first ``count`` characters, 1 to 8, are the digits of: pairs, then fours, then all eight at once.
+inline uint64_t value_of_digits(uint64_t word, int count) {
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first character is the lowest byte");
+  uint64_t value = (word & 0x0f0f0f0f0f0f0f0f) << (64 - 8 * count);
+  value = value * 10 + (value >> 8);
+  return ((value & 0x000000ff000000ff) * 0x000f424000000064 +
+          ((value >> 16) & 0x000000ff000000ff) * 0x0000271000000001) >> 32;
+}
+
+// Reads 1 to 15 digits; false for none, or for more.
+inline bool read_number(const char*& p, const char* end, int64_t& number) {
+  static constexpr uint64_t powers[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};
+  if (end - p >= 16) {
+    uint64_t word;
+    std::memcpy(&word, p, 8);
+    int count = leading_digits(word);
+    if (count == 0) return false;
+    uint64_t found = value_of_digits(word, count);
+    if (count == 8) {
+      std::memcpy(&word, p + 8, 8);
+      const int more = leading_digits(word);
+      if (more == 8) return false;
+      if (more) found = found * powers[more] + value_of_digits(word, more);
+      count += more;
+    }
+    p += count;
+    number = static_cast<int64_t>(found);
+    return true;
+  }
+  const char* from = p;
+  int64_t found = 0;
+  for (; is_digit(*p) && p - from <= most_digits; ++p) found = found * 10 + (*p - '0');
+  number = found;
+  return p > from && p - from <= most_digits;
+}
+
+// Reads a finite decimal as Python's float() does, rounded to single precision; false for any other word.
+inline bool read_decimal(const char*& p, const char* end, float& decimal) {
+  const char* word = p;
+  while (*p != '\n' && !blank(*p) && !delimiter(*p)) ++p;
+  int64_t whole;
+  const char* after = word;
+  if (p - word <= most_digits && read_number(after, end, whole) && after == p) {
+    decimal = static_cast<float>(static_cast<double>(whole));
+    return true;
+  }
+  if (word < p && *word == '+') {
+    if (*++word == '-') return false;
+  }
+  const char* first = word + (word < p && *word == '-');
+  if (first == p || !(is_digit(*first) || *first == '.')) return false;  // from_chars takes "inf" and "nan"
+  double value = 0;
+  const auto [stop, error] = std::from_chars(word, p, value);
+  if (stop != p) return false;
+  if (error == std::errc::result_out_of_range) value = std::strtod(std::string(word, p).c_str(), nullptr);
+  decimal = static_cast<float>(value);
+  return std::isfinite(decimal);
+}
+
+// Steps over what separates two words: blanks, or one delimiter among them. kind: of the separators that the line has
+// had so far, 0 before the first; all of a line are alike.
+inline bool step_over(const char*& p, char& kind, bool delimiters) {
+  const char* from = p;
+  skip_blanks(p);
+  char found = ' ';
+  if (delimiters && delimiter(*p)) {
+    found = *p++;
+    skip_blanks(p);
+  } else if (p == from) {
+    return false;
+  }
+  if (kind && kind != found) return false;
+  kind = found;
+  return true;
+}
+
+// Where parts of about ``size`` bytes begin, each at the begin of a line; the last entry is the end of the text.
+inline std::vector<const char*> line_parts(const char* begin, const char* end, int64_t size) {
+  std::vector<const char*> cuts{begin};
+  while (end - cuts.back() > size) cuts.push_back(behind_newline(cuts.back() + size - 1, end));
+  if (cuts.back() < end) cuts.push_back(end);
+  return cuts;
+}
+
+inline int64_t count_newlines(const char* begin, const char* end) {
+  int64_t lines = 0;
+  while (begin < end) {  // in stretches whose counts fit the narrow sums that the compiler makes vectors of
+    const char* stop = begin + std::min<int64_t>(end - begin, 1 << 14);
+    uint16_t found = 0;
+    for (; begin < stop; ++begin) found = static_cast<uint16_t>(found + (*begin == '\n'));
+    lines += found;
+  }
+  return lines;
+}
+
+}  // namespace mgg::text
