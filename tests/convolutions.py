@@ -182,6 +182,7 @@ class Spread:
     dtype: torch.dtype
     transfer: str = "direct"
     weight: np.ndarray | None = None  # of all edges
+    ordered: bool = False  # whether handles know the order of edges, for data of these
     handles: dict[str, GraphHandle] = field(default_factory=dict)
 
     @property
@@ -223,7 +224,7 @@ class Spread:
         if kind not in self.handles:
             part = self.part()
             ids = part.slice.ids
-            of = matrix_of(self.comm, part, kind, accumulator(self.dtype))
+            of = matrix_of(self.comm, part, kind, accumulator(self.dtype), ordered=self.ordered)
             layers = planned(self.comm, of, [self.transfer])
             counts = np.diff(self.case.bounds)
             self.handles[kind] = GraphHandle(

@@ -22,7 +22,7 @@ from ..inputs.host import Input
 from ..workspace import accumulator, as_array, row_format
 from .extend import halo_ids
 from .handle import Adjacency, GraphHandle
-from .loading import Part, input_features, matrix_of, weighted_edges
+from .loading import Part, edge_data_of, input_features, matrix_of, weighted_edges
 from .transfer import planned
 
 TRANSFERS = ("auto", "direct", "get", "halo")
@@ -100,10 +100,10 @@ class DistGraph(GraphHandle):
         if self._closed:
             raise ValueError("the graph is closed")
 
-    def adjacency(self, kind: str) -> Adjacency:
+    def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
         """See GraphHandle; raises ValueError once the graph is closed."""
         self._check_open()
-        return super().adjacency(kind)
+        return super().adjacency(kind, ordered=ordered)
 
     @property
     def num_nodes(self) -> int:
@@ -130,9 +130,9 @@ class DistGraph(GraphHandle):
         super()._reserve(nbytes, instead_of)
         close_at_exit()
 
-    def _planned(self, kind: str) -> Adjacency:
+    def _planned(self, kind: str, ordered: bool) -> Adjacency:
         wide, device = accumulator(self.dtype), self.device
-        matrix = matrix_of(self.comm, self._part, kind, wide, device, keep_edges=True)
+        matrix = matrix_of(self.comm, self._part, kind, wide, device, keep_edges=True, ordered=ordered)
         rounds = 1 if kind == "attention" else self.backend.capabilities.halo_rounds  # as jobs do
         return planned(self.comm, matrix, [self._transfer], rounds)[0]
 
@@ -161,6 +161,16 @@ class DistGraph(GraphHandle):
         """Return the weights of `edge_index`'s edges, float32 [E]; None where the graph has none."""
         weight = self._part.slice.weight
         return None if weight is None else torch.from_numpy(weight).to(self.device)
+
+    def edge_data(self, name: str) -> Tensor:
+        """Return data of `edge_index`'s edges by name, [E, ...] of the file's type; "weight": their weights.
+
+        Types that torch has not, unsigned integers of more than 8 bits, become int64. Raises InputError for a name
+        that the graph has not.
+        """
+        values = edge_data_of(self._part, name)
+        values = values.astype(np.int64) if values.dtype.name in ("uint16", "uint32", "uint64") else values
+        return torch.from_numpy(values).to(self.device)
 
     def loss(self, out: Tensor, fn: Callable[..., Tensor], split: str = "train") -> Tensor:
         """Return the mean of a loss over the labels of a split on all ranks, a scalar. Collective.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from ...plan.workload import Plan, SplitEdges
 from ...runtime.backends.arguments import Epilogue, Rows
 from ...runtime.backends.base import Backend
 from ...runtime.backends.edges import EdgeKernels
-from ..workspace import Workspace, as_array, as_tensor, row_format
+from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
+from .edge_data import EdgeOrder, EdgeValues, LoopFill, ordered
 
 _Edges = TypeVar("_Edges", Plan, SplitEdges)
 
@@ -28,7 +30,9 @@ class Matrix(Generic[_Edges]):
     forward sums over in-edges, backward over out-edges: for a symmetric graph they are the same object.
     scale: [n] or None. weights: in the order of each's edges, or None for ones. On the backend's device.
     kind: "gcn", normalised and with weights; "edges", the graph's own, for GIN and SAGE; or "attention", with exactly
-    one self loop at each node. inverse_degree: [n], what makes a mean of a sum over "edges"; else None.
+    one self loop at each node. inverse_degree: [n], what makes a mean of a sum over "edges"; else None. order: that of
+    its edges, where data of edges will be brought into it. values: data of edges that are in its order already, by
+    name; of self loops the mean of the node's other edges.
     """
 
     forward: _Edges
@@ -38,6 +42,8 @@ class Matrix(Generic[_Edges]):
     backward_weight: Tensor | None = None
     kind: str = "gcn"
     inverse_degree: Tensor | None = None
+    order: EdgeOrder | None = None
+    values: Mapping[str, EdgeValues] = field(default_factory=dict)
 
     @property
     def directions(self) -> list[_Edges]:
@@ -135,17 +141,47 @@ class GraphHandle:
             backend.prepare(plan, format)
         self._turn = 0
         self.workspace = Workspace(backend)
+        self._edge_values: WeakKeyDictionary[Plan, dict[tuple[str, LoopFill], EdgeValues]] = (
+            WeakKeyDictionary()
+        )
 
-    def adjacency(self, kind: str) -> Adjacency:
+    def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
         """Return the graph's adjacency of a kind, which is planned at the first call for it: collective then.
 
-        Raises ValueError for a kind that the handle was not made for and cannot plan.
+        ordered: one that knows the order of its edges, which `edge_values` needs; it takes the place of one that does
+        not. Raises ValueError for a kind that the handle was not made for and cannot plan.
         """
-        if kind not in self._by_kind:
-            self._by_kind[kind] = self._planned(kind)
-        return self._by_kind[kind]
+        made = self._by_kind.get(kind)
+        if made is None or (ordered and made.order is None and not made.values):
+            self._by_kind[kind] = made = self._planned(kind, ordered)
+        return made
 
-    def _planned(self, kind: str) -> Adjacency:
+    def edge_data(self, name: str) -> Tensor:
+        """Return data of the edges of this rank's rows. Raises ValueError where the handle was made without them."""
+        raise ValueError(f"the graph's handle was made without the data of edges {name!r}")
+
+    def edge_values(self, adjacency: Adjacency, given: Tensor | str, fill: LoopFill = "mean") -> EdgeValues:
+        """Return values of the edges of an adjacency, of the accumulator's type. Collective.
+
+        given: [E, ...] in the order of the graph's edges, or the name of data of the graph's, which are kept so.
+        fill: of the self loops that the adjacency has beside them (`edge_data.ordered`). Raises ValueError as
+        `edge_data.ordered` does, and what `edge_data` does.
+        """
+        wide = accumulator(self.dtype)
+        if isinstance(given, Tensor):
+            return self._ordered(adjacency, given.to(self.device, wide), fill)
+        if fill == "mean" and given in adjacency.values:
+            return adjacency.values[given]
+        kept = self._edge_values.setdefault(adjacency.forward, {})
+        if (given, fill) not in kept:
+            data = self.edge_data(given).to(self.device, wide)
+            kept[given, fill] = self._ordered(adjacency, data, fill)
+        return kept[given, fill]
+
+    def _ordered(self, adjacency: Adjacency, values: Tensor, fill: LoopFill) -> EdgeValues:
+        return ordered(self.comm, adjacency.order, adjacency.forward, adjacency.backward, values, fill)
+
+    def _planned(self, kind: str, ordered: bool) -> Adjacency:
         """Plan the adjacency of a kind that the handle was not made for."""
         made = " and ".join(self._by_kind)
         raise ValueError(f"this graph was made for {made!r} layers, and {kind!r} is asked for")

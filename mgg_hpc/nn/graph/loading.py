@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from ...data.graph import Graph, SparseRows
 from ...data.store import GraphFile, GraphSlice, open_graph
 from ...errors import InputError
 from ...plan import adjacency, workload
+from ...plan.adjacency import one_self_loop_places
 from ...plan.ranges import edge_balanced
 from ...plan.workload import SplitEdges
 from ...runtime import exchange, mpi
@@ -26,6 +27,7 @@ from ..inputs import blocks, nodes
 from ..inputs.host import HostFeatures, Input
 from ..inputs.sparse import SparseFeatures
 from ..workspace import accumulator
+from .edge_data import EdgeOrder
 from .handle import Unplanned
 
 
@@ -51,12 +53,13 @@ class Part:
     bounds_source: str
     slice: GraphSlice
     file: GraphFile | None = None
+    edge_data: tuple[str, ...] = ()  # names that the graph has, also of what was not read
     nbytes: int = 0  # of the slice as it was read, without its features
 
     def __post_init__(self) -> None:
         rows = self.slice
         arrays = (rows.indptr, rows.indices, rows.weight, rows.y, rows.train, rows.val, rows.test, rows.ids)
-        self.nbytes = sum(array.nbytes for array in arrays if array is not None)
+        self.nbytes = sum(array.nbytes for array in (*arrays, *rows.edge.values()) if array is not None)
 
     def __enter__(self) -> Part:
         return self
@@ -84,13 +87,15 @@ class Part:
         return taken
 
 
-def load_part(path: Path, comm: Any) -> Part:
+def load_part(path: Path, comm: Any, edge_data: Iterable[str] | None = None) -> Part:
     """Read this rank's slice, all but dense features, checking what is read. Collective.
 
-    Raises InputError, the same on all ranks, that names what is wrong with the file.
+    edge_data: names of the data of edges to read, of those that the file has. [default: all] Raises InputError, the
+    same on all ranks, that names what is wrong with the file.
     """
     with mpi.agree(comm), ExitStack() as opened:
         file = opened.enter_context(open_graph(path))
+        names = file.edge_data if edge_data is None else set(edge_data).intersection(file.edge_data)
         bounds = file.bounds(comm.size)
         source = "file"
         if bounds is None:
@@ -107,7 +112,10 @@ def load_part(path: Path, comm: Any) -> Part:
             multilabel=file.multilabel,
             bounds=bounds,
             bounds_source=source,
-            slice=file.slice(int(bounds[comm.rank]), int(bounds[comm.rank + 1]), dense=False),
+            slice=file.slice(
+                int(bounds[comm.rank]), int(bounds[comm.rank + 1]), dense=False, edge_data=names
+            ),
+            edge_data=file.edge_data,
         )
         if file.x_dtype is not None:
             opened.pop_all()
@@ -136,6 +144,7 @@ def sliced(graph: Graph, rank: int, ranks: int) -> Part:
         val=None if graph.val is None else graph.val[own],
         test=None if graph.test is None else graph.test[own],
         ids=np.arange(low, high) if graph.permutation is None else graph.permutation[own],
+        edge={name: values[edges] for name, values in graph.edge.items()},
     )
     return Part(
         path=Path(graph.name),
@@ -150,6 +159,7 @@ def sliced(graph: Graph, rank: int, ranks: int) -> Part:
         bounds=bounds,
         bounds_source="computed",
         slice=rows,
+        edge_data=tuple(graph.edge),
     )
 
 
@@ -163,12 +173,20 @@ def _rows_of(x: NDArray[Any] | SparseRows | None, low: int, high: int) -> NDArra
 
 
 def matrix_of(
-    comm: Any, part: Part, kind: str, dtype: torch.dtype, device: str = "cpu", *, keep_edges: bool = False
+    comm: Any,
+    part: Part,
+    kind: str,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    *,
+    keep_edges: bool = False,
+    ordered: bool = False,
 ) -> Unplanned:
     """Build this rank's matrix of a kind, with its edges in both directions. Collective.
 
     kind: "gcn", "edges" or "attention" (`Matrix`). dtype: of scales and weights, which is the rows' accumulator.
-    device: the backend's. keep_edges: leave the edges in ``part``, which lets go of them otherwise.
+    device: the backend's. keep_edges: leave the edges in ``part``, which lets go of them otherwise. ordered: keep the
+    order of edges, by which `edge_data.ordered` brings their data into that of plans; not of "gcn".
     """
     given = part.slice
     taken = (given.indptr, given.indices, given.weight) if keep_edges else part.take_edges()
@@ -178,7 +196,8 @@ def matrix_of(
     def split(
         indptr: NDArray[np.int64], indices: NDArray[np.integer], weight: NDArray[np.float32] | None
     ) -> tuple[SplitEdges, Tensor | None]:
-        edges = workload.split(comm.rank, part.bounds, indptr, indices, keep_edges=weight is not None)
+        keep = ordered or weight is not None
+        edges = workload.split(comm.rank, part.bounds, indptr, indices, keep_edges=keep)
         if weight is None or edges.edge is None:
             return edges, None
         return replace(edges, edge=None), torch.from_numpy(weight[edges.edge]).to(device, dtype)
@@ -195,7 +214,46 @@ def matrix_of(
         backward_weight=backward_weight,
         kind=kind,
         inverse_degree=rows if kind == "edges" else None,
+        order=_order_of(comm, part, kind, (given.indptr, given.indices), (indptr, indices))
+        if ordered
+        else None,
     )
+
+
+def _order_of(
+    comm: Any,
+    part: Part,
+    kind: str,
+    given: tuple[NDArray[np.int64], NDArray[np.integer]],
+    made: tuple[NDArray[np.int64], NDArray[np.integer]],
+) -> EdgeOrder:
+    """Return the order of the edges of a matrix: CSR as the part has them, and as the matrix sums them. Collective."""
+    if kind == "gcn":
+        raise ValueError("data of edges have no order in an adjacency of kind 'gcn'")
+    indptr, indices = made
+    at = one_self_loop_places(int(part.bounds[comm.rank]), *given) if kind == "attention" else None
+    crossing = exchange.transposed(comm, part.bounds, indptr, indices)[2]
+    if not part.directed:
+        # The backward sums over the forward's own plan: row u lists v, and the edge u -> v is the one that crosses.
+        # Crossing edges come in the order of (u, v); rows may list theirs in another one.
+        row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        received = np.empty_like(crossing.received)
+        received[np.lexsort((indices, row))] = crossing.received
+        crossing = replace(crossing, received=received)
+    return EdgeOrder(len(given[1]), at, crossing)
+
+
+def edge_data_of(part: Part, name: str) -> NDArray[Any]:
+    """Return data of the edges of this rank's rows, [E, ...]; "weight": the weights.
+
+    Raises InputError that names what the graph has where it has not this.
+    """
+    held = dict(part.slice.edge) | ({} if part.slice.weight is None else {"weight": part.slice.weight})
+    if name in held:
+        return held[name]
+    known = [*part.edge_data, *(["weight"] if part.slice.weight is not None else [])]
+    has = f"it has {', '.join(known)}" if known else "it has none"
+    raise InputError(f"{part.path}: has no data of edges named {name!r}; {has}")
 
 
 def weighted_edges(

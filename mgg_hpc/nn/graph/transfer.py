@@ -160,6 +160,7 @@ def _planned(comm: Any, matrix: Unplanned, transfer: str, rounds: int | None) ->
         backward_weight=backward_weight,
         kind=matrix.kind,
         inverse_degree=matrix.inverse_degree,
+        order=matrix.order,
     )
 
 

@@ -7,6 +7,7 @@ et al., FlashAttention, NeurIPS 2022, do for dense attention): a target publishe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +17,21 @@ from ...runtime.backends.arguments import RngKey, Rows
 from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
 from ..first_order import first_order
+from ..graph.edge_data import EdgeValues
 from ..graph.handle import Adjacency, GraphHandle
 from ..spans import span
 from ..workspace import accumulator, as_array, row_format
 
 MOST_HEADS = 1024  # heads that have different dropout draws (semantics.h, draw_edge)
 ROWS_AT_ONCE = 512  # not more than the smallest graph of training/footprint.py has, which predicts memory
+
+
+@dataclass(frozen=True)
+class EdgeScores:
+    """Scores of edges that are linear in their data: values @ weight, [E, H] for values [E, D] and weight [D, H]."""
+
+    values: EdgeValues
+    weight: Tensor
 
 
 def attend(
@@ -35,13 +45,15 @@ def attend(
     negative_slope: float = 0.2,
     dropout: RngKey | None = None,
     bias: Tensor | None = None,
+    edge_scores: EdgeScores | None = None,
 ) -> Tensor:
     """Return bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head; [n, H C] of this rank's rows.
 
     h: [n, H C], the graph's dtype. source_score, target_score: [n, H]; without them the score of an edge is the dot
     product of its ends' rows over sqrt(C). dropout: key of the weights' dropout. bias: [H C] or None; it is the output
-    of nodes without in-edges. Collective, its backward too: one exchange forward and one backward, two with dot
-    products. Raises ValueError for heads that do not divide the columns, one score without the other, or a slope < 0.
+    of nodes without in-edges. edge_scores: added to those of an edge's ends. Collective, its backward too: one exchange
+    forward and one backward, two with dot products. Raises ValueError for heads that do not divide the columns, one
+    score without the other, scores of edges beside dot products, or a slope < 0.
     """
     if heads < 1 or h.shape[1] % heads:
         raise ValueError(f"{heads} heads do not divide {h.shape[1]} columns")
@@ -51,13 +63,21 @@ def attend(
         raise ValueError(f"dropout of attention tells {MOST_HEADS} heads apart, and there are {heads}")
     if (source_score is None) != (target_score is None):
         raise ValueError("attention takes the scores of sources and of targets, or neither")
+    if edge_scores is not None and source_score is None:
+        raise ValueError(
+            "attention adds scores of edges to those of sources and targets, which are not given"
+        )
     if source_score is not None and target_score is not None:
         wide = accumulator(h.dtype)  # rows of halves carry their scores unrounded
         source_score, target_score = source_score.to(wide), target_score.to(wide)
     ids, additive = graph.ids if dropout is not None else None, source_score is not None
     how = Attention(heads, h.shape[1] // heads, additive, negative_slope, dropout, ids)
     keeps = torch.is_grad_enabled()  # always False within a Function
-    out: Tensor = _Attention.apply(h, source_score, target_score, bias, graph, adjacency, how, keeps)
+    values, weight = (edge_scores.values, edge_scores.weight) if edge_scores else (None, None)
+    of_edges = (values.backward, weight, values.forward) if values else (None, None, None)
+    out: Tensor = _Attention.apply(
+        h, source_score, target_score, bias, *of_edges, graph, adjacency, how, keeps
+    )
     return out
 
 
@@ -71,6 +91,9 @@ class _Attention(torch.autograd.Function):
         source_score,
         target_score,
         bias,
+        out_edges,
+        edge_weight,
+        in_edges,
         graph: GraphHandle,
         adjacency: Adjacency,
         how: Attention,
@@ -92,9 +115,12 @@ class _Attention(torch.autograd.Function):
         later = bias is not None and graph.dtype.itemsize == 2
         given["bias"] = None if later else bias
         with span("forward: attend"):
+            given["edge_score"] = None if in_edges is None else _edge_scores(in_edges, edge_weight)
             graph.edge_kernels.attend(plan, how, rows, as_array(out), **_arrays(given | kept))
         ctx.call, ctx.layer, ctx.biased = (graph, adjacency, how), spans.current(), not later
-        ctx.save_for_backward(h, source_score, target_score, bias, out, *kept.values())
+        ctx.save_for_backward(
+            h, source_score, target_score, bias, out_edges, edge_weight, out, *kept.values()
+        )
         return out + bias.to(out.dtype) if later else out
 
     @staticmethod
@@ -106,7 +132,7 @@ class _Attention(torch.autograd.Function):
 
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     graph, adjacency, how = ctx.call
-    h, source_score, target_score, bias, out, log_sum, *parts = ctx.saved_tensors
+    h, source_score, target_score, bias, out_edges, edge_weight, out, log_sum, *parts = ctx.saved_tensors
     gradient = gradient if gradient.stride(1) == 1 else gradient.contiguous()
     dot = _head_products(gradient, out, how, bias if ctx.biased else None)
     source_gradient = target_gradient = None
@@ -116,6 +142,11 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     published = _published(graph, layout, rows, [*tail, log_sum, dot], how)
     graph.publish(published, adjacency.backward)
     given: dict[str, Tensor | None] = {"h": h}
+    of_edges: Tensor | None = None
+    if out_edges is not None:
+        scores = _edge_scores(out_edges, edge_weight)
+        of_edges = torch.empty_like(scores)
+        given |= {"edge_score": scores, "edge_score_gradient": of_edges}
     if how.additive:
         above, above_weight = parts
         source_gradient = _values(graph, len(h), how.heads)
@@ -135,7 +166,23 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     bias_gradient = (
         gradient.sum(0, dtype=bias.dtype) if bias is not None and ctx.needs_input_grad[3] else None
     )
-    return back, source_gradient, target_gradient, bias_gradient, None, None, None, None
+    by_edge = _of_edge_scores(ctx, out_edges, edge_weight, of_edges)
+    return back, source_gradient, target_gradient, bias_gradient, *by_edge, None, None, None, None, None
+
+
+def _edge_scores(values: Tensor, weight: Tensor) -> Tensor:
+    """Return values [E, D] @ weight [D, H], contiguous."""
+    return (values @ weight.to(values.dtype)).contiguous()
+
+
+def _of_edge_scores(
+    ctx: Any, values: Tensor | None, weight: Tensor, gradient: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of `_edge_scores`' values, if these are wanted, and of its weight."""
+    if values is None or gradient is None:
+        return None, None
+    of_values = gradient @ weight.to(gradient.dtype).T if ctx.needs_input_grad[4] else None
+    return of_values, (values.T @ gradient).to(weight.dtype)
 
 
 def _published(

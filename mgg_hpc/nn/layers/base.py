@@ -93,13 +93,17 @@ class Convolution(torch.nn.Module, ABC):
         adjacency: one of the graph's. [default: graph.adjacency(self.kind)] relu: apply ReLU, in the kernel where that
         is possible. key: of the dropout behind the ReLU. Raises ValueError for an adjacency of another kind.
         """
-        chosen = graph.adjacency(self.kind) if adjacency is None else adjacency
+        return self._convolve(x, graph, self.chosen(graph, adjacency), relu, key)
+
+    def chosen(self, graph: GraphHandle, adjacency: Adjacency | None, *, ordered: bool = False) -> Adjacency:
+        """Return the adjacency that was given, or the graph's (`GraphHandle.adjacency`). Raises what `forward` does."""
+        chosen = graph.adjacency(self.kind, ordered=ordered) if adjacency is None else adjacency
         if chosen.kind != self.kind:
             name = type(self).__name__
             raise ValueError(
                 f"{name} sums with an adjacency of kind {self.kind!r}, and this one is {chosen.kind!r}"
             )
-        return self._convolve(x, graph, chosen, relu, key)
+        return chosen
 
     @abstractmethod
     def _convolve(

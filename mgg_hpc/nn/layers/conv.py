@@ -14,10 +14,11 @@ from ...runtime.backends.arguments import RngKey
 from ...runtime.backends.edges import Attention
 from ..autograd.aggregation import aggregate
 from ..autograd.functional import as_rows, check_rows, convolution, linear
+from ..graph.edge_data import LoopFill, check_fill
 from ..graph.handle import Adjacency, GraphHandle
 from ..inputs.host import Input
 from ..workspace import row_format
-from .attention import attend
+from .attention import EdgeScores, attend
 from .base import Convolution, Widths
 from .perceptron import Step, is_linear, reset, steps, taken_along, through
 from .random import Dropout, Fill, dropped, fill_uniform, glorot
@@ -200,8 +201,12 @@ class GATConv(Convolution):
     LeakyReLU(att_src . h_u + att_dst . h_v); or "dot", it is h_u . h_v / sqrt(out_channels), as DGL's DotGatConv.
     concat: put heads side by side; else they are averaged. dropout: of the weights that come out of the softmax.
     add_self_loops: each node attends to itself once; else to its in-neighbours as the graph has them, and a node
-    without any gets 0. residual: add a linear map of X. Parameters ``lin.weight`` [heads * out, in], ``att_src`` and
-    ``att_dst`` [1, heads, out], ``bias``, ``res.weight``.
+    without any gets 0. residual: add a linear map of X. edge_dim: columns of data of edges that are given beside the
+    rows; att_edge . (W_e data) is then a part of an additive score. fill_value: the data of a self loop that is added,
+    or takes the place of others: a number, or "mean", "add", "min", "max" or "mul" of the node's other in-edges.
+
+    Parameters ``lin.weight`` [heads * out, in], ``att_src`` and ``att_dst`` [1, heads, out], ``bias``, ``res.weight``;
+    ``lin_edge.weight`` [heads * out, edge_dim] and ``att_edge`` [1, heads, out].
     """
 
     by_edge = True
@@ -217,7 +222,7 @@ class GATConv(Convolution):
         dropout: float = 0.0,
         add_self_loops: bool = True,
         edge_dim: int | None = None,
-        fill_value: float | str = "mean",
+        fill_value: LoopFill = "mean",
         bias: bool = True,
         residual: bool = False,
         *,
@@ -225,11 +230,15 @@ class GATConv(Convolution):
     ) -> None:
         super().__init__()
         self.set_channels(in_channels, out_channels)
-        self.refuse(edge_dim=(edge_dim, None), fill_value=(fill_value, "mean"))
+        self.edge_dim, self.fill_value = edge_dim, check_fill(fill_value)
         if attention not in ("additive", "dot"):
             raise ValueError(f"attention is {attention!r}; known are 'additive' and 'dot'")
         if heads < 1:
             raise ValueError(f"heads is {heads}; attention has at least one")
+        if edge_dim is not None and (edge_dim < 1 or attention != "additive"):
+            raise ValueError(
+                f"edge_dim is {edge_dim}, of attention {attention!r}; it is at least 1, of 'additive'"
+            )
         self.heads, self.concat = heads, concat
         self.negative_slope, self.dropout, self.attention = negative_slope, dropout, attention
         self.kind = "attention" if add_self_loops else "edges"
@@ -238,6 +247,9 @@ class GATConv(Convolution):
         if attention == "additive":
             self.att_src = torch.nn.Parameter(torch.empty(1, heads, out_channels))
             self.att_dst = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        if edge_dim is not None:
+            self.lin_edge = torch.nn.Linear(edge_dim, heads * out_channels, bias=False)
+            self.att_edge = torch.nn.Parameter(torch.empty(1, heads, out_channels))
         width = heads * out_channels if concat else out_channels
         self.res = torch.nn.Linear(in_channels, width, bias=False) if residual else None
         self.bias = torch.nn.Parameter(torch.empty(width)) if bias else None
@@ -249,6 +261,9 @@ class GATConv(Convolution):
             glorot(weight, fill)
         if self.res is not None:
             glorot(self.res.weight, fill)
+        if self.edge_dim is not None:
+            glorot(self.lin_edge.weight, fill)
+            glorot(self.att_edge, fill)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
 
@@ -264,8 +279,52 @@ class GATConv(Convolution):
         stored = row_format(1, dtype).dtype
         return Widths(how.forward_rows(stored).format.dim, how.backward_rows(stored).format.dim)
 
+    def forward(
+        self,
+        x: Input,
+        graph: GraphHandle,
+        adjacency: Adjacency | None = None,
+        *,
+        edge_attr: Tensor | str | None = None,
+        relu: bool = False,
+        key: RngKey | None = None,
+    ) -> Tensor:
+        """Return the layer's output as every Convolution does.
+
+        edge_attr: with edge_dim, the data of edges, [E, edge_dim] in the order of the graph's edges
+        (``graph.edge_index()``), or their name in the graph; "weight" names its weights. Raises ValueError where
+        edge_dim and edge_attr do not come together, or have other numbers of columns.
+        """
+        if (edge_attr is None) != (self.edge_dim is None):
+            missing = "edge_dim" if self.edge_dim is None else "edge_attr"
+            raise ValueError(
+                f"GATConv takes data of edges by edge_dim and edge_attr, and {missing} is missing"
+            )
+        chosen = self.chosen(graph, adjacency, ordered=edge_attr is not None)
+        return self._convolve(x, graph, chosen, relu, key, edge_attr)
+
+    def _edge_scores(
+        self, graph: GraphHandle, adjacency: Adjacency, given: Tensor | str | None
+    ) -> EdgeScores | None:
+        """Return the part of scores that edges' data make: att_edge . (W_e data) is data . (W_e^T att_edge)."""
+        if given is None:
+            return None
+        values = graph.edge_values(adjacency, given, self.fill_value)
+        if values.forward.shape[1] != self.edge_dim:
+            raise ValueError(
+                f"edge_attr has {values.forward.shape[1]} columns, and edge_dim is {self.edge_dim}"
+            )
+        of_heads = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+        return EdgeScores(values, (self.att_edge.transpose(0, 1) @ of_heads).squeeze(1).T)
+
     def _convolve(
-        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, key: RngKey | None
+        self,
+        x: Input,
+        graph: GraphHandle,
+        adjacency: Adjacency,
+        relu: bool,
+        key: RngKey | None,
+        edge_attr: Tensor | str | None = None,
     ) -> Tensor:
         check_rows(x, graph)
         transformed = linear(x, self._weights(), None, graph)
@@ -283,6 +342,7 @@ class GATConv(Convolution):
             negative_slope=self.negative_slope,
             dropout=self.attention_dropout.key(),
             bias=self.bias if self.concat else None,
+            edge_scores=self._edge_scores(graph, adjacency, edge_attr),
         )
         if not self.concat:
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
@@ -304,4 +364,5 @@ class GATConv(Convolution):
         return [self.att_src, self.att_dst] if self.attention == "additive" else []
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, heads={self.heads}, attention={self.attention!r}"
+        of_edges = "" if self.edge_dim is None else f", edge_dim={self.edge_dim}"
+        return f"{super().extra_repr()}, heads={self.heads}, attention={self.attention!r}{of_edges}"
