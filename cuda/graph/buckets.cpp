@@ -207,7 +207,7 @@ int64_t sort_buckets(const std::vector<std::tuple<Flat<const Id>, Flat<const Id>
   bool outside = false;
   {
     nb::gil_scoped_release release;
-#pragma omp parallel reduction(|| : outside)
+#pragma omp parallel reduction(|| : outside) if (begin[buckets] > 1 << 15)
     {
       Bucket<Id, Index> sorter(sections, width, distinct);
 #pragma omp for schedule(dynamic, 1)

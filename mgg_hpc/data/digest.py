@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 BLOCK = 4 << 20
 
@@ -52,3 +53,11 @@ def digests(array: np.ndarray) -> np.ndarray:
     run = BlockDigests()
     found = [digest for piece in byte_slices(array) for digest in run.update(piece)]
     return np.array(found + run.rest(), dtype=np.uint64)
+
+
+def edge_digest(found: Mapping[str, NDArray[np.uint64]]) -> str:
+    """Return one digest of all edges: XXH3-128, in hexadecimal, of the digests of their datasets, given by path."""
+    hasher = xxhash.xxh3_128()
+    for path, sums in sorted(found.items()):
+        hasher.update(path.encode() + sums.tobytes())
+    return hasher.hexdigest()

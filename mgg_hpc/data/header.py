@@ -26,6 +26,7 @@ from .schema import (
     EDGE,
     FORMAT,
     PERMUTATION,
+    PROOF,
     READABLE,
     X_DATA,
     Contents,
@@ -58,6 +59,7 @@ class Header:
     digests: dict[str, Span]
     partitions: dict[int, tuple[str, list[int]]]  # parts -> (method, edges a part)
     order: str  # method that renumbered the rows; empty if they were not renumbered, or it is unknown
+    proof: str  # `schema.PROOF` of the file, empty without
 
 
 def open_file(path: Path) -> int:
@@ -130,7 +132,8 @@ def _header(file: Object, where: str, size: int) -> Header:
     validate(where, contents)
     renumbering = _child(file, where, PERMUTATION)
     order = "" if renumbering is None else _attribute(renumbering, where, "method", str, default="")
-    return Header(contents, _attribute(file, where, "uuid", str), spans, digests, partitions, order)
+    proof = _attribute(file, where, PROOF, str, default="")
+    return Header(contents, _attribute(file, where, "uuid", str), spans, digests, partitions, order, proof)
 
 
 def _child(group: Object, where: str, path: str) -> Object | None:

@@ -27,7 +27,7 @@ NODE_ID = "node/id"  # the user's integer of each row, where these are not 0 .. 
 NAME_OFFSETS, NAME_TEXT = "node/name/offsets", "node/name/text"  # the user's name of each row, UTF-8 as CSR
 EDGE = "edge/"  # + NAME: data of edges, in the order of indices
 PROOF = (
-    "symmetric"  # attribute of the root: what `writer.symmetry_proof` gives where every edge has its reverse
+    "symmetric"  # attribute of the root: `digest.edge_digest` where every edge was found to have its reverse
 )
 EDGE_DATASETS = (INDPTR, INDICES, WEIGHT)
 DATASETS = (

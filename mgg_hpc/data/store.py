@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from . import checks, schema
 from .checked import CheckedFile
+from .digest import edge_digest
 from .graph import SparseRows
-from .header import open_file, read_header
+from .header import DIGEST, open_file, read_header
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +60,7 @@ class GraphFile(CheckedFile):
         super().__init__(descriptor, str(path), header)
         held = self.contents = header.contents
         self.name, self.uuid, self.partitions = held.name, header.uuid, header.partitions
+        self._proof = header.proof
         self.nodes, self.edges, self.order = held.nodes, held.edges, header.order
         self.features, self.classes = held.features, held.classes
         self.directed, self.multilabel = held.directed, held.multilabel
@@ -119,6 +121,23 @@ class GraphFile(CheckedFile):
             indptr = self.checked(schema.INDPTR, 0, self.nodes + 1)
             checks.offsets(self.where, schema.INDPTR, indptr, row=0, rows=self.nodes, total=self.edges)
         return indptr
+
+    def edge_digest(self) -> str:
+        """Return a digest of all edges, of those that the file has for their blocks: XXH3-128 in hexadecimal."""
+        found = {
+            name: self.stored(f"{DIGEST}/{name}")
+            for name in schema.EDGE_DATASETS
+            if name in self.contents.datasets
+        }
+        return edge_digest(found)
+
+    def proved_undirected(self) -> bool:
+        """Return whether each edge's reverse was found to be there when the file was written, and edges are the same.
+
+        Slices that are read are compared with the digests that this looks at, so that edges that were changed since
+        are seen.
+        """
+        return not self.directed and self._proof == self.edge_digest()
 
     def bounds(self, parts: int) -> np.ndarray | None:
         """Return the stored row ranges int64 [parts+1], None if the file has none for this number of parts."""

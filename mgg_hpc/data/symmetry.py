@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import native
+
 BUCKETS = 4096
+HASHED = 1 << 20  # edges whose rows are written out at a time
 
 
 class EdgeSlice(NamedTuple):
@@ -44,7 +47,23 @@ def unpaired_edge(edges: Edges) -> tuple[int, int] | None:
 
 def imbalance(part: EdgeSlice) -> int:
     """Return these edges' part of the sum that is 0 (mod 2**64) if every edge has its reverse."""
-    return int(_signed_hashes(part)[1].sum(dtype=np.uint64))
+    weight = np.zeros(0, np.float32) if part.weight is None else np.ascontiguousarray(part.weight)
+    destinations, sources = (np.ascontiguousarray(ids) for ids in (part.destinations, part.sources))
+    return int(native.load().imbalance(destinations, sources, weight))
+
+
+def csr_imbalance(first: int, indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None) -> int:
+    """Return `imbalance` of a CSR: indptr [n + 1] from 0, of rows from ``first`` on, indices [E], weight [E]."""
+    total = 0
+    for low in range(0, len(indices), HASHED):
+        high = min(low + HASHED, len(indices))
+        begin = int(np.searchsorted(indptr, low, side="right")) - 1
+        end = int(np.searchsorted(indptr, high, side="left"))
+        counts = np.diff(np.clip(indptr[begin : end + 1], low, high))
+        rows = np.repeat(np.arange(first + begin, first + end), counts)
+        values = None if weight is None else weight[low:high]
+        total += imbalance(EdgeSlice(low, rows, indices[low:high], values))
+    return total % 2**64
 
 
 def _signed_hashes(part: EdgeSlice) -> tuple[np.ndarray, np.ndarray]:

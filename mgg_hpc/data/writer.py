@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from . import checks, schema
 from .atomic_write import replacement, reserve
-from .digest import BLOCK, BlockDigests, byte_slices
+from .digest import BLOCK, BlockDigests, byte_slices, edge_digest
 from .graph import Graph
 from .hdf5.writing import LIBVER, created, fill_in
 from .header import DIGEST, UINT64
@@ -118,7 +118,11 @@ def graph_file(
                 writer.put(f"{DIGEST}/{name}", [kept[name]])
         finally:
             os.close(descriptor)
-        proof = "" if held.directed else symmetry_proof(kept)
+        proof = (
+            ""
+            if held.directed
+            else edge_digest({name: sums for name, sums in kept.items() if name in schema.EDGE_DATASETS})
+        )
         fill_in(temporary, {"uuid": identity, schema.PROOF: proof or UNKNOWN[schema.PROOF]})
 
 
@@ -172,18 +176,6 @@ def write_bounds(
         with graph_file(target, held, force=True, partitions=partitions, **arguments) as writer:
             for name in kept:
                 writer.put(name, opened.raw(spans[name]))
-
-
-def symmetry_proof(digests: Mapping[str, NDArray[np.uint64]]) -> str:
-    """Return what a file records once each edge was found to have its reverse: XXH3-128 of the edges' digests.
-
-    digests: by path, those of the edges among them. Edges that were changed since have others.
-    """
-    hasher = xxhash.xxh3_128()
-    for name in schema.EDGE_DATASETS:
-        if name in digests:
-            hasher.update(name.encode() + digests[name].tobytes())
-    return hasher.hexdigest()
 
 
 def _lay_out(

@@ -16,14 +16,14 @@ from .work import ColumnFile, Progress, WorkFolder
 
 MOST_EDGES = 1 << 24  # of a piece; more would gain nothing
 KEEP_SECONDS = 20.0  # between two writings of the manifest
-HASHED = 1 << 20  # edges that are hashed at a time
 
 
 class SortedRows:
     """The CSR of all runs, that grows row by row, in files of the work folder, or in memory if the runs are there.
 
     degree: int64, of the rows so far. indices, data: of their edges; the weight's name is "". imbalance: sum of
-    `symmetry.imbalance`, where ``detect`` asks for it. distinct: keep the first of equal edges only.
+    `symmetry.imbalance`, where ``detect`` asks for it. distinct: keep the first of equal edges only. index: type of
+    indices. [default: the narrowest]
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class SortedRows:
         memory: int,
         distinct: bool,
         detect: bool,
+        index: np.dtype | None = None,
     ) -> None:
         self._work, self._layout, self._nodes = work, layout, nodes
         self._distinct, self._detect, self._memory = distinct, detect, memory
@@ -48,7 +49,7 @@ class SortedRows:
         self._resumable, self._parts = work.made, 0
         edges = self._state["edges"]
         self.degree = ColumnFile(self._place("degree"), np.dtype(np.int64), length=self._state["rows"])
-        self.indices = ColumnFile(self._place("indices"), np.dtype(index_dtype(nodes)), length=edges)
+        self.indices = ColumnFile(self._place("indices"), index or np.dtype(index_dtype(nodes)), length=edges)
         self.data = {
             name: ColumnFile(self._place(f"data{number}"), np.dtype(dtype), shape, edges)
             for number, (name, dtype, shape) in enumerate(layout.fields)
@@ -219,13 +220,9 @@ class SortedRows:
         self, first: int, degree: NDArray[np.int64], indices: NDArray[Any], payload: NDArray[np.uint8]
     ) -> None:
         weight = self._layout.unpack(payload).get("")
-        ends = np.cumsum(degree)
-        for low in range(0, len(indices), HASHED):
-            part = slice(low, min(low + HASHED, len(indices)))
-            rows = first + np.searchsorted(ends, np.arange(part.start, part.stop), side="right")
-            values = None if weight is None else weight[part]
-            edges = symmetry.EdgeSlice(low, rows, indices[part], values)
-            self.imbalance = (self.imbalance + symmetry.imbalance(edges)) % 2**64
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+        self.imbalance += symmetry.csr_imbalance(first, offsets, indices, weight)
+        self.imbalance %= 2**64
 
 
 def _counts(runs: Sequence[Run], keys: int) -> tuple[int, NDArray[np.int64]]:

@@ -54,6 +54,7 @@ class Part:
     slice: GraphSlice
     file: GraphFile | None = None
     edge_data: tuple[str, ...] = ()  # names that the graph has, also of what was not read
+    proved_undirected: bool = False  # each edge's reverse was found to be there when the file was written
     nbytes: int = 0  # of the slice as it was read, without its features
 
     def __post_init__(self) -> None:
@@ -93,13 +94,17 @@ def load_part(path: Path, comm: Any, edge_data: Iterable[str] | None = None) -> 
     edge_data: names of the data of edges to read, of those that the file has. [default: all] Raises InputError, the
     same on all ranks, that names what is wrong with the file.
     """
-    with mpi.agree(comm), ExitStack() as opened:
-        file = opened.enter_context(open_graph(path))
-        names = file.edge_data if edge_data is None else set(edge_data).intersection(file.edge_data)
-        bounds = file.bounds(comm.size)
-        source = "file"
-        if bounds is None:
-            bounds, source = edge_balanced(file.indptr(), comm.size), "computed"
+    with ExitStack() as opened:
+        with mpi.agree(comm):
+            file = opened.enter_context(open_graph(path))
+            names = file.edge_data if edge_data is None else set(edge_data).intersection(file.edge_data)
+            found = _bounds(file, comm.size) if comm.rank == 0 else None
+        bounds, source = comm.bcast(found)
+        with mpi.agree(comm):
+            rows = file.slice(
+                int(bounds[comm.rank]), int(bounds[comm.rank + 1]), dense=False, edge_data=names
+            )
+            proved = file.proved_undirected()
         part = Part(
             path=path,
             name=file.name,
@@ -112,15 +117,20 @@ def load_part(path: Path, comm: Any, edge_data: Iterable[str] | None = None) -> 
             multilabel=file.multilabel,
             bounds=bounds,
             bounds_source=source,
-            slice=file.slice(
-                int(bounds[comm.rank]), int(bounds[comm.rank + 1]), dense=False, edge_data=names
-            ),
+            slice=rows,
             edge_data=file.edge_data,
+            proved_undirected=proved,
         )
         if file.x_dtype is not None:
             opened.pop_all()
             part.file = file
         return part
+
+
+def _bounds(file: GraphFile, ranks: int) -> tuple[NDArray[np.int64], str]:
+    """Return the bounds of a file for so many ranks, and whether they are of the "file" or "computed"."""
+    bounds = file.bounds(ranks)
+    return (bounds, "file") if bounds is not None else (edge_balanced(file.indptr(), ranks), "computed")
 
 
 def whole(graph: Graph) -> Part:
@@ -353,21 +363,14 @@ def _row_sums(values: NDArray[Any], indptr: NDArray[np.int64]) -> NDArray[Any]:
 def check_symmetric(comm: Any, part: Part) -> None:
     """Check that a graph marked undirected has every edge in both directions, since gradients rely on it.
 
+    A file that has the proof is taken at its word: each slice was compared with the digests that the proof is about.
     Collective. Raises InputError, the same on all ranks.
     """
-    if part.directed:
+    if part.directed or part.proved_undirected:
         return
-    first, edges = int(part.bounds[comm.rank]), part.slice
-    mine, low, rows = 0, 0, len(edges.indptr) - 1
-    while low < rows:  # a block at a time: hashes take many times the edges' own memory
-        high = int(np.searchsorted(edges.indptr, edges.indptr[low] + workload.BLOCK_EDGES, side="right")) - 1
-        high = min(max(high, low + 1), rows)
-        run = slice(int(edges.indptr[low]), int(edges.indptr[high]))
-        destinations = np.repeat(np.arange(first + low, first + high), np.diff(edges.indptr[low : high + 1]))
-        weight = None if edges.weight is None else edges.weight[run]
-        mine += symmetry.imbalance(symmetry.EdgeSlice(run.start, destinations, edges.indices[run], weight))
-        low = high
-    total = np.array([mine % 2**64], dtype=np.uint64).view(np.int64)
+    edges = part.slice
+    mine = symmetry.csr_imbalance(int(part.bounds[comm.rank]), edges.indptr, edges.indices, edges.weight)
+    total = np.array([mine], dtype=np.uint64).view(np.int64)
     mpi.sum_in_rank_order(comm, total)
     if total[0] != 0:
         raise InputError(
