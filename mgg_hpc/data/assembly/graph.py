@@ -39,6 +39,7 @@ def build_graph(
     identity: str = "",
     ranges: Ranges | None = None,
     key: str | None = None,
+    index: np.dtype | None = None,
     progress: Progress | None = None,
 ) -> schema.Contents:
     """Write a graph file, and return what it holds.
@@ -51,7 +52,8 @@ def build_graph(
     caller holds them. symmetric: add each edge's reverse and drop duplicates, the first one's data stay. simple: drop
     duplicates and self loops. order, identity: as for `graph_file`. ranges: called with indptr [N + 1], which it needs
     in memory; returns the row ranges to store. key: says from what the file is built, and how. A build that was
-    killed then goes on where it was when one of the same key and output begins; without it nothing is kept.
+    killed then goes on where it was when one of the same key and output begins; without it nothing is kept. index: the
+    type of stored ids, int32 or int64. [default: int32 where they fit]
     ``progress(phase, done, total)`` is called now and then. Raises InputError for an id out of range, a value that is
     not finite, a stream of no edges and unknown number of nodes, and where `graph_file` does.
     """
@@ -69,7 +71,7 @@ def build_graph(
         layout = gatherer.layout or PayloadLayout()
         detect = imported.directed is not True and not symmetric
         with SortedRows(
-            work, layout, nodes, memory=free, distinct=symmetric or simple, detect=detect
+            work, layout, nodes, memory=free, distinct=symmetric or simple, detect=detect, index=index
         ) as sorted_rows:
             sorted_rows.sort(gatherer.runs, report)
             gatherer.runs.clear()

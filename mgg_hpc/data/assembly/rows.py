@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from .runs import PayloadLayout, Run, Section, grouped, stored
 from .work import ColumnFile, Progress, WorkFolder
 
 MOST_EDGES = 1 << 24  # of a piece; more would gain nothing
-KEEP_SECONDS = 20.0  # between two writings of the manifest
 
 
 class SortedRows:
@@ -48,10 +46,10 @@ class SortedRows:
         self.imbalance = int(self._state["imbalance"])
         self._resumable, self._parts = work.made, 0
         edges = self._state["edges"]
-        self.degree = ColumnFile(self._place("degree"), np.dtype(np.int64), length=self._state["rows"])
-        self.indices = ColumnFile(self._place("indices"), index or np.dtype(index_dtype(nodes)), length=edges)
+        self.degree = self._column("degree", np.dtype(np.int64), (), self._state["rows"])
+        self.indices = self._column("indices", index or np.dtype(index_dtype(nodes)), (), edges)
         self.data = {
-            name: ColumnFile(self._place(f"data{number}"), np.dtype(dtype), shape, edges)
+            name: self._column(f"data{number}", np.dtype(dtype), shape, edges)
             for number, (name, dtype, shape) in enumerate(layout.fields)
         }
 
@@ -65,25 +63,21 @@ class SortedRows:
     def sort(self, runs: Sequence[Run], progress: Progress) -> None:
         """Take the edges of all runs."""
         total = sum(run.count for run in runs)
-        kept_at, done = time.monotonic(), 0
+        done = 0
         for bucket, count in self._sorted(list(runs), 0, self._nodes, self._state["bucket"]):
             done += count
+            lengths = {"rows": self.degree.length, "edges": self.indices.length}
+            if self._resumable:
+                self._work.keep(rows={"bucket": bucket, "imbalance": self.imbalance, **lengths})
             progress("sorting", done, total)
-            if self._resumable and time.monotonic() - kept_at > KEEP_SECONDS:
-                self._keep(bucket)
-                kept_at = time.monotonic()
-
-    def _keep(self, bucket: int) -> None:
-        for column in self._columns():
-            column.sync()
-        lengths = {"rows": self.degree.length, "edges": self.indices.length}
-        self._work.keep(rows={"bucket": bucket, "imbalance": self.imbalance, **lengths})
 
     def _columns(self) -> list[ColumnFile]:
         return [self.degree, self.indices, *self.data.values()]
 
-    def _place(self, name: str) -> Any:
-        return self._work.file(name) if self._resumable else None
+    def _column(self, name: str, dtype: np.dtype, shape: tuple[int, ...], length: int) -> ColumnFile:
+        if self._resumable:
+            return self._work.column(name, dtype, shape, length)
+        return ColumnFile(None, dtype, shape)
 
     def _sorted(self, runs: list[Run], first: int, last: int, bucket: int = 0) -> Iterator[tuple[int, int]]:
         """Sort the rows first .. last - 1 of runs with that base, from a bucket on; yield (next bucket, edges)."""
@@ -153,7 +147,7 @@ class SortedRows:
             for at in range(int(ends[0]), int(ends[1]), step):
                 columns = run.edges(at, min(at + step, int(ends[1])))
                 made = grouped(columns, self._layout.width, first, last - 1, by_source=by_source)
-                found.append(stored(made, self._work.file(f"part{self._parts}")))
+                found.append(stored(made, self._work, f"part{self._parts}"))
                 self._parts += 1
         return found
 

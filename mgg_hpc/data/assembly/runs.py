@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .. import native
 from ..streams import EdgeBlock, EdgeStream
-from .work import Progress, WorkFolder, read_column, write_columns
+from .work import Progress, WorkFolder, read_column
 
 BUCKETS = 4096  # of a run; each has a write position of its own in the caches
 NARROW = 2**32  # ids below take 4 bytes in a run
@@ -146,10 +146,10 @@ def grouped(
     return Run(len(keys), shift, base, keys.dtype, width, offsets, held=held)
 
 
-def stored(run: Run, path: Any) -> Run:
-    """Return the same run, in a file."""
+def stored(run: Run, work: WorkFolder, name: str) -> Run:
+    """Return the same run, in a file of the folder."""
     assert run.held is not None
-    write_columns(path, list(run.held))
+    path = work.write(name, list(run.held))
     return Run(run.count, run.shift, run.base, run.dtype, run.width, run.offsets, file=path)
 
 
@@ -244,8 +244,7 @@ class Gatherer:
     def _flush(self, mark: Any, *, last: bool = False) -> None:
         """Write the edges so far as a run. mark: from where the stream goes on behind them, if it can."""
         if self._at:
-            path = self._work.file(f"run{len(self.runs)}")
-            self.runs.append(stored(self._grouped(), path))
+            self.runs.append(stored(self._grouped(), self._work, f"run{len(self.runs)}"))
             self._at = 0
         if (mark is not None or last) and self.layout is not None:
             self._work.keep(

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ Progress = Callable[[str, int, int], None]  # (phase, done, total)
 
 FORMAT, VERSION = "mgg-build", 1
 MANIFEST = "manifest.json"
+KEEP_SECONDS = 20.0  # between two writings of the manifest
 _OWN = re.compile(r"manifest\.json|\.manifest\.json\..*\.tmp|(run|part|data)\d+|degree|indices")  # its files
 
 
@@ -62,6 +64,7 @@ class WorkFolder:
     def __init__(self, output: Path, key: str | None, *, take: bool = True) -> None:
         self.path, self._key, self._lock = folder_of(output.resolve()), key, -1
         self.state: dict[str, Any] = {}
+        self._unsynced, self._kept = set[Path](), time.monotonic()
         if self.path.is_dir():
             self._claim()
             self.state = self._found() or {}
@@ -71,10 +74,14 @@ class WorkFolder:
     def __enter__(self) -> WorkFolder:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is not None and self.made and self._key is not None and self.state:
+                self._write()  # so that nothing is lost
+        finally:
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
 
     @property
     def made(self) -> bool:
@@ -88,13 +95,40 @@ class WorkFolder:
             self._claim()
         return self.path / name
 
+    def write(self, name: str, columns: list[NDArray[Any]]) -> Path:
+        """Write arrays one behind the other into a file; return its path."""
+        path = self.file(name)
+        write_columns(path, columns)
+        self._unsynced.add(path)
+        return path
+
     def keep(self, **state: Any) -> None:
-        """Add to the state, and write the manifest; what it names is on disk then."""
+        """Add to the state. The manifest is written when it was not for KEEP_SECONDS, or when an error ends the build.
+
+        What the state names has to be written by then, by ``write`` or as a `ColumnFile` of this folder.
+        """
         self.state |= state
+        if self._key is not None and time.monotonic() - self._kept > KEEP_SECONDS:
+            self._write()
+
+    def column(self, name: str, dtype: np.dtype, shape: tuple[int, ...] = (), length: int = 0) -> ColumnFile:
+        """Return a growing array in a file of the folder."""
+        path = self.file(name)
+        self._unsynced.add(path)
+        return ColumnFile(path, dtype, shape, length)
+
+    def _write(self) -> None:
+        """Write the manifest; what it names is on disk before."""
+        for path in self._unsynced:
+            if path.exists():
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                os.fsync(descriptor)
+                os.close(descriptor)
         document = {"format": FORMAT, "version": VERSION, "key": self._key, "state": self.state}
         content = json.dumps(document).encode()
         with replacement(self.file(MANIFEST), force=True, size=len(content), mode=0o600) as draft:
             draft.write_bytes(content)
+        self._kept = time.monotonic()
 
     def remove(self) -> None:
         """Remove the folder: the graph file is there, or nothing of the build can be used again."""
@@ -167,11 +201,6 @@ class ColumnFile:
                 self._descriptor, self.dtype, self.shape, low, min(low + entries, self.length), self._row
             )
 
-    def sync(self) -> None:
-        """Have what was appended on disk."""
-        if self._descriptor >= 0:
-            os.fsync(self._descriptor)
-
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -179,14 +208,13 @@ class ColumnFile:
 
 
 def write_columns(path: Path, columns: list[NDArray[Any]]) -> None:
-    """Write arrays one behind the other, and have them on disk."""
+    """Write arrays one behind the other."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         at = 0
         for column in columns:
             _write(descriptor, column, at)
             at += column.nbytes
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
