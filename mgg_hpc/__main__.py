@@ -13,7 +13,8 @@ from click import Choice, FloatRange, IntRange, argument, option
 from . import __version__
 from .bench_verbs import bench
 from .errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
-from .graph_verbs import generate, import_, info, partition, verify
+from .generate_verbs import generate
+from .graph_verbs import import_, info, partition, verify
 from .model_verb import model
 from .report_verb import report
 from .study_verb import study

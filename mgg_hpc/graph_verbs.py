@@ -1,4 +1,4 @@
-"""The verbs of graph files: generate, import, info, verify, partition."""
+"""The verbs of graph files: import, info, verify, partition."""
 
 from __future__ import annotations
 
@@ -6,60 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click import Choice, FloatRange, IntRange, argument, option
+from click import Choice, IntRange, argument, option
 
-from .verbs import Existing, Memory, Verbs, example, to_file
-
-
-@click.group(
-    short_help="Write a synthetic graph.",
-    cls=Verbs,
-    epilog=example(
-        "mgg generate rmat --scale 14 -o rmat14.h5", "mgg generate sbm --nodes 10000 --classes 5 -o sbm.h5"
-    ),
-)
-def generate() -> None:
-    """Write a synthetic graph, seeded: the same options give the same file."""
-
-
-@generate.command("rmat", epilog=example("mgg generate rmat --scale 16 --edge-factor 16 -o rmat16.h5"))
-@option("--scale", type=IntRange(0, 40), required=True, help="2**scale nodes.")
-@option("--edge-factor", type=IntRange(0), default=16, help="Drawn edges a node.")
-@option("--seed", type=IntRange(0), default=0)
-@option(
-    "--probabilities",
-    type=(float, float, float),
-    default=(0.57, 0.19, 0.19),
-    metavar="A B C",
-    help="Probabilities of three quarters of the matrix.",
-)
-@option("--directed", is_flag=True, help="Do not add the reverse of each edge.")
-@option("--features", type=IntRange(0), default=0, help="Normal feature columns.")
-@option("--classes", type=IntRange(0), default=0, help="Classes of random labels.")
-@to_file("Graph file to write.")
-def generate_rmat(
-    output: Path, force: bool, probabilities: tuple[float, float, float], directed: bool, **options: Any
-) -> None:
-    """A recursive-matrix graph: skewed degrees, as Graph500 has them."""
-    from .tools.generate import process_generate
-
-    quarters = dict(zip("abc", probabilities, strict=True))
-    process_generate("rmat", output, force=force, options=options | quarters | {"symmetric": not directed})
-
-
-@generate.command("sbm", epilog=example("mgg generate sbm --nodes 10000 --classes 5 --features 32 -o sbm.h5"))
-@option("--nodes", type=IntRange(1), required=True)
-@option("--classes", type=IntRange(1), default=4)
-@option("--features", type=IntRange(0), default=16)
-@option("--degree", type=FloatRange(0), default=10.0, help="Mean degree.")
-@option("--homophily", type=FloatRange(0, 1), default=0.8, help="Share of edges within a class.")
-@option("--seed", type=IntRange(0), default=0)
-@to_file("Graph file to write.")
-def generate_sbm(output: Path, force: bool, **options: Any) -> None:
-    """A stochastic block model: communities with features and labels to learn."""
-    from .tools.generate import process_generate
-
-    process_generate("sbm", output, force=force, options=options)
+from .verbs import Existing, Memory, example, to_file
 
 
 @click.command(

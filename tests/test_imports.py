@@ -22,6 +22,7 @@ DOORS = ["nn", "training.checkpoints"]  # what the package itself offers, to be 
 COMMAND_LINE = [
     "__main__",
     "bench_verbs",
+    "generate_verbs",
     "graph_verbs",
     "model_verb",
     "report_verb",

@@ -115,28 +115,38 @@ struct Table {
 using Column = Flat<const uint32_t>;
 using Rows = Flat<const int64_t>;
 
+using Columns = std::tuple<Words, Column, Words, Column, Words, Column, Rows, Rows>;
+
 class Ends {
  public:
-  Ends(Words all_limit, Column all_alias, Words own_limit, Column own_alias, Rows first, Rows size, uint32_t classes)
-      : all_{all_limit.data(), all_alias.data()}, own_{own_limit.data(), own_alias.data()}, first_(first.data()),
-        size_(size.data()), columns_(static_cast<uint32_t>(first.size())), groups_(columns_ / std::max(classes, 1u)) {
+  Ends(const Columns& columns, uint32_t classes) {
+    const auto& [far_limit, far_alias, near_limit, near_alias, own_limit, own_alias, first, size] = columns;
+    far_ = {far_limit.data(), far_alias.data()};
+    near_ = {near_limit.data(), near_alias.data()};
+    own_ = {own_limit.data(), own_alias.data()};
+    first_ = first.data(), size_ = size.data();
+    columns_ = static_cast<uint32_t>(first.size()), groups_ = columns_ / std::max(classes, 1u);
     const size_t count = first.size();
     require(classes >= 1 && count >= classes && count % classes == 0 && count < uint64_t(1) << 32,
             "class_edges: each class has as many groups as the others");
-    require(size.size() == count && all_limit.size() == count && all_alias.size() == count &&
-                own_limit.size() == count && own_alias.size() == count,
+    require(size.size() == count && far_limit.size() == count && far_alias.size() == count &&
+                near_limit.size() == count && near_alias.size() == count && own_limit.size() == count &&
+                own_alias.size() == count,
             "class_edges: all columns of a table have the same length");
     const auto most = [](const Column& column) { return *std::max_element(column.data(), column.data() + column.size()); };
-    require(most(all_alias) < columns_ && most(own_alias) < groups_, "class_edges: an alias lies outside of the table");
+    require(most(far_alias) < columns_ && most(near_alias) < columns_ && most(own_alias) < groups_,
+            "class_edges: an alias lies outside of the table");
   }
 
   struct End {
-    uint32_t group_class;
+    uint32_t label;
     uint64_t row;
   };
 
-  // One of all nodes, by two words.
-  End of_all(uint64_t word, uint32_t place) const { return at(all_.draw(word, columns_), place); }
+  // One of all nodes, for an edge within its class (near) or to any node.
+  End of_all(bool near, uint64_t word, uint32_t place) const {
+    return at((near ? near_ : far_).draw(word, columns_), place);
+  }
 
   // One of a class's nodes.
   End of_class(uint32_t label, uint64_t word, uint32_t place) const {
@@ -160,14 +170,14 @@ class Ends {
     return {column / groups_, static_cast<uint64_t>(first_[column]) + offset};
   }
 
-  Table all_, own_;
+  Table far_, near_, own_;
   const int64_t *first_, *size_;
-  uint32_t columns_, groups_;
+  uint32_t columns_, groups_;  // of all classes, of each
 };
 
 template <class Id>
 void class_edges(Words key, Words counter, uint64_t first, uint64_t nodes, uint32_t classes, uint64_t inside,
-                 Words keys, const std::vector<std::tuple<Words, Column, Words, Column, Rows, Rows>>& tables,
+                 Words keys, const std::vector<Columns>& tables,
                  Flat<Id> sources, Flat<Id> destinations) {
   const Philox random = sequence(key, counter);
   same_length(sources, destinations);
@@ -177,8 +187,7 @@ void class_edges(Words key, Words counter, uint64_t first, uint64_t nodes, uint3
           "class_edges: expected a class or more, and a node or more in each");
   std::vector<Ends> ends;
   for (const auto& table : tables) {
-    const auto& [all_limit, all_alias, own_limit, own_alias, low, size] = table;
-    ends.emplace_back(all_limit, all_alias, own_limit, own_alias, low, size, classes);
+    ends.emplace_back(table, classes);
     ends.back().check(nodes, classes);
   }
   nb::gil_scoped_release release;
@@ -192,13 +201,13 @@ void class_edges(Words key, Words counter, uint64_t first, uint64_t nodes, uint3
     uint64_t words[Philox::room_for(4 * piece)];
     const uint64_t* word = random.draw(4 * (first + begin), 4 * many, words);
     for (int64_t e = 0; e < many; ++e, word += 4) {
-      auto u = from.of_all(word[0], static_cast<uint32_t>(word[1] >> 32));
-      const bool same = static_cast<uint32_t>(word[1]) < inside;
+      const bool near = static_cast<uint32_t>(word[1]) < inside;
+      auto u = from.of_all(near, word[0], static_cast<uint32_t>(word[1] >> 32));
       const auto place = static_cast<uint32_t>(word[3] >> 32);
-      const auto v = same ? to.of_class(u.group_class, word[2], place) : to.of_all(word[2], place);
-      if (two) u.row = u.group_class < full ? long_rows(u.row) : short_rows(u.row);
-      sources.data()[begin + e] = static_cast<Id>(names(u.row * classes + u.group_class));
-      destinations.data()[begin + e] = static_cast<Id>(names(v.row * classes + v.group_class));
+      const auto v = near ? to.of_class(u.label, word[2], place) : to.of_all(false, word[2], place);
+      if (two) u.row = u.label < full ? long_rows(u.row) : short_rows(u.row);
+      sources.data()[begin + e] = static_cast<Id>(names(u.row * classes + u.label));
+      destinations.data()[begin + e] = static_cast<Id>(names(v.row * classes + v.label));
     }
   });
 }
@@ -229,9 +238,10 @@ before the block; level k of edge e takes word first_word + k * edges + e, as a 
         "inside"_a, "keys"_a.noconvert(), "tables"_a, "sources"_a.noconvert(), "destinations"_a.noconvert(),
         R"(Draw edges `first` and following of a graph with given expected degrees and classes.
 
-A source is drawn from its table; with a probability of inside / 2**32 its destination is drawn from the same class, else
-from all nodes. tables: one for both ends, or one for sources and one for destinations: (limit, alias) of all columns,
-(limit, alias) within each class, and each column's first row and number of rows. Row r of class c has the rank
+With a probability of inside / 2**32 an edge is within a class: its source is drawn from all nodes, its destination from
+the source's class; otherwise both are drawn from all nodes. tables: one for both ends, or one for sources and one for
+destinations: (limit, alias) of all columns for edges among all nodes, and for edges within a class; (limit, alias) of
+each class's columns for the latter; each column's first row and number of rows. Row r of class c has the rank
 r * classes + c. keys uint64 [2]: of the numbering of ranks (see `places`), and of that of a class's sources.)");
 }
 

@@ -2,39 +2,84 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..data import generate
+from ..data.assembly import build_graph
+from ..data.assembly.graph import LEAST_MEMORY
 from ..data.atomic_write import check_output
-from ..data.generate import rmat, sbm
-from ..data.graph import Graph
-from ..data.writer import write
+from ..data.generate import Drawn
+from ..data.graph import index_dtype
 from ..errors import InputError
 from ..runtime import cores
 from .files import tell_written
-from .terminal import waiting
+from .terminal import phases
 
-BYTES_PER_DRAWN_EDGE = 96  # measured peak memory of sorting drawn edges into a CSR
+KINDS: dict[str, Callable[..., Drawn]] = {
+    "rmat": generate.draw_rmat,
+    "kronecker": generate.draw_kronecker,
+    "uniform": generate.draw_uniform,
+    "grid": generate.draw_grid,
+    "sbm": generate.draw_sbm,
+    "like": generate.draw_like,
+}
+RUN_BYTES = 2  # ids that an edge takes while edges are sorted, on disk where they do not fit into memory
 
 
-def process_generate(kind: str, output: Path, *, force: bool, options: dict[str, Any]) -> None:
-    """Write a synthetic graph. kind: "rmat" or "sbm". options: the arguments of `generate.rmat` or `generate.sbm`."""
+def process_generate(
+    kind: str, output: Path, *, force: bool, memory: int | None, options: dict[str, Any]
+) -> None:
+    """Write a synthetic graph.
+
+    kind: one of KINDS. memory: bytes to use, half of the machine's by default. options: the arguments of its
+    function. Raises InputError for a graph that needs more memory, or more room on the device than there is.
+    """
     check_output(output, force=force)
-    make: Callable[..., Graph] = rmat if kind == "rmat" else sbm
-    if kind == "rmat":
-        nodes, feature_bytes = 1 << options["scale"], 4 * options["features"]
-        drawn = nodes * options["edge_factor"]
-    else:
-        nodes, feature_bytes = options["nodes"], 8 * options["features"]
-        drawn = int(nodes * options["degree"] / 2)
-    needed, installed = drawn * BYTES_PER_DRAWN_EDGE + nodes * (16 + feature_bytes), cores.memory_total()
-    if needed > installed:
+    drawn = KINDS[kind](**options)
+    memory = (memory or cores.memory_total() // 2) - drawn.held
+    if memory < LEAST_MEMORY:
         raise InputError(
-            f"this graph takes about {needed / 2**30:,.1f} GiB to generate; "
-            f"the machine has {installed / 2**30:,.1f} GiB: choose a smaller one"
+            f"drawing this graph takes {_size(drawn.held)} for its nodes and {_size(LEAST_MEMORY)} or more for its "
+            f"edges, but the memory to use is {_size(memory + drawn.held)}: choose more of it, or a smaller graph"
         )
-    with waiting("generating"):
-        graph = make(**options)
-        write(output, graph, force=force)
-    tell_written(output, graph)
+    _check_room(drawn, output, memory)
+    key = json.dumps([kind, {name: str(value) for name, value in options.items()}], sort_keys=True)
+    with phases() as report:
+        held = build_graph(
+            drawn.imported,
+            output,
+            memory=memory,
+            symmetric=drawn.symmetric,
+            simple=True,
+            force=force,
+            key=key,
+            progress=report,
+        )
+    tell_written(output, held)
+
+
+def _check_room(drawn: Drawn, output: Path, memory: int) -> None:
+    """Raise InputError if the device has no room for the file, and for the edges that do not fit into memory."""
+    edges, rows = drawn.imported.edges, drawn.imported.rows
+    assert edges.nodes is not None and not callable(rows)
+    stored = drawn.most_edges * (2 if drawn.symmetric else 1)
+    ids = stored * index_dtype(edges.nodes)().itemsize
+    file = ids + 8 * (edges.nodes + 1) + sum(each.layout.nbytes for each in rows.values())
+    runs = RUN_BYTES * ids
+    needed = file + (runs if runs > memory else 0)
+    device = os.statvfs(output.resolve().parent)
+    free = device.f_bavail * device.f_frsize
+    if needed > free:
+        raise InputError(
+            f"this graph of {edges.nodes:,} nodes and up to {stored:,} edges takes up to {_size(needed)} on disk; "
+            f"{output.resolve().parent} has {_size(free)} free: choose a smaller one, or another folder"
+        )
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes as text."""
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"

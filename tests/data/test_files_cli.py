@@ -195,7 +195,7 @@ def test_outputs_that_cannot_be(command, capsys):
         ("import a.npz --split-per-class", "needs labels; this graph has none"),
         ("import a.npz --split-per-class --nodes 3", "--nodes does not go with the format npz"),
         ("import planetoid --url x --split 1", "--split does not go with the format planetoid"),
-        ("generate rmat --scale 35", "GiB to generate; the machine has"),
+        ("generate rmat --scale 35 --memory 4G", "drawing this graph takes 256.0 GiB for its nodes"),
         ("generate rmat --scale 4 --probabilities 1 1 1", "must not be negative nor sum"),
         ("generate rmat --scale x", "'x' is not a valid integer range"),
         ("generate sbm --nodes 5 --classes 4", "5 nodes of 4 classes"),

@@ -10,9 +10,22 @@ from typing import Any
 from ..graph import Graph
 from .drawn import Drawn, DrawnEdges
 from .kronecker import draw_kronecker, draw_rmat
+from .like import draw_like
 from .sbm import draw_sbm
+from .uniform import draw_grid, draw_uniform
 
-__all__ = ["Drawn", "DrawnEdges", "draw_kronecker", "draw_rmat", "draw_sbm", "rmat", "sbm"]
+__all__ = [
+    "Drawn",
+    "DrawnEdges",
+    "draw_grid",
+    "draw_kronecker",
+    "draw_like",
+    "draw_rmat",
+    "draw_sbm",
+    "draw_uniform",
+    "rmat",
+    "sbm",
+]
 
 
 def rmat(scale: int, edge_factor: int, seed: int, **options: Any) -> Graph:

@@ -45,16 +45,22 @@ class DrawnEdges:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A drawn graph, piece by piece. symmetric: each edge's reverse belongs to it. Self loops and duplicates do not."""
+    """A drawn graph, piece by piece.
+
+    symmetric: each edge's reverse belongs to it. Self loops and duplicates do not. most_edges: edges of the stream, or
+    a bound. held: bytes that drawing holds in memory, for each node some.
+    """
 
     imported: Imported
     symmetric: bool
+    most_edges: int
+    held: int = 0
 
     def graph(self) -> Graph:
         """Return the graph in memory."""
         edges, rows = self.imported.edges, self.imported.rows
         assert edges.nodes is not None and not callable(rows)
-        ends = np.empty((2, edges.total), index_dtype(edges.nodes))
+        ends = np.empty((2, self.most_edges), index_dtype(edges.nodes))
         at = 0
         for block in edges.blocks():
             ends[0, at : at + len(block)] = block.sources
@@ -64,8 +70,8 @@ class Drawn:
             path.rpartition("/")[2]: np.concatenate(list(each.pieces())) for path, each in rows.items()
         }
         return from_edges(
-            ends[0],
-            ends[1],
+            ends[0, :at],
+            ends[1, :at],
             edges.nodes,
             name=self.imported.name,
             symmetric=self.symmetric,

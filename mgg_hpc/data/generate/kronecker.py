@@ -16,7 +16,7 @@ from .. import native
 from ..graph import index_dtype
 from ..streams import Imported
 from .drawn import Drawn, DrawnEdges, Ends
-from .random_rows import random_rows
+from .random_rows import held_for, random_rows
 from .random_state import behind
 
 MOST_NODES = 1 << 40
@@ -127,7 +127,8 @@ def _draw(
     )
     names = cache(lambda: np.concatenate(list(draws.pieces(0))))
     edges = DrawnEdges(name, nodes, total, partial(_edges, seed, ends, levels, names))
-    return Drawn(Imported(name, edges, rows, classes), symmetric)
+    held = nodes * index_dtype(nodes)().itemsize + held_for(nodes, classes)
+    return Drawn(Imported(name, edges, rows, classes), symmetric, total, held)
 
 
 def _names(nodes: int, rng: np.random.Generator) -> Iterator[NDArray[Any]]:

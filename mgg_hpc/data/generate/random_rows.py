@@ -50,3 +50,8 @@ def random_rows(
         rows |= split_rows(nodes, lambda low, high: parts()[low:high])
         rows[schema.Y] = Rows(schema.Layout(schema.INT64, (nodes,)), lambda: draws.pieces(split + 1))
     return draws, rows
+
+
+def held_for(nodes: int, classes: int) -> int:
+    """Return the bytes that ``random_rows`` takes while the split is drawn."""
+    return nodes * (index_dtype(nodes)().itemsize + 1) if classes else 0

@@ -15,6 +15,8 @@ from ..graph import SPLITS, index_dtype, split_per_class
 from ..streams import Imported, Rows
 from .drawn import DRAWN_AT_ONCE, Drawn, DrawnEdges, Draws, Ends, spans, split_rows
 
+BYTES_HELD = 40  # a node: labels, nodes by class, the split, and what sorting them takes
+
 
 def draw_sbm(nodes: int, *, classes: int, features: int, degree: float, homophily: float, seed: int) -> Drawn:
     """Draw a stochastic block model: undirected, with labels, features and masks that a GCN can learn from.
@@ -39,7 +41,8 @@ def draw_sbm(nodes: int, *, classes: int, features: int, degree: float, homophil
     if features:
         rows[schema.X] = Rows(schema.Layout(schema.FLOAT32, (nodes, features)), model.x)
     edges = DrawnEdges("sbm", nodes, model.total, _InOrder(model).draw)
-    return Drawn(Imported("sbm", edges, rows, classes), symmetric=True)
+    held = nodes * BYTES_HELD
+    return Drawn(Imported("sbm", edges, rows, classes), symmetric=True, most_edges=model.total, held=held)
 
 
 class _BlockModel:

@@ -13,7 +13,7 @@ from mgg_hpc.data.graph import Graph, from_edges, masks, split_per_class
 from mgg_hpc.data.structure import ArraySource, check
 from mgg_hpc.data.writer import write
 
-from .graphs import edge_set, refused
+from ..graphs import edge_set, refused
 
 
 @pytest.fixture

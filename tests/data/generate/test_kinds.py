@@ -1,0 +1,149 @@
+"""Uniform, Kronecker and mesh graphs have the distributions and edges that their formulas say."""
+
+from __future__ import annotations
+
+import networkx
+import numpy as np
+import pytest
+from scipy import stats
+
+from mgg_hpc.data import native
+from mgg_hpc.data.generate import draw_grid, draw_kronecker, draw_rmat, draw_uniform
+from mgg_hpc.data.structure import ArraySource, check
+
+from ..graphs import edge_set, refused
+
+UNLIKELY = 1e-7  # a test of a right generator fails this often
+
+
+@pytest.fixture
+def seed(rng) -> int:
+    return int(rng.integers(2**31))
+
+
+def drawn_ends(drawn) -> tuple[np.ndarray, np.ndarray]:
+    """All sources and all destinations of a stream."""
+    blocks = list(drawn.imported.edges.blocks())
+    return np.concatenate([each.sources for each in blocks]), np.concatenate(
+        [each.destinations for each in blocks]
+    )
+
+
+@pytest.mark.parametrize("nodes", [1, 7, 300])
+def test_uniform_ends_are_uniform_and_independent(nodes, seed):
+    sources, destinations = drawn_ends(draw_uniform(nodes, 500_000, seed))
+    assert len(sources) == 500_000
+    pairs = np.bincount(sources.astype(np.int64) * nodes + destinations, minlength=nodes**2)
+    assert len(pairs) == nodes**2
+    if nodes > 1:
+        assert stats.chisquare(pairs).pvalue > UNLIKELY
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_uniform_graphs_are_simple(symmetric, seed):
+    graph = draw_uniform(100, 700, seed, symmetric=symmetric, features=3, classes=2).graph()
+    check(ArraySource(graph))
+    pairs = edge_set(graph)
+    assert graph.edges == len(pairs) and not any(u == v for u, v in pairs)
+    assert symmetric == all((v, u) in pairs for u, v in pairs) != graph.directed
+    sources, destinations = drawn_ends(draw_uniform(100, 700, seed, symmetric=symmetric))
+    listed = {(u, v) for u, v in zip(sources.tolist(), destinations.tolist(), strict=True) if u != v}
+    assert pairs == listed | ({(v, u) for u, v in listed} if symmetric else set())
+
+
+@pytest.mark.parametrize("initiator", [(0.9, 0.6, 0.5, 0.1), (3, 0, 1, 2), (9, 3, 1, 3, 5, 2, 1, 0, 4)])
+def test_kronecker_edges_fall_into_cells_as_the_initiator_says(initiator, seed):
+    """At each level on its own, and at two levels together: cells are chosen independently."""
+    base, levels = round(len(initiator) ** 0.5), 5
+    cells = np.array(initiator) / sum(initiator)
+    drawn = draw_kronecker(levels, 1000, seed, initiator=initiator)
+    sources, destinations = drawn_ends(drawn)
+    names = names_of(drawn, base**levels)
+    sources, destinations = np.argsort(names)[sources], np.argsort(names)[destinations]
+    chosen = [
+        (sources // base**level % base) * base + destinations // base**level % base for level in range(levels)
+    ]
+    for first, second in zip(chosen, chosen[1:] + chosen[:1], strict=True):
+        expected = np.outer(cells, cells).reshape(-1) * len(sources)
+        counts = np.bincount(first * len(cells) + second, minlength=len(expected))
+        assert not counts[expected == 0].any()
+        assert stats.chisquare(counts[expected > 0], expected[expected > 0]).pvalue > UNLIKELY
+
+
+def names_of(drawn, nodes: int) -> np.ndarray:
+    """The id of each node before the shuffle: what the stream's own names are."""
+    names = drawn.imported.edges.draw.args[-1]()
+    assert sorted(names.tolist()) == list(range(nodes))
+    return names
+
+
+def test_rmat_is_the_kronecker_graph_of_its_quarters(seed):
+    """In sixteenths, which have no rounding, so that the bits are the same."""
+    quarters = {"a": 8 / 16, "b": 3 / 16, "c": 3 / 16}
+    one = drawn_ends(draw_rmat(9, 5, seed, **quarters))
+    other = drawn_ends(draw_kronecker(9, 5, seed, initiator=(8, 3, 3, 2)))
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize("sides", [(1, 1), (5, 1), (2, 7), (6, 9), (3, 4, 5), (1, 3, 2), (2, 2, 2)])
+def test_meshes_are_those_of_networkx(sides, periodic):
+    graph = draw_grid(sides, 0, periodic=periodic).graph()
+    check(ArraySource(graph))
+    # networkx has the first axis last.
+    expected = networkx.grid_graph(sides[::-1], periodic=periodic)
+    expected.remove_edges_from(list(networkx.selfloop_edges(expected)))  # of sides of one node
+    pairs = {(np.ravel_multi_index(u, sides), np.ravel_multi_index(v, sides)) for u, v in expected.edges}
+    assert edge_set(graph) == pairs | {(v, u) for u, v in pairs} and not graph.directed
+
+
+def test_blocks_of_a_mesh_go_together():
+    drawn = draw_grid((40, 50), 0, periodic=True)
+    whole = drawn_ends(drawn)
+    drawn.imported.edges.block = 77
+    blocks = list(drawn.imported.edges.blocks())
+    assert len(blocks) > 20
+    together = {
+        pair
+        for block in blocks
+        for pair in zip(block.sources.tolist(), block.destinations.tolist(), strict=True)
+    }
+    assert together == set(zip(*(each.tolist() for each in whole), strict=True))
+    (rest, *_) = drawn.imported.edges.blocks(blocks[3].mark)
+    np.testing.assert_array_equal(rest.sources, blocks[4].sources)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100, 4096, 5000])
+def test_places_are_a_permutation(count, seed):
+    places = np.empty(count, np.int64)
+    native.load().places(count, seed, 0, places)
+    assert sorted(places.tolist()) == list(range(count))
+    part = np.empty(count // 2, np.int64)
+    native.load().places(count, seed, count - count // 2, part)
+    np.testing.assert_array_equal(part, places[count - count // 2 :])
+
+
+def test_places_hide_where_a_node_was(seed):
+    """Eighths of the nodes are spread over eighths of the places, and neighbours do not stay together."""
+    count = 100_000
+    places = np.empty(count, np.int64)
+    native.load().places(count, seed, 0, places)
+    counts = np.bincount(np.arange(count) * 8 // count * 8 + places * 8 // count, minlength=64)
+    assert stats.chisquare(counts).pvalue > UNLIKELY
+    assert (np.abs(np.diff(places)) < 100).mean() < 0.01
+
+
+def test_kinds_that_make_no_graph(seed):
+    for wrong in [
+        lambda: draw_uniform(0, 3, seed),
+        lambda: draw_uniform(5, -1, seed),
+        lambda: draw_grid((3, 0), seed),
+        lambda: draw_grid((), seed),
+        lambda: draw_kronecker(3, 4, seed, initiator=(1, 2, 3)),
+        lambda: draw_kronecker(3, 4, seed, initiator=(1, 2, float("nan"), 1)),
+        lambda: draw_kronecker(3, 4, seed, initiator=(0, 0, 0, 0)),
+        lambda: draw_kronecker(30, 4, seed, initiator=(1,) * 9),
+        lambda: draw_kronecker(3, -4, seed, initiator=(1,) * 4),
+    ]:
+        with refused(r"expected|must not"):
+            wrong()
