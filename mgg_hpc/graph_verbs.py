@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click import Choice, IntRange, argument, option
 
-from .verbs import Existing, Memory, example, to_file
+from .verbs import Existing, Memory, Output, example, to_file
 
 
 @click.command(
@@ -103,24 +103,43 @@ def verify(graph: Path) -> None:
     epilog=example(
         "mgg partition cora.h5 -n 4",
         "mgg partition cora.h5 -n 4 --order community",
+        "mgg partition cora.h5 -n 4 --method metis",
+        "mgg partition cora.h5 --assignment parts.npy",
         "mgg partition cora.h5 --order none",
+        "mgg partition cora.h5 -n 4 --compare --plot compare.png",
     ),
 )
 @argument("graph", type=Existing)
 @option("-n", "--parts", type=IntRange(1, 4096), help="Parts: ranks that will train.")
-@option("--method", type=Choice(["edges"]), default="edges", help="Contiguous rows with as many edges each.")
+@option(
+    "--method",
+    type=Choice(["edges", "metis", "ldg", "given"]),
+    default="edges",
+    help="Contiguous rows with as many edges each (the default); or METIS, linear deterministic greedy, or a given "
+    "assignment, each of which renumbers the rows.",
+)
+@option(
+    "--assignment",
+    type=Existing,
+    help="The part of each node as it was imported: integers [N] in a .npy file.",
+)
 @option(
     "--order",
     type=Choice(["none", "degree", "rcm", "community"]),
-    help="Renumber the rows: as imported, by descending in-degree, by reverse Cuthill-McKee, or communities "
-    "together (the fastest to train on, as a rule). Default: leave them.",
+    help="Renumber the rows, those of each part if a method assigns them: as imported, by descending in-degree, by "
+    "reverse Cuthill-McKee, or communities together (the fastest to train on, as a rule). Default: leave them.",
 )
-def partition(graph: Path, parts: int | None, method: str, order: str | None) -> None:
-    """Add row ranges for a number of ranks to a graph file, or renumber its rows, or both.
+@option("--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]")
+@option("--compare", is_flag=True, help="Only report what methods would give for -n ranks; the file stays.")
+@option("--methods", help="To compare, of edges, metis, ldg and the orders. [default: edges,metis,ldg]")
+@option("--widths", help="To compare: columns of a layer's rows. [default: 16,64,256]")
+@option("--plot", type=Output, help="To compare: draw a picture (.png, .svg, .pdf).")
+@option("--json", "as_json", is_flag=True, help="To compare: print JSON.")
+def partition(graph: Path, **options: Any) -> None:
+    """Add row ranges for a number of ranks to a graph file, or renumber its rows, or both; or compare ways to do so.
 
     The file keeps the imported numbering: predictions use it with any order, and --order none restores it.
-    Renumbering needs memory for about three times the file.
     """
-    from .tools.partition import process_partition
+    from .tools.partition import process_verb
 
-    process_partition(graph, parts=parts, method=method, renumbering=order)
+    process_verb(graph, options)

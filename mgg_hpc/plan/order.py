@@ -6,18 +6,24 @@ A permutation is int64 [N], new -> old, as a graph file's /order/permutation is.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..data import native
-from ..data.graph import Graph, SparseRows
+from ..data.graph import Graph
 from ..errors import InputError
 from .workload import prefix_sum
 
 METHODS = ("none", "degree", "rcm", "community")
+MEMORY = {
+    "none": (8, 0),
+    "degree": (40, 0),
+    "rcm": (48, 9),
+    "community": (160, 12),
+}  # bytes a node, and an edge
 BLOCK_EDGES = 1 << 20  # sorted or measured at a time
 WINDOW = 1024  # rows: of 128 float32 columns these are half a megabyte, which a core's cache keeps
 STRIPES = 32  # few enough to fill pages with hubs, many enough for ranks to get alike shares
@@ -29,8 +35,8 @@ Permutation = NDArray[np.int64]
 def permutation(graph: Graph, method: str) -> Permutation:
     """Return the order of a graph's rows by one of METHODS, int64 [N], new -> old.
 
-    It depends on the graph's rows as they are numbered: undo an earlier renumbering first. Raises InputError if
-    the graph is too large for the method, ValueError for another method.
+    It depends on the graph's rows as they are numbered. Raises InputError if the graph is too large for the method,
+    ValueError for another method.
     """
     if method == "none":
         return np.arange(graph.nodes, dtype=np.int64)
@@ -40,15 +46,32 @@ def permutation(graph: Graph, method: str) -> Permutation:
         order = {"rcm": reverse_cuthill_mckee, "community": community}[method]
     except KeyError as error:
         raise ValueError(f"no order {method!r}; expected one of {', '.join(METHODS)}") from error
+    check_size(method, graph.nodes, graph.edges * (1 + graph.directed), where=graph.name)
     indptr, indices = graph.indptr, graph.indices
-    if graph.nodes > np.iinfo(np.int32).max or graph.edges > np.iinfo(np.int32).max // (1 + graph.directed):
-        raise InputError(
-            f"the order {method} is for graphs of fewer than 2**31 nodes and edges (both directions of each); "
-            f"this one has {graph.nodes:,} nodes and {graph.edges:,} edges: use degree"
-        )
     if graph.directed:
         indptr, indices = symmetric_pattern(indptr, indices)
     return order(indptr, indices.astype(np.int32, copy=False))
+
+
+def check_size(method: str, nodes: int, edges: int, *, where: str, available: int | None = None) -> None:
+    """Raise InputError if a graph is too large for a method of METHODS.
+
+    edges: of the symmetric pattern. where: what the error names. available: bytes of memory. [default: any]
+    """
+    most = np.iinfo(np.int32).max
+    if method in ("rcm", "community") and (nodes > most or (method == "rcm" and edges > most)):
+        of = "nodes and edges (both directions of each)" if method == "rcm" else "nodes"
+        raise InputError(
+            f"{where}: the order {method} is for graphs of fewer than 2**31 {of}; this one has {nodes:,} nodes and "
+            f"{edges:,} edges: use degree" + (" or community" if nodes <= most else "")
+        )
+    a_node, an_edge = MEMORY[method]
+    needed = a_node * nodes + an_edge * edges
+    if available is not None and needed > available:
+        raise InputError(
+            f"{where}: the order {method} takes about {needed / 2**30:,.1f} GiB of memory, and has "
+            f"{max(0, available) / 2**30:,.1f} GiB: give more by --memory, or use degree"
+        )
 
 
 def by_degree(indptr: NDArray[np.int64]) -> Permutation:
@@ -116,40 +139,15 @@ def inverse(order: Permutation) -> Permutation:
     return place
 
 
-def original_structure(graph: Graph) -> Graph:
-    """Return a graph's edges under the user's ids, sorted: the same for any numbering of its rows."""
-    bare = Graph(graph.name, graph.indptr, graph.indices, directed=graph.directed)
-    ids = np.arange(graph.nodes) if graph.permutation is None else graph.permutation
-    return renumbered(bare, inverse(ids))
-
-
 def renumbered(graph: Graph, order: Permutation) -> Graph:
-    """Return the same graph with old row order[i] as row i, and sources ascending in each row.
+    """Return the edges of a graph in memory with old row order[i] as row i, and sources ascending in each row.
 
-    ``order`` int64 [N] is a permutation. The result's ``permutation`` gives the user's ids, those that ``graph``
-    gives; there is none where these are the row numbers. Edges listed twice keep their order. Data of edges go along.
+    ``order`` int64 [N] is a permutation. The result has weights, but no other data of nodes and edges; its
+    ``permutation`` gives the user's ids, those that ``graph`` gives. Edges listed twice keep their order.
     """
-    indptr, indices, weight, edge = _renumbered_edges(graph, order)
-    x = graph.x
-    if isinstance(x, SparseRows):
-        x_indptr, entries = prefix_sum(np.diff(x.indptr)[order]), _entries(x.indptr, order)
-        x = SparseRows(x_indptr, x.indices[entries], x.data[entries], x.shape)
-    elif x is not None:
-        x = x[order]
-    rows = {name: getattr(graph, name) for name in ("y", "train", "val", "test")}
-    fields: dict[str, Any] = {name: None if each is None else each[order] for name, each in rows.items()}
+    indptr, indices, weight = _renumbered_edges(graph, order)
     ids = order if graph.permutation is None else graph.permutation[order]
-    moved = bool((ids != np.arange(len(ids))).any())
-    return replace(
-        graph,
-        indptr=indptr,
-        indices=indices,
-        weight=weight,
-        edge=edge,
-        x=x,
-        permutation=ids if moved else None,
-        **fields,
-    )
+    return Graph(graph.name, indptr, indices, weight=weight, directed=graph.directed, permutation=ids)
 
 
 @dataclass(frozen=True)
@@ -166,42 +164,52 @@ class Locality:
 
 def locality(indptr: NDArray[np.int64], indices: NDArray[np.integer]) -> Locality:
     """Measure CSR rows, int64 [N+1] and [E]. 0 without edges."""
-    gap, near = 0.0, 0
+    measured = LocalityMeter()
     for first, last in _runs(indptr):
-        distance = np.abs(_rows_of(indptr, first, last) - indices[indptr[first] : indptr[last]])
-        gap += float(np.log2(1.0 + distance).sum())
-        near += int(np.count_nonzero(distance <= WINDOW))
-    edges = max(1, len(indices))
-    return Locality(gap / edges, near / edges)
+        measured.add(_rows_of(indptr, first, last), indices[indptr[first] : indptr[last]])
+    return measured.result()
+
+
+class LocalityMeter:
+    """Measures edges that come piece by piece."""
+
+    def __init__(self) -> None:
+        self._gap, self._near, self._edges = 0.0, 0, 0
+
+    def add(self, destinations: NDArray[np.integer], sources: NDArray[np.integer]) -> None:
+        """Add edges, [k] each."""
+        distance = np.abs(destinations.astype(np.int64) - sources)
+        self._gap += float(np.log2(1.0 + distance).sum())
+        self._near += int(np.count_nonzero(distance <= WINDOW))
+        self._edges += len(distance)
+
+    def result(self) -> Locality:
+        """Return what was measured of all edges so far."""
+        edges = max(1, self._edges)
+        return Locality(self._gap / edges, self._near / edges)
 
 
 def _renumbered_edges(
     graph: Graph, order: Permutation
-) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None, dict[str, NDArray[Any]]]:
-    """Return the renumbered CSR, its weights and data of edges.
-
-    They are made a run of rows at a time, so that sorting needs little memory.
-    """
+) -> tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float32] | None]:
+    """Return the renumbered CSR and its weights, made a run of rows at a time, so that sorting needs little memory."""
     nodes = graph.nodes
     indptr = prefix_sum(np.diff(graph.indptr)[order])
     indices = np.empty_like(graph.indices)
-    given = [*([] if graph.weight is None else [graph.weight]), *graph.edge.values()]
-    values = [np.empty_like(each) for each in given]
+    weight = None if graph.weight is None else np.empty_like(graph.weight)
     place = inverse(order)
     for first, last in _runs(indptr):
         run = slice(int(indptr[first]), int(indptr[last]))
         entries = _entries(graph.indptr, order[first:last])
         key = (_rows_of(indptr, first, last) - first) * nodes + place[graph.indices[entries]]
-        if not given:
+        if weight is None or graph.weight is None:
             key.sort()
         else:
             sorting = np.argsort(key, kind="stable")
             key = key[sorting]
-            for new, old in zip(values, given, strict=True):
-                new[run] = old[entries[sorting]]
+            weight[run] = graph.weight[entries[sorting]]
         indices[run] = key % nodes
-    weight = None if graph.weight is None else values.pop(0)
-    return indptr, indices, weight, dict(zip(graph.edge, values, strict=True))
+    return indptr, indices, weight
 
 
 def _entries(indptr: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:

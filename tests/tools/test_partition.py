@@ -110,7 +110,7 @@ def test_an_order_that_came_with_the_file_is_composed_and_undone(rng):
 
 
 def test_bounds_follow_the_rows(rng, capsys):
-    """Ranges that were there are found again for the new rows; one nobody can make again goes, and it is said."""
+    """Ranges by edges are found again for the new rows; others go, and it is said."""
     write("g.h5", random_graph(rng, nodes=200, edges=2000, symmetric=False))
     assert mgg("partition", "g.h5", "-n", "3") == 0
     write_bounds("g.h5", 5, np.array([0, 9, 40, 41, 42, 200]), "by hand", [1, 2, 3, 4, 5])
@@ -169,6 +169,11 @@ def test_wrong_input_is_one_line(rng, capsys, monkeypatch):
         ("g.h5", "nothing to do; expected -n with a number of parts"),
         ("g.h5 -n 0", "0 is not in the range"),
         ("g.h5 --order size", "'size' is not one of 'none', 'degree'"),
+        ("g.h5 --order rcm --memory 100M", "and has 100 MiB: give more by --memory"),
+        ("g.h5 --method ldg", "--method ldg needs -n"),
+        ("g.h5 -n 2 --method given", "--method given needs --assignment"),
+        ("g.h5 --assignment a.npy --method metis", "--assignment does not go with --method metis"),
+        ("g.h5 -n 2 --plot a.png", "--plot goes with --compare"),
         ("none.h5 --order rcm", "none.h5 does not exist"),
         ("cut.h5 --order rcm", "cut.h5 is not a graph file"),
         ("damaged.h5 --order rcm", "/node/x is damaged"),
@@ -179,7 +184,7 @@ def test_wrong_input_is_one_line(rng, capsys, monkeypatch):
     assert "does not load" in refused(capsys, "partition", "g.h5", "--order", "community")
     monkeypatch.setattr("os.sysconf", lambda _: 4)
     line = refused(capsys, "partition", "g.h5", "--order", "rcm")
-    assert "the machine has 0.0 GiB: use a larger one" in line
+    assert "takes 293 MiB of memory at least, and has 0 MiB: give more by --memory" in line
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from mgg_hpc.data.graph import Graph, from_edges
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.verify import verify
 from mgg_hpc.data.writer import write, write_bounds
-from mgg_hpc.plan.order import renumbered
 from mgg_hpc.tools.describe import describe
 
 from ..graphs import flip_byte, refused, same
@@ -182,18 +181,3 @@ def test_as_many_names_as_the_format_takes(graph, path):
     with open_graph(path) as opened:
         assert all((values == int(name[1:])).all() for name, values in opened.slice(0, NODES).edge.items())
         assert len(opened.edge_data) == 256
-
-
-def test_renumbered_rows_keep_the_data_of_their_edges(graph, rng):
-    order = rng.permutation(NODES)
-    for given in (graph, replace(graph, weight=None)):
-        moved = renumbered(given, order)
-        ends = np.stack([moved.indices, destinations(moved)])
-        number = moved.edge["number"]
-        back = np.argsort(number)
-        held = np.argsort(graph.edge["number"])
-        assert same(
-            order[ends][:, back], np.stack([graph.indices, destinations(graph)])[:, held].astype(np.int64)
-        )
-        assert all(same(values[back], graph.edge[name][held]) for name, values in moved.edge.items())
-        assert (np.diff(moved.indices)[np.diff(destinations(moved)) == 0] >= 0).all()
