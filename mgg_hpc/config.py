@@ -41,6 +41,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output_heads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1  # of the last layer; they are averaged
     attention: Literal["additive", "dot"] = "additive"
     attention_dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    edge_data: str = ""  # only gat: data of edges that scores take, by name; "weight": the weights
     input: Literal["features", "learned", "degree"] = "features"
     embedding: Positive = 64  # columns of a learned input
 

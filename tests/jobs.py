@@ -16,7 +16,7 @@ import tomli_w
 
 from mgg_hpc import reference
 from mgg_hpc.data import generate, writer
-from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges
+from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges, from_edges
 
 MGG = Path(sys.executable).with_name("mgg")
 
@@ -54,9 +54,10 @@ def renumbered(graph: Graph, order: np.ndarray) -> Graph:
     """The same graph with its rows in another order: new row i is old row order[i]."""
     place = np.argsort(order)
     source, destination = reference.edge_list(graph.indptr, graph.indices)
-    indptr, indices, weight = csr_from_edges(
-        place[source], place[destination], graph.nodes, weight=graph.weight
+    sorted_edges = from_edges(
+        place[source], place[destination], graph.nodes, weight=graph.weight, edge=graph.edge
     )
+    indptr, indices, weight = sorted_edges.indptr, sorted_edges.indices, sorted_edges.weight
     x = graph.x
     if isinstance(x, SparseRows):
         counts = np.diff(x.indptr)[order]
@@ -66,7 +67,14 @@ def renumbered(graph: Graph, order: np.ndarray) -> Graph:
         x = x[order]
     rows = {name: getattr(graph, name)[order] for name in ("y", "train", "val", "test")}
     return dataclasses.replace(
-        graph, indptr=indptr, indices=indices, weight=weight, x=x, permutation=order, **rows
+        graph,
+        indptr=indptr,
+        indices=indices,
+        weight=weight,
+        edge=sorted_edges.edge,
+        x=x,
+        permutation=order,
+        **rows,
     )
 
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..data.graph import Graph, SparseRows, csr_from_edges
 from ..nn.graph.loading import input_features, matrix_of, whole
-from ..nn.graph.transfer import planned
+from ..nn.graph.transfer import planned, with_edge_values
 from ..nn.inputs.host import HostFeatures
 from ..nn.inputs.sparse import SparseFeatures
 from ..plan.layout import RowFormat
@@ -141,7 +141,13 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     )
     backend: Any = _CountedBackend(alone)
     wide = next(job.model.parameters()).dtype
-    [adjacency] = planned(MPI.COMM_SELF, matrix_of(MPI.COMM_SELF, part, job.model.kind, wide), ["direct"])
+    edge_dim, edges = job.model.edge_dim, len(part.slice.indices)
+    matrix = matrix_of(MPI.COMM_SELF, part, job.model.kind, wide, ordered=edge_dim > 0)
+    layers = planned(MPI.COMM_SELF, matrix, ["direct"])
+    if edge_dim:
+        values = torch.zeros(edges, edge_dim, dtype=wide)
+        layers = with_edge_values(MPI.COMM_SELF, layers, job.settings.model.edge_data, values)
+    [adjacency] = layers
     model = deepcopy(job.model)
     x = input_features(part, backend, job.dtype, "none", on_host=isinstance(job.x, HostFeatures))
     if isinstance(x, HostFeatures):  # device_nbytes counts the blocks: here they must not grow with the rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +19,13 @@ from ..nn.graph.handle import Adjacency, GraphHandle, Unplanned
 from ..nn.graph.loading import (
     Part,
     check_symmetric,
+    edge_data_of,
     input_features,
     load_part,
     matrix_of,
     without_features,
 )
-from ..nn.graph.transfer import TransferChoice, choose_transfer, planned
+from ..nn.graph.transfer import TransferChoice, choose_transfer, planned, with_edge_values
 from ..nn.inputs import nodes
 from ..nn.inputs.host import HostFeatures, Input, drops_in_blocks
 from ..nn.layers.models import GNN
@@ -129,21 +131,26 @@ def build(
     threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
     torch.set_num_threads(threads)
     phases.end("backend")
-    with load_part(Path(settings.graph.file), comm) as part:
+    with load_part(Path(settings.graph.file), comm, edge_data=[settings.model.edge_data]) as part:
         _prepare(part, settings, comm, fitted, phases)
         metric = metrics.choose(train.metric, part.multilabel, part.classes, part.path)
         dtype = getattr(torch, train.dtype)
-        model = _model(settings, part, dtype)
+        edge_data = _edge_data(settings, part, dtype)
+        model = _model(settings, part, dtype, 0 if edge_data is None else edge_data.shape[1])
         backend = _backend(settings, comm, chosen, part, model, threads)
         phases.end("backend")
         with backends.closed_on_error(backend):
             device = backend.capabilities.device
-            matrix = matrix_of(comm, part, model.kind, accumulator(dtype), device)
+            matrix = matrix_of(
+                comm, part, model.kind, accumulator(dtype), device, ordered=edge_data is not None
+            )
             phases.end("plan")
             x = _input(settings, comm, part, backend, model, matrix)
             phases.end("features")
             labels = _labels(comm, part, device, trains=fitted is None)
             transfer, layers = _planned(settings, comm, part, backend, model, matrix, x)
+            if edge_data is not None:
+                layers = with_edge_values(comm, layers, settings.model.edge_data, edge_data.to(device))
             phases.end("transfer")
     return Job(
         settings=settings,
@@ -230,6 +237,7 @@ def _input(
     """Return this rank's rows that the model is given: of the graph, or to be learned. Collective."""
     train, dtype, device = settings.train, getattr(torch, settings.train.dtype), backend.capabilities.device
     plans = sum(edges.plan_nbytes for edges in matrix.directions)
+    plans += 2 * len(matrix.forward.indices) * model.edge_dim * accumulator(dtype).itemsize
     on_host = stay_on_host(settings, comm, part, backend, model, plans)
     x: Input
     with mpi.agree(comm):
@@ -326,9 +334,30 @@ def stay_on_host(settings: Settings, comm: Any, part: Part, backend: Backend, mo
     return True
 
 
-def _model(settings: Settings, part: Part, dtype: torch.dtype) -> GNN:
+def _edge_data(settings: Settings, part: Part, dtype: torch.dtype) -> torch.Tensor | None:
+    """Return the data of this rank's edges that the model takes, [E, D] of the accumulator's type, and let go of them.
+
+    Raises InputError for a name that the graph has not, and for a model that takes none.
+    """
+    chosen = settings.model
+    if not chosen.edge_data:
+        return None
+    if chosen.name != "gat" or chosen.attention != "additive":
+        said = f'model.name = "{chosen.name}"' if chosen.name != "gat" else 'model.attention = "dot"'
+        raise InputError(
+            f"model.edge_data is {chosen.edge_data!r}, and {said} takes no data of edges; "
+            'model.name = "gat" with model.attention = "additive" does'
+        )
+    wide = np.float64 if dtype == torch.float64 else np.float32
+    values = torch.from_numpy(edge_data_of(part, chosen.edge_data).astype(wide, copy=False))
+    part.slice = replace(part.slice, edge={})
+    return values.reshape(len(values), math.prod(values.shape[1:]))
+
+
+def _model(settings: Settings, part: Part, dtype: torch.dtype, edge_dim: int) -> GNN:
     """Make the model, with weights drawn in their own type: float64 keeps all digits."""
-    model = GNN(settings.model, part.features, part.classes, Draws(settings.train.seed), dtype)
+    draws = Draws(settings.train.seed)
+    model = GNN(settings.model, part.features, part.classes, draws, dtype, edge_dim)
     model.to(accumulator(dtype)).reset_parameters()
     model.recompute = _recomputed(settings)
     return model

@@ -118,13 +118,19 @@ def estimate(job: Job, *, trains: bool = True, step: footprint.Footprint | None 
     copies = 5 + (0 if on_gpu else COPIED)
     symmetric = symmetric_bytes(job.layers, counts, format, job.comm.size)
     return Estimate(
-        in_use=(job.part.nbytes + job.x.nbytes) if on_gpu else _status("VmRSS"),
+        in_use=(job.part.nbytes + job.x.nbytes + _edge_values_bytes(job)) if on_gpu else _status("VmRSS"),
         plan=_plan_bytes(job) if on_gpu else sum(plan.segments.nbytes for plan in plans),
         heap=symmetric + job.backend.memory.beside(symmetric),
         activations=activations,
         model=copies * parameters if trains else 0,
         before=0 if on_gpu else _status("VmHWM"),
     )
+
+
+def _edge_values_bytes(job: Job) -> int:
+    """Return the bytes of data of edges in the order of plans, which layers share."""
+    held = {id(values): values.nbytes for each in job.layers for values in each.values.values()}
+    return sum(held.values())
 
 
 def _plan_bytes(job: Job) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from jobs import python, write_job
@@ -116,6 +117,7 @@ print(json.dumps([need.in_use, need.to_allocate, peak.read(graph.heap_bytes)]))
 SETTINGS = {
     "gin": ["model.name=gin", "model.hidden=64", "model.layers=3", "train.recompute=[2]"],
     "gat": ["model.name=gat", "model.hidden=8", "model.layers=3"],
+    "edges": ["model.name=gat", "model.hidden=8", "model.edge_data=flow"],
     "halves": ["model.name=sage", "model.hidden=128", "train.dtype=bfloat16"],
 }
 
@@ -124,7 +126,9 @@ SETTINGS = {
 def large(tmp_path_factory) -> Path:
     """A job on a graph with 70 MB of features."""
     folder = tmp_path_factory.mktemp("large")
-    write_job(folder, generate.sbm(50_000, classes=8, features=352, degree=8.0, homophily=0.5, seed=1))
+    graph = generate.sbm(50_000, classes=8, features=352, degree=8.0, homophily=0.5, seed=1)
+    flow = np.random.default_rng(1).standard_normal((graph.edges, 6)).astype(np.float32)
+    write_job(folder, replace(graph, edge={"flow": flow}))
     return folder / "job.toml"
 
 

@@ -6,6 +6,7 @@ the data of out-edges always come from the owners of the edges' destinations.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +74,7 @@ def ordered(
         raise ValueError(
             f"data of edges are {list(values.shape)}, and this rank's rows have {order.edges} edges"
         )
-    values = values.reshape(len(values), -1)
+    values = values.reshape(len(values), math.prod(values.shape[1:]))
     if order.places is not None:
         values = torch.cat([values, _of_loops(values, order.places, fill)])
         values = values[_on(values, order.places)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ...plan.layout import RowFormat
 from ...plan.workload import Plan, SplitEdges
 from ...runtime import exchange, mpi, probe
 from ...runtime.backends.base import Backend
+from .edge_data import ordered
 from .handle import Adjacency, Unplanned, buffer_bytes, signal_bytes
 
 
@@ -145,6 +146,23 @@ def planned(
     """
     made = {transfer: _planned(comm, matrix, transfer, rounds) for transfer in dict.fromkeys(transfers)}
     return [made[transfer] for transfer in transfers]
+
+
+def with_edge_values(comm: Any, layers: Sequence[Adjacency], name: str, values: Tensor) -> list[Adjacency]:
+    """Return layers' adjacencies with data [E, ...] of this rank's edges in their order, by name. Collective.
+
+    They were planned with the order of edges, which is not kept.
+    """
+    made: dict[int, Adjacency] = {}
+    for each in layers:
+        if id(each) not in made:
+            held = ordered(comm, each.order, each.forward, each.backward, values, "mean")
+            forward = replace(each.forward, edge=None)
+            backward = forward if each.backward is each.forward else replace(each.backward, edge=None)
+            made[id(each)] = replace(
+                each, forward=forward, backward=backward, order=None, values={name: held}
+            )
+    return [made[id(each)] for each in layers]
 
 
 def _planned(comm: Any, matrix: Unplanned, transfer: str, rounds: int | None) -> Adjacency:

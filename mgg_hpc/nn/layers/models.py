@@ -32,7 +32,8 @@ class GNN(torch.nn.Module):
     where they are as wide (Kipf and Welling, ICLR 2017, appendix B). The activation is ReLU, and ELU for GAT.
 
     Parameters are named as in PyG's GCN, GIN, GraphSAGE and GAT: ``convs.<i>.*``, ``norms.<i>.*``, ``lin.*``. They are
-    drawn from ``draws.seed``. widths: width of each layer's output. dtype: type of rows.
+    drawn from ``draws.seed``. widths: width of each layer's output. dtype: type of rows. edge_dim: columns of the data
+    of edges that GAT takes, 0 for none; the graph has them by the name ``chosen.edge_data``.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class GNN(torch.nn.Module):
         out_channels: int,
         draws: Draws,
         dtype: torch.dtype = torch.float32,
+        edge_dim: int = 0,
     ) -> None:
         super().__init__()
-        self.chosen, self.draws, self.dtype = chosen, draws, dtype
+        self.chosen, self.draws, self.dtype, self.edge_dim = chosen, draws, dtype, edge_dim
+        self._of_edges = {"edge_attr": chosen.edge_data} if edge_dim else {}
         self.recompute: frozenset[int] = frozenset()  # layers, from 1 on, that the backward repeats
         self.in_blocks = False  # whether to apply dropout to the input in blocks where that saves memory
         hidden = chosen.hidden * (chosen.heads if chosen.name == "gat" else 1)
@@ -57,7 +60,7 @@ class GNN(torch.nn.Module):
         for i, (a, b) in enumerate(itertools.pairwise([in_channels, *self.widths])):
             hides = i < self._activated
             self.dropouts.append(Dropout(chosen.dropout, i, draws))
-            self.convs.append(_convolution(chosen, a, b, last=not hides))
+            self.convs.append(_convolution(chosen, a, b, last=not hides, edge_dim=edge_dim))
             self.norms.append(made(chosen.norm if hides else "none", b))
         self.activation = torch.nn.ELU() if chosen.name == "gat" else torch.nn.ReLU()
         self.lin: torch.nn.Linear | None = None
@@ -158,7 +161,10 @@ class GNN(torch.nn.Module):
                 # ReLU right behind a convolution is a part of it.
                 fused = activated and not by_elu and isinstance(norm, torch.nn.Identity)
                 adjacency = graph.layer(i)
-                out: Tensor = self.convs[i](dropped, graph, adjacency, relu=fused, key=key if fused else None)
+                behind = key if fused else None
+                out: Tensor = self.convs[i](
+                    dropped, graph, adjacency, relu=fused, key=behind, **self._of_edges
+                )
                 if activated and by_elu:
                     out = elu(through([norm], out, graph), graph, key)
                 elif activated and not fused:
@@ -174,7 +180,9 @@ class GNN(torch.nn.Module):
         return 0 <= i < self._activated and self.lin is None and not self.chosen.residual
 
 
-def _convolution(chosen: ModelSettings, in_channels: int, out_channels: int, *, last: bool) -> Convolution:
+def _convolution(
+    chosen: ModelSettings, in_channels: int, out_channels: int, *, last: bool, edge_dim: int
+) -> Convolution:
     """Return a layer of the chosen model. last: whether its output gives the classes."""
     if chosen.name == "gin":
         network = MLP([in_channels, out_channels, out_channels], chosen.norm)
@@ -185,5 +193,13 @@ def _convolution(chosen: ModelSettings, in_channels: int, out_channels: int, *, 
         heads = chosen.output_heads if last else chosen.heads
         each = out_channels if last else chosen.hidden
         dropout, attention = chosen.attention_dropout, chosen.attention
-        return GATConv(in_channels, each, heads, concat=not last, dropout=dropout, attention=attention)
+        return GATConv(
+            in_channels,
+            each,
+            heads,
+            concat=not last,
+            dropout=dropout,
+            edge_dim=edge_dim or None,
+            attention=attention,
+        )
     return GCNConv(in_channels, out_channels)

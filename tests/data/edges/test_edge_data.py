@@ -8,8 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
+from mgg_hpc.__main__ import main
 from mgg_hpc.data.graph import Graph, from_edges
-from mgg_hpc.data.store import open_graph
+from mgg_hpc.data.store import GraphSlice, open_graph
 from mgg_hpc.data.verify import verify
 from mgg_hpc.data.writer import write, write_bounds
 from mgg_hpc.tools.describe import describe
@@ -41,8 +42,8 @@ def graph(rng, ends) -> Graph:
     return from_edges(*ends, NODES, weight=weight, edge=drawn(rng))
 
 
-def destinations(graph: Graph) -> np.ndarray:
-    return np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
+def destinations(graph: Graph | GraphSlice) -> np.ndarray:
+    return np.repeat(np.arange(len(graph.indptr) - 1), np.diff(graph.indptr))
 
 
 @pytest.mark.parametrize(
@@ -181,3 +182,24 @@ def test_as_many_names_as_the_format_takes(graph, path):
     with open_graph(path) as opened:
         assert all((values == int(name[1:])).all() for name, values in opened.slice(0, NODES).edge.items())
         assert len(opened.edge_data) == 256
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("directed", [False, True])
+def test_renumbered_rows_keep_the_data_of_their_edges(rng, ends, path, directed, weighted):
+    """Each edge, by the imported ids of its ends, has what it had; an undirected graph's directions differ."""
+    weight = np.arange(LISTED, dtype=np.float32) if weighted else None
+    graph = from_edges(*ends, NODES, weight=weight, edge=drawn(rng), symmetric=not directed)
+    graph = replace(graph, edge={**graph.edge, "number": np.arange(graph.edges)})
+    write(path, graph)
+    assert main(["partition", str(path), "--order", "degree"]) == 0
+    with open_graph(path) as opened:
+        moved = opened.slice(0, NODES)
+    assert (moved.ids != np.arange(NODES)).any()
+    number = moved.edge["number"]
+    assert same(np.sort(number), np.arange(graph.edges))
+    assert same(moved.ids[moved.indices], graph.indices[number].astype(np.int64))
+    assert same(moved.ids[destinations(moved)], destinations(graph)[number])
+    assert same(moved.weight, None if graph.weight is None else graph.weight[number])
+    assert all(same(values, graph.edge[name][number]) for name, values in moved.edge.items())
+    assert moved.edge.keys() == graph.edge.keys()

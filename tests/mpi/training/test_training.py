@@ -65,6 +65,12 @@ GRAPHS = runs.GRAPHS | {
 }
 
 
+def with_flow(graph: Graph) -> Graph:
+    """The same graph with data of its edges, which differ between the directions of an undirected one."""
+    flow = np.random.default_rng(8).standard_normal((graph.edges, 3)).astype(np.float32)
+    return dataclasses.replace(graph, edge={"flow": flow})
+
+
 def settings(path: Path, dtype: str, **model: object) -> config.Settings:
     train = {"dtype": dtype, "seed": 20, "normalize_features": "row" if "sparse" in path.name else "none"}
     return runs.settings(path, model={"hidden": 8, "dropout": 0.5} | model, train=train)
@@ -93,6 +99,7 @@ MODELS = {
     "sage": {"name": "sage", "jumping": "cat", "norm": "layer"},
     "sage-max": {"name": "sage", "aggr": "max", "layers": 3, "residual": True},
     "gat": {"name": "gat", "hidden": 4, "heads": 3, "output_heads": 2, "attention_dropout": 0.4},
+    "gat-edges": {"name": "gat", "hidden": 4, "heads": 3, "attention_dropout": 0.3, "edge_data": "flow"},
     "gat-dot": {"name": "gat", "hidden": 4, "heads": 2, "attention": "dot", "jumping": "max"},
 }
 
@@ -101,12 +108,37 @@ MODELS = {
 @pytest.mark.parametrize("kind", ["sparse", "directed-weighted", "lopsided", "tiny"])
 @pytest.mark.parametrize("model", MODELS)
 def test_losses_of_other_models_do_not_depend_on_the_number_of_ranks(comm, stored, kind, model):
-    chosen = settings(stored(kind, GRAPHS[kind]()), "float64", **MODELS[model])
+    chosen = settings(stored(f"{kind} flow", with_flow(GRAPHS[kind]())), "float64", **MODELS[model])
     # A bias before a batch norm has no gradient but rounding, of which Adam makes steps: training removes them with
     # the mean, evaluation by the running one does not.
     compared = slice(-1 if chosen.model.norm == "batch" else None)
     alone, found = losses(chosen, MPI.COMM_SELF, 8), losses(chosen, comm, 8)
     np.testing.assert_allclose(found[compared], alone[compared], rtol=TOLERANCE["float64"], atol=0)
+
+
+@pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
+@pytest.mark.parametrize("kind", ["dense", "directed-weighted"])
+def test_losses_with_data_of_edges_depend_neither_on_transfer_nor_on_numbering(comm, stored, kind, transfer):
+    graph = with_flow(GRAPHS[kind]())
+    order = np.random.default_rng(6).permutation(graph.nodes)
+    chosen = settings(stored(f"{kind} flow", graph), "float64", **MODELS["gat-edges"])
+    base = losses(chosen, MPI.COMM_SELF, 4)
+    path = stored(f"{kind} renumbered", renumbered(graph, order))
+    moved = settings(path, "float64", **MODELS["gat-edges"])
+    moved = msgspec.structs.replace(moved, plan=config.PlanSettings(transfer=transfer))
+    np.testing.assert_allclose(losses(moved, comm, 4), base, rtol=TOLERANCE["float64"], atol=0)
+    assert (losses(settings(path, "float64", **MODELS["gat"]), comm, 1) != base[:2]).all()
+
+
+def test_a_name_that_the_graph_has_not_is_an_error_that_names_what_it_has(comm, stored):
+    path = stored("dense flow", with_flow(GRAPHS["dense"]()))
+    with pytest.raises(InputError, match=r"no data of edges named 'speed'; it has flow$"):
+        build(settings(path, "float32", name="gat", edge_data="speed"), comm)
+    with pytest.raises(InputError, match=r"has no data of edges named 'flow'; it has none$"):
+        build(settings(stored("dense", GRAPHS["dense"]()), "float32", name="gat", edge_data="flow"), comm)
+    for wrong in ({"name": "gin"}, {"name": "gat", "attention": "dot"}):
+        with pytest.raises(InputError, match=r'takes no data of edges; model\.name = "gat"'):
+            build(settings(path, "float32", edge_data="flow", **wrong), comm)
 
 
 def test_evaluation_exchanges_no_wider_rows_than_were_planned(comm, stored):
