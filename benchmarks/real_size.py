@@ -72,16 +72,32 @@ class Folder:
 def run(command: Sequence[object], **environment: str) -> tuple[float, int]:
     """Run a command; return its seconds and the peak bytes of its largest process."""
     words = [str(word) for word in command]
-    began = time.perf_counter()
-    with tempfile.TemporaryFile() as told:
-        process = subprocess.Popen(words, stdout=told, stderr=told, env=os.environ | environment)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - began
+    with tempfile.TemporaryFile("w+") as told:
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, *words],
+            stdout=told,
+            stderr=told,
+            env=os.environ | environment,
+            check=False,
+        )
         told.seek(0)
-        if process.returncode:
-            raise SystemExit(f"{' '.join(words)} failed:\n{told.read().decode()}")
-    return seconds, used.ru_maxrss * 1024
+        lines = told.read().splitlines()
+    if done.returncode:
+        raise SystemExit("\n".join([f"{' '.join(words)} failed:", *lines]))
+    seconds, peak = lines[-1].split()
+    return float(seconds), int(peak)
+
+
+# In a small process of its own: a child's peak is not below what its parent held as it was started.
+MEASURE = """
+import os, subprocess, sys, time
+began = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:])
+_, status, used = os.wait4(process.pid, 0)
+seconds = time.perf_counter() - began
+print(seconds, used.ru_maxrss * 1024)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
 
 
 def write_list(path: Path, edges: int, nodes: int) -> None:
