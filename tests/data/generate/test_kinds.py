@@ -39,6 +39,13 @@ def test_uniform_ends_are_uniform_and_independent(nodes, seed):
         assert stats.chisquare(pairs).pvalue > UNLIKELY
 
 
+def test_any_block_size_gives_the_same_uniform_edges(seed):
+    drawn = draw_uniform(1000, 30_000, seed)
+    whole = drawn_ends(drawn)
+    drawn.imported.edges.block = 7_001
+    np.testing.assert_array_equal(drawn_ends(drawn), whole)
+
+
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_uniform_graphs_are_simple(symmetric, seed):
     graph = draw_uniform(100, 700, seed, symmetric=symmetric, features=3, classes=2).graph()
