@@ -38,9 +38,9 @@ class Shape:
 # reddit: Hamilton, Ying and Leskovec (NeurIPS 2017); 114,615,892 stored edges as DGL and PyG have them.
 # products, proteins, papers100M: the Open Graph Benchmark (Hu et al., NeurIPS 2020; ogb.stanford.edu/docs/nodeprop).
 #   proteins has no features of nodes; the 8 columns of its edges, averaged at the nodes, are what is commonly used.
-# orkut: com-Orkut of SNAP (Yang and Leskovec, ICDM 2012). Its largest degree of 33,313 is in tables of papers that
-#   count it, its median of 45 in that of the Network Repository's copy. It has neither features nor labels; the
-#   numbers of them are those of MGG's table (OSDI 2023, table 1).
+# orkut: com-Orkut of SNAP (Yang and Leskovec, ICDM 2012). Its largest degree of 33,313 is in the table of graphs of
+#   github.com/DemerzelSun12/subgraph_matching, its median of 45 in GRAPE's report on the Network Repository's copy. It
+#   has neither features nor labels; the numbers of them are those of MGG's table (OSDI 2023, table 1).
 # enwiki: enwiki-2013 of SNAP, 4,203,323 nodes and 101,311,613 links, which MGG stores in both directions (its table has
 #   202,623,226 edges); the Laboratory for Web Algorithmics has 4,206,785 nodes and 101,355,853 arcs. Features and
 #   classes as MGG has them.
