@@ -1,18 +1,18 @@
 // Parse text files of edges: blocks of whole lines, all threads at a time. Text that is not plainly edges is pointed at
 // and left to the caller, who says what is wrong with it.
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include "bind.h"
+#include "parse_adjacency.h"
+#include "parse_names.h"
 #include "parse_words.h"
 
 namespace {
@@ -21,47 +21,12 @@ using mgg::Flat;
 using mgg::require;
 using namespace mgg::text;
 
-constexpr int64_t part_bytes = 1 << 17;  // of text; more parts than threads keep all of them busy
-
-struct Text {
-  const char *begin, *end;
-};
-
-Text text_of(const Flat<const uint8_t>& bytes) {
-  const char* begin = reinterpret_cast<const char*>(bytes.data());
-  require(bytes.size() == 0 || begin[bytes.size() - 1] == '\n', "parse: the text ends with a newline");
-  return {begin, begin + bytes.size()};
-}
-
-int64_t count_lines(Flat<const uint8_t> bytes) {
-  const char* begin = reinterpret_cast<const char*>(bytes.data());
-  const int64_t size = static_cast<int64_t>(bytes.size());
-  nb::gil_scoped_release release;
-  int64_t lines = 0;
-#pragma omp parallel for reduction(+ : lines) if (size > 4 * part_bytes)
-  for (int64_t at = 0; at < size; at += part_bytes)
-    lines += count_newlines(begin + at, begin + std::min(at + part_bytes, size));
-  return lines;
-}
-
-// Where each part's lines begin, counted in lines: [parts + 1].
-std::vector<int64_t> first_lines(const std::vector<const char*>& cuts) {
-  const int64_t parts = static_cast<int64_t>(cuts.size()) - 1;
-  std::vector<int64_t> lines(parts + 1, 0);
-#pragma omp parallel for if (parts > 4)
-  for (int64_t part = 0; part < parts; ++part) lines[part + 1] = count_newlines(cuts[part], cuts[part + 1]);
-  std::partial_sum(lines.begin(), lines.end(), lines.begin());
-  return lines;
-}
-
 struct Rules {
   int columns;
   int64_t first, limit;  // ids are first .. first + limit - 1, and become 0 .. limit - 1
   bool delimiters;
   std::string comments;
 };
-
-enum class Line { edge, empty, irregular };
 
 struct Edge {
   int64_t source, destination;
@@ -92,17 +57,6 @@ Line read_line(const char*& p, const char* end, const Rules& rules, Edge& edge) 
       return Line::irregular;
   skip_blanks(p);
   return *p == '\n' ? (++p, Line::edge) : Line::irregular;
-}
-
-// Moves the entries of all parts together. starts: where each part's begin; counts: how many each has.
-template <class T>
-int64_t close_gaps(T* entries, const std::vector<int64_t>& starts, const std::vector<int64_t>& counts) {
-  int64_t at = 0;
-  for (size_t part = 0; part < counts.size(); ++part) {
-    if (at != starts[part]) std::memmove(entries + at, entries + starts[part], counts[part] * sizeof(T));
-    at += counts[part];
-  }
-  return at;
 }
 
 std::pair<int64_t, int64_t> parse_edges(Flat<const uint8_t> bytes, int columns, int64_t first, int64_t limit,
@@ -160,6 +114,35 @@ text: uint8 [n], whole lines. Ids first .. first + limit - 1 become 0 .. limit -
 where ``delimiters`` is true by one comma or one semicolon in each place of a line. Lines that begin with one of the
 characters of ``comments``, and lines of blanks, hold no edge. sources, destinations int64 [k] and weight float32 [k]
 ([0] with two columns) are filled; k is the number of lines at least. Returns (edges, -1); or (0, byte) where the first
-line begins that is anything else, in which ids have more than 15 digits, or in which numbers have signs but weights.
-Raises ValueError for arrays that are too short.)");
+line begins that is anything else, or has an id of more than 15 digits or with a sign. Raises ValueError for arrays that
+are too short.)");
+  nb::class_<Names>(m, "Names", "Rows of nodes whose ids are words, in order of their first appearance.")
+      .def(nb::init<>())
+      .def("__len__", &Names::size)
+      .def("all_numbers", &Names::all_numbers, "Return whether all names are whole numbers that fit int64.")
+      .def("fill_numbers", &fill_numbers, "first"_a, "numbers"_a.noconvert(),
+           "Fill int64 [k] with the names of rows ``first`` on, if all names are numbers. Raises ValueError otherwise.")
+      .def("fill_lengths", &fill_lengths, "first"_a, "lengths"_a.noconvert(),
+           "Fill int64 [k] with the bytes of the names of rows ``first`` on. Raises ValueError for rows that are none.")
+      .def("fill_text", &fill_text, "first"_a, "count"_a, "text"_a.noconvert(),
+           "Fill uint8 [n] with the names of ``count`` rows, UTF-8. Raises ValueError where they have no room.");
+  m.def("parse_names", &parse_names, "text"_a.noconvert(), "columns"_a, "delimiter"_a, "comments"_a, "names"_a,
+        "sources"_a.noconvert(), "destinations"_a.noconvert(), "weight"_a.noconvert(),
+        R"(Parse lines of edges as parse_edges does, between nodes whose ids are any words.
+
+delimiter: what separates words, a blank for all blanks. Sources and destinations are the rows of ``names``, to which
+new words are added in the order of the text. Returns (edges, -1); or (0, byte) where the first line begins that has
+other than so many words, a word that is not UTF-8 or has control characters, or a weight that is no finite number.
+No word is added then.)");
+  m.def("count_words", &count_words, "text"_a.noconvert(), "Return the number of words between blanks, uint8 [n].");
+  m.def("parse_adjacency", &parse_adjacency, "text"_a.noconvert(), "place"_a, "nodes"_a, "skip"_a, "weighted"_a,
+        "sources"_a.noconvert(), "destinations"_a.noconvert(), "weight"_a.noconvert(),
+        R"(Parse lines of neighbours: line v, from 0 on, has the sources of the edges to vertex v, 1 .. nodes.
+
+text: uint8 [n], which ends behind any word. place: (vertex, words of its line, last neighbour, whether in a comment)
+where it begins; (0, 0, 0, False) for the first line. The first ``skip`` words of each line, whole numbers, are passed
+over; where ``weighted``, a weight follows each neighbour. Lines that begin with % are none. sources, destinations
+int64 [k] and weight float32 [k] ([0] without weights) are filled; k is the number of words at least. Returns (edges,
+-1, place behind the text); or (0, byte, its place) of the first word that is something else or too many, or of a
+newline that comes too early. Raises ValueError for arrays that are too short.)");
 }

@@ -1,5 +1,6 @@
-// Words of text files of edges: whole numbers, decimals and what separates them; and text that is cut into parts of
-// whole lines, so that threads parse it side by side. All text ends with a newline, at which every scan stops.
+// Words of text files of edges: whole numbers, decimals and what separates them; and text that is cut into parts, which
+// threads parse side by side, each into arrays from a place of its own on: what comes out does not depend on the
+// threads. All text ends with a newline or a blank, at which every scan of a word stops.
 #pragma once
 #include <algorithm>
 #include <charconv>
@@ -7,8 +8,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
+
+#include "bind.h"
 
 namespace mgg::text {
 
@@ -110,12 +114,18 @@ inline bool step_over(const char*& p, char& kind, bool delimiters) {
   return true;
 }
 
-// Where parts of about ``size`` bytes begin, each at the begin of a line; the last entry is the end of the text.
-inline std::vector<const char*> line_parts(const char* begin, const char* end, int64_t size) {
-  std::vector<const char*> cuts{begin};
-  while (end - cuts.back() > size) cuts.push_back(behind_newline(cuts.back() + size - 1, end));
-  if (cuts.back() < end) cuts.push_back(end);
-  return cuts;
+// --- parts
+
+constexpr int64_t part_bytes = 1 << 17;  // of text; more parts than threads keep all of them busy
+
+struct Text {
+  const char *begin, *end;
+};
+
+inline Text text_of(const Flat<const uint8_t>& bytes) {
+  const char* begin = reinterpret_cast<const char*>(bytes.data());
+  require(bytes.size() == 0 || begin[bytes.size() - 1] == '\n', "parse: the text ends with a newline");
+  return {begin, begin + bytes.size()};
 }
 
 inline int64_t count_newlines(const char* begin, const char* end) {
@@ -127,6 +137,48 @@ inline int64_t count_newlines(const char* begin, const char* end) {
     lines += found;
   }
   return lines;
+}
+
+inline int64_t count_lines(Flat<const uint8_t> bytes) {
+  const char* begin = reinterpret_cast<const char*>(bytes.data());
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  nb::gil_scoped_release release;
+  int64_t lines = 0;
+#pragma omp parallel for reduction(+ : lines) if (size > 4 * part_bytes)
+  for (int64_t at = 0; at < size; at += part_bytes)
+    lines += count_newlines(begin + at, begin + std::min(at + part_bytes, size));
+  return lines;
+}
+
+// Where each part's lines begin, counted in lines: [parts + 1].
+inline std::vector<int64_t> first_lines(const std::vector<const char*>& cuts) {
+  const int64_t parts = static_cast<int64_t>(cuts.size()) - 1;
+  std::vector<int64_t> lines(parts + 1, 0);
+#pragma omp parallel for if (parts > 4)
+  for (int64_t part = 0; part < parts; ++part) lines[part + 1] = count_newlines(cuts[part], cuts[part + 1]);
+  std::partial_sum(lines.begin(), lines.end(), lines.begin());
+  return lines;
+}
+
+// Where parts of about ``size`` bytes begin, each at the begin of a line; the last entry is the end of the text.
+inline std::vector<const char*> line_parts(const char* begin, const char* end, int64_t size) {
+  std::vector<const char*> cuts{begin};
+  while (end - cuts.back() > size) cuts.push_back(behind_newline(cuts.back() + size - 1, end));
+  if (cuts.back() < end) cuts.push_back(end);
+  return cuts;
+}
+
+enum class Line { edge, empty, irregular };
+
+// Moves the entries of all parts together. starts: where each part's begin; counts: how many each has.
+template <class T>
+inline int64_t close_gaps(T* entries, const std::vector<int64_t>& starts, const std::vector<int64_t>& counts) {
+  int64_t at = 0;
+  for (size_t part = 0; part < counts.size(); ++part) {
+    if (at != starts[part]) std::memmove(entries + at, entries + starts[part], counts[part] * sizeof(T));
+    at += counts[part];
+  }
+  return at;
 }
 
 }  // namespace mgg::text

@@ -95,6 +95,16 @@ def text_blocks(path: Path, *, offset: int = 0, line: int = 1, words: bool = Fal
                 )
 
 
+def text_lines(path: Path) -> Iterator[tuple[int, int, str]]:
+    """Yield number, byte behind it, and text without blanks around it of each line. Raises as `text_blocks` does."""
+    for block in text_blocks(path):
+        data, begin = block.text.tobytes(), 0
+        for number in range(block.line, block.line + block.lines):
+            end = data.index(b"\n", begin)
+            yield number, block.offset + end + 1, data[begin:end].decode("utf-8", errors="replace").strip()
+            begin = end + 1
+
+
 class _Text(Protocol):
     """Text that is read in order. done: bytes of the file that were read."""
 

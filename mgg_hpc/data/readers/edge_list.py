@@ -8,19 +8,20 @@ with anything else in it is read line by line, and that reading decides what is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import native
-from ..streams import EdgeBlock, Imported
+from ..streams import EdgeBlock, Imported, Rows
 from .compressed import TextBlock, text_blocks, text_size
-from .limits import shown
+from .limits import check_memory, shown
+from .node_names import NodeNames
 
 LARGEST_ID = 10**15  # below it, ids have 15 digits at most
 COLUMNS = ("source", "destination", "weight", "time")
@@ -30,10 +31,19 @@ def open_edge_list(path: Path, *, nodes: int | None = None, first: int = 0, ids:
     """Open an edge list as a stream of edges.
 
     nodes: their number, by default the largest id plus one. first: the number of the first node, 0 or 1. ids:
-    "numbers". Reading raises InputError that names file and line for a word, an id out of range, a missing column, or
-    a weight that is not finite in single precision.
+    "numbers", or "names": ids are any words, and rows are in the order of their first appearance; the words are kept in
+    the file, and in memory while it is read (`NodeNames`). Names with blanks in them need commas or semicolons between
+    the columns, whichever the first line has.
+
+    Reading raises InputError that names file and line for a word, an id out of range, a missing column, or a weight
+    that is not finite in single precision.
     """
-    return Imported(graph_name(path), _EdgeList(path, nodes, first))
+    if nodes is not None:
+        check_memory(f"{path}: a graph of {nodes} nodes", 8 * nodes)
+    if ids == "names":
+        named = _NamedEdges(path, nodes)
+        return Imported(graph_name(path), named, rows=named.rows)
+    return Imported(graph_name(path), _NumberedEdges(path, nodes, first))
 
 
 def graph_name(path: Path) -> str:
@@ -41,8 +51,8 @@ def graph_name(path: Path) -> str:
     return path.name.split(".")[0] or "graph"
 
 
-class _EdgeList:
-    """The stream of an edge list. Marks hold the place behind a block, and the number of columns."""
+class _NumberedEdges:
+    """The stream of an edge list of numbers. Marks hold the place behind a block, and the number of columns."""
 
     def __init__(self, path: Path, nodes: int | None, first: int) -> None:
         self._path, self.where, self.nodes = path, str(path), nodes
@@ -64,6 +74,65 @@ class _EdgeList:
                 progress(block.done)
 
 
+class _NamedEdges:
+    """The stream of an edge list between names. It has no marks: the names are those of all lines before."""
+
+    def __init__(self, path: Path, nodes: int | None) -> None:
+        self._path, self.where, self._expected = path, str(path), nodes
+        self.nodes: int | None = None  # until all were read
+        self.total = text_size(path)
+        self._names = NodeNames()
+        self._rules = LineRules(self.where, 0, LARGEST_ID)
+
+    def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
+        """Yield the edges, as `EdgeStream` has it."""
+        self._names, self.nodes = NodeNames(), None
+        columns, delimiter = 0, ""
+        for block in text_blocks(self._path):
+            if not columns:
+                columns, delimiter = self._rules.columns_of(block.text), self._rules.delimiter_of(block.text)
+            if columns:
+                found = self._parse(block, columns, delimiter)
+                if len(found.sources):
+                    yield EdgeBlock(*found)
+            if progress is not None:
+                progress(block.done)
+        self.nodes = len(self._names)
+        if self._expected not in (None, self.nodes):
+            raise InputError(f"{self.where} names {self.nodes} nodes; expected {self._expected}")
+
+    def rows(self) -> Mapping[str, Rows]:
+        """Return the datasets of names. They are read again where another process has read the edges."""
+        if self.nodes is None:
+            for _ in self.blocks():
+                pass
+        return self._names.rows()
+
+    def _parse(self, block: TextBlock, columns: int, delimiter: str) -> Edges:
+        edges = Edges.empty(block.lines, weighted=columns > 2)
+        count, irregular = native.load().parse_names(
+            block.text, columns, delimiter, self._rules.comments, self._names.table, *edges.arrays()
+        )
+        if irregular >= 0:
+            number = block.line + native.load().count_lines(block.text[:irregular])
+            _, line = next(self._rules.lines(block.text[irregular:], number))
+            self._refuse(f"{self.where}:{number}", line, columns, delimiter)
+        return edges.cut(count)
+
+    def _refuse(self, where: str, line: str, columns: int, delimiter: str) -> NoReturn:
+        """Raise InputError for a line that is wrong."""
+        words = [word.strip() for word in line.split(delimiter if delimiter != " " else None)]
+        self._rules.check_columns(where, words, columns)
+        for word in words[:2]:
+            if not all(letter.isprintable() and letter != "\ufffd" for letter in word):
+                raise InputError(
+                    f"{where}: {shown(word)} is not a name; expected UTF-8 without control characters"
+                )
+        for name, word in zip(COLUMNS[2:], words[2:], strict=False):
+            _number(where, name, word)
+        raise InputError(f"{where}: {shown(line)} is not an edge; expected names without control characters")
+
+
 class Edges(NamedTuple):
     """A run of edges: ``sources``, ``destinations`` int64 [k]; ``weight`` float32 [k] with a third column."""
 
@@ -71,12 +140,31 @@ class Edges(NamedTuple):
     destinations: NDArray[np.int64]
     weight: NDArray[np.float32] | None
 
+    @staticmethod
+    def empty(count: int, *, weighted: bool) -> Edges:
+        """Return room for edges."""
+        weight = np.empty(count, np.float32) if weighted else None
+        return Edges(np.empty(count, np.int64), np.empty(count, np.int64), weight)
+
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Return the arrays as the native module takes them."""
+        return (
+            self.sources,
+            self.destinations,
+            np.empty(0, np.float32) if self.weight is None else self.weight,
+        )
+
+    def cut(self, count: int) -> Edges:
+        """Return the first edges."""
+        return Edges(*(None if each is None else each[:count] for each in self))  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class LineRules:
     """What lines of edges look like. where: the file. first, limit: ids are first .. first + limit - 1.
 
-    delimiters: whether commas and semicolons separate words, too. comments: characters that begin comments.
+    delimiters: whether commas and semicolons separate words, too. comments: characters that begin comments. names: of
+    the columns.
     """
 
     where: str
@@ -84,40 +172,37 @@ class LineRules:
     limit: int
     delimiters: bool = True
     comments: str = "#%"
+    names: tuple[str, ...] = COLUMNS
 
     def columns_of(self, text: NDArray[np.uint8]) -> int:
-        """Return the number of columns of the first edge in a text, between 2 and 4; 0 if it has none."""
-        for _, line in self._lines(text, 0):
-            return min(max(len(self._words(line)), 2), len(COLUMNS))
+        """Return the number of columns of the first edge in a text, 2 at least; 0 if it has none."""
+        for _, line in self.lines(text, 0):
+            return min(max(len(self._words(line)), 2), len(self.names))
         return 0
+
+    def delimiter_of(self, text: NDArray[np.uint8]) -> str:
+        """Return what separates the words of the first edge in a text: a comma, a semicolon, or a blank for blanks."""
+        for _, line in self.lines(text, 0):
+            return next((each for each in ",;" if each in line), " ")
+        return " "
 
     def parse(self, block: TextBlock, columns: int) -> Edges:
         """Return the edges of a block. Raises InputError that names file and line of the first that is wrong."""
-        weighted = columns > 2
-        sources, destinations = np.empty(block.lines, np.int64), np.empty(block.lines, np.int64)
-        weight = np.empty(block.lines if weighted else 0, np.float32)
+        edges = Edges.empty(block.lines, weighted=columns > 2)
         count, irregular = native.load().parse_edges(
-            block.text,
-            columns,
-            self.first,
-            self.limit,
-            self.delimiters,
-            self.comments,
-            sources,
-            destinations,
-            weight,
+            block.text, columns, self.first, self.limit, self.delimiters, self.comments, *edges.arrays()
         )
         if irregular >= 0:
             count = 0
-            for number, line in self._lines(block.text, block.line):
-                found = self._edge(f"{self.where}:{number}", line, columns)
-                sources[count], destinations[count] = found[:2]
-                if weighted:
-                    weight[count] = found[2]
+            for number, line in self.lines(block.text, block.line):
+                source, destination, weight = self._edge(f"{self.where}:{number}", line, columns)
+                edges.sources[count], edges.destinations[count] = source, destination
+                if edges.weight is not None:
+                    edges.weight[count] = weight
                 count += 1
-        return Edges(sources[:count], destinations[:count], weight[:count] if weighted else None)
+        return edges.cut(count)
 
-    def _lines(self, text: NDArray[np.uint8], number: int) -> Iterator[tuple[int, str]]:
+    def lines(self, text: NDArray[np.uint8], number: int) -> Iterator[tuple[int, str]]:
         """Yield number and text of each line that is neither empty nor a comment."""
         begin, data = 0, text.tobytes()
         while begin < len(data):
@@ -133,17 +218,20 @@ class LineRules:
                 return [word.strip() for word in line.split(delimiter)]
         return line.split()
 
+    def check_columns(self, where: str, words: list[str], columns: int) -> None:
+        """Raise InputError unless a line has so many words."""
+        if len(words) != columns or "" in words:
+            have = len([word for word in words if word])
+            names = self.names[:columns]
+            named = f"{', '.join(names[:-1])} and {names[-1]}" if columns > 2 else ", ".join(names)
+            raise InputError(f"{where}: {have} columns; expected {columns}: {named}")
+
     def _edge(self, where: str, line: str, columns: int) -> tuple[int, int, float]:
         """Return source, destination and weight (1 without one) of a line. Raises InputError where it is wrong."""
         words = self._words(line)
-        if len(words) != columns or "" in words:
-            have = len([word for word in words if word])
-            named = (
-                ", ".join(COLUMNS[: columns - 1]) + f"{' and' if columns > 2 else ','} {COLUMNS[columns - 1]}"
-            )
-            raise InputError(f"{where}: {have} columns; expected {columns}: {named}")
+        self.check_columns(where, words, columns)
         source, destination = self._node(where, words[0]), self._node(where, words[1])
-        numbers = [_number(where, name, word) for name, word in zip(COLUMNS[2:], words[2:], strict=False)]
+        numbers = [_number(where, name, word) for name, word in zip(self.names[2:], words[2:], strict=False)]
         return source, destination, numbers[0] if numbers else 1.0
 
     def _node(self, where: str, word: str) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +20,16 @@ def shown(text: object) -> str:
     """Return a file's own words for a message: quoted, printable, and no longer than 40 characters."""
     quoted = repr(text if isinstance(text, str | int | float | bool | None) else type(text).__name__)
     return quoted if len(quoted) <= SHOWN + 2 else f"{quoted[:SHOWN]}...{quoted[-1]}"
+
+
+def read_counts(where: str, line: str, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the whole numbers in a line, one for each name. Raises InputError, naming ``where``, for anything else."""
+    words = line.split()
+    if len(words) != len(names) or not all(re.fullmatch("[0-9]{1,15}", word) for word in words):
+        raise InputError(
+            f"{where}: {shown(line)}; expected {len(names)} whole number{'s'[: len(names) > 1]}: {', '.join(names)}"
+        )
+    return tuple(map(int, words))
 
 
 def check_memory(where: str, nbytes: int) -> None:
