@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from ..errors import InputError
 from .digest import BLOCK, BlockDigests
 from .header import DIGEST, Header, Span
 
+NO_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # copy_file_range: not here
 READ_LIMIT = 1 << 30  # most bytes of a system call; Linux reads 2 GiB less a page at most
 
 
@@ -113,12 +115,27 @@ class CheckedFile:
         span = self.spans()[path]
         return self._stored(span, 0, span.layout.shape[0])
 
-    def raw(self, span: Span) -> Iterator[NDArray[np.uint8]]:
-        """Yield the bytes of a dataset in order, unchecked."""
-        for start in range(0, span.layout.nbytes, BLOCK):
-            piece = np.empty(min(BLOCK, span.layout.nbytes - start), np.uint8)
-            self._fill(piece, span.offset + start)
-            yield piece
+    def copy(self, span: Span, into: int, at: int) -> None:
+        """Copy the bytes of a dataset, unchecked, to byte ``at`` of another file, by the kernel where it can.
+
+        into: a descriptor of that file. Raises InputError if this file has become shorter.
+        """
+        done, size = 0, span.layout.nbytes
+        while done < size:
+            start = span.offset + done
+            try:
+                copied = os.copy_file_range(
+                    self._descriptor, into, min(READ_LIMIT, size - done), start, at + done
+                )
+            except OSError as error:
+                if error.errno not in NO_COPY:
+                    raise
+                piece = np.empty(min(BLOCK, size - done), np.uint8)
+                self._fill(piece, start)
+                copied = os.pwrite(into, piece.data, at + done)
+            if not copied:
+                raise InputError(f"{self.where} is truncated at byte {start}; copy or import it again")
+            done += copied
 
     def _raise_fault(self) -> None:
         if self._fault is not None:

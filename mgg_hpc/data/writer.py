@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from . import checks, schema
 from .atomic_write import replacement, reserve
+from .checked import CheckedFile
 from .digest import BLOCK, BlockDigests, byte_slices, edge_digest
 from .graph import Graph
 from .hdf5.writing import LIBVER, created, fill_in
-from .header import DIGEST, UINT64
+from .header import DIGEST, UINT64, Span
 from .store import open_graph
 from .structure import ArraySource, check
 
@@ -65,6 +66,10 @@ class GraphWriter:
         if done != layout.nbytes:
             raise ValueError(f"/{path} is {layout}, {layout.nbytes} bytes; {done} came")
         self.digests[path] = np.array(found + run.rest(), dtype=np.uint64)
+
+    def copy(self, path: str, source: CheckedFile, span: Span) -> None:
+        """Copy all bytes of a dataset from another file; their digests have to be given to `graph_file`."""
+        source.copy(span, self._descriptor, self._offsets[path])
 
     def _write(self, data: NDArray[np.uint8], offset: int) -> None:
         """Write bytes, but not through HDF5, which cannot close a file when the device is full."""
@@ -175,7 +180,7 @@ def write_bounds(
         held = replace(opened.contents, datasets=kept)
         with graph_file(target, held, force=True, partitions=partitions, **arguments) as writer:
             for name in kept:
-                writer.put(name, opened.raw(spans[name]))
+                writer.copy(name, opened, spans[name])
 
 
 def _lay_out(

@@ -163,26 +163,23 @@ def _widths(widths: str | None) -> list[int]:
 
 
 def _print(path: Path, document: dict[str, Any]) -> None:
-    widths = list(document["methods"][0]["bytes"])
+    found = document["methods"]
     title = f"{path}: {document['parts']} parts, {document['nodes']:,} rows, {document['edges']:,} edges"
-    table = Table(title=title, title_style="bold")
-    headings = ["method", "s", "edges", "rows", "cut", "halo rows", "largest"]
-    for heading in [*headings, *(f"MB at {width}" for width in widths)]:
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    for each in document["methods"]:
-        megabytes = (f"{of['halo'] / 1e6:,.1f} | {of['direct'] / 1e6:,.1f}" for of in each["bytes"].values())
-        table.add_row(
-            each["method"],
-            f"{each['seconds']:.2f}",
-            f"{each['edge_balance']:.3f}",
-            f"{each['row_balance']:.3f}",
-            f"{each['cut']:,}",
-            f"{each['halo']:,}",
-            f"{each['largest_halo']:,}",
-            *megabytes,
-        )
+    facts = Table(title=title, title_style="bold")
+    moved = Table(title="MB a layer that all ranks read from others, by halo and by direct or get", title_style="bold")
+    for heading in ("method", "seconds", "edges*", "rows*", "cut edges", "halo rows", "of one rank"):
+        facts.add_column(heading, justify="left" if heading == "method" else "right")
+    moved.add_column("method")
+    for width in found[0]["bytes"]:
+        moved.add_column(f"halo {width}", justify="right")
+        moved.add_column(f"direct {width}", justify="right")
+    for each in found:
+        counted = (f"{each[name]:,}" for name in ("cut", "halo", "largest_halo"))
+        balance = (f"{each[name]:.3f}" for name in ("edge_balance", "row_balance"))
+        facts.add_row(each["method"], f"{each['seconds']:.2f}", *balance, *counted)
+        sizes = (f"{of[kind] / 1e6:,.1f}" for of in each["bytes"].values() for kind in ("halo", "direct"))
+        moved.add_row(each["method"], *sizes)
     console = Console()
-    console.print(table)
-    console.print(
-        "edges, rows: the largest rank over the mean; MB a layer by halo | by direct or get, all ranks"
-    )
+    console.print(facts)
+    console.print("* of the largest rank, over the mean")
+    console.print(moved)

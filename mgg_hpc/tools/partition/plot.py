@@ -21,8 +21,10 @@ def draw(document: dict[str, Any], path: Path) -> None:
     _bytes(panels[0], found)
     _balance(panels[1], found)
     _seconds(panels[2], found)
+    turned = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if len(names) > 4 else {}
     for panel in panels:
-        panel.set_xticks(np.arange(len(names)), names, rotation=30 if len(names) > 4 else 0)
+        panel.set_xticks(np.arange(len(names)), names, **turned)
+        panel.set_xlim(-0.6, len(names) - 0.4)
         panel.grid(axis="y", color=plots.FAINT, zorder=0)
     title = f"{document['graph']}, {document['nodes']:,} rows, {document['edges']:,} edges, {document['parts']} ranks"
     figure.suptitle(title, fontsize=10)
@@ -31,26 +33,32 @@ def draw(document: dict[str, Any], path: Path) -> None:
 
 
 def _bytes(panel: Any, found: list[dict[str, Any]]) -> None:
-    """Draw bars of each method's bytes a layer, at the widest rows, and ticks of the narrower ones."""
+    """Draw each method's bytes a layer: a mark for each width, from the narrowest up to the widest."""
     widths = list(found[0]["bytes"])
-    for offset, kind, colour in ((-0.2, "halo", HALO), (0.2, "direct", DIRECT)):
+    for offset, kind, said, colour in (
+        (-0.15, "halo", "halo", HALO),
+        (0.15, "direct", "direct or get", DIRECT),
+    ):
         at = np.arange(len(found)) + offset
+        values = np.array([[each["bytes"][width][kind] / 1e6 for width in widths] for each in found])
+        values[values == 0] = np.nan  # nothing moves, for which a logarithm has no place
+        panel.vlines(at, values.min(axis=1), values.max(axis=1), color=colour, linewidth=2, zorder=3)
         for number, width in enumerate(widths):
-            values = [max(each["bytes"][width][kind], 1) / 1e6 for each in found]
-            last = number == len(widths) - 1
-            label = {"halo": "halo", "direct": "direct or get"}[kind]
-            panel.bar(
+            panel.plot(
                 at,
-                values,
-                0.36,
+                values[:, number],
+                "o",
                 color=colour,
-                alpha=0.35 if not last else 0.9,
-                zorder=3 + len(widths) - number,
-                label=label if last else None,
+                markersize=5,
+                zorder=4,
+                label=said if not number else None,
             )
+            if kind == "direct":
+                where = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "fontsize": 7}
+                panel.annotate(width, (at[0], values[0, number]), **where)
     panel.set_yscale("log")
     panel.set_ylabel("MB a layer, all ranks")
-    panel.set_title(f"bytes at {', '.join(widths)} columns", fontsize=9)
+    panel.set_title(f"rows of {', '.join(widths)} columns", fontsize=9)
     panel.legend(frameon=False, fontsize=8)
 
 
