@@ -18,7 +18,7 @@ DEFAULTS = {
     "model": {
         "name": "gcn", "hidden": 16, "layers": 2, "dropout": 0.5, "jumping": "none", "residual": False, "norm": "none",
         "train_eps": False, "aggr": "mean", "heads": 8, "output_heads": 1, "attention": "additive",
-        "attention_dropout": 0.0, "input": "features", "embedding": 64,
+        "attention_dropout": 0.0, "edge_data": "", "input": "features", "embedding": 64,
     },
     "train": {
         "epochs": 200, "learning_rate": 0.01, "weight_decay": 5e-4, "weight_decay_layers": "first",

@@ -6,13 +6,13 @@ A graph counts as undirected if each edge's reverse is there.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
-from .graph import SPLITS, Graph, SparseRows, csr_from_edges
+from .graph import SPLITS, Graph, SparseRows, from_edges
 from .readers.node_arrays import label_fields
 from .structure import undirected_if_symmetric
 
@@ -42,8 +42,8 @@ def from_scipy(
 def from_pyg(data: Any) -> Graph:
     """Convert a torch_geometric.data.Data: edge_index, and where it has them edge_weight, x, y, train_mask and so on.
 
-    A y of floats [N] is left out with a warning, and so is an edge_attr of one column, which might be meant as weights.
-    Raises InputError for other objects, graphs of several types, and masks of several splits.
+    edge_attr becomes the data of edges "attr". A y of floats [N] is left out with a warning. Raises InputError for
+    other objects, graphs of several types, and masks of several splits.
     """
     where = "from_pyg"
     edges = getattr(data, "edge_index", None)
@@ -52,20 +52,20 @@ def from_pyg(data: Any) -> Graph:
     source, destination = (_array(end) for end in edges)
     masks = {name: getattr(data, f"{name}_mask", None) for name in SPLITS}
     y, attributes = getattr(data, "y", None), getattr(data, "edge_attr", None)
+    edge = {} if attributes is None else {"attr": attributes}
     if y is not None and (given := _array(y)).ndim == 1 and given.dtype.kind == "f":
         warnings.warn(f"{where}: y is {_kind(given)}, not classes: taken without labels", stacklevel=2)
         y = None
     weight = getattr(data, "edge_weight", None)
-    if weight is None and attributes is not None and attributes.shape in ((len(source),), (len(source), 1)):
-        warnings.warn(f"{where}: edge_attr is not used; weights are edge_weight", stacklevel=2)
     fields = _node_fields(where, getattr(data, "x", None), y, masks)
-    return _graph(where, source, destination, data.num_nodes, weight, fields)
+    return _graph(where, source, destination, data.num_nodes, weight, fields, edge)
 
 
 def from_dgl(graph: Any) -> Graph:
     """Convert a homogeneous dgl.DGLGraph with the node data of DGL's data sets: feat, label, train_mask and so on.
 
-    Weights are edata["weight"], where it is there. Raises InputError for other objects, and graphs of several types.
+    Weights are edata["weight"], where it is there; other edata become data of edges of the same names. Raises
+    InputError for other objects, and graphs of several types.
     """
     where = "from_dgl"
     if not getattr(graph, "is_homogeneous", False):
@@ -74,7 +74,8 @@ def from_dgl(graph: Any) -> Graph:
     nodes, edges = graph.ndata, graph.edata
     masks = {name: nodes.get(f"{name}_mask") for name in SPLITS}
     fields = _node_fields(where, nodes.get("feat"), nodes.get("label"), masks)
-    return _graph(where, source, destination, graph.num_nodes(), edges.get("weight"), fields)
+    edge = {name: values for name, values in edges.items() if name != "weight"}
+    return _graph(where, source, destination, graph.num_nodes(), edges.get("weight"), fields, edge)
 
 
 def from_networkx(
@@ -102,7 +103,13 @@ def from_networkx(
 
 
 def _graph(
-    where: str, source: np.ndarray, destination: np.ndarray, nodes: int, weight: Any, fields: dict[str, Any]
+    where: str,
+    source: np.ndarray,
+    destination: np.ndarray,
+    nodes: int,
+    weight: Any,
+    fields: dict[str, Any],
+    edge: Mapping[str, Any] | None = None,
 ) -> Graph:
     """Sort edges into a checked graph, undirected if it is symmetric. Raises InputError that begins with ``where``."""
     values = None if weight is None else _array(weight)
@@ -110,11 +117,20 @@ def _graph(
         if values.shape != source.shape or values.dtype.kind not in "fiub":
             raise InputError(f"{where}: weights are {_kind(values)}; expected numbers [{len(source)}]")
         values = None if (values == 1).all() else values.astype(np.float32)
+    carried = {name: _edge_data(where, name, data, len(source)) for name, data in (edge or {}).items()}
     try:
-        indptr, indices, values = csr_from_edges(source, destination, nodes, weight=values)
+        graph = from_edges(source, destination, nodes, name=where, weight=values, edge=carried, **fields)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    return undirected_if_symmetric(Graph(where, indptr, indices, values, **fields), where)
+    return undirected_if_symmetric(graph, where)
+
+
+def _edge_data(where: str, name: str, data: Any, edges: int) -> np.ndarray:
+    """Return data of edges in a type of graph files: doubles become float32, booleans uint8."""
+    values = _array(data)
+    if values.shape[:1] != (edges,) or values.dtype.kind not in "fiub":
+        raise InputError(f"{where}: edge data {name} are {_kind(values)}; expected numbers [{edges}, ...]")
+    return values.astype({"float64": np.float32, "bool": np.uint8}.get(values.dtype.name, values.dtype))
 
 
 def _node_fields(where: str, x: Any, y: Any, masks: dict[str, Any]) -> dict[str, Any]:

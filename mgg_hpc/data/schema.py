@@ -191,6 +191,8 @@ def check_edge_names(where: str, names: Collection[str]) -> None:
             f"{where}: has {len(names)} kinds of data of edges; expected {MOST_EDGE_DATA} at most"
         )
     for name in names:
+        if name == "weight":
+            raise InputError(f"{where}: data of edges is named 'weight'; expected weights in /{WEIGHT}")
         if EDGE_NAME.fullmatch(name) is None:
             raise InputError(
                 f"{where}: data of edges is named {name[:80]!a}; expected 1 to 64 letters, digits, _ and -"

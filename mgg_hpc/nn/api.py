@@ -80,7 +80,8 @@ def from_scipy(
 def from_pyg(data: Any, **options: Unpack[OpenOptions]) -> DistGraph:
     """Return the graph of a torch_geometric Data that each rank passes: edge_index, edge_weight, x, y, train_mask etc.
 
-    options: as `open_graph` takes them. Collective. Raises InputError for other objects.
+    edge_attr becomes the data of edges "attr". options: as `open_graph` takes them. Collective. Raises InputError for
+    other objects.
     """
     return _taken(lambda: libraries.from_pyg(data), options)
 
@@ -88,7 +89,8 @@ def from_pyg(data: Any, **options: Unpack[OpenOptions]) -> DistGraph:
 def from_dgl(graph: Any, **options: Unpack[OpenOptions]) -> DistGraph:
     """Return the graph of a homogeneous DGLGraph, which each rank passes, with ndata feat, label, train_mask and so on.
 
-    edata["weight"] are its weights. options: as `open_graph` takes them. Collective. Raises InputError for others.
+    edata["weight"] are its weights, other edata further data of edges. options: as `open_graph` takes them. Collective.
+    Raises InputError for others.
     """
     return _taken(lambda: libraries.from_dgl(graph), options)
 
@@ -160,6 +162,7 @@ def _digests(graph: Graph) -> dict[str, int]:
     fields = {
         "the edges": (graph.indptr, graph.indices),
         "the weights": (graph.weight,),
+        "the data of edges": tuple(graph.edge[name] for name in sorted(graph.edge)),
         "the features x": features,
         "the labels y": (graph.y,),
         "the train masks": (graph.train,),

@@ -73,14 +73,13 @@ def pyg_data(drawn, weight):
 
 
 def test_pyg_of_a_regression_is_taken_without_labels(drawn):
-    """And columns of edge_attr are not weights."""
+    """And edge_attr has no weights, but data of edges."""
     edges = torch.from_numpy(np.stack([drawn.source, drawn.destination]))
     data = Data(x=torch.from_numpy(drawn.x), y=torch.ones(NODES), edge_index=edges, edge_attr=torch.ones(90))
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning, match=r"from_pyg: y is float32 \[23\], not classes"):
         graph = from_pyg(data)
     assert graph.y is None and graph.weight is None and graph.classes == 0
-    assert "from_pyg: y is float32 [23], not classes" in str(said[0].message)
-    assert "edge_attr is not used; weights are edge_weight" in str(said[1].message)
+    assert graph.edge["attr"].shape == (90,)
 
 
 class DGLGraph:
@@ -103,6 +102,25 @@ class DGLGraph:
 
     def num_nodes(self):
         return NODES
+
+
+def test_data_of_edges_go_with_them(rng, drawn):
+    """Doubles become float32, booleans uint8; of duplicates the first comes first."""
+    number, columns = np.arange(90), rng.standard_normal((90, 2))
+    data = pyg_data(drawn, drawn.weight)
+    data.edge_attr = torch.from_numpy(np.column_stack([number, columns]))
+    dgl = DGLGraph(drawn, drawn.weight)
+    dgl.edata |= {"number": torch.from_numpy(number), "odd": torch.from_numpy(number % 2 == 1)}
+    found, other = from_pyg(data), from_dgl(dgl)
+    order = found.edge["attr"][:, 0].astype(int)
+    source, destination = reference.edge_list(found.indptr, found.indices)
+    assert found.edge["attr"].dtype == np.float32 and other.edge.keys() == {"number", "odd"}
+    np.testing.assert_array_equal(order, np.lexsort((number, drawn.source, drawn.destination)))
+    np.testing.assert_array_equal([source, destination], [drawn.source[order], drawn.destination[order]])
+    np.testing.assert_array_equal(found.edge["attr"][:, 1:], columns[order].astype(np.float32))
+    np.testing.assert_array_equal(found.weight, drawn.weight[order])
+    np.testing.assert_array_equal(other.edge["number"], order)
+    np.testing.assert_array_equal(other.edge["odd"], (order % 2).astype(np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -193,6 +211,11 @@ def broken(drawn, **changes):
         (lambda d: from_dgl(broken(d, is_homogeneous=False)), "expected a homogeneous DGLGraph"),
         (lambda d: from_dgl(broken(d, num_nodes=lambda: 5)), r"node id \d+ is not in 0 .. 4"),
         (lambda d: from_dgl(broken(d, edata={"weight": torch.ones(4)})), r"weights are float32 \[4\]"),
+        (lambda d: from_dgl(broken(d, edata={"flow": torch.ones(4)})), r"edge data flow are float32 \[4\]"),
+        (
+            lambda d: from_dgl(broken(d, edata={"a b": torch.ones(90)})),
+            "from_dgl: data of edges is named 'a b'",
+        ),
         (lambda d: from_networkx([(0, 1)]), "from_networkx: expected a networkx graph, and got list"),
         (lambda d: from_scipy(np.eye(3)), "from_scipy: expected a SciPy sparse matrix .* got ndarray"),
         (lambda d: from_scipy(sp.csr_array((2, 3))), r"the matrix is \[2, 3\]; expected as many columns"),

@@ -125,6 +125,7 @@ def test_what_is_not_finite_is_named(graph, path):
         ({"": np.zeros(LISTED, np.int8)}, "named ''"),
         ({"x" * 65: np.zeros(LISTED, np.int8)}, "named 'xxx"),
         ({"a/b": np.zeros(LISTED, np.int8)}, "named 'a/b'"),
+        ({"weight": np.zeros(LISTED, np.float32)}, "named 'weight'; expected weights in /graph/weight"),
         (
             {"d": np.zeros(LISTED)},
             r"/edge/d is float64 \[200\]; expected float32, float16 or integers \[200, ...\]",
