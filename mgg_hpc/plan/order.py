@@ -21,7 +21,7 @@ METHODS = ("none", "degree", "rcm", "community")
 MEMORY = {
     "none": (8, 0),
     "degree": (40, 0),
-    "rcm": (48, 9),
+    "rcm": (60, 5),
     "community": (160, 12),
 }  # bytes a node, and an edge
 BLOCK_EDGES = 1 << 20  # sorted or measured at a time

@@ -29,7 +29,7 @@ def assign(pattern: Pattern, parts: int, method: str, *, memory: int) -> NDArray
     needed = {"metis": metis.memory, "ldg": ldg.memory}[method](pattern.nodes, pattern.edges)
     if needed > memory:
         raise InputError(
-            f"the method {method} takes about {needed / 2**30:,.1f} GiB of memory for {pattern.edges:,} edges, and has "
+            f"the method {method} takes up to {needed / 2**30:,.1f} GiB of memory for {pattern.edges:,} edges, and has "
             f"{memory / 2**30:,.1f}: give more by --memory, or use {'ldg' if method == 'metis' else 'edges'}"
         )
     return FOUND[method](pattern, parts)
