@@ -1,4 +1,4 @@
-"""Files that ask for more than they hold: archives, edge lists and pickles of strangers cost no more than a line.
+"""Files that ask for more than they hold: archives and pickles of strangers cost no more than a line.
 
 Each test runs with little memory (`little_memory`), so that a claim that is believed is an error of another kind.
 """
@@ -6,7 +6,6 @@ Each test runs with little memory (`little_memory`), so that a claim that is bel
 from __future__ import annotations
 
 import ast
-import gzip
 import io
 import os
 import pickle
@@ -21,8 +20,7 @@ import numpy as np
 import pytest
 
 import mgg_hpc
-from mgg_hpc.data.readers import edge_list, limits, npz
-from mgg_hpc.data.readers.edge_list import read_edge_list
+from mgg_hpc.data.readers import limits, npz
 from mgg_hpc.data.readers.node_arrays import read_node_arrays
 from mgg_hpc.data.readers.npz import read_npz
 from mgg_hpc.data.readers.pickles import read_pickle
@@ -171,60 +169,6 @@ def test_names_and_numbers_of_members(tmp_path):
     with refused(r"g\.npz: the array indptr is missing"):
         read_npz(path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["g.npz"]
-
-
-# --- edge lists
-
-
-def test_gzip_that_unpacks_to_too_much(tmp_path, monkeypatch):
-    path = tmp_path / "e.txt.gz"
-    monkeypatch.setattr(edge_list, "GZIP_FREE", 1 << 20)
-    path.write_bytes(gzip.compress(b"#\n" * (20 << 20)))
-    with refused(r"e\.txt\.gz unpacks to more than 250 times its size"):
-        read_edge_list(path)
-
-
-def test_edges_that_do_not_fit_memory(tmp_path, monkeypatch):
-    """The machine has place for 4 million edges."""
-    (tmp_path / "e.txt").write_bytes(b"0 1\n" * (5 << 20))
-    with refused(r"e\.txt needs 0\.3 GiB of memory, and this machine has 0\.2 GiB"):
-        read_edge_list(tmp_path / "e.txt")
-    (tmp_path / "e.txt").write_bytes(b"0 1\n")
-    with refused(r"e\.txt needs 14,901\.2 GiB of memory"):
-        read_edge_list(tmp_path / "e.txt", nodes=10**12)
-
-
-@pytest.mark.parametrize("start", [b"", b"0 1\n2 3\n"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_line_without_end(start, packed, tmp_path):
-    data = start + b"1" * (30 << 20)
-    path = tmp_path / "e.txt"
-    path.write_bytes(gzip.compress(data, 1) if packed else data)
-    with refused(rf"e\.txt:{1 + start.count(bytes([10]))}: the line is longer than 1048576 bytes"):
-        read_edge_list(path)
-
-
-BAD_LINES = {
-    "NUL in an id": (b"0 1\0", r"'1\\x00' is not a node id"),
-    "NUL in a weight": (b"0 1 5\0", r"'5\\x00' is not a weight"),
-    "NUL alone": (b"\0\0\0\0", "1 columns|is not a node id"),
-    "UTF-16": ("0 1\n".encode("utf-16"), "is not a node id"),
-    "beyond int64": (b"0 9223372036854775808", "the node id 9223372036854775808 is too large"),
-    "beyond int": (b"0 " + b"9" * 300, r"the node id 9{40}\.\.\.9 is too large"),
-    "beyond what int() reads": (b"0 " + b"9" * 100000, "a node id of 100000 digits is too large"),
-    "a long word": (b"0 " + b"x" * 100000, r"'x{39}\.\.\.' is not a node id"),
-    "a long weight": (b"0 1 " + b"9" * 100000, r"the weight 9{39}.* is not finite|is not a weight"),
-    "a negative zero": (b"0 --1", "'--1' is not a node id"),
-}
-
-
-@pytest.mark.parametrize("line", BAD_LINES)
-def test_lines_that_are_not_edges(line, tmp_path):
-    data, reason = BAD_LINES[line]
-    (tmp_path / "e.txt").write_bytes(data)
-    with refused(rf"e\.txt:1: .*({reason})") as caught:
-        read_edge_list(tmp_path / "e.txt")
-    assert len(str(caught.value)) < 200 + len(str(tmp_path))
 
 
 # --- pickles

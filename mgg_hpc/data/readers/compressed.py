@@ -34,6 +34,8 @@ PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 PACKED |= {bytes([kind]) + b"\x2a\x4d\x18": "zstd" for kind in range(0x50, 0x60)}  # frames that are skipped
 OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\3\4": "zip"}
 
+Read = Callable[[int], bytes]  # returns so many next bytes of a file at most
+
 
 @dataclass(frozen=True, eq=False)
 class TextBlock:
@@ -164,7 +166,7 @@ class _Unpacked:
         self._path, self._raw, self._kind = path, raw, kind
         self._pieces: queue.Queue[tuple[bytes, int] | Exception] = queue.Queue(PIECES)
         self._rest, self._ended, self._closed = memoryview(b""), False, False
-        self.done = 0
+        self._packed = self.done = 0
         self._thread = threading.Thread(target=self._unpack, name=f"unpack {path.name}", daemon=True)
         self._thread.start()
 
@@ -199,25 +201,30 @@ class _Unpacked:
         self._rest, self.done = memoryview(found[0]), found[1]
         self._ended = not found[0]
 
+    def _read(self, count: int) -> bytes:
+        data = self._raw.read(count)
+        self._packed += len(data)
+        return data
+
     def _unpack(self) -> None:
         unpacked, waiting, size = 0, [], 0
         try:
-            for piece in UNPACKERS[self._kind](self._raw):
+            for piece in UNPACKERS[self._kind](self._read):
                 unpacked, size = unpacked + len(piece), size + len(piece)
-                if unpacked > FREE + RATIO * self._raw.tell():
+                if unpacked > FREE + RATIO * self._packed:
                     raise InputError(
                         f"{self._path} unpacks to more than {RATIO} times its size, which no list of edges does; "
                         "unpack it first if it is one"
                     )
                 waiting.append(piece)
                 if size >= PIECE_BYTES:
-                    self._pieces.put((b"".join(waiting), self._raw.tell()))
+                    self._pieces.put((b"".join(waiting), self._packed))
                     waiting, size = [], 0
                 if self._closed:
                     return
             if size:
-                self._pieces.put((b"".join(waiting), self._raw.tell()))
-            self._pieces.put((b"", self._raw.tell()))
+                self._pieces.put((b"".join(waiting), self._packed))
+            self._pieces.put((b"", self._packed))
         except (InputError, OSError) as error:
             self._pieces.put(error)
         except Exception as error:  # zlib.error, zstandard.ZstdError, EOFError
@@ -225,32 +232,32 @@ class _Unpacked:
             self._pieces.put(InputError(f"{self._path} is damaged {self._kind}: {reason}"))
 
 
-def _gunzip(raw: BinaryIO) -> Iterator[bytes]:
+def _gunzip(read: Read) -> Iterator[bytes]:
     """Yield what the members of a gzip file unpack to. Raises zlib.error or EOFError where it is damaged."""
-    member, packed = zlib.decompressobj(wbits=31), raw.read(GZIP_INPUT)
+    member, packed = zlib.decompressobj(wbits=31), read(GZIP_INPUT)
     while True:
         if piece := member.decompress(packed, PIECE_BYTES):
             yield piece
         packed = member.unconsumed_tail
         if member.eof:
             packed = member.unused_data.lstrip(b"\0")  # members may be padded
-            while not packed and (packed := raw.read(GZIP_INPUT)):
+            while not packed and (packed := read(GZIP_INPUT)):
                 packed = packed.lstrip(b"\0")
             if not packed:
                 return
             member = zlib.decompressobj(wbits=31)
         elif not packed:
-            packed = raw.read(GZIP_INPUT)
+            packed = read(GZIP_INPUT)
             if not packed and not piece:
                 raise EOFError("it ends within a member")
 
 
-def _unzstd(raw: BinaryIO) -> Iterator[bytes]:
+def _unzstd(read: Read) -> Iterator[bytes]:
     """Yield what the frames of a zstd file unpack to. Raises zstandard.ZstdError or EOFError where it is damaged."""
     import zstandard
 
     context, frame = zstandard.ZstdDecompressor(), None
-    packed = raw.read(ZSTD_INPUT)
+    packed = read(ZSTD_INPUT)
     while packed:
         frame = frame or context.decompressobj()
         if piece := frame.decompress(packed):
@@ -258,9 +265,9 @@ def _unzstd(raw: BinaryIO) -> Iterator[bytes]:
         packed = b""
         if frame.eof:
             packed, frame = frame.unused_data, None
-        packed = packed or raw.read(ZSTD_INPUT)
+        packed = packed or read(ZSTD_INPUT)
     if frame is not None:
         raise EOFError("it ends within a frame")
 
 
-UNPACKERS: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {"gzip": _gunzip, "zstd": _unzstd}
+UNPACKERS: dict[str, Callable[[Read], Iterator[bytes]]] = {"gzip": _gunzip, "zstd": _unzstd}

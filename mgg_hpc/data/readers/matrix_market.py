@@ -117,9 +117,12 @@ class _Entries:
         rows, columns, values = found
         if not self._matrix.symmetric:
             return Edges(columns, rows, values)
-        off = rows != columns
+        at = np.repeat(
+            np.arange(len(rows)), 1 + (rows != columns)
+        )  # an entry and its reverse stay side by side
+        back = np.diff(at, prepend=-1) == 0
         return Edges(
-            np.concatenate([columns, rows[off]]),
-            np.concatenate([rows, columns[off]]),
-            None if values is None else np.concatenate([values, values[off]]),
+            np.where(back, rows[at], columns[at]),
+            np.where(back, columns[at], rows[at]),
+            None if values is None else values[at],
         )
