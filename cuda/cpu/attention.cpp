@@ -168,11 +168,12 @@ struct AttendOp {
       return;
     }
     const A slope = of.slope;
+    const A* const of_edges = of.edge_score;
     each_head([&](int h) {
       const auto mine = at(of.score[v] + h);
       for (int i = 0; i < batch.count; ++i) {
         auto sum = at(batch.row[i] + columns + h) + mine;
-        if (of.edge_score) sum += at(of.edge_score + batch.edge[i] * heads() + h);
+        if (of_edges) sum += at(of_edges + batch.edge[i] * heads() + h);
         put(score + i * heads() + h, leaky_relu(sum, slope));
       }
     });
@@ -276,12 +277,13 @@ struct AttendBackOp {
   void weights(const Batch<A>& batch, int64_t v, const A* h, A* weight, A* slope) const {
     if (!additive) dot_products(batch, heads(), of.channels, of.at_source ? columns : 0, h, weight);
     const A given_slope = of.slope, scale = of.scale;
+    const A* const of_edges = of.edge_score;
     for (int k = 0; k < heads(); k += L)
       for (int i = 0; i < batch.count; ++i) {
         const int here = i * heads() + k;
         if (additive) {
           auto score = at(of.score[v] + k) + at(tail(batch, i) + k);
-          if (of.edge_score) score += at(of.edge_score + batch.edge[i] * heads() + k);
+          if (of_edges) score += at(of_edges + batch.edge[i] * heads() + k);
           put(slope + here, leaky_relu_slope(score, given_slope));
           put(weight + here, leaky_relu(score, given_slope) - at(tail(batch, i) + heads() + k));
         } else {
@@ -295,6 +297,7 @@ struct AttendBackOp {
   // `product`, <g, h> of each edge, becomes the gradient of its score; `sum` gets those of all edges added.
   void score_gradients(const Batch<A>& batch, int64_t v, A* product, const A* weight, const A* slope, A* sum) const {
     const A scale = of.scale;
+    A* const of_edges = of.edge_score_gradient;
     for (int k = 0; k < heads(); k += L) {
       decltype(at(sum)) total{};  // of the batch, which is then added to that of all
       for (int i = 0; i < batch.count; ++i) {
@@ -303,7 +306,7 @@ struct AttendBackOp {
         auto gradient = at(weight + here) * (at(product + here) - at(dot + k));
         gradient = additive ? gradient * at(slope + here) : gradient * scale;
         put(product + here, gradient);
-        if (of.edge_score_gradient) put(of.edge_score_gradient + batch.edge[i] * heads() + k, gradient);
+        if (of_edges) put(of_edges + batch.edge[i] * heads() + k, gradient);
         total += gradient;
       }
       put(sum + k, at(sum + k) + total);
