@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from .graph import SPLITS, Graph, SparseRows, from_edges
-from .readers.node_arrays import label_fields
-from .structure import undirected_if_symmetric
+from ...errors import InputError
+from ..graph import SPLITS, Graph, SparseRows, from_edges
+from ..readers.node_arrays import label_fields
+from ..structure import undirected_if_symmetric
 
 
 def from_scipy(
