@@ -79,23 +79,50 @@ def test_hard_cases_are_divided_and_balanced(rng, method, parts):
 
 @pytest.mark.parametrize("method", partitioners.FOUND)
 def test_communities_are_found_whatever_their_numbers(rng, method):
-    """A shuffled ring of blocks: nearly all edges stay; both far better than chance and evenly balanced."""
-    graph = sbm(3000, classes=12, features=0, degree=16, homophily=0.95, seed=int(rng.integers(1000)))
-    pattern = pattern_of(graph.indptr, graph.indices)
-    part = partitioners.assign(pattern, 4, method, memory=ALL)
+    graph = sbm(3000, classes=12, features=0, degree=10, homophily=0.8, seed=int(rng.integers(1000)))
+    part = partitioners.assign(pattern_of(graph.indptr, graph.indices), 4, method, memory=ALL)
     chance = halo_rows(graph.indptr, graph.indices, rng.permutation(part))
     assert halo_rows(graph.indptr, graph.indices, part) < 0.6 * chance
-    load = np.bincount(part, pattern.weight, minlength=4)
+
+
+@pytest.mark.parametrize("method", partitioners.FOUND)
+def test_parts_have_edges_alike_and_not_rows(rng, method):
+    """Half of the edges are among a tenth of the rows."""
+    dense, sparse = rng.integers(0, 100, (2, 3000)), rng.integers(100, 1000, (2, 3000))
+    pattern = pattern_of(*symmetric(*np.concatenate([dense, sparse], axis=1), 1000))
+    load = np.bincount(partitioners.assign(pattern, 3, method, memory=ALL), pattern.weight)
     assert load.max() < 1.1 * load.mean()
 
 
 def test_a_good_numbering_is_not_lost(rng):
-    """Blocks that are numbered one after another: greedy from empty parts alone would not find them all again."""
-    blocks = [rng.integers(50 * k, 50 * k + 50, (2, 300)) for k in range(40)]
-    indptr, indices = symmetric(*np.concatenate([*blocks, rng.integers(0, 2000, (2, 200))], axis=1), 2000)
+    """Blocks numbered one after another, in each the rows without edges among them first, which tell a stream nothing."""
+    size, blocks = 80, 20
+    inside = [2 * size * k + rng.integers(0, size, (2, 600)) + [[0], [size]] for k in range(blocks)]
+    nodes = 2 * size * blocks
+    indptr, indices = symmetric(*np.concatenate([*inside, rng.integers(0, nodes, (2, 100))], axis=1), nodes)
     pattern = pattern_of(indptr, indices)
-    ranges = halo_rows(indptr, indices, pattern.ranges(4))
-    assert halo_rows(indptr, indices, ldg.assign(pattern, 4)) <= ranges
+    assert halo_rows(indptr, indices, ldg.assign(pattern, 4)) <= halo_rows(indptr, indices, pattern.ranges(4))
+
+
+def test_metis_gets_neither_self_loops_nor_copies(rng, monkeypatch):
+    given = {}
+
+    class Taken:
+        Options = staticmethod(lambda **options: options)
+        CSRAdjacency = staticmethod(lambda indptr, indices: given.update(indptr=indptr, indices=indices))
+
+        @staticmethod
+        def part_graph(parts, adjacency, **options):
+            return type("Found", (), {"vertex_part": [0] * (len(given["indptr"]) - 1)})
+
+    monkeypatch.setitem(sys.modules, "pymetis", Taken)
+    ends = rng.integers(0, 12, (2, 60))
+    indptr, indices, _ = csr_from_edges(*np.concatenate([ends, ends[::-1], ends, ends[::-1]], axis=1), 12)
+    metis.assign(pattern_of(indptr, indices), 3)
+    rows = np.repeat(np.arange(12), np.diff(given["indptr"])).tolist()
+    assert list(zip(rows, given["indices"].tolist(), strict=True)) == sorted(
+        {(v, u) for u, v in zip(*reference.edge_list(indptr, indices), strict=True) if u != v}
+    )
 
 
 def test_greedy_places_rows_as_its_formula_says(rng):

@@ -62,4 +62,4 @@ class _Stream:
 
 def memory(nodes: int, edges: int) -> int:
     """Return about how many bytes it takes: for each node its part, weight and offset, and a slice of rows."""
-    return 48 * nodes + (256 << 20)
+    return 48 * nodes + (128 << 20)

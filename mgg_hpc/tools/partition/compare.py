@@ -166,7 +166,9 @@ def _print(path: Path, document: dict[str, Any]) -> None:
     found = document["methods"]
     title = f"{path}: {document['parts']} parts, {document['nodes']:,} rows, {document['edges']:,} edges"
     facts = Table(title=title, title_style="bold")
-    moved = Table(title="MB a layer that all ranks read from others, by halo and by direct or get", title_style="bold")
+    moved = Table(
+        title="MB a layer that all ranks read from others, by halo and by direct or get", title_style="bold"
+    )
     for heading in ("method", "seconds", "edges*", "rows*", "cut edges", "halo rows", "of one rank"):
         facts.add_column(heading, justify="left" if heading == "method" else "right")
     moved.add_column("method")

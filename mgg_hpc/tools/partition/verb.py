@@ -17,6 +17,8 @@ def process_verb(graph: Path, options: Mapping[str, Any]) -> None:
     """Do what the options of the command line ask for, by name, None or False where they are not given."""
     facts = {name: options[name] for name in ("parts", "memory")}
     if options["compare"]:
+        if options["method"] != "edges":
+            raise InputError(f"--compare takes --methods edges,{options['method']}, not --method")
         facts |= {name: options[name] for name in OF_COMPARISON}
         process_compare(graph, renumbering=options["order"], assignment=options["assignment"], **facts)
         return

@@ -95,6 +95,7 @@ def test_wrong_options_are_one_line(rng, capsys):
     for arguments, message in [
         ("", "--compare needs -n"),
         ("-n 2 --methods edges,kmeans", "'kmeans' is no method; expected some of edges, metis, ldg"),
+        ("-n 2 --method metis", "--compare takes --methods edges,metis, not --method"),
         ("-n 2 --methods given", "given needs --assignment"),
         ("-n 2 --methods rcm --order degree", "rcm is an order itself"),
         ("-n 2 --widths 16,x", "'16,x'; expected whole numbers"),
