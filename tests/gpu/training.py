@@ -48,6 +48,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {},
     "gat": {"name": "gat", "heads": 4, "attention_dropout": 0.2},
+    "edges": {"name": "gat", "heads": 4, "attention_dropout": 0.2, "edge_data": "flow"},
     "max": {"name": "sage", "aggr": "max"},
 }
 
@@ -71,7 +72,8 @@ def cases(ranks: int, *, small: bool = False) -> list[Case]:
     transfers = ("auto", "direct", "get", "halo") if ranks > 1 else ("auto",)
     found = [Case(graph, transfer) for graph in ("digits", "sbm") for transfer in transfers]
     found.append(Case("sbm", "halo" if ranks > 1 else "auto", layers=3, hidden=33))
-    found += [Case("sbm", transfers[-1], hidden=8, model="gat"), Case("sbm", "auto", hidden=8, model="max")]
+    found += [Case("sbm", transfers[-1], hidden=8, model=each) for each in ("gat", "edges")]
+    found.append(Case("sbm", "auto", hidden=8, model="max"))
     return [*found, Case("sbm", "auto", "bfloat16")]
 
 
@@ -79,7 +81,9 @@ def graph_of(name: str, nodes: int, seed: int) -> Graph:
     """By its name in a case."""
     if name == "digits":
         return read_digits()
-    return generate.sbm(nodes, classes=4, features=24, degree=8.0, homophily=0.8, seed=seed)
+    graph = generate.sbm(nodes, classes=4, features=24, degree=8.0, homophily=0.8, seed=seed)
+    flow = np.random.default_rng(seed).standard_normal((graph.edges, 3)).astype(np.float32)
+    return replace(graph, edge={"flow": flow})
 
 
 @dataclass
