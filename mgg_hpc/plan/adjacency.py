@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data import native
 from .workload import prefix_sum
 
 Weight = NDArray[np.float32] | None
@@ -18,16 +19,11 @@ def with_self_loops(
     What GCN sums (Kipf and Welling, ICLR 2017), as PyG's ``add_remaining_self_loops`` has it. indptr int64 [n + 1],
     indices [E], weight float32 [E] or None: in-edge CSR of rows first_row .. first_row + n - 1.
     """
-    rows = len(indptr) - 1
-    destination = np.repeat(np.arange(first_row, first_row + rows, dtype=indices.dtype), np.diff(indptr))
-    looped = np.zeros(rows, dtype=bool)
-    looped[destination[indices == destination] - first_row] = True
-    missing = np.flatnonzero(~looped)
-    at = indptr[missing + 1]
-    counts = np.diff(indptr) + ~looped
-    loops = (missing + first_row).astype(indices.dtype)
-    new_weight = None if weight is None else np.insert(weight, at, np.float32(1))
-    return prefix_sum(counts), np.insert(indices, at, loops), new_weight
+    new_indptr, new_indices = _looped(first_row, indptr, indices, replace=False)
+    if weight is None:
+        return new_indptr, new_indices, None
+    missing = np.diff(new_indptr) != np.diff(indptr)
+    return new_indptr, new_indices, np.insert(weight, indptr[1:][missing], np.float32(1))
 
 
 def with_one_self_loop(
@@ -37,12 +33,20 @@ def with_one_self_loop(
 
     What GAT attends to (Velickovic et al., ICLR 2018), as PyG's GATConv has it. Arrays as in `with_self_loops`.
     """
-    rows = len(indptr) - 1
-    destination = np.repeat(np.arange(first_row, first_row + rows, dtype=indices.dtype), np.diff(indptr))
-    kept = indices != destination
-    counts = np.bincount(destination[kept] - first_row, minlength=rows)
-    loops = np.arange(first_row, first_row + rows, dtype=indices.dtype)
-    return prefix_sum(counts + 1), np.insert(indices[kept], np.cumsum(counts), loops)
+    return _looped(first_row, indptr, indices, replace=True)
+
+
+def _looped(
+    first_row: int, indptr: NDArray[np.int64], indices: NDArray[np.integer], *, replace: bool
+) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
+    """Return the CSR with a self loop behind each row's other edges, where it is missing, or (replace) in any case."""
+    kernels, degree = native.load(), np.empty(len(indptr) - 1, np.int64)
+    indices = np.ascontiguousarray(indices)
+    kernels.loop_degrees(first_row, indptr, indices, replace, degree)
+    made = prefix_sum(degree)
+    out = np.empty(int(made[-1]), indices.dtype)
+    kernels.add_loops(first_row, indptr, indices, replace, made, out)
+    return made, out
 
 
 def one_self_loop_places(

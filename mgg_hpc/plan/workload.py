@@ -7,19 +7,19 @@ segment has all edges of one destination into it; schedules choose the order of 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data import native
 from ..errors import InputError
 from .layout import CHUNK, DIRECT, OWNED, SEGMENT
-from .ranges import owner_of
 
-BLOCK_EDGES = 1 << 20  # taken at a time while a plan is built
+CHUNKS = 32  # runs of rows that threads take while a plan is built
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,33 +193,65 @@ def split(
 
     indptr: int64 [n + 1] and indices [E]: in-edge CSR of the owned rows, global source ids in 0 .. bounds[-1] - 1.
     keep_edges: remember each edge's place in the CSR (for weights).
-    Vectorised, in O(E) time. Raises InputError for a rank of 2^31 rows or more.
+    Takes O(E) time, and memory for the result alone. Raises InputError for a rank of 2^31 rows or more.
     """
     if int(np.diff(bounds).max()) >= 1 << 31:
         raise InputError(
             f"a rank would own {int(np.diff(bounds).max()):,} rows, of at most 2^31 - 1; use more ranks"
         )
-    parts = _split_by_owner(rank, bounds, indptr, indices, keep_edges)
-    used = [pe for pe in range(len(bounds) - 1) if pe == rank or parts.offsets[pe]]
+    kernels, ranks = native.load(), len(bounds) - 1
+    cuts = row_cuts(indptr)
+    edges, runs = np.zeros((2, len(cuts) - 1, ranks), np.int64)
+    bounds, indices = np.ascontiguousarray(bounds, np.int64), np.ascontiguousarray(indices)
+    kernels.count_owners(bounds, indptr, indices, cuts, edges.reshape(-1), runs.reshape(-1))
+    used = [pe for pe in range(ranks) if pe == rank or edges[:, pe].any()]
     # Own rows first, then those of the rank before, and so on in a circle, so that no rank is read first by all.
-    owners = np.array(sorted(used, key=lambda pe: (rank - pe) % (len(bounds) - 1)), dtype=np.int32)
-    halo = [
-        _distinct(_joined(parts.offsets[pe]), int(bounds[pe + 1] - bounds[pe])) if pe != rank else _joined([])
-        for pe in range(len(bounds) - 1)
-    ]
-    edge = [np.zeros(0, np.int64), *(each for pe in owners for each in parts.edges[pe])]
+    owners = np.array(sorted(used, key=lambda pe: (rank - pe) % ranks), dtype=np.int32)
+    destinations, counts = np.empty((2, int(runs.sum())), np.int32)
+    offsets = np.empty(len(indices), np.int32)
+    place = np.empty(len(indices) if keep_edges else 0, np.int64)
+    starts = places(edges, owners), places(runs, owners)
+    kernels.split_edges(
+        bounds,
+        indptr,
+        indices,
+        cuts,
+        *(each.reshape(-1) for each in starts),
+        offsets,
+        destinations,
+        counts,
+        place,
+    )
+    ends, run_ends = (np.cumsum(each.sum(axis=0)[owners]) for each in (edges, runs))
+    halo = [np.zeros(0, np.int32)] * ranks
+    for pe, first, last in zip(owners[1:].tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        halo[pe] = kernels.distinct_rows(offsets[first:last], int(bounds[pe + 1] - bounds[pe]))
     return SplitEdges(
         rank=rank,
         destinations=len(indptr) - 1,
         owners=owners,
         rows=bounds[owners + 1] - bounds[owners],
-        runs=[(_joined(parts.destinations[pe]), _joined(parts.counts[pe])) for pe in owners],
+        runs=list(zip(*(np.split(each, run_ends[:-1]) for each in (destinations, counts)), strict=True)),
         empty=np.flatnonzero(np.diff(indptr) == 0),
-        indices=_joined([part for pe in owners for part in parts.offsets[pe]]),
-        edge=np.concatenate(edge) if keep_edges else None,
-        halo=_joined(halo),
+        indices=offsets,
+        edge=place if keep_edges else None,
+        halo=np.concatenate(halo),
         halo_bounds=prefix_sum(np.array([len(part) for part in halo], dtype=np.int64)),
     )
+
+
+def row_cuts(indptr: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return cuts of rows, int64 [C + 1], into runs of about as many edges each, which threads take."""
+    targets = np.linspace(0, int(indptr[-1]), CHUNKS + 1).astype(np.int64)
+    return np.unique(np.append(np.searchsorted(indptr, targets[:-1]), [0, len(indptr) - 1]))
+
+
+def places(counts: NDArray[np.int64], order: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return where each chunk's entries of each part begin, [C, P], from how many there are; parts lie in an order."""
+    total = counts.sum(axis=0)
+    first = np.zeros(len(total), np.int64)
+    first[order] = prefix_sum(total[order])[:-1]
+    return np.ascontiguousarray(first + np.cumsum(counts, axis=0) - counts)
 
 
 def direct(edges: SplitEdges, transfer: str = "direct") -> Plan:
@@ -259,60 +291,6 @@ def rectangular(rank: int, indptr: NDArray[np.int64], indices: NDArray[np.int32]
     )
 
 
-@dataclass
-class _Parts:
-    """A rank's edges by the owner of their source, in pieces: for each owner, arrays in the order of rows.
-
-    offsets: int32, the sources' rows within their owner. edges: int64, places in the CSR, where they were asked for.
-    destinations, counts: int32, the rows that have edges from there, and how many.
-    """
-
-    offsets: defaultdict[int, list[NDArray[np.int32]]]
-    edges: defaultdict[int, list[NDArray[np.int64]]]
-    destinations: defaultdict[int, list[NDArray[np.int32]]]
-    counts: defaultdict[int, list[NDArray[np.int32]]]
-
-
-def _split_by_owner(
-    rank: int,
-    bounds: NDArray[np.int64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.integer],
-    keep_edges: bool,
-) -> _Parts:
-    """Split edges a run of rows at a time, so that only the result is as large as the edges."""
-    ranks, rows = len(bounds) - 1, len(indptr) - 1
-    parts = _Parts(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
-    low = 0
-    while low < rows:
-        high = int(np.searchsorted(indptr, indptr[low] + BLOCK_EDGES, side="right")) - 1
-        high = min(max(high, low + 1), low + max(1, BLOCK_EDGES // ranks), rows)
-        first, last = int(indptr[low]), int(indptr[high])
-        owner: NDArray[np.int64] = owner_of(bounds, indices[first:last])
-        offset = (indices[first:last] - bounds[owner]).astype(np.int32)
-        destination = np.repeat(np.arange(high - low), np.diff(indptr[low : high + 1]))
-        count = np.bincount(owner * (high - low) + destination, minlength=ranks * (high - low)).reshape(
-            ranks, -1
-        )
-        # Sorting 16-bit keys takes linear time.
-        order = np.argsort(owner.astype(np.uint16) if ranks < 1 << 16 else owner, kind="stable")
-        ends = np.cumsum(count.sum(axis=1))
-        for pe in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
-            mine = order[ends[pe - 1] if pe else 0 : ends[pe]]
-            present = np.flatnonzero(count[pe])
-            parts.offsets[pe].append(offset[mine])
-            parts.destinations[pe].append((present + low).astype(np.int32))
-            parts.counts[pe].append(count[pe][present].astype(np.int32))
-            if keep_edges:
-                parts.edges[pe].append(mine + first)
-        low = high
-    return parts
-
-
-def _joined(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-    return np.concatenate([np.zeros(0, np.int32), *parts])
-
-
 def joined_segments(
     chunks: NDArray[np.void],
     runs: Sequence[tuple[NDArray[np.integer], NDArray[np.integer]]],
@@ -326,26 +304,23 @@ def joined_segments(
     """
     if any(count.max(initial=0) >= 1 << 31 for _, count in runs):
         raise InputError("a row has more than 2^31 - 1 in-edges from one rank; merge its duplicate edges")
-    parts, first_edge = [], 0
+    lengths = np.array([len(count) for _, count in runs], dtype=np.int64)
+    lengths[0] += len(empty)
+    segments = np.zeros(int(lengths.sum()), dtype=SEGMENT)
+    chunks["segments"], chunks["first_segment"] = lengths, prefix_sum(lengths)[:-1]
+    first_edge = 0
     for chunk, (destination, count) in enumerate(runs):
-        without = empty if chunk == 0 else empty[:0]
-        segments = np.zeros(len(without) + len(count), dtype=SEGMENT)
-        filled = segments[len(without) :]
+        mine = segments[chunks["first_segment"][chunk] :][: lengths[chunk]]
         starts = first_edge + prefix_sum(count)
-        filled["first_edge"], first_edge = starts[:-1], int(starts[-1])
-        filled["destination"], filled["count"] = destination, count
-        segments["destination"][: len(without)] = without
-        segments["chunk"] = chunk
-        if len(without):
-            segments = segments[np.argsort(segments["destination"], kind="stable")]
-        parts.append(segments)
-    chunks["segments"] = [len(part) for part in parts]
-    chunks["first_segment"] = prefix_sum(chunks["segments"])[:-1]
-    return np.concatenate(parts)
-
-
-def _distinct(offsets: NDArray[np.int32], rows: int) -> NDArray[np.int32]:
-    """Return the distinct offsets, ascending, by marking: O(rows + edges)."""
-    needed = np.zeros(rows, dtype=bool)
-    needed[offsets] = True
-    return np.flatnonzero(needed).astype(np.int32)
+        mine["chunk"], first_edge = chunk, int(starts[-1])
+        if chunk == 0 and len(empty):  # both are ascending, and are merged
+            filled: Any = np.arange(len(count)) + np.searchsorted(empty, destination)
+            mine["destination"][np.arange(len(empty)) + np.searchsorted(destination, empty)] = empty
+            mine["first_edge"][filled], mine["destination"][filled], mine["count"][filled] = (
+                starts[:-1],
+                destination,
+                count,
+            )
+        else:
+            mine["first_edge"], mine["destination"], mine["count"] = starts[:-1], destination, count
+    return segments

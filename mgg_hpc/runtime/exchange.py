@@ -85,15 +85,17 @@ def transposed(
     return prefix_sum(degree), destinations[by_source], Crossing(order, counts, by_source, arriving)
 
 
-def halo_in_rounds(comm: Any, edges: SplitEdges, count: int | None = None) -> tuple[Plan, NDArray[np.int64]]:
-    """Return the plan with a halo in rounds, and the place of each of its edges in ``edges``. Collective.
+def halo_in_rounds(
+    comm: Any, edges: SplitEdges, count: int | None = None, *, ordered: bool = False
+) -> tuple[Plan, NDArray[np.int64] | None]:
+    """Return the plan with a halo in rounds; with ``ordered`` also the place of each of its edges in ``edges``.
 
-    count: of rounds, the same on all ranks; GPUs, which cut a round into chunks, take 1. None: by the largest halo.
+    Collective. count: of rounds, the same on all ranks; GPUs, which cut a round into chunks, take 1. None: by the largest halo.
     """
     from mpi4py import MPI
 
     count = count or halo.round_count(int(comm.allreduce(len(edges.halo), MPI.MAX)))
-    made, order, requests = halo.in_rounds(edges, count)
+    made, order, requests = halo.in_rounds(edges, count, ordered=ordered)
     each = np.full(comm.size, count, dtype=np.int64)
     counts = send(comm, np.ascontiguousarray(requests.counts.T).reshape(-1), each).reshape(-1, count)
     places = send(comm, np.ascontiguousarray(requests.places.T).reshape(-1), each).reshape(-1, count)

@@ -188,5 +188,7 @@ def _plan(
     """Return a plan, and the edge weights in its order."""
     if transfer != "halo":
         return workload.direct(edges, transfer), weight
-    plan, order = exchange.halo_in_rounds(comm, edges, rounds)
-    return plan, None if weight is None else weight[torch.from_numpy(order).to(weight.device)]
+    plan, order = exchange.halo_in_rounds(comm, edges, rounds, ordered=weight is not None)
+    return plan, None if weight is None or order is None else weight[
+        torch.from_numpy(order).to(weight.device)
+    ]
