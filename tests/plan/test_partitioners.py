@@ -95,7 +95,7 @@ def test_parts_have_edges_alike_and_not_rows(rng, method):
 
 
 def test_a_good_numbering_is_not_lost(rng):
-    """Blocks numbered one after another, in each the rows without edges among them first, which tell a stream nothing."""
+    """Blocks numbered one after another, in each first the rows that have no edges among themselves."""
     size, blocks = 80, 20
     inside = [2 * size * k + rng.integers(0, size, (2, 600)) + [[0], [size]] for k in range(blocks)]
     nodes = 2 * size * blocks
@@ -125,14 +125,15 @@ def test_metis_gets_neither_self_loops_nor_copies(rng, monkeypatch):
     )
 
 
-def test_greedy_places_rows_as_its_formula_says(rng):
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_greedy_places_rows_as_its_formula_says(rng, dtype):
     """Rows one by one in Python: most neighbours times the free share; ties to the lighter part, then the lower."""
     indptr, indices = symmetric(*rng.integers(0, 40, (2, 150)), 40)
     weight, parts, capacity = np.diff(indptr) + 1, 3, int(1.1 * (len(indices) + 40) / 3)
     wanted, load = rng.integers(-1, parts, 40).astype(np.int32), np.zeros(parts, np.int64)
     np.add.at(load, wanted[wanted >= 0], weight[wanted >= 0])
     found, loads = wanted.copy(), load.copy()
-    moved, kept = _graph.stream_rows(0, indptr, indices, weight, capacity, loads, found)
+    moved, kept = _graph.stream_rows(0, indptr, indices.astype(dtype), weight, capacity, loads, found)
     before, stayed = wanted.copy(), 0
     for row in range(40):
         if wanted[row] >= 0:
