@@ -174,7 +174,7 @@ def answer(
     return rows, np.ascontiguousarray(counts.T), np.ascontiguousarray(places.T)
 
 
-def of_all_ranks(ranks: Sequence[SplitEdges], count: int) -> list[tuple[Plan, NDArray[np.int64]]]:
+def of_all_ranks(ranks: Sequence[SplitEdges], count: int) -> list[tuple[Plan, NDArray[np.int64] | None]]:
     """Return what `runtime.exchange.halo_in_rounds` does, where one process has the edges of all ranks."""
     made = [in_rounds(edges, count) for edges in ranks]
     requests = [request for _, _, request in made]

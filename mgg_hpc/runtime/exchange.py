@@ -90,7 +90,8 @@ def halo_in_rounds(
 ) -> tuple[Plan, NDArray[np.int64] | None]:
     """Return the plan with a halo in rounds; with ``ordered`` also the place of each of its edges in ``edges``.
 
-    Collective. count: of rounds, the same on all ranks; GPUs, which cut a round into chunks, take 1. None: by the largest halo.
+    Collective. count: of rounds, the same on all ranks; GPUs, which cut a round into chunks, take 1. None: by the
+    largest halo.
     """
     from mpi4py import MPI
 
