@@ -7,14 +7,14 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .digest import BLOCK, BlockDigests
+from .digest import PIECE, BlockDigests
 from .header import DIGEST, Header, Span
 
 NO_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # copy_file_range: not here
@@ -28,7 +28,9 @@ class _Run:
     path: str
     block: int  # number of the next block to compare
     at: int  # number of the next byte
-    digests: BlockDigests = field(default_factory=BlockDigests)
+    digests: BlockDigests
+    expected: NDArray[np.uint64]  # digests of its blocks
+    first: int  # number of the first of them
 
 
 class CheckedFile:
@@ -42,7 +44,7 @@ class CheckedFile:
     def __init__(self, descriptor: int, where: str, header: Header) -> None:
         self.where = where
         self._spans, self._digest_spans = header.spans, header.digests
-        self._expected: dict[str, np.ndarray] = {}
+        self.digest_block = header.block
         self._fault: str | None = None
         self._descriptor = descriptor
 
@@ -80,13 +82,16 @@ class CheckedFile:
         """Read entries lo .. hi-1, in order, into the arrays of ``into``; compare digests, and yield each full array.
 
         Arrays are contiguous, of the dataset's type; only as much of the last one is filled and yielded as is left.
-        Each byte is read once, and so is the rest of the digest blocks of the first and the last entry.
+        Each byte is read once, and so are their digests, and the rest of the first and of the last entry's digest block.
         """
         if lo == hi:
             return
         layout = self._spans[path].layout
         start, end = lo * layout.row_bytes, hi * layout.row_bytes
-        run = _Run(path, start // BLOCK, start // BLOCK * BLOCK)
+        block = self.digest_block
+        first, last = start // block, -(-end // block)
+        expected = self._stored(self._digest_spans[path], first, last)
+        run = _Run(path, first, first * block, BlockDigests(block), expected, first)
         self._skip(run, start)
         arrays, at = iter(into), lo
         while at < hi:
@@ -94,13 +99,13 @@ class CheckedFile:
             self._advance(run, array.view(np.uint8).reshape(-1))
             at += len(array)
             yield array
-        self._skip(run, min(-(-end // BLOCK) * BLOCK, layout.nbytes))
+        self._skip(run, min(last * block, layout.nbytes))
         self._compare(run, run.digests.rest())
 
     def check_digests(self, path: str) -> None:
         """Raise InputError at the first block of a dataset whose digest differs."""
         layout = self._spans[path].layout
-        entries = min(max(1, BLOCK // layout.row_bytes), layout.shape[0])
+        entries = min(max(1, PIECE // layout.row_bytes), layout.shape[0])
         buffer = np.empty((entries, *layout.shape[1:]), layout.dtype)
         with self.compared():
             for _ in self.blocks(path, 0, layout.shape[0], itertools.repeat(buffer)):
@@ -130,7 +135,7 @@ class CheckedFile:
             except OSError as error:
                 if error.errno not in NO_COPY:
                     raise
-                piece = np.empty(min(BLOCK, size - done), np.uint8)
+                piece = np.empty(min(PIECE, size - done), np.uint8)
                 self._fill(piece, start)
                 copied = os.pwrite(into, piece.data, at + done)
             if not copied:
@@ -143,8 +148,8 @@ class CheckedFile:
 
     def _advance(self, run: _Run, data: NDArray[np.uint8]) -> None:
         """Read the next bytes of a run in pieces, so that digests are computed while they are in the caches."""
-        for start in range(0, len(data), BLOCK):
-            piece = data[start : start + BLOCK]
+        for start in range(0, len(data), PIECE):
+            piece = data[start : start + PIECE]
             self._fill(piece, self._spans[run.path].offset + run.at)
             run.at += len(piece)
             self._compare(run, run.digests.update(piece))
@@ -155,14 +160,12 @@ class CheckedFile:
 
     def _compare(self, run: _Run, found: list[int]) -> None:
         """Compare a run's next digests with the stored ones, and keep the first that differs."""
-        if run.path not in self._expected:
-            span = self._digest_spans[run.path]
-            self._expected[run.path] = self._stored(span, 0, span.layout.shape[0])
         for digest in found:
-            if digest != self._expected[run.path][run.block] and self._fault is None:
+            if digest != run.expected[run.block - run.first] and self._fault is None:
                 layout = self._spans[run.path].layout
-                last = min((run.block + 1) * BLOCK, layout.nbytes) - 1
-                entries = f"{run.block * BLOCK // layout.row_bytes} .. {last // layout.row_bytes}"
+                block = self.digest_block
+                last = min((run.block + 1) * block, layout.nbytes) - 1
+                entries = f"{run.block * block // layout.row_bytes} .. {last // layout.row_bytes}"
                 self._fault = (
                     f"{self.where}: /{run.path} is damaged: the digest of block {run.block} (entries {entries}) "
                     "differs; import or copy the file again"

@@ -1,4 +1,4 @@
-"""XXH3-64 digests of a dataset's bytes, one a block of 4 MiB."""
+"""XXH3-64 digests of a dataset's bytes, one a block."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-BLOCK = 4 << 20
+# Bytes of a block in files that are written: of each dataset a slice reads up to two blocks more than it is.
+BLOCK = 64 << 10
+LARGE_BLOCK = 4 << 20  # in files that do not say it; and in what a graph's uuid comes from
+PIECE = 4 << 20  # bytes that are read or written at a time
 
 
-def byte_slices(array: np.ndarray, step: int = BLOCK) -> Iterator[np.ndarray]:
+def byte_slices(array: np.ndarray, step: int = PIECE) -> Iterator[np.ndarray]:
     """Yield an array's bytes in C order as uint8 slices of about ``step`` bytes, without a copy of all of it."""
     if not array.size:
         return
@@ -22,10 +25,11 @@ def byte_slices(array: np.ndarray, step: int = BLOCK) -> Iterator[np.ndarray]:
 
 
 class BlockDigests:
-    """The digests of bytes that come in pieces, from a block's start on."""
+    """The digests of bytes that come in pieces, from a block's start on. block: bytes of a block."""
 
-    def __init__(self) -> None:
-        self._hasher, self._room = xxhash.xxh3_64(), BLOCK
+    def __init__(self, block: int = BLOCK) -> None:
+        self.block = block
+        self._hasher, self._room = xxhash.xxh3_64(), block
 
     def update(self, piece: np.ndarray) -> list[int]:
         """Return the digests of the blocks that end within these bytes, contiguous uint8."""
@@ -41,18 +45,11 @@ class BlockDigests:
 
     def rest(self) -> list[int]:
         """Return the digest of the last, incomplete block, if there is one, and begin a new block."""
-        if self._room == BLOCK:
+        if self._room == self.block:
             return []
         found = [self._hasher.intdigest()]
-        self._hasher, self._room = xxhash.xxh3_64(), BLOCK
+        self._hasher, self._room = xxhash.xxh3_64(), self.block
         return found
-
-
-def digests(array: np.ndarray) -> np.ndarray:
-    """Return uint64 [blocks]: the digest of each 4 MiB of the array's bytes in C order; the last may be shorter."""
-    run = BlockDigests()
-    found = [digest for piece in byte_slices(array) for digest in run.update(piece)]
-    return np.array(found + run.rest(), dtype=np.uint64)
 
 
 def edge_digest(found: Mapping[str, NDArray[np.uint64]]) -> str:

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from .digest import BLOCK
+from .digest import LARGE_BLOCK
 from .hdf5.objects import Object
 from .hdf5.source import DamagedError, Source
 from .readers.limits import shown
 from .schema import (
     DATASETS,
+    DIGEST_BLOCK,
     EDGE,
     FORMAT,
     PERMUTATION,
@@ -51,7 +52,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Header:
-    """Everything that is read when a graph file is opened. spans, digests: by dataset path."""
+    """Everything that is read when a graph file is opened. spans, digests: by dataset path.
+
+    block: bytes of the blocks that digests are of.
+    """
 
     contents: Contents
     uuid: str
@@ -60,6 +64,7 @@ class Header:
     partitions: dict[int, tuple[str, list[int]]]  # parts -> (method, edges a part)
     order: str  # method that renumbered the rows; empty if they were not renumbered, or it is unknown
     proof: str  # `schema.PROOF` of the file, empty without
+    block: int
 
 
 def open_file(path: Path) -> int:
@@ -102,6 +107,7 @@ def _header(file: Object, where: str, size: int) -> Header:
             f"{where} has format version {version}; this program reads versions {READABLE[0]} to {READABLE[-1]}: "
             "import it again"
         )
+    block = _block(file, where)
     partitions = _partitions(file, where)
     spans: dict[str, Span] = {}
     digests: dict[str, Span] = {}
@@ -111,7 +117,7 @@ def _header(file: Object, where: str, size: int) -> Header:
         if dataset is not None and dataset.is_dataset:
             spans[name] = _span(dataset, where, name, size)
             path = f"{DIGEST}/{name}"
-            expected = Layout(UINT64, (-(-spans[name].layout.nbytes // BLOCK),))
+            expected = Layout(UINT64, (-(-spans[name].layout.nbytes // block),))
             digest = _child(file, where, path)
             if digest is None or not digest.is_dataset:
                 raise InputError(f"{where}: /{path} is missing; expected {expected}")
@@ -133,7 +139,18 @@ def _header(file: Object, where: str, size: int) -> Header:
     renumbering = _child(file, where, PERMUTATION)
     order = "" if renumbering is None else _attribute(renumbering, where, "method", str, default="")
     proof = _attribute(file, where, PROOF, str, default="")
-    return Header(contents, _attribute(file, where, "uuid", str), spans, digests, partitions, order, proof)
+    uuid = _attribute(file, where, "uuid", str)
+    return Header(contents, uuid, spans, digests, partitions, order, proof, block)
+
+
+def _block(file: Object, where: str) -> int:
+    """Return the bytes of the blocks that digests are of."""
+    block: int = _attribute(file, where, DIGEST_BLOCK, int, default=LARGE_BLOCK)
+    if not 1 << 12 <= block <= LARGE_BLOCK or block & (block - 1):
+        raise InputError(
+            f"{where}: the attribute {DIGEST_BLOCK} is {block}; expected a power of two from 4,096 to {LARGE_BLOCK:,}"
+        )
+    return block
 
 
 def _child(group: Object, where: str, path: str) -> Object | None:

@@ -29,6 +29,7 @@ EDGE = "edge/"  # + NAME: data of edges, in the order of indices
 PROOF = (
     "symmetric"  # attribute of the root: `digest.edge_digest` where every edge was found to have its reverse
 )
+DIGEST_BLOCK = "digest_block"  # attribute of the root: bytes of the blocks that digests are of
 EDGE_DATASETS = (INDPTR, INDICES, WEIGHT)
 DATASETS = (
     *EDGE_DATASETS,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from . import checks, schema
 from .atomic_write import replacement, reserve
 from .checked import CheckedFile
-from .digest import BLOCK, BlockDigests, byte_slices, edge_digest
+from .digest import BLOCK, LARGE_BLOCK, PIECE, BlockDigests, byte_slices, edge_digest
 from .graph import Graph
 from .hdf5.writing import LIBVER, created, fill_in
 from .header import DIGEST, UINT64, Span
@@ -43,29 +43,41 @@ class GraphWriter:
     """A graph file that is being written; see ``graph_file``."""
 
     def __init__(
-        self, descriptor: int, layouts: Mapping[str, schema.Layout], offsets: Mapping[str, int]
+        self,
+        descriptor: int,
+        layouts: Mapping[str, schema.Layout],
+        offsets: Mapping[str, int],
+        block: int = BLOCK,
     ) -> None:
         self._descriptor, self._layouts, self._offsets = descriptor, layouts, offsets
-        self.digests: dict[str, NDArray[np.uint64]] = {}  # of the datasets that are written, by path
+        self._blocks = block, LARGE_BLOCK
+        # Of the datasets that are written, by path: the file's digests, and those that the identity comes from.
+        self.digests: dict[str, NDArray[np.uint64]] = {}
+        self.story: dict[str, NDArray[np.uint64]] = {}
 
     def put(self, path: str, pieces: Iterable[NDArray[Any]]) -> None:
         """Write all bytes of a dataset. pieces: contiguous arrays that together have its bytes, in order.
 
         Raises ValueError if they have more or fewer bytes than the dataset.
         """
-        layout, run, found, done = self._layouts[path], BlockDigests(), [], 0
+        layout, done = self._layouts[path], 0
+        runs = [BlockDigests(block) for block in self._blocks]
+        sums: list[list[int]] = [[] for _ in runs]
         for piece in pieces:
             data = piece.reshape(-1).view(np.uint8)
             if done + len(data) > layout.nbytes:
                 raise ValueError(f"/{path} is {layout}; more bytes came")
-            for start in range(0, len(data), BLOCK):  # the digest while the bytes are in the caches
-                part = data[start : start + BLOCK]
-                found += run.update(part)
+            for start in range(0, len(data), PIECE):  # the digests while the bytes are in the caches
+                part = data[start : start + PIECE]
+                for run, found in zip(runs, sums, strict=True):
+                    found.extend(run.update(part))
                 self._write(part, self._offsets[path] + done)
                 done += len(part)
         if done != layout.nbytes:
             raise ValueError(f"/{path} is {layout}, {layout.nbytes} bytes; {done} came")
-        self.digests[path] = np.array(found + run.rest(), dtype=np.uint64)
+        self.digests[path], self.story[path] = (
+            np.array(found + run.rest(), dtype=np.uint64) for run, found in zip(runs, sums, strict=True)
+        )
 
     def copy(self, path: str, source: CheckedFile, span: Span) -> None:
         """Copy all bytes of a dataset from another file; their digests have to be given to `graph_file`."""
@@ -88,6 +100,7 @@ def graph_file(
     partitions: Sequence[Partition] = (),
     identity: str = "",
     digests: Mapping[str, NDArray[np.uint64]] | None = None,
+    block: int = BLOCK,
 ) -> Iterator[GraphWriter]:
     """Yield a writer, which has to be given every dataset of ``held``; at the body's end the file is there, whole.
 
@@ -95,8 +108,8 @@ def graph_file(
     recorded (`schema.PROOF`). The bounds of ``partitions`` are written by themselves. order: the method that made the
     permutation. identity: the uuid of the graph in its imported numbering, for one whose rows are renumbered: it stays
     the same graph. Otherwise the uuid comes from the contents, row ranges aside: the same graph has the same bytes.
-    digests: those to keep for datasets that are copied from another file, damaged or not. Raises InputError where
-    ``replacement`` does.
+    digests: those to keep for datasets that are copied from another file, damaged or not. block: bytes of the blocks
+    that digests are of. Raises InputError where ``replacement`` does.
     """
     held = replace(held, partitions=tuple(len(part.edge_counts) for part in partitions))
     bounds = {schema.bounds_path(len(part.edge_counts)): part.bounds for part in partitions}
@@ -104,18 +117,18 @@ def graph_file(
         name: schema.Layout(schema.INT64, array.shape) for name, array in bounds.items()
     }
     layouts |= {
-        f"{DIGEST}/{name}": schema.Layout(UINT64, (-(-layout.nbytes // BLOCK),))
+        f"{DIGEST}/{name}": schema.Layout(UINT64, (-(-layout.nbytes // block),))
         for name, layout in layouts.items()
     }
     size = sum(layout.nbytes for layout in layouts.values())
     with replacement(Path(path), force=force, size=size) as temporary:
-        offsets = _lay_out(temporary, held, layouts, partitions, order=order)
+        offsets = _lay_out(temporary, held, layouts, partitions, order=order, block=block)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CLOEXEC)
         try:
             reserve(descriptor, os.fstat(descriptor).st_size)
-            writer = GraphWriter(descriptor, layouts, offsets)
+            writer = GraphWriter(descriptor, layouts, offsets, block)
             yield writer
-            identity = identity or str(_content_uuid(held, writer.digests))
+            identity = identity or str(_content_uuid(held, writer.story))
             for name, array in bounds.items():
                 writer.put(name, byte_slices(array))
             kept = writer.digests | dict(digests or {})
@@ -177,6 +190,7 @@ def write_bounds(
         kept = {name: layout for name, layout in opened.contents.datasets.items() if name not in ranges}
         digests = {name: opened.stored(f"{DIGEST}/{name}") for name in kept}
         arguments: dict[str, Any] = {"order": opened.order, "identity": opened.uuid, "digests": digests}
+        arguments["block"] = opened.digest_block
         held = replace(opened.contents, datasets=kept)
         with graph_file(target, held, force=True, partitions=partitions, **arguments) as writer:
             for name in kept:
@@ -190,12 +204,14 @@ def _lay_out(
     partitions: Sequence[Partition],
     *,
     order: str,
+    block: int,
 ) -> dict[str, int]:
     """Make a graph file with everything but the bytes of its datasets and UNKNOWN; returns the datasets' offsets."""
     with created(path, libver=LIBVER, locking=False) as file:
         for name, text in (("format", schema.FORMAT), ("name", held.name), *UNKNOWN.items()):
             _write_text(file, name, text)
         numbers = {"directed": held.directed, "classes": held.classes, "multilabel": held.multilabel}
+        numbers[schema.DIGEST_BLOCK] = block
         file.attrs.update({"version": schema.VERSION, **numbers})
         offsets = {name: _create(file, name, layout) for name, layout in layouts.items()}
         if held.sparse_shape is not None:

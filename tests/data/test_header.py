@@ -190,7 +190,7 @@ def test_a_file_that_is_larger_than_memory(path):
     shape = (N, 2**34)
     with h5py.File(path, "r+") as file:
         del file["node/x"], file["digest/node/x"]
-        file["digest/node/x"] = np.zeros(-(-4 * N * 2**34 // 2**22), np.uint64)
+        file["digest/node/x"] = np.zeros(-(-4 * N * 2**34 // 2**16), np.uint64)
         plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)

@@ -106,12 +106,79 @@ def test_text_lies_within_the_checksums(rng, path):
     assert [dtype.kind for dtype in texts] == ["S"] * 4
 
 
-def test_a_digest_for_each_block_of_4_mib(large, path):
+def test_a_digest_for_each_block_of_64_kib(large, path):
     data = large.x.tobytes()
-    expected = [xxhash.xxh3_64_intdigest(data[at : at + 4 * 2**20]) for at in range(0, len(data), 4 * 2**20)]
-    assert len(expected) == 3
+    expected = [xxhash.xxh3_64_intdigest(data[at : at + 2**16]) for at in range(0, len(data), 2**16)]
     with h5py.File(path) as file:
+        assert file.attrs["digest_block"] == 2**16
         assert file["digest/node/x"][:].tolist() == expected
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_that_do_not_say_it_have_digests_of_blocks_of_4_mib(large, path, version):
+    """As all files of version 1; row ranges are added to them with the digests that they have."""
+    with h5py.File(path, "r+") as file:
+        del file.attrs["digest_block"]
+        file.attrs["version"] = version
+        for name in (
+            "graph/indptr",
+            "graph/indices",
+            "node/x",
+            "node/y",
+            "node/train",
+            "node/val",
+            "node/test",
+        ):
+            data = file[name][:].tobytes()
+            del file[f"digest/{name}"]
+            file[f"digest/{name}"] = np.array(
+                [xxhash.xxh3_64_intdigest(data[at : at + 2**22]) for at in range(0, len(data), 2**22)],
+                np.uint64,
+            )
+    with open_graph(path) as opened:
+        identity = opened.uuid
+        assert same(opened.slice(7, 2990).x, large.x[7:2990])
+    write_bounds(path, 2, np.array([0, 1000, 3001]), "edges", [1, 2])
+    verify(path)
+    flip_byte(path, "node/x", 2**22 + 8)
+    with open_graph(path) as opened:
+        assert opened.uuid == identity
+        with refused("the digest of block 1 "):
+            opened.slice(1100, 1101)
+
+
+@pytest.mark.parametrize("block", [0, -1, 2**11, 2**16 + 1, 2**23, 2**62])
+def test_blocks_of_digests_have_a_size_that_can_be(large, path, block):
+    with h5py.File(path, "r+") as file:
+        file.attrs["digest_block"] = block
+    with refused("the attribute digest_block is .*; expected a power of two from 4,096 to 4,194,304"):
+        open_graph(path)
+
+
+def test_a_rank_reads_few_bytes_beside_its_slices(large, path, monkeypatch):
+    """All that is read of the file, what it is opened with too, against the bytes of what is returned."""
+    read, counts = [0], {"preadv": os.preadv, "pread": os.pread}
+
+    def counted(name):
+        def call(*arguments):
+            found = counts[name](*arguments)
+            read[0] += found if name == "preadv" else len(found)
+            return found
+
+        return call
+
+    for name in counts:
+        monkeypatch.setattr(os, name, counted(name))
+    with open_graph(path) as opened:
+        opening, parts = read[0], 7
+        assert opening < 2**15
+        for lo, hi in [(0, 1500), (1500, 3001), (40, 41), (700, 2900)]:
+            read[0] = 0
+            part = opened.slice(lo, hi)
+            arrays = (part.indptr, part.indices, part.x, part.y, part.train, part.val, part.test)
+            wanted = sum(array.nbytes for array in arrays)
+            digests = 8 * (wanted / 2**16 + 2 * parts)
+            assert wanted <= read[0] <= wanted + parts * 2 * 2**16 + digests
 
 
 def test_arrays_that_are_not_contiguous_are_written(rng, tmp_path):
@@ -138,7 +205,7 @@ def test_a_slice_checks_just_the_blocks_that_it_reads(large, path):
     with open_graph(path) as opened:
         opened.slice(0, row - 10)
         opened.slice(3001 - 50, 3001)
-        for lo, hi in [(row, row + 1), (row + 20, row + 21), (0, 3001)]:
+        for lo, hi in [(row, row + 1), (row + 15, row + 16), (0, 3001)]:
             with refused(r"g\.h5: /node/x is damaged: the digest of block 1 "):
                 opened.slice(lo, hi)
         opened.slice(0, row - 10)
