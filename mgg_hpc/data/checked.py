@@ -82,7 +82,7 @@ class CheckedFile:
         """Read entries lo .. hi-1, in order, into the arrays of ``into``; compare digests, and yield each full array.
 
         Arrays are contiguous, of the dataset's type; only as much of the last one is filled and yielded as is left.
-        Each byte is read once, and so are their digests, and the rest of the first and of the last entry's digest block.
+        Each byte is read once, and so are their digests and the rest of the first and the last entry's digest block.
         """
         if lo == hi:
             return
