@@ -168,6 +168,8 @@ struct NameRules {
   std::string comments;
 };
 
+constexpr size_t ahead = 16;  // words whose places in the tables are fetched before they are looked at
+
 struct Miss {
   int64_t* row;
   Word word;
@@ -226,7 +228,6 @@ inline Line read_named_line(const char*& p, const char* begin, const char* end, 
 // Looks up the words of a part's edges, two for each; those that have no row yet are added to the misses.
 inline void look_up(const std::vector<Word>& words, const char* text, const Names& names, int64_t* u, int64_t* v,
                     std::vector<Miss>& misses) {
-  constexpr size_t ahead = 16;
   for (size_t at = 0; at < words.size(); ++at) {
     if (at + ahead < words.size()) names.prefetch(words[at + ahead]);
     int64_t* row = (at % 2 ? v : u) + at / 2;
@@ -273,8 +274,12 @@ inline std::pair<int64_t, int64_t> parse_names(Flat<const uint8_t> bytes, int co
     look_up(words, begin, names, u + starts[part], v + starts[part], misses[part]);
   }
   if (irregular < end - begin) return {0, irregular};
-  for (const std::vector<Miss>& each : misses)  // in the order of the text, whatever the threads did
-    for (const Miss& miss : each) *miss.row = names.find_or_add(miss.word, begin);
+  for (const std::vector<Miss>& each : misses) {  // in the order of the text, whatever the threads did
+    for (size_t at = 0; at < each.size(); ++at) {
+      if (at + ahead < each.size()) names.prefetch(each[at + ahead].word);
+      *each[at].row = names.find_or_add(each[at].word, begin);
+    }
+  }
   const int64_t count = close_gaps(u, starts, counts);
   close_gaps(v, starts, counts);
   if (w) close_gaps(w, starts, counts);

@@ -51,7 +51,7 @@ def test_a_list_goes_on_behind_each_block(packing, columns, rng, tmp_path, small
     path = write(tmp_path / "e.txt", listed.text, packing)
     found = blocks_of(open_edge_list(path))
     assert len(found) > 5
-    check_marks(lambda: open_edge_list(path), found)
+    check_marks(lambda: open_edge_list(path), found, listed.text)
 
 
 def test_threads_and_blocks_change_nothing(rng, tmp_path, monkeypatch):

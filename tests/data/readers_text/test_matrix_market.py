@@ -29,7 +29,8 @@ def test_a_matrix_is_what_scipy_reads(field, symmetry, packing, rng, tmp_path, s
     matrix = random_matrix(rng, field, symmetry)
     scipy.io.mmwrite(tmp_path / "m", matrix, field=field, symmetry=symmetry, comment="one\ntwo 3")
     read = scipy.io.mmread(tmp_path / "m.mtx").toarray().astype(np.float32)
-    path = write(tmp_path / "some.mtx", (tmp_path / "m.mtx").read_bytes(), packing)
+    text = (tmp_path / "m.mtx").read_bytes()
+    path = write(tmp_path / "some.mtx", text, packing)
     imported = open_matrix_market(path)
     assert (imported.name, imported.edges.nodes) == ("some", NODES)
     assert imported.directed is (None if symmetry == "general" else False)
@@ -39,7 +40,7 @@ def test_a_matrix_is_what_scipy_reads(field, symmetry, packing, rng, tmp_path, s
     found = np.zeros((NODES, NODES), np.float32)
     np.add.at(found, (destinations, sources), np.float32(1 if weights is None else weights))
     assert np.array_equal(found, read)
-    check_marks(lambda: open_matrix_market(path), blocks)
+    check_marks(lambda: open_matrix_market(path), blocks, text)
 
 
 def test_entries_that_are_stored_twice_are_two_edges(tmp_path):

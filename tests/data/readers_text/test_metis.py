@@ -61,7 +61,7 @@ def test_a_graph_is_what_its_lines_say(kind, packing, rng, tmp_path, small_block
     assert (imported.name, imported.directed, imported.edges.nodes) == ("some", None, 30)
     blocks = blocks_of(imported)
     assert len(blocks) > 3 and joined(blocks) == edges_of(text)
-    check_marks(lambda: open_metis(path), blocks)
+    check_marks(lambda: open_metis(path), blocks, text)
 
 
 @pytest.mark.parametrize("kind", ["000", "111"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,10 +75,12 @@ def joined(blocks: list[EdgeBlock]) -> tuple[list[int], list[int], list[float] |
     )
 
 
-def check_marks(open_: Any, blocks: list[EdgeBlock]) -> None:
-    """Check that a stream goes on behind each block with the blocks that followed it."""
+def check_marks(open_: Callable[[], Imported], blocks: list[EdgeBlock], text: str | bytes) -> None:
+    """Check that a stream goes on behind each block with the blocks that followed it, and knows its line."""
+    data = text.encode() if isinstance(text, str) else text
     for at, block in enumerate(blocks):
         assert joined(blocks_of(open_(), block.mark)) == joined(blocks[at + 1 :])
+        assert block.mark["line"] == 1 + (data + b"\n")[: block.mark["offset"]].count(b"\n")
 
 
 def write(path: Path, text: str | bytes, packing: str = "plain") -> Path:
