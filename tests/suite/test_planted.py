@@ -53,10 +53,10 @@ PYTHON = {
         "mgg_hpc/plan/cost_model.py", "min(held, present) + int(", "int(", "plan/test_model.py"
     ),
     "an edge list's line that two blocks share": Fault(
-        "mgg_hpc/data/readers/edge_list.py",
-        "block = rest + piece[:end]",
-        "block = piece[:end]",
-        "data/test_edge_list.py",
+        "mgg_hpc/data/readers/compressed.py",
+        "view[: held - end] = view[end:held]",
+        "view[: held - end] = bytes(held - end)",
+        "data/readers_text/test_edge_list.py",
     ),
     "a last block whose digest is not compared": Fault(
         "mgg_hpc/data/checked.py", "self._compare(run, run.digests.rest())", "pass", "data/test_store.py"
