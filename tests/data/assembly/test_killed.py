@@ -16,7 +16,7 @@ SCRIPT = """
     from mgg_hpc.__main__ import main
     from mgg_hpc.data.assembly import rows, runs, work
     from mgg_hpc.data.readers import compressed
-    runs.MOST_EDGES, rows.MOST_EDGES, work.KEEP_SECONDS, compressed.BLOCK_BYTES = 5000, 3000, 0.0, 30_000
+    runs.MOST_EDGES, rows.MOST_EDGES, work.KEEP_SECONDS, compressed.BLOCK_BYTES = 5000, 3000, 0.2, 30_000
     print("ready", flush=True)
     sys.exit(main(["import", "edges.txt", "--symmetric", "-o", sys.argv[1]]))
 """
@@ -30,7 +30,7 @@ def started(folder, name: str) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-@pytest.mark.trials(test=4, long=40)
+@pytest.mark.trials(test=2, long=40)
 def test_a_killed_import_goes_on(rng, tmp_path, trials):
     pairs = rng.integers(2000, size=(60_000, 2))
     (tmp_path / "edges.txt").write_text("".join(f"{u} {v}\n" for u, v in pairs))
