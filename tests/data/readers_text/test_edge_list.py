@@ -8,7 +8,6 @@ import re
 
 import numpy as np
 import pytest
-from suite.tiers import long_except
 
 from data.graphs import refused
 from mgg_hpc.data import native
@@ -54,6 +53,7 @@ def test_a_list_goes_on_behind_each_block(packing, columns, rng, tmp_path, small
     check_marks(lambda: open_edge_list(path), found, listed.text)
 
 
+@pytest.mark.slow
 def test_threads_and_blocks_change_nothing(rng, tmp_path, monkeypatch):
     """Several parts of a block, some of comments alone, against NumPy's reader."""
     columns = [rng.integers(10 ** rng.integers(1, 16), size=60_000) for _ in (0, 1)]
@@ -113,7 +113,8 @@ BAD_LINES = {
 }
 
 
-@pytest.mark.parametrize("packing", long_except(PACKINGS, "plain"))
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("place", [1, 57, 199])
 @pytest.mark.parametrize("line", BAD_LINES)
 def test_a_wrong_line_is_named_by_its_number(line, place, packing, tmp_path, blocks):
@@ -131,6 +132,8 @@ def test_a_wrong_line_is_named_by_its_number(line, place, packing, tmp_path, blo
     [
         ("# header\n7\n8\n", 0, ":2: 1 columns; expected 2: source, destination"),
         ("1 2 3 4 5\n", 0, ":1: 5 columns; expected 4: source, destination, weight and time"),
+        ("1,2,3\n1,2;3\n", 0, ":2: 2 columns; expected 3: source, destination and weight"),
+        ("1 2 3\n1 2,3\n", 0, ":2: 2 columns; expected 3"),
         ("1 2 3 now\n", 0, ":1: 'now' is not a time; expected a number"),
         ("1 2\n0 1\n", 1, r":2: the node id 0 is too small; expected 1 \.\. 7"),
         ("1 2\n8 1\n", 1, r":2: the node id 8 is too large; expected 1 \.\. 7"),

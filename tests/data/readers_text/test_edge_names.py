@@ -57,6 +57,7 @@ def test_rows_are_in_order_of_first_appearance(
     assert imported.edges.nodes == len(named) and kept(imported) == named
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [False, True])
 def test_many_names_and_any_number_of_threads(numbers, rng, tmp_path, monkeypatch):
     """Tables that grow, and several parts of a block; ids that are numbers are kept as such."""
@@ -89,6 +90,8 @@ BAD_LINES = {
     "not UTF-8": (b"a \xff", "'\ufffd' is not a name; expected UTF-8 without control characters"),
     "a surrogate": (b"a \xed\xa0\x80", "is not a name"),
     "a needlessly long letter": (b"a \xc0\xaf", "is not a name"),
+    "another long letter": (b"a \xe0\x80\xaf", "is not a name"),
+    "a letter beyond the last": (b"a \xf4\x90\x80\x80", "is not a name"),
     "a letter that is cut": (b"a \xe6\x97", "is not a name"),
     "NUL": (b"a b\0", r"'b\\x00' is not a name"),
     "a bell": (b"\7a b", r"'\\x07a' is not a name"),

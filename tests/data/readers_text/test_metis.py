@@ -64,6 +64,7 @@ def test_a_graph_is_what_its_lines_say(kind, packing, rng, tmp_path, small_block
     check_marks(lambda: open_metis(path), blocks, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["000", "111"])
 def test_threads_and_blocks_change_nothing(kind, rng, tmp_path, monkeypatch):
     """Several parts of a block; a vertex whose line is longer than them, and than a line of other formats may be."""
@@ -133,6 +134,7 @@ def test_what_is_wrong_is_named(wrong, tmp_path):
         blocks_of(open_metis(write(tmp_path / "g.graph", text)))
 
 
+@pytest.mark.slow
 def test_the_first_wrong_word_is_named_whatever_the_threads_do(rng, tmp_path):
     lines = random_text(rng, "001", nodes=60_000, degree=4, noise=False).split("\n")
     lines[41_000], lines[50_000] = "1 x", "y"

@@ -88,6 +88,7 @@ def test_packed_files_that_are_damaged(kind, rng, tmp_path):
             read(tmp_path / "e.txt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_packed_files_that_unpack_to_too_much(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(compressed, "FREE", 1 << 20)
@@ -107,6 +108,7 @@ def test_a_line_without_end(start, packing, words, tmp_path):
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_a_reader_that_stops_leaves_no_thread(packing, tmp_path, small_blocks):
     """Checked by `little_memory`."""
@@ -116,6 +118,7 @@ def test_a_reader_that_stops_leaves_no_thread(packing, tmp_path, small_blocks):
     blocks.close()
 
 
+@pytest.mark.slow
 def test_progress_counts_the_bytes_of_the_file(rng, tmp_path, monkeypatch):
     monkeypatch.setattr(compressed, "BLOCK_BYTES", 1 << 16)
     text = b"".join(b"%d %d\n" % (u, v) for u, v in rng.integers(10**9, size=(300_000, 2)).tolist())
