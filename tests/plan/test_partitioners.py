@@ -16,8 +16,6 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.plan import partitioners
 from mgg_hpc.plan.partitioners import Pattern, SliceOfRows, ldg, metis
 
-ALL = 1 << 40  # bytes of memory: any
-
 
 def pattern_of(indptr, indices, cut: int = 3) -> Pattern:
     """A pattern given in ``cut`` slices."""
@@ -67,10 +65,10 @@ def hard_cases(rng):
 def test_hard_cases_are_divided_and_balanced(rng, method, parts):
     for name, (indptr, indices) in hard_cases(rng):
         pattern = pattern_of(indptr, indices)
-        part = partitioners.assign(pattern, parts, method, memory=ALL)
+        part = partitioners.FOUND[method](pattern, parts)
         assert part.dtype == np.int32 and part.shape == (pattern.nodes,), name
         assert ((part >= 0) & (part < parts)).all(), name
-        np.testing.assert_array_equal(partitioners.assign(pattern, parts, method, memory=ALL), part)
+        np.testing.assert_array_equal(partitioners.FOUND[method](pattern, parts), part)
         load = np.bincount(part, pattern.weight, minlength=parts)
         mean = pattern.weight.sum() / parts
         if method == "ldg" and pattern.nodes:
@@ -80,7 +78,7 @@ def test_hard_cases_are_divided_and_balanced(rng, method, parts):
 @pytest.mark.parametrize("method", partitioners.FOUND)
 def test_communities_are_found_whatever_their_numbers(rng, method):
     graph = sbm(3000, classes=12, features=0, degree=10, homophily=0.8, seed=int(rng.integers(1000)))
-    part = partitioners.assign(pattern_of(graph.indptr, graph.indices), 4, method, memory=ALL)
+    part = partitioners.FOUND[method](pattern_of(graph.indptr, graph.indices), 4)
     chance = halo_rows(graph.indptr, graph.indices, rng.permutation(part))
     assert halo_rows(graph.indptr, graph.indices, part) < 0.6 * chance
 
@@ -90,7 +88,7 @@ def test_parts_have_edges_alike_and_not_rows(rng, method):
     """Half of the edges are among a tenth of the rows."""
     dense, sparse = rng.integers(0, 100, (2, 3000)), rng.integers(100, 1000, (2, 3000))
     pattern = pattern_of(*symmetric(*np.concatenate([dense, sparse], axis=1), 1000))
-    load = np.bincount(partitioners.assign(pattern, 3, method, memory=ALL), pattern.weight)
+    load = np.bincount(partitioners.FOUND[method](pattern, 3), pattern.weight)
     assert load.max() < 1.1 * load.mean()
 
 
@@ -169,9 +167,9 @@ def test_what_cannot_be_done_is_said(rng, monkeypatch):
     with pytest.raises(InputError, match="some edge has no reverse"):
         metis.assign(pattern_of(indptr, indices), 2)
     with pytest.raises(InputError, match=r"method metis takes up to .* more by --memory, or use ldg$"):
-        partitioners.assign(pattern_of(indptr, indices), 2, "metis", memory=100)
+        partitioners.check_memory("metis", 9, 3, 100)
     with pytest.raises(InputError, match=r"method ldg takes up to .* or use edges$"):
-        partitioners.assign(pattern_of(indptr, indices), 2, "ldg", memory=100)
+        partitioners.check_memory("ldg", 9, 3, 100)
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(InputError, match=r"needs pymetis; install it with `pip install mgg-hpc\[metis\]`$"):
         metis.assign(pattern_of(*symmetric([0], [1], 9)), 2)

@@ -16,23 +16,20 @@ from . import ldg, metis
 from .pattern import Pattern, SliceOfRows
 
 METHODS = ("edges", "metis", "ldg", "given")
+# Those that find an assignment, int32 [N], of a pattern and a number of parts. They are deterministic.
 FOUND: dict[str, Callable[[Pattern, int], NDArray[np.int32]]] = {"metis": metis.assign, "ldg": ldg.assign}
 
-__all__ = ["FOUND", "METHODS", "Pattern", "SliceOfRows", "arranged", "assign", "checked"]
+__all__ = ["FOUND", "METHODS", "Pattern", "SliceOfRows", "arranged", "check_memory", "checked"]
 
 
-def assign(pattern: Pattern, parts: int, method: str, *, memory: int) -> NDArray[np.int32]:
-    """Return the part of each row, int32 [N], by one of FOUND. Deterministic.
-
-    memory: bytes that it may take. Raises InputError if the method needs more of it, or something that is missing.
-    """
-    needed = {"metis": metis.memory, "ldg": ldg.memory}[method](pattern.nodes, pattern.edges)
+def check_memory(method: str, nodes: int, edges: int, memory: int) -> None:
+    """Raise InputError if a method, one of FOUND, needs more than ``memory`` bytes. edges: of the symmetric pattern."""
+    needed = {"metis": metis.memory, "ldg": ldg.memory}[method](nodes, edges)
     if needed > memory:
         raise InputError(
-            f"the method {method} takes up to {needed / 2**30:,.1f} GiB of memory for {pattern.edges:,} edges, and has "
+            f"the method {method} takes up to {needed / 2**30:,.1f} GiB of memory for {edges:,} edges, and has "
             f"{memory / 2**30:,.1f}: give more by --memory, or use {'ldg' if method == 'metis' else 'edges'}"
         )
-    return FOUND[method](pattern, parts)
 
 
 def arranged(

@@ -66,9 +66,13 @@ def arrange(opened: GraphFile, asked: Asked, *, memory: int) -> Arrangement:
     if asked.renumbering in ("rcm", "community"):
         edges = opened.edges * (1 + opened.directed)
         order.check_size(asked.renumbering, opened.nodes, edges, where=opened.where, available=memory)
+    if asked.method in partitioners.FOUND:
+        partitioners.check_memory(asked.method, opened.nodes, opened.edges * (1 + opened.directed), memory)
     given = None
     if asked.given is not None and asked.parts is not None:
-        given = partitioners.checked(str(asked.given), npy.load(asked.given), opened.nodes, asked.parts)
+        given = partitioners.checked(
+            str(asked.given), npy.open_array(asked.given).whole(), opened.nodes, asked.parts
+        )
     with ExitStack() as stack:
         pattern = None
         if asked.renumbering in ("rcm", "community") or asked.method in partitioners.FOUND:
@@ -76,7 +80,7 @@ def arrange(opened: GraphFile, asked: Asked, *, memory: int) -> Arrangement:
         found = _ordered(opened, present, pattern, asked.renumbering)
         if pattern is not None and asked.method in partitioners.FOUND:
             assert asked.parts is not None
-            given = partitioners.assign(pattern, asked.parts, asked.method, memory=memory)
+            given = partitioners.FOUND[asked.method](pattern, asked.parts)
     bounds = None
     if given is not None and asked.parts is not None:
         found, bounds = partitioners.arranged(given, asked.parts, found)
@@ -85,7 +89,7 @@ def arrange(opened: GraphFile, asked: Asked, *, memory: int) -> Arrangement:
 
 def parts_of(path: Path) -> int:
     """Return the number of parts of an assignment: its largest value and one. Raises InputError for no integers."""
-    values = npy.load(path)
+    values = npy.open_array(path).whole()
     if values.ndim != 1 or values.dtype.kind not in "iu" or not len(values):
         raise InputError(
             f"{path} is {values.dtype} {list(values.shape)}; expected the part of each node, integers [N]"

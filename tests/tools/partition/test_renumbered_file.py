@@ -17,10 +17,9 @@ from mgg_hpc.data import schema
 from mgg_hpc.data.assembly import build_graph
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.data.readers import graph_file
-from mgg_hpc.data.readers.edge_arrays import ArrayEdges
 from mgg_hpc.data.schema import Layout
 from mgg_hpc.data.store import open_graph
-from mgg_hpc.data.streams import Imported, Rows
+from mgg_hpc.data.streams import EdgeBlock, Imported, Rows
 from mgg_hpc.data.writer import Partition, write
 from mgg_hpc.plan.ranges import edge_balanced, edge_counts
 from mgg_hpc.tools.partition.structure import original_pattern
@@ -42,6 +41,15 @@ def little_memory(monkeypatch):
     """Blocks of some entries, so that there are many of them."""
     monkeypatch.setattr(graph_file, "BLOCK_EDGES", 16)
     monkeypatch.setattr(graph_file, "BLOCK_BYTES", 50)
+
+
+class SomeEdges:
+    """An `EdgeStream` of six edges among five nodes."""
+
+    where, nodes, total = "e", 5, 6
+
+    def blocks(self, mark=None, progress=None):
+        yield EdgeBlock(np.array([0, 1, 2, 3, 3, 2]), np.array([4, 4, 4, 1, 2, 0]))
 
 
 def with_edge_data(rng, graph: Graph) -> Graph:
@@ -109,8 +117,7 @@ def test_names_and_numbers_of_nodes_go_along():
             path: Rows(Layout(arrays[path].dtype, arrays[path].shape), lambda path=path: iter([arrays[path]]))
             for path in paths
         }
-        edges = ArrayEdges("e", np.array([0, 1, 2, 3, 3, 2]), np.array([4, 4, 4, 1, 2, 0]), 5)
-        build_graph(Imported("g", edges, rows), Path("g.h5"), memory=1 << 30, force=True)
+        build_graph(Imported("g", SomeEdges(), rows), Path("g.h5"), memory=1 << 30, force=True)
         assert mgg("partition", "g.h5", "--order", "degree") == 0
         with open_graph("g.h5") as opened:
             ids = opened.stored(schema.PERMUTATION)
@@ -198,7 +205,10 @@ def test_a_wrong_assignment_is_one_line(rng, capsys):
     np.save("float.npy", np.zeros(40))
     np.save("high.npy", np.append(np.zeros(39, np.int64), 4))
     np.save("low.npy", np.append(np.zeros(39, np.int64), -1))
+    Path("text.npy").write_text("0 1")
     for arguments, message in [
+        ("--assignment none.npy", "none.npy cannot be read: No such file"),
+        ("--assignment text.npy -n 2", "text.npy is not a NumPy array"),
         ("--assignment short.npy", "short.npy is int64 [39]; expected the part of each node, integers [40]"),
         ("--assignment float.npy", "float.npy is float64 [40]; expected the part of each node"),
         ("--assignment high.npy -n 4", "high.npy: row 39 has the part 4; expected 0 .. 3"),
