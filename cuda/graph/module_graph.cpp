@@ -7,6 +7,7 @@ NB_MODULE(_graph, m) {
   bind_generate(m);
   bind_order(m);
   bind_parse(m);
+  bind_parse_table(m);
   bind_partition(m);
   bind_split(m);
   bind_symmetry(m);

@@ -149,7 +149,7 @@ BAD_ARRAYS = {
     "objects": ({"x": np.array([{}] * 40)}, r"x is object \[40\]; expected number"),
     "float labels": ({"y": np.zeros(40)}, r"y is float64 \[40\]; expected integers \[nodes\]"),
     "overlap": (dict.fromkeys(["train_mask", "val_mask"], np.ones(40, bool)), "row 0 is in /node/train and"),
-    "NaN": ({"x": np.full((40, 2), np.nan)}, "/node/x has nan at row 0, column 0"),
+    "NaN": ({"x": np.full((40, 2), np.nan)}, "x has nan at row 0, column 0; expected finite"),
 }
 
 

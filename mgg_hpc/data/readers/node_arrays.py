@@ -1,22 +1,26 @@
-"""Features and labels from .npy files, for formats that hold edges alone."""
+"""Features, labels and masks from files of their own, for formats that hold edges alone.
+
+Files are arrays of NumPy (.npy), tables as text (.csv, .tsv, .txt, plain, .gz or .zst), Parquet's (.parquet), or for
+sparse features matrices of SciPy (.npz).
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import schema
 from ..streams import Rows
 from . import npy
-from .limits import check_memory
+from .arrays.node_rows import check_nodes, feature_rows, label_rows, mask_rows
+from .arrays.table import ENDINGS, open_table
 
-PIECE = 16 << 20  # bytes that are converted at a time
+PACKED = (".gz", ".zst")
+EXPECTED = ".npy, .csv, .tsv or .txt (and .gz or .zst), or .parquet"
 
 
 def node_rows(
@@ -28,75 +32,82 @@ def node_rows(
 ) -> tuple[int | None, dict[str, Rows], dict[str, Any]]:
     """Return the number of nodes (None without files), the datasets of nodes by path, and fields of `Imported`.
 
-    ``features`` holds numbers [N, F], stored as ``dtype``, "float32" or "float16"; ``labels`` integers [N], -1 where
-    unlabelled, or 0 and 1 [N, C]; ``masks`` three files, of 0 and 1 [N] or of node numbers. Raises InputError for other
-    types or shapes; passes over the rows raise it for a value that the stored type does not hold.
+    ``features`` holds numbers [N, F], stored as ``dtype``, "float32" or "float16", or a sparse matrix [N, F];
+    ``labels`` integers [N], -1 where unlabelled, or 0 and 1 [N, C]; ``masks`` three files, of 0 and 1 [N] or of node
+    numbers. Raises InputError for other types or shapes; passes over the rows raise it, with row and column, for a
+    value that is not finite, or that the stored type does not hold.
     """
     rows: dict[str, Rows] = {}
     fields: dict[str, Any] = {}
     counts: dict[Path, int] = {}
     if features is not None:
-        x = _load(features)
-        if x.ndim != 2 or x.dtype.kind not in "fiub":
-            raise InputError(f"{features} is {x.dtype} {list(x.shape)}; expected numbers [nodes, features]")
-        rows[schema.X] = converted(str(features), x, np.dtype(dtype))
-        counts[features] = len(x)
+        found, sparse_shape = _features(features, dtype)
+        rows |= found
+        if sparse_shape is not None:
+            fields["sparse_shape"] = sparse_shape
+        counts[features] = _length(found)
     if labels is not None:
-        y = _load(labels)
-        found = label_fields(str(labels), y)
-        array = found.pop("y")
-        rows[schema.Y], counts[labels] = converted(str(labels), array, array.dtype), len(y)
-        fields |= found | {"multilabel": array.ndim == 2}
+        rows[schema.Y], told = _labels(labels)
+        fields |= told
+        counts[labels] = rows[schema.Y].layout.shape[0]
     first, nodes = next(iter(counts.items()), (None, None))
     for path, count in counts.items():
         if count != nodes:
             raise InputError(f"{path} has {count} rows; {first} has {nodes}")
-    for path, file in zip(schema.MASKS, masks or (), strict=False):
-        rows[path] = converted(str(file), _mask(file, nodes), np.dtype(bool))
+        check_nodes(path, count)
+    for mask, file in zip(schema.MASKS, masks or (), strict=False):
+        if nodes is None:
+            raise InputError(f"{file}: masks need features or labels, which tell the number of nodes")
+        rows[mask] = mask_rows(str(file), open_numbers(file), nodes)
     return nodes, rows, fields
 
 
-def converted(where: str, array: NDArray[Any], dtype: np.dtype[Any]) -> Rows:
-    """Return an array, in memory or mapped, as rows of another type.
+def open_numbers(path: Path) -> Rows:
+    """Open a file of numbers by the ending of its name: [N] or [N, F].
 
-    A pass raises InputError, naming ``where``, row and column, for a finite number that the type makes infinite.
+    Raises InputError for another ending, and for a file that does not hold numbers.
     """
-    step = max(1, PIECE // max(1, math.prod(array.shape[1:]) * dtype.itemsize))
+    name = path.name.lower()
+    if name.endswith(".parquet"):
+        from .arrays.parquet import open_parquet
 
-    def pieces() -> Iterator[NDArray[Any]]:
-        for low in range(0, len(array), step):
-            given = array[low : low + step]
-            with np.errstate(over="ignore"):
-                piece = np.ascontiguousarray(given).astype(dtype, copy=False)
-            if dtype.kind == "f" and np.isinf(piece).any():
-                grown = np.isinf(piece) & np.isfinite(given)
-                if grown.any():
-                    at = tuple(int(place[0]) for place in grown.nonzero())
-                    column = f", column {at[1]}" if len(at) > 1 else ""
-                    raise InputError(
-                        f"{where} has {given[at]} at row {low + at[0]}{column}, which {dtype.name} does not hold"
-                    )
-            yield piece
-
-    return Rows(schema.Layout(dtype, array.shape), pieces)
+        return open_parquet(path)
+    if name.endswith(".npy"):
+        array = npy.open_array(path)
+        if not array.shape:
+            raise InputError(f"{path} is {array}; expected rows of numbers")
+        return array.rows()
+    for ending in PACKED:
+        name = name.removesuffix(ending)
+    if name.endswith(ENDINGS):
+        return open_table(path)
+    raise InputError(f"{path}: its name does not tell what it is; expected {EXPECTED}")
 
 
-def _mask(path: Path, nodes: int | None) -> NDArray[np.bool_]:
-    """Return a mask bool [N] from a file of 0 and 1 [N], or of node numbers."""
-    values = _load(path)
-    if nodes is None:
-        raise InputError(f"{path}: masks need features or labels, which tell the number of nodes")
-    if values.ndim == 1 and values.dtype.kind == "b" and len(values) == nodes:
-        return np.asarray(values)
-    if values.ndim != 1 or values.dtype.kind not in "iu":
+def _features(path: Path, dtype: str) -> tuple[dict[str, Rows], tuple[int, int] | None]:
+    """Return the datasets of features, and their shape if they are sparse."""
+    if not path.name.lower().endswith(".npz"):
+        return {schema.X: feature_rows(str(path), open_numbers(path), np.dtype(dtype))}, None
+    from .arrays.scipy_npz import open_features
+
+    if dtype != "float32":
         raise InputError(
-            f"{path} is {values.dtype} {list(values.shape)}; expected bool [{nodes}], or node numbers"
+            f"{path}: sparse features are stored as float32; --feature-type {dtype} is for dense ones"
         )
-    if len(values) and not 0 <= int(values.min()) <= int(values.max()) < nodes:
-        raise InputError(f"{path} has node numbers out of range; expected 0 .. {nodes - 1}")
-    mask = np.zeros(nodes, dtype=bool)
-    mask[values] = True
-    return mask
+    return open_features(path)
+
+
+def _length(rows: dict[str, Rows]) -> int:
+    return rows[schema.X].layout.shape[0] if schema.X in rows else rows[schema.X_INDPTR].layout.shape[0] - 1
+
+
+def _labels(path: Path) -> tuple[Rows, dict[str, Any]]:
+    """Return the dataset of labels, and fields of `Imported`."""
+    rows = open_numbers(path)
+    is_array = path.name.lower().endswith(".npy")
+    if is_array and rows.layout.dtype.kind == "f" and len(rows.layout.shape) == 1:
+        raise InputError(f"{path} is {rows.layout}; expected integers [nodes], or 0 and 1 [nodes, classes]")
+    return label_rows(str(path), rows, column=not is_array)
 
 
 def label_fields(where: str, y: np.ndarray) -> dict[str, Any]:
@@ -108,12 +119,3 @@ def label_fields(where: str, y: np.ndarray) -> dict[str, Any]:
     raise InputError(
         f"{where} is {y.dtype} {list(y.shape)}; expected integers [nodes], or 0 and 1 [nodes, classes]"
     )
-
-
-def _load(path: Path) -> np.ndarray:
-    try:
-        found = npy.load(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    check_memory(str(path), 4 * found.size)  # as float32
-    return found

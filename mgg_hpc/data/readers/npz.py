@@ -1,4 +1,4 @@
-"""NumPy archives: a CSR and what belongs to its nodes, under fixed names.
+"""NumPy archives: a CSR and what belongs to its nodes and edges, under fixed names; and SciPy's matrices.
 
 ``indptr`` [N+1] and ``indices`` [E] are an in-edge CSR; the optional ``dir_indptr``, ``dir_indices`` the
 directed original of a symmetrised one; ``weight`` [E]. Features are ``x`` [N, F], or ``x_indptr``,
@@ -6,245 +6,252 @@ directed original of a symmetrised one; ``weight`` [E]. Features are ``x`` [N, F
 ``train_mask``, ``val_mask``, ``test_mask`` are bool [N]; ``train_masks`` and so on hold several splits, bool
 [S, N] or, as PyG has them under either name, [N, S].
 
-An archive is data: what it claims is checked before anything is unpacked, and members that have no such name are not
-touched.
+What a graph file has besides is there under its paths: ``edge/NAME`` [E, ...], ``node/id`` [N], ``node/name/offsets``
+[N+1] and ``node/name/text``; and of its attributes ``graph/name`` (UTF-8, uint8), ``graph/classes`` and
+``graph/directed``.
 """
 
 from __future__ import annotations
 
-import struct
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InputError
 from .. import schema
 from ..graph import SPLITS, Graph, SparseRows, index_dtype
-from ..streams import EdgeBlock, Imported
-from ..structure import ArraySource, edge_slices, undirected_if_symmetric
-from . import npy
+from ..schema import Layout
+from ..streams import Imported, Rows
+from ..structure import undirected_if_symmetric
+from .arrays import scipy_npz
+from .arrays.archive import Archive
+from .arrays.edges import CompressedEdges, carried, in_range
+from .arrays.node_rows import check_nodes, feature_rows, label_rows, of_array, sparse_rows
 from .limits import check_memory
-from .node_arrays import converted, label_fields
+from .npy import Array
 
-MEMBERS = 1000  # most arrays of an archive
-DEFLATE_RATIO = 1032  # the most that deflate reaches
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that NumPy writes
-PIECE = 1 << 24  # bytes that are unpacked at a time
-KINDS = {"int": "iu", "float": "f", "number": "iuf", "bool": "b"}
-
-
-# Exceptions of zipfile for damaged archives: RuntimeError if a flipped bit means "encrypted", UnicodeDecodeError if
-# one means that a damaged name is UTF-8.
-DAMAGE = (
-    zipfile.BadZipFile,
-    zipfile.LargeZipFile,
-    RuntimeError,
-    UnicodeDecodeError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)
-
-
-def read_npz(path: Path, *, split: int | None = None, directed: bool = False) -> Graph:
-    """Read an archive; ``split`` chooses one of several splits, ``directed`` the directed original.
-
-    Without ``directed`` the graph counts as undirected if each edge's reverse is there. Raises InputError
-    for a file that is no such archive, or an array whose type or shape does not fit.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return _graph(_Arrays(path, archive), split, directed)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except NotImplementedError as error:  # zipfile's, for what no archive of NumPy has
-        raise InputError(f"{path} is not a NumPy archive (.npz): {error}") from error
-    except DAMAGE as error:
-        raise InputError(f"{path} is not a NumPy archive (.npz): {error}") from error
+NAME, CLASSES, DIRECTED = "graph/name", "graph/classes", "graph/directed"
 
 
 def open_npz(path: Path, *, split: int | None = None, directed: bool = False) -> Imported:
-    """Open an archive as a stream. Arguments and errors as for `read_npz`."""
-    graph = read_npz(path, split=split, directed=directed)
-    held = schema.contents(graph)
-    of_edges = (*schema.EDGE_DATASETS, *(name for name in held.datasets if name.startswith(schema.EDGE)))
-    rows = {
-        name: converted(str(path), array, array.dtype)
-        for name, array in schema.arrays(graph).items()
-        if name not in of_edges
-    }
+    """Open an archive as a stream; ``split`` chooses one of several splits, ``directed`` the directed original.
+
+    An archive that SciPy's save_npz wrote is a graph whose row i lists the sources of i's in-edges. Without
+    ``directed``, and where the archive does not say it, the graph is undirected if each edge's reverse is there. Raises
+    InputError for a file that is no such archive, or an array whose type or shape does not fit; passes raise it for
+    values that do not.
+    """
+    archive = Archive(path)
+    if scipy_npz.is_matrix(archive):
+        return scipy_npz.open_matrix(archive)
+    found = _Contents(archive, directed)
+    edges = CompressedEdges(
+        str(path),
+        found.indptr,
+        found.indices,
+        weight=found.weight,
+        data={} if directed else found.edge_data(),
+    )
+    features, sparse_shape = _features(archive, found.nodes)
+    rows = {**features, **_masks(archive, found.nodes, split), **_names(archive, found.nodes)}
+    y, fields = _labels(archive, found.nodes)
     return Imported(
-        name=graph.name,
-        edges=_CsrEdges(str(path), graph),
-        rows=rows,
-        classes=graph.classes,
-        multilabel=graph.multilabel,
-        sparse_shape=held.sparse_shape,
-        directed=graph.directed,
+        _name(archive), edges, rows | y, sparse_shape=sparse_shape, directed=found.directed, **fields
     )
 
 
-class _CsrEdges:
-    """An `EdgeStream` over the CSR of a graph in memory. Marks are edge numbers."""
+def read_npz(path: Path, *, split: int | None = None, directed: bool = False) -> Graph:
+    """Read an archive of the project's own names into memory. Arguments and errors as for `open_npz`.
 
-    def __init__(self, where: str, graph: Graph) -> None:
-        self.where, self.nodes, self.total, self._graph = where, graph.nodes, graph.edges, graph
-
-    def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
-        graph = self._graph
-        for part in edge_slices(ArraySource(graph, self.where)):
-            high = part.position + len(part.sources)
-            if mark is not None and high <= mark:
-                continue
-            data = {name: array[part.position : high] for name, array in graph.edge.items()}
-            yield EdgeBlock(part.sources, part.destinations, part.weight, data, high)
-            if progress:
-                progress(high)
-
-
-class _Arrays:
-    """The arrays of an archive; types and sizes are checked before one is read."""
-
-    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self.path, self.archive, self._taken = path, archive, 0
-        infos = archive.infolist()
-        if len(infos) > MEMBERS:
-            raise InputError(
-                f"{path} has {len(infos)} members; expected the arrays of a graph, {MEMBERS} at most"
-            )
-        self.members = {info.filename.removesuffix(".npy"): info for info in infos}
-        if len(self.members) < len(infos):
-            raise InputError(f"{path} has two arrays of one name; expected one")
-
-    def peek(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of an array, None if there is none."""
-        if name not in self.members:
-            return None
-        with self._opened(name) as file:
-            return npy.read_header(file, f"{self.path}: {name}").shape
-
-    def _opened(self, name: str) -> Any:
-        """Open a member. Raises InputError for one that is packed otherwise than NumPy does, or claims too much."""
-        info = self.members[name]
-        if info.compress_type not in METHODS:
-            raise InputError(
-                f"{self.path}: {name} is packed by method {info.compress_type}; "
-                "expected it stored or deflated, as by numpy.savez_compressed"
-            )
-        most = info.compress_size * (DEFLATE_RATIO if info.compress_type else 1)
-        if info.file_size > most:
-            raise InputError(
-                f"{self.path}: {name} claims {info.file_size} bytes, packed in {info.compress_size}; "
-                f"they hold {most} at most"
-            )
-        return self.archive.open(info)
-
-    def get(self, name: str, kind: str, *shape: int | None) -> np.ndarray | None:
-        """Read an array of a kind (a key of KINDS) and shape (None: any length); None if there is none."""
-        if name not in self.members:
-            return None
-        where = f"{self.path}: {name}"
-        with self._opened(name) as file:
-            found = npy.read_header(file, where)
-            fits = len(found.shape) == len(shape) and all(
-                want in (None, have) for want, have in zip(shape, found.shape, strict=True)
-            )
-            if not fits or found.dtype.kind not in KINDS[kind]:
-                wanted = ", ".join("any" if length is None else str(length) for length in shape)
-                raise InputError(f"{where} is {found}; expected {kind} [{wanted}]")
-            if file.tell() + found.nbytes != self.members[name].file_size:
-                raise InputError(f"{where} claims {found}, which it does not hold")
-            self._taken += found.nbytes
-            check_memory(f"{self.path}, unpacked,", self._taken)
-            data = np.empty(found.nbytes, np.uint8)
-            for start in range(0, found.nbytes, PIECE):
-                piece = file.read(min(PIECE, found.nbytes - start))
-                if len(piece) != min(PIECE, found.nbytes - start):
-                    raise InputError(f"{where} is truncated")
-                data[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
-        array = data.view(found.dtype).reshape(found.shape, order="F" if found.fortran else "C")
-        return np.ascontiguousarray(array.astype(found.dtype.newbyteorder("="), copy=False))
-
-    def need(self, name: str, kind: str, *shape: int | None) -> np.ndarray:
-        array = self.get(name, kind, *shape)
-        if array is None:
-            raise InputError(f"{self.path}: the array {name} is missing")
-        return array
-
-
-def _graph(arrays: _Arrays, split: int | None, directed: bool) -> Graph:
-    prefix = "dir_" if directed else ""
-    indptr = arrays.need(f"{prefix}indptr", "int", None).astype(np.int64, copy=False)
-    indices = arrays.need(f"{prefix}indices", "int", None)
-    nodes = len(indptr) - 1
-    weight = arrays.get("weight", "number", len(indices))
+    Edges keep the archive's order. Names of nodes are left out.
+    """
+    archive = Archive(path)
+    if scipy_npz.is_matrix(archive):
+        raise InputError(f"{path} is a matrix of SciPy; make a graph file of it first, by mgg import")
+    opened, found = open_npz(path, split=split, directed=directed), _Contents(archive, directed)
+    assert not callable(opened.rows)
+    rows = opened.rows
+    check_memory(f"{path}, unpacked,", found.nbytes + sum(each.layout.nbytes for each in rows.values()))
+    held = {name: _whole(each) for name, each in rows.items()}
+    train, val, test = (held.get(path) for path in schema.MASKS)
     graph = Graph(
-        name=arrays.path.stem,
-        indptr=indptr,
-        indices=_narrow(arrays, f"{prefix}indices", indices, nodes),
-        weight=None if weight is None else weight.astype(np.float32),
-        x=_features(arrays, nodes),
-        **_masks(arrays, nodes, split),
-        **_labels(arrays, nodes),
+        name=opened.name,
+        indptr=found.indptr.whole().astype(np.int64, copy=False),
+        indices=in_range(found.indices, found.indices.whole(), 0, found.nodes).astype(
+            index_dtype(found.nodes)
+        ),
+        weight=None if found.weight is None else found.weight.whole().astype(np.float32, copy=False),
+        x=held.get(schema.X) if opened.sparse_shape is None else _sparse(held, opened.sparse_shape),
+        y=held.get(schema.Y),
+        train=train,
+        val=val,
+        test=test,
+        classes=opened.classes,
+        edge={} if directed else {name: carried(each.whole()) for name, each in found.edge_data().items()},
     )
-    return graph if directed else undirected_if_symmetric(graph, str(arrays.path))
+    return graph if opened.directed else undirected_if_symmetric(graph, str(path))
 
 
-def _narrow(arrays: _Arrays, name: str, indices: np.ndarray, limit: int) -> np.ndarray:
-    """Return ids in the type that the format stores. Raises InputError for one out of range."""
-    if len(indices) and (indices.min() < 0 or indices.max() >= limit):
-        entry = int(np.flatnonzero((indices < 0) | (indices >= limit))[0])
-        raise InputError(
-            f"{arrays.path}: {name} has {indices[entry]} at entry {entry}; expected 0 .. {limit - 1}"
-        )
-    return indices.astype(index_dtype(limit), copy=False)
+def _whole(rows: Rows) -> NDArray[Any]:
+    found, at = np.empty(rows.layout.shape, rows.layout.dtype), 0
+    for piece in rows.pieces():
+        found[at : at + len(piece)] = piece
+        at += len(piece)
+    return found
 
 
-def _features(arrays: _Arrays, nodes: int) -> np.ndarray | SparseRows | None:
-    dense = arrays.get("x", "number", nodes, None)
+def _sparse(held: dict[str, NDArray[Any]], shape: tuple[int, int]) -> SparseRows:
+    indptr, indices, data = (held[path] for path in (schema.X_INDPTR, schema.X_INDICES, schema.X_DATA))
+    return SparseRows(indptr, indices, data, shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _Contents:
+    """The edges of an archive, or their directed original. Raises InputError if they do not fit each other."""
+
+    archive: Archive
+    original: bool
+
+    def __post_init__(self) -> None:
+        check_nodes(self.indptr.where, self.nodes)
+
+    @property
+    def indptr(self) -> Array:
+        return self.archive.need(f"{self._prefix}indptr", "int", None)
+
+    @property
+    def indices(self) -> Array:
+        return self.archive.need(f"{self._prefix}indices", "int", None)
+
+    @property
+    def weight(self) -> Array | None:
+        return self.archive.find("weight", "number", len(self.indices))
+
+    @property
+    def nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def directed(self) -> bool | None:
+        """What `Imported` says."""
+        if self.original:
+            return True
+        told = self.archive.find(DIRECTED, "bool")
+        return None if told is None else bool(told.whole())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays of edges."""
+        arrays = [self.indptr, self.indices, self.weight, *self.edge_data().values()]
+        return sum(each.header.nbytes for each in arrays if each is not None)
+
+    @property
+    def _prefix(self) -> str:
+        return "dir_" if self.original else ""
+
+    def edge_data(self) -> dict[str, Array]:
+        """Return the data of edges by name."""
+        paths = sorted(name for name in self.archive.names if name.startswith(schema.EDGE))
+        schema.check_edge_names(str(self.archive.path), [path.removeprefix(schema.EDGE) for path in paths])
+        found = {}
+        for path in paths:
+            further = (self.archive.shape(path) or ())[1:]
+            found[path.removeprefix(schema.EDGE)] = self.archive.need(
+                path, "any number", len(self.indices), *further
+            )
+        return found
+
+
+def _name(archive: Archive) -> str:
+    told = archive.find(NAME, "int", None)
+    name = archive.path.stem
+    if told is not None and told.header.nbytes < 1 << 16:
+        name = told.whole().astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+    return name
+
+
+def _features(archive: Archive, nodes: int) -> tuple[dict[str, Rows], tuple[int, int] | None]:
+    dense = archive.find("x", "number", nodes, None)
     if dense is not None:
-        return dense if dense.dtype == np.float16 else dense.astype(np.float32, copy=False)
-    shape = arrays.get("x_shape", "int", 2)
-    if shape is None:
-        return None
+        dtype = schema.FLOAT16 if dense.dtype == np.float16 else schema.FLOAT32
+        return {schema.X: feature_rows(dense.where, dense.rows(), dtype)}, None
+    told = archive.find("x_shape", "int", 2)
+    if told is None:
+        return {}, None
+    shape = told.whole().tolist()
     if shape[0] != nodes or not 1 <= shape[1] < 2**31:
-        raise InputError(f"{arrays.path}: x_shape is {shape.tolist()}; expected [{nodes}, 1 or more]")
-    columns = arrays.need("x_indices", "int", None)
-    return SparseRows(
-        arrays.need("x_indptr", "int", nodes + 1).astype(np.int64, copy=False),
-        _narrow(arrays, "x_indices", columns, int(shape[1])),
-        arrays.need("x_data", "number", len(columns)).astype(np.float32, copy=False),
-        (nodes, int(shape[1])),
-    )
+        raise InputError(f"{archive.path}: x_shape is {shape}; expected [{nodes}, 1 or more]")
+    columns = archive.need("x_indices", "int", None)
+    values = archive.need("x_data", "number", len(columns))
+    indptr = archive.need("x_indptr", "int", nodes + 1)
+    return sparse_rows(indptr, columns, values, shape[1]), (nodes, shape[1])
 
 
-def _labels(arrays: _Arrays, nodes: int) -> dict[str, Any]:
-    shape = arrays.peek("y")
+def _labels(archive: Archive, nodes: int) -> tuple[dict[str, Rows], dict[str, Any]]:
+    """Return the dataset of labels, and the fields of `Imported` that belong to it."""
+    shape = archive.shape("y")
     if shape is None:
+        return {}, {}
+    y = archive.need("y", "number", nodes, *[None] * (len(shape) - 1))
+    several = len(shape) == 2 and shape[1] > 0
+    if y.dtype.kind == "f" and not several:
+        raise InputError(f"{y.where} is {y}; expected integers [nodes], or 0 and 1 [nodes, classes]")
+    rows, fields = label_rows(y.where, y.rows())
+    told = archive.find(CLASSES, "int")
+    if told is not None:
+        fields["classes"] = int(told.whole())
+    return {schema.Y: rows}, fields
+
+
+def _names(archive: Archive, nodes: int) -> dict[str, Rows]:
+    """Return the datasets of the user's ids or names."""
+    ids = archive.find(schema.NODE_ID, "int", nodes)
+    if ids is not None:
+        return {schema.NODE_ID: ids.rows()}
+    starts = archive.find(schema.NAME_OFFSETS, "int", nodes + 1)
+    if starts is None:
         return {}
-    y = arrays.need("y", "number", nodes, *[None] * (len(shape) - 1))
-    return label_fields(f"{arrays.path}: y", y)
+    text = archive.need(schema.NAME_TEXT, "int", None)
+    return {schema.NAME_OFFSETS: starts.rows(), schema.NAME_TEXT: text.rows()}
 
 
-def _masks(arrays: _Arrays, nodes: int, split: int | None) -> dict[str, Any]:
-    several = len(arrays.peek("train_mask") or ()) == 2
+def _masks(archive: Archive, nodes: int, split: int | None) -> dict[str, Rows]:
+    several = len(archive.shape("train_mask") or ()) == 2
     if split is None:
         if several:
-            raise InputError(f"{arrays.path}: train_mask holds several splits; choose one, as by --split 0")
-        return {name: arrays.get(f"{name}_mask", "bool", nodes) for name in SPLITS}
-    found = {name: _splits(arrays, f"{name}_mask" + ("" if several else "s"), nodes) for name in SPLITS}
-    count = min(map(len, found.values()))
+            raise InputError(f"{archive.path}: train_mask holds several splits; choose one, as by --split 0")
+        found = {path: archive.find(f"{name}_mask", "bool", nodes) for name, path in _split_paths()}
+        return {path: mask.rows() for path, mask in found.items() if mask is not None}
+    splits = {
+        path: _splits(archive, f"{name}_mask" + ("" if several else "s"), nodes)
+        for name, path in _split_paths()
+    }
+    count = min(number for number, _ in splits.values())
     if not 0 <= split < count:
-        raise InputError(f"{arrays.path} has splits 0 .. {count - 1}; there is no split {split}")
-    return {name: masks[split].copy() for name, masks in found.items()}
+        raise InputError(f"{archive.path} has splits 0 .. {count - 1}; there is no split {split}")
+    return {path: _mask(mask, split, nodes) for path, (_, mask) in splits.items()}
 
 
-def _splits(arrays: _Arrays, name: str, nodes: int) -> np.ndarray:
-    """Read the masks of several splits, bool [S, N]."""
-    if (arrays.peek(name) or ())[:1] == (nodes,):
-        return arrays.need(name, "bool", nodes, None).T
-    return arrays.need(name, "bool", None, nodes)
+def _split_paths() -> list[tuple[str, str]]:
+    return list(zip(SPLITS, schema.MASKS, strict=True))
+
+
+def _splits(archive: Archive, name: str, nodes: int) -> tuple[int, Array]:
+    """Return the number of splits, and their masks: bool [N, S] or [S, N]."""
+    by_node = (archive.shape(name) or ())[:1] == (nodes,)
+    masks = archive.need(name, "bool", nodes, None) if by_node else archive.need(name, "bool", None, nodes)
+    return masks.shape[1] if by_node else masks.shape[0], masks
+
+
+def _mask(masks: Array, split: int, nodes: int) -> Rows:
+    """Return the mask of one split."""
+    if masks.shape[0] != nodes:
+        with masks.reading(split) as take:
+            return of_array(take(1)[0])
+    return Rows(
+        Layout(schema.BOOL, (nodes,)),
+        lambda: (np.ascontiguousarray(piece[:, split]) for piece in masks.rows().pieces()),
+    )

@@ -1,0 +1,1 @@
+"""Arrays of numbers in archives and tables, which are read in passes of bounded memory."""
