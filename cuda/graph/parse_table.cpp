@@ -21,12 +21,14 @@ using mgg::Flat;
 using mgg::require;
 using namespace mgg::text;
 
-// Reads a number as Python's float() does, "nan" and "inf" included; nothing at all is NaN, but between blanks. kind: of
-// the separators of the line so far.
+// Reads a number as Python's float() does, "nan" and "inf" included; a pair of quotes is NaN, and so is nothing at all,
+// but between blanks. kind: of the separators of the line so far.
 bool read_field(const char*& p, const char* end, char kind, double& value) {
   const char* word = p;
   while (*p != '\n' && !blank(*p) && !delimiter(*p)) ++p;
-  if (p == word) return value = std::numeric_limits<double>::quiet_NaN(), kind != ' ';
+  value = std::numeric_limits<double>::quiet_NaN();
+  if (p == word) return kind != ' ';
+  if (p - word == 2 && word[0] == '"' && word[1] == '"') return true;
   int64_t whole;
   const char* after = word;
   if (p - word <= most_digits && read_number(after, end, whole) && after == p)
@@ -118,6 +120,6 @@ void bind_parse_table(nb::module_& m) {
         R"(Parse lines of numbers, ``columns`` in each, into float64 [k * columns], row by row.
 
 text: uint8 [n], whole lines. Numbers are separated by blanks, or by one comma or one semicolon in each place of a line,
-between which nothing at all is NaN. Blank lines are passed over. Returns (rows, -1); or (0, byte) where the first line
+between which nothing at all is NaN; so is a pair of quotes. Blank lines are passed over. Returns (rows, -1); or (0, byte) where the first line
 begins that is anything else, or for which there is no room: any row takes ``columns`` bytes of text at least.)");
 }

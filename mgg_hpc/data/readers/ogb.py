@@ -126,7 +126,7 @@ def _count(path: Path) -> int:
         raise InputError(f"{path} is missing; expected the files of a node-property dataset of OGB")
     values = np.concatenate([piece.reshape(-1)[:2] for piece in open_table(path).pieces()] or [np.zeros(0)])
     if len(values) != 1:
-        raise InputError(f"{path} is of several graphs; expected one number, as node-property datasets have")
+        raise InputError(f"{path} has several numbers, or none; expected one, of a single graph")
     if not 0 <= values[0] < 2**53 or values[0] != int(values[0]):
         raise InputError(f"{path} has {values[0]}; expected a whole number")
     return int(values[0])

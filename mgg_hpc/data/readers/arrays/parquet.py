@@ -111,7 +111,7 @@ def _column(path: Path, column: Any, row: int) -> NDArray[Any]:
     values = np.asarray(column.flatten().to_numpy(zero_copy_only=False))
     if column.null_count or len(values) % max(1, len(column)):
         raise InputError(
-            f"{path} has lists of several lengths behind row {row}; expected as many numbers in each row"
+            f"{path} has lists of several lengths from row {row} on; expected as many numbers in each row"
         )
     if not types.is_fixed_size_list(column.type):
         lengths = column.value_lengths().to_numpy(zero_copy_only=False)

@@ -1,8 +1,8 @@
 """Tables of numbers as text: one row a line, plain or packed by gzip or zstd, parsed natively in blocks.
 
 Numbers are separated by commas, semicolons, or blanks and tabs, and all lines have as many as the first. An empty field
-between commas or semicolons is NaN. A first line whose words are no numbers names the columns. Lines of blanks are
-passed over.
+between commas or semicolons is NaN, and so is a pair of quotes, which pandas writes where it is alone in a line. A first
+line whose words are no numbers names the columns. Lines of blanks are passed over.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FLOAT64 = np.dtype("<f8")
 def open_table(path: Path, rows: int | None = None) -> Rows:
     """Open a table as numbers, float64 [rows, columns]. rows: how many it must have; by default they are counted.
 
-    Raises InputError for a file that cannot be read, or holds no number; passes raise it, with the line, for a row that
-    is wrong, and for a table that has other than so many rows.
+    Raises InputError for a file that cannot be read; passes raise it, with the line, for a row that is wrong, and for a
+    table that has other than so many rows.
     """
     header, columns = _first_line(path)
     if rows is None:
@@ -49,12 +49,12 @@ def open_table(path: Path, rows: int | None = None) -> Rows:
 
 
 def _first_line(path: Path) -> tuple[bool, int]:
-    """Return whether the first line names the columns, and their number."""
+    """Return whether the first line names the columns, and their number, 1 without a line."""
     for block in text_blocks(path):
         for _, line in _lines(block.text):
             words = _words(line)
             return not any(map(_is_number, words)) and any(words), len(words)
-    raise InputError(f"{path} holds no rows; expected a table of numbers")
+    return False, 1
 
 
 def _pieces(path: Path, columns: int, header: bool) -> Iterator[NDArray[np.float64]]:
@@ -104,6 +104,8 @@ def _words(line: str) -> list[str]:
 
 
 def _is_number(word: str) -> bool:
+    if word == '""':
+        return True
     try:
         float(word if word.isascii() and "_" not in word else "")
     except ValueError:
