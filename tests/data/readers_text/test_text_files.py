@@ -16,6 +16,8 @@ from data.graphs import refused
 from mgg_hpc.data.readers import compressed, limits
 from mgg_hpc.data.readers.compressed import text_blocks, text_lines
 from mgg_hpc.data.readers.edge_list import open_edge_list
+from mgg_hpc.data.readers.matrix_market import open_matrix_market
+from mgg_hpc.data.readers.metis import open_metis
 
 from .text_graphs import PACKINGS, blocks_of, joined, write
 
@@ -157,6 +159,13 @@ def test_a_pipe_is_read_once(tmp_path):
     assert imported.edges.total == 0
     assert sum(map(len, blocks_of(imported))) == 100_000
     writer.join()
+
+
+@pytest.mark.parametrize("open_", [open_matrix_market, open_metis])
+def test_a_pipe_is_not_read_twice(open_, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with refused("pipe is a pipe, which is read only once; expected a file"):
+        open_(tmp_path / "pipe")
 
 
 def test_nodes_that_do_not_fit_memory(tmp_path, monkeypatch):
