@@ -164,7 +164,7 @@ WRONG = {
         (b"", " is of no nodes"),
         (b"a,b\n", " is of no nodes"),
         (b"1" + b",1" * 200_000 + b"\n" * 2_000_000, None),
-        (b"1" * (2 << 20), "the line is longer than"),
+        (b"1" * (10 << 20), ":1: the line is longer than"),
     ],
     "x.parquet": [
         (_table(a=["text"]), ": the column 'a' is of string; expected numbers"),

@@ -1,8 +1,8 @@
 """Tables of numbers as text: one row a line, plain or packed by gzip or zstd, parsed natively in blocks.
 
 Numbers are separated by commas, semicolons, or blanks and tabs, and all lines have as many as the first. An empty field
-between commas or semicolons is NaN, and so is a pair of quotes, which pandas writes where it is alone in a line. A first
-line whose words are no numbers names the columns. Lines of blanks are passed over.
+between commas or semicolons is NaN, and so is a pair of quotes, which pandas writes where it is alone in a line. The
+first line may name the columns, by words that are no numbers. Lines of blanks are passed over.
 """
 
 from __future__ import annotations
