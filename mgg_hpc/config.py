@@ -91,6 +91,8 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tune: Literal["auto", "full", "never"] = (
         "auto"  # search for ps, dist and wpb in the first epochs; auto: as far as no bit of the results changes
     )
+    # Keep plans beside the graph for the next run; auto: of graphs with millions of edges for each rank.
+    cache: Literal["auto", "always", "never"] = "auto"
 
 
 class CheckpointSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

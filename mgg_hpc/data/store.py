@@ -78,18 +78,30 @@ class GraphFile(CheckedFile):
         self.close()
 
     def slice(
-        self, lo: int, hi: int, *, dense: bool = True, edge_data: Iterable[str] | None = None
+        self,
+        lo: int,
+        hi: int,
+        *,
+        dense: bool = True,
+        edge_data: Iterable[str] | None = None,
+        edges: bool = True,
     ) -> GraphSlice:
         """Return rows lo .. hi-1. dense: whether to read dense features, which `feature_blocks` can read instead.
 
-        edge_data: names of the data of edges to read. [default: all that there are] Raises InputError for a value out
+        edge_data: names of the data of edges to read. [default: all that there are] edges: whether to read the edges
+        and their data; without, ``indptr`` still says how many each row has. Raises InputError for a value out
         of place or a block whose digest differs.
         """
         names = self.edge_data if edge_data is None else tuple(edge_data)
         self._check_rows(lo, hi)
         with self.compared():
             paths = schema.WEIGHT, *(schema.EDGE + name for name in names)
-            indptr, indices, (weight, *data) = self._csr(schema.EDGES, lo, hi, self.nodes, paths)
+            if edges:
+                indptr, indices, (weight, *data) = self._csr(schema.EDGES, lo, hi, self.nodes, paths)
+            else:
+                offsets = self._offsets(schema.EDGES, lo, hi)
+                indptr, indices, weight = offsets - offsets[0], np.zeros(0, self.index_dtype), None
+                data = [None for _ in names]
             edge = {name: values for name, values in zip(names, data, strict=True) if values is not None}
             x = self._features(lo, hi, dense)
             y, split = self._labels(lo, hi)
@@ -153,6 +165,13 @@ class GraphFile(CheckedFile):
         if not 0 <= lo <= hi <= self.nodes:
             raise ValueError(f"rows {lo} .. {hi} are not within 0 .. {self.nodes}")
 
+    def _offsets(self, csr: schema.Csr, lo: int, hi: int) -> np.ndarray:
+        """Return the offsets of rows lo .. hi-1 of a CSR, and of the end of the last one, as the file has them."""
+        total = self.contents.datasets[csr.indices].shape[0]
+        indptr = self.checked(csr.indptr, lo, hi + 1)
+        checks.offsets(self.where, csr.indptr, indptr, row=lo, rows=self.nodes, total=total)
+        return indptr
+
     def _csr(
         self, csr: schema.Csr, lo: int, hi: int, limit: int, paths: Iterable[str]
     ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray | None]]:
@@ -160,9 +179,7 @@ class GraphFile(CheckedFile):
 
         And the values of each of ``paths``, datasets in the order of the ids; None where the file has them not.
         """
-        total = self.contents.datasets[csr.indices].shape[0]
-        indptr = self.checked(csr.indptr, lo, hi + 1)
-        checks.offsets(self.where, csr.indptr, indptr, row=lo, rows=self.nodes, total=total)
+        indptr = self._offsets(csr, lo, hi)
         begin, end = int(indptr[0]), int(indptr[-1])
 
         def row_of(entry: int) -> int:

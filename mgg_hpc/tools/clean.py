@@ -7,7 +7,7 @@
   the number of the process that wrote) that no process has open, and unfinished checkpoints of runs in which no process
   of this machine or of one that shares locks is training;
 - in that folder also ``.NAME.build``, where an import or another build of a graph file was stopped: it begins anew
-  then.
+  then; and ``NAME.plans``, where plans of a graph file are kept that is not there any more.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..runtime import launch, segments
 from ..training import run_folder
 from ..training.checkpoints import folders
 
+_PLAN = re.compile(r"[0-9a-f]{16}-(matrix|halo)-[a-z]+-\d+of\d+-[0-9a-f]{16}\.plan")
 _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|\d+)\.tmp")
 
 
@@ -35,7 +36,7 @@ def process_clean(folder: Path | None, dry_run: bool) -> int:
     if folder is not None:
         builds = [path for path in unfinished(folder.resolve()) if _is_mine(path)]
         left = [path for path in temporary_files(folder) if path.parent not in builds]
-        found += left + unfinished_checkpoints(folder) + builds
+        found += left + unfinished_checkpoints(folder) + builds + plans_without_graph(folder)
     held = sum(_bytes(path) for path in found)
     for path in found:
         print(f"{'would remove' if dry_run else 'removed'} {path}")
@@ -72,6 +73,19 @@ def unfinished_checkpoints(folder: Path) -> list[Path]:
             with suppress(InputError, OSError), run_folder.claimed(parent.parent, seconds=0):
                 found += drafts
     return found
+
+
+def plans_without_graph(folder: Path) -> list[Path]:
+    """Return the folders below ``folder`` of kept plans (and nothing else) whose graph file is gone."""
+    return [
+        path
+        for path in sorted(folder.resolve().rglob("*.plans"))
+        if path.is_dir()
+        and not path.is_symlink()
+        and _is_mine(path)
+        and not path.with_suffix("").exists()
+        and all(_PLAN.fullmatch(each.name) for each in path.iterdir())
+    ]
 
 
 def _is_mine(path: Path) -> bool:

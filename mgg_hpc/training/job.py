@@ -25,10 +25,11 @@ from ..nn.graph.loading import (
     matrix_of,
     without_features,
 )
+from ..nn.graph.plan_cache import PlanCache
 from ..nn.graph.transfer import TransferChoice, choose_transfer, planned, with_edge_values
 from ..nn.inputs import nodes
 from ..nn.inputs.host import HostFeatures, Input, drops_in_blocks
-from ..nn.layers.models import GNN
+from ..nn.layers.models import GNN, kind_of
 from ..nn.layers.random import Draws
 from ..nn.workspace import accumulator, row_format
 from ..plan.layout import RowFormat
@@ -59,6 +60,7 @@ class Job:
     metric: Metric
     dtype: torch.dtype
     phases: PhaseTimer
+    plans: PlanCache
 
     @property
     def select(self) -> str:
@@ -131,7 +133,14 @@ def build(
     threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
     torch.set_num_threads(threads)
     phases.end("backend")
-    with load_part(Path(settings.graph.file), comm, edge_data=[settings.model.edge_data]) as part:
+    plans = PlanCache(
+        "never" if settings.model.edge_data else settings.plan.cache,
+        kind_of(settings.model),
+        accumulator(getattr(torch, train.dtype)),
+    )
+    with load_part(
+        Path(settings.graph.file), comm, edge_data=[settings.model.edge_data], plans=plans
+    ) as part:
         _prepare(part, settings, comm, fitted, phases)
         metric = metrics.choose(train.metric, part.multilabel, part.classes, part.path)
         dtype = getattr(torch, train.dtype)
@@ -141,14 +150,17 @@ def build(
         phases.end("backend")
         with backends.closed_on_error(backend):
             device = backend.capabilities.device
+            kept = part.matrix is not None
             matrix = matrix_of(
                 comm, part, model.kind, accumulator(dtype), device, ordered=edge_data is not None
             )
+            if not kept:
+                plans.keep(matrix)
             phases.end("plan")
             x = _input(settings, comm, part, backend, model, matrix)
             phases.end("features")
             labels = _labels(comm, part, device, trains=fitted is None)
-            transfer, layers = _planned(settings, comm, part, backend, model, matrix, x)
+            transfer, layers = _planned(settings, comm, part, backend, model, matrix, x, plans)
             if edge_data is not None:
                 layers = with_edge_values(comm, layers, settings.model.edge_data, edge_data.to(device))
             phases.end("transfer")
@@ -166,6 +178,7 @@ def build(
         metric=metric,
         dtype=dtype,
         phases=phases,
+        plans=plans,
     )
 
 
@@ -214,7 +227,14 @@ def _labels(comm: Any, part: Part, device: str, *, trains: bool) -> Labels:
 
 
 def _planned(
-    settings: Settings, comm: Any, part: Part, backend: Backend, model: GNN, matrix: Unplanned, x: Input
+    settings: Settings,
+    comm: Any,
+    part: Part,
+    backend: Backend,
+    model: GNN,
+    matrix: Unplanned,
+    x: Input,
+    plans: PlanCache,
 ) -> tuple[TransferChoice, list[Adjacency]]:
     """Choose how remote rows are reached in each layer, and plan the layers so. Collective."""
     dtype, sparse = getattr(torch, settings.train.dtype), not isinstance(x, torch.Tensor)
@@ -228,7 +248,7 @@ def _planned(
         )
         # Edge kernels keep more per row between rounds than the row itself, so a single round is used.
         rounds = 1 if model.by_edge else backend.capabilities.halo_rounds
-        return transfer, planned(comm, matrix, transfer.transfers, rounds)
+        return transfer, planned(comm, matrix, transfer.transfers, rounds, plans)
 
 
 def _input(

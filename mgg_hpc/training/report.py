@@ -77,7 +77,7 @@ def print_start(job: Job) -> None:
         lines.append("the features stay in the host's memory, and cross to the GPU in each epoch")
     if job.select != job.settings.train.select:
         lines.append("the graph has no validation rows: the weights of the last epoch are kept")
-    for line in lines:
+    for line in [*lines, *job.plans.notes]:
         console().print(line, soft_wrap=True)
 
 

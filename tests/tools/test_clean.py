@@ -87,3 +87,18 @@ def test_builds_that_were_stopped_are_removed_unless_a_process_works_in_them(tmp
         assert process_clean(tmp_path, dry_run=False) == 0
     assert sorted(path.name for path in tmp_path.glob(".*.build")) == [".busy.h5.build", ".foreign.h5.build"]
     assert "1 left behind, 0.0" in capsys.readouterr().out
+
+
+def test_plans_are_removed_where_their_graph_is_gone(tmp_path, capsys):
+    """And nothing but plans, of this program's names."""
+    plan = "0123456789abcdef-matrix-gcn-0of4-0123456789abcdef.plan"
+    for name in ("gone", "there", "foreign"):
+        (tmp_path / f"{name}.h5.plans").mkdir()
+        (tmp_path / f"{name}.h5.plans" / plan).write_bytes(bytes(1 << 20))
+    (tmp_path / "there.h5").touch()
+    (tmp_path / "foreign.h5.plans" / "notes.txt").touch()
+    process_clean(tmp_path, dry_run=True)
+    assert f"would remove {tmp_path / 'gone.h5.plans'}\n" in capsys.readouterr().out
+    process_clean(tmp_path, dry_run=False)
+    assert "1.0 MiB" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.glob("*.plans")) == ["foreign.h5.plans", "there.h5.plans"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -44,6 +44,20 @@ class Matrix(Generic[_Edges]):
     inverse_degree: Tensor | None = None
     order: EdgeOrder | None = None
     values: Mapping[str, EdgeValues] = field(default_factory=dict)
+
+    def on(self, device: str) -> Matrix[_Edges]:
+        """Return the same with scales and weights on a device."""
+
+        def there(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        return replace(
+            self,
+            scale=there(self.scale),
+            forward_weight=there(self.forward_weight),
+            backward_weight=there(self.backward_weight),
+            inverse_degree=there(self.inverse_degree),
+        )
 
     @property
     def directions(self) -> list[_Edges]:

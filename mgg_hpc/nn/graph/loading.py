@@ -29,6 +29,7 @@ from ..inputs.sparse import SparseFeatures
 from ..workspace import accumulator
 from .edge_data import EdgeOrder
 from .handle import Unplanned
+from .plan_cache import PlanCache
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Part:
     edge_data: tuple[str, ...] = ()  # names that the graph has, also of what was not read
     proved_undirected: bool = False  # each edge's reverse was found to be there when the file was written
     nbytes: int = 0  # of the slice as it was read, without its features
+    matrix: Unplanned | None = None  # kept by an earlier run: the slice has no edges then
 
     def __post_init__(self) -> None:
         rows = self.slice
@@ -88,22 +90,27 @@ class Part:
         return taken
 
 
-def load_part(path: Path, comm: Any, edge_data: Iterable[str] | None = None) -> Part:
+def load_part(
+    path: Path, comm: Any, edge_data: Iterable[str] | None = None, plans: PlanCache | None = None
+) -> Part:
     """Read this rank's slice, all but dense features, checking what is read. Collective.
 
-    edge_data: names of the data of edges to read, of those that the file has. [default: all] Raises InputError, the
-    same on all ranks, that names what is wrong with the file.
+    edge_data: names of the data of edges to read, of those that the file has. [default: all] plans: where a matrix may
+    be kept, which is taken instead of the edges. Raises InputError, the same on all ranks, that names what is wrong
+    with the file.
     """
     with ExitStack() as opened:
         with mpi.agree(comm):
             file = opened.enter_context(open_graph(path))
             names = file.edge_data if edge_data is None else set(edge_data).intersection(file.edge_data)
             found = _bounds(file, comm.size) if comm.rank == 0 else None
-        bounds, source = comm.bcast(found)
+        told = comm.bcast(found) if comm.size > 1 else found
+        assert told is not None  # rank 0 has found them
+        bounds, source = told
+        kept = None if plans is None else plans.find(comm, file, bounds)
         with mpi.agree(comm):
-            rows = file.slice(
-                int(bounds[comm.rank]), int(bounds[comm.rank + 1]), dense=False, edge_data=names
-            )
+            low, high = int(bounds[comm.rank]), int(bounds[comm.rank + 1])
+            rows = file.slice(low, high, dense=False, edge_data=names, edges=kept is None)
             proved = file.proved_undirected()
         part = Part(
             path=path,
@@ -120,6 +127,7 @@ def load_part(path: Path, comm: Any, edge_data: Iterable[str] | None = None) -> 
             slice=rows,
             edge_data=file.edge_data,
             proved_undirected=proved,
+            matrix=kept,
         )
         if file.x_dtype is not None:
             opened.pop_all()
@@ -198,6 +206,9 @@ def matrix_of(
     device: the backend's. keep_edges: leave the edges in ``part``, which lets go of them otherwise. ordered: keep the
     order of edges, by which `edge_data.ordered` brings their data into that of plans; not of "gcn".
     """
+    if part.matrix is not None:
+        kept, part.matrix = part.matrix, None
+        return kept.on(device)
     given = part.slice
     taken = (given.indptr, given.indices, given.weight) if keep_edges else part.take_edges()
     indptr, indices, weight, factor = weighted_edges(kind, int(part.bounds[comm.rank]), *taken)
@@ -364,9 +375,9 @@ def check_symmetric(comm: Any, part: Part) -> None:
     """Check that a graph marked undirected has every edge in both directions, since gradients rely on it.
 
     A file that has the proof is taken at its word: each slice was compared with the digests that the proof is about.
-    Collective. Raises InputError, the same on all ranks.
+    So is a matrix that was kept after this check. Collective. Raises InputError, the same on all ranks.
     """
-    if part.directed or part.proved_undirected:
+    if part.directed or part.proved_undirected or part.matrix is not None:
         return
     edges = part.slice
     mine = symmetry.csr_imbalance(int(part.bounds[comm.rank]), edges.indptr, edges.indices, edges.weight)

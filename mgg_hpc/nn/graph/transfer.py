@@ -19,6 +19,7 @@ from ...runtime import exchange, mpi, probe
 from ...runtime.backends.base import Backend
 from .edge_data import ordered
 from .handle import Adjacency, Unplanned, buffer_bytes, signal_bytes
+from .plan_cache import PlanCache
 
 
 @dataclass(frozen=True)
@@ -138,13 +139,19 @@ def _shown(estimates: Mapping[str, Sequence[float]]) -> str:
 
 
 def planned(
-    comm: Any, matrix: Unplanned, transfers: Sequence[str], rounds: int | None = None
+    comm: Any,
+    matrix: Unplanned,
+    transfers: Sequence[str],
+    rounds: int | None = None,
+    plans: PlanCache | None = None,
 ) -> list[Adjacency]:
     """Return the adjacency of each layer, whose plans reach remote rows by "direct", "get" or "halo". Collective.
 
-    Layers of one transfer share plans. rounds: of a halo (`Capabilities.halo_rounds`).
+    Layers of one transfer share plans. rounds: of a halo (`Capabilities.halo_rounds`). plans: where halos are kept.
     """
-    made = {transfer: _planned(comm, matrix, transfer, rounds) for transfer in dict.fromkeys(transfers)}
+    made = {
+        transfer: _planned(comm, matrix, transfer, rounds, plans) for transfer in dict.fromkeys(transfers)
+    }
     return [made[transfer] for transfer in transfers]
 
 
@@ -165,11 +172,21 @@ def with_edge_values(comm: Any, layers: Sequence[Adjacency], name: str, values: 
     return [made[id(each)] for each in layers]
 
 
-def _planned(comm: Any, matrix: Unplanned, transfer: str, rounds: int | None) -> Adjacency:
-    forward, forward_weight = _plan(comm, matrix.forward, matrix.forward_weight, transfer, rounds)
+def _planned(
+    comm: Any, matrix: Unplanned, transfer: str, rounds: int | None, plans: PlanCache | None
+) -> Adjacency:
+    def plan(direction: str) -> tuple[Plan, Tensor | None]:
+        edges, weight = getattr(matrix, direction), getattr(matrix, f"{direction}_weight")
+        if plans is None or transfer != "halo" or matrix.order is not None:
+            return _plan(comm, edges, weight, transfer, rounds)
+        return plans.halo(
+            comm, edges, direction, rounds, lambda: _plan(comm, edges, weight, transfer, rounds)
+        )
+
+    forward, forward_weight = plan("forward")
     backward, backward_weight = forward, forward_weight
     if matrix.backward is not matrix.forward:
-        backward, backward_weight = _plan(comm, matrix.backward, matrix.backward_weight, transfer, rounds)
+        backward, backward_weight = plan("backward")
     return Adjacency(
         forward=forward,
         backward=backward,

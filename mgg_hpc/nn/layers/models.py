@@ -24,6 +24,11 @@ from .random import ATTENTION_DROPOUT, Draws, Dropout, fill_by_seed
 OUTPUT_PARAMETERS = 14  # the last two of layer 0's 16 streams for initial weights are for the output layer
 
 
+def kind_of(chosen: ModelSettings) -> str:
+    """Return the kind of the adjacency that the layers of a model sum with."""
+    return _convolution(chosen, 1, 1, last=True, edge_dim=0).kind
+
+
 class GNN(torch.nn.Module):
     """Dropout, a convolution, a normalisation and an activation for each layer; the last one gives the classes.
 
