@@ -73,7 +73,7 @@ def _check_room(drawn: Drawn, output: Path, memory: int) -> None:
     needed = file + (runs if runs > memory else 0)
     device = os.statvfs(output.resolve().parent)
     free = device.f_bavail * device.f_frsize
-    if needed > free:
+    if device.f_blocks and needed > free:  # some folders, such as /proc, are on no device
         raise InputError(
             f"this graph of {edges.nodes:,} nodes and up to {stored:,} edges takes up to {_size(needed)} on disk; "
             f"{output.resolve().parent} has {_size(free)} free: choose a smaller one, or another folder"

@@ -182,7 +182,7 @@ def test_outputs_that_cannot_be(command, capsys):
 @pytest.mark.parametrize(
     "arguments, reason",
     [
-        ("import g.mtx", "the name of g.mtx does not tell its format"),
+        ("import g.abc", "the name of g.abc does not tell its format"),
         ("import none.txt", "none.txt cannot be read: No such file"),
         ("import none.npz", "none.npz cannot be read: No such file"),
         ("import bad.txt", "bad.txt:2: 'seven' is not a node id; expected a whole number"),
@@ -191,7 +191,7 @@ def test_outputs_that_cannot_be(command, capsys):
         ("import planetoid none --name cora", "none is not a folder"),
         ("import planetoid --download", "--download needs --name"),
         ("import digits folder", "'folder' is one argument too many"),
-        ("import digits --symmetric", "--symmetric does not go with the format digits; it is for edges"),
+        ("import digits --symmetric", "--symmetric does not go with the format digits; it is for npz and edges"),
         ("import a.npz --split-per-class", "needs labels; this graph has none"),
         ("import a.npz --split-per-class --nodes 3", "--nodes does not go with the format npz"),
         ("import planetoid --url x --split 1", "--split does not go with the format planetoid"),
