@@ -2,7 +2,8 @@
 
 For training loops of one's own: `open` and `from_pyg`, `from_dgl`, `from_networkx`, `from_scipy` give this rank's part
 of a graph, `nn` has the layers, `allreduce_gradients` sums gradients over ranks, `manual_seed` seeds all draws,
-`recomputed` keeps nothing of a part of a model, `checkpointed` saves a loop's state and goes on from it. They load
+`recomputed` keeps nothing of a part of a model, `checkpointed` saves a loop's state and goes on from it. `save` writes
+a graph of another library to a graph file, and `to_pyg`, `to_dgl` and `to_scipy` give a graph file to one. They load
 torch and MPI when they are first asked for: the command line may not need them.
 """
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import nn
+    from .data.libraries import save, to_dgl, to_pyg, to_scipy
     from .errors import InputError
     from .nn.api import from_dgl, from_networkx, from_pyg, from_scipy
     from .nn.api import open_graph as open
@@ -39,6 +41,10 @@ __all__ = [
     "nn",
     "open",
     "recomputed",
+    "save",
+    "to_dgl",
+    "to_pyg",
+    "to_scipy",
 ]
 
 # Where each name is, and what it is called there.
@@ -55,6 +61,10 @@ _PLACES = {
     "manual_seed": ("nn.layers.random", "manual_seed"),
     "open": ("nn.api", "open_graph"),
     "recomputed": ("nn.autograd.recompute", "recomputed"),
+    "save": ("data.libraries", "save"),
+    "to_dgl": ("data.libraries", "to_dgl"),
+    "to_pyg": ("data.libraries", "to_pyg"),
+    "to_scipy": ("data.libraries", "to_scipy"),
 }
 
 

@@ -14,7 +14,7 @@ from . import __version__
 from .bench_verbs import bench
 from .errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
 from .generate_verbs import generate
-from .graph_verbs import import_, info, partition, verify
+from .graph_verbs import export, import_, info, partition, verify
 from .model_verb import model
 from .report_verb import report
 from .study_verb import study
@@ -40,7 +40,7 @@ def cli() -> None:
     """Train graph neural networks on whole graphs over many ranks."""
 
 
-for verb in (generate, import_, info, verify, partition):
+for verb in (generate, import_, export, info, verify, partition):
     cli.add_command(verb)
 
 

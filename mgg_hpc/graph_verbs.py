@@ -1,4 +1,4 @@
-"""The verbs of graph files: import, info, verify, partition."""
+"""The verbs of graph files: import, export, info, verify, partition."""
 
 from __future__ import annotations
 
@@ -77,6 +77,26 @@ def import_(
     from .tools.importing import process_import
 
     process_import(source, folder, output, force=force, format_=format_, options=options)
+
+
+@click.command(
+    short_help="Turn a graph file into another format.",
+    epilog=example(
+        "mgg export cora.h5 -o cora.npz", "mgg export cora.h5 -o cora.mtx", "mgg export cora.h5 -o cora.pt"
+    ),
+)
+@argument("graph", type=Existing)
+@to_file("File to write: .npz, .mtx or .pt.")
+@option("--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]")
+def export(graph: Path, output: Path, force: bool, memory: int | None) -> None:
+    """Turn a graph file into an archive of NumPy (.npz), a Matrix Market file (.mtx) or a Data of PyG (.pt).
+
+    Nodes have the numbers of the import, whatever the order of rows. An archive has all contents, and gives the same
+    graph file again. Beside a Matrix Market file lie the features, labels and masks (.npy). A .pt file is a pickle.
+    """
+    from .tools.export import process_export
+
+    process_export(graph, output, force=force, memory=memory)
 
 
 @click.command(epilog=example("mgg info cora.h5", "mgg info cora.h5 --json"))

@@ -18,7 +18,8 @@ import mgg_hpc
 PACKAGE = Path(mgg_hpc.__file__).parent
 FLOORS = ["data", "plan", "runtime", "nn", "training", "tools"]  # from the ground up
 GROUND = ["__init__", "errors", "config", "reference"]  # what every floor may stand on
-DOORS = ["nn", "training.checkpoints"]  # what the package itself offers, to be loaded when it is asked for
+# What the package itself offers, to be loaded when it is asked for.
+DOORS = ["data.libraries", "nn", "training.checkpoints"]
 COMMAND_LINE = [
     "__main__",
     "bench_verbs",
@@ -194,7 +195,7 @@ def test_help_loads_nothing_large_and_lists_verbs_in_the_order_of_use():
     assert "click" in loaded
     assert not loaded & set(LARGE)
     verbs = [line.split()[0] for line in text if line.startswith("  ") and not line.lstrip().startswith("-")]
-    assert verbs[1:6] == ["generate", "import", "info", "verify", "partition"]
+    assert verbs[1:7] == ["generate", "import", "export", "info", "verify", "partition"]
 
 
 @pytest.mark.sampled(0)

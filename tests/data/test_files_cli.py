@@ -26,7 +26,7 @@ def in_tmp_path(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "verb", ["generate", "generate rmat", "generate sbm", "import", "info", "verify", "partition"]
+    "verb", ["generate", "generate rmat", "generate sbm", "import", "export", "info", "verify", "partition"]
 )
 def test_every_verb_shows_an_example(verb, capsys):
     assert mgg(*verb.split(), "--help") == 0
@@ -191,7 +191,10 @@ def test_outputs_that_cannot_be(command, capsys):
         ("import planetoid none --name cora", "none is not a folder"),
         ("import planetoid --download", "--download needs --name"),
         ("import digits folder", "'folder' is one argument too many"),
-        ("import digits --symmetric", "--symmetric does not go with the format digits; it is for npz and edges"),
+        (
+            "import digits --symmetric",
+            "--symmetric does not go with the format digits; it is for npz and edges",
+        ),
         ("import a.npz --split-per-class", "needs labels; this graph has none"),
         ("import a.npz --split-per-class --nodes 3", "--nodes does not go with the format npz"),
         ("import planetoid --url x --split 1", "--split does not go with the format planetoid"),

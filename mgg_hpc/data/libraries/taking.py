@@ -16,6 +16,8 @@ from ..graph import SPLITS, Graph, SparseRows, from_edges
 from ..readers.node_arrays import label_fields
 from ..structure import undirected_if_symmetric
 
+NO_EDGE_DATA = {"edge_index", "edge_weight", "edge_label", "edge_label_index"}  # of PyG's Data
+
 
 def from_scipy(
     matrix: Any, x: Any = None, y: Any = None, *, train: Any = None, val: Any = None, test: Any = None
@@ -42,8 +44,9 @@ def from_scipy(
 def from_pyg(data: Any) -> Graph:
     """Convert a torch_geometric.data.Data: edge_index, and where it has them edge_weight, x, y, train_mask and so on.
 
-    edge_attr becomes the data of edges "attr". A y of floats [N] is left out with a warning. Raises InputError for
-    other objects, graphs of several types, and masks of several splits.
+    edge_attr becomes the data of edges "attr", other tensors edge_NAME [E, ...] those of that name, edge_label aside. A
+    y of floats [N] is left out with a warning. Raises InputError for other objects, graphs of several types, and masks
+    of several splits.
     """
     where = "from_pyg"
     edges = getattr(data, "edge_index", None)
@@ -51,8 +54,16 @@ def from_pyg(data: Any) -> Graph:
         raise InputError(f"{where}: {type(data).__name__} has no edge_index [2, edges] of one graph")
     source, destination = (_array(end) for end in edges)
     masks = {name: getattr(data, f"{name}_mask", None) for name in SPLITS}
-    y, attributes = getattr(data, "y", None), getattr(data, "edge_attr", None)
-    edge = {} if attributes is None else {"attr": attributes}
+    y = getattr(data, "y", None)
+    keys: list[str] = list(data.keys())
+    named = {key.removeprefix("edge_"): key for key in keys if key.startswith("edge_")}
+    edge = {
+        name: data[key]
+        for name, key in named.items()
+        if key not in NO_EDGE_DATA and np.shape(data[key])[:1] == source.shape
+    }
+    if getattr(data, "edge_attr", None) is not None:
+        edge["attr"] = data.edge_attr
     if y is not None and (given := _array(y)).ndim == 1 and given.dtype.kind == "f":
         warnings.warn(f"{where}: y is {_kind(given)}, not classes: taken without labels", stacklevel=2)
         y = None
@@ -157,9 +168,15 @@ def _features(where: str, x: Any) -> np.ndarray | SparseRows:
         rows = x.tocsr()
         indices = rows.indices.astype(np.int32)
         return SparseRows(rows.indptr.astype(np.int64), indices, rows.data.astype(np.float32), rows.shape)
+    if str(getattr(x, "layout", "")) == "torch.sparse_csr":
+        offsets, columns, values = (_array(each()) for each in (x.crow_indices, x.col_indices, x.values))
+        shape = (int(x.shape[0]), int(x.shape[1]))
+        return SparseRows(
+            offsets.astype(np.int64), columns.astype(np.int32), values.astype(np.float32), shape
+        )
     if str(getattr(x, "layout", "torch.strided")) != "torch.strided":
         raise InputError(
-            f"{where}: x is a tensor of layout {x.layout}; expected a dense one, or a SciPy matrix"
+            f"{where}: x is a tensor of layout {x.layout}; expected a dense or sparse_csr one, or a SciPy matrix"
         )
     dense = _array(x)
     if dense.ndim != 2 or dense.dtype.kind not in "fiub":

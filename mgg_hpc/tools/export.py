@@ -1,0 +1,81 @@
+"""Turn graph files into files of other formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..data import libraries, schema
+from ..data.atomic_write import check_output, replacement
+from ..data.export.imported import Progress, in_imported_order
+from ..data.export.matrix_market import files_beside, left_out, write_mtx
+from ..data.export.npz import write_npz
+from ..data.store import GraphFile, open_graph
+from ..errors import InputError
+from .importing import default_memory
+from .terminal import phases
+
+
+def process_export(graph: Path, output: Path, *, force: bool, memory: int | None) -> None:
+    """Write a graph file in the format that the output's name tells, in the numbering of the import."""
+    write = WRITERS.get(output.suffix.lower())
+    if write is None:
+        raise InputError(
+            f"{output}: its name does not tell a format; expected one that ends in {', '.join(WRITERS)}"
+        )
+    target = check_output(output, force=force)
+    with phases() as report:
+        opening = in_imported_order(graph, target.parent, memory=memory or default_memory(), progress=report)
+        with opening as opened:
+            lines = write(opened, output, force, report)
+    with open_graph(graph) as opened:
+        if opened.partitions:
+            lines.append("left out: row ranges; mgg partition makes them again")
+    for line in lines:
+        print(line)
+
+
+def _npz(opened: GraphFile, output: Path, force: bool, report: Progress) -> list[str]:
+    write_npz(opened, output, force=force, progress=report)
+    return [_told(opened, output)]
+
+
+def _mtx(opened: GraphFile, output: Path, force: bool, report: Progress) -> list[str]:
+    files = write_mtx(opened, output, force=force, progress=report)
+    beside = files_beside(opened, output)
+    lines = [_told(opened, output), *(f"{path}: data of nodes" for path in files[1:])]
+    lines += [f"left out: {what}, for which .mtx has no place; .npz has" for what in left_out(opened)]
+    command = f"mgg import {output}"
+    command += f" --features {beside[schema.X]}" if schema.X in beside else ""
+    command += " --feature-type float16" if opened.x_dtype == schema.FLOAT16 else ""
+    command += f" --labels {beside[schema.Y]}" if schema.Y in beside else ""
+    if schema.TRAIN in beside:
+        command += " --masks " + " ".join(str(beside[path]) for path in schema.MASKS)
+    return [*lines, f"to read it again: {command} -o {opened.name or 'graph'}.h5"]
+
+
+def _pt(opened: GraphFile, output: Path, force: bool, report: Progress) -> list[str]:
+    import torch
+
+    data = libraries.to_pyg(opened.path)
+    report("writing", 0, 0)
+    with replacement(output, force=force, size=0) as temporary:
+        torch.save(data, temporary)
+    lines = [
+        _told(opened, output),
+        "it is a pickle: torch.load(..., weights_only=False) of PyG reads it, and runs what is in it",
+    ]
+    if {schema.NODE_ID, schema.NAME_TEXT} & opened.contents.datasets.keys():
+        lines.append("left out: the names of nodes; .npz has them")
+    return lines
+
+
+def _told(opened: GraphFile, output: Path) -> str:
+    return f"{output}: {opened.name}, {opened.nodes:,} nodes, {opened.edges:,} edges"
+
+
+WRITERS: dict[str, Callable[[GraphFile, Path, bool, Progress], list[str]]] = {
+    ".npz": _npz,
+    ".mtx": _mtx,
+    ".pt": _pt,
+}
