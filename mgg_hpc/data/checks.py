@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import InputError
-from .schema import MASKS, PERMUTATION, Csr, Y
+from .schema import MASKS, NAME_TEXT, PERMUTATION, Csr, Y
 
 
 def first(bad: np.ndarray) -> int | None:
@@ -127,6 +127,22 @@ def original_ids(where: str, permutation: np.ndarray, row: int, nodes: int) -> N
         raise InputError(
             f"{where}: /{PERMUTATION} has {permutation[at]} in row {row + at}; expected 0 .. {nodes - 1}"
         )
+
+
+def names(where: str, offsets: np.ndarray, text: np.ndarray, row: int) -> None:
+    """Check that names are UTF-8. offsets: int64 [n+1], sound, of names ``row`` and after; text: uint8, of these."""
+    starts = offsets[:-1][offsets[:-1] < offsets[1:]] - offsets[0]
+    inner = text[starts] & 0xC0 == 0x80  # a byte within a letter
+    if not inner.any():
+        try:
+            text.tobytes().decode("utf-8")
+            return
+        except UnicodeDecodeError as error:
+            byte = error.start
+    else:
+        byte = int(starts[inner.argmax()])
+    at = row + int(np.searchsorted(offsets - offsets[0], byte, side="right")) - 1
+    raise InputError(f"{where}: /{NAME_TEXT} is not UTF-8 in row {at}")
 
 
 def bounds(where: str, path: str, values: np.ndarray, nodes: int) -> None:

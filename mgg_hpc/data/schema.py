@@ -163,6 +163,7 @@ def validate(where: str, held: Contents) -> None:
     _expect(where, held, INDICES, (*narrow, INT64), (edges,))
     _expect(where, held, WEIGHT, (FLOAT32,), (edges,))
     _expect(where, held, PERMUTATION, (INT64,), (nodes,))
+    _validate_names(where, held)
     _validate_edge_data(where, held)
     _validate_features(where, held)
     _validate_labels(where, held)
@@ -208,6 +209,19 @@ def _validate_edge_data(where: str, held: Contents) -> None:
             raise InputError(
                 f"{where}: /{path} is {layout}; expected float32, float16 or integers [{held.edges}, ...]"
             )
+
+
+def _validate_names(where: str, held: Contents) -> None:
+    _expect(where, held, NODE_ID, (INT64,), (held.nodes,))
+    _expect(where, held, NAME_OFFSETS, (INT64,), (held.nodes + 1,))
+    found = [path for path in (NAME_OFFSETS, NAME_TEXT) if path in held.datasets]
+    if len(found) == 1:
+        missing = NAME_TEXT if found == [NAME_OFFSETS] else NAME_OFFSETS
+        raise InputError(f"{where}: /{missing} is missing; names of nodes are offsets and text")
+    if found:
+        _expect(where, held, NAME_TEXT, (np.dtype(np.uint8),), held.datasets[NAME_TEXT].shape[:1])
+        if NODE_ID in held.datasets:
+            raise InputError(f"{where}: has both /{NODE_ID} and /{NAME_TEXT}; nodes have integers or words")
 
 
 def _validate_features(where: str, held: Contents) -> None:

@@ -66,6 +66,7 @@ def check(source: Source, progress: Progress | None = None) -> list[str]:
     facts += _check_edge_data(source, counter)
     facts += _check_labels(source, counter)
     facts += _check_features(source, counter)
+    facts += _check_names(source, counter)
     if schema.PERMUTATION in held.datasets:
         facts.append(_check_permutation(source, counter))
     for parts in held.partitions:
@@ -210,6 +211,20 @@ def _check_features(source: Source, counter: _Counter) -> list[str]:
         return [f"{schema.X} is finite"]
     fact = _check_csr(source, schema.COLUMNS, held.features, counter)
     return [fact, f"the columns of {schema.X} are in 0 .. {held.features - 1:,}, its values finite"]
+
+
+def _check_names(source: Source, counter: _Counter) -> list[str]:
+    held, where = source.contents, source.where
+    if schema.NAME_TEXT not in held.datasets:
+        return []
+    total = held.datasets[schema.NAME_TEXT].shape[0]
+    for row in range(0, held.nodes, SLICE_ROWS):
+        offsets = source.read(schema.NAME_OFFSETS, row, min(row + SLICE_ROWS, held.nodes) + 1)
+        checks.offsets(where, schema.NAME_OFFSETS, offsets, row=row, rows=held.nodes, total=total)
+        text = source.read(schema.NAME_TEXT, int(offsets[0]), int(offsets[-1]))
+        checks.names(where, offsets, text, row)
+        counter.add(offsets.nbytes + text.nbytes)
+    return [f"{schema.NAME_TEXT} is UTF-8, name by name"]
 
 
 def _check_permutation(source: Source, counter: _Counter) -> str:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from .. import config
 from ..config import ModelSettings, Settings
+from ..data import names as node_names
 from ..data.atomic_write import check_output
+from ..data.store import open_graph
 from ..errors import InputError
 from ..nn.workspace import accumulator
 from ..runtime import backends, exit_code, mpi
@@ -43,8 +45,8 @@ def process_predict(
     /class int64 [N], or 0 and 1 [N, C] as uint8 where nodes have several labels; /probability [N, C]; /embedding
     [N, H], the last hidden layer's output after its activation (a model of one layer has none); with layers asked for
     instead /embedding/1 [N, H] and so on, the last one's being the logits (but with model.jumping). Row i belongs to
-    node i of the graph as it was imported, whatever the order of rows in its file. An output that ends in .npy: see
-    `row_files.paths`.
+    node i of the graph as it was imported, whatever the order of rows in its file; where the file has names of nodes,
+    /id int64 [N] or /name, text [N], says which node that is. An output that ends in .npy: see `row_files.paths`.
     """
     memory.return_freed_memory()
     comm = mpi.world()
@@ -52,19 +54,21 @@ def process_predict(
         folder = run_folder.find(run)
         settings = config.load(folder / run_folder.JOB, overrides)
         names = _names(what, layers, settings.model)
-        if comm.rank == 0:
-            for path in row_files.paths(output, list(names)).values():
-                check_output(path, force=force)
         fitted = weights.fitted(folder)
         if graph is not None:
             settings, fitted = _on_graph(settings, fitted, graph, folder.name)
+        if comm.rank == 0:
+            with open_graph(settings.graph.file) as opened:
+                named = node_names.kind_of(opened.contents)
+            for path in row_files.paths(output, [*names, *filter(None, [named])]).values():
+                check_output(path, force=force)
     job = build(settings, comm, fitted)
     with backends.closed_on_error(job.backend):
         _load(job, folder)
         memory.check(job, memory.estimate(job, trains=False), trains=False)
     with watchdog(settings, comm) as dog:
         dog.step("predicting")
-        arrays = _results(job, names)
+        arrays = _results(job, names) | _names_of_rows(job)
     _write(job, output, folder.name, arrays)
     comm.Barrier()
     job.backend.memory.close()
@@ -106,6 +110,18 @@ def _write(job: Job, output: Path, run: str, arrays: dict[str, NDArray[Any]]) ->
     if job.comm.rank == 0:
         for name, path in row_files.paths(output, list(arrays)).items():
             print(f"{path}: {name} {[job.part.nodes, *arrays[name].shape[1:]]}")
+
+
+def _names_of_rows(job: Job) -> row_files.Arrays:
+    """Return the names of this rank's rows, if the graph has names; of one type on all ranks. Collective."""
+    low, high = (int(each) for each in job.part.bounds[job.comm.rank : job.comm.rank + 2])
+    with mpi.agree(job.comm), open_graph(job.part.path) as opened:
+        kind, found = node_names.kind_of(opened.contents), node_names.read(opened, low, high)
+    if found is None:
+        return {}
+    if kind == "name":
+        found = found.astype(f"S{max(job.comm.allgather(found.itemsize))}")
+    return {kind: found}
 
 
 def _names(what: str, asked: tuple[str, ...], model: ModelSettings) -> dict[str, int]:

@@ -16,16 +16,22 @@ from ..data.hdf5.writing import created
 
 BLOCK = 1 << 16  # number of rows that are sent at a time
 
+NAMES = ("id", "name")  # arrays that say which node a row is
+
 Arrays = dict[str, NDArray[Any]]
 
 
 def paths(output: Path, names: list[str]) -> dict[str, Path]:
     """Return the file of each array: ``output`` for HDF5 or a single array; several .npy files have the arrays' names
-    before the suffix (out.npy: out.class.npy, out.embedding.1.npy).
+    before the suffix (out.npy: out.class.npy, out.embedding.1.npy). NAMES lie beside (out.id.npy), and do not count.
     """
-    if output.suffix != ".npy" or len(names) == 1:
+    if output.suffix != ".npy":
         return dict.fromkeys(names, output)
-    return {name: output.with_suffix(f".{name.replace('/', '.')}.npy") for name in names}
+    single = sum(name not in NAMES for name in names) == 1
+    return {
+        name: output if single and name not in NAMES else output.with_suffix(f".{name.replace('/', '.')}.npy")
+        for name in names
+    }
 
 
 def write(
@@ -40,13 +46,14 @@ def write(
 ) -> None:
     """Write arrays [N, ...] whose row ids[i] is this rank's row i, replacing what is there. Collective.
 
-    bounds: int64 [P + 1], the rows of each rank. attributes: of an HDF5 file's root. mode: permissions of .npy files.
+    Arrays are of numbers, or of bytes, which are text in UTF-8 and of one type on all ranks. bounds: int64 [P + 1], the
+    rows of each rank. attributes: of an HDF5 file's root. mode: permissions of .npy files.
     [default: as the umask says]
     """
     if comm.rank != 0:
         for first in range(0, len(ids), BLOCK):
             for array in (ids, *arrays.values()):
-                comm.Send(np.ascontiguousarray(array[first : first + BLOCK]), 0)
+                comm.Send(_plain(np.ascontiguousarray(array[first : first + BLOCK])), 0)
         return
     nodes = int(bounds[-1])
     with ExitStack() as files:  # the files get their names when all of them are filled
@@ -68,8 +75,13 @@ def write(
                 comm.Recv(rows, rank)
                 for name, array in arrays.items():
                     block = np.empty((count, *array.shape[1:]), array.dtype)
-                    comm.Recv(block, rank)
+                    comm.Recv(_plain(block), rank)
                     maps[name][rows] = block
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """Return text as single bytes, since MPI has no type for it; other arrays as they are. No copy is made."""
+    return array.view(np.uint8) if array.dtype.kind == "S" else array
 
 
 @contextmanager
@@ -87,7 +99,9 @@ def _hdf5(
                 space = h5py.h5s.create_simple((nodes, *array.shape[1:]))
                 group, _, last = name.rpartition("/")
                 within = file.require_group(group or "/")
-                made = h5py.h5d.create(within.id, last.encode(), h5py.h5t.py_create(array.dtype), space, kind)
+                dtype = array.dtype if array.dtype.kind != "S" else h5py.string_dtype("utf-8", array.itemsize)
+                stored = h5py.h5t.py_create(dtype, logical=True)
+                made = h5py.h5d.create(within.id, last.encode(), stored, space, kind)
                 offsets[name] = made.get_offset()
         yield {
             name: np.memmap(temporary, array.dtype, "r+", offsets[name], (nodes, *array.shape[1:]))

@@ -17,8 +17,9 @@ from runs import GRAPHS
 
 from mgg_hpc import reference
 from mgg_hpc.__main__ import main
-from mgg_hpc.data import writer
+from mgg_hpc.data import schema, writer
 from mgg_hpc.data.graph import Graph
+from mgg_hpc.data.store import open_graph
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
@@ -167,6 +168,52 @@ def test_npy_files_hold_what_the_hdf5_file_holds(trained, folder, predict, refus
     close(np.load(folder / "more.embedding.1.npy"), outputs[0])
     np.testing.assert_array_equal(np.load(folder / "more.class.npy"), outputs[-1].argmax(1))
     assert "more.class.npy exists" in refused("more.npy", "--what=class,probability")
+
+
+def give_names(path: Path, words: list[str | int]) -> None:
+    """Write a graph file anew with the names of its nodes; words: of the nodes as they were imported."""
+    with open_graph(path) as opened:
+        held, ids = opened.contents, opened.slice(0, opened.nodes).ids
+        chosen = [words[node] for node in ids]
+        if isinstance(words[0], int):
+            more = {schema.NODE_ID: np.array(chosen)}
+        else:
+            text = [word.encode() for word in chosen]
+            offsets = np.cumsum([0, *map(len, text)])
+            more = {schema.NAME_OFFSETS: offsets, schema.NAME_TEXT: np.frombuffer(b"".join(text), np.uint8)}
+        layouts = {name: schema.Layout(array.dtype, array.shape) for name, array in more.items()}
+        held = dataclasses.replace(held, datasets=held.datasets | layouts)
+        with writer.graph_file(path, held, force=True, order=opened.order) as file:
+            for name, layout in opened.contents.datasets.items():
+                file.put(name, [opened.read(name, 0, layout.shape[0])])
+            for name, array in more.items():
+                file.put(name, [array])
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("kind", ["words", "numbers"])
+def test_names_of_nodes_go_with_their_predictions(trained, folder, first, predict, refused, kind):
+    graph = blocks()
+    rows = np.random.default_rng(4).permutation(graph.nodes)
+    trained(renumbered(graph, rows), 2)
+    words = [
+        f"knoten {'ö' * (node % 7)}{node}" if kind == "words" else 7 * node - 3 for node in range(graph.nodes)
+    ]
+    first(lambda: give_names(folder / "g.h5", words))
+    predict("out.h5", "--graph", folder / "g.h5", "--what=class")
+    before = set(files(folder))
+    told = predict("out.npy", "--graph", folder / "g.h5", "--what=class")
+    name = {"words": "name", "numbers": "id"}[kind]
+    assert {path.name for path in set(files(folder)) - before} == {"out.npy", f"out.{name}.npy"}
+    assert f"out.{name}.npy: {name} [{graph.nodes}]" in told
+    with h5py.File(folder / "out.h5") as file:
+        found = file[name].asstr()[:] if kind == "words" else file[name][:]
+        np.testing.assert_array_equal(file["class"][:], np.load(folder / "out.npy"))
+    assert found.tolist() == words
+    beside = np.load(folder / f"out.{name}.npy").tolist()
+    assert [each.decode() if kind == "words" else each for each in beside] == words
+    first((folder / "out.npy").unlink)
+    assert f"out.{name}.npy exists" in refused("out.npy", "--graph", folder / "g.h5", "--what=class")
 
 
 @pytest.mark.sampled(0)
