@@ -13,7 +13,7 @@ from mgg_hpc.data.readers.ogb import open_ogb
 from mgg_hpc.data.store import open_graph
 
 from ..graphs import refused
-from ..ogb_files import Dataset, drawn, write
+from .ogb_files import Dataset, drawn, write
 from .streamed import check_marks, edges_of, rows_of
 
 FORMS = {"text": False, "binary": True}

@@ -1,6 +1,6 @@
 """Datasets in the files of OGB's package, written in pieces: as text (ogbn-arxiv) and in its binary form (papers100M).
 
-    python tests/data/ogb_files.py binary FOLDER NODES EDGES FEATURES CLASSES
+    python tests/data/readers_arrays/ogb_files.py binary FOLDER NODES EDGES FEATURES CLASSES
 
 writes a drawn one of any size.
 """
