@@ -59,11 +59,11 @@ def make(format_: str, seed: int, path: Path) -> str:
     data = bytearray(_original(format_, rng).encode())
     packing = format_.partition(".")[0]
     packed = packing in ("gzip", "zstd")
-    story = _changed(data, rng) if not packed or rng.random() < 0.5 else "text as it was"
+    story = changed(data, rng) if not packed or rng.random() < 0.5 else "text as it was"
     if packed:
         data = bytearray(PACKINGS[packing](bytes(data)))
         if story == "text as it was" or rng.random() < 0.2:
-            story += "; packed: " + _changed(data, rng)
+            story += "; packed: " + changed(data, rng)
     path.write_bytes(data)
     return f"seed {seed}: {format_}: {story}"
 
@@ -93,7 +93,7 @@ def _metis(rng: Rng, edges: int) -> str:
     return "\n".join([f"30 {edges} {int(weighted)}", "% c", *map(" ".join, rows)]) + "\n"
 
 
-def _changed(data: bytearray, rng: Rng) -> str:
+def changed(data: bytearray, rng: Rng) -> str:
     """Flip, delete, insert, repeat, cut or exchange bytes, once or a few times."""
     story = []
     for _ in range(int(rng.choice([1, 1, 1, 2, 5]))):
