@@ -14,8 +14,8 @@ from torch import Tensor
 
 from .. import config
 from ..config import ModelSettings, Settings
-from ..data import names as node_names
 from ..data.atomic_write import check_output
+from ..data.export import names as node_names
 from ..data.store import open_graph
 from ..errors import InputError
 from ..nn.workspace import accumulator

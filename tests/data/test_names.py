@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from command import mgg
 
-from mgg_hpc.data import names, schema
+from mgg_hpc.data import schema
+from mgg_hpc.data.export import names
 from mgg_hpc.data.graph import from_edges
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.verify import verify

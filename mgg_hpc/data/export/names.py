@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from . import checks, schema
-from .store import GraphFile
+from .. import checks, schema
+from ..store import GraphFile
 
 ROWS = 1 << 18  # that are read at a time
 
