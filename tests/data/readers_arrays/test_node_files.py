@@ -223,3 +223,9 @@ def test_parquet_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with refused(r"x\.parquet: Parquet's files need pyarrow, .* pip install 'mgg-hpc\[parquet\]'"):
         node_rows(features=tmp_path / "x.parquet")
+
+
+def test_a_line_of_other_blanks_is_a_word(tmp_path):
+    (tmp_path / "x.csv").write_bytes(b"\x0b\n1 2\n")
+    with refused(r"x\.csv:2: 2 columns; expected 1, as in the first line"):
+        node_rows(features=tmp_path / "x.csv")

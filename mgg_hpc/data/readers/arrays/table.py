@@ -7,6 +7,7 @@ first line may name the columns, by words that are no numbers. Lines of blanks a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +24,7 @@ from ..limits import shown
 
 ENDINGS = (".csv", ".tsv", ".txt")
 FLOAT64 = np.dtype("<f8")
+BLANKS = " \t\r"
 
 
 def open_table(path: Path, rows: int | None = None) -> Rows:
@@ -92,7 +94,7 @@ def _lines(text: NDArray[np.uint8]) -> Iterator[tuple[int, str]]:
     data = text.tobytes()
     while begin < len(data):
         end = data.index(b"\n", begin)
-        line = data[begin:end].decode("utf-8", errors="replace").strip(" \t\r")
+        line = data[begin:end].decode("utf-8", errors="replace").strip(BLANKS)
         begin = end + 1
         if line:
             yield begin, line
@@ -100,14 +102,15 @@ def _lines(text: NDArray[np.uint8]) -> Iterator[tuple[int, str]]:
 
 def _words(line: str) -> list[str]:
     delimiter = next((each for each in ",;" if each in line), None)
-    return [word.strip() for word in line.split(delimiter)]
+    words = line.split(delimiter) if delimiter else re.split(rf"[{BLANKS}]+", line)
+    return [word.strip(BLANKS) for word in words]
 
 
 def _is_number(word: str) -> bool:
     if word == '""':
         return True
     try:
-        float(word if word.isascii() and "_" not in word else "")
+        float(word if word.isascii() and "_" not in word and word == word.strip() else "")
     except ValueError:
         return False
     return True
