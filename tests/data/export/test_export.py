@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import networkx as nx
 import numpy as np
@@ -170,3 +172,26 @@ def test_refusals(rng, capsys):
     assert "out.x.npy exists" in refused(capsys, "export", "g.h5", "-o", "out.mtx")
     with in_imported_order("g.h5", memory=MEMORY) as opened:
         assert schema.PERMUTATION not in opened.contents.datasets
+
+
+class DGL(ModuleType):
+    """What to_dgl asks of the module dgl, and from_dgl of a DGLGraph."""
+
+    @staticmethod
+    def graph(ends, num_nodes):
+        return SimpleNamespace(
+            is_homogeneous=True, edges=lambda: ends, num_nodes=lambda: num_nodes, ndata={}, edata={}
+        )
+
+
+def test_dgl_and_back(rng, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", DGL("dgl"))
+    graph = random_graph(rng, weighted=True, symmetric=False)
+    graph = replace(graph, edge={"kind": rng.integers(9, size=graph.edges)}, classes=classes_of(graph.y))
+    again = libraries.from_dgl(libraries.to_dgl(graph))
+    assert same(again.edge["kind"], graph.edge["kind"])
+    for path, array in schema.arrays(graph).items():
+        assert same(schema.arrays(again)[path], array), path
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    with pytest.raises(InputError, match="to_dgl: dgl is not installed"):
+        libraries.to_dgl(graph)
