@@ -53,7 +53,7 @@ class GraphWriter:
         self._blocks = block, LARGE_BLOCK
         # Of the datasets that are written, by path: the file's digests, and those that the identity comes from.
         self.digests: dict[str, NDArray[np.uint64]] = {}
-        self.story: dict[str, NDArray[np.uint64]] = {}
+        self.content_digests: dict[str, NDArray[np.uint64]] = {}
 
     def put(self, path: str, pieces: Iterable[NDArray[Any]]) -> None:
         """Write all bytes of a dataset. pieces: contiguous arrays that together have its bytes, in order.
@@ -75,7 +75,7 @@ class GraphWriter:
                 done += len(part)
         if done != layout.nbytes:
             raise ValueError(f"/{path} is {layout}, {layout.nbytes} bytes; {done} came")
-        self.digests[path], self.story[path] = (
+        self.digests[path], self.content_digests[path] = (
             np.array(found + run.rest(), dtype=np.uint64) for run, found in zip(runs, sums, strict=True)
         )
 
@@ -99,17 +99,18 @@ def graph_file(
     order: str = "",
     partitions: Sequence[Partition] = (),
     identity: str = "",
+    proved: bool = False,
     digests: Mapping[str, NDArray[np.uint64]] | None = None,
     block: int = BLOCK,
 ) -> Iterator[GraphWriter]:
     """Yield a writer, which has to be given every dataset of ``held``; at the body's end the file is there, whole.
 
-    held: what the file holds; ``directed=False`` in it says that each edge's reverse was found to be there, which is
-    recorded (`schema.PROOF`). The bounds of ``partitions`` are written by themselves. order: the method that made the
-    permutation. identity: the uuid of the graph in its imported numbering, for one whose rows are renumbered: it stays
-    the same graph. Otherwise the uuid comes from the contents, row ranges aside: the same graph has the same bytes.
-    digests: those to keep for datasets that are copied from another file, damaged or not. block: bytes of the blocks
-    that digests are of. Raises InputError where ``replacement`` does.
+    held: what the file holds. proved: each edge's reverse was found to be there, which is recorded (`schema.PROOF`).
+    The bounds of ``partitions`` are written by themselves. order: the method that made the permutation. identity: the
+    uuid of the graph in its imported numbering, for one whose rows are renumbered: it stays the same graph. Otherwise
+    the uuid comes from the contents, row ranges aside: the same graph has the same bytes. digests: those to keep for
+    datasets that are copied from another file, damaged or not. block: bytes of the blocks that digests are of. Raises
+    InputError where ``replacement`` does.
     """
     held = replace(held, partitions=tuple(len(part.edge_counts) for part in partitions))
     bounds = {schema.bounds_path(len(part.edge_counts)): part.bounds for part in partitions}
@@ -128,7 +129,7 @@ def graph_file(
             reserve(descriptor, os.fstat(descriptor).st_size)
             writer = GraphWriter(descriptor, layouts, offsets, block)
             yield writer
-            identity = identity or str(_content_uuid(held, writer.story))
+            identity = identity or str(_content_uuid(held, writer.content_digests))
             for name, array in bounds.items():
                 writer.put(name, byte_slices(array))
             kept = writer.digests | dict(digests or {})
@@ -138,7 +139,7 @@ def graph_file(
             os.close(descriptor)
         proof = (
             ""
-            if held.directed
+            if held.directed or not proved
             else edge_digest({name: sums for name, sums in kept.items() if name in schema.EDGE_DATASETS})
         )
         fill_in(temporary, {"uuid": identity, schema.PROOF: proof or UNKNOWN[schema.PROOF]})
@@ -160,6 +161,7 @@ def write(
         "order": order,
         "partitions": partitions,
         "identity": identity,
+        "proved": not graph.directed,
     }
     with graph_file(path, schema.contents(graph), **arguments) as writer:
         for name, array in schema.arrays(graph).items():
@@ -190,7 +192,7 @@ def write_bounds(
         kept = {name: layout for name, layout in opened.contents.datasets.items() if name not in ranges}
         digests = {name: opened.stored(f"{DIGEST}/{name}") for name in kept}
         arguments: dict[str, Any] = {"order": opened.order, "identity": opened.uuid, "digests": digests}
-        arguments["block"] = opened.digest_block
+        arguments |= {"block": opened.digest_block, "proved": opened.proved_undirected()}
         held = replace(opened.contents, datasets=kept)
         with graph_file(target, held, force=True, partitions=partitions, **arguments) as writer:
             for name in kept:

@@ -18,7 +18,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from ..data.assembly.work import unfinished
+from ..data.assembly.work import discard, unfinished
 from ..errors import InputError
 from ..runtime import launch, segments
 from ..training import run_folder
@@ -32,7 +32,7 @@ def process_clean(folder: Path | None, dry_run: bool) -> int:
     """Remove leftovers and print their names; with ``dry_run`` only print them."""
     if folder is not None and not folder.is_dir():
         raise InputError(f"{folder}: not a folder")
-    found = segments.stale() + launch.stale_folders()
+    found, builds = segments.stale() + launch.stale_folders(), list[Path]()
     if folder is not None:
         builds = [path for path in unfinished(folder.resolve()) if _is_mine(path)]
         left = [path for path in temporary_files(folder) if path.parent not in builds]
@@ -42,7 +42,9 @@ def process_clean(folder: Path | None, dry_run: bool) -> int:
         print(f"{'would remove' if dry_run else 'removed'} {path}")
         if dry_run:
             continue
-        if path.is_dir():
+        if path in builds:
+            discard(path)
+        elif path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)

@@ -64,3 +64,14 @@ def test_edges_that_were_changed_since_prove_nothing(rng, tmp_path, change):
         CHANGES[change](file)
     with open_graph(path) as opened:
         assert not opened.proved_undirected()
+
+
+def test_row_ranges_prove_nothing(rng, tmp_path):
+    """A file without the proof, or with another, has none after ranges were added."""
+    path = tmp_path / "g.h5"
+    write(path, replace(random_graph(rng, symmetric=False), directed=True))
+    with h5py.File(path, "r+") as file:
+        file.attrs.modify("directed", np.bool_(False))
+    write_bounds(path, 2, np.array([0, 10, 40]), "edges", [5, 6])
+    with open_graph(path) as opened:
+        assert not opened.directed and not opened.proved_undirected()

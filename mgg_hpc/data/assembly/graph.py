@@ -59,22 +59,24 @@ def build_graph(
     """
     if memory < LEAST_MEMORY:
         raise InputError(
-            f"a memory of {memory >> 20} MiB is too little; expected {LEAST_MEMORY >> 20} MiB or more"
+            f"a memory of {memory:,} bytes is too little; expected {LEAST_MEMORY >> 20} MiB or more"
         )
     check_output(output, force=force)
     report = progress or (lambda phase, done, total: None)
     stream, free = imported.edges, memory - PROGRAM
-    with WorkFolder(output, key) as work:
+    asked = f"{stream.nodes} {symmetric} {simple} {index} {imported.directed}"
+    with WorkFolder(output, None if key is None else f"{key} {asked}") as work:
         gatherer = Gatherer(work, free, symmetric=symmetric, loops=not simple)
         gatherer.gather(stream, report)
         nodes = _nodes(imported, gatherer)
         layout = gatherer.layout or PayloadLayout()
         detect = imported.directed is not True and not symmetric
-        with SortedRows(
-            work, layout, nodes, memory=free, distinct=symmetric or simple, detect=detect, index=index
-        ) as sorted_rows:
+        given: dict[str, Any] = {"distinct": symmetric or simple, "detect": detect, "index": index}
+        most = sum(run.count for run in gatherer.runs)
+        with SortedRows(work, layout, nodes, memory=free, most=most, **given) as sorted_rows:
             sorted_rows.sort(gatherer.runs, report)
             gatherer.runs.clear()
+            work.keeps = True  # what may be wrong from here on are data of nodes
             directed = _directed(imported, sorted_rows, symmetric)
             held = _write(imported, output, sorted_rows, directed, report, force, order, identity, ranges)
         work.remove()
@@ -90,10 +92,14 @@ def _nodes(imported: Imported, gatherer: Gatherer) -> int:
         raise InputError(f"{stream.where} holds no edges; expected some, or the number of nodes by --nodes")
     if gatherer.largest > SPARSE_ID * (gatherer.listed + SPARSE_ID):
         raise InputError(
-            f"{stream.where} has the node id {gatherer.largest} but only {gatherer.listed} edges; "
+            f"{stream.where} has the node id {gatherer.largest} but only {_count(gatherer.listed)}; "
             "number the nodes from 0 without large gaps, or have them numbered by --map-ids"
         )
     return gatherer.largest + 1
+
+
+def _count(edges: int) -> str:
+    return "1 edge" if edges == 1 else f"{edges:,} edges"
 
 
 def _directed(imported: Imported, rows: SortedRows, symmetric: bool) -> bool:
@@ -156,6 +162,7 @@ def _write(
         "identity": identity,
         "partitions": partitions,
     }
+    arguments["proved"] = not directed
     with graph_file(output, held, **arguments) as writer:
         writer.put(schema.INDPTR, counted(_indptr(rows)))
         writer.put(schema.INDICES, counted(rows.indices.pieces(PIECE)))

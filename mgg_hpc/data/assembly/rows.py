@@ -21,7 +21,7 @@ class SortedRows:
 
     degree: int64, of the rows so far. indices, data: of their edges; the weight's name is "". imbalance: sum of
     `symmetry.imbalance`, where ``detect`` asks for it. distinct: keep the first of equal edges only. index: type of
-    indices. [default: the narrowest]
+    indices. [default: the narrowest] most: edges of all runs.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class SortedRows:
         memory: int,
         distinct: bool,
         detect: bool,
+        most: int = 0,
         index: np.dtype | None = None,
     ) -> None:
         self._work, self._layout, self._nodes = work, layout, nodes
@@ -45,6 +46,8 @@ class SortedRows:
         }
         self.imbalance = int(self._state["imbalance"])
         self._resumable, self._parts = work.made, 0
+        # Without a folder so far all runs are in memory; what comes out of them may be too large for it all the same.
+        self._filed = work.made or 8 * nodes + most * (4 + layout.width) > memory // 4
         edges = self._state["edges"]
         self.degree = self._column("degree", np.dtype(np.int64), (), self._state["rows"])
         self.indices = self._column("indices", index or np.dtype(index_dtype(nodes)), (), edges)
@@ -75,7 +78,7 @@ class SortedRows:
         return [self.degree, self.indices, *self.data.values()]
 
     def _column(self, name: str, dtype: np.dtype, shape: tuple[int, ...], length: int) -> ColumnFile:
-        if self._resumable:
+        if self._filed:
             return self._work.column(name, dtype, shape, length)
         return ColumnFile(None, dtype, shape)
 
@@ -83,7 +86,7 @@ class SortedRows:
         """Sort the rows first .. last - 1 of runs with that base, from a bucket on; yield (next bucket, edges)."""
         shift, counts = _counts(runs, last - first)
         while bucket < len(counts):
-            end = _fitting(counts, bucket, self._capacity(runs))
+            end = _fitting(counts, bucket, self._capacity(runs), max(1, self._rows >> shift))
             rows = first + (bucket << shift), min(first + (end << shift), last)
             if counts[bucket] <= self._capacity(runs):
                 sections = [run.section(bucket, end, 1 << (shift - run.shift)) for run in runs]
@@ -111,7 +114,7 @@ class SortedRows:
         shift, counts = _counts(runs, last - first)
         bucket = 0
         while bucket < len(counts):
-            end = _fitting(counts, bucket, self._capacity(runs))
+            end = _fitting(counts, bucket, self._capacity(runs), len(counts))
             low, high = first + (bucket << shift), min(first + (end << shift), last)
             if counts[bucket] <= self._capacity(runs):
                 yield [run.section(bucket, end, 1 << (shift - run.shift)) for run in runs]
@@ -157,10 +160,17 @@ class SortedRows:
             if run.file is not None and run.file.name.startswith("part"):
                 run.file.unlink()
 
+    @property
+    def _rows(self) -> int:
+        """Most rows of a piece, whose degrees are in memory in several forms."""
+        return max(1, self._memory // 128)
+
     def _capacity(self, runs: Sequence[Run]) -> int:
         """Return the edges of a piece: those that are read, sorted, and taken apart again."""
         item = max((run.dtype.itemsize for run in runs), default=4)
-        each = 2 * item + self.indices.dtype.itemsize + 3 * self._layout.width + 2
+        width = self._layout.width
+        # While edges with payload are sorted, each has its source and place, and half of them a copy of these.
+        each = 2 * item + self.indices.dtype.itemsize + (4 * width + 36 if width else 2)
         return min(max(1, self._memory // each), MOST_EDGES)
 
     def _append(self, sections: list[Section], first: int, rows: int, shift: int) -> None:
@@ -230,6 +240,7 @@ def _counts(runs: Sequence[Run], keys: int) -> tuple[int, NDArray[np.int64]]:
     return shift, counts
 
 
-def _fitting(counts: NDArray[np.int64], bucket: int, capacity: int) -> int:
-    """Return behind how many buckets from one on a piece ends: those that fit together, one at least."""
-    return max(bucket + 1, bucket + int(np.searchsorted(np.cumsum(counts[bucket:]), capacity, side="right")))
+def _fitting(counts: NDArray[np.int64], bucket: int, capacity: int, most: int) -> int:
+    """Return behind which bucket a piece ends: ``most`` from ``bucket`` on, as far as they fit, and one at least."""
+    sums = np.cumsum(counts[bucket : bucket + most])
+    return bucket + max(1, int(np.searchsorted(sums, capacity, side="right")))

@@ -17,6 +17,7 @@ from .work import Progress, WorkFolder, read_column
 
 BUCKETS = 4096  # of a run; each has a write position of its own in the caches
 NARROW = 2**32  # ids below take 4 bytes in a run
+PACKED = 16 << 20  # bytes of edges' data that are put edge by edge at a time
 LEAST_EDGES, MOST_EDGES = 1 << 16, 1 << 25  # of a run that is written; larger ones were measured to be slower
 
 
@@ -38,13 +39,14 @@ class PayloadLayout:
         """Bytes of one edge."""
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in self.fields)
 
-    def pack(self, block: EdgeBlock) -> NDArray[np.uint8]:
-        """Return the bytes of a block's data, uint8 [k * width], edge by edge."""
+    def pack(self, block: EdgeBlock, part: slice) -> NDArray[np.uint8]:
+        """Return the bytes of the data of a part of a block, k edges: uint8 [k * width], edge by edge."""
         if not self.fields:
             return np.zeros(0, np.uint8)
-        arrays = [block.weight if not name else block.data[name] for name, _, _ in self.fields]
+        given = [block.weight if not name else block.data[name] for name, _, _ in self.fields]
+        arrays = [array[part] for array in given if array is not None]
         columns = [
-            np.ascontiguousarray(array, dtype).view(np.uint8).reshape(len(block), -1)
+            np.ascontiguousarray(array, dtype).view(np.uint8).reshape(len(array), -1)
             for array, (_, dtype, _) in zip(arrays, self.fields, strict=True)
         ]
         return np.concatenate(columns, axis=1).reshape(-1)
@@ -206,16 +208,17 @@ class Gatherer:
             self._flush(None)
             self._dtype = np.dtype(np.uint64)
         sources, destinations = _plain(block.sources, block.destinations)
-        payload, copies, done = layout.pack(block), 2 if self._symmetric else 1, 0
+        copies, done = 2 if self._symmetric else 1, 0
+        packed = max(1, PACKED // max(1, layout.width))
         while done < len(block):
             if not len(self._columns[0]):
                 self._columns = self._room(layout.width)
-            count = min(len(block) - done, (len(self._columns[0]) - self._at) // copies)
+            count = min(len(block) - done, packed, (len(self._columns[0]) - self._at) // copies)
             part = slice(done, done + count)
             self._at = native.load().append_edges(
                 sources[part],
                 destinations[part],
-                payload[done * layout.width : (done + count) * layout.width],
+                layout.pack(block, part),
                 self._at,
                 *self._columns,
                 layout.width,
@@ -223,7 +226,7 @@ class Gatherer:
                 not self._loops,
             )
             done += count
-            if done < len(block):
+            if done < len(block) and len(self._columns[0]) - self._at < copies:
                 self._flush(None)  # within a block, from where no stream can go on
         self.listed += len(block)
         if len(self._columns[0]) - self._at < 2 * copies * len(block):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from ...errors import InputError
@@ -40,17 +41,27 @@ def unfinished(folder: Path) -> list[Path]:
     """Return the folders of builds below ``folder`` in which no process works any more."""
     found = []
     for path in sorted(folder.rglob(".*.build")):
-        if (
-            path.is_dir()
-            and not path.is_symlink()
-            and all(_OWN.fullmatch(each.name) for each in path.iterdir())
-        ):
-            with (
-                suppress(InputError, OSError),
-                WorkFolder(path.with_name(path.name[1 : -len(".build")]), None, take=False),
-            ):
+        if path.is_dir() and not path.is_symlink() and _is_own(path):
+            with suppress(InputError, OSError), _of(path):
                 found.append(path)
     return found
+
+
+def discard(path: Path) -> None:
+    """Remove the folder of a build, unless a process works in it."""
+    with suppress(InputError), _of(path) as work:
+        work.remove()
+
+
+def _of(path: Path) -> WorkFolder:
+    """Return a build's folder, claimed, as it is. Raises InputError if another process works in it."""
+    return WorkFolder(path.with_name(path.name[1 : -len(".build")]), None, take=False)
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a folder has files of a build, and nothing else."""
+    names = [each.name for each in path.iterdir()]
+    return bool(names) and all(_OWN.fullmatch(name) for name in names)
 
 
 class WorkFolder:
@@ -58,30 +69,44 @@ class WorkFolder:
 
     key: says from what the file is built, and how; what a build of another key has left is removed. Without a key
     nothing is taken over. state: what the manifest holds beside the key; ``keep`` writes it. take: whether to remove
-    what cannot be used. Raises InputError while another process holds the lock.
+    what cannot be used. keeps: whether an InputError leaves the folder: what it has stays right when the input is
+    mended. Raises InputError while another process holds the lock, and for a folder with files of others.
     """
 
     def __init__(self, output: Path, key: str | None, *, take: bool = True) -> None:
-        self.path, self._key, self._lock = folder_of(output.resolve()), key, -1
+        self.path, self._key, self._lock, self._takes = folder_of(output.resolve()), key, -1, take
         self.state: dict[str, Any] = {}
+        self.keeps = False
         self._unsynced, self._kept = set[Path](), time.monotonic()
         if self.path.is_dir():
             self._claim()
             self.state = self._found() or {}
             if take and not self.state:
-                self._empty()
+                self._empty(output)
 
     def __enter__(self) -> WorkFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
-            if kind is not None and self.made and self._key is not None and self.state:
-                self._write()  # so that nothing is lost
+            if kind is not None and self.made and self._takes:
+                self._leave(kind)
         finally:
-            if self._lock >= 0:
-                os.close(self._lock)
-                self._lock = -1
+            self._let_go()
+
+    def _leave(self, kind: type[BaseException]) -> None:
+        """Keep what a later process can go on with, and nothing else."""
+        useful = self._key is not None and self.state and (self.keeps or not issubclass(kind, InputError))
+        if useful:
+            with suppress(OSError, InputError):
+                self._write()
+                return
+        self.remove()
+
+    def _let_go(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     @property
     def made(self) -> bool:
@@ -125,7 +150,7 @@ class WorkFolder:
                 os.fsync(descriptor)
                 os.close(descriptor)
         document = {"format": FORMAT, "version": VERSION, "key": self._key, "state": self.state}
-        content = json.dumps(document).encode()
+        content = json.dumps(document | {"digest": _digest(self.state)}).encode()
         with replacement(self.file(MANIFEST), force=True, size=len(content), mode=0o600) as draft:
             draft.write_bytes(content)
         self._kept = time.monotonic()
@@ -148,21 +173,31 @@ class WorkFolder:
             ) from error
 
     def _found(self) -> dict[str, Any] | None:
-        """Return the state of an earlier build of the same key; None without."""
-        with suppress(OSError, ValueError, RecursionError):
+        """Return the state of an earlier build of the same key; None without, and for a damaged manifest."""
+        if self._key is None:
+            return None
+        with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
             found = json.loads((self.path / MANIFEST).read_bytes())
-            if self._key is not None and (found["format"], found["version"], found["key"]) == (
-                FORMAT,
-                VERSION,
-                self._key,
-            ):
-                state = found["state"]
-                return state if isinstance(state, dict) else None
+            facts = found["format"], found["version"], found["key"], found["digest"]
+            state: dict[str, Any] = found["state"]
+            if facts == (FORMAT, VERSION, self._key, _digest(state)):
+                return state
         return None
 
-    def _empty(self) -> None:
+    def _empty(self, output: Path) -> None:
+        if any(self.path.iterdir()) and not _is_own(self.path):
+            self._let_go()
+            raise InputError(
+                f"{self.path} has files of others, and a build of {output} would use it; move them away, or choose "
+                "another output"
+            )
         for path in self.path.iterdir():
             path.unlink()
+
+
+def _digest(state: Any) -> str:
+    """Return the XXH3-128 of a manifest's state, in hexadecimal."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(state, sort_keys=True).encode())
 
 
 class ColumnFile:
