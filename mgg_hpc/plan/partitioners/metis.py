@@ -9,6 +9,10 @@ on a web graph (cnr-2000, 4 parts) that gave halos of 2,384 rows and not of 2,94
 
 from __future__ import annotations
 
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,7 +34,10 @@ def assign(pattern: Pattern, parts: int) -> NDArray[np.int32]:
     indptr, indices = _simple(pattern)
     options = pymetis.Options(objtype=VOLUME, seed=SEED)
     adjacency = pymetis.CSRAdjacency(indptr, indices)
-    found = pymetis.part_graph(parts, adjacency, vweights=pattern.weight, options=options, recursive=False)
+    with _unprinted():
+        found = pymetis.part_graph(
+            parts, adjacency, vweights=pattern.weight, options=options, recursive=False
+        )
     return np.asarray(found.vertex_part, dtype=np.int32)
 
 
@@ -50,6 +57,22 @@ def _load() -> Any:
             "the method metis needs pymetis; install it with `pip install mgg-hpc[metis]`"
         ) from error
     return pymetis
+
+
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """Drop what the C library prints: METIS has remarks on heavy rows, which would lie among the results on stdout."""
+    flush = ctypes.CDLL(None).fflush
+    flush(None)
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+        flush(None)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _simple(pattern: Pattern) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

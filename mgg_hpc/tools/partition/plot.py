@@ -17,7 +17,8 @@ def draw(document: dict[str, Any], path: Path) -> None:
     plt = plots.load()
     found = document["methods"]
     names = [each["method"] for each in found]
-    figure, panels = plt.subplots(1, 3, figsize=(9.5, 3.3), layout="constrained", width_ratios=[2, 1.4, 1])
+    width = max(9.5, 1.8 * len(names))  # inches, so that the numbers of the last panel lie side by side
+    figure, panels = plt.subplots(1, 3, figsize=(width, 3.3), layout="constrained", width_ratios=[2, 1.4, 1])
     _bytes(panels[0], found)
     _balance(panels[1], found)
     _seconds(panels[2], found)

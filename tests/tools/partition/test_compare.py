@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import cases
@@ -13,6 +15,7 @@ from data.graphs import random_graph
 from world import plans_of
 
 from mgg_hpc import reference
+from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import write
 
@@ -87,6 +90,18 @@ def test_a_table_and_a_picture(rng, capsys):
     assert all(word in out for word in ("edges", "metis", "ldg", "halo 256", "of the largest rank"))
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
     assert mgg("partition", "g.h5", "-n", "1", "--compare", "--plot", "one.png") == 0  # nothing moves
+
+
+def test_remarks_of_metis_are_no_result():
+    """It prints some for a row that is heavier than a part: here a node with 2,000 loops on a path."""
+    path = np.arange(99), np.arange(1, 100)
+    loops = np.zeros(2000, np.int64)
+    source, destination = np.concatenate([loops, *path]), np.concatenate([loops, *path[::-1]])
+    indptr, indices, _ = csr_from_edges(source, destination, 100)
+    write("g.h5", Graph("g", indptr, indices, directed=False))
+    arguments = ["partition", "g.h5", "-n", "8", "--compare", "--methods", "metis", "--json"]
+    found = subprocess.run([sys.executable, "-m", "mgg_hpc", *arguments], capture_output=True, check=True)
+    assert [each["method"] for each in json.loads(found.stdout)["methods"]] == ["metis"]
 
 
 def test_wrong_options_are_one_line(rng, capsys):
