@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "bind.h"
@@ -175,16 +176,25 @@ void check_rows(const Flat<const int32_t>& values, int64_t rows) {
   require(!outside, "rows: a value is no row");
 }
 
+// Whether a bit for each row takes more memory than the values do, by far where ranks have more rows than edges.
+bool is_sparse(size_t values, int64_t rows) { return rows / 32 > static_cast<int64_t>(values); }
+
 nb::object distinct_rows(Flat<const int32_t> values, int64_t rows) {
   check_rows(values, rows);
   auto* found = new std::vector<int32_t>;
   nb::capsule owner(found, [](void* all) noexcept { delete static_cast<std::vector<int32_t>*>(all); });
   {
     nb::gil_scoped_release release;
-    Marks marks(values.size() ? rows : 0);
-    marks.add(values.data(), static_cast<int64_t>(values.size()));
-    found->resize(marks.count());
-    marks.list(found->data());
+    if (is_sparse(values.size(), rows)) {
+      found->assign(values.data(), values.data() + values.size());
+      std::sort(found->begin(), found->end());
+      found->erase(std::unique(found->begin(), found->end()), found->end());
+    } else {
+      Marks marks(values.size() ? rows : 0);
+      marks.add(values.data(), static_cast<int64_t>(values.size()));
+      found->resize(marks.count());
+      marks.list(found->data());
+    }
   }
   return nb::cast(nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>(found->data(), {found->size()}, owner));
 }
@@ -199,13 +209,20 @@ void halo_positions(Flat<const int32_t> values, Flat<const int32_t> halo, int64_
   bool missing = false;
   {
     nb::gil_scoped_release release;
-    Marks marks(rows);
-    marks.add(halo.data(), static_cast<int64_t>(halo.size()));
-    missing = marks.count() != static_cast<int64_t>(halo.size());
+    const bool sparse = is_sparse(values.size(), rows);
+    const int32_t *begin = halo.data(), *end = begin + halo.size();
+    Marks marks(sparse ? 0 : rows);
+    if (sparse) {
+      missing = std::adjacent_find(begin, end, std::greater_equal<int32_t>()) != end;
+    } else {
+      marks.add(begin, static_cast<int64_t>(halo.size()));
+      missing = marks.count() != static_cast<int64_t>(halo.size());
+    }
     const int64_t count = missing ? 0 : static_cast<int64_t>(values.size());
 #pragma omp parallel for schedule(static) reduction(|| : missing) if (count > static_cast<int64_t>(few))
     for (int64_t at = 0; at < count; ++at) {
-      const int64_t place = marks.rank(values.data()[at]);
+      const int32_t row = values.data()[at];
+      const int64_t place = sparse ? std::lower_bound(begin, end, row) - begin : marks.rank(row);
       if (place >= static_cast<int64_t>(halo.size()) || halo.data()[place] != values.data()[at]) {
         missing = true;
         continue;
