@@ -1,7 +1,8 @@
-"""Damaged arrays, archives and tables end no process by a signal, hang none, and are read or refused in one line."""
+"""Damaged files of arrays: no crash, no hang; each is read, or refused in one line that names it."""
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import pytest
@@ -13,7 +14,7 @@ from .array_mutants import FORMATS, make
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.trials(test=60, long=2000)
+@pytest.mark.trials(test=80, long=2000)
 def test_mutants_are_read_or_refused_in_one_line(format_, trials, tmp_path, rng):
     began, failures, taken, slowest = time.monotonic(), [], 0, 0.0
     path = tmp_path / format_
@@ -26,6 +27,8 @@ def test_mutants_are_read_or_refused_in_one_line(format_, trials, tmp_path, rng)
             taken += answer.kind == "taken"
             if answer.failed:
                 failures.append(f"{story}: {answer.kind}: {answer.said}")
+            if path.is_dir():
+                shutil.rmtree(path)
     record(
         f"mutants of arrays, {format_}",
         trials,
@@ -35,4 +38,4 @@ def test_mutants_are_read_or_refused_in_one_line(format_, trials, tmp_path, rng)
         slowest=round(slowest, 2),
     )
     assert not failures, "\n".join(failures)
-    assert 0 < taken < trials  # some changes matter, and some do not
+    assert 0.02 * trials < taken < 0.9 * trials  # most changes matter, and some do not
