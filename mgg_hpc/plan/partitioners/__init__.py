@@ -16,10 +16,11 @@ from . import ldg, metis
 from .pattern import Pattern, SliceOfRows
 
 METHODS = ("edges", "metis", "ldg", "given")
+MOST_PARTS = 4096  # that -n takes too
 # Those that find an assignment, int32 [N], of a pattern and a number of parts. They are deterministic.
 FOUND: dict[str, Callable[[Pattern, int], NDArray[np.int32]]] = {"metis": metis.assign, "ldg": ldg.assign}
 
-__all__ = ["FOUND", "METHODS", "Pattern", "SliceOfRows", "arranged", "check_memory", "checked"]
+__all__ = ["FOUND", "METHODS", "MOST_PARTS", "Pattern", "SliceOfRows", "arranged", "check_memory", "checked"]
 
 
 def check_memory(method: str, nodes: int, edges: int, memory: int) -> None:

@@ -88,13 +88,23 @@ def arrange(opened: GraphFile, asked: Asked, *, memory: int) -> Arrangement:
 
 
 def parts_of(path: Path) -> int:
-    """Return the number of parts of an assignment: its largest value and one. Raises InputError for no integers."""
+    """Return the number of parts of an assignment: its largest value and one.
+
+    Raises InputError unless it has integers, and for a part beyond MOST_PARTS, by its row.
+    """
     values = npy.open_array(path).whole()
     if values.ndim != 1 or values.dtype.kind not in "iu" or not len(values):
         raise InputError(
             f"{path} is {values.dtype} {list(values.shape)}; expected the part of each node, integers [N]"
         )
-    return max(1, int(values.max()) + 1)
+    row = int(values.argmax())
+    largest = int(values[row])
+    if largest >= partitioners.MOST_PARTS:
+        raise InputError(
+            f"{path}: row {row} has the part {largest}; expected 0 .. {partitioners.MOST_PARTS - 1}, for at most "
+            f"{partitioners.MOST_PARTS:,} parts"
+        )
+    return max(1, largest + 1)
 
 
 def _ordered(opened: GraphFile, present: Numbers, pattern: Pattern | None, method: str | None) -> Numbers:

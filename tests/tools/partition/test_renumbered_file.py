@@ -215,3 +215,19 @@ def test_a_wrong_assignment_is_one_line(rng, capsys):
         ("--assignment low.npy", "low.npy: row 39 has the part -1; expected 0 .. 0"),
     ]:
         assert message in refused(capsys, "partition", "g.h5", *arguments.split())
+
+
+@pytest.mark.parametrize("large", [4096, 10**9, 10**13, 2**63 + 5])
+def test_an_assignment_has_as_many_parts_as_ranks_may_be(rng, large, capsys):
+    """As -n has them. Parts that are few enough may have large numbers, of any type of integers."""
+    write("g.h5", random_graph(rng))
+    parts = np.zeros(40, np.uint64)
+    parts[[7, 9]] = 4095, large
+    np.save("a.npy", parts)
+    said = refused(capsys, "partition", "g.h5", "--assignment", "a.npy")
+    assert f"a.npy: row 9 has the part {large}; expected 0 .. 4095, for at most 4,096 parts" in said
+    parts[9] = 0
+    np.save("a.npy", parts)
+    assert mgg("partition", "g.h5", "--assignment", "a.npy") == 0
+    with open_graph("g.h5") as opened:
+        assert list(opened.partitions) == [4096]
