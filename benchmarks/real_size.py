@@ -11,6 +11,7 @@ which this folder was written and read just before.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -256,11 +257,93 @@ def metis(folder: Folder, edges: int) -> list[Row]:
     return rows
 
 
+def plan(folder: Folder, edges: int) -> list[Row]:
+    """The plan of one of 8 ranks, and its memory in units of 4 bytes for each of the rank's edges."""
+    target = drawn(folder, edges)[0]
+    program = [sys.executable, str(Path(__file__).with_name("plan_of_rank.py")), str(target)]
+    found = json.loads(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+    unit = 4 * found["edges"]
+    floor = 2 * unit / folder.read  # each edge is read and written once
+    halo, segments = 50 * found["halo"], 32 * found["segments"]
+    return [
+        Row(
+            f"plan of rank 0 of 8, {found['edges']:,} edges, {found['rows']:,} rows",
+            found["split_s"],
+            found["split_peak"],
+            floor,
+            f"{found['split_peak'] / unit:.2f} times 4 bytes an edge, with the given edges",
+        ),
+        Row(
+            f"  its halo of {found['halo']:,} rows in 8 rounds, {found['segments']:,} segments",
+            found["halo_s"],
+            found["halo_peak"],
+            floor,
+            f"{(found['halo_peak'] - halo - segments) / unit:.2f} times, beside 50 bytes a row of the halo "
+            f"({halo / unit:.2f} times) and 32 a segment ({segments / unit:.2f} times)",
+        ),
+    ]
+
+
+def start(folder: Folder, edges: int) -> list[Row]:
+    """The start of training on one rank, reading and the first epoch included: without kept plans, and with them."""
+    target, job = folder.path / "labelled.h5", folder.path / "job.toml"
+    scale = max(1, round(np.log2(edges / 25)))
+    factor = max(1, round(edges / 2**scale / 1.92))
+    drawing = ["--scale", scale, "--edge-factor", factor, "--features", 32, "--classes", 8, "--memory", "2G"]
+    run([*MGG, "generate", "rmat", *drawing, "-o", target])
+    job.write_text(
+        f'graph.file = "{target}"\nmodel.hidden = 16\ntrain.epochs = 1\nrun.folder = "{folder.path}/runs"\n'
+    )
+    rows = []
+    for what, cache in (
+        ("no plans kept", "never"),
+        ("plans being kept", "always"),
+        ("second time", "always"),
+    ):
+        _, peak = run([*MGG, "train", job, "--no-progress", "--set", f"plan.cache={cache}"])
+        told = json.loads((folder.path / "runs" / "latest" / "summary.json").read_text())
+        parts = told["start_ms"]
+        note = f"read {parts['read'] / 1e3:.2f} s, plan {parts['plan'] / 1e3:.2f} s, first epoch "
+        note += f"{parts['first epoch'] / 1e3:.2f} s (its step {told['epoch_ms']['min'] / 1e3:.2f} s)"
+        rows.append(Row(f"start on {edges:,} edges, {what}", sum(parts.values()) / 1e3, peak, None, note))
+    kept = sum(each.stat().st_size for each in folder.path.glob("labelled.h5.plans/*"))
+    rows[-1].note += f"; {kept / 1e6:,.0f} MB of plans"
+    return rows
+
+
+def read(folder: Folder, edges: int) -> list[Row]:
+    """The bytes that each of 8 ranks reads of the file, against those of its slice."""
+    target, rows = drawn(folder, edges)[0], []
+    with open_graph(target) as opened:
+        bounds = edge_balanced(opened.indptr(), 8)
+        worst = (0.0, 0, 0)
+        began = time.perf_counter()
+        for low, high in itertools.pairwise(bounds.tolist()):
+            before = bytes_read()
+            part = opened.slice(low, high)
+            count = bytes_read() - before
+            arrays = (part.indptr, part.indices, part.x, part.y, part.train, part.val, part.test)
+            wanted = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+            worst = max(worst, (count / wanted - 1, count, wanted))
+        seconds = time.perf_counter() - began
+    note = f"{100 * worst[0]:.2f} percent more at most ({worst[1]:,} bytes for {worst[2]:,})"
+    rows.append(Row("slices of 8 ranks", seconds, None, folder.floor(target.stat().st_size, 0), note))
+    return rows
+
+
+def bytes_read() -> int:
+    """Return the bytes that this process has read."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 PARTS: dict[str, Callable[[Folder, int], list[Row]]] = {
     "text": text,
     "ogb": ogb,
     "rmat": rmat,
     "partition": partition,
+    "plan": plan,
+    "start": start,
+    "read": read,
     "metis": metis,
 }
 
