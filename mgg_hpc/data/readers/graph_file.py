@@ -20,7 +20,8 @@ from ..schema import Layout
 from ..store import GraphFile
 from ..streams import EdgeBlock, Imported, Rows
 
-BLOCK_EDGES = 1 << 22  # read at a time; whole digest blocks of any type of an edge's data
+BLOCK_EDGES = 1 << 22  # read at a time, at most
+EDGES_BYTES = 32 << 20  # of edges' ids, weights and further data, read at a time
 BLOCK_BYTES = 8 << 20  # of nodes' datasets, read or given at a time
 SPARSE = {
     schema.X_INDICES: schema.X_INDPTR,
@@ -36,7 +37,8 @@ class NumberedEdges:
     """An `EdgeStream` over a graph file's edges in the file's order, their ends under other numbers.
 
     place: int64 [N], the number of each row; None: its own. data: whether weights and further data of edges come
-    along. Marks are entry numbers.
+    along. A block has BLOCK_EDGES edges at most, and EDGES_BYTES as they are stored, or one edge. Marks are entry
+    numbers.
     """
 
     def __init__(self, opened: GraphFile, place: Numbers | None, *, data: bool = True) -> None:
@@ -47,11 +49,19 @@ class NumberedEdges:
         self._place = None if place is None else place.astype(np.int32 if narrow else np.int64)
         self._weighted = data and opened.weighted
         self._data = opened.edge_data if data else ()
+        paths = [
+            schema.INDICES,
+            *[schema.WEIGHT] * self._weighted,
+            *(schema.EDGE + name for name in self._data),
+        ]
+        fit = EDGES_BYTES // sum(opened.contents.datasets[path].row_bytes for path in paths)
+        # A power of two: then blocks are whole digest blocks, which are read once, of most types.
+        self._step = min(BLOCK_EDGES, 1 << max(fit, 1).bit_length() - 1)
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         indptr = self._opened.indptr()
-        for low in range(mark or 0, self.total, BLOCK_EDGES):
-            high = min(low + BLOCK_EDGES, self.total)
+        for low in range(mark or 0, self.total, self._step):
+            high = min(low + self._step, self.total)
             with self._opened.compared():
                 yield self._block(indptr, low, high)
             if progress:

@@ -146,6 +146,26 @@ def test_orders_see_the_symmetric_pattern_under_the_ids_of_the_user(rng, directe
     assert [path.name for path in Path().iterdir()] == ["g.h5"]
 
 
+def test_blocks_of_edges_are_of_few_bytes_whatever_data_weigh(rng, monkeypatch):
+    """Of 32 MiB at most, with 16 KiB for each of 2,500 edges here; of one edge where that takes more."""
+    indptr, indices, _ = csr_from_edges(*rng.integers(0, 40, (2, 2500)), 40)
+    weight = rng.random(2500).astype(np.float32)
+    flow = np.repeat(np.arange(2500, dtype=np.uint16)[:, None], 8192, axis=1)
+    write("g.h5", Graph("g", indptr, indices, weight=weight, edge={"flow": flow}))
+    with open_graph("g.h5") as opened:
+        blocks = list(graph_file.NumberedEdges(opened, None).blocks())
+        arrays = [(each.sources, each.weight, each.data["flow"]) for each in blocks]
+        assert max(sum(part.nbytes for part in each) for each in arrays) <= 32 << 20
+        assert len(blocks) <= 4
+        np.testing.assert_array_equal(np.concatenate([each[0] for each in arrays]), indices)
+        np.testing.assert_array_equal(np.concatenate([each[2] for each in arrays]), flow)
+        without = list(graph_file.NumberedEdges(opened, None, data=False).blocks())
+        assert [len(each) for each in without] == [2500]
+        monkeypatch.setattr(graph_file, "EDGES_BYTES", 16 << 10)
+        found = [len(each) for each in graph_file.NumberedEdges(opened, None).blocks(mark=2490)]
+        assert found == [1] * 10
+
+
 def test_rows_that_are_not_sorted_are_seen_sorted(rng, little_memory):
     indptr, indices = (
         np.array([0, 3, 3, 30, 34]),
