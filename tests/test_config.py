@@ -29,7 +29,10 @@ DEFAULTS = {
         "folder": "", "backend": "auto", "threads": 0, "features": "auto", "share_gpu": False, "cuda_graphs": True,
         "resume": "never", "watchdog": "auto",
     },
-    "plan": {"transfer": "auto", "ps": "auto", "dist": "auto", "wpb": "auto", "far_ps": "auto", "tune": "auto", "cache": "auto"},
+    "plan": {
+        "transfer": "auto", "ps": "auto", "dist": "auto", "wpb": "auto", "far_ps": "auto", "tune": "auto",
+        "cache": "auto",
+    },
     "checkpoint": {"every_epochs": 0, "every_minutes": 10.0, "keep": 2},
 }  # fmt: skip
 

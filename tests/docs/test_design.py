@@ -62,7 +62,5 @@ def test_what_is_to_be_added_to_is_there(subject):
 
 
 def test_the_check_sees_names_that_are_not_there():
-    text = (
-        "To add a **format**, enter it in `_READERS` and `ENDINGS` of `mgg_hpc/tools/importing.py`, `data/none.py`"
-    )
+    text = "To add a **format**, enter it in `_READERS` and `ENDINGS` of `mgg_hpc/tools/importing.py`, `data/none.py`"
     assert unknown(text) == ["data/none.py", "_READERS"]

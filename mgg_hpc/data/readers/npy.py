@@ -137,6 +137,19 @@ class Array(ABC):
         return found
 
 
+def load(path: Path) -> NDArray[Any]:
+    """Return the array of a file, mapped and not read.
+
+    Raises InputError for a file that holds less than it claims, or anything but numbers; OSError if it cannot be read.
+    """
+    with _regular(path) as file:
+        header, offset = _described(file, str(path))
+        if not header.nbytes:
+            return np.empty(header.shape, header.dtype)
+        order: Any = "F" if header.fortran else "C"
+        return np.memmap(file, header.dtype, "r", offset, header.shape, order)
+
+
 def open_array(path: Path, where: str = "") -> Array:
     """Open the array of a file. where: begins messages. [default: the path]
 
@@ -144,18 +157,27 @@ def open_array(path: Path, where: str = "") -> Array:
     """
     where = where or str(path)
     with _opened(path, where) as file:
-        header = read_header(file, where)
-        offset, size = file.tell(), os.fstat(file.fileno()).st_size
+        return _FileArray(path, where, *_described(file, where))
+
+
+def _described(file: Any, where: str) -> tuple[Header, int]:
+    """Return a file's header, and where its data begin. Raises InputError if the file does not hold them."""
+    header = read_header(file, where)
+    offset, size = file.tell(), os.fstat(file.fileno()).st_size
     if offset + header.nbytes > size:
         raise InputError(f"{where} claims {header}, {header.nbytes} bytes; the file does not hold them")
-    return _FileArray(path, where, header, offset)
+    return header, offset
+
+
+def _regular(path: Path) -> Any:
+    """Open a file for reading. Without O_NONBLOCK a pipe in the file's place has this wait for ever."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: PTH123
 
 
 @contextmanager
 def _opened(path: Path, where: str) -> Iterator[Any]:
     try:
-        # Without O_NONBLOCK a pipe in the file's place has this wait for ever.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with _regular(path) as file:
             yield file
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
