@@ -171,7 +171,7 @@ def _described(file: Any, where: str) -> tuple[Header, int]:
 
 def _regular(path: Path) -> Any:
     """Open a file for reading. Without O_NONBLOCK a pipe in the file's place has this wait for ever."""
-    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: PTH123
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 @contextmanager
