@@ -58,7 +58,8 @@ def process_import(
 
     options: those of the command line by name, all of them; None or False where they are not given.
     """
-    check_output(output, force=force)
+    inputs = _inputs(source, folder, options)
+    _check_no_input(check_output(output, force=force), inputs)
     format_ = format_ or _format_of(source)
     for option, value in options.items():
         if value not in (None, False) and option not in FORMATS[format_]:
@@ -69,7 +70,7 @@ def process_import(
         raise InputError(f"'{folder}' is one argument too many; a second one is for 'planetoid FOLDER'")
     with waiting("opening"):
         found = OPENERS[format_](folder or Path(source), options)
-    key = _key(format_, source, options)
+    key = _key(format_, source, inputs, options)
     if isinstance(found, Graph):
         with waiting("writing"):
             held = _write(found, output, force, options)
@@ -93,22 +94,40 @@ def _write(graph: Graph, output: Path, force: bool, options: Options) -> schema.
     return schema.contents(graph)
 
 
-def _build(found: Imported, output: Path, force: bool, key: str, options: Options) -> schema.Contents:
+def _build(found: Imported, output: Path, force: bool, key: str | None, options: Options) -> schema.Contents:
     """Build a file of a stream of edges, with a bar."""
     memory = options["memory"] or default_memory()
     asked = {"symmetric": options["symmetric"], "simple": options["simple"]}
-    with phases() as report:
+    with phases(output) as report:
         return build_graph(found, output, memory=memory, force=force, key=key, progress=report, **asked)
 
 
-def _key(format_: str, source: str, options: Options) -> str:
-    """Return what an import depends on: options, and the sizes and times of its files."""
-    files = [Path(source), *(options[name] for name in ("features", "labels") if options[name] is not None)]
+def _inputs(source: str, folder: Path | None, options: Options) -> list[Path]:
+    """Return the files that an import reads, those in its folders included."""
+    of_nodes = [options[name] for name in ("features", "labels") if options[name] is not None]
+    named = [folder or Path(source), *of_nodes, *(options["masks"] or ())]
+    return [each for path in named for each in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+
+
+def _check_no_input(output: Path, inputs: list[Path]) -> None:
+    """Raise InputError where an import would replace a file that it reads."""
+    for path in inputs:
+        if output.exists() and path.exists() and output.samefile(path):
+            raise InputError(f"{output.name} is {path}, which the import reads; choose another output path")
+
+
+def _key(format_: str, source: str, inputs: list[Path], options: Options) -> str | None:
+    """Return what an import depends on: options, and the sizes and times of its files.
+
+    Returns None where one of them is a pipe or a device, whose contents are others each time.
+    """
     told = []
-    for path in [each for file in files for each in (sorted(file.rglob("*")) if file.is_dir() else [file])]:
+    for path in inputs:
         if path.is_file():
             facts = path.stat()
             told.append([str(path.resolve()), facts.st_size, facts.st_mtime_ns])
+        elif path.exists() and not path.is_dir():
+            return None
     kept = {name: str(value) for name, value in options.items() if name != "memory"}
     return json.dumps([format_, source, told, kept], sort_keys=True)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import sys
+import threading
 from pathlib import Path
 
 import h5py
@@ -16,6 +18,7 @@ from command import mgg, refused
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import write
+from mgg_hpc.tools import importing
 
 from .graphs import random_graph
 
@@ -221,3 +224,43 @@ def test_an_archive_without_a_split_gets_a_random_one(capsys):
     assert not np.array_equal(first.train, second.train)
     both = refused(capsys, "import", "a.npz", *options, "--split-per-class", "-o", "new.h5")
     assert both == "--split-per-class and --split-random are two splits; choose one"
+
+
+@pytest.mark.parametrize("name", ["e.txt", "x.npy", "y.npy", "train.npy"])
+def test_an_output_is_no_input(name, capsys):
+    Path("e.txt").write_text("0 1\n1 2\n")
+    np.save("x.npy", np.ones((3, 2)))
+    np.save("y.npy", np.arange(3))
+    np.save("train.npy", [0])
+    Path("link.h5").symlink_to(name)
+    options = ["--features", "x.npy", "--labels", "y.npy", "--masks", "train.npy", "train.npy", "train.npy"]
+    for output in (name, "link.h5"):
+        reason = refused(capsys, "import", "e.txt", *options, "-o", output, "--force")
+        assert f"{name}, which the import reads; choose another output path" in reason
+
+
+def test_imports_of_streams_do_not_go_on(monkeypatch):
+    """A pipe gives other edges each time, so that its builds have no key; those of files follow all of their files."""
+    keys = []
+    build = importing.build_graph
+
+    def built(*arguments, key, **options):
+        keys.append(key)
+        return build(*arguments, key=key, **options)
+
+    monkeypatch.setattr(importing, "build_graph", built)
+    os.mkfifo("pipe.txt")
+    writer = threading.Thread(target=lambda: Path("pipe.txt").write_text("0 1\n"))
+    writer.start()
+    assert mgg("import", "pipe.txt", "-o", "g.h5") == 0
+    writer.join()
+    assert keys == [None]
+    Path("e.txt").write_text("0 1\n")
+    np.save("y.npy", [0, 1])
+    np.save("none.npy", np.zeros(0, int))
+    for train in ([0], [0, 1]):
+        np.save("train.npy", train)
+        masks = ["--labels", "y.npy", "--masks", "train.npy", "none.npy", "none.npy"]
+        for _ in range(2):
+            assert mgg("import", "e.txt", *masks, "-o", "g.h5", "--force") == 0
+    assert keys[1] == keys[2] != keys[3] == keys[4] and None not in keys[1:]

@@ -100,12 +100,10 @@ def text_blocks(path: Path, *, offset: int = 0, line: int = 1, words: bool = Fal
 def text_lines(path: Path) -> Iterator[tuple[int, int, str]]:
     """Yield number, byte behind it, and text without blanks around it of each line, of a file that is read again later.
 
-    Raises InputError as `text_blocks` does, and for a pipe, which is read only once.
+    Raises InputError as `text_blocks` does, and for a pipe or a device, which is read only once.
     """
-    if path.is_fifo():
-        raise InputError(
-            f"{path} is a pipe, which is read only once; expected a file, since its first lines are read twice"
-        )
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path} is a pipe or a device, and a pipe cannot be read twice; give a file")
     for block in text_blocks(path):
         data, begin = block.text.tobytes(), 0
         for number in range(block.line, block.line + block.lines):

@@ -164,8 +164,10 @@ def test_a_pipe_is_read_once(tmp_path):
 @pytest.mark.parametrize("open_", [open_matrix_market, open_metis])
 def test_a_pipe_is_not_read_twice(open_, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with refused("pipe is a pipe, which is read only once; expected a file"):
+    with refused("pipe is a pipe or a device, and a pipe cannot be read twice; give a file"):
         open_(tmp_path / "pipe")
+    with refused("/dev/null is a pipe or a device"):
+        open_(Path("/dev/null"))
 
 
 def test_nodes_that_do_not_fit_memory(tmp_path, monkeypatch):
