@@ -14,6 +14,7 @@ from ..graph import Graph, from_edges, index_dtype
 from ..streams import EdgeBlock, Imported, Rows
 
 DRAWN_AT_ONCE = 1 << 20  # edges of a block, which limits the memory of what is drawn
+MOST_NODES = 1 << 40
 
 Ends = tuple[NDArray[Any], NDArray[Any]]
 Step = Callable[[np.random.Generator], Iterator[NDArray[Any]]]

@@ -15,11 +15,9 @@ from ...errors import InputError
 from .. import native
 from ..graph import index_dtype
 from ..streams import Imported
-from .drawn import Drawn, DrawnEdges, Ends
+from .drawn import MOST_NODES, Drawn, DrawnEdges, Ends
 from .random_rows import held_for, random_rows
 from .random_state import behind
-
-MOST_NODES = 1 << 40
 
 
 def draw_rmat(
@@ -42,7 +40,7 @@ def draw_rmat(
     ``features`` columns are standard normal float32; labels of ``classes`` classes are uniform, split in
     halves and quarters.
     """
-    if min(a, b, c, 1.0 - a - b - c) < 0:
+    if not all(each >= 0 for each in (a, b, c, 1.0 - a - b - c)):  # nor are they NaN
         raise InputError(f"the probabilities a={a}, b={b}, c={c} must not be negative nor sum to more than 1")
     if not 0 <= scale <= 40 or edge_factor < 0:
         raise InputError(f"scale {scale} and edge factor {edge_factor}: expected 0 .. 40, and 0 or more")
@@ -82,15 +80,18 @@ def draw_kronecker(
             f"an initiator of {len(initiator)} numbers; expected 4 (2 x 2 cells) or 9 (3 x 3 cells)"
         )
     cells = np.asarray(initiator, dtype=np.float64)
-    if not (np.isfinite(cells).all() and cells.min() >= 0 and cells.sum() > 0):
+    with np.errstate(over="ignore"):
+        total = float(cells.sum())
+    if not (cells.min() >= 0 and 0 < total < math.inf):
         raise InputError(
-            f"the initiator {', '.join(map(str, initiator))} must not be negative, nor all of it 0"
+            f"the initiator {', '.join(map(str, initiator))}: expected finite numbers with a finite sum, none of them "
+            "negative, and not all 0"
         )
     if not (scale >= 0 and base**scale <= MOST_NODES) or edge_factor < 0:
         raise InputError(
             f"{base}**{scale} nodes and edge factor {edge_factor}: expected 2**40 nodes at most, and 0 or more"
         )
-    ends = [end / float(cells.sum()) for end in accumulate(cells[:-1].tolist())]
+    ends = [end / total for end in accumulate(cells[:-1].tolist())]
     return _draw(
         f"kronecker{scale}",
         base,

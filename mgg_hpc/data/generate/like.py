@@ -17,7 +17,7 @@ from ..graph import index_dtype
 from ..streams import Imported, Rows
 from .alias import Table, table_of
 from .degrees import Degrees, Weights, fitted
-from .drawn import Drawn, DrawnEdges, Ends, spans, split_rows
+from .drawn import MOST_NODES, Drawn, DrawnEdges, Ends, spans, split_rows
 from .random_state import EDGES, ROWS, counter, generator, key_of
 from .shapes import SHAPES, Shape
 
@@ -45,6 +45,10 @@ def draw_like(name: str, seed: int, *, scale: float = 1.0, features: int | None 
     if not (math.isfinite(scale) and scale > 0):
         raise InputError(f"a scale of {scale}; expected a number above 0")
     shape = SHAPES[name]
+    if shape.nodes * scale > MOST_NODES:
+        raise InputError(
+            f"at a scale of {scale:g} a graph like {name} has more than 2**40 nodes; choose a smaller scale"
+        )
     model = _Model(shape, round(shape.nodes * scale), seed, shape.features if features is None else features)
     if model.nodes < max(LEAST_NODES, 3 * shape.classes, ROOM * shape.mean):
         raise InputError(

@@ -15,6 +15,7 @@ from ..graph import SPLITS, index_dtype, split_per_class
 from ..streams import Imported, Rows
 from .drawn import DRAWN_AT_ONCE, Drawn, DrawnEdges, Draws, Ends, spans, split_rows
 
+MOST_EDGES = 1 << 63
 BYTES_HELD = 40  # a node: labels, nodes by class, the split, and what sorting them takes
 
 
@@ -30,10 +31,10 @@ def draw_sbm(nodes: int, *, classes: int, features: int, degree: float, homophil
         raise InputError(
             f"{nodes} nodes of {classes} classes: expected 1 class or more, of 3 nodes or more each"
         )
-    if not 0 <= homophily <= 1 or degree < 0 or features < 0:
+    if not (0 <= homophily <= 1 and degree >= 0 and nodes * degree < MOST_EDGES and features >= 0):
         raise InputError(
             f"homophily {homophily}, degree {degree}, {features} features: "
-            "expected a homophily of 0 .. 1 and nothing negative"
+            "expected a homophily of 0 .. 1, nothing negative, and fewer than 2**63 edges"
         )
     model = _BlockModel(nodes, classes, features, round(nodes * degree / 2), homophily, seed)
     rows = {schema.Y: Rows(schema.Layout(schema.INT64, (nodes,)), lambda: iter([model.labels()]))}

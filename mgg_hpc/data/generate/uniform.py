@@ -14,11 +14,9 @@ from ...errors import InputError
 from .. import native
 from ..graph import index_dtype
 from ..streams import Imported
-from .drawn import DRAWN_AT_ONCE, Drawn, DrawnEdges, Ends
+from .drawn import DRAWN_AT_ONCE, MOST_NODES, Drawn, DrawnEdges, Ends
 from .random_rows import held_for, random_rows
 from .random_state import EDGES, behind, counter, key_of
-
-MOST_NODES = 1 << 40
 
 
 def draw_uniform(
