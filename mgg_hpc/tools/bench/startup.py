@@ -35,6 +35,7 @@ def run_start(graph: str, ranks: int, backend: str, turns: int, json: Path | Non
         read = labelled(graphs.read(graph), SHAPE)
         writer.write(folder / "graph.h5", read)
         job = {"graph": {"file": "graph.h5"}, "model": {"hidden": SHAPE.hidden}, "train": {"epochs": 1}}
+        job["plan"] = {"cache": "never"}  # each turn plans anew
         job["run"] = {"backend": backend, "folder": str(folder / "runs"), "share_gpu": True}
         (folder / "job.toml").write_text(tomli_w.dumps(job))
         taken = take_turns({"train": partial(measured, folder, ranks)}, turns)["train"]
