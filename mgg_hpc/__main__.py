@@ -28,6 +28,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "sh
 DEVICE_ERRORS = {
     errno.ENOSPC: ("no space left on the device", WRONG_INPUT),
     errno.EDQUOT: ("no space left on the device", WRONG_INPUT),
+    errno.EFBIG: ("the limit on the size of a file is too low", WRONG_INPUT),
     errno.EROFS: ("a read-only file system", WRONG_INPUT),
     errno.EIO: ("an input or output error of the device", FAILED),
     errno.ESTALE: ("a stale handle of a network file system", FAILED),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import os
 import re
 
 import h5py
@@ -87,17 +88,23 @@ def test_wrong_input_is_one_line_and_code_2(tmp_path, ranks, what):
     assert files(tmp_path) == before and not (tmp_path / "runs").exists()
 
 
-def test_a_full_device_is_one_line_and_code_2(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "number, message",
+    [
+        (errno.ENOSPC, "no space left on the device for the output"),
+        (errno.EFBIG, "the limit on the size of a file is too low for the output"),
+    ],
+)
+def test_a_full_device_is_one_line_and_code_2(tmp_path, monkeypatch, capsys, number, message):
     job = write_job(tmp_path, blocks())
 
     def full(self, values):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(run_folder.MetricsFile, "add", full)
     assert main(["train", str(job)]) == 2
     text = capsys.readouterr().err
-    assert text.startswith("mgg: error: no space left on the device")
-    assert text.count("\n") == 1
+    assert text == f"mgg: error: {message}\n"
 
 
 @pytest.mark.slow
