@@ -26,6 +26,7 @@ from .renumber import free_memory
 from .structure import numbered
 
 METHODS, WIDTHS = ("edges", "metis", "ldg"), (16, 64, 256)
+ENDINGS = (".png", ".svg", ".pdf")  # of pictures
 KNOWN = (*partitioners.METHODS, *order.METHODS)
 
 
@@ -53,6 +54,8 @@ def process_compare(
     if plot is not None:
         from ..bench.harness import plots
 
+        if plot.suffix.lower() not in ENDINGS:
+            raise InputError(f"{plot}: a plot is a .png, .svg or .pdf")
         plots.load()  # to miss it now and not after the work
         if not plot.absolute().parent.is_dir():
             raise InputError(f"{plot}: there is no folder {plot.parent}")

@@ -18,6 +18,7 @@ from mgg_hpc import reference
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import write
+from mgg_hpc.tools.partition import compare
 
 METHODS = ["edges", "metis", "ldg", "given", "degree", "community"]
 
@@ -104,7 +105,9 @@ def test_remarks_of_metis_are_no_result():
     assert [each["method"] for each in json.loads(found.stdout)["methods"]] == ["metis"]
 
 
-def test_wrong_options_are_one_line(rng, capsys):
+def test_wrong_options_are_one_line(rng, capsys, monkeypatch):
+    """They are refused before any method begins."""
+    monkeypatch.setattr(compare, "compare", None)
     write("g.h5", random_graph(rng))
     np.save("a.npy", np.zeros(40, np.int64))
     for arguments, message in [
@@ -116,6 +119,8 @@ def test_wrong_options_are_one_line(rng, capsys):
         ("-n 2 --widths 16,x", "'16,x'; expected whole numbers"),
         ("-n 2 --widths 0", "'0'; expected whole numbers"),
         ("-n 2 --plot nowhere/c.png", "there is no folder nowhere"),
+        ("-n 2 --plot c.xyz", "c.xyz: a plot is a .png, .svg or .pdf"),
+        ("-n 2 --plot c", "c: a plot is a .png, .svg or .pdf"),
         ("-n 2 --memory 1M", "give more by --memory"),
     ]:
         assert message in refused(capsys, "partition", "g.h5", "--compare", *arguments.split())
