@@ -4,7 +4,7 @@ Karypis and Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning I
 1998.
 
 The objective is METIS's communication volume, which is the number of rows of the halos, and not its default, the cut.
-Rows of the halos by volume and by cut, 4 parts: a web graph (cnr-2000) 2,536 and 2,995 (medians of ten seeds, each up to
+Rows of the halos by volume and by cut, 4 parts: a web graph (cnr-2000) 2,536 and 2,995 (medians of ten seeds; some had
 a third more), a recursive-matrix graph of scale 18 284,500 and 308,800, a block model of 50,000 nodes 70,900 and 73,300
 (three seeds).
 """
