@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import re
+import struct
+import zipfile
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from mgg_hpc.data import schema
 from mgg_hpc.data.readers.npz import open_npz, read_npz
+from mgg_hpc.errors import InputError
 
 from ..graphs import random_graph, refused
 from .streamed import check_marks, edges_of, rows_of
@@ -107,6 +113,48 @@ def test_what_is_wrong_is_named(rng, tmp_path, blocks, name):
         imported = open_npz(tmp_path / "g.npz")
         edges_of(imported)
         rows_of(imported)
+
+
+def test_damage_within_packed_data_is_found(rng, tmp_path):
+    """In members that are unpacked in several steps."""
+    path = tmp_path / "g.npz"
+    save(path, random_graph(rng, nodes=3000, edges=20_000))
+    whole, said = path.read_bytes(), set()
+    with zipfile.ZipFile(path) as archive:
+        infos = {info.filename: (info.header_offset, info.compress_size) for info in archive.infolist()}
+    for _ in range(80):
+        offset, size = infos[str(rng.choice(["indices.npy", "x.npy", "y.npy"]))]
+        data = bytearray(whole)
+        at, length = offset + size // 2 + int(rng.integers(size // 4)), int(rng.choice([1, 400]))
+        data[at : at + length] = rng.integers(256, size=length, dtype=np.uint8).tobytes()
+        path.write_bytes(data)
+        if data == whole:
+            continue
+        with pytest.raises(InputError, match=r"g\.npz") as caught:
+            imported = open_npz(path)
+            edges_of(imported)
+            rows_of(imported)
+        said.add(re.sub(r"[-0-9.]+", "N", str(caught.value).partition("npz")[2])[:60])
+    assert any("Error N while decompressing" in each for each in said), said
+
+
+def test_a_member_that_ends_early_is_truncated(rng, tmp_path):
+    """Its checksum is right, and the directory claims the length that its array needs."""
+    path, out = tmp_path / "g.npz", io.BytesIO()
+    save(path, random_graph(rng))
+    np.save(out, np.zeros(200, np.int32))
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["indices.npy"] = out.getvalue()[:-400]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    data = bytearray(path.read_bytes())
+    entry = data.rfind(b"PK\1\2", 0, data.rfind(b"indices.npy"))
+    data[entry + 24 : entry + 28] = struct.pack("<I", len(out.getvalue()))
+    path.write_bytes(data)
+    with refused(r"g\.npz: indices is truncated"):
+        edges_of(open_npz(path))
 
 
 # --- SciPy's

@@ -6,6 +6,7 @@ touched.
 
 from __future__ import annotations
 
+import errno
 import math
 import struct
 import zipfile
@@ -52,6 +53,10 @@ def _refusing(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except OSError as error:
+        if error.errno == errno.EINVAL:  # of a place before the file's begin
+            raise InputError(
+                f"{path} is not a NumPy archive (.npz): it names a place that it has not"
+            ) from error
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
