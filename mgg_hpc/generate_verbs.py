@@ -160,7 +160,10 @@ def generate_sbm(**options: Any) -> None:
         "mgg generate like products --features 16 --memory 4G -o products.h5",
     ),
 )
-@argument("name", type=Choice(["reddit", "products", "proteins", "orkut", "enwiki", "papers100M"]))
+@argument(
+    "name",
+    type=Choice(["reddit", "products", "proteins", "orkut", "enwiki", "papers100M"], case_sensitive=False),
+)
 @option("--scale", type=float, default=1.0, help="This many times its nodes and edges.")
 @option("--features", type=IntRange(0), help="Feature columns. [default: as many as it has]")
 @drawn

@@ -42,9 +42,11 @@ def process_generate(
     drawn = KINDS[kind](**options)
     memory = (memory or cores.memory_total() // 2) - drawn.held
     if memory < LEAST_MEMORY:
+        needed = -(-(drawn.held + LEAST_MEMORY) >> 20)
         raise InputError(
             f"drawing this graph takes {_size(drawn.held)} for its nodes and {_size(LEAST_MEMORY)} or more for its "
-            f"edges, but the memory to use is {_size(memory + drawn.held)}: choose more of it, or a smaller graph"
+            f"edges, but the memory to use is {_size(memory + drawn.held)}: give --memory {needed}M or more, or draw a "
+            "smaller graph"
         )
     _check_room(drawn, output, memory)
     key = json.dumps([kind, {name: str(value) for name, value in options.items()}], sort_keys=True)

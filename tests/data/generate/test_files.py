@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,8 @@ def test_a_file_has_the_graph_in_memory(make, draw, options):
             "drawing this graph takes 256.0 GiB for its nodes and 256 MiB or more",
         ),
         ("uniform --nodes 9 --edges 1000000000000000", "GiB on disk; "),
-        ("uniform --nodes 9 --edges 9 --memory 100M", "choose more of it, or a smaller graph"),
+        ("uniform --nodes 9 --edges 9 --memory 100M", "give --memory 256M or more, or draw a smaller graph"),
+        ("rmat --scale 9 --memory 256M", "is 256 MiB: give --memory 257M or more, or draw a smaller graph"),
         ("kronecker --scale 3 --initiator 1,2,3", "an initiator of 3 numbers; expected 4"),
         ("kronecker --scale 3 --initiator 1;2", "'1;2' is not numbers with commas between them"),
         ("kronecker --scale 3 --initiator 1,2,-3,4", "none of them negative, and not all 0"),
@@ -98,8 +100,17 @@ def test_a_file_has_the_graph_in_memory(make, draw, options):
         ("like reddit --scale nan", "expected a number above 0"),
         ("like reddit --scale 1e9", "has more than 2**40 nodes; choose a smaller scale"),
         ("like reddit --scale 1e308", "has more than 2**40 nodes; choose a smaller scale"),
+        ("like REDDIT --scale 0.001", "a graph like reddit has 233 nodes"),
+        ("like papers100m --scale 0.0000001", "a graph like papers100M has 11 nodes"),
         ("like facebook", "'facebook' is not one of"),
     ],
 )
 def test_arguments_that_make_no_graph(arguments, reason, capsys):
     assert reason in refused(capsys, "generate", *arguments.split(), "-o", "g.h5")
+
+
+def test_the_memory_that_a_message_names_would_do(capsys):
+    arguments = ["rmat", "--scale", "9", "-o", "g.h5", "--memory"]
+    said = refused(capsys, "generate", *arguments, "256M")
+    [memory] = re.findall(r"--memory (\d+M)", said)
+    assert mgg("generate", *arguments, memory) == 0
