@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -162,10 +163,11 @@ def _trains(path: Path) -> bool:
         return any(opened.read(schema.TRAIN, low, min(low + ROWS, opened.nodes)).any() for low in rows)
 
 
-def _with_nodes(open_: Callable[[int | None], Imported], options: Options) -> Imported:
+def _with_nodes(open_: Callable[[int | None, str], Imported], options: Options) -> Imported:
     """Open edges, and add the features, labels and masks of other files, and the split that is asked for.
 
-    open_: called with the number of nodes, None where no option and no file tells it.
+    open_: called with the number of nodes, None where no option and no file tells it, and with what a message says
+    about where it is from, "" for an option.
     """
     from ..data.readers.node_arrays import node_rows
 
@@ -175,7 +177,8 @@ def _with_nodes(open_: Callable[[int | None], Imported], options: Options) -> Im
     )
     if nodes is not None and options["nodes"] not in (None, nodes):
         raise InputError(f"--nodes {options['nodes']}, but the features or labels are of {nodes} nodes")
-    found = open_(options["nodes"] if nodes is None else nodes)
+    counted = "" if nodes is None else f"{options['features'] or options['labels']} has {nodes} rows"
+    found = open_(options["nodes"] if nodes is None else nodes, counted)
     of_nodes = found.rows
     if rows:
         found = replace(found, rows=lambda: _rows_of(of_nodes) | rows, **fields)
@@ -238,32 +241,39 @@ def _npz(source: Path, options: Options) -> Source:
     from ..data.readers.npz import open_npz
 
     archive = open_npz(source, split=options["split"], directed=options["directed"])
-    return _with_nodes(lambda _: archive, options)
+    return _with_nodes(lambda *_: archive, options)
 
 
 def _edges(source: Path, options: Options) -> Source:
-    from ..data.readers.edge_list import open_edge_list
+    from ..data.readers.edge_list import lists_edges_once, open_edge_list
 
     first, ids = options["first"] or 0, "names" if options["map_ids"] else "numbers"
-    return _with_nodes(lambda nodes: open_edge_list(source, nodes=nodes, first=first, ids=ids), options)
+    if not options["symmetric"] and lists_edges_once(source):
+        print(
+            f"note: {source} lists each undirected edge once; --symmetric adds the reverse", file=sys.stderr
+        )
+    return _with_nodes(
+        lambda nodes, counted: open_edge_list(source, nodes=nodes, first=first, ids=ids, counted=counted),
+        options,
+    )
 
 
 def _npy(source: Path, options: Options) -> Source:
     from ..data.readers.edge_arrays import open_edge_arrays
 
-    return _with_nodes(lambda nodes: open_edge_arrays(source, nodes=nodes), options)
+    return _with_nodes(lambda nodes, _: open_edge_arrays(source, nodes=nodes), options)
 
 
 def _mtx(source: Path, options: Options) -> Source:
     from ..data.readers.matrix_market import open_matrix_market
 
-    return _with_nodes(lambda _: open_matrix_market(source), options)
+    return _with_nodes(lambda *_: open_matrix_market(source), options)
 
 
 def _metis(source: Path, options: Options) -> Source:
     from ..data.readers.metis import open_metis
 
-    return _with_nodes(lambda _: open_metis(source), options)
+    return _with_nodes(lambda *_: open_metis(source), options)
 
 
 def _ogb(source: Path, options: Options) -> Source:

@@ -264,3 +264,39 @@ def test_imports_of_streams_do_not_go_on(monkeypatch):
         for _ in range(2):
             assert mgg("import", "e.txt", *masks, "-o", "g.h5", "--force") == 0
     assert keys[1] == keys[2] != keys[3] == keys[4] and None not in keys[1:]
+
+
+def test_lists_with_both_directions_are_undirected(capsys):
+    np.save("both.npy", [[0, 1, 1, 2], [1, 0, 2, 1]])
+    Path("both.txt").write_text("0 1 2.5\n1 0 2.5\n1 2 1\n2 1 1\n")
+    Path("names.txt").write_text("a b\nb a\n")
+    Path("one.txt").write_text("0 1 2.5\n1 0 2\n")
+    for source, directed in (
+        ("both.npy", False),
+        ("both.txt", False),
+        ("names.txt", False),
+        ("one.txt", True),
+    ):
+        names = ["--map-ids"] if source == "names.txt" else []
+        assert mgg("import", source, *names, "-o", f"{source}.h5") == 0
+        with open_graph(f"{source}.h5") as opened:
+            assert opened.directed == directed
+    assert capsys.readouterr().err == ""
+
+
+def test_an_undirected_list_of_konect_brings_a_note(capsys):
+    Path("out.tsv").write_text("% sym unweighted\n0 1\n")
+    assert mgg("import", "out.tsv", "-o", "g.h5") == 0
+    assert (
+        capsys.readouterr().err
+        == "note: out.tsv lists each undirected edge once; --symmetric adds the reverse\n"
+    )
+    assert mgg("import", "out.tsv", "-o", "s.h5", "--symmetric") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_features_tell_the_number_of_nodes(capsys):
+    Path("e.txt").write_text("0 3\n")
+    np.save("x.npy", np.ones((3, 1)))
+    reason = refused(capsys, "import", "e.txt", "--features", "x.npy", "-o", "g.h5")
+    assert reason == "e.txt:1: the node id 3 is too large; expected 0 .. 2, since x.npy has 3 rows"

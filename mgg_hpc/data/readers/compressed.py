@@ -7,6 +7,7 @@ unpacks to RATIO times its size at most, and lines have a longest length, so tha
 from __future__ import annotations
 
 import queue
+import re
 import stat
 import threading
 import zlib
@@ -28,6 +29,7 @@ RATIO = 250  # the most that text of edges reaches; deflate has 1032 for repetit
 FREE = 64 << 20  # bytes that are unpacked before the ratio counts
 GZIP_INPUT = 64 << 10  # bytes that are unpacked at a time
 ZSTD_INPUT = 4 << 10  # of which each four may be 128 KiB of text
+BYTE_ORDER = b"\xef\xbb\xbf"
 PIECE_BYTES, PIECES = 1 << 20, 8  # of text that waits to be parsed
 
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -65,12 +67,13 @@ def text_size(path: Path) -> int:
 def text_blocks(path: Path, *, offset: int = 0, line: int = 1, words: bool = False) -> Iterator[TextBlock]:
     """Yield a file's text from ``offset`` on, which is in ``line``; where it ends within a line, a newline is added.
 
-    words: blocks end behind any blank, since lines may be long. Raises InputError for a file that cannot be read, is
-    damaged, unpacks to too much, or has a line (or word) of more than LONGEST_LINE bytes.
+    words: blocks end behind any blank, since lines may be long. A byte order mark of UTF-8 is made blanks. Raises
+    InputError for a file that cannot be read, is damaged, unpacks to too much, has a line (or word) of more than
+    LONGEST_LINE bytes, or a carriage return within a line.
     """
     buffer = bytearray(BLOCK_BYTES + LONGEST_LINE + 1)
     view, held = memoryview(buffer), 0
-    ends = (b"\n", b" ", b"\t", b"\r") if words else (b"\n",)
+    ends = (b"\n", b" ", b"\t") if words else (b"\n",)
     with _opened(path) as source:
         source.skip(offset)
         while True:
@@ -78,6 +81,8 @@ def text_blocks(path: Path, *, offset: int = 0, line: int = 1, words: bool = Fal
             while held < full and more:
                 count = source.fill(view[held:full])
                 held, more = held + count, count > 0
+            if not offset and buffer.startswith(BYTE_ORDER):
+                view[: len(BYTE_ORDER)] = b" " * len(BYTE_ORDER)
             end = 1 + max(buffer.rfind(each, 0, held) for each in ends)
             if not more and end < held:
                 buffer[held] = ord("\n")
@@ -85,6 +90,7 @@ def text_blocks(path: Path, *, offset: int = 0, line: int = 1, words: bool = Fal
             if end:
                 text = np.frombuffer(buffer, np.uint8, end)
                 lines = native.load().count_lines(text)
+                _check_returns(f"{path}", buffer, end, line)
                 yield TextBlock(text, offset, line, lines, source.done)
                 offset, line = offset + end, line + lines
                 view[: held - end] = view[end:held]
@@ -95,6 +101,19 @@ def text_blocks(path: Path, *, offset: int = 0, line: int = 1, words: bool = Fal
                 raise InputError(
                     f"{path}:{line}: the {'word' if words else 'line'} is longer than {LONGEST_LINE} bytes"
                 )
+
+
+def _check_returns(where: str, text: bytearray, end: int, line: int) -> None:
+    """Raise InputError for a carriage return that no newline follows, in a text that begins in ``line``."""
+    if text.count(b"\r", 0, end) == text.count(b"\r\n", 0, end):
+        return
+    found = re.compile(rb"\r(?!\n)").search(text, 0, end)
+    if found:
+        number = line + text.count(b"\n", 0, found.start())
+        raise InputError(
+            f"{where}:{number}: a carriage return (\\r) with no newline (\\n) behind it; expected lines that end with "
+            "\\n or \\r\\n"
+        )
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, int, str]]:
@@ -234,7 +253,9 @@ class _Unpacked:
             self._pieces.put(error)
         except Exception as error:  # zlib.error, zstandard.ZstdError, EOFError
             reason = " ".join(str(error).split())
-            self._pieces.put(InputError(f"{self._path} is damaged {self._kind}: {reason}"))
+            self._pieces.put(
+                InputError(f"{self._path} is damaged {self._kind}: {reason}, found at byte {self._packed}")
+            )
 
 
 def _gunzip(read: Read) -> Iterator[bytes]:

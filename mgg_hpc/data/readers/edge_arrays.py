@@ -10,10 +10,12 @@ from .arrays.edges import PairedEdges, pair_of
 
 
 def open_edge_arrays(path: Path, *, nodes: int | None = None) -> Imported:
-    """Open an array of edges as a stream. nodes: their number. [default: the largest id plus one]
+    """Open an array of edges as a stream; whether it is undirected is for the build to find out.
+
+    nodes: their number. [default: the largest id plus one]
 
     Raises InputError for an array of another type or shape; reading raises it for a negative id.
     """
     edges = npy.open_array(path)
     name = path.name.removesuffix(".npy") or "graph"
-    return Imported(name, PairedEdges(str(path), pair_of(edges), nodes))
+    return Imported(name, PairedEdges(str(path), pair_of(edges), nodes), directed=None)

@@ -8,8 +8,11 @@ with anything else in it is read line by line, and that reading decides what is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,25 +28,70 @@ from .node_names import NodeNames
 
 LARGEST_ID = 10**15  # below it, ids have 15 digits at most
 COLUMNS = ("source", "destination", "weight", "time")
+HEADERS = {  # words of a first line that names the columns, without marks between them
+    *(
+        "source",
+        "sourceid",
+        "src",
+        "srcid",
+        "from",
+        "fromid",
+        "fromnode",
+        "fromnodeid",
+        "head",
+        "id1",
+        "node1",
+    ),
+    *(
+        "target",
+        "targetid",
+        "destination",
+        "dst",
+        "dest",
+        "to",
+        "toid",
+        "tonode",
+        "tonodeid",
+        "tail",
+        "id2",
+        "node2",
+    ),
+}
 
 
-def open_edge_list(path: Path, *, nodes: int | None = None, first: int = 0, ids: str = "numbers") -> Imported:
-    """Open an edge list as a stream of edges.
+def open_edge_list(
+    path: Path, *, nodes: int | None = None, first: int = 0, ids: str = "numbers", counted: str = ""
+) -> Imported:
+    """Open an edge list as a stream of edges; whether it is undirected is for the build to find out.
 
     nodes: their number, by default the largest id plus one. first: the number of the first node, 0 or 1. ids:
     "numbers", or "names": ids are any words, and rows are in the order of their first appearance; the words are kept in
     the file, and in memory while it is read (`NodeNames`). Names with blanks in them need commas or semicolons between
-    the columns, whichever the first line has.
+    the columns, whichever the first line has. counted: where the number of nodes is from, for messages.
 
-    Reading raises InputError that names file and line for a word, an id out of range, a missing column, or a weight
-    that is not finite in single precision.
+    Reading raises InputError that names file and line for a word, an id out of range, a missing column, a weight that
+    is not finite in single precision, a header, or a bipartite graph of KONECT, whose sides have ids of their own.
     """
     if nodes is not None:
         check_memory(f"{path}: a graph of {nodes} nodes", 8 * nodes)
     if ids == "names":
-        named = _NamedEdges(path, nodes)
-        return Imported(graph_name(path), named, rows=named.rows)
-    return Imported(graph_name(path), _NumberedEdges(path, nodes, first))
+        named = _NamedEdges(path, nodes, counted)
+        return Imported(graph_name(path), named, rows=named.rows, directed=None)
+    return Imported(graph_name(path), _NumberedEdges(path, nodes, first, counted), directed=None)
+
+
+def lists_edges_once(path: Path) -> bool:
+    """Return whether a file begins as KONECT's undirected graphs do ("% sym"); False for a pipe."""
+    if not path.is_file():
+        return False
+    with closing(text_blocks(path)) as blocks:
+        return any(_konect_kind(block.text) == "sym" for block in islice(blocks, 1))
+
+
+def _konect_kind(text: NDArray[np.uint8]) -> str:
+    """Return what the first line of KONECT's files says: sym, asym or bip; "" for any other text."""
+    words = text[:200].tobytes().split(b"\n", 1)[0].decode("ascii", errors="replace").split()
+    return words[1] if words[:1] == ["%"] and words[1:2] in (["sym"], ["asym"], ["bip"]) else ""
 
 
 def graph_name(path: Path) -> str:
@@ -54,17 +102,17 @@ def graph_name(path: Path) -> str:
 class _NumberedEdges:
     """The stream of an edge list of numbers. Marks hold the place behind a block, and the number of columns."""
 
-    def __init__(self, path: Path, nodes: int | None, first: int) -> None:
+    def __init__(self, path: Path, nodes: int | None, first: int, counted: str) -> None:
         self._path, self.where, self.nodes = path, str(path), nodes
         self.total = text_size(path)
-        self._rules = LineRules(self.where, first, LARGEST_ID if nodes is None else nodes)
+        self._rules = LineRules(self.where, first, LARGEST_ID if nodes is None else nodes, counted=counted)
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
         """Yield the edges, as `EdgeStream` has it."""
         place = mark or {"offset": 0, "line": 1, "columns": 0}
         columns = place["columns"]
         for block in text_blocks(self._path, offset=place["offset"], line=place["line"]):
-            columns = columns or self._rules.columns_of(block.text)
+            columns = columns or self._rules.begin(block)
             if columns:
                 found = self._rules.parse(block, columns)
                 behind = {"offset": block.offset + len(block.text), "line": block.line + block.lines}
@@ -77,8 +125,8 @@ class _NumberedEdges:
 class _NamedEdges:
     """The stream of an edge list between names. It has no marks: the names are those of all lines before."""
 
-    def __init__(self, path: Path, nodes: int | None) -> None:
-        self._path, self.where, self._expected = path, str(path), nodes
+    def __init__(self, path: Path, nodes: int | None, counted: str) -> None:
+        self._path, self.where, self._expected, self._counted = path, str(path), nodes, counted
         self.nodes: int | None = None  # until all were read
         self.total = text_size(path)
         self._names = NodeNames()
@@ -90,7 +138,10 @@ class _NamedEdges:
         columns, delimiter = 0, ""
         for block in text_blocks(self._path):
             if not columns:
-                columns, delimiter = self._rules.columns_of(block.text), self._rules.delimiter_of(block.text)
+                columns, delimiter = (
+                    self._rules.begin(block, named=True),
+                    self._rules.delimiter_of(block.text),
+                )
             if columns:
                 found = self._parse(block, columns, delimiter)
                 if len(found.sources):
@@ -99,7 +150,8 @@ class _NamedEdges:
                 progress(block.done)
         self.nodes = len(self._names)
         if self._expected not in (None, self.nodes):
-            raise InputError(f"{self.where} names {self.nodes} nodes; expected {self._expected}")
+            reason = f", since {self._counted}" if self._counted else ""
+            raise InputError(f"{self.where} names {self.nodes} nodes; expected {self._expected}{reason}")
 
     def rows(self) -> Mapping[str, Rows]:
         """Return the datasets of names. They are read again where another process has read the edges."""
@@ -164,7 +216,7 @@ class LineRules:
     """What lines of edges look like. where: the file. first, limit: ids are first .. first + limit - 1.
 
     delimiters: whether commas and semicolons separate words, too. comments: characters that begin comments. names: of
-    the columns.
+    the columns. counted: where the limit is from, for messages.
     """
 
     where: str
@@ -173,11 +225,32 @@ class LineRules:
     delimiters: bool = True
     comments: str = "#%"
     names: tuple[str, ...] = COLUMNS
+    counted: str = ""
 
-    def columns_of(self, text: NDArray[np.uint8]) -> int:
-        """Return the number of columns of the first edge in a text, 2 at least; 0 if it has none."""
-        for _, line in self.lines(text, 0):
-            return min(max(len(self._words(line)), 2), len(self.names))
+    def begin(self, block: TextBlock, *, named: bool = False) -> int:
+        """Return the number of columns of a list that has no edge before a block, 0 where this one has none either.
+
+        named: whether ids may be any words. Raises InputError for a first line that is a header, and for bipartite
+        graphs of KONECT.
+        """
+        if block.line == 1 and _konect_kind(block.text) == "bip":
+            raise InputError(
+                f"{self.where}:1: '% bip' is a bipartite graph, both sides of which have ids of their own; number the "
+                "second side behind the first, and remove this line"
+            )
+        for number, line in self.lines(block.text, block.line):
+            where, words = f"{self.where}:{number}", self._words(line)
+            columns = min(max(len(words), 2), len(self.names))
+            if named:
+                ends = {re.sub("[^a-z0-9]", "", word.lower()) for word in words[:2]}
+                if len(ends) == 2 and ends <= HEADERS:
+                    raise InputError(f"{where}: {shown(line)} is a header; headers need a # in front")
+            elif re.search("[A-Za-z]", line):
+                try:
+                    self._edge(where, line, columns)
+                except InputError as error:
+                    raise InputError(f"{error}; headers need a # in front") from None
+            return columns
         return 0
 
     def delimiter_of(self, text: NDArray[np.uint8]) -> str:
@@ -224,7 +297,8 @@ class LineRules:
             have = len([word for word in words if word])
             names = self.names[:columns]
             named = f"{', '.join(names[:-1])} and {names[-1]}" if columns > 2 else ", ".join(names)
-            raise InputError(f"{where}: {have} columns; expected {columns}: {named}")
+            quotes = "; quotes are not read" if any(word[:1] in ('"', "'") for word in words if word) else ""
+            raise InputError(f"{where}: {have} columns; expected {columns}: {named}{quotes}")
 
     def _edge(self, where: str, line: str, columns: int) -> tuple[int, int, float]:
         """Return source, destination and weight (1 without one) of a line. Raises InputError where it is wrong."""
@@ -237,8 +311,11 @@ class LineRules:
     def _node(self, where: str, word: str) -> int:
         """Return the row of a node id."""
         if not (word.isascii() and word.lstrip("+-").isdigit() and len(word) - len(word.lstrip("+-")) <= 1):
-            raise InputError(f"{where}: {shown(word)} is not a node id; expected a whole number")
+            quotes = "; quotes are not read" if word[0] in ('"', "'") else ""
+            raise InputError(f"{where}: {shown(word)} is not a node id; expected a whole number{quotes}")
         expected = f"expected {self.first} .. {self.first + self.limit - 1}"
+        if self.counted:
+            expected += f", since {self.counted}"
         if len(word) > 400:  # beyond any number, and beyond what int() converts
             raise InputError(f"{where}: a node id of {len(word)} digits is too large; {expected}")
         node = int(word)

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
+from .. import checks
 from ..streams import EdgeBlock, Imported
-from .compressed import text_blocks, text_lines, text_size
+from .compressed import TextBlock, text_blocks, text_lines, text_size
 from .edge_list import Edges, LineRules, graph_name
 from .limits import check_memory, read_counts, shown
 
@@ -101,6 +102,7 @@ class _Entries:
                 extra = matrix.entries - entries
                 number, _ = next(islice(self._rules.lines(block.text, block.line), extra, None))
                 raise InputError(f"{self.where}:{number}: an entry behind the last of {matrix.entries}")
+            self._check_below(found, block)
             entries += len(found.sources)
             behind = {"offset": block.offset + len(block.text), "line": block.line + block.lines}
             if len(found.sources):
@@ -110,6 +112,16 @@ class _Entries:
         if entries < matrix.entries:
             raise InputError(
                 f"{self.where}: the file ends behind {entries} entries; expected {matrix.entries}"
+            )
+
+    def _check_below(self, found: Edges, block: TextBlock) -> None:
+        """Raise InputError for an entry of a symmetric matrix that is above its diagonal: its reverse is implied."""
+        above = checks.first(found.sources < found.destinations) if self._matrix.symmetric else None
+        if above is not None:
+            number, line = next(islice(self._rules.lines(block.text, block.line), above, None))
+            raise InputError(
+                f"{self.where}:{number}: {shown(line)} is above the diagonal; a symmetric matrix lists the entries on "
+                "and below it, and one that lists both halves is general"
             )
 
     def _edges(self, found: Edges) -> Edges:

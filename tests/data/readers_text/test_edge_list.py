@@ -12,7 +12,7 @@ import pytest
 from data.graphs import refused
 from mgg_hpc.data import native
 from mgg_hpc.data.readers import compressed
-from mgg_hpc.data.readers.edge_list import open_edge_list
+from mgg_hpc.data.readers.edge_list import lists_edges_once, open_edge_list
 from mgg_hpc.errors import InputError
 
 from .text_graphs import PACKINGS, blocks_of, check_marks, joined, listed_edges, write
@@ -37,7 +37,7 @@ def test_an_edge_list_says_what_its_lines_say(
     listed = listed_edges(rng, 200, columns=columns, separator=separator, noise=noise, first=first)
     path = write(tmp_path / "some.edges.txt", listed.text, packing)
     imported = open_edge_list(path, first=first)
-    assert (imported.name, imported.directed, imported.edges.nodes) == ("some", True, None)
+    assert (imported.name, imported.directed, imported.edges.nodes) == ("some", None, None)
     assert imported.edges.total == path.stat().st_size
     weights = listed.weights if columns > 2 else None
     assert joined(blocks_of(imported)) == (listed.sources, listed.destinations, weights)
@@ -171,3 +171,44 @@ def test_lines_and_blocks_agree_on_random_text(rng, tmp_path, monkeypatch):
                 except InputError as error:
                     results.append(str(error))
         assert results[0] == results[1], path.read_text()
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("ids", ["numbers", "names"])
+def test_first_lines_of_konect(ids, packing, tmp_path, blocks):
+    for kind in ("sym", "asym"):
+        path = write(tmp_path / "out.txt", f"% {kind} unweighted\n% 1 2 2\n0 1\n", packing)
+        assert read(path, ids=ids) == ([0], [1], None)
+        assert lists_edges_once(path) == (kind == "sym")
+    write(tmp_path / "out.txt", "% bip unweighted\n1 1\n", packing)
+    with refused(r"out\.txt:1: '% bip' is a bipartite graph.*number the second side behind the first"):
+        read(tmp_path / "out.txt", ids=ids)
+    assert not lists_edges_once(write(tmp_path / "out.txt", "% symbols\n0 1\n", packing))
+
+
+@pytest.mark.parametrize(
+    "line", ["source,target", "src;dst", "From To", "id_1,id_2,weight", '"Source","Target"']
+)
+def test_headers_need_a_mark(line, tmp_path, blocks):
+    for ids in ("numbers", "names"):
+        path = write(tmp_path / "e.txt", f"# comment\n{line}\n1,2\n")
+        with refused(
+            r"e\.txt:2: .*; headers need a # in front$" if ids == "numbers" else ":2: .*headers need a #"
+        ):
+            read(path, ids=ids)
+    assert read(write(tmp_path / "e.txt", "source,x\nx,target\n"), ids="names") == ([0, 1], [1, 2], None)
+
+
+def test_quotes_are_not_read(tmp_path, blocks):
+    with refused(r"""e\.txt:2: '"2"' is not a node id; expected a whole number; quotes are not read"""):
+        read(write(tmp_path / "e.txt", '1,2\n"2","3"\n'))
+    with refused(r"e\.txt:2: 3 columns; expected 2: source, destination; quotes are not read"):
+        read(write(tmp_path / "e.txt", 'a,b\n"c, d",e\n'), ids="names")
+
+
+def test_a_limit_says_where_it_is_from(tmp_path, blocks):
+    path = write(tmp_path / "e.txt", "0 1\n1 3\n")
+    with refused(r":2: the node id 3 is too large; expected 0 \.\. 2, since x\.npy has 3 rows$"):
+        read(path, nodes=3, counted="x.npy has 3 rows")
+    with refused("names 3 nodes; expected 4, since x.npy has 4 rows"):
+        read(path, nodes=4, counted="x.npy has 4 rows", ids="names")

@@ -92,3 +92,10 @@ def test_what_is_wrong_is_named(wrong, tmp_path):
     text, reason = WRONG[wrong]
     with refused(rf"m\.mtx{reason}"):
         blocks_of(open_matrix_market(write(tmp_path / "m.mtx", text)))
+
+
+def test_a_symmetric_matrix_has_no_entry_above_its_diagonal(tmp_path, small_blocks):
+    text = "%%MatrixMarket matrix coordinate real symmetric\n3 3 40\n" + "2 1 5\n" * 20 + "% comment\n1 3 5\n"
+    path = write(tmp_path / "m.mtx", text + "2 1 5\n" * 19)
+    with refused(r"m\.mtx:24: '1 3 5' is above the diagonal; a symmetric matrix lists"):
+        blocks_of(open_matrix_market(path))

@@ -86,7 +86,7 @@ def test_packed_files_that_are_damaged(kind, rng, tmp_path):
     flipped[len(whole) // 2] ^= 16
     for data in (whole[:-3], whole[: len(whole) // 2], bytes(flipped), whole + b"more", whole[:10]):
         (tmp_path / "e.txt").write_bytes(data)
-        with refused(rf"e\.txt is damaged {kind}: "):
+        with refused(rf"e\.txt is damaged {kind}: .*, found at byte {len(data)}$"):
             read(tmp_path / "e.txt")
 
 
@@ -168,6 +168,30 @@ def test_a_pipe_is_not_read_twice(open_, tmp_path):
         open_(tmp_path / "pipe")
     with refused("/dev/null is a pipe or a device"):
         open_(Path("/dev/null"))
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_byte_order_mark_is_passed_over(packing, tmp_path):
+    for text in (b"1 2\n", b"# comment\n1 2\n"):
+        assert read(write(tmp_path / "e.txt", b"\xef\xbb\xbf" + text, packing)) == ([1], [2], None)
+        named = open_edge_list(tmp_path / "e.txt", ids="names")
+        assert joined(blocks_of(named)) == ([0], [1], None)
+    head = b"\xef\xbb\xbf%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 2\n"
+    assert joined(blocks_of(open_matrix_market(write(tmp_path / "m.mtx", head, packing)))) == ([1], [0], None)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_carriage_returns_do_not_end_lines(packing, tmp_path, small_blocks):
+    reason = r":9: a carriage return \(\\r\) with no newline"
+    for line in (b"1 2\r3 4\n", b"1 2\r3 4", b"1\r2\n", b"# comment\r1 2\n", b"1 2\r\r\n"):
+        path = write(tmp_path / "e.txt", b"1 2\r\n" * 8 + line, packing)
+        for ids in ("numbers", "names"):
+            with refused(rf"e\.txt{reason}"):
+                read(path, ids=ids)
+    graph = b"9 0\r\n" + b"\r\n" * 7 + b"% c\r\r\n\r\n\r\n"
+    with refused(rf"g\.graph{reason}"):
+        blocks_of(open_metis(write(tmp_path / "g.graph", graph, packing)))
+    assert read(write(tmp_path / "e.txt", b"1 2\r\n3 4\r", packing)) == ([1, 3], [2, 4], None)
 
 
 def test_nodes_that_do_not_fit_memory(tmp_path, monkeypatch):
