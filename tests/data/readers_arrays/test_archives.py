@@ -141,7 +141,7 @@ def test_damage_within_packed_data_is_found(rng, tmp_path):
 def test_a_member_that_ends_early_is_truncated(rng, tmp_path):
     """Its checksum is right, and the directory claims the length that its array needs."""
     path, out = tmp_path / "g.npz", io.BytesIO()
-    save(path, random_graph(rng))
+    save(path, random_graph(rng, symmetric=False))
     np.save(out, np.zeros(200, np.int32))
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
