@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,12 @@ FORMATS: dict[str, tuple[str, ...]] = {  # the options that each format takes
     "npy": ("nodes", *NODES, *EDGES),
     "mtx": (*NODES, *EDGES),
     "metis": (*NODES, *EDGES),
-    "ogb": ("name", "feature_type", "seed", *EDGES),
+    "ogb": ("name", "feature_type", *EDGES),
+}
+NEEDS = {  # options that do nothing unless one of others is given, where the format takes those
+    "seed": ("split_per_class", "split_random"),
+    "feature_type": ("features",),
+    "address": ("download",),
 }
 ENDINGS = {".npz": "npz", ".npy": "npy", ".mtx": "mtx", ".graph": "metis", ".metis": "metis"}
 ENDINGS |= dict.fromkeys(EDGE_LIST_NAMES, "edges")
@@ -62,11 +68,7 @@ def process_import(
     inputs = _inputs(source, folder, options)
     _check_no_input(check_output(output, force=force), inputs)
     format_ = format_ or _format_of(source)
-    for option, value in options.items():
-        if value not in (None, False) and option not in FORMATS[format_]:
-            takers = " and ".join(name for name, taken in FORMATS.items() if option in taken)
-            flag = option.replace("_", "-").replace("address", "url")
-            raise InputError(f"--{flag} does not go with the format {format_}; it is for {takers}")
+    _check_options(format_, options)
     if folder is not None and source != "planetoid":
         raise InputError(f"'{folder}' is one argument too many; a second one is for 'planetoid FOLDER'")
     with waiting("opening"):
@@ -80,6 +82,28 @@ def process_import(
     tell_written(output, held)
     if schema.Y in held.datasets and not _trains(output):
         print("there are no training rows; to train on this graph, import it with --split-per-class")
+
+
+def _check_options(format_: str, options: Options) -> None:
+    """Raise InputError for an option that the format does not take, or that does nothing without another one."""
+    given = {name for name, value in options.items() if value not in (None, ()) and value is not False}
+    for option in options:
+        if option in given and option not in FORMATS[format_]:
+            takers = [name for name, taken in FORMATS.items() if option in taken]
+            listed = " and ".join([", ".join(takers[:-1]), takers[-1]] if takers[1:] else takers)
+            raise InputError(f"{_flag(option)} does not go with the format {format_}; it is for {listed}")
+    for option, needed in NEEDS.items():
+        if option in given and set(needed) <= set(FORMATS[format_]) and not given & set(needed):
+            raise InputError(f"{_flag(option)} needs {' or '.join(map(_flag, needed))}")
+    if {"first", "map_ids"} <= given:
+        raise InputError("--first does not go with --map-ids, which takes any ids; leave one of them out")
+    name = options["name"]
+    if name is not None and not (name.strip() and name.isprintable()):
+        raise InputError(f"--name {name!r} is no name; expected characters that can be printed")
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-').replace('address', 'url')}"
 
 
 def default_memory() -> int:
@@ -279,7 +303,12 @@ def _metis(source: Path, options: Options) -> Source:
 def _ogb(source: Path, options: Options) -> Source:
     from ..data.readers.ogb import open_ogb
 
-    return open_ogb(source, dtype=options["feature_type"] or "float32")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = open_ogb(source, dtype=options["feature_type"] or "float32")
+    for each in told:
+        print(each.message, file=sys.stderr)
+    return found
 
 
 OPENERS: dict[str, Callable[[Path, Options], Source]] = {

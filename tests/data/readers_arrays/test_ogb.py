@@ -152,3 +152,12 @@ def test_what_is_wrong_is_named(rng, tmp_path, name):
 def test_folders_that_are_no_datasets(tmp_path):
     with refused("has no folder raw; expected a dataset of OGB"):
         open_ogb(tmp_path)
+
+
+def test_an_import_says_what_it_leaves_out(rng, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "ogbn_some", dataset(rng))
+    assert mgg("import", "ogbn_some", "--feature-type", "float16", "-o", "g.h5") == 0
+    told = capsys.readouterr()
+    assert told.out == "g.h5: ogbn_some, 60 nodes, 200 edges, 5 features, 4 classes\n"
+    assert told.err == "ogbn_some/raw: left out, since no graph file has it: node_year.csv.gz\n"
