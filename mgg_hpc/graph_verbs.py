@@ -18,7 +18,8 @@ from .verbs import Existing, Memory, Output, example, to_file
         "mgg import planetoid --name cora --download -o cora.h5",
         "mgg import edges.txt.gz --symmetric --features x.npy --labels y.npy -o graph.h5",
         "mgg import soc-LiveJournal1.txt.gz --memory 4G -o livejournal.h5",
-        "mgg import out.wikipedia.tsv.zst --first 1 --map-ids -o wikipedia.h5",
+        "mgg import out.wikipedia.tsv.zst --first 1 -o wikipedia.h5",
+        "mgg import links.csv --map-ids -o links.h5",
         "mgg import web.mtx -o web.h5",
         "mgg import mesh.graph -o mesh.h5",
         "mgg import edges.npy --features x.npy --feature-type float16 -o large.h5",
@@ -42,7 +43,12 @@ from .verbs import Existing, Memory, Output, example, to_file
 @option("--simple", is_flag=True, help="Drop duplicates and self loops.")
 @option("--nodes", type=IntRange(1), help="Number of nodes. [default: the largest id plus one]")
 @option("--first", type=IntRange(0, 1), help="Number of the first node in an edge list. [default: 0]")
-@option("--map-ids", is_flag=True, help="Number the nodes of an edge list in the order in which they appear.")
+@option(
+    "--map-ids",
+    is_flag=True,
+    help="Take any ids in an edge list, and number the nodes in the order in which they first appear there; rows of "
+    "features, labels and masks are in that order. The ids are kept; mgg export and predictions list them.",
+)
 @option("--features", type=Existing, help="Features of the nodes: .npy, .csv, .parquet, or .npz of SciPy.")
 @option("--feature-type", type=Choice(["float32", "float16"]), help="How to store them. [default: float32]")
 @option("--labels", type=Existing, help="Labels: .npy, .csv or .parquet; integers [N], or 0 and 1 [N, C].")

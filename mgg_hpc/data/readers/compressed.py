@@ -11,7 +11,7 @@ import re
 import stat
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,9 @@ def text_size(path: Path) -> int:
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
-def text_blocks(path: Path, *, offset: int = 0, line: int = 1, words: bool = False) -> Iterator[TextBlock]:
+def text_blocks(
+    path: Path, *, offset: int = 0, line: int = 1, words: bool = False
+) -> Generator[TextBlock, None, None]:
     """Yield a file's text from ``offset`` on, which is in ``line``; where it ends within a line, a newline is added.
 
     words: blocks end behind any blank, since lines may be long. A byte order mark of UTF-8 is made blanks. Raises
