@@ -49,6 +49,12 @@ from .verbs import Existing, Memory, Output, example, to_file
     help="Take any ids in an edge list, and number the nodes in the order in which they first appear there; rows of "
     "features, labels and masks are in that order. The ids are kept; mgg export and predictions list them.",
 )
+@option(
+    "--edge-data",
+    metavar="NAME=FILE.npy",
+    multiple=True,
+    help="Data of the edges of an edge list or .npy, [E, ...] in the order in which they are listed; repeatable.",
+)
 @option("--features", type=Existing, help="Features of the nodes: .npy, .csv, .parquet, or .npz of SciPy.")
 @option("--feature-type", type=Choice(["float32", "float16"]), help="How to store them. [default: float32]")
 @option("--labels", type=Existing, help="Labels: .npy, .csv or .parquet; integers [N], or 0 and 1 [N, C].")

@@ -34,8 +34,8 @@ FORMATS: dict[str, tuple[str, ...]] = {  # the options that each format takes
     "digits": ("seed",),
     "planetoid": ("name", "download", "address"),
     "npz": ("directed", "split", *NODES, *EDGES),
-    "edges": ("nodes", "first", "map_ids", *NODES, *EDGES),
-    "npy": ("nodes", *NODES, *EDGES),
+    "edges": ("nodes", "first", "map_ids", "edge_data", *NODES, *EDGES),
+    "npy": ("nodes", "edge_data", *NODES, *EDGES),
     "mtx": (*NODES, *EDGES),
     "metis": (*NODES, *EDGES),
     "ogb": ("name", "feature_type", *EDGES),
@@ -131,7 +131,20 @@ def _inputs(source: str, folder: Path | None, options: Options) -> list[Path]:
     """Return the files that an import reads, those in its folders included."""
     of_nodes = [options[name] for name in ("features", "labels") if options[name] is not None]
     named = [folder or Path(source), *of_nodes, *(options["masks"] or ())]
+    named += [Path(file) for _, file in _named_files(options)]
     return [each for path in named for each in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+
+
+def _named_files(options: Options) -> list[tuple[str, str]]:
+    """Return name and file of each --edge-data. Raises InputError for a text that is not NAME=FILE.npy."""
+    found: list[tuple[str, str]] = []
+    for text in options["edge_data"]:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file.endswith(".npy")) or name in dict(found):
+            raise InputError(f"--edge-data {text}: expected NAME=FILE.npy, and each name once")
+        found.append((name, file))
+    schema.check_edge_names("--edge-data", [name for name, _ in found])
+    return found
 
 
 def _check_no_input(output: Path, inputs: list[Path]) -> None:
@@ -188,12 +201,14 @@ def _trains(path: Path) -> bool:
 
 
 def _with_nodes(open_: Callable[[int | None, str], Imported], options: Options) -> Imported:
-    """Open edges, and add the features, labels and masks of other files, and the split that is asked for.
+    """Open edges, and add their data, the features, labels and masks of other files, and the split that is asked for.
 
     open_: called with the number of nodes, None where no option and no file tells it, and with what a message says
     about where it is from, "" for an option.
     """
+    from ..data.readers.arrays.edges import WithData
     from ..data.readers.node_arrays import node_rows
+    from ..data.readers.npy import open_array
 
     kind = options["feature_type"] or "float32"
     nodes, rows, fields = node_rows(
@@ -203,6 +218,9 @@ def _with_nodes(open_: Callable[[int | None, str], Imported], options: Options) 
         raise InputError(f"--nodes {options['nodes']}, but the features or labels are of {nodes} nodes")
     counted = "" if nodes is None else f"{options['features'] or options['labels']} has {nodes} rows"
     found = open_(options["nodes"] if nodes is None else nodes, counted)
+    if data := _named_files(options):
+        arrays = {name: open_array(Path(file)) for name, file in data}
+        found = replace(found, edges=WithData(found.edges, arrays))
     of_nodes = found.rows
     if rows:
         found = replace(found, rows=lambda: _rows_of(of_nodes) | rows, **fields)

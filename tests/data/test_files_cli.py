@@ -16,6 +16,8 @@ import pytest
 from command import mgg, refused
 
 from mgg_hpc.data.graph import Graph
+from mgg_hpc.data.readers import compressed
+from mgg_hpc.data.readers.arrays import edges
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import write
 from mgg_hpc.tools import importing
@@ -204,6 +206,12 @@ def test_outputs_that_cannot_be(command, capsys):
         ("import a.npz --feature-type float16", "--feature-type needs --features"),
         ("import planetoid --url x", "--url needs --download"),
         ("import ogbn --format ogb --seed 1", "--seed does not go with the format ogb"),
+        ("import bad.txt --edge-data a", "--edge-data a: expected NAME=FILE.npy"),
+        ("import bad.txt --edge-data weight=a.npy", "--edge-data: data of edges is named 'weight'"),
+        (
+            "import a.npz --edge-data a=a.npy",
+            "--edge-data does not go with the format npz; it is for edges and npy",
+        ),
         ("import bad.txt --name=", "--name '' is no name"),
         ("import bad.txt --name a\x1bb", "--name 'a\\x1bb' is no name"),
         ("import a.npz --split-per-class", "needs labels; this graph has none"),
@@ -308,3 +316,33 @@ def test_features_tell_the_number_of_nodes(capsys):
     np.save("x.npy", np.ones((3, 1)))
     reason = refused(capsys, "import", "e.txt", "--features", "x.npy", "-o", "g.h5")
     assert reason == "e.txt:1: the node id 3 is too large; expected 0 .. 2, since x.npy has 3 rows"
+
+
+@pytest.mark.parametrize("source", ["e.txt.gz", "e.npy", "names"])
+def test_data_of_edges_follow_the_listed_edges(source, rng, monkeypatch, capsys):
+    monkeypatch.setattr(compressed, "BLOCK_BYTES", 50)
+    monkeypatch.setattr(edges, "BLOCK_EDGES", 7)
+    pairs = np.stack(np.divmod(rng.choice(900, size=100, replace=False), 30), axis=1)
+    time, kind = rng.integers(10**12, size=100), rng.normal(size=(100, 3))
+    np.save("time.npy", time)
+    np.save("kind.npy", np.asfortranarray(kind))
+    np.save("e.npy", pairs)
+    with gzip.open("e.txt.gz", "wt") as file:
+        file.writelines(f"{u} {v}\n" for u, v in pairs)
+    names = ["--map-ids"] if source == "names" else []
+    source = "e.txt.gz" if names else source
+    data = ["--edge-data", "time=time.npy", "--edge-data", "kind=kind.npy"]
+    assert mgg("import", source, *names, *data, "-o", "g.h5") == 0
+    with h5py.File("g.h5") as file:
+        ids = file["node/id"][:] if names else np.arange(len(file["graph/indptr"]))
+        rows = np.repeat(np.arange(len(ids) - (not names)), np.diff(file["graph/indptr"][:]))
+        found = np.stack([ids[file["graph/indices"][:]], ids[rows]], axis=1)
+        place = {tuple(pair): at for at, pair in enumerate(pairs.tolist())}
+        order = [place[tuple(pair)] for pair in found.tolist()]
+        assert sorted(order) == list(range(100))
+        assert np.array_equal(file["edge/time"][:], time[order])
+        assert np.array_equal(file["edge/kind"][:], kind[order].astype(np.float32))
+    for count in (99, 101):
+        np.save("time.npy", np.zeros(count))
+        reason = refused(capsys, "import", source, *names, *data, "-o", "n.h5")
+        assert reason == f"time.npy is of {count} edges; {source} lists 100"

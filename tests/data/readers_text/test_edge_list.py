@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 import re
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 from data.graphs import refused
 from mgg_hpc.data import native
 from mgg_hpc.data.readers import compressed
+from mgg_hpc.data.readers.arrays.edges import WithData
 from mgg_hpc.data.readers.edge_list import lists_edges_once, open_edge_list
+from mgg_hpc.data.readers.npy import open_array
 from mgg_hpc.errors import InputError
 
 from .text_graphs import PACKINGS, blocks_of, check_marks, joined, listed_edges, write
@@ -212,3 +215,17 @@ def test_a_limit_says_where_it_is_from(tmp_path, blocks):
         read(path, nodes=3, counted="x.npy has 3 rows")
     with refused("names 3 nodes; expected 4, since x.npy has 4 rows"):
         read(path, nodes=4, counted="x.npy has 4 rows", ids="names")
+
+
+def test_data_go_on_behind_each_block(rng, tmp_path, small_blocks):
+    listed, data = listed_edges(rng, 60), rng.integers(1000, size=(60, 2))
+    path = write(tmp_path / "e.txt", listed.text)
+    np.save(tmp_path / "d.npy", data)
+    stream = WithData(open_edge_list(path).edges, {"d": open_array(tmp_path / "d.npy")})
+    found, at = list(stream.blocks()), 0
+    assert len(found) > 5
+    for block in found:
+        at += len(block)
+        rest = list(stream.blocks(json.loads(json.dumps(block.mark))))
+        assert [u for each in rest for u in each.sources] == listed.sources[at:]
+        assert np.array_equal(np.concatenate([data[:0], *(each.data["d"] for each in rest)]), data[at:])

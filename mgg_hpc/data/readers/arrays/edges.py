@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ... import checks
-from ...streams import EdgeBlock
+from ...streams import EdgeBlock, EdgeStream
 from ..npy import Array, Take
 
 BLOCK_EDGES = 1 << 20
@@ -146,6 +147,42 @@ class _Carried:
             weight = None if self._weight is None else self._weight(count).astype(np.float32, copy=False)
             data = {name: carried(take(count)) for name, take in self._data.items()}
         return weight, data
+
+
+class WithData:
+    """An `EdgeStream` that adds arrays [E, ...] by name to the edges of another one, in their order.
+
+    Marks are those of the other stream, with the number of edges before them.
+    """
+
+    def __init__(self, stream: EdgeStream, data: Mapping[str, Array]) -> None:
+        self.where, self.nodes, self.total = stream.where, stream.nodes, stream.total
+        self._stream, self._data = stream, data
+        for array in data.values():
+            if not array.shape or array.dtype.kind not in "biuf":
+                raise InputError(f"{array.where} is {array}; expected numbers [edges, ...]")
+
+    def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
+        """Yield the edges, as `EdgeStream` has it. Raises InputError where their number is not that of the data."""
+        of_stream, done = mark or (None, 0)
+        with ExitStack() as files:
+            carried = _Carried(files, done, None, self._data)
+            blocks = self._stream.blocks(of_stream, progress)
+            for block in blocks:
+                high = done + len(block)
+                if any(len(each) < high for each in self._data.values()):
+                    self._check(high + sum(map(len, blocks)))
+                _, data = carried.next(len(block))
+                done = high
+                behind = None if block.mark is None else [block.mark, done]
+                yield replace(block, data={**block.data, **data}, mark=behind)
+        self._check(done)
+        self.nodes = self._stream.nodes
+
+    def _check(self, edges: int) -> None:
+        for array in self._data.values():
+            if len(array) != edges:
+                raise InputError(f"{array.where} is of {len(array)} edges; {self.where} lists {edges}")
 
 
 def carried(values: NDArray[Any]) -> NDArray[Any]:
