@@ -48,16 +48,16 @@ class Lightest {
 class Pass {
  public:
   Pass(int64_t* load, int32_t parts, int32_t* part_of, int64_t capacity)
-      : load_(load), part_of_(part_of), capacity_(capacity), lightest_(load, parts), near_(parts, 0) {}
+      : load_(load), parts_(parts), part_of_(part_of), capacity_(capacity), lightest_(load, parts), near_(parts, 0) {}
 
   int64_t moved = 0, kept = 0;  // rows that changed their part; edges to the part in which a row was placed
 
   template <class Id>
   void place(int64_t row, int64_t weight, const Id* neighbour, const Id* last) {
-    const int32_t before = part_of_[row];
+    const int32_t before = part(row);
     if (before >= 0) add(before, -weight);
     for (; neighbour != last; ++neighbour) {
-      const int32_t part = part_of_[*neighbour];
+      const int32_t part = this->part(*neighbour);
       if (part < 0 || static_cast<int64_t>(*neighbour) == row) continue;
       if (near_[part]++ == 0) touched_.push_back(part);
     }
@@ -79,6 +79,13 @@ class Pass {
   }
 
  private:
+  // The part of a row, checked when it is read: a slice has few of all rows.
+  int32_t part(int64_t row) const {
+    const int32_t found = part_of_[row];
+    require(found >= -1 && found < parts_, "partition: parts are numbered from 0, and -1 is none");
+    return found;
+  }
+
   double score(int32_t part) const {
     return static_cast<double>(near_[part]) * (1 - static_cast<double>(load_[part]) / static_cast<double>(capacity_));
   }
@@ -91,6 +98,7 @@ class Pass {
   }
 
   int64_t* load_;
+  int32_t parts_;
   int32_t* part_of_;
   int64_t capacity_;
   Lightest lightest_;
@@ -115,10 +123,7 @@ nb::tuple stream_rows(int64_t first, Flat<const int64_t> indptr, Flat<const Id> 
   const Id* ids = indices.data();
   require(std::all_of(ids, ids + indices.size(), [&](Id id) { return id >= 0 && static_cast<int64_t>(id) < nodes; }),
           "partition: an edge names no row");
-  int32_t* part = part_of.data();
-  require(std::all_of(part, part + nodes, [&](int32_t each) { return each >= -1 && each < parts; }),
-          "partition: parts are numbered from 0, and -1 is none");
-  Pass pass(load.data(), static_cast<int32_t>(parts), part, capacity);
+  Pass pass(load.data(), static_cast<int32_t>(parts), part_of.data(), capacity);
   {
     nb::gil_scoped_release release;
     for (int64_t row = 0; row < rows; ++row)
@@ -142,5 +147,6 @@ void bind_partition(nb::module_& m) {
 indptr int64 [n + 1] from 0, indices [E]: their neighbours; weight int64 [n]. capacity: a part gets a row only up to this
 load, but for the one of least load. load int64 [P] and part_of int32 [N], -1 for none, are what all rows before have
 left, and are updated. moved: rows that changed their part; kept: edges to the part in which a row was placed. Raises
-ValueError for arrays that are no CSR.)");
+ValueError for arrays that are no CSR, and at a row whose part, or a neighbour's, is none of P: rows before it are placed
+then.)");
 }

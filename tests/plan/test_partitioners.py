@@ -189,6 +189,8 @@ def test_the_native_module_refuses_what_is_no_csr():
     call()
     wrong = [{"first": 1}, {"first": -1}, {"indptr": (0, 2)}, {"indptr": (0, 2, 1)}, {"indices": (1, 2)}]
     wrong += [{"indices": (-1, 0)}, {"capacity": 0}, {"load": ()}, {"part": (0, 2)}, {"part": (0, -2)}]
+    wrong += [{"part": (2, 0)}, {"part": (-2, 0)}, {"first": 1, "part": (9, 0, 0)}]
     for arguments in wrong:
         with pytest.raises(ValueError, match="partition: "):
             call(**arguments)
+    call(part=(0, 1, 9))  # of a row that these have nothing to do with: it is not read for each slice
