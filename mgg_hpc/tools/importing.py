@@ -303,7 +303,7 @@ def _edges(source: Path, options: Options) -> Source:
 def _npy(source: Path, options: Options) -> Source:
     from ..data.readers.edge_arrays import open_edge_arrays
 
-    return _with_nodes(lambda nodes, _: open_edge_arrays(source, nodes=nodes), options)
+    return _with_nodes(lambda nodes, counted: open_edge_arrays(source, nodes=nodes, counted=counted), options)
 
 
 def _mtx(source: Path, options: Options) -> Source:

@@ -316,6 +316,9 @@ def test_features_tell_the_number_of_nodes(capsys):
     np.save("x.npy", np.ones((3, 1)))
     reason = refused(capsys, "import", "e.txt", "--features", "x.npy", "-o", "g.h5")
     assert reason == "e.txt:1: the node id 3 is too large; expected 0 .. 2, since x.npy has 3 rows"
+    np.save("e.npy", [[0, 1], [1, 3], [2, 2]])
+    reason = refused(capsys, "import", "e.npy", "--features", "x.npy", "-o", "g.h5")
+    assert reason == "e.npy: edge 1 has the destination 3; expected 0 .. 2, since x.npy has 3 rows"
 
 
 @pytest.mark.parametrize("source", ["e.txt.gz", "e.npy", "names"])

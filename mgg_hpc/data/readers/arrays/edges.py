@@ -25,6 +25,7 @@ class PairedEdges:
     """An `EdgeStream` over arrays of sources and of destinations [E], or one of both [E, 2]. Marks are edge numbers.
 
     nodes: their number, None: the largest id plus one. weight: numbers [E]; data: further arrays [E, ...] by name.
+    counted: where the number of nodes is from, for messages; without it the build refuses ids that are too large.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class PairedEdges:
         *,
         weight: Array | None = None,
         data: Mapping[str, Array] | None = None,
+        counted: str = "",
     ) -> None:
         self.where, self.nodes, self.total = where, nodes, len(ends[0])
+        self._counted = counted
         self._ends, self._weight, self._data = ends, weight, dict(data or {})
 
     def blocks(self, mark: Any = None, progress: Callable[[int], None] | None = None) -> Iterator[EdgeBlock]:
@@ -57,12 +60,19 @@ class PairedEdges:
 
     def _ids(self, low: int, end: str, ids: NDArray[Any]) -> NDArray[np.int64]:
         """Return ids as int64."""
+        name = "source" if end == "s" else "destination"
         at = checks.first(ids.astype(np.int64, copy=False) < 0)  # those from 2**63 on are negative then
         if at is not None:
-            name = "source" if end == "s" else "destination"
             raise InputError(
                 f"{self.where}: edge {low + at} has the {name} {ids[at]}; expected 0 .. 2**63 - 1"
             )
+        if self._counted and self.nodes is not None:
+            at = checks.first(ids >= self.nodes)
+            if at is not None:
+                raise InputError(
+                    f"{self.where}: edge {low + at} has the {name} {ids[at]}; expected 0 .. {self.nodes - 1}, since "
+                    f"{self._counted}"
+                )
         return np.ascontiguousarray(ids, np.int64)
 
 
