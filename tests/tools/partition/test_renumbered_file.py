@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 
 import h5py
@@ -14,7 +15,7 @@ from data.graphs import random_graph
 from jobs import renumbered
 
 from mgg_hpc.data import schema
-from mgg_hpc.data.assembly import build_graph
+from mgg_hpc.data.assembly import build_graph, runs, work
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.data.readers import graph_file
 from mgg_hpc.data.schema import Layout
@@ -22,6 +23,7 @@ from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.streams import EdgeBlock, Imported, Rows
 from mgg_hpc.data.writer import Partition, write
 from mgg_hpc.plan.ranges import edge_balanced, edge_counts
+from mgg_hpc.tools.partition import renumber
 from mgg_hpc.tools.partition.structure import original_pattern
 
 CONTENTS = {
@@ -188,6 +190,25 @@ def test_a_damaged_file_is_named_and_stays(rng, dataset, capsys):
     before = Path("g.h5").read_bytes()
     assert dataset in refused(capsys, "partition", "g.h5", "--order", "rcm")
     assert Path("g.h5").read_bytes() == before and [path.name for path in Path().iterdir()] == ["g.h5"]
+
+
+@pytest.mark.parametrize("phase", ["reading", "sorting", "writing"])
+def test_an_interrupted_renumbering_leaves_nothing(rng, monkeypatch, capsys, little_memory, phase):
+    """Ctrl-C while edges lie in a folder beside the file, with which no later command would go on."""
+    monkeypatch.setattr(runs, "LEAST_EDGES", 40)
+    monkeypatch.setattr(runs, "MOST_EDGES", 40)
+    write("g.h5", random_graph(rng))
+    before, seen = Path("g.h5").read_bytes(), []
+
+    def interrupted(name, done, total):
+        if name == phase and work.folder_of(Path("g.h5")).is_dir():
+            seen.append(name)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(renumber, "phases", lambda: nullcontext(interrupted))
+    assert mgg("partition", "g.h5", "--order", "degree") == 1
+    assert capsys.readouterr().err.strip() == "mgg: error: interrupted" and seen == [phase]
+    assert [path.name for path in Path().iterdir()] == ["g.h5"] and Path("g.h5").read_bytes() == before
 
 
 @pytest.mark.parametrize("method", ["metis", "ldg"])
