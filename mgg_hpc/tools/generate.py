@@ -50,7 +50,7 @@ def process_generate(
         )
     _check_room(drawn, output, memory)
     key = json.dumps([kind, {name: str(value) for name, value in options.items()}], sort_keys=True)
-    with phases() as report:
+    with phases(output) as report:
         held = build_graph(
             drawn.imported,
             output,

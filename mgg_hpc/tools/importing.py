@@ -155,18 +155,21 @@ def _check_no_input(output: Path, inputs: list[Path]) -> None:
 
 
 def _key(format_: str, source: str, inputs: list[Path], options: Options) -> str | None:
-    """Return what an import depends on: options, and the sizes and times of its files.
+    """Return what the edges of an import depend on: options, and the sizes and times of their files.
 
-    Returns None where one of them is a pipe or a device, whose contents are others each time.
+    Data of nodes are read once the edges are sorted, and may be mended in between. Returns None where a file is a pipe
+    or a device, whose contents are others each time.
     """
-    told = []
+    told, of_nodes = [], {options["features"], options["labels"], *(options["masks"] or ())}
     for path in inputs:
+        if path in of_nodes:
+            continue
         if path.is_file():
             facts = path.stat()
             told.append([str(path.resolve()), facts.st_size, facts.st_mtime_ns])
         elif path.exists() and not path.is_dir():
             return None
-    kept = {name: str(value) for name, value in options.items() if name != "memory"}
+    kept = {name: str(value) for name, value in options.items() if name not in (*NODES, "memory")}
     return json.dumps([format_, source, told, kept], sort_keys=True)
 
 

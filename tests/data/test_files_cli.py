@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from command import mgg, refused
 
+from mgg_hpc.data.assembly import runs
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.readers import compressed
 from mgg_hpc.data.readers.arrays import edges
@@ -349,3 +350,20 @@ def test_data_of_edges_follow_the_listed_edges(source, rng, monkeypatch, capsys)
         np.save("time.npy", np.zeros(count))
         reason = refused(capsys, "import", source, *names, *data, "-o", "n.h5")
         assert reason == f"time.npy is of {count} edges; {source} lists 100"
+
+
+def test_mended_features_take_the_edges_that_were_sorted(rng, capsys, monkeypatch):
+    """An import whose features were wrong goes on behind its edges once they are mended."""
+    monkeypatch.setattr(runs, "MOST_EDGES", 1000)
+    pairs = rng.integers(50, size=(5000, 2))
+    Path("edges.txt").write_text("".join(f"{u} {v}\n" for u, v in pairs))
+    x = rng.normal(size=(50, 3)).astype(np.float32)
+    np.save("x.npy", np.where(np.arange(150).reshape(50, 3) == 149, np.nan, x))
+    command = ["import", "edges.txt", "--features", "x.npy", "-o", "g.h5"]
+    assert mgg(*command) == 2
+    told = capsys.readouterr().err
+    assert "/node/x has nan at row 49, column 2" in told and "the same command goes on from there" in told
+    np.save("x.npy", x)
+    monkeypatch.setattr(runs.Gatherer, "_take", None)  # edges are not read again
+    assert mgg(*command) == 0
+    assert mgg("verify", "g.h5") == 0
