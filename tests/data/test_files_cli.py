@@ -257,7 +257,7 @@ def test_an_output_is_no_input(name, capsys):
 
 
 def test_imports_of_streams_do_not_go_on(monkeypatch):
-    """A pipe gives other edges each time, so that its builds have no key; those of files follow all of their files."""
+    """A pipe gives other edges each time, so that its builds have no key; those of files follow their edges."""
     keys = []
     build = importing.build_graph
 
@@ -272,14 +272,11 @@ def test_imports_of_streams_do_not_go_on(monkeypatch):
     assert mgg("import", "pipe.txt", "-o", "g.h5") == 0
     writer.join()
     assert keys == [None]
-    Path("e.txt").write_text("0 1\n")
-    np.save("y.npy", [0, 1])
-    np.save("none.npy", np.zeros(0, int))
-    for train in ([0], [0, 1]):
-        np.save("train.npy", train)
-        masks = ["--labels", "y.npy", "--masks", "train.npy", "none.npy", "none.npy"]
-        for _ in range(2):
-            assert mgg("import", "e.txt", *masks, "-o", "g.h5", "--force") == 0
+    for listed in ("0 1\n", "1 0 \n"):
+        Path("e.txt").write_text(listed)
+        for labels in ([0, 1], [1, 1]):
+            np.save("y.npy", labels)
+            assert mgg("import", "e.txt", "--labels", "y.npy", "-o", "g.h5", "--force") == 0
     assert keys[1] == keys[2] != keys[3] == keys[4] and None not in keys[1:]
 
 
@@ -362,7 +359,7 @@ def test_mended_features_take_the_edges_that_were_sorted(rng, capsys, monkeypatc
     command = ["import", "edges.txt", "--features", "x.npy", "-o", "g.h5"]
     assert mgg(*command) == 2
     told = capsys.readouterr().err
-    assert "/node/x has nan at row 49, column 2" in told and "the same command goes on from there" in told
+    assert "x.npy has nan at row 49, column 2" in told and "the same command goes on from there" in told
     np.save("x.npy", x)
     monkeypatch.setattr(runs.Gatherer, "_take", None)  # edges are not read again
     assert mgg(*command) == 0
