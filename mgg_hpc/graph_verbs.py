@@ -83,8 +83,9 @@ def import_(
 
     SOURCE is an edge list (.txt, .csv, .tsv, .edges, .el: "source destination [weight]" a line; plain, .gz or .zst), a
     Matrix Market file (.mtx), METIS's .graph, arrays (.npy: edges [2, E]), an archive (.npz), a folder of OGB,
-    "planetoid" (then FOLDER has the files ind.NAME.*), or "digits". An import that was stopped goes on where it was
-    when the same command is given again.
+    "planetoid" (then FOLDER has the files ind.NAME.*), or "digits". A graph is undirected if the reverse of each edge
+    is listed too, with the same weight. An import that was stopped goes on where it was when the same command is given
+    again.
     """
     from .tools.importing import process_import
 
