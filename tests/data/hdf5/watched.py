@@ -21,7 +21,7 @@ from types import TracebackType
 
 from mgg_hpc.errors import InputError
 
-LIMIT = 5.0  # seconds for one file
+LIMIT = 20.0  # seconds for one file
 ROOM = 2 << 30  # bytes of address space beyond what a worker has when it begins
 TESTS = Path(__file__).parents[2]
 
