@@ -26,7 +26,7 @@ def decide(tmp_path):
         tree = {"graph": {"file": str(tmp_path / "g.h5")}, "model": {"dropout": dropout}, "run": run}
         settings = config.from_tree(tree, "test")
         part = load_part(tmp_path / "g.h5", MPI.COMM_SELF)
-        model = of_job._model(settings, part, of_job.torch.float32)
+        model = of_job._model(settings, part, of_job.torch.float32, 0)
         backend = SimpleNamespace(memory=SimpleNamespace(free=lambda: free))
         return of_job.stay_on_host(settings, MPI.COMM_SELF, part, backend, model, PLANS)
 
