@@ -72,7 +72,9 @@ def test_datasets_are_what_the_loader_of_ogb_gives(rng, tmp_path, blocks, form, 
     check(imported, made, folder)
     check_marks(imported)
     half = open_ogb(tmp_path / folder, dtype="float16")
-    np.testing.assert_array_equal(rows_of(half)["node/x"], everything(made.x).astype(np.float16))
+    # The digits of a text are rounded once, from what they say: not from float32, which they are the shortest for.
+    x = everything(made.x) if FORMS[form] else everything(made.x).astype(str).astype(float)
+    np.testing.assert_array_equal(rows_of(half)["node/x"], x.astype(np.float16))
 
 
 @pytest.mark.parametrize("form", FORMS)
