@@ -206,6 +206,6 @@ def _plan(
     if transfer != "halo":
         return workload.direct(edges, transfer), weight
     plan, order = exchange.halo_in_rounds(comm, edges, rounds, ordered=weight is not None)
-    return plan, None if weight is None or order is None else weight[
-        torch.from_numpy(order).to(weight.device)
-    ]
+    if weight is None or order is None:
+        return plan, None
+    return plan, weight[torch.from_numpy(order).to(weight.device)]
