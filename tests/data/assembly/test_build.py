@@ -133,7 +133,7 @@ def test_a_build_that_was_stopped_goes_on_where_it_was(rng, tmp_path, little, mo
     listed.weight = rng.normal(size=edges).astype(np.float32)
     write(tmp_path / "whole.h5", expected(listed, nodes, symmetric=True))
     target = tmp_path / "g.h5"
-    limits = {phase: int(rng.integers(1, 9)) for phase in ("reading", "sorting", "writing")}
+    limits = {phase: int(rng.integers(1, 6)) for phase in ("reading", "sorting", "writing")}
 
     def stopping(phase, done, total):
         if phase == where:
