@@ -1,4 +1,4 @@
-"""What the plan of rank 0 of 8 takes, self loops and a halo in 8 rounds included, as JSON: real_size.py runs it.
+"""Measure the time and memory of the plan of rank 0 of 8, with self loops and a halo in 8 rounds; real_size.py runs it.
 
     python benchmarks/plan_of_rank.py graph.h5
 

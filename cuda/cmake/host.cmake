@@ -37,7 +37,7 @@ endforeach()
 install(TARGETS _host LIBRARY DESTINATION mgg_hpc)
 mgg_stub(_host)
 
-# What graph files, orders and plans need, on machines of any kind.
+# Native code for graph files, orders and plans (_graph), on machines of any kind.
 nanobind_add_module(_graph NB_STATIC NOMINSIZE
   cuda/graph/module_graph.cpp cuda/graph/buckets.cpp cuda/graph/generate.cpp cuda/graph/order.cpp
   cuda/graph/parse.cpp cuda/graph/parse_table.cpp cuda/graph/partition.cpp cuda/graph/split.cpp cuda/graph/symmetry.cpp)

@@ -1,4 +1,4 @@
-// What each file of the module _graph binds: native code for graph files, orders and plans, which no device sees.
+// The functions by which each file of the module _graph binds its part: host code for graph files, orders and plans.
 #pragma once
 #include <nanobind/nanobind.h>
 

@@ -65,7 +65,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """What a reader or a generator gives: edges as a stream, and what belongs to the nodes.
+    """A graph from a reader or a generator: edges as a stream, and datasets of the nodes.
 
     directed: False where each edge's reverse is known to be there; None: undirected if it is, which the build finds
     out. rows: datasets of nodes by their paths in the file (schema.X, or the three of sparse features; schema.Y;

@@ -1,4 +1,4 @@
-"""What a generator gives: edges that are drawn block by block, and rows of nodes that are drawn in pieces."""
+"""The output of generators: edges that are drawn block by block, and rows of nodes that are drawn in pieces."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of a graph.
+    """The published and the assumed facts of a graph.
 
     edges: drawn edges; an undirected one is stored twice. tasks: binary tasks of a node with several labels; classes
     are communities then. split: training, validation and test nodes; the others have no label. maximum, median: of the

@@ -213,7 +213,7 @@ class Edges(NamedTuple):
 
 @dataclass(frozen=True)
 class LineRules:
-    """What lines of edges look like. where: the file. first, limit: ids are first .. first + limit - 1.
+    """Format of the lines of an edge list. where: the file. first, limit: ids are first .. first + limit - 1.
 
     delimiters: whether commas and semicolons separate words, too. comments: characters that begin comments. names: of
     the columns. counted: where the limit is from, for messages.

@@ -40,7 +40,7 @@ def open_matrix_market(path: Path) -> Imported:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """What the first lines say. offset, line: where the entries begin."""
+    """Header of a Matrix Market file. offset, line: where the entries begin."""
 
     nodes: int
     entries: int

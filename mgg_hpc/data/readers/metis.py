@@ -38,7 +38,7 @@ def open_metis(path: Path) -> Imported:
 
 @dataclass(frozen=True)
 class _Head:
-    """What the first line says. skip: numbers of a vertex before its neighbours. offset, line: where vertices begin."""
+    """Header of a METIS file. skip: numbers of a vertex before its neighbours. offset, line: where vertices begin."""
 
     nodes: int
     edges: int

@@ -136,7 +136,7 @@ class _Contents:
 
     @property
     def directed(self) -> bool | None:
-        """What `Imported` says."""
+        """Whether the graph is directed; None where the assembly finds out."""
         if self.original:
             return True
         told = self.archive.find(DIRECTED, "bool")

@@ -1,4 +1,4 @@
-"""What a partitioner is told of a graph: which rows are joined, and what each costs."""
+"""The input of partitioners: which rows of a graph are joined, and the cost of each row."""
 
 from __future__ import annotations
 

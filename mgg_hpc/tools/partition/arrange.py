@@ -23,7 +23,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for: ranges for ``parts`` ranks (None: none) by one of `partitioners.METHODS`, and an order of
+    """Request of a user: ranges for ``parts`` ranks (None: none) by one of `partitioners.METHODS`, and an order of
     rows, one of `order.METHODS` (None: as they are). given: the file of the assignment for the method "given".
     """
 
@@ -34,7 +34,7 @@ class Asked:
 
     @property
     def label(self) -> str:
-        """What the file records as the method of its order."""
+        """Name of the order that the file records."""
         return self.renumbering or "none" if self.method == "edges" else f"{self.method}-{self.parts}"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+import torch
 from command import mgg, refused
 
 from mgg_hpc.data import libraries, schema
@@ -127,8 +128,6 @@ def test_scipy_reads_a_matrix_and_its_import_is_the_graph(graph, capsys):
 
 @pytest.mark.parametrize("to_file", [True, False])
 def test_pyg_and_back(graph, to_file):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("torch_geometric")
     write("g.h5", graph)
     assert mgg("partition", "g.h5", "--order", "degree", "-n", "2") == 0
     if to_file:
