@@ -23,7 +23,7 @@ LEAST_EDGES, MOST_EDGES = 1 << 16, 1 << 25  # of a run that is written; larger o
 
 @dataclass(frozen=True)
 class PayloadLayout:
-    """Layout of the data of an edge in a run: (name, dtype, shape of one edge) of each array; the weight's name is ""."""
+    """Layout of an edge's data in a run: (name, dtype, shape of one edge) of each array; the weight's name is ""."""
 
     fields: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
 

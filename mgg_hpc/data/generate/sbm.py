@@ -47,7 +47,7 @@ def draw_sbm(nodes: int, *, classes: int, features: int, degree: float, homophil
 
 
 class _BlockModel:
-    """The draws of a block model, in order: labels, sources, two doubles for each edge, features, means and the split."""
+    """Draws of a block model, in order: labels, sources, two doubles for each edge, features, means and the split."""
 
     def __init__(
         self, nodes: int, classes: int, features: int, total: int, homophily: float, seed: int
