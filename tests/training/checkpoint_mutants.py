@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from data.hdf5.watched import serve
+from damaged.watched import serve
 
 from mgg_hpc import config
 from mgg_hpc.errors import InputError

@@ -6,7 +6,7 @@ import shutil
 import time
 
 import pytest
-from data.hdf5.watched import Worker
+from damaged.watched import Worker
 from torture.report import record
 from training.checkpoint_mutants import EPOCH, Originals
 

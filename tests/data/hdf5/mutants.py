@@ -9,6 +9,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from damaged.watched import serve
 
 from data.graphs import random_graph
 from mgg_hpc.data.store import open_graph
@@ -16,7 +17,6 @@ from mgg_hpc.data.verify import verify
 from mgg_hpc.data.writer import Partition, write
 
 from .structures import Structure, seal, structures
-from .watched import serve
 
 SIZES = (0, 1, 2, 7, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
 KINDS = ("sealed", "sealed", "sealed", "edited", "edited", "raw", "cut")

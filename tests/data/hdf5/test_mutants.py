@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 
 import numpy as np
 import pytest
+from damaged.mutants import try_mutants
+from damaged.watched import Worker
 from torture.report import record
 
 from mgg_hpc.data.store import open_graph
 
 from .mutants import Originals, spans
 from .structures import seal, structures
-from .watched import Worker
 
 
 @pytest.fixture
@@ -29,25 +31,9 @@ def worker():
 
 @pytest.mark.trials(test=60, long=400, torture=1400)
 def test_mutants_are_taken_or_refused_in_one_line(originals, worker, trials, tmp_path, rng):
-    began, failures, taken, slowest = time.monotonic(), [], 0, 0.0
-    for seed in rng.integers(2**62, size=trials).tolist():
-        story = originals.make(seed, tmp_path / "m.h5")
-        asked = time.monotonic()
-        answer = worker.ask(tmp_path / "m.h5")
-        slowest = max(slowest, time.monotonic() - asked)
-        taken += answer.kind == "taken"
-        if answer.failed:
-            failures.append(f"{story}: {answer.kind}: {answer.said}")
-    record(
-        "mutants of graph files",
-        trials,
-        len(failures),
-        seconds=round(time.monotonic() - began, 1),
-        taken=taken,
-        slowest=round(slowest, 2),
-    )
-    assert not failures, "\n".join(failures)
-    assert 0.05 * trials < taken < 0.5 * trials  # most changes matter, and some do not
+    path, seeds = tmp_path / "m.h5", rng.integers(2**62, size=trials)
+    make = partial(originals.make, path=path)
+    try_mutants("mutants of graph files", worker, make, path, seeds, taken=(0.05, 0.5))
 
 
 @pytest.mark.trials(test=30, long=150, torture=600)
@@ -167,6 +153,6 @@ def _misbehave(path) -> None:
 
 
 if __name__ == "__main__":
-    from data.hdf5.watched import serve
+    from damaged.watched import serve
 
     serve(_misbehave)

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
+from damaged.mutants import changed
+from damaged.watched import serve
 from pyarrow import parquet
 
-from data.hdf5.watched import serve
 from mgg_hpc.data.readers.edge_arrays import open_edge_arrays
 from mgg_hpc.data.readers.node_arrays import node_rows
 from mgg_hpc.data.readers.npz import open_npz
@@ -231,28 +232,7 @@ def _changed_member(data: bytes, rng: Rng) -> tuple[bytes, str]:
 
 
 def _changed(data: bytearray, rng: Rng) -> str:
-    """Flip, delete, insert, repeat, cut or exchange bytes, once or a few times."""
-    story = []
-    for _ in range(int(rng.choice([1, 1, 1, 2, 5]))):
-        at = int(rng.integers(min(len(data), int(rng.choice([16, 128, 1 << 30]))))) if data else 0
-        end = min(len(data), at + int(rng.choice([1, 2, 9, 100])))
-        how = str(rng.choice(["flip", "byte", "delete", "insert", "word", "word", "twice", "cut"]))
-        story.append(f"{how} {at} {end}")
-        if how == "flip" and data:
-            data[at] ^= 1 << int(rng.integers(8))
-        elif how == "byte":
-            data[at:end] = bytes(rng.integers(256, size=end - at).tolist())
-        elif how == "delete":
-            del data[at:end]
-        elif how == "insert":
-            data[at:at] = bytes(rng.integers(256, size=end - at).tolist())
-        elif how == "word":
-            data[at : at + int(rng.integers(3))] = str(rng.choice(WORDS)).encode()
-        elif how == "twice":
-            data[at:at] = data[at:end] * int(rng.choice([1, 3, 1000]))
-        elif how == "cut":
-            del data[at:]
-    return ", ".join(story)
+    return changed(data, rng, WORDS, near=128)
 
 
 def check(path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 
 import pytest
-from torture.report import record
-
-from data.hdf5.watched import Worker
+from damaged.mutants import try_mutants
+from damaged.watched import Worker
 
 from .text_mutants import FORMATS, make
 
@@ -15,24 +14,7 @@ from .text_mutants import FORMATS, make
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.trials(test=100, long=2000)
 def test_mutants_are_read_or_refused_in_one_line(format_, trials, tmp_path, rng):
-    began, failures, taken, slowest = time.monotonic(), [], 0, 0.0
-    path = tmp_path / format_
+    path, seeds = tmp_path / format_, rng.integers(2**62, size=trials)
     with Worker("data.readers_text.text_mutants") as worker:
-        for seed in rng.integers(2**62, size=trials).tolist():
-            story = make(format_, seed, path)
-            asked = time.monotonic()
-            answer = worker.ask(path)
-            slowest = max(slowest, time.monotonic() - asked)
-            taken += answer.kind == "taken"
-            if answer.failed:
-                failures.append(f"{story}: {answer.kind}: {answer.said}")
-    record(
-        f"mutants of text files, {format_}",
-        trials,
-        len(failures),
-        seconds=round(time.monotonic() - began, 1),
-        taken=taken,
-        slowest=round(slowest, 2),
-    )
-    assert not failures, "\n".join(failures)
-    assert 0 < taken < 0.9 * trials  # most changes matter, and some do not
+        make_one = partial(make, format_, path=path)
+        try_mutants(f"mutants of text files, {format_}", worker, make_one, path, seeds, taken=(0.0, 0.9))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from damaged.mutants import changed
+from damaged.watched import serve
 
-from data.hdf5.watched import serve
 from mgg_hpc.data.readers.edge_list import open_edge_list
 from mgg_hpc.data.readers.matrix_market import open_matrix_market
 from mgg_hpc.data.readers.metis import open_metis
@@ -59,11 +60,11 @@ def make(format_: str, seed: int, path: Path) -> str:
     data = bytearray(_original(format_, rng).encode())
     packing = format_.partition(".")[0]
     packed = packing in ("gzip", "zstd")
-    story = changed(data, rng) if not packed or rng.random() < 0.5 else "text as it was"
+    story = changed(data, rng, WORDS, near=200) if not packed or rng.random() < 0.5 else "text as it was"
     if packed:
         data = bytearray(PACKINGS[packing](bytes(data)))
         if story == "text as it was" or rng.random() < 0.2:
-            story += "; packed: " + changed(data, rng)
+            story += "; packed: " + changed(data, rng, WORDS, near=200)
     path.write_bytes(data)
     return f"seed {seed}: {format_}: {story}"
 
@@ -91,31 +92,6 @@ def _metis(rng: Rng, edges: int) -> str:
         for one, other in ((u, v), (v, u)):
             rows[one] += [str(other + 1)] + ["3"] * weighted
     return "\n".join([f"30 {edges} {int(weighted)}", "% c", *map(" ".join, rows)]) + "\n"
-
-
-def changed(data: bytearray, rng: Rng) -> str:
-    """Flip, delete, insert, repeat, cut or exchange bytes, once or a few times."""
-    story = []
-    for _ in range(int(rng.choice([1, 1, 1, 2, 5]))):
-        at = int(rng.integers(min(len(data), int(rng.choice([16, 200, 1 << 30]))))) if data else 0
-        end = min(len(data), at + int(rng.choice([1, 2, 9, 100])))
-        how = str(rng.choice(["flip", "byte", "delete", "insert", "word", "word", "twice", "cut"]))
-        story.append(f"{how} {at} {end}")
-        if how == "flip" and data:
-            data[at] ^= 1 << int(rng.integers(8))
-        elif how == "byte":
-            data[at:end] = bytes(rng.integers(256, size=end - at).tolist())
-        elif how == "delete":
-            del data[at:end]
-        elif how == "insert":
-            data[at:at] = bytes(rng.integers(256, size=end - at).tolist())
-        elif how == "word":
-            data[at : at + int(rng.integers(3))] = str(rng.choice(WORDS)).encode(errors="surrogateescape")
-        elif how == "twice":
-            data[at:at] = data[at:end] * int(rng.choice([1, 3, 1000]))
-        elif how == "cut":
-            del data[at:]
-    return ", ".join(story)
 
 
 def check(path: Path) -> None:

@@ -23,7 +23,7 @@ from mgg_hpc.errors import InputError
 
 LIMIT = 20.0  # seconds for one file
 ROOM = 2 << 30  # bytes of address space beyond what a worker has when it begins
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
