@@ -7,6 +7,7 @@ that begin with % are comments. Sizes and weights of vertices are passed over; t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +128,8 @@ class _Neighbours:
     def _reason(self, rest: str, place: Place) -> str:
         """Return why the next word is wrong. rest: the text from there on. place: where it is."""
         head, (vertex, words) = self._head, place[:2]
-        word = shown(rest.split(maxsplit=1)[0]) if rest[0] != "\n" else ""
+        found = re.match(r"[^ \t\r\n]+", rest)  # other blanks of Unicode are letters of a word here
+        word = shown(found[0]) if found else ""
         behind = max(words - head.skip, 0)
         if vertex >= head.nodes:
             return f"{word} is behind the last of {head.nodes} vertices"

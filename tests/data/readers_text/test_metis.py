@@ -103,6 +103,7 @@ WRONG = {
     "vertex 0": ("3 2\n2\n1 0\n2\n", r":3: '0' is not a vertex; expected 1 \.\. 3"),
     "vertex 4": ("3 2\n2\n1 4\n2\n", r":3: '4' is not a vertex; expected 1 \.\. 3"),
     "a negative vertex": ("3 2\n%\n-2\n1 3\n2\n", r":3: '-2' is not a vertex"),
+    "a blank of another kind": ("3 2\n2\n1 \x1d\n2\n", r":3: '\\x1d' is not a vertex"),
     "a comma": ("3 2\n2\n1,3\n2\n", r":3: '1,3' is not a vertex"),
     "no vertex weight": (
         "3 2 10\n1 2\n\n1 2\n",
