@@ -11,7 +11,6 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.io
-import scipy.sparse as sp
 import torch
 from command import mgg, refused
 
