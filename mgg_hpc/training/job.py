@@ -15,7 +15,8 @@ from .. import config
 from ..config import Settings
 from ..data.graph import SparseRows
 from ..errors import InputError
-from ..nn.graph.handle import Adjacency, GraphHandle, Unplanned
+from ..nn.graph.handle import GraphHandle
+from ..nn.graph.matrix import Adjacency, Unplanned
 from ..nn.graph.loading import (
     Part,
     check_symmetric,

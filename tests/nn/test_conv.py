@@ -122,7 +122,7 @@ def test_rows_that_do_not_fit_are_refused(rng):
     spread = alone(rng, torch.float32)
     for layer in (GCNConv(4, 2), SAGEConv(4, 2, "max"), GINConv(torch.nn.Tanh()), GATConv(4, 2)):
         graph = spread.handle(layer.kind)
-        with pytest.raises(ValueError, match=f"x has 5 rows, and this rank {NODES}"):
+        with pytest.raises(ValueError, match=f"x has 5 rows; expected {NODES}"):
             layer(torch.zeros(5, 4), graph)
         with pytest.raises(ValueError, match=r"x is of torch.float64, and the graph of torch.float32"):
             layer(torch.zeros(NODES, 4, dtype=torch.float64), graph)

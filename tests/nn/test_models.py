@@ -187,9 +187,9 @@ def test_the_widths_that_models_tell_are_those_that_they_exchange(rng, monkeypat
     asked: list[int] = []
     exchange = graph.exchange
 
-    def noted(dim, *rest):
+    def noted(dim, **rest):
         asked.append(dim)
-        return exchange(dim, *rest)
+        return exchange(dim, **rest)
 
     def offered(x):  # as where peers read rows: one rank's own are summed where they lie
         rows, local = noted(x.shape[1])

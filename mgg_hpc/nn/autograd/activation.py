@@ -13,13 +13,13 @@ from torch import Tensor
 from ...runtime.backends.arguments import RngKey
 from .. import spans
 from ..first_order import first_order
-from ..graph.handle import GraphHandle
+from ..graph.view import GraphView
 from ..spans import span
 from ..workspace import as_array
 
 
 def through_relu(
-    gradient: Tensor, out: Tensor | None, graph: GraphHandle, into: Tensor | None = None
+    gradient: Tensor, out: Tensor | None, graph: GraphView, into: Tensor | None = None
 ) -> Tensor:
     """Return the gradient before the ReLU whose output, perhaps after `drop`, is ``out``; None: there was no ReLU.
 
@@ -32,18 +32,18 @@ def through_relu(
     return passed
 
 
-def drop(out: Tensor, graph: GraphHandle, key: RngKey | None) -> None:
+def drop(out: Tensor, graph: GraphView, key: RngKey | None) -> None:
     """Apply dropout to a layer's rows in place; nothing if ``key`` is None."""
     if key is not None:
         with span("dropout behind"):
-            graph.backend.dropout(as_array(out), as_array(out), graph.ids, key)
+            graph.backend.dropout(as_array(out), as_array(out), graph.ids[: len(out)], key)
 
 
-def dropped_rows(x: Tensor, graph: GraphHandle, key: RngKey) -> Tensor:
+def dropped_rows(x: Tensor, graph: GraphView, key: RngKey) -> Tensor:
     """Return x after dropout, in rows of the workspace."""
     x = x if x.stride(1) == 1 else x.contiguous()
     out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
-    graph.backend.dropout(as_array(x), as_array(out), graph.ids, key)
+    graph.backend.dropout(as_array(x), as_array(out), graph.ids[: len(x)], key)
     return out
 
 
@@ -56,7 +56,7 @@ class _Elu(torch.autograd.Function):
     """ELU and dropout behind it, whose draws are made again in the backward instead of kept."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, graph: GraphHandle, key: RngKey | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, graph: GraphView, key: RngKey | None) -> Tensor:
         out = graph.workspace.rows(x.shape[0], x.shape[1], x.dtype)
         with span("activation"):
             torch.ops.aten.elu.out(x, out=out)
@@ -80,7 +80,7 @@ class _Elu(torch.autograd.Function):
         return passed, None, None
 
 
-def elu(x: Tensor, graph: GraphHandle, key: RngKey | None = None) -> Tensor:
+def elu(x: Tensor, graph: GraphView, key: RngKey | None = None) -> Tensor:
     """Return ELU (Clevert et al., ICLR 2016) of rows x [n, F]. key: of the dropout behind it."""
     out: Tensor = _Elu.apply(x, graph, key)
     return out

@@ -7,7 +7,7 @@ returns the ends of these edges.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -22,7 +22,9 @@ from ...runtime import exchange
 from ...runtime.backends.arguments import Rows
 from .. import spans
 from ..first_order import first_order
-from ..graph.handle import Adjacency, GraphHandle
+from ..graph.handle import GraphHandle
+from ..graph.matrix import Adjacency
+from ..graph.view import GraphView
 from ..spans import span
 from ..workspace import accumulator, as_array
 
@@ -31,7 +33,7 @@ BYTES = 5  # bytes of a row's global number, which is below 2^40
 
 def aggregate(
     x: Tensor,
-    graph: GraphHandle,
+    graph: GraphView,
     adjacency: Adjacency,
     reduce: str = "sum",
     edge_weight: Tensor | None = None,
@@ -39,7 +41,8 @@ def aggregate(
     """Return out[v] = the sum, mean or maximum over in-edges u -> v of x[u]; [n, F] for rows x [n, F]. No edges: 0.
 
     A maximum splits its gradient evenly among the sources that reach it, as torch does. edge_weight: for sums, [E], or
-    [E, H] where H divides the columns among heads. The adjacency's own weights and scale are not applied. Raises
+    [E, H] where H divides the columns among heads. The adjacency's own weights and scale are not applied, but for sums
+    over a block's sampled edges, whose weights make them estimates of the sums over all edges (`Block`). Raises
     ValueError for another reduction, or weights that do not fit.
     """
     out: Tensor
@@ -55,24 +58,27 @@ def aggregate(
     elif reduce == "max":
         out = _Maximum.apply(x, graph, adjacency, torch.is_grad_enabled())
     elif reduce in ("sum", "mean"):
-        out = _Sum.apply(x, graph, adjacency, mean_scale(graph, adjacency) if reduce == "mean" else None)
+        estimates = reduce == "sum" and adjacency.kind == "edges"
+        summed = adjacency if estimates else unweighted(adjacency)
+        out = _Sum.apply(x, graph, summed, mean_scale(graph, adjacency) if reduce == "mean" else None)
     else:
         raise ValueError(f"reduce is {reduce!r}; known are 'sum', 'mean' and 'max'")
     return out
 
 
-def dot_products(x: Tensor, y: Tensor, graph: GraphHandle, adjacency: Adjacency, heads: int = 1) -> Tensor:
+def dot_products(x: Tensor, y: Tensor, graph: GraphView, adjacency: Adjacency, heads: int = 1) -> Tensor:
     """Return out[e, head] = <x[u], y[v]> over the head's columns for each in-edge e: u -> v; [E, H], accumulator type.
 
-    x, y: [n, F]. (DGL's u_dot_v; a sampled dense-dense product.) Raises ValueError for heads that do not divide F.
+    x, y: [n, F]; of a block y has a row for each destination. (DGL's u_dot_v; a sampled dense-dense product.) Raises
+    ValueError for rows that do not fit, or heads that do not divide F.
     """
-    if x.shape != y.shape or heads < 1 or x.shape[1] % heads:
+    if y.shape != (graph.destinations, x.shape[1]) or heads < 1 or x.shape[1] % heads:
         raise ValueError(f"rows are {list(x.shape)} and {list(y.shape)}, for {heads} heads")
     out: Tensor = _DotProducts.apply(x, y, graph, adjacency, heads)
     return out
 
 
-def edge_sums(source: Tensor, target: Tensor, graph: GraphHandle, adjacency: Adjacency) -> Tensor:
+def edge_sums(source: Tensor, target: Tensor, graph: GraphView, adjacency: Adjacency) -> Tensor:
     """Return out[e] = source[u] + target[v] for each in-edge e: u -> v; [E, H] for [n, H] each. (DGL's u_add_v.)
 
     Each distinct remote source sends H values.
@@ -96,7 +102,7 @@ def edge_softmax(scores: Tensor, adjacency: Adjacency) -> Tensor:
 # ---- sums and maxima
 
 
-def mean_scale(graph: GraphHandle, adjacency: Adjacency) -> Tensor:
+def mean_scale(graph: GraphView, adjacency: Adjacency) -> Tensor:
     """Return [n]: one over the number of in-edges, 1 where there are none."""
     if adjacency.inverse_degree is not None:
         return adjacency.inverse_degree
@@ -108,13 +114,10 @@ def mean_scale(graph: GraphHandle, adjacency: Adjacency) -> Tensor:
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, graph: GraphHandle, adjacency: Adjacency, scale: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, graph: GraphView, adjacency: Adjacency, scale: Tensor | None) -> Tensor:
         ctx.call, ctx.layer = (graph, adjacency, scale), spans.current()
-        plain = _unweighted(adjacency)
         with span("forward: aggregate"):
-            return graph.aggregate(plain, graph.offer(x), scale=scale)
+            return graph.aggregate(adjacency, graph.offer(x), scale=scale)
 
     @staticmethod
     @first_order
@@ -123,22 +126,22 @@ class _Sum(torch.autograd.Function):
         with span("backward: aggregate"):
             scaled = gradient if scale is None else gradient * scale[:, None].to(gradient.dtype)
             rows = graph.offer(scaled)
-            return graph.aggregate(_unweighted(adjacency), rows, backward=True), None, None, None
+            return graph.aggregate(adjacency, rows, backward=True), None, None, None
 
 
 class _Maximum(torch.autograd.Function):
     """Maximum; backward, targets publish gradient / ties and maximum, and sources equal to it take the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, graph: GraphHandle, adjacency: Adjacency, keeps: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, graph: GraphView, adjacency: Adjacency, keeps: bool) -> Tensor:
         plan, rows = adjacency.forward, graph.offer(x)
         graph.publish(rows, plan)
-        out = graph.workspace.rows(len(x), x.shape[1], x.dtype)
+        out = graph.workspace.rows(plan.destinations, x.shape[1], x.dtype)
         with span("forward: aggregate"):
             if not keeps or not ctx.needs_input_grad[0]:
                 graph.backend.aggregate(plan, "copy", "max", rows, as_array(out))
                 return out
-            ties = graph.workspace.rows(len(x), x.shape[1], accumulator(x.dtype))
+            ties = graph.workspace.rows(plan.destinations, x.shape[1], accumulator(x.dtype))
             graph.edge_kernels.max_ties(plan, rows, as_array(out), as_array(ties))
         ctx.call, ctx.layer = (graph, adjacency), spans.current()
         ctx.save_for_backward(x, out, ties)
@@ -151,7 +154,7 @@ class _Maximum(torch.autograd.Function):
         x, most, ties = ctx.saved_tensors
         with span("backward: aggregate"):
             columns, plan = x.shape[1], adjacency.backward
-            rows, local = graph.exchange(2 * columns)
+            rows, local = graph.exchange(2 * columns, backward=True)
             torch.div(gradient, ties.clamp(min=1), out=local[:, :columns])
             local[:, columns:].copy_(most)
             graph.publish(rows, plan)
@@ -167,7 +170,7 @@ class _Weighted(torch.autograd.Function):
     """Weighted sum; the gradient of rows sums over out-edges, whose weights are sent to the sources' owners."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, graph: GraphHandle, adjacency: Adjacency) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, graph: GraphView, adjacency: Adjacency) -> Tensor:
         ctx.call, ctx.layer = (graph, adjacency), spans.current()
         ctx.save_for_backward(x, weight)
         with span("forward: aggregate"):
@@ -190,9 +193,7 @@ class _Weighted(torch.autograd.Function):
 
 class _DotProducts(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, y: Tensor, graph: GraphHandle, adjacency: Adjacency, heads: int
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, y: Tensor, graph: GraphView, adjacency: Adjacency, heads: int) -> Tensor:
         ctx.call, ctx.layer = (graph, adjacency), spans.current()
         ctx.save_for_backward(x, y)
         with span("forward: dot products"):
@@ -218,10 +219,11 @@ class _EdgeSums(torch.autograd.Function):
     """Sums by edge; a source's values reach its edges as dot products by head of its row with ones."""
 
     @staticmethod
-    def forward(ctx: Any, source: Tensor, target: Tensor, graph: GraphHandle, adjacency: Adjacency) -> Tensor:
+    def forward(ctx: Any, source: Tensor, target: Tensor, graph: GraphView, adjacency: Adjacency) -> Tensor:
         ctx.call, ctx.layer = (graph, adjacency, source.dtype, target.dtype), spans.current()
         with span("forward: edge sums"):
-            of_sources = _products(graph, adjacency.forward, source, torch.ones_like(source), source.shape[1])
+            ones = torch.ones(graph.destinations, source.shape[1], dtype=source.dtype, device=source.device)
+            of_sources = _products(graph, adjacency.forward, source, ones, source.shape[1])
             index = _targets(adjacency.forward, of_sources.device)
             return of_sources.add_(target.to(of_sources.dtype)[index])
 
@@ -236,14 +238,14 @@ class _EdgeSums(torch.autograd.Function):
         return of_sources.to(source_type), of_targets.to(target_type), None, None
 
 
-def _weighted_sum(graph: GraphHandle, plan: Plan, rows: Rows, weight: Tensor) -> Tensor:
+def _weighted_sum(graph: GraphView, plan: Plan, rows: Rows, weight: Tensor) -> Tensor:
     graph.publish(rows, plan)
     out = graph.workspace.rows(plan.destinations, rows.format.dim, graph.dtype)
     graph.edge_kernels.weighted(plan, rows, as_array(weight), as_array(out))
     return out
 
 
-def _products(graph: GraphHandle, plan: Plan, x: Tensor, y: Tensor, heads: int) -> Tensor:
+def _products(graph: GraphView, plan: Plan, x: Tensor, y: Tensor, heads: int) -> Tensor:
     rows = graph.offer(x)
     graph.publish(rows, plan)
     out = torch.empty(plan.edges, heads, dtype=accumulator(graph.dtype), device=graph.device)
@@ -251,29 +253,33 @@ def _products(graph: GraphHandle, plan: Plan, x: Tensor, y: Tensor, heads: int) 
     return out
 
 
-def _unweighted(adjacency: Adjacency) -> Adjacency:
+def unweighted(adjacency: Adjacency) -> Adjacency:
+    """Return the adjacency without weights of its edges."""
     if adjacency.forward_weight is None:
         return adjacency
-    return Adjacency(adjacency.forward, adjacency.backward, None, kind=adjacency.kind)
+    return replace(adjacency, forward_weight=None, backward_weight=None)
 
 
 # ---- which edges they are
 
 
-def edges(graph: GraphHandle, adjacency: Adjacency, *, backward: bool = False) -> NDArray[np.int64]:
+def edges(graph: GraphView, adjacency: Adjacency, *, backward: bool = False) -> NDArray[np.int64]:
     """Return int64 [2, E]: source and destination of each edge of a plan, as rows of the whole graph. Collective.
 
-    These are this rank's in-edges, in the order of edge values; backward: its out-edges, from their heads to their
-    tails. Each row publishes the bytes of its own number, so this works for every transfer.
+    These are this rank's in-edges, or a block's, in the order of edge values; backward: its out-edges, from their heads
+    to their tails. Each row publishes the bytes of its own number, so this works for every transfer.
     """
     plan = adjacency.backward if backward else adjacency.forward
-    bounds = prefix_sum(graph.counts)
-    own = torch.arange(bounds[graph.rank], bounds[graph.rank + 1])
-    digits = torch.stack([own >> (8 * place) & 255 for place in range(BYTES)], 1)  # exact in any type of rows
+    own = torch.from_numpy(graph.numbers)
+    published = own[: graph.destinations] if backward else own
+    digits = torch.stack(
+        [published >> (8 * place) & 255 for place in range(BYTES)], 1
+    )  # exact in any type of rows
     x = digits.to(graph.device, graph.dtype)
-    found = _products(graph, plan, x, torch.ones_like(x), BYTES).cpu().to(torch.int64)
+    ones = torch.ones(plan.destinations, BYTES, dtype=x.dtype, device=x.device)
+    found = _products(graph, plan, x, ones, BYTES).cpu().to(torch.int64)
     source = sum(found[:, place] << (8 * place) for place in range(BYTES))
-    target = _targets(plan, torch.device("cpu")) + int(bounds[graph.rank])
+    target = own[_targets(plan, "cpu")]
     return np.stack([cast(Tensor, source).numpy(), target.numpy()])
 
 
@@ -312,8 +318,10 @@ class _EdgeExchange:
 _edge_exchanges: WeakKeyDictionary[Plan, _EdgeExchange] = WeakKeyDictionary()
 
 
-def _to_sources(graph: GraphHandle, adjacency: Adjacency, values: Tensor) -> Tensor:
+def _to_sources(graph: GraphView, adjacency: Adjacency, values: Tensor) -> Tensor:
     """Exchange values [E, H] of in-edges for those of this rank's out-edges, in the order of adjacency.backward."""
+    if adjacency.places is not None:
+        return values[torch.from_numpy(adjacency.places).to(values.device)]
     if adjacency.forward not in _edge_exchanges:
         _edge_exchanges[adjacency.forward] = _edge_exchange(graph, adjacency)
     exchanged = _edge_exchanges[adjacency.forward]
@@ -331,8 +339,9 @@ def _to_sources(graph: GraphHandle, adjacency: Adjacency, values: Tensor) -> Ten
     return torch.from_numpy(out).to(values.device)
 
 
-def _edge_exchange(graph: GraphHandle, adjacency: Adjacency) -> _EdgeExchange:
+def _edge_exchange(graph: GraphView, adjacency: Adjacency) -> _EdgeExchange:
     """Make the schedule of `_to_sources`: both ends sort their common edges by source, then destination. Collective."""
+    assert isinstance(graph, GraphHandle)  # a block's adjacencies have `places`
     bounds = prefix_sum(graph.counts)
     source, target = edges(graph, adjacency)
     tail, head = edges(graph, adjacency, backward=True)  # of out-edges u -> v: v and u

@@ -12,7 +12,8 @@ from torch import Tensor
 from ...runtime.backends.arguments import RngKey, Rows
 from .. import spans
 from ..first_order import first_order
-from ..graph.handle import Adjacency, GraphHandle
+from ..graph.matrix import Adjacency
+from ..graph.view import GraphView, first_rows
 from ..inputs.host import HostFeatures, Input
 from ..inputs.sparse import SparseFeatures
 from ..spans import span
@@ -28,6 +29,23 @@ def transform_first(in_channels: int, out_channels: int, needs_input_gradient: b
     return 2 * out_channels <= (2 if needs_input_gradient else 1) * in_channels
 
 
+PRODUCTS = 16  # multiply-adds of a matrix product in the time that a sum over edges takes for one value
+
+
+def _transforms_first(graph: GraphView, edges: int, in_channels: int, out_channels: int, wants: bool) -> bool:
+    """Return whether the transform comes before the sum: on a graph what moves less does, on a block what takes less.
+
+    A block has several times as many sources as destinations, so a product of all sources may take longer than sums of
+    wider rows. wants: whether the input's gradient is needed.
+    """
+    if graph.rows == graph.destinations:
+        return transform_first(in_channels, out_channels, wants)
+    product = (2 + wants) * in_channels * out_channels
+    before = 2 * edges * PRODUCTS * out_channels + graph.rows * product
+    after = (1 + wants) * edges * PRODUCTS * in_channels + graph.destinations * product
+    return before < after
+
+
 @dataclass(frozen=True)
 class _Call:
     """Arguments of a convolution beside its tensors.
@@ -38,7 +56,7 @@ class _Call:
     """
 
     features: SparseFeatures | HostFeatures | None
-    graph: GraphHandle
+    graph: GraphView
     adjacency: Adjacency
     before: Tensor | None
     after: Tensor | None
@@ -67,7 +85,9 @@ class _Convolution(torch.autograd.Function):
         # Evaluation also exchanges the narrower rows, and x for equal widths, which one rank need not copy.
         wants_input = ctx.needs_input_grad[0] or (not call.training and out_channels < in_channels)
         has_rows = features is None or features.on_device
-        first = not has_rows or transform_first(in_channels, out_channels, wants_input)
+        first = not has_rows or _transforms_first(
+            graph, adjacency.forward.edges, in_channels, out_channels, wants_input
+        )
         if features is not None and not first:
             # These rows are needed only in the forward; a gradient of the same width can use them afterwards.
             x = features.written(graph.workspace.rows(*features.shape, features.dtype))
@@ -92,12 +112,12 @@ class _Convolution(torch.autograd.Function):
                 aggregated = graph.aggregate(adjacency, rows, scale=call.after)
             _add_own(aggregated, x, eps)
             with span("forward: transform"):
-                out = graph.workspace.rows(len(x), out_channels, x.dtype)
+                out = graph.workspace.rows(len(aggregated), out_channels, x.dtype)
                 torch.mm(aggregated, weight.to(x.dtype).t(), out=out)
                 out = out if bias is None else out.add_(bias)
         if root is not None:
             with span("forward: transform own rows"):
-                _add_product(source, root, out, graph)
+                _add_product(first_rows(source, graph.destinations), root, out, graph)
         if call.relu and not fused:
             out.relu_()
         drop(out, graph, call.key)
@@ -116,7 +136,7 @@ class _Convolution(torch.autograd.Function):
         x: Any = call.features if kept is None else kept
         key = call.key  # its scale is applied to weights and their gradients, which are small
         wants_x, wants_weight, wants_bias, wants_root, wants_eps, _ = ctx.needs_input_grad
-        rows, local = graph.exchange(gradient.shape[1]) if ctx.first else (None, None)
+        rows, local = graph.exchange(gradient.shape[1], backward=True) if ctx.first else (None, None)
         with span("backward: bias and ReLU"):
             # Where the gradient is needed only in what is published, it is written there at once.
             gradient = through_relu(gradient, out, graph, local if root is None else None)
@@ -136,7 +156,7 @@ class _Convolution(torch.autograd.Function):
             with span("backward: transform"):
                 weight_gradient = gradient.t() @ aggregated if wants_weight else None
             if wants_x:
-                rows, local = graph.exchange(weight.shape[1])
+                rows, local = graph.exchange(weight.shape[1], backward=True)
                 with span("backward: transform"):
                     torch.mm(gradient, times_kept(weight, key).to(gradient.dtype), out=local)
                     if call.after is not None:
@@ -144,10 +164,11 @@ class _Convolution(torch.autograd.Function):
                 x_gradient = call.aggregated_back(rows, local, eps)
         if root is not None and x_gradient is not None:
             with span("backward: transform own rows"):
-                x_gradient.addmm_(gradient, times_kept(root, key).to(gradient.dtype))
+                x_gradient[: len(gradient)].addmm_(gradient, times_kept(root, key).to(gradient.dtype))
         if wants_root or wants_eps:
             with span("backward: transform own rows"):
-                own = times_kept(_product_gradient(gradient, x).to(weight.dtype), key)
+                product = _product_gradient(gradient, first_rows(x, len(gradient)))
+                own = times_kept(product.to(weight.dtype), key)
                 root_gradient = own if wants_root else None
                 eps_gradient = (own * weight).sum().reshape(eps.shape) if wants_eps else None
         if weight_gradient is not None:
@@ -160,7 +181,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx: Any, x, weight, bias, features, graph: GraphHandle, relu: bool, key: RngKey | None
+        ctx: Any, x, weight, bias, features, graph: GraphView, relu: bool, key: RngKey | None
     ):
         given: Input = features if x is None else x
         with span("forward: transform"):
@@ -203,7 +224,7 @@ def _multiply(x: Input, weight: Tensor, out: Tensor, scale: Tensor | None = None
         out.mul_(scale[:, None])
 
 
-def _add_product(x: Input, weight: Tensor, out: Tensor, graph: GraphHandle) -> None:
+def _add_product(x: Input, weight: Tensor, out: Tensor, graph: GraphView) -> None:
     """Compute out += x W^T."""
     if isinstance(x, Tensor):
         out.addmm_(x, weight.to(x.dtype).t())
@@ -218,15 +239,18 @@ def _product_gradient(gradient: Tensor, x: Input) -> Tensor:
     return gradient.t() @ x if isinstance(x, Tensor) else x.gradient(gradient)
 
 
-def _times(gradient: Tensor, weight: Tensor, graph: GraphHandle) -> Tensor:
+def _times(gradient: Tensor, weight: Tensor, graph: GraphView) -> Tensor:
     """Return the gradient of x in x W^T, in rows of the workspace."""
     out = graph.workspace.rows(len(gradient), weight.shape[1], gradient.dtype)
     return torch.mm(gradient, weight.to(gradient.dtype), out=out)
 
 
 def _add_own(sums: Tensor, own: Tensor, eps: Tensor | None) -> Tensor:
-    """Return sums + (1 + eps) own, computed in place."""
-    return sums if eps is None else sums.addcmul_(own, (1 + eps).to(own.dtype))
+    """Return sums + (1 + eps) own, computed in place; of a block where one has more rows, the first of these."""
+    if eps is not None:
+        count = min(len(sums), len(own))
+        sums[:count].addcmul_(own[:count], (1 + eps).to(own.dtype))
+    return sums
 
 
 def _scaled(x: Tensor, scale: Tensor | None, out: Tensor) -> None:
@@ -236,10 +260,10 @@ def _scaled(x: Tensor, scale: Tensor | None, out: Tensor) -> None:
         torch.mul(x, scale[:, None], out=out)
 
 
-def check_rows(x: Input, graph: GraphHandle) -> None:
+def check_rows(x: Input, graph: GraphView) -> None:
     """Raise ValueError for rows of another number or type than the graph's on this rank."""
     if x.shape[0] != graph.rows:
-        raise ValueError(f"x has {x.shape[0]} rows, and this rank {graph.rows}")
+        raise ValueError(f"x has {x.shape[0]} rows; expected {graph.rows}")
     if x.dtype != graph.dtype:
         raise ValueError(f"x is of {x.dtype}, and the graph of {graph.dtype}")
 
@@ -255,7 +279,7 @@ def convolution(
     x: Input,
     weight: Tensor,
     bias: Tensor | None,
-    graph: GraphHandle,
+    graph: GraphView,
     adjacency: Adjacency,
     *,
     before: Tensor | None = None,
@@ -285,7 +309,7 @@ def linear(
     x: Input,
     weight: Tensor,
     bias: Tensor | None,
-    graph: GraphHandle,
+    graph: GraphView,
     *,
     relu: bool = False,
     key: RngKey | None = None,
@@ -300,7 +324,7 @@ def linear(
     return out
 
 
-def as_rows(x: Input, graph: GraphHandle) -> Tensor:
+def as_rows(x: Input, graph: GraphView) -> Tensor:
     """Return rows [n, F]: x itself, or the rows that features hold. Not collective.
 
     Raises ValueError for rows of another number or type than the graph's.

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..graph.handle import GraphHandle
+from ..graph.view import GraphView
 from ..inputs.host import Input
 
 _Rows = TypeVar("_Rows", bound=Input)
@@ -60,7 +60,7 @@ def _once(make: Callable[[], _Value], here: _Pass | None) -> _Value:
     return here.values[here.next - 1]
 
 
-def recomputed(run: Callable[[_Rows, GraphHandle], Tensor], x: _Rows, graph: GraphHandle) -> Tensor:
+def recomputed(run: Callable[[_Rows, GraphView], Tensor], x: _Rows, graph: GraphView) -> Tensor:
     """Return run(x, graph) for rows x [n, F], keeping only x for the backward. Collective if ``run`` is."""
     out: Tensor = checkpoint(
         run, x, graph, use_reentrant=False, preserve_rng_state=False, context_fn=_both_passes

@@ -21,8 +21,9 @@ from ..first_order import first_order
 from ..inputs.host import Input
 from ..workspace import accumulator, as_array, row_format
 from .extend import halo_ids
-from .handle import Adjacency, GraphHandle
+from .handle import GraphHandle
 from .loading import Part, edge_data_of, input_features, matrix_of, weighted_edges
+from .matrix import Adjacency
 from .transfer import planned
 
 TRANSFERS = ("auto", "direct", "get", "halo")

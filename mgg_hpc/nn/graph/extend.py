@@ -21,7 +21,8 @@ from ...runtime import exchange
 from .. import spans
 from ..first_order import first_order
 from ..spans import span
-from .handle import Adjacency, GraphHandle, Unplanned
+from .handle import GraphHandle
+from .matrix import Adjacency, Unplanned
 from .transfer import planned
 
 
@@ -83,7 +84,7 @@ class _Extend(autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         graph, extension = ctx.call
         with spans.layer(ctx.layer), span("backward: extend"):
-            rows, local = graph.exchange(gradient.shape[1], extension.counts)
+            rows, local = graph.exchange(gradient.shape[1], counts=extension.counts)
             local.copy_(gradient)
             return graph.aggregate(extension.adjacency, rows, backward=True), None, None
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,60 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...plan.layout import RowFormat
-from ...plan.workload import Plan, SplitEdges
-from ...runtime.backends.arguments import Epilogue, Rows
+from ...plan.workload import Plan
+from ...runtime.backends.arguments import Rows
 from ...runtime.backends.base import Backend
-from ...runtime.backends.edges import EdgeKernels
 from ..workspace import Workspace, accumulator, as_array, as_tensor, row_format
-from .edge_data import EdgeOrder, EdgeValues, LoopFill, ordered
-
-_Edges = TypeVar("_Edges", Plan, SplitEdges)
-
-
-@dataclass(frozen=True)
-class Matrix(Generic[_Edges]):
-    """A matrix to aggregate with: out = scale * (A' (scale * x)), A' with these edges and weights.
-
-    forward sums over in-edges, backward over out-edges: for a symmetric graph they are the same object.
-    scale: [n] or None. weights: in the order of each's edges, or None for ones. On the backend's device.
-    kind: "gcn", normalised and with weights; "edges", the graph's own, for GIN and SAGE; or "attention", with exactly
-    one self loop at each node. inverse_degree: [n], what makes a mean of a sum over "edges"; else None. order: that of
-    its edges, where data of edges will be brought into it. values: data of edges that are in its order already, by
-    name; of self loops the mean of the node's other edges.
-    """
-
-    forward: _Edges
-    backward: _Edges
-    scale: Tensor | None
-    forward_weight: Tensor | None = None
-    backward_weight: Tensor | None = None
-    kind: str = "gcn"
-    inverse_degree: Tensor | None = None
-    order: EdgeOrder | None = None
-    values: Mapping[str, EdgeValues] = field(default_factory=dict)
-
-    def on(self, device: str) -> Matrix[_Edges]:
-        """Return the same with scales and weights on a device."""
-
-        def there(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device)
-
-        return replace(
-            self,
-            scale=there(self.scale),
-            forward_weight=there(self.forward_weight),
-            backward_weight=there(self.backward_weight),
-            inverse_degree=there(self.inverse_degree),
-        )
-
-    @property
-    def directions(self) -> list[_Edges]:
-        """The edges of both directions, or of one where they are the same."""
-        return [self.forward] if self.backward is self.forward else [self.forward, self.backward]
-
-
-Adjacency = Matrix[Plan]
-Unplanned = Matrix[SplitEdges]  # before the transfer of remote rows is known
+from .edge_data import EdgeValues, LoopFill, ordered
+from .matrix import Adjacency, Matrix
+from .view import GraphView
 
 
 def plans_of(layers: Iterable[Adjacency]) -> list[Plan]:
@@ -112,7 +64,7 @@ def signal_bytes(rounds: int, ranks: int) -> int:
     return 8 * (rounds + 3) * ranks
 
 
-class GraphHandle:
+class GraphHandle(GraphView):
     """One rank's rows of a graph, its adjacencies, and symmetric buffers used in turn (one barrier per layer).
 
     counts: int64 [P], rows of each rank. ids: int64 [n], the original ids of this rank's nodes; kept as the backend
@@ -210,50 +162,47 @@ class GraphHandle:
         return self._layers[number] if len(self._layers) > 1 else self._layers[0]
 
     @property
-    def edge_kernels(self) -> EdgeKernels:
-        """The backend's kernels of layers beyond weighted sums. Raises TypeError where it has none."""
-        kernels = self.backend.edges
-        if kernels is None:
-            raise TypeError(f"the backend {self.backend.capabilities.name} has no kernels over edges")
-        return kernels
-
-    @property
     def rows(self) -> int:
         """Number of rows of this rank."""
         return int(self.counts[self.rank])
+
+    @property
+    def destinations(self) -> int:
+        """Number of rows of this rank: layers return as many as they take."""
+        return self.rows
+
+    @property
+    def all_destinations(self) -> int:
+        """Number of rows of all ranks."""
+        return int(self.counts.sum())
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Numbers of this rank's rows in the whole graph."""
+        first = int(self.counts[: self.rank].sum())
+        return np.arange(first, first + self.rows)
 
     def restart(self) -> None:
         """Begin a pass with the first buffer. All ranks' reads of the last pass must have ended."""
         self._turn = 0
 
-    def exchange(self, dim: int, counts: NDArray[np.int64] | None = None) -> tuple[Rows, Tensor]:
+    def exchange(
+        self, dim: int, *, backward: bool = False, counts: NDArray[np.int64] | None = None
+    ) -> tuple[Rows, Tensor]:
         """Return the next symmetric rows of width ``dim``, and a tensor [n, dim] over this rank's part of them.
 
         Collective: all ranks ask for the same widths in the same order. What was handed out two calls ago (one, where
-        no peer reads it) is overwritten, or gone where rows of this width need more memory. counts: int64 [P], rows of
-        each rank. [default: the graph's] Raises InputError where there is no more memory.
+        no peer reads it) is overwritten, or gone where rows of this width need more memory. backward: changes nothing.
+        counts: int64 [P], rows of each rank. [default: the graph's] Raises InputError where there is no more memory.
         """
         self._turn = (self._turn + 1) % len(self._buffers)
         counts = self.counts if counts is None else counts
         rows = self._buffer(counts, row_format(dim, self.dtype)).shaped(dim, counts)
         return rows, as_tensor(rows.local)
 
-    def offer(self, x: Tensor) -> Rows:
-        """Return rows with the values of x [n, dim], to be summed at once. Collective as `exchange` is.
-
-        They are x itself where only this rank reads it and it has the layout of kernels' rows.
-        """
-        format, own = row_format(x.shape[1], self.dtype), len(self._buffers) == 1
-        laid_out = x.stride() == (format.stride, 1) and x.data_ptr() % 16 == 0 and x.dtype == self.dtype
-        end = (x.storage_offset() + len(x) * format.stride) * x.element_size()  # with the last row's padding
-        laid_out = laid_out and end <= x.untyped_storage().nbytes()
-        if not (own and laid_out and self.device == "cpu"):
-            rows, local = self.exchange(x.shape[1])
-            local.copy_(x)
-            return rows
-        addresses, counts = np.zeros(self.ranks, np.uint64), np.zeros_like(self.counts)
-        addresses[self.rank], counts[self.rank] = x.data_ptr(), len(x)
-        return Rows(format, addresses, counts, as_array(x), self.rank, False)
+    def over(self, x: Tensor) -> Rows | None:
+        """See GraphView. Peers read rows in symmetric memory alone, and GPUs get a copy."""
+        return super().over(x) if len(self._buffers) == 1 and self.device == "cpu" else None
 
     def _buffer(self, counts: NDArray[np.int64], format: RowFormat) -> Rows:
         """Return the buffer whose turn it is, with room for these rows. What it held before is not read any more."""
@@ -294,26 +243,3 @@ class GraphHandle:
         if self._read_by_peers:
             self.backend.publish(rows)
         self.prepare(plan, rows.format)
-
-    def aggregate(
-        self,
-        adjacency: Adjacency,
-        rows: Rows,
-        *,
-        scale: Tensor | None = None,
-        backward: bool = False,
-        bias: Tensor | None = None,
-        relu: bool = False,
-    ) -> Tensor:
-        """Return scale * (A' rows) + bias, after ReLU if asked for, [n, dim]: fetch and sum in one kernel. Collective.
-
-        scale: [n], of the sums. backward: sum over the transposed matrix.
-        """
-        plan = adjacency.backward if backward else adjacency.forward
-        self.publish(rows, plan)
-        weight = adjacency.backward_weight if backward else adjacency.forward_weight
-        out = self.workspace.rows(plan.destinations, rows.format.dim, self.dtype)
-        epilogue = Epilogue(scale=as_array(scale), bias=as_array(bias), relu=relu)
-        op, edge = "copy" if weight is None else "mul", as_array(weight)
-        self.backend.aggregate(plan, op, "sum", rows, as_array(out), edge=edge, epilogue=epilogue)
-        return out

@@ -28,7 +28,7 @@ from ..inputs.host import HostFeatures, Input
 from ..inputs.sparse import SparseFeatures
 from ..workspace import accumulator
 from .edge_data import EdgeOrder
-from .handle import Unplanned
+from .matrix import Unplanned
 from .plan_cache import PlanCache
 
 

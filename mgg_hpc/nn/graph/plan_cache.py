@@ -24,7 +24,7 @@ from ...data.store import GraphFile
 from ...errors import InputError
 from ...plan.workload import HaloLists, Plan, SplitEdges
 from . import plan_file
-from .handle import Matrix, Unplanned
+from .matrix import Matrix, Unplanned
 from .plan_file import Arrays, Pieces
 
 VERSION = 1  # of what is kept; what was kept by another one is made anew

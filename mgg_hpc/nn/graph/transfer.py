@@ -18,7 +18,8 @@ from ...plan.workload import Plan, SplitEdges
 from ...runtime import exchange, mpi, probe
 from ...runtime.backends.base import Backend
 from .edge_data import ordered
-from .handle import Adjacency, Unplanned, buffer_bytes, signal_bytes
+from .handle import buffer_bytes, signal_bytes
+from .matrix import Adjacency, Unplanned
 from .plan_cache import PlanCache
 
 

@@ -7,18 +7,20 @@ et al., FlashAttention, NeurIPS 2022, do for dense attention): a target publishe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...plan.workload import Plan
 from ...runtime.backends.arguments import RngKey, Rows
 from ...runtime.backends.edges import Attention, TailedRows
 from .. import spans
 from ..first_order import first_order
 from ..graph.edge_data import EdgeValues
-from ..graph.handle import Adjacency, GraphHandle
+from ..graph.matrix import Adjacency
+from ..graph.view import GraphView
 from ..spans import span
 from ..workspace import accumulator, as_array, row_format
 
@@ -38,7 +40,7 @@ def attend(
     h: Tensor,
     source_score: Tensor | None,
     target_score: Tensor | None,
-    graph: GraphHandle,
+    graph: GraphView,
     adjacency: Adjacency,
     heads: int,
     *,
@@ -49,11 +51,12 @@ def attend(
 ) -> Tensor:
     """Return bias + the sum over in-edges u -> v of weight(u, v) h[u] for each head; [n, H C] of this rank's rows.
 
-    h: [n, H C], the graph's dtype. source_score, target_score: [n, H]; without them the score of an edge is the dot
-    product of its ends' rows over sqrt(C). dropout: key of the weights' dropout. bias: [H C] or None; it is the output
-    of nodes without in-edges. edge_scores: added to those of an edge's ends. Collective, its backward too: one exchange
-    forward and one backward, two with dot products. Raises ValueError for heads that do not divide the columns, one
-    score without the other, scores of edges beside dot products, or a slope < 0.
+    h: [n, H C], the graph's dtype. source_score, target_score: [n, H], on a block target_score of its destinations;
+    without them the score of an edge is the dot product of its ends' rows over sqrt(C). dropout: key of the weights'
+    dropout. bias: [H C] or None; it is the output of nodes without in-edges. edge_scores: added to those of an edge's
+    ends. Collective on a graph, its backward too: one exchange forward and one backward, two with dot products. Raises
+    ValueError for heads that do not divide the columns, one score without the other, scores of edges beside dot
+    products, or a slope < 0.
     """
     if heads < 1 or h.shape[1] % heads:
         raise ValueError(f"{heads} heads do not divide {h.shape[1]} columns")
@@ -94,12 +97,13 @@ class _Attention(torch.autograd.Function):
         out_edges,
         edge_weight,
         in_edges,
-        graph: GraphHandle,
+        graph: GraphView,
         adjacency: Adjacency,
         how: Attention,
         keeps: bool,
     ):
-        n, plan = len(h), adjacency.forward
+        plan = adjacency.forward
+        n = plan.destinations
         rows = _published(graph, how.forward_rows(row_format(1, graph.dtype).dtype), [h], [source_score], how)
         graph.publish(rows, plan)
         kept: dict[str, Tensor] = {}
@@ -110,13 +114,13 @@ class _Attention(torch.autograd.Function):
                     _values(graph, n, columns) for columns in (how.columns, how.heads)
                 )
         out = graph.workspace.rows(n, how.columns, graph.dtype)
-        given = {"score": target_score} if how.additive else {"h": h}
+        given = {"score": target_score} if how.additive else {"h": h[:n]}
         # The backward subtracts values as large as the sums, so half rows must not be rounded with the bias in them.
         later = bias is not None and graph.dtype.itemsize == 2
         given["bias"] = None if later else bias
         with span("forward: attend"):
             given["edge_score"] = None if in_edges is None else _edge_scores(in_edges, edge_weight)
-            graph.edge_kernels.attend(plan, how, rows, as_array(out), **_arrays(given | kept))
+            graph.edge_kernels.attend(plan, _at(how, plan), rows, as_array(out), **_arrays(given | kept))
         ctx.call, ctx.layer, ctx.biased = (graph, adjacency, how), spans.current(), not later
         ctx.save_for_backward(
             h, source_score, target_score, bias, out_edges, edge_weight, out, *kept.values()
@@ -154,20 +158,38 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         target_gradient.mul_(1 - how.negative_slope)
         given |= {"score": source_score, "score_gradient": source_gradient}
     kernels = graph.edge_kernels
-    kernels.attend_back(adjacency.backward, how, published, as_array(back), at_source=True, **_arrays(given))
+    kernels.attend_back(
+        adjacency.backward,
+        _at(how, adjacency.backward),
+        published,
+        as_array(back),
+        at_source=True,
+        **_arrays(given),
+    )
     if not how.additive:
         published = _published(graph, how.forward_rows(layout.dtype), [h], [], how)
         graph.publish(published, adjacency.forward)
-        second = graph.workspace.rows(len(h), how.columns, graph.dtype)
-        given |= {"gradient": gradient, "log_sum": log_sum, "dot": dot}
-        arrays = _arrays(given)
-        kernels.attend_back(adjacency.forward, how, published, as_array(second), at_source=False, **arrays)
-        back.add_(second)
+        second = graph.workspace.rows(len(gradient), how.columns, graph.dtype)
+        given |= {"h": h[: len(gradient)], "gradient": gradient, "log_sum": log_sum, "dot": dot}
+        kernels.attend_back(
+            adjacency.forward,
+            _at(how, adjacency.forward),
+            published,
+            as_array(second),
+            at_source=False,
+            **_arrays(given),
+        )
+        back[: len(second)].add_(second)
     bias_gradient = (
         gradient.sum(0, dtype=bias.dtype) if bias is not None and ctx.needs_input_grad[3] else None
     )
     by_edge = _of_edge_scores(ctx, out_edges, edge_weight, of_edges)
     return back, source_gradient, target_gradient, bias_gradient, *by_edge, None, None, None, None, None
+
+
+def _at(how: Attention, plan: Plan) -> Attention:
+    """Return the attention with the ids of a plan's destinations alone."""
+    return how if how.ids is None else replace(how, ids=how.ids[: plan.destinations])
 
 
 def _edge_scores(values: Tensor, weight: Tensor) -> Tensor:
@@ -186,10 +208,10 @@ def _of_edge_scores(
 
 
 def _published(
-    graph: GraphHandle, layout: TailedRows, rows: list[Tensor], tail: list[Tensor | None], how: Attention
+    graph: GraphView, layout: TailedRows, rows: list[Tensor], tail: list[Tensor | None], how: Attention
 ) -> Rows:
     """Return the next symmetric rows, filled: ``rows`` [n, any] side by side, then ``tail`` [n, H] each, then ids."""
-    published, local = graph.exchange(layout.format.dim)
+    published, local = graph.exchange(layout.format.dim, backward=len(rows[0]) != graph.rows)
     at = 0
     for part in rows:
         local[:, at : at + part.shape[1]].copy_(part)
@@ -204,7 +226,7 @@ def _published(
         if layout.with_id:
             words = 8 // wide.dtype.itemsize
             kind = torch.int64 if words == 1 else torch.int32
-            ids = torch.as_tensor(graph.ids).view(kind).view(-1, words)
+            ids = torch.as_tensor(graph.ids)[: len(local)].view(kind).view(-1, words)
             local.view(kind)[:, at : at + words].copy_(ids)
     return published
 
@@ -225,7 +247,7 @@ def _head_products(a: Tensor, b: Tensor, how: Attention, less: Tensor | None = N
     return out
 
 
-def _values(graph: GraphHandle, count: int, columns: int) -> Tensor:
+def _values(graph: GraphView, count: int, columns: int) -> Tensor:
     """Allocate [count, columns] of the accumulator, uninitialised."""
     return torch.empty(count, columns, dtype=accumulator(graph.dtype), device=graph.device)
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...runtime.backends.arguments import RngKey
 from ..autograd.functional import transform_first
-from ..graph.handle import Adjacency, GraphHandle
+from ..graph.matrix import Adjacency
+from ..graph.view import GraphView
 from ..inputs.host import Input
 from .random import Fill, fill_uniform
 
@@ -82,7 +83,7 @@ class Convolution(torch.nn.Module, ABC):
     def forward(
         self,
         x: Input,
-        graph: GraphHandle,
+        graph: GraphView,
         adjacency: Adjacency | None = None,
         *,
         relu: bool = False,
@@ -95,8 +96,8 @@ class Convolution(torch.nn.Module, ABC):
         """
         return self._convolve(x, graph, self.chosen(graph, adjacency), relu, key)
 
-    def chosen(self, graph: GraphHandle, adjacency: Adjacency | None, *, ordered: bool = False) -> Adjacency:
-        """Return the adjacency that was given, or the graph's (`GraphHandle.adjacency`). Raises what `forward` does."""
+    def chosen(self, graph: GraphView, adjacency: Adjacency | None, *, ordered: bool = False) -> Adjacency:
+        """Return the adjacency that was given, or the graph's (`GraphView.adjacency`). Raises what `forward` does."""
         chosen = graph.adjacency(self.kind, ordered=ordered) if adjacency is None else adjacency
         if chosen.kind != self.kind:
             name = type(self).__name__
@@ -107,7 +108,7 @@ class Convolution(torch.nn.Module, ABC):
 
     @abstractmethod
     def _convolve(
-        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, key: RngKey | None
+        self, x: Input, graph: GraphView, adjacency: Adjacency, relu: bool, key: RngKey | None
     ) -> Tensor:
         """Compute `forward` with an adjacency of the right kind."""
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from ...runtime.backends.arguments import RngKey
 from ...runtime.backends.edges import Attention
-from ..autograd.aggregation import aggregate
+from ..autograd.aggregation import aggregate, unweighted
 from ..autograd.functional import as_rows, check_rows, convolution, linear
 from ..graph.edge_data import LoopFill, check_fill
-from ..graph.handle import Adjacency, GraphHandle
+from ..graph.matrix import Adjacency
+from ..graph.view import GraphView, first_rows
 from ..inputs.host import Input
 from ..workspace import row_format
 from .attention import EdgeScores, attend
@@ -58,9 +59,10 @@ class GCNConv(Convolution):
             torch.nn.init.zeros_(self.bias)
 
     def _convolve(
-        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, key: RngKey | None
+        self, x: Input, graph: GraphView, adjacency: Adjacency, relu: bool, key: RngKey | None
     ) -> Tensor:
-        before = after = adjacency.scale
+        before = adjacency.scale
+        after = None if before is None else before[: graph.destinations]
         weight = self.lin.weight
         return convolution(
             x, weight, self.bias, graph, adjacency, before=before, after=after, relu=relu, key=key
@@ -98,7 +100,7 @@ class GINConv(Convolution):
         return (first.in_features, first.out_features) if is_linear(first) else None
 
     def _convolve(
-        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, key: RngKey | None
+        self, x: Input, graph: GraphView, adjacency: Adjacency, relu: bool, key: RngKey | None
     ) -> Tensor:
         behind: list[Step] = [torch.nn.ReLU(), *([key] if key else [])] if relu else []
         network = [*steps(self.nn), *behind]
@@ -110,7 +112,8 @@ class GINConv(Convolution):
             )
             return through(rest, out, graph)
         rows = as_rows(x, graph)
-        summed = aggregate(rows, graph, adjacency, "sum") + (1 + self.eps).to(rows.dtype) * rows
+        summed = aggregate(rows, graph, adjacency, "sum")
+        summed = summed + (1 + self.eps).to(rows.dtype) * rows[: graph.destinations]
         return through(network, summed, graph)
 
     def extra_repr(self) -> str:
@@ -171,20 +174,23 @@ class SAGEConv(Convolution):
         return Widths(self.in_channels, 2 * self.in_channels if wants_gradient and not products_only else 0)
 
     def _convolve(
-        self, x: Input, graph: GraphHandle, adjacency: Adjacency, relu: bool, key: RngKey | None
+        self, x: Input, graph: GraphView, adjacency: Adjacency, relu: bool, key: RngKey | None
     ) -> Tensor:
         root = None if self.lin_r is None else self.lin_r.weight
         weight, bias = self.lin_l.weight, self.lin_l.bias
         if self.aggr == "max":
             rows = as_rows(x, graph)
             out = linear(aggregate(rows, graph, adjacency, "max"), weight, bias, graph)
-            out = out if root is None else out + linear(rows, root, None, graph)
+            out = (
+                out if root is None else out + linear(first_rows(rows, graph.destinations), root, None, graph)
+            )
         else:
             fused, after = (
                 relu and not self.normalize,
                 adjacency.inverse_degree if self.aggr == "mean" else None,
             )
-            out = convolution(x, weight, bias, graph, adjacency, after=after, root=root, relu=fused, key=key)
+            summed = unweighted(adjacency) if self.aggr == "mean" else adjacency
+            out = convolution(x, weight, bias, graph, summed, after=after, root=root, relu=fused, key=key)
             if fused:
                 return out
         out = torch.nn.functional.normalize(out, dim=1) if self.normalize else out
@@ -282,7 +288,7 @@ class GATConv(Convolution):
     def forward(
         self,
         x: Input,
-        graph: GraphHandle,
+        graph: GraphView,
         adjacency: Adjacency | None = None,
         *,
         edge_attr: Tensor | str | None = None,
@@ -304,7 +310,7 @@ class GATConv(Convolution):
         return self._convolve(x, graph, chosen, relu, key, edge_attr)
 
     def _edge_scores(
-        self, graph: GraphHandle, adjacency: Adjacency, given: Tensor | str | None
+        self, graph: GraphView, adjacency: Adjacency, given: Tensor | str | None
     ) -> EdgeScores | None:
         """Return the part of scores that edges' data make: att_edge . (W_e data) is data . (W_e^T att_edge)."""
         if given is None:
@@ -320,7 +326,7 @@ class GATConv(Convolution):
     def _convolve(
         self,
         x: Input,
-        graph: GraphHandle,
+        graph: GraphView,
         adjacency: Adjacency,
         relu: bool,
         key: RngKey | None,
@@ -332,6 +338,7 @@ class GATConv(Convolution):
         h, source, target = transformed, None, None
         if self.attention == "additive":
             h, source, target = transformed.split((width, self.heads, self.heads), 1)
+            target = target[: graph.destinations]
         out = attend(
             h,
             source,
@@ -347,7 +354,8 @@ class GATConv(Convolution):
         if not self.concat:
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
             out = out if self.bias is None else out + self.bias.to(out.dtype)
-        out = out if self.res is None else out + linear(x, self.res.weight, None, graph)
+        if self.res is not None:
+            out = out + linear(first_rows(x, graph.destinations), self.res.weight, None, graph)
         return dropped(out.relu(), graph, key, rectified=True) if relu else out
 
     def _weights(self) -> Tensor:

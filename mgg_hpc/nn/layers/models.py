@@ -13,7 +13,7 @@ from .. import spans
 from ..autograd.activation import elu
 from ..autograd.functional import linear
 from ..autograd.recompute import recomputed
-from ..graph.handle import GraphHandle
+from ..graph.view import GraphView, Views
 from ..inputs.host import Input
 from .base import Convolution, Widths
 from .conv import GATConv, GCNConv, GINConv, SAGEConv
@@ -125,8 +125,11 @@ class GNN(torch.nn.Module):
             for i, conv in enumerate(self.convolutions)
         ]
 
-    def forward(self, x: Input, graph: GraphHandle) -> Tensor:
-        """Return logits [n, out] for this rank's input rows x [n, in]. Collective."""
+    def forward(self, x: Input, graph: Views) -> Tensor:
+        """Return logits [n, out] for this rank's input rows x [n, in]. Collective.
+
+        graph: one for all layers; or a batch, whose blocks lead from the rows x to those of the batch itself.
+        """
         if self.lin is not None:
             return self.layers(x, graph)[-1]
         out: Input = x
@@ -135,7 +138,7 @@ class GNN(torch.nn.Module):
         assert isinstance(out, Tensor)
         return out
 
-    def layers(self, x: Input, graph: GraphHandle) -> list[Tensor]:
+    def layers(self, x: Input, graph: Views) -> list[Tensor]:
         """Return the output of every layer, the logits last. Collective.
 
         In training some layers' outputs have the next one's dropout applied.
@@ -145,16 +148,17 @@ class GNN(torch.nn.Module):
             outputs.append(self._layer(i, outputs[-1] if outputs else x, graph))
         if self.lin is not None:
             with spans.layer("output"):
-                cat = self.chosen.jumping == "cat"
-                joined = torch.cat(outputs, 1) if cat else torch.stack(outputs).amax(0)
-                dropped = self.dropouts[-1](joined, graph)
-                outputs.append(linear(dropped, self.lin.weight, self.lin.bias, graph))
+                last, cat = graph.view(len(self.convs) - 1), self.chosen.jumping == "cat"
+                same = [out[: last.destinations] for out in outputs]
+                joined = torch.cat(same, 1) if cat else torch.stack(same).amax(0)
+                dropped = self.dropouts[-1](joined, last)
+                outputs.append(linear(dropped, self.lin.weight, self.lin.bias, last))
         return outputs
 
-    def _layer(self, i: int, x: Input, graph: GraphHandle) -> Tensor:
+    def _layer(self, i: int, x: Input, graphs: Views) -> Tensor:
         """Return the output of layer ``i`` (from 0 on); its inside is computed again in the backward if asked for."""
 
-        def run(x: Input, graph: GraphHandle) -> Tensor:
+        def run(x: Input, graph: GraphView) -> Tensor:
             with spans.layer(f"layer {i + 1}"):
                 by_elu, dropped = isinstance(self.activation, torch.nn.ELU), x
                 if not self._drops_behind(i - 1):
@@ -175,9 +179,9 @@ class GNN(torch.nn.Module):
                 elif activated and not fused:
                     out = through([norm, self.activation, *([key] if key else [])], out, graph)
                 adds = self.chosen.residual and i > 0 and activated
-                return out + x if adds and isinstance(x, Tensor) else out
+                return out + x[: len(out)] if adds and isinstance(x, Tensor) else out
 
-        again = i + 1 in self.recompute and torch.is_grad_enabled()
+        graph, again = graphs.view(i), i + 1 in self.recompute and torch.is_grad_enabled()
         return recomputed(run, x, graph) if again else run(x, graph)
 
     def _drops_behind(self, i: int) -> bool:

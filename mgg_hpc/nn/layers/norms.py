@@ -11,7 +11,7 @@ from .. import spans
 from ..autograd import recompute
 from ..autograd.activation import through_relu
 from ..first_order import first_order
-from ..graph.handle import GraphHandle
+from ..graph.view import GraphView
 from ..spans import span
 from ..workspace import accumulator, as_array
 
@@ -26,7 +26,7 @@ class _BatchNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x, weight, bias, mean, inverse, graph: GraphHandle, relu: bool):  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x, weight, bias, mean, inverse, graph: GraphView, relu: bool):  # type: ignore[no-untyped-def]
         centred = _centred(x, mean, graph)
         scale, shift = ((weight * inverse).to(centred.dtype), bias.to(centred.dtype))
         out = _stored(torch.addcmul(shift, centred, scale, out=centred), x.dtype, graph)
@@ -41,7 +41,7 @@ class _BatchNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
         with span("backward: batch norm"):
             x, weight, mean, inverse, out = ctx.saved_tensors
-            graph: GraphHandle = ctx.graph
+            graph: GraphView = ctx.graph
             gradient = through_relu(gradient, out, graph)
             centred = _centred(x, mean, graph)
             product = graph.workspace.rows(len(x), x.shape[1], centred.dtype)
@@ -50,7 +50,7 @@ class _BatchNorm(torch.autograd.Function):
             own = torch.cat([sum_g, sum_gy * inverse])
             sums = own.clone()
             graph.backend.collectives.sum(as_array(sums))
-            of_gradient, of_product = (sums / _all_rows(graph)).chunk(2)
+            of_gradient, of_product = (sums / graph.all_destinations).chunk(2)
             # In place: w / deviation (g - a - centred b), a and b of each column.
             wide = product.dtype
             torch.addcmul(gradient.to(wide), centred, (-of_product * inverse).to(wide), out=product)
@@ -59,21 +59,17 @@ class _BatchNorm(torch.autograd.Function):
             return _stored(product, x.dtype, graph), weight_gradient, bias_gradient, None, None, None, None
 
 
-def _centred(x: Tensor, mean: Tensor, graph: GraphHandle) -> Tensor:
+def _centred(x: Tensor, mean: Tensor, graph: GraphView) -> Tensor:
     """Return x - mean, in rows of the workspace of the accumulator's type."""
     out = graph.workspace.rows(len(x), x.shape[1], accumulator(x.dtype))
     return torch.sub(x, mean.to(out.dtype), out=out)
 
 
-def _stored(values: Tensor, dtype: torch.dtype, graph: GraphHandle) -> Tensor:
+def _stored(values: Tensor, dtype: torch.dtype, graph: GraphView) -> Tensor:
     """Return ``values`` in rows of ``dtype``: the same rows, or others of the workspace."""
     if values.dtype == dtype:
         return values
     return graph.workspace.rows(len(values), values.shape[1], dtype).copy_(values)
-
-
-def _all_rows(graph: GraphHandle) -> int:
-    return int(graph.counts.sum())
 
 
 class BatchNorm(torch.nn.BatchNorm1d):
@@ -87,7 +83,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
         super().__init__(num_features, eps, momentum)
         self.register_load_state_dict_pre_hook(_without_module)
 
-    def forward(self, x: Tensor, graph: GraphHandle, *, relu: bool = False) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, graph: GraphView, *, relu: bool = False) -> Tensor:  # type: ignore[override]
         """Return normalised rows for this rank's rows x [n, num_features]. relu: apply ReLU. Collective while training.
 
         Raises ValueError for another width, or for one row in all while training: it has no variance.
@@ -95,13 +91,13 @@ class BatchNorm(torch.nn.BatchNorm1d):
         return normalised(self, x, graph, relu=relu)
 
 
-def normalised(norm: torch.nn.BatchNorm1d, x: Tensor, graph: GraphHandle, *, relu: bool = False) -> Tensor:
+def normalised(norm: torch.nn.BatchNorm1d, x: Tensor, graph: GraphView, *, relu: bool = False) -> Tensor:
     """Return `BatchNorm`'s result with the parameters, buffers and options of a module, which may be torch's."""
     if x.shape[1] != norm.num_features:
         raise ValueError(f"x has {x.shape[1]} features, but this batch norm is for {norm.num_features}")
     of_rows = norm.training or norm.running_mean is None
-    if of_rows and _all_rows(graph) < 2:
-        raise ValueError("batch norm trains on two rows or more, and this graph has fewer")
+    if of_rows and graph.all_destinations < 2:
+        raise ValueError("batch norm trains on two rows or more, and there are fewer")
     with span("batch norm"):
         wide = accumulator(x.dtype)
         running: Any = norm.running_mean, norm.running_var
@@ -119,9 +115,9 @@ def normalised(norm: torch.nn.BatchNorm1d, x: Tensor, graph: GraphHandle, *, rel
 
 
 @torch.no_grad()
-def _statistics(norm: Any, x: Tensor, graph: GraphHandle) -> tuple[Tensor, Tensor]:
+def _statistics(norm: Any, x: Tensor, graph: GraphView) -> tuple[Tensor, Tensor]:
     """Return mean and variance [num_features] of all ranks' rows, and update the running ones. Collective."""
-    wide, rows = accumulator(x.dtype), _all_rows(graph)
+    wide, rows = accumulator(x.dtype), graph.all_destinations
     mean = x.sum(0, dtype=wide)
     graph.backend.collectives.sum(as_array(mean))
     mean /= rows

@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ...runtime.backends.arguments import RngKey
 from ..autograd.functional import linear
-from ..graph.handle import GraphHandle
+from ..graph.view import GraphView
 from .norms import made, normalised
 from .random import Dropout, Fill, dropped, fill_linear, fill_uniform
 
@@ -31,7 +31,7 @@ class MLP(torch.nn.Module):
         self.lins = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in pairs)
         self.norms = torch.nn.ModuleList(made(norm, width) for width in channels[1:-1])
 
-    def forward(self, x: Tensor, graph: GraphHandle) -> Tensor:
+    def forward(self, x: Tensor, graph: GraphView) -> Tensor:
         """Return [n, channels[-1]] for this rank's rows x [n, channels[0]]. Collective with batch norm."""
         return through(steps(self), x, graph)
 
@@ -51,7 +51,7 @@ def steps(network: torch.nn.Module) -> list[torch.nn.Module]:
     return [] if isinstance(network, torch.nn.Identity) else [network]
 
 
-def through(network: Sequence[Step], x: Tensor, graph: GraphHandle) -> Tensor:
+def through(network: Sequence[Step], x: Tensor, graph: GraphView) -> Tensor:
     """Apply these modules to rows x [n, F], one after another; an RngKey stands for dropout behind a ReLU.
 
     A ReLU is fused with the linear map or the batch norm before it, and dropout with both. Modules of this package get
@@ -88,7 +88,7 @@ def taken_along(left: list[Step]) -> tuple[bool, RngKey | None]:
     return True, step if isinstance(step, RngKey) else cast(Dropout, step).key()
 
 
-def _check_alone(step: torch.nn.Module, graph: GraphHandle) -> None:
+def _check_alone(step: torch.nn.Module, graph: GraphView) -> None:
     """Refuse modules whose results would depend on the number of ranks."""
     for inside in step.modules() if graph.ranks > 1 else ():
         draws = isinstance(inside, _DropoutNd) and inside.training and inside.p > 0

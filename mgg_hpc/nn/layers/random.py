@@ -20,7 +20,7 @@ from .. import spans
 from ..autograd import recompute
 from ..autograd.activation import dropped_rows, through_relu
 from ..first_order import first_order
-from ..graph.handle import GraphHandle
+from ..graph.view import GraphView
 from ..inputs.host import HostFeatures, Input
 from ..spans import span
 from ..workspace import as_array
@@ -116,7 +116,7 @@ class _Dropout(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, graph: GraphHandle, key: RngKey, rectified: bool) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, x: Tensor, graph: GraphView, key: RngKey, rectified: bool) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.call, ctx.layer = (graph, key, rectified), spans.current()
         out = dropped_rows(x, graph, key)
         ctx.save_for_backward(out if rectified else None)
@@ -133,7 +133,7 @@ class _Dropout(torch.autograd.Function):
             return dropped_rows(gradient, graph, key), None, None, None
 
 
-def dropped(x: Tensor, graph: GraphHandle, key: RngKey | None, *, rectified: bool = False) -> Tensor:
+def dropped(x: Tensor, graph: GraphView, key: RngKey | None, *, rectified: bool = False) -> Tensor:
     """Return x after dropout by this key; x itself if it is None. rectified: x came through ReLU."""
     if key is None:
         return x
@@ -160,7 +160,7 @@ class Dropout(torch.nn.Module):
         self.draws, self.counts = draws or Draws(_unseeded.seed, epoch=0), draws is None
 
     def forward(
-        self, x: Input, graph: GraphHandle, *, rectified: bool = False, in_blocks: bool = False
+        self, x: Input, graph: GraphView, *, rectified: bool = False, in_blocks: bool = False
     ) -> Input:
         """Return this rank's rows x after dropout: dense [n, F], or features that can be multiplied only, of x's kind.
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ....nn.graph import transfer
-from ....nn.graph.handle import Adjacency, Unplanned, symmetric_bytes
+from ....nn.graph.handle import symmetric_bytes
+from ....nn.graph.matrix import Adjacency, Unplanned
 from ....plan import ranges, workload
 from ....plan.layout import RowFormat
 from ....runtime import backends, exchange, exit_code, mpi, probe
