@@ -26,9 +26,12 @@ class SharedWindow:
 
     Collective over ``node`` (a communicator of one node) to make and to free. The bytes start as zero.
     Views made from it (`buffer`, or torch tensors over `address`) dangle once it is freed.
+
+    one: make a single block of ``nbytes`` for the whole node, which every rank maps, instead of one for each rank. Its
+    address and its buffer are the same for any rank. A page of it lies near the rank that writes it first.
     """
 
-    def __init__(self, node: MPI.Intracomm, nbytes: int) -> None:
+    def __init__(self, node: MPI.Intracomm, nbytes: int, *, one: bool = False) -> None:
         from mpi4py import MPI
 
         if nbytes < 0:
@@ -38,14 +41,17 @@ class SharedWindow:
         # One more line than asked for: each rank's start is rounded up to a line (MPI promises less), and
         # no segment is empty, which some MPI libraries map nowhere.
         room = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
-        check_room(node, room, {SHARED: free_shared, MEMORY: cores.memory_available})
+        places = {SHARED: free_shared, MEMORY: cores.memory_available}
+        check_room(node, room, places, blocks=1 if one else node.Get_size())
+        if one and node.Get_rank() > 0:
+            room = ALIGNMENT
         info = MPI.Info.Create()
         info.Set("alloc_shared_noncontig", "true")  # separate pages for each rank, in memory near it
         try:
             window = MPI.Win.Allocate_shared(room, 1, info, node)
         except MPI.Exception as error:
             raise InputError(
-                f"MPI cannot share {_size(room)} on each of {node.Get_size()} ranks "
+                f"MPI cannot share {_size(room)} on rank {node.Get_rank()} of {node.Get_size()} "
                 f"({error.Get_error_string()}): is {_SHARED_FOLDER} large enough?"
             ) from error
         finally:
@@ -53,7 +59,8 @@ class SharedWindow:
         self._window: MPI.Win | None = window
         window.Lock_all(MPI.MODE_NOCHECK)
         # Pages are mapped whole, so a start is rounded alike in every process.
-        starts = (window.Shared_query(rank)[0].address for rank in range(node.Get_size()))
+        owners = [0 if one else rank for rank in range(node.Get_size())]
+        starts = (window.Shared_query(rank)[0].address for rank in owners)
         self._addresses = [-(-start // ALIGNMENT) * ALIGNMENT for start in starts]
         if node.Get_size() == 1:
             self.buffer(0)[:] = 0  # a lone rank may get plain, used memory; shared pages are new and zero
@@ -88,20 +95,24 @@ class SharedWindow:
             window.Free()
 
 
-def check_room(node: MPI.Intracomm, room: int, places: dict[str, Callable[[], int]]) -> None:
+def check_room(
+    node: MPI.Intracomm, room: int, places: dict[str, Callable[[], int]], blocks: int | None = None
+) -> None:
     """Raise InputError on all ranks of a node if a segment does not fit, which would kill them at first touch.
 
-    room: bytes of each rank. places: for each resource that is needed, a function that returns its free bytes.
+    room: bytes of a block. places: for each resource that is needed, a function that returns its free bytes.
+    blocks: number of blocks on the node. [default: one for each rank]
     """
     refusal = None
     if node.Get_rank() == 0:
-        total = room * node.Get_size()
+        blocks = node.Get_size() if blocks is None else blocks
+        total = room * blocks
         left = {name: measure() for name, measure in places.items()}
         name, free = min(left.items(), key=lambda place: place[1])
         if total > free:
             refusal = (
                 f"the {node.Get_size()} ranks of this node need {_size(total)} of shared memory "
-                f"({_size(room)} each), but the {name} is {_size(free)}: "
+                f"({f'{_size(room)} each' if blocks > 1 else 'together'}), but the {name} is {_size(free)}: "
                 "use more nodes, a smaller graph or narrower layers, or give the machine more"
             )
     refusal = node.bcast(refusal, root=0)

@@ -1,0 +1,1 @@
+"""Neighbour sampling: what a batch of rows needs of the whole graph."""
