@@ -16,7 +16,6 @@ from ..config import Settings
 from ..data.graph import SparseRows
 from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
-from ..nn.graph.matrix import Adjacency, Unplanned
 from ..nn.graph.loading import (
     Part,
     check_symmetric,
@@ -26,6 +25,7 @@ from ..nn.graph.loading import (
     matrix_of,
     without_features,
 )
+from ..nn.graph.matrix import Adjacency, Unplanned
 from ..nn.graph.plan_cache import PlanCache
 from ..nn.graph.transfer import TransferChoice, choose_transfer, planned, with_edge_values
 from ..nn.inputs import nodes
