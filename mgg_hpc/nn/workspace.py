@@ -19,6 +19,9 @@ from torch import Tensor
 from ..plan.layout import RowFormat
 from ..runtime.backends.base import Backend
 
+ROW = RowFormat(np.dtype(np.float32), 4)  # of 16 bytes, of which all rows are made
+LEAST_CLASS = 4096  # bytes of the smallest buffers
+
 
 def row_format(dim: int, dtype: torch.dtype) -> RowFormat:
     """Return the format of rows of ``dim`` values of a torch type."""
@@ -52,10 +55,14 @@ def as_array(tensor: Tensor | None) -> Any:
 
 
 class Workspace:
-    """Hands out rows as ordinary tensors; a buffer is free again when the last tensor over it is gone."""
+    """Hands out rows as ordinary tensors; a buffer is free again when the last tensor over it is gone.
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend, self._device = backend, backend.capabilities.device
+    varying: for rows whose number differs from call to call: buffers are up to an eighth larger than what they hold, so
+    that the next rows fit into them.
+    """
+
+    def __init__(self, backend: Backend, *, varying: bool = False) -> None:
+        self._backend, self._device, self._varying = backend, backend.capabilities.device, varying
         self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
 
     def rows(self, count: int, dim: int, dtype: torch.dtype) -> Tensor:
@@ -64,16 +71,25 @@ class Workspace:
         if self._device != "cpu":
             return torch.empty(count, format.stride, dtype=dtype, device=self._device)[:, :dim]
         size = count * format.row_bytes
-        free = self._free[size]
-        buffer = free.pop() if free else self._allocate(count, format)
+        room = _class_of(size) if self._varying else size
+        free = self._free[room]
+        buffer = free.pop() if free else self._allocate(room)
         carried = np.uint16 if dtype == torch.bfloat16 else format.dtype
-        lease: NDArray[Any] = buffer.view(carried).reshape(count, format.stride)
+        lease: NDArray[Any] = buffer[:size].view(carried).reshape(count, format.stride)
         # torch keeps the array that it was made from for as long as any tensor uses its memory. (NumPy's own
         # slices of it would hold the buffer instead, so none are made.)
         weakref.finalize(lease, free.append, buffer).atexit = False
         return torch.from_numpy(lease).view(dtype)[:, :dim]
 
-    def _allocate(self, count: int, format: RowFormat) -> NDArray[np.uint8]:
+    def _allocate(self, size: int) -> NDArray[np.uint8]:
         counts = np.zeros(self._backend.collectives.size, dtype=np.int64)
-        counts[self._backend.collectives.rank] = count
-        return self._backend.rows(counts, format, symmetric=False).buffer
+        counts[self._backend.collectives.rank] = size // ROW.row_bytes
+        return self._backend.rows(counts, ROW, symmetric=False).buffer
+
+
+def _class_of(size: int) -> int:
+    """Return the bytes of the buffers that hold ``size`` bytes: eight sizes from each power of two to the next."""
+    if size <= LEAST_CLASS:
+        return LEAST_CLASS
+    step = 1 << ((size - 1).bit_length() - 4)
+    return -(-size // step) * step

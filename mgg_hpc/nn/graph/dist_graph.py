@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, autograd
+from torch import Tensor
 from torch.nn import functional as F
 
 from ...errors import InputError
 from ...plan.workload import prefix_sum
 from ...runtime import mpi
 from ...runtime.backends.base import Backend
-from ..first_order import first_order
+from ..autograd.mean import mean_of_all
 from ..inputs.host import Input
 from ..workspace import accumulator, as_array, row_format
 from .extend import halo_ids
@@ -51,7 +51,7 @@ class DistGraph(GraphHandle):
 
     x: this rank's features [n, F], a tensor, or what layers take like one where the file has sparse ones; None without.
     y: int64 [n], -1 where unlabelled, or float32 [n, C] of 0 and 1; None without. train, val, test: bool [n]; all of
-    them may be replaced. ids: int64 [n], which nodes of the user's these rows are.
+    them may be replaced. ids: int64 [n], which nodes of the user's these rows are. part: what was read of the graph.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class DistGraph(GraphHandle):
         if backend.capabilities.heap_grows:  # NVSHMEM tells who is within reach once it runs
             buffers = 2 * int(counts.max()) * row_format(widest, dtype).row_bytes
             backend.memory.reserve(buffers, int(counts.argmax()))
-        self._transfer, self._part, self._closed = _reached_by(comm, backend, transfer), part, False
+        self._transfer, self.part, self._closed = _reached_by(comm, backend, transfer), part, False
+        self._ends: list[Callable[[], None]] = []
         self._widest = widest
         self._edge_index: dict[str, Tensor] = {}  # by kind
         publishes = self._transfer != "halo"
@@ -95,31 +96,39 @@ class DistGraph(GraphHandle):
         if not self._closed:
             self._closed = True
             open_graphs.remove(self)
+            while self._ends:
+                self._ends.pop()()
             self.backend.memory.close()
 
-    def _check_open(self) -> None:
+    def on_close(self, end: Callable[[], None]) -> None:
+        """Have ``end`` called by `close`, before memory that ranks share is freed."""
+        self._ends.append(end)
+        close_at_exit()
+
+    def check_open(self) -> None:
+        """Raise ValueError once the graph is closed."""
         if self._closed:
             raise ValueError("the graph is closed")
 
     def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
         """See GraphHandle; raises ValueError once the graph is closed."""
-        self._check_open()
+        self.check_open()
         return super().adjacency(kind, ordered=ordered)
 
     @property
     def num_nodes(self) -> int:
         """Number of nodes of the whole graph."""
-        return self._part.nodes
+        return self.part.nodes
 
     @property
     def num_features(self) -> int:
         """Number of columns of x; 0 without features."""
-        return self._part.features
+        return self.part.features
 
     @property
     def num_classes(self) -> int:
         """Number of classes of the labels in the file; 0 without labels."""
-        return self._part.classes
+        return self.part.classes
 
     def _reserve(self, nbytes: int, instead_of: int = 0) -> None:
         if not nbytes:
@@ -133,7 +142,7 @@ class DistGraph(GraphHandle):
 
     def _planned(self, kind: str, ordered: bool) -> Adjacency:
         wide, device = accumulator(self.dtype), self.device
-        matrix = matrix_of(self.comm, self._part, kind, wide, device, keep_edges=True, ordered=ordered)
+        matrix = matrix_of(self.comm, self.part, kind, wide, device, keep_edges=True, ordered=ordered)
         rounds = 1 if kind == "attention" else self.backend.capabilities.halo_rounds  # as jobs do
         return planned(self.comm, matrix, [self._transfer], rounds)[0]
 
@@ -149,7 +158,7 @@ class DistGraph(GraphHandle):
 
     def _listed(self, kind: str) -> Tensor:
         """Compute `edge_index` of a kind."""
-        edges, first = self._part.slice, int(self._part.bounds[self.rank])
+        edges, first = self.part.slice, int(self.part.bounds[self.rank])
         indptr, indices = weighted_edges(kind, first, edges.indptr, edges.indices, edges.weight)[:2]
         bounds, low = prefix_sum(self.counts), int(prefix_sum(self.counts)[self.rank])
         halo = halo_ids(self.adjacency("edges").forward, bounds)
@@ -160,7 +169,7 @@ class DistGraph(GraphHandle):
 
     def edge_weight(self) -> Tensor | None:
         """Return the weights of `edge_index`'s edges, float32 [E]; None where the graph has none."""
-        weight = self._part.slice.weight
+        weight = self.part.slice.weight
         return None if weight is None else torch.from_numpy(weight).to(self.device)
 
     def edge_data(self, name: str) -> Tensor:
@@ -169,7 +178,7 @@ class DistGraph(GraphHandle):
         Types that torch has not, unsigned integers of more than 8 bits, become int64. Raises InputError for a name
         that the graph has not.
         """
-        values = edge_data_of(self._part, name)
+        values = edge_data_of(self.part, name)
         values = values.astype(np.int64) if values.dtype.name in ("uint16", "uint32", "uint64") else values
         return torch.from_numpy(values).to(self.device)
 
@@ -182,7 +191,7 @@ class DistGraph(GraphHandle):
         rows' where each has one, and rows x classes where y is [n, C]. Raises InputError where no rank has such rows,
         or the labels have more classes than ``out``.
         """
-        self._check_open()
+        self.check_open()
         one_of_two = out.dim() == 2 and out.shape[1] == 1 and fn not in (F.cross_entropy, F.nll_loss)
         with mpi.agree(self.comm):
             chosen, y = self._labelled(out, split, "graph.loss", 2 if one_of_two else 0)
@@ -191,8 +200,7 @@ class DistGraph(GraphHandle):
                 raise ValueError(
                     f'the loss is {list(mine.shape)} and not one number: it shall take reduction="sum"'
                 )
-        mean: Tensor = _Mean.apply(mine, y.numel(), self, split)
-        return mean
+        return mean_of_all(mine, self._sums(mine, y.numel(), split))
 
     @torch.no_grad()
     def accuracy(self, out: Tensor, split: str = "val") -> float:
@@ -201,7 +209,7 @@ class DistGraph(GraphHandle):
         The class of a row is its largest output; with labels [n, C] a class is predicted where its output is positive.
         Raises InputError where no rank has such rows, or the labels have more classes than ``out``.
         """
-        self._check_open()
+        self.check_open()
         with mpi.agree(self.comm):
             chosen, y = self._labelled(out, split, "graph.accuracy")
         right = (chosen.argmax(1) == y) if y.dim() == 1 else ((chosen > 0) == (y > 0))
@@ -213,7 +221,7 @@ class DistGraph(GraphHandle):
 
         On rank 0, and None on the others; everywhere: on all of them.
         """
-        self._check_open()
+        self.check_open()
         mine = rows.detach().cpu().contiguous()
         width = math.prod(mine.shape[1:]) * mine.element_size()
         whole = torch.empty(self.num_nodes, *mine.shape[1:], dtype=mine.dtype)
@@ -250,7 +258,7 @@ class DistGraph(GraphHandle):
         if split not in SPLITS:
             raise ValueError(f"no such split: {split!r}; there are {', '.join(SPLITS)}")
         if self.y is None:
-            raise InputError(f"{self._part.path}: has no labels (/node/y); a loss needs them")
+            raise InputError(f"{self.part.path}: has no labels (/node/y); a loss needs them")
         mask: Tensor = getattr(self, split)
         for name, rows in (("out", out), ("graph.y", self.y), (f"graph.{split}", mask)):
             if rows.dim() == 0 or len(rows) != self.rows:
@@ -287,7 +295,7 @@ class DistGraph(GraphHandle):
         self.backend.collectives.sum(as_array(both))
         if both[1] == 0:
             raise InputError(
-                f"{self._part.path}: no rank has labelled rows of the split {split!r} (/node/{split}); "
+                f"{self.part.path}: no rank has labelled rows of the split {split!r} (/node/{split}); "
                 "import the graph with --split-per-class, or set the mask"
             )
         return both
@@ -310,18 +318,3 @@ def _features(comm: Any, part: Part, backend: Backend, dtype: torch.dtype) -> In
     """Return this rank's features, or None. Raises InputError, the same on all ranks, for a damaged file."""
     with mpi.agree(comm):
         return input_features(part, backend, dtype, "none") if part.features else None
-
-
-class _Mean(autograd.Function):
-    """The sum of all ranks' losses over the number of their labels; the gradient is that of this rank's part."""
-
-    @staticmethod
-    def forward(ctx: Any, mine: Tensor, count: int, graph: DistGraph, split: str) -> Tensor:
-        total = graph._sums(mine, count, split)
-        ctx.count = total[1].to(mine.dtype)
-        return (total[0] / total[1]).to(mine.dtype)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return gradient / ctx.count, None, None, None

@@ -82,6 +82,26 @@ def ordered(
     return EdgeValues(values.detach()[_on(values, forward.edge)], crossed[_on(values, backward.edge)])
 
 
+def values_with_loops(
+    values: Tensor,
+    edges: int,
+    places: NDArray[np.int64] | None,
+    order: NDArray[np.int64],
+    fill: LoopFill,
+) -> EdgeValues:
+    """Return the values of the edges of a block's adjacency, from values [E, ...] of its sampled edges.
+
+    edges: E. places, order: of `plan.blocks.BlockPlans`. fill: as in `ordered`. Raises ValueError for values of another
+    number of edges.
+    """
+    if values.dim() < 1 or len(values) != edges:
+        raise ValueError(f"data of edges are {list(values.shape)}, and the block has {edges} edges")
+    values = values.reshape(edges, math.prod(values.shape[1:]))
+    if places is not None:
+        values = torch.cat([values, _of_loops(values, places, fill)])[_on(values, places)]
+    return EdgeValues(values.detach(), values[_on(values, order)])
+
+
 def _of_loops(values: Tensor, places: NDArray[np.int64], fill: LoopFill) -> Tensor:
     """Return [n, D] for the self loops of all rows, from the values [E, D] of the rows' other edges."""
     loop = places >= len(values)

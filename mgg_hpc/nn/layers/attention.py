@@ -142,7 +142,8 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     source_gradient = target_gradient = None
     back = graph.workspace.rows(len(h), how.columns, graph.dtype)
     layout = how.backward_rows(row_format(1, graph.dtype).dtype)
-    rows, tail = ([gradient], [target_score]) if how.additive else ([gradient, h], [])
+    own = h[: len(gradient)]
+    rows, tail = ([gradient], [target_score]) if how.additive else ([gradient, own], [])
     published = _published(graph, layout, rows, [*tail, log_sum, dot], how)
     graph.publish(published, adjacency.backward)
     given: dict[str, Tensor | None] = {"h": h}
@@ -170,7 +171,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         published = _published(graph, how.forward_rows(layout.dtype), [h], [], how)
         graph.publish(published, adjacency.forward)
         second = graph.workspace.rows(len(gradient), how.columns, graph.dtype)
-        given |= {"h": h[: len(gradient)], "gradient": gradient, "log_sum": log_sum, "dot": dot}
+        given |= {"h": own, "gradient": gradient, "log_sum": log_sum, "dot": dot}
         kernels.attend_back(
             adjacency.forward,
             _at(how, adjacency.forward),

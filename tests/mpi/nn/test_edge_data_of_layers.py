@@ -119,7 +119,7 @@ def test_names_stand_for_the_data_of_a_graph(rng, comm, stored, directed):
     edge_index = torch.from_numpy(np.stack(case.edge_list))
     backend = "serial" if comm.size == 1 else "shm"
     with mgg.open(path, backend=backend, dtype="float64", transfer="halo") as graph:
-        mine = slice(int(graph._part.bounds[comm.rank]), int(graph._part.bounds[comm.rank + 1]))
+        mine = slice(int(graph.part.bounds[comm.rank]), int(graph.part.bounds[comm.rank + 1]))
         own = slice(int(case.indptr[mine.start]), int(case.indptr[mine.stop]))
         with mpi.agree(comm):
             for name, values in (edge | {"weight": weight}).items():

@@ -100,7 +100,7 @@ def test_ranks_train_what_one_rank_trains(rng, comm, transfer, directed):
     with mgg.from_scipy(matrix, **fields, comm=alone(), **options) as whole:
         wanted = trained(whole)
     with mgg.from_scipy(matrix, **fields, transfer=transfer, comm=comm, **options) as graph:
-        assert graph._part.directed == directed
+        assert graph.part.directed == directed
         found = trained(graph)
     same(comm, found[:1], wanted[:1])
     same(comm, found[1], wanted[1])

@@ -1,0 +1,186 @@
+"""A block: the sampled edges of one layer of one batch, over which layers aggregate as over a graph.
+
+All of it is this rank's: the rows of a block that others own were gathered with the batch, so that no layer exchanges
+anything, forward or backward.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...plan.blocks import BlockPlans, block_plans
+from ...plan.workload import Plan
+from ...runtime.backends.arguments import Rows
+from ...runtime.sampling.sampler import Hop
+from ..graph.edge_data import EdgeValues, LoopFill, values_with_loops
+from ..graph.matrix import Adjacency
+from ..graph.view import GraphView
+from ..workspace import accumulator, as_array
+from .source import Source
+
+LOOPS = {"gcn": "missing", "attention": "one", "edges": "none"}  # self loops of a kind of adjacency
+
+
+class Block(GraphView):
+    """Sampled in-edges of ``destinations`` rows, from ``rows`` sources of which the destinations are the first.
+
+    Made by a `NeighborLoader`. A layer takes x [rows, F] and returns [destinations, F']. Where edges were left out,
+    sums over the others are multiplied by one over the probability of being sampled, so that a sum is an unbiased
+    estimate of the one over all edges (Horvitz and Thompson, JASA 1952; in GCNs the estimator that Chen, Zhu and Song,
+    ICML 2018, call NS): in GCNConv, GINConv and SAGEConv with ``aggr="sum"``. A mean is that of the sampled edges;
+    attention and maxima take these alone. GCNConv divides by the degrees of the whole graph.
+
+    numbers: int64 [rows], of the rows in the whole graph. ids: int64 [rows], of the user's nodes.
+    """
+
+    ranks = 1
+
+    def __init__(
+        self,
+        source: Source,
+        hop: Hop,
+        numbers: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        *,
+        weighted: bool,
+    ) -> None:
+        self._source, self._hop, self._numbers, self._weighted = source, hop, numbers, weighted
+        self.backend, self.dtype, self.device = source.backend, source.dtype, source.device
+        self.workspace, self.comm, self.rank = source.workspace, source.comm, source.backend.collectives.rank
+        self._ids = ids
+        self._plans: dict[str, BlockPlans] = {}
+        self._made: dict[str, Adjacency] = {}
+        self._values: dict[tuple[str, str, LoopFill], EdgeValues] = {}
+
+    @property
+    def rows(self) -> int:
+        """Number of sources."""
+        return len(self._numbers)
+
+    @property
+    def destinations(self) -> int:
+        """Number of destinations, the first of the sources."""
+        return len(self._hop.indptr) - 1
+
+    @cached_property
+    def all_destinations(self) -> int:
+        """Number of destinations on all ranks; a node that several ranks need counts on each. Collective at first."""
+        total = np.array([self.destinations], np.float64)
+        values = torch.from_numpy(total).to(self.device)
+        self.backend.collectives.sum(as_array(values))
+        return int(values[0])
+
+    @property
+    def edges(self) -> int:
+        """Number of sampled edges."""
+        return len(self._hop.indices)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Numbers of the sources in the whole graph."""
+        return self._numbers
+
+    @cached_property
+    def ids(self) -> Any:
+        """See GraphView."""
+        return as_array(self._source.there(torch.from_numpy(self._ids)))
+
+    def edge_index(self) -> Tensor:
+        """Return the sampled edges, int64 [2, E]: sources and destinations, as rows of this block."""
+        target = np.repeat(np.arange(self.destinations), np.diff(self._hop.indptr))
+        return self._source.there(torch.from_numpy(np.stack([self._hop.indices.astype(np.int64), target])))
+
+    def plan(self, kind: str) -> BlockPlans:
+        """Return the plans of an adjacency of a kind; not collective, and for any thread."""
+        if kind not in LOOPS:
+            raise ValueError(f"no such kind of adjacency: {kind!r}; known are {', '.join(LOOPS)}")
+        if kind not in self._plans:
+            own = self._numbers[: self.destinations]
+            self._plans[kind] = block_plans(
+                self.rank,
+                self._hop.indptr,
+                self._hop.indices,
+                self.rows,
+                loops=LOOPS[kind],
+                has_loop=self._source.has_loop(own) if kind == "gcn" else None,
+            )
+        return self._plans[kind]
+
+    def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
+        """Return the adjacency of a kind over the sampled edges. Raises ValueError for an unknown kind."""
+        if kind not in self._made:
+            self._made[kind] = self._adjacency(kind, self.plan(kind))
+        return self._made[kind]
+
+    def _adjacency(self, kind: str, plans: BlockPlans) -> Adjacency:
+        wide = accumulator(self.dtype)
+        weight = None if kind == "attention" else self._weight(kind, plans)
+        back = None if weight is None else weight[plans.order]
+        scale = inverse = None
+        if kind == "gcn":
+            scale = self._tensor(self._source.gcn_scale(self._numbers), wide)
+        if kind == "edges":
+            inverse = self._tensor(1.0 / np.maximum(np.diff(self._hop.indptr), 1), wide)
+        return Adjacency(
+            forward=plans.forward,
+            backward=plans.backward,
+            scale=scale,
+            forward_weight=None if weight is None else self._tensor(weight, wide),
+            backward_weight=None if back is None else self._tensor(back, wide),
+            kind=kind,
+            inverse_degree=inverse,
+            places=plans.order,
+        )
+
+    def _weight(self, kind: str, plans: BlockPlans) -> NDArray[np.float64] | None:
+        """Return the weights of a forward plan's edges, [E']; None where all are 1."""
+        hop, weights = self._hop, self._source.weight if kind == "gcn" else None
+        if weights is None and (hop.factor == 1).all():
+            return None
+        values = hop.factor if self._weighted else np.repeat(hop.factor, np.diff(hop.indptr))
+        if weights is not None:
+            assert hop.edge is not None  # asked for where edges have weights
+            values = values * weights[hop.edge]
+        if plans.places is not None:
+            values = np.append(values, np.ones(self.destinations))[plans.places]
+        return values
+
+    def _tensor(self, values: NDArray[Any], dtype: torch.dtype) -> Tensor:
+        return self._source.there(torch.from_numpy(np.ascontiguousarray(values)).to(dtype))
+
+    def edge_data(self, name: str) -> Tensor:
+        """Return data of the sampled edges by name, [E, ...]. Raises ValueError for what the loader was not told of."""
+        values = self._source.edge_data(name)
+        assert self._hop.edge is not None  # asked for where there are data
+        return self._source.there(torch.from_numpy(values[self._hop.edge]))
+
+    def edge_values(self, adjacency: Adjacency, given: Tensor | str, fill: LoopFill = "mean") -> EdgeValues:
+        """Return values of the edges of an adjacency, of the accumulator's type.
+
+        given: [E, ...] in the order of `edge_index`, or the name of data of edges. fill: of self loops that the
+        adjacency has beside them. Raises ValueError as `edge_data` does, and for values of another number of edges.
+        """
+        wide, plans = accumulator(self.dtype), self.plan(adjacency.kind)
+        if isinstance(given, Tensor):
+            return values_with_loops(given.to(self.device, wide), self.edges, plans.places, plans.order, fill)
+        key = adjacency.kind, given, fill
+        if key not in self._values:
+            data = self.edge_data(given).to(wide)
+            self._values[key] = values_with_loops(data, self.edges, plans.places, plans.order, fill)
+        return self._values[key]
+
+    def exchange(self, dim: int, *, backward: bool = False) -> tuple[Rows, Tensor]:
+        """Return rows of the workspace of width ``dim``, and a tensor over them: of sources, or of destinations."""
+        local = self.workspace.rows(self.destinations if backward else self.rows, dim, self.dtype)
+        rows = self.over(local)
+        assert rows is not None  # rows of the workspace are laid out as kernels' rows
+        return rows, local
+
+    def publish(self, rows: Rows, plan: Plan) -> None:
+        """See GraphView; no other rank reads a block's rows."""

@@ -1,0 +1,133 @@
+"""`NeighborLoader`: mini-batches of a graph for training loops of one's own, named as PyG's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...errors import InputError
+from ...runtime import mpi
+from ..graph.dist_graph import SPLITS, DistGraph
+from .batch import Batch
+from .batches import Batches, Sampling
+from .source import Source
+
+
+class NeighborLoader:
+    """Batches of a graph's rows with sampled neighbourhoods (Hamilton, Ying and Leskovec, NeurIPS 2017)::
+
+        loader = mgg.NeighborLoader(graph, num_neighbors=[15, 10], batch_size=1024, split="train", shuffle=True)
+        for batch in loader:
+            h = conv1(batch.x, batch.blocks[0]).relu()
+            out = conv2(h, batch.blocks[1])
+            loss = batch.loss(out, F.cross_entropy)
+            loss.backward()
+            mgg.allreduce_gradients(model, graph)
+            ...
+
+    Each iteration over the loader is an epoch. A batch has ``batch_size`` rows of the whole graph, whatever the number
+    of ranks; each rank gets its own rows among them, so that all take as many steps, and the sum of their gradients
+    (`allreduce_gradients`) is that of the batch. What is drawn depends on ``seed``, epoch, batch, layer and the user's
+    node alone: batches are the same on any number of ranks and threads.
+
+    graph: as `mgg.open` returns it. num_neighbors: in-edges to draw of each row, without replacement, -1 for all; the
+    first number is of the batch's own rows, so of the last layer, and there is one for each layer. batch_size: rows of
+    a batch on all ranks together. split: "train", "val" or "test", whose labelled rows are taken; input_nodes: bool [n]
+    or int64 [k], rows of this rank, takes its place. shuffle: whether each epoch takes the rows in an order of its own.
+    weight_attr: "weight", draws edges with probabilities proportional to their weights. drop_last: leave out an epoch's
+    last batch where it is smaller. seed: 0 .. 2^63 - 1. prefetch: number of batches that threads sample ahead.
+    edge_data: names of data of edges that layers take of blocks (``edge_attr``).
+
+    Collective to make, to iterate over and to close; closed with the graph. Raises InputError, the same on all ranks,
+    for arguments that will not do.
+    """
+
+    def __init__(
+        self,
+        graph: DistGraph,
+        num_neighbors: Sequence[int],
+        *,
+        batch_size: int = 1,
+        split: str = "train",
+        input_nodes: Tensor | NDArray[Any] | None = None,
+        shuffle: bool = False,
+        weight_attr: str | None = None,
+        drop_last: bool = False,
+        seed: int = 0,
+        prefetch: int = 2,
+        edge_data: Sequence[str] = (),
+    ) -> None:
+        graph.check_open()
+        with mpi.agree(graph.comm):
+            if weight_attr not in (None, "weight"):
+                raise InputError(
+                    f'weight_attr is {weight_attr!r}; edges are drawn by their "weight", or evenly (None)'
+                )
+            if not 0 <= seed < 1 << 63:
+                raise InputError(f"seed is {seed}; it must be at least 0 and less than 2^63")
+            rows = _chosen(graph, split, input_nodes)
+            how = Sampling(
+                fanouts=tuple(int(each) for each in num_neighbors),
+                batch_size=batch_size,
+                shuffle=shuffle,
+                seed=seed,
+                prefetch=prefetch,
+                drop_last=drop_last,
+                weighted=weight_attr is not None,
+            )
+        source = _source_of(graph, tuple(edge_data))
+        what = f"labelled rows of the split {split!r}" if input_nodes is None else "input_nodes"
+        self._batches = Batches(source, rows, graph.y, how, what=what)
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch, the same on all ranks."""
+        return self._batches.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches of the next epoch."""
+        self.epoch += 1
+        return self._batches.epoch(self.epoch)
+
+
+_sources: WeakKeyDictionary[DistGraph, dict[tuple[tuple[str, ...], int], Source]] = WeakKeyDictionary()
+
+
+def _source_of(graph: DistGraph, edge_data: tuple[str, ...]) -> Source:
+    """Return what batches of a graph are drawn from, which its loaders share. Collective."""
+    made = _sources.setdefault(graph, {})
+    key = edge_data, id(graph.x)  # the source keeps x, so its id stays its own
+    if key not in made:
+        made[key] = Source(graph.comm, graph.part, graph.backend, graph.x, graph.dtype, edge_data=edge_data)
+        graph.on_close(made[key].close)
+    return made[key]
+
+
+def _chosen(graph: DistGraph, split: str, input_nodes: Tensor | NDArray[Any] | None) -> NDArray[np.int64]:
+    """Return the rows of this rank that batches are made of, ascending. Raises InputError for what is not that."""
+    if input_nodes is None:
+        if split not in SPLITS:
+            raise InputError(f"split is {split!r}; there are {', '.join(SPLITS)}")
+        mask: Tensor = getattr(graph, split)
+        if graph.y is not None and graph.y.dim() == 1:
+            mask = mask & (graph.y >= 0)
+        return mask.nonzero().reshape(-1).cpu().numpy()
+    given = torch.as_tensor(input_nodes).cpu()
+    if given.dim() != 1 or given.is_floating_point():
+        raise InputError(
+            f"input_nodes is {given.dtype} {list(given.shape)}; expected bool [n] or integers [k]"
+        )
+    if given.dtype == torch.bool:
+        if len(given) != graph.rows:
+            raise InputError(f"input_nodes is bool [{len(given)}], and this rank has {graph.rows} rows")
+        return given.nonzero().reshape(-1).numpy()
+    rows = np.unique(given.numpy().astype(np.int64))
+    if len(rows) < len(given) or (len(rows) and not 0 <= rows[0] <= rows[-1] < graph.rows):
+        raise InputError(f"input_nodes are distinct rows of this rank, 0 .. {graph.rows - 1}")
+    return rows

@@ -1,0 +1,150 @@
+"""Batches of several ranks: together they are those of one rank, and so are losses and gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch.nn import functional as F
+
+import mgg_hpc as mgg
+
+pytestmark = pytest.mark.mpi
+
+NODES = 90
+
+
+def alone():
+    from mpi4py import MPI
+
+    return MPI.COMM_SELF
+
+
+def drawn(rng, *, weighted=False, sparse=False):
+    """A matrix with isolated nodes and a hub, features, labels of 3 classes (some missing), and a mask."""
+    dense = (rng.random((NODES, NODES)) < 0.08).astype(np.float32)
+    dense[:, 40] = rng.random(NODES) < 0.5
+    dense[40] = rng.random(NODES) < 0.7
+    dense[3] = dense[:, 3] = 0
+    if weighted:
+        dense *= rng.uniform(0.5, 2.0, dense.shape).astype(np.float32)
+    x = rng.standard_normal((NODES, 9)).astype(np.float32)
+    if sparse:
+        x = sp.csr_array(x * (rng.random(x.shape) < 0.4))
+    y = rng.integers(-1, 3, NODES)
+    y[:3] = 2
+    return sp.csr_array(dense), {"x": x, "y": y, "train": (y >= 0) & (rng.random(NODES) < 0.7)}
+
+
+def in_edges(batches, graph) -> list[dict[tuple[int, int], list[int]]]:
+    """For each batch, the sources of each destination of each block, by the user's nodes."""
+    found = []
+    for batch in batches:
+        sampled: dict[tuple[int, int], list[int]] = {}
+        for layer, block in enumerate(batch.blocks):
+            ids = np.asarray(block.ids)
+            sampled |= {(layer, int(node)): [] for node in ids[: block.destinations]}
+            for source, target in block.edge_index().T.tolist():
+                sampled[layer, int(ids[target])].append(int(ids[source]))
+        found.append(sampled | {(-1, int(graph.ids[row])): [place] for place, row in enumerate(batch.rows)})
+    return found
+
+
+@pytest.mark.parametrize("weight_attr", [None, "weight"])
+def test_ranks_sample_what_one_rank_samples(comm, rng, weight_attr):
+    matrix, given = drawn(rng, weighted=True)
+    options = {"batch_size": 13, "shuffle": True, "seed": 4, "weight_attr": weight_attr}
+    with mgg.from_scipy(matrix, **given, comm=alone()) as whole:
+        wanted = in_edges(mgg.NeighborLoader(whole, [3, 4], **options), whole)
+    with mgg.from_scipy(matrix, **given, comm=comm) as graph:
+        found = in_edges(mgg.NeighborLoader(graph, [3, 4], **options), graph)
+    assert len(found) == len(wanted)
+    for mine, every in zip(found, wanted, strict=True):
+        ours = {key: sources for key, sources in mine.items() if key[0] >= 0}
+        assert ours == {key: every[key] for key in ours}
+    for every, whole_batch in zip(zip(*comm.allgather(found), strict=True), wanted, strict=True):
+        assert set().union(*every) == set(whole_batch)
+
+
+LAYERS = {
+    "gcn": mgg.nn.GCNConv,
+    "gin": lambda a, b: mgg.nn.GINConv(mgg.nn.MLP([a, 8, b]), train_eps=True),
+    "sage": mgg.nn.SAGEConv,
+    "sage max": lambda a, b: mgg.nn.SAGEConv(a, b, aggr="max"),
+    "gat": lambda a, b: mgg.nn.GATConv(a, b, heads=2, concat=False, dropout=0.2),
+}
+
+
+class Net(torch.nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.first, self.second, self.dropout = make(9, 8), make(8, 3), mgg.nn.Dropout(0.3)
+
+    def forward(self, x, graph):
+        h = self.first(x, graph.view(0)).relu()
+        return self.second(self.dropout(h, graph.view(1)), graph.view(1))
+
+
+def trained(graph, make, fanouts, batch_size, epochs=2) -> list[list[float]]:
+    """Losses of each batch, and the sums of all gradients' values and magnitudes."""
+    mgg.manual_seed(7)
+    net = Net(make).double()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    loader = mgg.NeighborLoader(graph, fanouts, batch_size=batch_size, shuffle=True, seed=2)
+    found = []
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = batch.loss(net(batch.x, batch), F.cross_entropy)
+            loss.backward()
+            mgg.allreduce_gradients(net, graph)
+            gradients = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
+            found.append([loss.item(), gradients.sum().item(), gradients.abs().sum().item()])
+            optimizer.step()
+    return found
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_ranks_train_as_one_rank_does(comm, rng, name, sparse):
+    matrix, given = drawn(rng, sparse=sparse)
+    with mgg.from_scipy(matrix, **given, dtype="float64", comm=alone()) as whole:
+        wanted = trained(whole, LAYERS[name], [3, 4], 13)
+    with mgg.from_scipy(matrix, **given, dtype="float64", comm=comm) as graph:
+        found = trained(graph, LAYERS[name], [3, 4], 13)
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_all_edges_of_all_rows_train_as_the_whole_graph_does(comm, rng, name):
+    matrix, given = drawn(rng)
+    with mgg.from_scipy(matrix, **given, dtype="float64", comm=alone()) as graph:
+        mgg.manual_seed(7)
+        net = Net(LAYERS[name]).double()
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        wanted = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = graph.loss(net(graph.x, graph), F.cross_entropy)
+            loss.backward()
+            gradients = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
+            wanted.append([loss.item(), gradients.sum().item(), gradients.abs().sum().item()])
+            optimizer.step()
+    with mgg.from_scipy(matrix, **given, dtype="float64", comm=comm) as graph:
+        found = trained(graph, LAYERS[name], [-1, -1], NODES, epochs=3)
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-10)
+
+
+def test_batch_norm_has_statistics_of_all_ranks_rows(comm, rng):
+    matrix, given = drawn(rng)
+    with mgg.from_scipy(matrix, **given, dtype="float64", comm=comm) as graph:
+        mgg.manual_seed(3)
+        norm = mgg.nn.BatchNorm(9).double()
+        for batch in mgg.NeighborLoader(graph, [3], batch_size=13, shuffle=True):
+            [block] = batch.blocks
+            own = batch.x[: block.destinations]
+            every = torch.cat(comm.allgather(own))
+            wanted = (every - every.mean(0)) / (every.var(0, correction=0) + norm.eps).sqrt()
+            mine = sum(map(len, comm.allgather(own)[: comm.rank]))
+            torch.testing.assert_close(norm(own, block), wanted[mine : mine + len(own)])

@@ -1,0 +1,127 @@
+"""The batches of a NeighborLoader: which rows they have, that nothing but the key decides them, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+import mgg_hpc as mgg
+
+NODES = 200
+
+
+@pytest.fixture
+def graph(rng):
+    matrix = sp.random_array((NODES, NODES), density=0.05, rng=rng, dtype=np.float32, format="csr")
+    x = rng.standard_normal((NODES, 7)).astype(np.float32)
+    y = rng.integers(-1, 3, NODES)
+    options = {"train": (y >= 0) & (rng.random(NODES) < 0.4), "backend": "serial"}
+    with mgg.from_scipy(matrix, x, y, **options) as opened:
+        yield opened
+
+
+def rows_of(batches) -> list[int]:
+    return list(itertools.chain(*(batch.rows.tolist() for batch in batches)))
+
+
+def test_an_epoch_has_each_row_of_the_split_once_and_in_another_order_than_the_next(graph):
+    loader = mgg.NeighborLoader(graph, [4, 3], batch_size=16, shuffle=True, seed=3)
+    wanted = torch.nonzero(graph.train).reshape(-1).tolist()
+    epochs = [list(loader) for _ in range(2)]
+    for batches in epochs:
+        assert sorted(rows_of(batches)) == wanted
+        assert [len(each.rows) for each in batches[:-1]] == [16] * (len(loader) - 1)
+    assert rows_of(epochs[0]) != rows_of(epochs[1])
+    assert rows_of(mgg.NeighborLoader(graph, [4, 3], batch_size=16)) == wanted
+    whole = mgg.NeighborLoader(graph, [4, 3], batch_size=16, drop_last=True)
+    assert [len(batch.rows) for batch in whole] == [16] * (len(wanted) // 16)
+
+
+def test_batches_carry_the_rows_features_and_labels_of_their_nodes(graph):
+    for batch in mgg.NeighborLoader(graph, [4, 3], batch_size=16, shuffle=True):
+        first, second = batch.blocks
+        assert second.rows == first.destinations
+        assert second.destinations == len(batch.rows)
+        np.testing.assert_array_equal(first.numbers[: second.rows], second.numbers)
+        np.testing.assert_array_equal(second.numbers[: len(batch.rows)], batch.rows)
+        assert len(np.unique(first.numbers)) == first.rows
+        torch.testing.assert_close(batch.x, graph.x[torch.from_numpy(first.numbers)], rtol=0, atol=0)
+        torch.testing.assert_close(batch.y, graph.y[torch.from_numpy(batch.rows)], rtol=0, atol=0)
+        assert batch.total == len(batch.rows)
+
+
+def fingerprint(batch) -> list[list[int]]:
+    return [batch.rows.tolist(), *([*block.edge_index().flatten().tolist()] for block in batch.blocks)]
+
+
+def test_batches_are_the_same_however_many_are_sampled_ahead(graph):
+    def drawn(**options):
+        loader = mgg.NeighborLoader(graph, [4, -1], batch_size=9, shuffle=True, **options)
+        return [[fingerprint(batch) for batch in loader] for _ in range(2)]
+
+    wanted = drawn(seed=1, prefetch=0)
+    for prefetch in (1, 2, 7, 100):
+        assert drawn(seed=1, prefetch=prefetch) == wanted
+    assert drawn(seed=2, prefetch=0) != wanted
+
+
+def test_a_loop_may_leave_an_epoch_early(graph):
+    loader = mgg.NeighborLoader(graph, [4, 3], batch_size=9, shuffle=True, prefetch=4)
+    for _ in loader:
+        break
+    again = mgg.NeighborLoader(graph, [4, 3], batch_size=9, shuffle=True, prefetch=0)
+    next(iter(again))
+    assert [fingerprint(batch) for batch in loader] == [fingerprint(batch) for batch in again]
+
+
+def test_a_loss_is_the_mean_over_the_batch(graph, rng):
+    for batch in mgg.NeighborLoader(graph, [4], batch_size=16):
+        out = torch.from_numpy(rng.standard_normal((len(batch.rows), 3))).float().requires_grad_()
+        loss = batch.loss(out)
+        wanted = torch.nn.functional.cross_entropy(out, batch.y)
+        torch.testing.assert_close(loss, wanted)
+        torch.testing.assert_close(*torch.autograd.grad(loss, out), *torch.autograd.grad(wanted, out))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_neighbors": []}, "fanouts are \\[\\]"),
+        ({"num_neighbors": [3, 0]}, "at least 1, or -1"),
+        ({"num_neighbors": [-2]}, "at least 1, or -1"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"prefetch": -1}, "prefetch -1"),
+        ({"split": "dev"}, "split is 'dev'"),
+        ({"split": "val"}, "no rank has labelled rows of the split 'val'"),
+        ({"weight_attr": "w"}, "weight_attr is 'w'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"input_nodes": torch.tensor([1.5])}, "expected bool"),
+        ({"input_nodes": torch.tensor([1, 1])}, "distinct rows"),
+        ({"input_nodes": torch.tensor([NODES])}, "distinct rows"),
+        ({"input_nodes": torch.ones(3, dtype=torch.bool)}, "bool \\[3\\]"),
+        ({"batch_size": NODES, "drop_last": True}, "no batch is left"),
+        ({"edge_data": ["flow"]}, "no data of edges named 'flow'"),
+    ],
+)
+def test_refusals(graph, options, message):
+    with pytest.raises(mgg.InputError, match=message):
+        mgg.NeighborLoader(graph, **{"num_neighbors": [3, 2]} | options)
+
+
+def test_data_of_edges_that_a_loader_was_not_told_of_are_refused(graph):
+    [batch] = mgg.NeighborLoader(graph, [3], batch_size=NODES)
+    layer = mgg.nn.GATConv(7, 2, edge_dim=1)
+    with pytest.raises(ValueError, match="these batches have data of edges none, and not 'flow'"):
+        layer(batch.x, batch.blocks[0], edge_attr="flow")
+    with pytest.raises(ValueError, match="no such kind of adjacency: 'square'"):
+        batch.blocks[0].adjacency("square")
+
+
+def test_a_closed_graph_has_no_batches(graph):
+    graph.close()
+    with pytest.raises(ValueError, match="the graph is closed"):
+        mgg.NeighborLoader(graph, [3])
