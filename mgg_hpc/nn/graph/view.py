@@ -101,15 +101,7 @@ class GraphView(ABC):
 
     def over(self, x: Tensor) -> Rows | None:
         """Return rows over the memory of x [n, dim], which no other rank reads; None where its layout is another."""
-        format = row_format(x.shape[1], self.dtype)
-        laid_out = x.stride() == (format.stride, 1) and x.data_ptr() % 16 == 0 and x.dtype == self.dtype
-        end = (x.storage_offset() + len(x) * format.stride) * x.element_size()  # with the last row's padding
-        if not laid_out or end > x.untyped_storage().nbytes():
-            return None
-        ranks, rank = self.backend.collectives.size, self.backend.collectives.rank
-        addresses, counts = np.zeros(ranks, np.uint64), np.zeros(ranks, np.int64)
-        addresses[rank], counts[rank] = x.data_ptr(), len(x)
-        return Rows(format, addresses, counts, as_array(x), rank, False)
+        return rows_over(x, self.backend) if x.dtype == self.dtype else None
 
     @property
     def edge_kernels(self) -> EdgeKernels:
@@ -141,6 +133,19 @@ class GraphView(ABC):
         op, edge = "copy" if weight is None else "mul", as_array(weight)
         self.backend.aggregate(plan, op, "sum", rows, as_array(out), edge=edge, epilogue=epilogue)
         return out
+
+
+def rows_over(x: Tensor, backend: Backend) -> Rows | None:
+    """Return rows over the memory of x [n, dim], which no other rank reads; None where its layout is another."""
+    format = row_format(x.shape[1], x.dtype)
+    laid_out = x.stride() == (format.stride, 1) and x.data_ptr() % 16 == 0
+    end = (x.storage_offset() + len(x) * format.stride) * x.element_size()  # with the last row's padding
+    if not laid_out or end > x.untyped_storage().nbytes():
+        return None
+    ranks, rank = backend.collectives.size, backend.collectives.rank
+    addresses, counts = np.zeros(ranks, np.uint64), np.zeros(ranks, np.int64)
+    addresses[rank], counts[rank] = x.data_ptr(), len(x)
+    return Rows(format, addresses, counts, as_array(x), rank, False)
 
 
 class Views(Protocol):

@@ -102,11 +102,14 @@ _sources: WeakKeyDictionary[DistGraph, dict[tuple[tuple[str, ...], int], Source]
 def _source_of(graph: DistGraph, edge_data: tuple[str, ...]) -> Source:
     """Return what batches of a graph are drawn from, which its loaders share. Collective."""
     made = _sources.setdefault(graph, {})
-    key = edge_data, id(graph.x)  # the source keeps x, so its id stays its own
-    if key not in made:
-        made[key] = Source(graph.comm, graph.part, graph.backend, graph.x, graph.dtype, edge_data=edge_data)
-        graph.on_close(made[key].close)
-    return made[key]
+    held = made.get((edge_data, id(graph.x)))  # a source keeps x, so that its id stays its own
+    if held is None:
+        held = Source(graph.comm, graph.part, graph.backend, graph.x, graph.dtype, edge_data=edge_data)
+        if not isinstance(graph.x, Tensor) or not graph.x.requires_grad:
+            graph.x = held.x  # one copy is enough
+        made[edge_data, id(graph.x)] = held
+        graph.on_close(held.close)
+    return held
 
 
 def _chosen(graph: DistGraph, split: str, input_nodes: Tensor | NDArray[Any] | None) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from ...runtime.sampling.gather import take_csr
 from ...runtime.sampling.sampler import Sampler
 from ...runtime.sampling.structure import Structure, share
 from ..graph.loading import Part, edge_data_of, weighted_edges
+from ..graph.view import rows_over
 from ..inputs.host import HostFeatures, Input
 from ..inputs.sparse import SparseFeatures
 from ..spans import span
@@ -32,6 +33,8 @@ class Source:
     part: this rank's, whose slice still has its edges. x: this rank's input rows [n, F], or None. edge_data: names of
     data of edges that layers will ask blocks for. kind: of the only adjacency that layers will ask for. [default: any]
     Raises InputError, the same on all ranks, for a graph without such data, or too large for a node's memory.
+
+    Attribute x: the same input rows, where other ranks read them: whoever holds ``x`` can hold these instead.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class Source:
         self._sparse: Structure | None = None
         self._rows: Rows | None = None
         self._columns = 0
-        self._given = x
+        self.x = x
         if x is not None:
             self._take(x)
 
@@ -68,12 +71,16 @@ class Source:
             self._sparse = share(self.comm, self.bounds, indptr, indices, weight=x.values.cpu().numpy())
             return
         assert isinstance(x, Tensor)
-        counts, format = np.diff(self.bounds), row_format(x.shape[1], self.dtype)
         several = self.comm.size > 1
+        self._rows = None if several else rows_over(x.detach(), self.backend)
+        if self._rows is not None:
+            return
+        counts, format = np.diff(self.bounds), row_format(x.shape[1], self.dtype)
         if several:
             self.backend.memory.reserve(int(counts.max()) * format.row_bytes, int(counts.argmax()))
         self._rows = self.backend.rows(counts, format, symmetric=several)
-        as_tensor(self._rows.local).copy_(x.detach())
+        self.x = as_tensor(self._rows.local)
+        self.x.copy_(x.detach())
         if several:
             self.backend.publish(self._rows)
 
@@ -84,8 +91,8 @@ class Source:
 
     @property
     def heap_bytes(self) -> int:
-        """Bytes of this rank's rows of dense features."""
-        return 0 if self._rows is None else len(self._rows.buffer)
+        """Bytes of this rank's symmetric memory, in which dense features are."""
+        return len(self._rows.buffer) if self._rows is not None and self._rows.symmetric else 0
 
     def sampler(self, *, weighted: bool) -> Sampler:
         """Return a sampler of the edges; weighted: by their weights. Raises InputError where they have none."""
