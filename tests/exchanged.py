@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import cases
 import numpy as np
@@ -76,6 +77,27 @@ def check_many_layers(rng, comm, backend, transfer, name="ordinary"):
         np.testing.assert_array_equal(out % 97, wanted[mine])  # no agreement here: that would be a barrier
         x = np.zeros_like(x)
         x[mine] = out % 97
+
+
+def check_gather(rng, comm, backend, name, *, gets):
+    """Rows of all ranks by number, of every width, exact; the meter has them. gets: no peer's rows through pointers."""
+    case = cases.CASES[name](rng, comm.size)
+    own = np.arange(comm.size) == comm.rank
+    for width in cases.WIDTHS:
+        x = rng.standard_normal((case.nodes, width)).astype(np.float32)
+        rows = backend.rows(np.diff(case.bounds), RowFormat(np.dtype(np.float32), width), symmetric=True)
+        rows.local[:] = x[case.rows(comm.rank)]
+        backend.publish(rows)
+        ids = rng.integers(0, case.nodes, (comm.size, 70) if case.nodes else (comm.size, 0))[comm.rank]
+        out = padded(len(ids), rows.format)
+        reached = replace(rows, addresses=np.where(own, rows.addresses, 0)) if gets else rows
+        backend.stream.meter.taken()
+        backend.gather(reached, case.bounds, ids, out)
+        remote = int(((ids < case.bounds[comm.rank]) | (ids >= case.bounds[comm.rank + 1])).sum())
+        with mpi.agree(comm):
+            np.testing.assert_array_equal(out, x[ids])
+            assert backend.stream.meter.remote_rows == remote
+        backend.memory.release(rows)
 
 
 def check_meter(rng, comm, backend, transfer):

@@ -23,7 +23,8 @@ endforeach()
 
 # NOMINSIZE: not for size, since the exchange and the floor are here.
 nanobind_add_module(_host NB_STATIC NOMINSIZE
-  cuda/python/module_host.cpp cuda/python/module_edges.cpp cuda/runtime/halo_exchange.cpp
+  cuda/python/module_host.cpp cuda/python/module_edges.cpp cuda/python/module_gather.cpp
+  cuda/runtime/halo_exchange.cpp cuda/cpu/sampling/gather.cpp
   cuda/bench/module_floor.cpp
   cuda/bench/gather_floor.cpp)
 target_include_directories(_host PRIVATE cuda cuda/include)

@@ -109,6 +109,31 @@ def gather(engine, case, width, reached, rng):
         np.testing.assert_array_equal(output.local, x[ids])
 
 
+@pytest.mark.parametrize("reached", ["all", "own"])
+@pytest.mark.parametrize("width", [1, 33, 1025])
+def test_the_backend_gathers_into_private_memory(rng, engine, width, reached):
+    """Rows that no pointer reaches take several turns through symmetric memory; the first call makes that."""
+    case = cases.CASES["rank_without_rows"](rng, table.RANKS)
+    world = World(table.RANKS, lambda rank, peer: rank == peer or reached == "all")
+    backends, format = engine.backends(world), RowFormat(np.dtype(np.float32), width)
+    x = rng.standard_normal((case.nodes, width)).astype(np.float32)
+    rows = [backend.rows(np.diff(case.bounds), format, symmetric=True) for backend in backends]
+    for rank, (backend, own) in enumerate(zip(backends, rows, strict=True)):
+        own.local[:] = x[case.rows(rank)]
+        backend.gather(own, case.bounds, np.empty(0, np.int64), backend.memory.padded(0, format))
+    for made in world.allocations:
+        engine.module.shim_symmetric(made.addresses.diagonal().tolist(), made.nbytes)
+    try:
+        for rank, backend in enumerate(backends):
+            ids = rng.integers(0, case.nodes, 2500)
+            out = backend.memory.padded(len(ids), format)
+            engine.seed(int(rng.integers(1 << 60)), rank)
+            backend.gather(rows[rank], case.bounds, ids, out)
+            np.testing.assert_array_equal(out, x[ids])
+    finally:
+        engine.module.shim_forget()
+
+
 @pytest.mark.parametrize("pes", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["ring", "fetch"])
 def test_pes_exchange_rows_by_puts_and_gets(rng, engine, name, pes):

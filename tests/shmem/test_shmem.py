@@ -57,6 +57,12 @@ def test_one_barrier_a_layer_is_enough(rng, comm, backend, transfer, name):
     exchanged.check_many_layers(rng, comm, backend, transfer, name)
 
 
+@pytest.mark.parametrize("gets", [False, True])
+@pytest.mark.parametrize("name", ["ordinary", "rank_without_rows", "no_nodes"])
+def test_rows_of_all_ranks_come_by_number(rng, comm, backend, name, gets):
+    exchanged.check_gather(rng, comm, backend, name, gets=gets)
+
+
 @pytest.mark.parametrize("transfer", TRANSFERS)
 def test_the_meter_counts_rows_that_cross(rng, comm, backend, transfer):
     exchanged.check_meter(rng, comm, backend, transfer)

@@ -279,6 +279,15 @@ class Backend(Protocol):
         the transfer leaves none here. Takes private memory for rows and a copy of the plan while they are kept.
         """
 
+    def gather(self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
+        """out[i] = row ids[i] of all ranks' published rows, where rank p's are numbered bounds[p] .. bounds[p + 1] - 1.
+
+        bounds: int64 [P + 1]. ids: int64 [n]. out: [n, dim], of the rows' dtype, padded rows (`Memory.padded`). Not
+        collective, except for the first call on GPUs where no pointer reaches some rank's rows: it allocates symmetric
+        memory. Raises ValueError for a number outside the bounds; a GPU, which would have to be waited for, does not
+        check numbers and does not meter rows.
+        """
+
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         """out[i, c] = x[i, c] / (1 - p) where the draw of (ids[i], c) keeps it, else 0; x, out [n, F] of one dtype.
 

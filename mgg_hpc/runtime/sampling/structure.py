@@ -263,6 +263,14 @@ def _structure(
         {name: each for (of, name), each in whole.items() if of == group} for group in ("nodes", "edges")
     )
     nbytes = sum(each.nbytes for each in whole.values())
-    graph = {name: each for (of, name), each in whole.items() if of == "graph"}
-    graph = {"weight": None, "ids": None} | graph
-    return Structure(bounds=bounds, **graph, nodes=nodes, edges=edges, nbytes=nbytes, _window=window)
+    return Structure(
+        bounds=bounds,
+        indptr=whole[_INDPTR],
+        indices=whole[_INDICES],
+        weight=whole.get(_WEIGHT),
+        ids=whole.get(_IDS),
+        nodes=nodes,
+        edges=edges,
+        nbytes=nbytes,
+        _window=window,
+    )

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....plan import launch
+from ....plan.layout import ROW_ALIGNMENT, RowFormat
 from ..arguments import Rows
 from .arrays import flat, padded_rows
 from .context import DeviceContext
 
 MOST_TABLES = 64
+STAGED_BYTES = 4 << 20  # of symmetric memory (heap.SMALL has them), where rows arrive that no pointer reaches
 
 
 class Gathers:
-    """The tables of gathers in device memory, kept from call to call."""
+    """The tables of gathers in device memory, and rows on their way, kept from call to call."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
         self._made: dict[tuple[bytes, bytes, int], Any] = {}
+        self._staging: Rows | None = None
+
+    def anywhere(
+        self, backend: DeviceContext, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any
+    ) -> None:
+        """Do what `rows` does for ``out`` in any memory of the GPU.
+
+        Where no pointer reaches some rows, the first call is collective.
+        """
+        reached = ((table.addresses != 0) | (table.counts == 0)).all()
+        if reached or not backend.has_gets:
+            self.rows(backend, table, bounds, ids, out)
+            return
+        held = self._staged(backend, table.format)
+        for first in range(0, len(ids), len(held)):
+            part = ids[first : first + len(held)]
+            self.rows(backend, table, bounds, part, held[: len(part)])
+            out[first : first + len(part)] = held[: len(part)]
+
+    def _staged(self, backend: DeviceContext, format: RowFormat) -> Any:
+        """Return symmetric rows [n, dim] of this format, as many as there is room for. Collective the first time."""
+        if self._staging is None:
+            packs = RowFormat(np.dtype(np.uint8), ROW_ALIGNMENT)
+            self._staging = backend.symmetric(STAGED_BYTES // ROW_ALIGNMENT, packs)
+        count = np.full(backend.size, STAGED_BYTES // format.row_bytes)
+        return replace(self._staging, format=format, counts=count).local
 
     def rows(
         self, backend: DeviceContext, table: Rows, bounds: NDArray[np.int64], ids: Any, out: Any

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 GRANULE = 512 << 20  # bytes in which NVSHMEM maps a GPU's memory; the first also holds what it needs itself
-SMALL = 16 << 20  # signals, gradients, and rounding each array up
+SMALL = 20 << 20  # signals, gradients, rows that are got by number, and rounding each array up
 RINGS = 4  # plans whose rows are fetched through memory: forward, backward, and those of a measurement
 
 # Read by NVSHMEM as it starts. A heap that grows has addresses up to the first; one that does not is as large as the

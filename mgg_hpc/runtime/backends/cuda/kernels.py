@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....plan import halo_schedule, launch
 from ....plan.layout import RowFormat
@@ -153,6 +154,10 @@ class DeviceBackend(DeviceLaunches):
         transfer_plan = transfer_only(plan, edges=plan.transfer != "halo")
         self.share_exchange(plan, transfer_plan)
         return separate(self, plan, transfer_plan, op, src, out, edge, self.ready)
+
+    def gather(self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
+        """See Backend.gather; on the current stream."""
+        self.gathers.anywhere(self, src, bounds, ids, out)
 
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         """See Backend.dropout; stored values of a CSR matrix are float32."""

@@ -219,6 +219,26 @@ class HostBackend:
             )
         return separate(self, plan, transfer_only(plan, edges=True), op, src, out, edge)
 
+    def gather(self, src: Rows, bounds: NDArray[np.int64], ids: NDArray[np.int64], out: Any) -> None:
+        """See Backend.gather."""
+        format = src.format
+        if tuple(out.shape) != (len(ids), format.dim) or out.dtype != format.dtype:
+            raise ValueError(
+                f"gather: {len(ids)} rows of {format.dim} x {format.dtype} into {list(out.shape)} of {out.dtype}"
+            )
+        local, remote, messages = self.memory.native.gather_rows(
+            ids,
+            bounds,
+            src.addresses,
+            src.counts,
+            rank=self.collectives.rank,
+            row_bytes=format.row_bytes,
+            out=out if out.dtype.itemsize > 2 else out.view(np.uint16),
+            transport=self.memory.transport_address if src.symmetric else 0,
+            threads=self.options.threads,
+        )
+        self.stream.meter.count(local, remote, format, messages)
+
     def dropout(
         self, x: Any, out: Any, ids: NDArray[np.int64], key: RngKey, csr: tuple[Any, Any] | None = None
     ) -> None:

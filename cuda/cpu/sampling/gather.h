@@ -1,0 +1,50 @@
+// Rows by their numbers: of all ranks' features, and of a CSR matrix.
+#pragma once
+#include <cstdint>
+
+#include "runtime/transport_host.h"
+
+namespace mgg {
+
+// out[i] = row ids[i], where PE p's rows are numbered bounds[p] .. bounds[p + 1] - 1.
+struct RowGather {
+  const int64_t* ids;  // [count]
+  int64_t count;
+  const int64_t* bounds;      // [pes + 1]
+  const uint64_t* addresses;  // [pes], of each PE's row 0; 0 where no pointer reaches it
+  int pes, rank;
+  int64_t row_bytes;  // from one row to the next, here and in `out`; a multiple of 16
+  char* out;
+  Transport* transport;  // gets what no pointer reaches, from the place of this PE's own rows
+  int threads;
+};
+
+// Numbers of rows that were read from this PE and from others, and of those that were got.
+struct RowsRead {
+  int64_t local, remote, got;
+};
+
+// Throws std::invalid_argument for a number outside the bounds, before anything is written.
+RowsRead gather_rows(const RowGather& call);
+
+// A CSR matrix: row r's values are indptr[r] .. indptr[r + 1] - 1.
+template <class T>
+struct Csr {
+  const int64_t* indptr;  // [rows + 1]
+  int64_t rows, stored;
+  const int32_t* indices;  // [stored]
+  const T* values;
+};
+
+// Sets out_indptr [count + 1] to where the rows `rows` [count] begin once they lie one behind the other. Throws
+// std::invalid_argument for a row that is not there, and for an indptr that does not ascend within the stored values.
+void csr_offsets(const int64_t* indptr, int64_t all_rows, int64_t stored, const int64_t* rows, int64_t count,
+                 int64_t* out_indptr);
+
+// Copies indices and values of the rows `rows` [count] to where out_indptr says, `room` values in all. Throws
+// std::invalid_argument where that is not what csr_offsets says.
+template <class T>
+void gather_csr(const Csr<T>& matrix, const int64_t* rows, int64_t count, const int64_t* out_indptr, int64_t room,
+                int32_t* out_indices, T* out_values, int threads);
+
+}  // namespace mgg
