@@ -154,6 +154,7 @@ const std::string& mgg::instruction_set() {
 void bind_floor(nb::module_& m);                      // module_floor.cpp
 void bind_edges(nb::class_<HostSchedule>& schedule);  // module_edges.cpp
 void bind_gather(nb::module_& m);                     // module_gather.cpp
+void bind_sampling(nb::module_& m);                   // module_sampling.cpp
 
 NB_MODULE(_host, m) {
   m.doc() = R"(Schedules, aggregation and random draws for the cores of one host.
@@ -223,6 +224,7 @@ depend on it, and on no other size. gets: remote rows are fetched by gets. Raise
   bind_dropout<mgg::BFloat16, uint16_t>(m, "dropout_rows_bfloat16");
   bind_floor(m);
   bind_gather(m);
+  bind_sampling(m);
   m.def("instruction_sets", &instruction_sets, "What this machine runs, widest first.");
   m.def("instruction_set", [] { return mgg::instruction_set(); },
         "Return the one in use. Raises ValueError if MGG_ISA names one that this machine does not run.");

@@ -90,6 +90,24 @@ MGG_BOTH Philox draw_edge(uint64_t seed, uint32_t epoch, uint32_t stream, uint64
 // Dropout keeps a value where its word is at least p * 2^32, and scales what it keeps by 1 / (1 - p).
 MGG_BOTH uint32_t dropout_threshold(double p) { return static_cast<uint32_t>(p * 4294967296.0); }
 
+// Random streams of sampling, beside those of dropout and of initial values (below 0xE000): one for each hop from a
+// batch's own rows, whose "epoch" is the number of the step, and one for the order of an epoch's rows.
+constexpr uint32_t sampling_stream = 0xE000, shuffling_stream = 0xF000;
+constexpr int most_hops = shuffling_stream - sampling_stream;
+
+// Lemire (ACM TOMACS 2019): takes a word to 0 .. range - 1, each as likely as any other, or refuses it (returns false).
+MGG_BOTH bool bounded(uint32_t word, uint32_t range, uint32_t& value) {
+  const uint64_t product = uint64_t(word) * range;
+  value = static_cast<uint32_t>(product >> 32);
+  const auto low = static_cast<uint32_t>(product);
+  return low >= range || low >= (0u - range) % range;
+}
+
+// Two words as a number in (0, 1), never 0 or 1.
+MGG_BOTH double open_interval(uint32_t high, uint32_t low) {
+  return (static_cast<double>((uint64_t(high) << 20) | (low >> 12)) + 0.5) * (1.0 / 4503599627370496.0);
+}
+
 // A word as a number in [0, 1), exact in float32.
 MGG_BOTH double unit_interval(uint32_t word) { return (word >> 8) * (1.0 / 16777216.0); }
 
