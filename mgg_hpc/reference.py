@@ -5,6 +5,11 @@ The tests compare kernels with it, so nothing here may be derived from the kerne
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
@@ -215,3 +220,92 @@ def cross_entropy(logits: Floats, labels: Ids) -> float:
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_sum = np.log(np.exp(shifted).sum(axis=1))
     return float(np.mean(log_sum - shifted[np.arange(len(labels)), labels]))
+
+
+def uniform_places(degree: int, fanout: int, draws: Callable[[int], int]) -> list[int]:
+    """Return ``fanout`` of the places 0 .. degree - 1, each set as likely as any other, in the order of drawing.
+
+    Bentley and Floyd, CACM 1987: a draw from 0 .. j for each of the last ``fanout`` values of j, which is j instead if
+    it was drawn before. draws: the random word of a number. Pick i takes word i to its range as Lemire (ACM TOMACS
+    2019) does; words that would make some values likelier are replaced by those after the picks' last quad.
+    """
+    chosen: dict[int, None] = {}
+    spare = itertools.count(-(-fanout // 4) * 4)
+    for pick in range(fanout):
+        count = degree - fanout + pick + 1
+        drawn = draws(pick)
+        while drawn * count % 2**32 < 2**32 % count:
+            drawn = draws(next(spare))
+        place = drawn * count >> 32
+        chosen[count - 1 if place in chosen else place] = None
+    return list(chosen)
+
+
+def weighted_places(
+    weight: NDArray[np.floating], fanout: int, draws: Callable[[int], int]
+) -> tuple[list[int], list[float]]:
+    """Return the places of the ``fanout`` smallest Exp(1) / weight, ascending, and one over their probabilities.
+
+    Efraimidis and Spirakis, IPL 2006; probabilities given the next smallest value (Cohen and Kaplan, PODC 2007). An
+    edge has two words, of which 52 bits become a number in (0, 1). Edges of weight 0 are never drawn; all others are
+    where there are no more, or ``fanout`` is -1.
+    """
+    keys = {}
+    for place in np.flatnonzero(weight).tolist():
+        bits = draws(2 * place) << 20 | draws(2 * place + 1) >> 12
+        keys[place] = -math.log((2 * bits + 1) / 2**53) / float(weight[place])
+    if fanout < 0 or len(keys) <= fanout:
+        return list(keys), [1.0] * len(keys)
+    order = sorted(keys, key=keys.__getitem__)
+    limit, places = keys[order[fanout]], sorted(order[:fanout])
+    return places, [-1 / math.expm1(-float(weight[place]) * limit) for place in places]
+
+
+def sample(
+    indptr: Ids,
+    indices: NDArray[np.integer],
+    seeds: Ids,
+    fanouts: Sequence[int],
+    *,
+    seed: int,
+    step: int,
+    weight: NDArray[np.floating] | None = None,
+    ids: Ids | None = None,
+) -> tuple[list[int], list[tuple[list[int], list[int], list[float], list[int]]]]:
+    """Return the nodes of a batch, first met first, and each hop's (indptr, indices, factor, edge).
+
+    A hop draws in-edges of all nodes so far. indices: sources as places among the nodes. edge: places in the CSR.
+    factor: one over the probability of being drawn; of each destination, or of each edge where there are weights.
+    """
+    nodes = {int(node): place for place, node in enumerate(seeds)}
+    hops = []
+    for hop, fanout in enumerate(fanouts):
+        starts, places, factors, edges = [0], list[int](), list[float](), list[int]()
+        for node in list(nodes):
+            first, last = int(indptr[node]), int(indptr[node + 1])
+            name = node if ids is None else int(ids[node])
+            draws = partial(word, seed, step, 0xE000 + hop, name)
+            if weight is not None:
+                chosen, factor = weighted_places(weight[first:last], fanout, draws)
+                factors += factor
+            elif fanout < 0 or last - first <= fanout:
+                chosen = list(range(last - first))
+                factors.append(1.0)
+            else:
+                chosen = uniform_places(last - first, fanout, draws)
+                factors.append((last - first) / fanout)
+            edges += [first + place for place in chosen]
+            places += [nodes.setdefault(int(indices[first + place]), len(nodes)) for place in chosen]
+            starts.append(len(edges))
+        hops.append((starts, places, factors, edges))
+    return list(nodes), hops
+
+
+def shuffled(ids: Ids, seed: int, epoch: int) -> list[int]:
+    """Return the places of ids, sorted by the first 64 bits of (seed, epoch, id), and by id where these are equal."""
+
+    def key(place: int) -> tuple[int, int, int]:
+        name = int(ids[place])
+        return word(seed, epoch, 0xF000, name, 0), word(seed, epoch, 0xF000, name, 1), name
+
+    return sorted(range(len(ids)), key=key)
