@@ -284,8 +284,9 @@ class Backend(Protocol):
 
         bounds: int64 [P + 1]. ids: int64 [n]. out: [n, dim], of the rows' dtype, padded rows (`Memory.padded`). Not
         collective, except for the first call on GPUs where no pointer reaches some rank's rows: it allocates symmetric
-        memory. Raises ValueError for a number outside the bounds; a GPU, which would have to be waited for, does not
-        check numbers and does not meter rows.
+        memory. Called from the thread that makes collective calls, since it may fetch rows by the same runtime. Raises
+        ValueError for a number outside the bounds; a GPU, which would have to be waited for, does not check numbers and
+        does not meter rows.
         """
 
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
