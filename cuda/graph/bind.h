@@ -7,11 +7,12 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
+void bind_blocks(nb::module_& m);     // blocks.cpp
 void bind_buckets(nb::module_& m);    // buckets.cpp
 void bind_generate(nb::module_& m);   // generate.cpp
 void bind_order(nb::module_& m);      // order.cpp
-void bind_parse(nb::module_& m);      // parse.cpp
-void bind_parse_table(nb::module_& m);  // parse_table.cpp
+void bind_parse(nb::module_& m);      // parse/parse.cpp
+void bind_parse_table(nb::module_& m);  // parse/parse_table.cpp
 void bind_partition(nb::module_& m);  // partition.cpp
 void bind_split(nb::module_& m);      // split.cpp
 void bind_symmetry(nb::module_& m);   // symmetry.cpp

@@ -3,6 +3,7 @@
 
 NB_MODULE(_graph, m) {
   m.doc() = "Native code for graph files: parsing, sorting, drawing, orders, parts and plans.";
+  bind_blocks(m);
   bind_buckets(m);
   bind_generate(m);
   bind_order(m);

@@ -2,7 +2,9 @@
 #pragma once
 #include <nanobind/ndarray.h>
 
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -10,6 +12,17 @@ namespace mgg {
 
 template <class T>
 using Flat = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+
+template <class T>
+using Made = nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<1>>;
+
+// The first `count` values as an array that owns them.
+template <class T>
+Made<T> array_of(std::unique_ptr<T[]> values, int64_t count) {
+  T* data = values.release();
+  nanobind::capsule owner(data, [](void* held) noexcept { delete[] static_cast<T*>(held); });
+  return Made<T>(data, {static_cast<size_t>(count)}, owner);
+}
 
 inline void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);

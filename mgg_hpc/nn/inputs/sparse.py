@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...plan import workload
+from ...plan.blocks import block_plans
 from ...plan.workload import Plan
 from ...runtime.backends.arguments import Epilogue, RngKey, Rows
 from ...runtime.backends.base import Backend
@@ -38,6 +39,15 @@ class _Pattern:
         self.plan = workload.rectangular(backend.collectives.rank, indptr, indices, columns)
         self.workspace = Workspace(backend)
         self._rows: dict[tuple[int, int], Rows] = {}
+        self._first: dict[int, _Pattern] = {}
+
+    def first(self, count: int) -> _Pattern:
+        """Return the pattern of the first rows."""
+        if count not in self._first:
+            indptr = self.indptr[: count + 1]
+            indices = self.indices[: int(indptr[-1])]
+            self._first[count] = _Pattern(self.backend, indptr, indices, self.shape[1], self.dtype)
+        return self._first[count]
 
     @cached_property
     def places(self) -> tuple[Any, Any]:
@@ -49,12 +59,8 @@ class _Pattern:
     @cached_property
     def transposed(self) -> tuple[Plan, Tensor]:
         """Plan of the transposed matrix, and for each of its values its position in the original."""
-        rows, columns = self.shape
-        order = np.argsort(self.indices, kind="stable")
-        indptr = workload.prefix_sum(np.bincount(self.indices, minlength=columns))
-        row_of = np.repeat(np.arange(rows, dtype=np.int32), np.diff(self.indptr))
-        plan = workload.rectangular(self.backend.collectives.rank, indptr, row_of[order], rows)
-        return plan, torch.from_numpy(order).to(self.backend.capabilities.device)
+        plans = block_plans(self.backend.collectives.rank, self.indptr, self.indices, self.shape[1])
+        return plans.backward, torch.from_numpy(plans.order).to(self.backend.capabilities.device)
 
     @property
     def nbytes(self) -> int:
@@ -101,6 +107,18 @@ class SparseFeatures:
     def nbytes(self) -> int:
         """Bytes of the matrix, its plans, and the copies that training makes of its values."""
         return self._pattern.nbytes + 3 * self.values.nbytes
+
+    @property
+    def pattern(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """indptr and indices."""
+        return self._pattern.indptr, self._pattern.indices
+
+    def first(self, count: int) -> SparseFeatures:
+        """Return the first rows; copies with other values share their plans."""
+        other = copy(self)
+        other._pattern = self._pattern.first(count)
+        other.values, other.shape = self.values[: len(other._pattern.indices)], other._pattern.shape
+        return other
 
     def place(self, number: int) -> tuple[int, int]:
         """Return row and column of a stored value."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -113,7 +113,8 @@ class Source:
         if self._sparse is not None:
             held = self._sparse
             assert held.weight is not None
-            indptr, indices, values = take_csr(held.indptr, held.indices, held.weight, numbers)
+            columns, threads = cast(NDArray[np.int32], held.indices), self.backend.options.threads
+            indptr, indices, values = take_csr(held.indptr, columns, held.weight, numbers, threads=threads)
             there = self.there(torch.from_numpy(values))
             return SparseFeatures(self.backend, indptr, indices, there, self._columns, self.dtype)
         if self._rows is None:

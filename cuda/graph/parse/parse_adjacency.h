@@ -4,7 +4,7 @@
 #include <tuple>
 #include <vector>
 
-#include "parse_words.h"
+#include "graph/parse/parse_words.h"
 
 namespace mgg::text {
 

@@ -10,10 +10,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
-#include "bind.h"
-#include "parse_adjacency.h"
-#include "parse_names.h"
-#include "parse_words.h"
+#include "graph/bind.h"
+#include "graph/parse/parse_adjacency.h"
+#include "graph/parse/parse_names.h"
+#include "graph/parse/parse_words.h"
 
 namespace {
 

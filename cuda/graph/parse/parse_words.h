@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "bind.h"
+#include "graph/bind.h"
 
 namespace mgg::text {
 

@@ -12,8 +12,8 @@
 
 #include <nanobind/stl/pair.h>
 
-#include "bind.h"
-#include "parse_words.h"
+#include "graph/bind.h"
+#include "graph/parse/parse_words.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "parse_words.h"
+#include "graph/parse/parse_words.h"
 
 namespace mgg::text {
 
