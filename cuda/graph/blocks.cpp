@@ -91,10 +91,53 @@ void transpose(const Block& block, Plans& made, int64_t* count) {
   }
 }
 
-using Result = std::tuple<Made<uint8_t>, Made<int32_t>, nb::object, Made<uint8_t>, Made<int32_t>, Made<int64_t>>;
+// Weights of a block's edges in the order of its plans: factor, of a destination or of an edge, times the weight of the
+// edge in the whole graph; 1 for self loops.
+template <class T>
+struct Weights {
+  const double* factor;
+  bool by_edge;
+  const float* weight;  // or null
+  const int64_t* edge;  // places in the whole graph, where there are weights
+
+  bool all_one(int64_t factors) const {
+    return !weight && std::all_of(factor, factor + factors, [](double each) { return each == 1.0; });
+  }
+  void fill(const Block& block, const Plans& made, T* forward, T* backward) const {
+    for (int64_t v = 0; v < block.destinations; ++v) {
+      const Segment& segment = made.forward[v];
+      for (int64_t at = segment.first_edge; at < segment.first_edge + segment.count; ++at) {
+        const int64_t e = made.places ? made.places[at] : at;
+        if (e >= block.edges()) {
+          forward[at] = T(1);
+          continue;
+        }
+        const double value = factor[by_edge ? e : v];
+        forward[at] = static_cast<T>(weight ? value * weight[edge[e]] : value);
+      }
+    }
+    for (int64_t at = 0; at < made.edges; ++at) backward[at] = forward[made.order[at]];
+  }
+};
+
+template <class T>
+std::tuple<nb::object, nb::object> weights_of(const Block& block, const Plans& made, const Weights<T>& weights,
+                                              int64_t factors) {
+  if (weights.all_one(factors)) return {nb::none(), nb::none()};
+  std::unique_ptr<T[]> forward(new T[made.edges]), backward(new T[made.edges]);
+  {
+    nb::gil_scoped_release release;
+    weights.fill(block, made, forward.get(), backward.get());
+  }
+  return {nb::cast(array_of(std::move(forward), made.edges)), nb::cast(array_of(std::move(backward), made.edges))};
+}
+
+using Result = std::tuple<Made<uint8_t>, Made<int32_t>, nb::object, Made<uint8_t>, Made<int32_t>, Made<int64_t>, nb::object,
+                          nb::object>;
 
 Result plan_block(Flat<const int64_t> indptr, Flat<const int32_t> indices, int64_t sources, int loops,
-                  std::optional<Flat<const uint8_t>> has_loop) {
+                  std::optional<Flat<const uint8_t>> has_loop, std::optional<Flat<const double>> factor,
+                  std::optional<Flat<const float>> weight, std::optional<Flat<const int64_t>> edge, bool by_edge, bool wide) {
   require(indptr.size() > 0 && indptr.data()[0] == 0, "indptr: begins with 0");
   const auto destinations = static_cast<int64_t>(indptr.size()) - 1;
   require(loops >= 0 && loops <= 2, "loops: none, missing or one");
@@ -107,6 +150,13 @@ Result plan_block(Flat<const int64_t> indptr, Flat<const int32_t> indices, int64
   require(block.loops == Loops::none || destinations <= sources, "block: destinations are the first of its sources");
   require(block.loops != Loops::missing || (has_loop && static_cast<int64_t>(has_loop->size()) == destinations),
           "has_loop: one for each destination");
+  const int64_t factors = factor ? static_cast<int64_t>(factor->size()) : 0;
+  require(!factor || factors == (by_edge ? block.edges() : destinations),
+          "factor: one for each destination, or for each edge");
+  require(!weight || (factor && edge && edge->size() == indices.size()), "weight: with factors and places of edges");
+  if (weight)
+    for (int64_t e = 0; e < block.edges(); ++e)
+      require(edge->data()[e] >= 0 && edge->data()[e] < static_cast<int64_t>(weight->size()), "edge: not of the graph");
   Plans made;
   {
     nb::gil_scoped_release release;
@@ -120,18 +170,26 @@ Result plan_block(Flat<const int64_t> indptr, Flat<const int32_t> indices, int64
     transpose(block, made, count.get());
   }
   const int64_t edges = made.edges;
+  std::tuple<nb::object, nb::object> values{nb::none(), nb::none()};
+  const float* weights = weight ? weight->data() : nullptr;
+  const int64_t* at = edge ? edge->data() : nullptr;
+  if (factor && wide) values = weights_of<double>(block, made, {factor->data(), by_edge, weights, at}, factors);
+  if (factor && !wide) values = weights_of<float>(block, made, {factor->data(), by_edge, weights, at}, factors);
   nb::object places = made.places ? nb::cast(array_of(std::move(made.places), edges)) : nb::none();
   return {bytes_of(std::move(made.forward), destinations), array_of(std::move(made.forward_index), edges), places,
           bytes_of(std::move(made.backward), sources),     array_of(std::move(made.backward_index), edges),
-          array_of(std::move(made.order), edges)};
+          array_of(std::move(made.order), edges),          std::get<0>(values), std::get<1>(values)};
 }
 
 }  // namespace
 
 void bind_blocks(nb::module_& m) {
   m.def("plan_block", &plan_block, "indptr"_a.noconvert(), "indices"_a.noconvert(), "sources"_a, "loops"_a,
-        "has_loop"_a.noconvert().none(),
-        R"(Return a block's segments (bytes) and indices, places of its edges or None, and the transposed ones, and order.
+        "has_loop"_a.noconvert().none(), "factor"_a.noconvert().none(), "weight"_a.noconvert().none(),
+        "edge"_a.noconvert().none(), "by_edge"_a, "wide"_a,
+        R"(Return a block's segments (bytes) and indices, places of its edges or None, the transposed ones, their order, and
+weights both ways or None.
 
-loops: 0 none, 1 missing ones, 2 one each. See plan/blocks.py. Raises ValueError for arrays that do not fit.)");
+loops: 0 none, 1 missing ones, 2 one each. wide: weights are float64. See plan/blocks.py. Raises ValueError for arrays
+that do not fit.)");
 }

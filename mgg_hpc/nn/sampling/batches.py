@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -56,8 +56,8 @@ class Batches:
 
     rows: int64 [k], this rank's rows that batches are made of, ascending; all ranks' together are divided into batches,
     so that each batch has the same rows on any number of ranks, and each rank its own ones among them: as many batches
-    everywhere, perhaps without any row of some rank. y: labels of all rows of this rank, or None. kinds: of adjacencies
-    that are planned ahead with the blocks. Raises InputError, the same on all ranks, where no rank has such rows.
+    everywhere, perhaps without any row of some rank. y: labels of all rows of this rank, or None. what: what the
+    rows are, for messages. Raises InputError, the same on all ranks, where no rank has such rows.
 
     Attribute steps: number of batches of an epoch.
     """
@@ -69,10 +69,9 @@ class Batches:
         y: Tensor | None,
         how: Sampling,
         *,
-        kinds: Sequence[str] = (),
         what: str = "rows",
     ) -> None:
-        self._source, self._y, self._how, self._kinds = source, y, how, kinds
+        self._source, self._y, self._how = source, y, how
         comm = source.comm
         self._sampler = source.sampler(weighted=how.weighted)
         self._own = rows + int(source.bounds[comm.rank])
@@ -135,7 +134,7 @@ class Batches:
         ends = [len(hop.indptr) - 1 for hop in sampled.hops[1:]] + [len(sampled.nodes)]
         for hop, end in zip(sampled.hops, ends, strict=True):
             blocks.append(Block(source, hop, sampled.nodes[:end], ids[:end], weighted=how.weighted))
-            for kind in self._kinds:
+            for kind in tuple(source.kinds):
                 blocks[-1].plan(kind)
         return blocks[::-1], seeds - int(source.bounds[source.comm.rank])
 

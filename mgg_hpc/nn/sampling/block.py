@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...plan.blocks import BlockPlans, block_plans
+from ...plan.blocks import BlockPlans, BlockWeights, block_plans
 from ...plan.workload import Plan
 from ...runtime.backends.arguments import Rows
 from ...runtime.sampling.sampler import Hop
 from ..graph.edge_data import EdgeValues, LoopFill, values_with_loops
 from ..graph.matrix import Adjacency
 from ..graph.view import GraphView
-from ..workspace import accumulator, as_array
+from ..workspace import accumulator, as_array, row_format
 from .source import Source
 
 LOOPS = {"gcn": "missing", "attention": "one", "edges": "none"}  # self loops of a kind of adjacency
@@ -109,19 +109,30 @@ class Block(GraphView):
                 self.rows,
                 loops=LOOPS[kind],
                 has_loop=self._source.has_loop(own) if kind == "gcn" else None,
+                weights=None if kind == "attention" else self._weights(kind),
             )
         return self._plans[kind]
+
+    def _weights(self, kind: str) -> BlockWeights:
+        """Return the weights of edges by which sums over them are estimates."""
+        return BlockWeights(
+            self._hop.factor,
+            by_edge=self._weighted,
+            dtype=row_format(1, accumulator(self.dtype)).dtype,
+            weight=self._source.weight if kind == "gcn" else None,
+            edge=self._hop.edge,
+        )
 
     def adjacency(self, kind: str, *, ordered: bool = False) -> Adjacency:
         """Return the adjacency of a kind over the sampled edges. Raises ValueError for an unknown kind."""
         if kind not in self._made:
             self._made[kind] = self._adjacency(kind, self.plan(kind))
+            self._source.kinds.add(kind)
         return self._made[kind]
 
     def _adjacency(self, kind: str, plans: BlockPlans) -> Adjacency:
         wide = accumulator(self.dtype)
-        weight = None if kind == "attention" else self._weight(kind, plans)
-        back = None if weight is None else weight[plans.order]
+        forward, backward = plans.forward_weight, plans.backward_weight
         scale = inverse = None
         if kind == "gcn":
             scale = self._tensor(self._source.gcn_scale(self._numbers), wide)
@@ -131,25 +142,12 @@ class Block(GraphView):
             forward=plans.forward,
             backward=plans.backward,
             scale=scale,
-            forward_weight=None if weight is None else self._tensor(weight, wide),
-            backward_weight=None if back is None else self._tensor(back, wide),
+            forward_weight=None if forward is None else self._tensor(forward, wide),
+            backward_weight=None if backward is None else self._tensor(backward, wide),
             kind=kind,
             inverse_degree=inverse,
             places=plans.order,
         )
-
-    def _weight(self, kind: str, plans: BlockPlans) -> NDArray[np.float64] | None:
-        """Return the weights of a forward plan's edges, [E']; None where all are 1."""
-        hop, weights = self._hop, self._source.weight if kind == "gcn" else None
-        if weights is None and (hop.factor == 1).all():
-            return None
-        values = hop.factor if self._weighted else np.repeat(hop.factor, np.diff(hop.indptr))
-        if weights is not None:
-            assert hop.edge is not None  # asked for where edges have weights
-            values = values * weights[hop.edge]
-        if plans.places is not None:
-            values = np.append(values, np.ones(self.destinations))[plans.places]
-        return values
 
     def _tensor(self, values: NDArray[Any], dtype: torch.dtype) -> Tensor:
         return self._source.there(torch.from_numpy(np.ascontiguousarray(values)).to(dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +34,8 @@ class Source:
     data of edges that layers will ask blocks for. kind: of the only adjacency that layers will ask for. [default: any]
     Raises InputError, the same on all ranks, for a graph without such data, or too large for a node's memory.
 
-    Attribute x: the same input rows, where other ranks read them: whoever holds ``x`` can hold these instead.
+    Attributes: x, the same input rows, where other ranks read them: whoever holds ``x`` can hold these instead. kinds,
+    of adjacencies that layers have asked blocks for, which are planned with the next blocks.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Source:
         self._sparse: Structure | None = None
         self._rows: Rows | None = None
         self._columns = 0
+        self.kinds = {kind} if kind else set[str]()
         self.x = x
         if x is not None:
             self._take(x)
@@ -113,8 +115,10 @@ class Source:
         if self._sparse is not None:
             held = self._sparse
             assert held.weight is not None
-            columns, threads = cast(NDArray[np.int32], held.indices), self.backend.options.threads
-            indptr, indices, values = take_csr(held.indptr, columns, held.weight, numbers, threads=threads)
+            threads = self.backend.options.threads
+            indptr, indices, values = take_csr(
+                held.indptr, held.indices, held.weight, numbers, threads=threads
+            )
             there = self.there(torch.from_numpy(values))
             return SparseFeatures(self.backend, indptr, indices, there, self._columns, self.dtype)
         if self._rows is None:
