@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "cpu/aggregate.h"
 
@@ -46,8 +47,21 @@ inline std::vector<Segment> by_destination(const Schedule& s, const std::vector<
   return sorted;
 }
 
+// Returns true if there is one stage, and segments lie by destination, each of which has some: so do those of blocks.
+inline bool lies_in_order(const Schedule& s, const std::vector<Segment>& segments) {
+  for (const Chunk& chunk : s.chunks)
+    if (chunk.kind == Chunk::halo) return false;
+  int64_t next = 0;
+  for (const Segment& segment : segments) {
+    if (segment.destination != next && segment.destination != next - 1) return false;
+    next = segment.destination + 1;
+  }
+  return next == s.destinations;
+}
+
 // Sorts by stage, then destination.
-inline std::vector<Segment> in_order(const Schedule& s, const std::vector<Segment>& segments) {
+inline std::vector<Segment> in_order(const Schedule& s, std::vector<Segment> segments) {
+  if (lies_in_order(s, segments)) return segments;
   std::vector<Segment> sorted = by_destination(s, segments);
   std::stable_sort(sorted.begin(), sorted.end(), [&](const Segment& a, const Segment& b) {
     return stage_of(s, a) < stage_of(s, b);
@@ -56,7 +70,9 @@ inline std::vector<Segment> in_order(const Schedule& s, const std::vector<Segmen
 }
 
 // Cuts segments into pieces of `most` edges: a hub's parts, which threads share, begin and end with a piece.
-inline std::vector<Segment> cut(const std::vector<Segment>& segments, int64_t most) {
+inline std::vector<Segment> cut(std::vector<Segment> segments, int64_t most) {
+  const auto fits = [most](const Segment& segment) { return segment.count <= most; };
+  if (std::all_of(segments.begin(), segments.end(), fits)) return segments;
   std::vector<Segment> pieces;
   pieces.reserve(segments.size());
   for (const Segment& segment : segments) {
@@ -72,7 +88,18 @@ inline std::vector<Segment> cut(const std::vector<Segment>& segments, int64_t mo
   return pieces;
 }
 
-// Marks where a destination's sum begins and ends, and counts its edges.
+// Marks where a destination's sum begins and ends, and counts its edges, in the only stage that there is.
+inline void mark_one_stage(Schedule& s) {
+  s.degree.assign(s.destinations, 0);
+  int64_t last = -1;
+  for (Segment& segment : s.segments) {
+    segment.flags = segment.destination != last ? first_stage | last_stage : 0;
+    s.degree[segment.destination] += segment.count;
+    last = segment.destination;
+  }
+}
+
+// The same in any number of stages.
 inline void mark(Schedule& s) {
   constexpr int32_t never = -1;
   std::vector<int32_t> last(s.destinations, never);
@@ -146,13 +173,13 @@ inline void make_places(Schedule& s) {
   }
 }
 
-inline void make_schedule(Schedule& s, const std::vector<Segment>& segments, const BlockSizes& sizes, bool gets) {
+inline void make_schedule(Schedule& s, std::vector<Segment> segments, const BlockSizes& sizes, bool gets) {
   check_plan(s, segments);
-  s.segments = cut(in_order(s, segments), sizes.part_edges);
-  mark(s);
+  s.segments = cut(in_order(s, std::move(segments)), sizes.part_edges);
   int32_t stages = 1;
   for (size_t chunk = 0; chunk < s.chunks.size(); ++chunk)
     if (s.chunks[chunk].kind == Chunk::halo) stages = static_cast<int32_t>(chunk) + 1;
+  stages == 1 ? mark_one_stage(s) : mark(s);
   int64_t first = 0;
   for (int32_t stage = 0; stage < stages; ++stage) {
     int64_t last = first;
