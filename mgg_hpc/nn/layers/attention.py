@@ -227,7 +227,7 @@ def _published(
         if layout.with_id:
             words = 8 // wide.dtype.itemsize
             kind = torch.int64 if words == 1 else torch.int32
-            ids = torch.as_tensor(graph.ids)[: len(local)].view(kind).view(-1, words)
+            ids = torch.as_tensor(graph.ids)[: len(local)].unsqueeze(1).view(kind)
             local.view(kind)[:, at : at + words].copy_(ids)
     return published
 
