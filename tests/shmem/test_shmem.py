@@ -147,3 +147,36 @@ def test_losses_equal_those_of_one_rank(comm, tmp_path_factory, make, transfer):
     alone = losses(folder / "g.h5", MPI.COMM_SELF, "serial", "direct")
     assert len(set(alone)) == len(alone)
     np.testing.assert_allclose(losses(folder / "g.h5", comm, "shmem", transfer), alone, rtol=1e-5, atol=0)
+
+
+def trained(graph) -> list[float]:
+    """Losses of sampled batches, and at last the accuracy on the whole graph."""
+    mgg.manual_seed(3)
+    net = torch.nn.ModuleList([mgg.nn.SAGEConv(12, 40), mgg.nn.SAGEConv(40, 4)]).double()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
+    loader = mgg.NeighborLoader(graph, [4, 3], batch_size=30, shuffle=True, seed=5)
+    found = []
+    for _ in range(3):
+        for batch in loader:
+            optimizer.zero_grad()
+            h = net[0](batch.x, batch.blocks[0]).relu()
+            loss = batch.loss(net[1](h, batch.blocks[1]))
+            loss.backward()
+            mgg.allreduce_gradients(net, graph)
+            optimizer.step()
+            found.append(loss.item())
+    with torch.no_grad():
+        found.append(graph.accuracy(net[1](net[0](graph.x, graph).relu(), graph), "train"))
+    return found
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_batches_train_as_on_one_rank(rng, comm, sparse):
+    matrix = sp.random_array((150, 150), density=0.06, format="csr", rng=rng)
+    x = rng.standard_normal((150, 12)) * (rng.random((150, 12)) < 0.5)
+    given = {"x": sp.csr_array(x) if sparse else x, "y": rng.integers(0, 4, 150), "train": np.ones(150, bool)}
+    with mgg.from_scipy(matrix, **given, dtype="float64", backend="serial", comm=MPI.COMM_SELF) as graph:
+        alone = trained(graph)
+    with mgg.from_scipy(matrix, **given, dtype="float64", backend="shmem", comm=comm) as graph:
+        together = trained(graph)
+    np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-10)

@@ -229,6 +229,10 @@ class GraphHandle(GraphView):
         self.backend.memory.reserve(nbytes, int(self.counts.argmax()))
         self.heap_bytes += nbytes - instead_of
 
+    def reserve(self, nbytes: int) -> None:
+        """Reserve symmetric memory beside the graph's own, before any of it is allocated. Collective."""
+        self._reserve(nbytes)
+
     def prepare(self, plan: Plan, format: RowFormat) -> None:
         """Allocate what the plan's exchange keeps for rows of this format, before the backend sums them. Collective."""
         before, ranks = self._prepared.get(plan, 0), self.ranks

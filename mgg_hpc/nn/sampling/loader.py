@@ -104,7 +104,15 @@ def _source_of(graph: DistGraph, edge_data: tuple[str, ...]) -> Source:
     made = _sources.setdefault(graph, {})
     held = made.get((edge_data, id(graph.x)))  # a source keeps x, so that its id stays its own
     if held is None:
-        held = Source(graph.comm, graph.part, graph.backend, graph.x, graph.dtype, edge_data=edge_data)
+        held = Source(
+            graph.comm,
+            graph.part,
+            graph.backend,
+            graph.x,
+            graph.dtype,
+            edge_data=edge_data,
+            reserve=graph.reserve,
+        )
         if not isinstance(graph.x, Tensor) or not graph.x.requires_grad:
             graph.x = held.x  # one copy is enough
         made[edge_data, id(graph.x)] = held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Source:
 
     part: this rank's, whose slice still has its edges. x: this rank's input rows [n, F], or None. edge_data: names of
     data of edges that layers will ask blocks for. kind: of the only adjacency that layers will ask for. [default: any]
+    reserve: called before symmetric memory of so many bytes is allocated. [default: the backend's own]
     Raises InputError, the same on all ranks, for a graph without such data, or too large for a node's memory.
 
     Attributes: x, the same input rows, where other ranks read them: whoever holds ``x`` can hold these instead. kinds,
@@ -48,6 +49,7 @@ class Source:
         *,
         edge_data: Iterable[str] = (),
         kind: str = "",
+        reserve: Callable[[int], None] | None = None,
     ) -> None:
         self.comm, self.backend, self.dtype, self._path = comm, backend, dtype, part.path
         self.device, self.bounds = backend.capabilities.device, part.bounds
@@ -60,9 +62,10 @@ class Source:
         self.kinds = {kind} if kind else set[str]()
         self.x = x
         if x is not None:
-            self._take(x)
+            largest = int(np.diff(part.bounds).argmax())
+            self._take(x, reserve or (lambda nbytes: backend.memory.reserve(nbytes, largest)))
 
-    def _take(self, x: Input) -> None:
+    def _take(self, x: Input, reserve: Callable[[int], None]) -> None:
         """Make the features readable by all ranks. Collective."""
         with mpi.agree(self.comm):
             if isinstance(x, HostFeatures):
@@ -79,7 +82,7 @@ class Source:
             return
         counts, format = np.diff(self.bounds), row_format(x.shape[1], self.dtype)
         if several:
-            self.backend.memory.reserve(int(counts.max()) * format.row_bytes, int(counts.argmax()))
+            reserve(int(counts.max()) * format.row_bytes)
         self._rows = self.backend.rows(counts, format, symmetric=several)
         self.x = as_tensor(self._rows.local)
         self.x.copy_(x.detach())
