@@ -164,3 +164,39 @@ def test_sums_over_many_draws_have_the_whole_sums_as_their_mean(rng):
         error = (np.mean(found, axis=0) - exact) / (np.std(found, axis=0) / np.sqrt(len(found)) + 1e-12)
         assert np.abs(error).max() < 5.5, weight_attr
         assert np.std(found, axis=0).max() > 0.01
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_half_rows_are_near_float32_ones(rng, name):
+    matrix, layer = matrix_of(rng, weighted=True), LAYERS[name]
+    results = {}
+    whole = rng.standard_normal((NODES, FEATURES)).astype(np.float32)
+    ours, _ = layer.pair(FEATURES, 8, torch.float32)
+    for dtype in (torch.float32, torch.bfloat16):
+        with opened(rng, dtype, matrix) as graph:
+            [batch] = mgg.NeighborLoader(graph, [4, 3], batch_size=9, input_nodes=torch.arange(20, 29))
+            block = batch.blocks[0]
+            x = torch.from_numpy(whole[block.numbers]).to(torch.bfloat16).to(dtype).requires_grad_()
+            ours.zero_grad()
+            out = ours(x, block)
+            assert out.dtype == dtype
+            out.backward(torch.ones_like(out))
+            values = [out, x.grad, *(parameter.grad for parameter in ours.parameters())]
+            results[dtype] = [value.detach().float() for value in values]
+    for half, exact in zip(results[torch.bfloat16], results[torch.float32], strict=True):
+        error = float((half - exact).norm() / (exact.norm() + 1e-6))
+        assert error < 0.08, error
+
+
+def test_dropout_draws_by_node_on_a_block_as_on_a_graph(rng):
+    matrix = matrix_of(rng)
+    with opened(rng, torch.float64, matrix) as graph:
+        [batch] = mgg.NeighborLoader(graph, [4], batch_size=9, input_nodes=torch.arange(20, 29))
+        [block] = batch.blocks
+        whole, here = (mgg.nn.Dropout(0.5, stream=7) for _ in range(2))
+        of_all = whole(graph.x, graph)
+        torch.testing.assert_close(
+            here(batch.x, block), of_all[torch.from_numpy(block.numbers)], rtol=0, atol=0
+        )
+        conv = mgg.nn.GATConv(FEATURES, 4, dropout=0.5).double()
+        assert len(conv(batch.x, block)) == block.destinations
