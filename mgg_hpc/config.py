@@ -17,6 +17,9 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # beyond any use, and s
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Knob = Positive | Literal["auto"]
+Fanout = Annotated[
+    int, msgspec.Meta(ge=-1, le=2**20, title="numbers of edges, one for each layer, -1 for all")
+]
 
 
 class GraphSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +63,14 @@ class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"  # type of rows
     recompute: list[Positive] | Literal["all"] = []  # layers that the backward computes again
+    mode: Literal["full", "sampled"] = (
+        "full"  # a step over the whole graph an epoch, or over batches of its rows
+    )
+    fanouts: list[
+        Fanout
+    ] = []  # only sampled, as the next two; edges to draw of each row, the last layer's first
+    batch_size: Positive = 1024  # training rows of a batch, on all ranks together
+    prefetch: Count = 2  # batches that are sampled ahead
 
 
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -200,8 +211,9 @@ def _expected(hint: Any) -> str:
         return ", ".join([_expected(kind), *([" and ".join(shown)] if shown else [])])
     if get_origin(hint) is list:
         (item,) = get_args(hint)
-        named = get_origin(item) is Literal
-        return f"a list of {_expected(item)}, one for each layer" if named else "a list of layers"
+        if get_origin(item) is Literal:
+            return f"a list of {_expected(item)}, one for each layer"
+        return f"a list of {get_args(item)[1].title or 'layers'}"
     if get_args(hint):
         return " or ".join(_expected(part) for part in get_args(hint))
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}

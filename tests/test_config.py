@@ -23,7 +23,7 @@ DEFAULTS = {
     "train": {
         "epochs": 200, "learning_rate": 0.01, "weight_decay": 5e-4, "weight_decay_layers": "first",
         "normalize_features": "none", "patience": 0, "select": "best", "metric": "auto", "seed": 0,
-        "dtype": "float32", "recompute": [],
+        "dtype": "float32", "recompute": [], "mode": "full", "fanouts": [], "batch_size": 1024, "prefetch": 2,
     },
     "run": {
         "folder": "", "backend": "auto", "threads": 0, "features": "auto", "share_gpu": False, "cuda_graphs": True,
@@ -154,6 +154,9 @@ WRONG = {  # a line of a job file: what the key must be
     'train.dtype = "float8"': '"float32" or "float64" or "bfloat16"',
     "train.recompute = [1, 0]": 'a list of layers or "all"',
     'train.recompute = "none"': 'a list of layers or "all"',
+    "train.fanouts = [4, -2]": "a list of numbers of edges, one for each layer, -1 for all",
+    "train.batch_size = 0": "a whole number, at least 1 and at most 1048576",
+    'train.mode = "batches"': '"full" or "sampled"',
     "model.dropout = 1": SHARE,
     "model.dropout = -0.1": SHARE,
     "model.dropout = nan": SHARE,

@@ -11,6 +11,7 @@ import torch
 
 from ..runtime.backends.base import Meter
 from .metrics import Scores
+from .minibatch.counts import Counts
 
 
 @dataclass
@@ -30,6 +31,7 @@ class History:
     recorded: bool = False  # whether epochs were replayed as a CUDA graph
     not_recorded: str = ""  # why recording failed
     timed_epochs: int = 0  # epochs of this process
+    batches: Counts | None = None  # of this process, where it trained on batches
     phases: dict[str, float] = field(default_factory=dict)  # seconds of these epochs on this rank, by phase
 
     def add(self, meter: Meter, step_seconds: float, eval_seconds: float, replayed: bool) -> None:

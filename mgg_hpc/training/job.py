@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -41,12 +42,17 @@ from ..runtime.watchdog import AUTO, Limit, Watchdog
 from . import metrics
 from .checkpoints import weights
 from .metrics import Labels, Metric
+from .minibatch import sampled
+from .minibatch.sampled import Sampled
 from .progress import PhaseTimer
 
 
 @dataclass
 class Job:
-    """One rank's share of a run. dtype: of rows; parameters are of its accumulator. phases: of its start."""
+    """One rank's share of a run.
+
+    dtype: of rows; parameters are of its accumulator. phases: of its start. sampled: where it trains on batches.
+    """
 
     settings: Settings
     comm: Any
@@ -62,6 +68,7 @@ class Job:
     dtype: torch.dtype
     phases: PhaseTimer
     plans: PlanCache
+    sampled: Sampled | None = None
 
     @property
     def select(self) -> str:
@@ -105,6 +112,12 @@ class Job:
         on_host = isinstance(self.x, HostFeatures)
         return self.settings.run.cuda_graphs and self.backend.capabilities.records and not on_host
 
+    def close(self) -> None:
+        """Free what ranks share. Collective."""
+        if self.sampled is not None:
+            self.sampled.close()
+        self.backend.memory.close()
+
     def graph(self) -> GraphHandle:
         """Make the handle that layers aggregate over; allocates symmetric memory. Collective."""
         counts = self.part.bounds[1:] - self.part.bounds[:-1]
@@ -130,12 +143,14 @@ def build(
     all ranks.
     """
     phases, train = PhaseTimer(between), settings.train
+    samples = train.mode == "sampled" and fitted is None
     chosen = backends.choose(settings.run.backend, comm, train.dtype, settings.run.share_gpu)
     threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
     torch.set_num_threads(threads)
     phases.end("backend")
+    # A plan that was kept takes the place of the edges, of which batches are drawn.
     plans = PlanCache(
-        "never" if settings.model.edge_data else settings.plan.cache,
+        "never" if settings.model.edge_data or samples else settings.plan.cache,
         kind_of(settings.model),
         accumulator(getattr(torch, train.dtype)),
     )
@@ -145,12 +160,16 @@ def build(
         _prepare(part, settings, comm, fitted, phases)
         metric = metrics.choose(train.metric, part.multilabel, part.classes, part.path)
         dtype = getattr(torch, train.dtype)
+        # Planning lets go of a part's edges.
+        whole = copy.copy(part) if samples else None
         edge_data = _edge_data(settings, part, dtype)
         model = _model(settings, part, dtype, 0 if edge_data is None else edge_data.shape[1])
         backend = _backend(settings, comm, chosen, part, model, threads)
         phases.end("backend")
         with backends.closed_on_error(backend):
             device = backend.capabilities.device
+            with mpi.agree(comm):
+                sampled.check(settings, on_gpu=device != "cpu")
             kept = part.matrix is not None
             matrix = matrix_of(
                 comm, part, model.kind, accumulator(dtype), device, ordered=edge_data is not None
@@ -158,13 +177,18 @@ def build(
             if not kept:
                 plans.keep(matrix)
             phases.end("plan")
-            x = _input(settings, comm, part, backend, model, matrix)
+            x = _input(settings, comm, part, backend, model, matrix, in_blocks=not samples)
             phases.end("features")
             labels = _labels(comm, part, device, trains=fitted is None)
             transfer, layers = _planned(settings, comm, part, backend, model, matrix, x, plans)
             if edge_data is not None:
                 layers = with_edge_values(comm, layers, settings.model.edge_data, edge_data.to(device))
             phases.end("transfer")
+            batches = None
+            if whole is not None:
+                batches = sampled.make(settings, comm, whole, backend, model, layers, x, labels)
+                x = batches.x
+                phases.end("batches")
     return Job(
         settings=settings,
         comm=comm,
@@ -180,6 +204,7 @@ def build(
         dtype=dtype,
         phases=phases,
         plans=plans,
+        sampled=batches,
     )
 
 
@@ -191,7 +216,7 @@ def _prepare(
         without_features(part, settings.model.input, settings.model.embedding)
     phases.end("read")
     if fitted:
-        _fit_to(part, fitted)
+        weights.fit_to(part, fitted)
     check_symmetric(comm, part)
     phases.end("check")
     if part.classes < 1 or part.slice.y is None:
@@ -253,13 +278,23 @@ def _planned(
 
 
 def _input(
-    settings: Settings, comm: Any, part: Part, backend: Backend, model: GNN, matrix: Unplanned
+    settings: Settings,
+    comm: Any,
+    part: Part,
+    backend: Backend,
+    model: GNN,
+    matrix: Unplanned,
+    *,
+    in_blocks: bool,
 ) -> Input:
-    """Return this rank's rows that the model is given: of the graph, or to be learned. Collective."""
+    """Return this rank's rows that the model is given: of the graph, or to be learned. Collective.
+
+    in_blocks: allow to leave dense features on the host, or to apply dropout to them in blocks.
+    """
     train, dtype, device = settings.train, getattr(torch, settings.train.dtype), backend.capabilities.device
     plans = sum(edges.plan_nbytes for edges in matrix.directions)
     plans += 2 * len(matrix.forward.indices) * model.edge_dim * accumulator(dtype).itemsize
-    on_host = stay_on_host(settings, comm, part, backend, model, plans)
+    on_host = in_blocks and stay_on_host(settings, comm, part, backend, model, plans)
     x: Input
     with mpi.agree(comm):
         try:
@@ -273,28 +308,8 @@ def _input(
                 f"{part.path}: the features of rank {comm.rank} do not fit on its GPU; use more GPUs, "
                 'train.dtype = "bfloat16", or, where they are dense, run.features = "host"'
             ) from error
-    model.in_blocks = drops_in_blocks(x)
+    model.in_blocks = in_blocks and drops_in_blocks(x)
     return x
-
-
-def _fit_to(part: Part, fitted: weights.Fitted) -> None:
-    """Forget the labels of a graph, for a model that was trained on another one or on the same.
-
-    Raises InputError for a graph that took the place of the one that was trained on, or of another width.
-    """
-    if fitted.uuid and part.uuid != fitted.uuid:
-        raise InputError(
-            f"{part.path}: is graph {part.uuid}, but {fitted.run} was trained on {fitted.uuid}; put that one back, "
-            "name another one by --graph, or train again"
-        )
-    if part.features != fitted.features:
-        raise InputError(
-            f"{part.path}: has {part.features} features a node, but {fitted.run} was trained on {fitted.features}; "
-            "predict on a graph with the same features, or train on this one"
-        )
-    part.classes, part.multilabel = fitted.classes, fitted.multilabel
-    unlabelled = np.full(len(part.slice.ids), -1)
-    part.slice = replace(part.slice, y=unlabelled, train=None, val=None, test=None)
 
 
 def _recomputed(settings: Settings) -> frozenset[int]:

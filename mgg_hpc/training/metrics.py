@@ -50,11 +50,18 @@ def labels(
 def loss_sum(logits: Tensor, labels: Labels, split: str) -> Tensor:
     """Return this rank's loss summed over a split's rows, float32 or wider; 0 with a gradient of zeros without rows.
 
-    One label a node: the cross entropy of softmax. Several: the binary cross entropy of sigmoid, its mean over the C
-    classes. Rows are distinct, so that no two threads add gradients to the same place.
+    Rows are distinct, so that no two threads add gradients to the same place.
     """
-    chosen = logits.index_select(0, labels.rows[split])
-    chosen, y = chosen.to(accumulator(logits.dtype)), labels.y[split]
+    return loss_of_rows(logits.index_select(0, labels.rows[split]), labels.y[split])
+
+
+def loss_of_rows(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the loss summed over rows with labels y, as in `Labels`; 0 with a gradient of zeros without rows.
+
+    One label a node: the cross entropy of softmax. Several: the binary cross entropy of sigmoid, its mean over the C
+    classes. It is float32 or wider.
+    """
+    chosen = logits.to(accumulator(logits.dtype))
     if y.ndim == 1:
         return torch.nn.functional.cross_entropy(chosen, y, reduction="sum")
     binary = torch.nn.functional.binary_cross_entropy_with_logits

@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..nn.inputs.host import HostFeatures, Input
@@ -30,9 +32,11 @@ def first(trainer: Trainer, epoch: int) -> str:
     trainer.rewind(epoch)
     if found := _agreed(comm, [_in_input(job), *_in_parameters(job, gradients=False)]):
         return found
-    outputs = job.model.layers(job.input, trainer.graph)
+    outputs = job.model.layers(*trainer.given())
     places = [_place(out) for out in outputs]
-    told = [place and _told(job, place, f"layer {i + 1}'s output") for i, place in enumerate(places)]
+    told = [
+        place and _told(trainer.ids(i), place, f"layer {i + 1}'s output") for i, place in enumerate(places)
+    ]
     if found := _agreed(comm, told):
         return found
     loss = trainer.loss_of(outputs[-1])
@@ -59,8 +63,8 @@ def _in_input(job: Job) -> str | None:
         if found := _place(values if values.ndim == 2 else values[None]):
             row, column, value = found
             if isinstance(job.x, SparseFeatures):
-                return _told(job, (*job.x.place(column), value), what)
-            return _told(job, (first_row + row, column, value), what)
+                return _told(job.part.slice.ids, (*job.x.place(column), value), what)
+            return _told(job.part.slice.ids, (first_row + row, column, value), what)
         first_row += len(values)
     return None
 
@@ -97,6 +101,6 @@ def _place(values: Tensor) -> tuple[int, int, float] | None:
     return row, column, float(values.detach()[row, column])
 
 
-def _told(job: Job, place: tuple[int, int, float], what: str) -> str:
+def _told(ids: NDArray[np.int64], place: tuple[int, int, float], what: str) -> str:
     row, column, value = place
-    return f"{value} in {what} at node {job.part.slice.ids[row]}, column {column}"
+    return f"{value} in {what} at node {ids[row]}, column {column}"

@@ -22,15 +22,36 @@ def console() -> Console:
     return Console(stderr=True)
 
 
+class Shows:
+    """A bar over epochs; nothing where none is shown."""
+
+    def __init__(self, bar: Progress | None, total: int, done: int) -> None:
+        self._bar, self._done = bar, done
+        self._task = None if bar is None else bar.add_task("training", total=total, completed=done, note="")
+
+    def advance(self, note: str) -> None:
+        """Advance by an epoch, and show a note."""
+        self._done += 1
+        self._update(self._done, note=note)
+
+    def within(self, done: float) -> None:
+        """Show that so many epochs are done, and a part of the next one."""
+        self._update(done)
+
+    def _update(self, completed: float, **fields: str) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=completed, **fields)  # type: ignore[arg-type]
+
+
 @contextmanager
-def epochs(total: int, shown: bool | None, done: int = 0) -> Iterator[Callable[[str], None]]:
-    """Show a bar over ``total`` epochs; yield a function that advances it by one epoch and shows a note.
+def epochs(total: int, shown: bool | None, done: int = 0) -> Iterator[Shows]:
+    """Show a bar over ``total`` epochs.
 
     done: epochs that are over when it begins. shown: yes, no, or None for yes where stderr is a terminal.
     """
     screen = console()
     if not (screen.is_terminal if shown is None else shown):
-        yield lambda note: None
+        yield Shows(None, total, done)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -40,8 +61,7 @@ def epochs(total: int, shown: bool | None, done: int = 0) -> Iterator[Callable[[
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=screen, refresh_per_second=8) as bar:
-        task = bar.add_task("training", total=total, completed=done, note="")
-        yield lambda note: bar.update(task, advance=1, note=note)
+        yield Shows(bar, total, done)
     sys.stderr.flush()
 
 

@@ -65,6 +65,11 @@ def print_start(job: Job) -> None:
         f"{counted(ranks, 'rank')}, {threads}; {knobs}",
         f"backend {job.backend.capabilities.name} ({job.backend_reason}); transfer {job.transfer} ({job.transfer.why})",
     ]
+    if job.sampled is not None:
+        how, steps = job.sampled.how, job.sampled.steps
+        many = "1 batch" if steps == 1 else f"{steps:,} batches"
+        fanouts = ", ".join("all" if each < 0 else f"{each:,}" for each in how.fanouts)
+        lines.append(f"sampled: {many} an epoch of {how.batch_size:,} rows, fanouts {fanouts}")
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(
             f"the file has no partition for {ranks} ranks: edge-balanced bounds were computed "
@@ -159,12 +164,15 @@ def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
     table.add_column(overflow="fold")
     epoch, aggregate, moved = summary["epoch_ms"], summary["aggregate_ms"]["median"], summary["bytes"]
     macro = f", macro F1 {summary['test_macro_f1']:.4f}" if "test_macro_f1" in summary else ""
+    batches = summary.get("sampled")
+    told_of = f"aggregation {aggregate:.2f} ms"
+    if batches:
+        told_of = f"{summary['batches']:,} batches, of {batches['edges']:,} edges and {batches['rows']:,} rows together"
     rows: dict[str, str | Text] = {
         f"test {METRICS[summary['metric']].title}": f"{summary['test_accuracy']:.4f}{macro}",
         "validation": f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}",
         "final loss": f"{summary['final_loss']:.6f}",
-        "epoch": f"{epoch['median']:.2f} ms (min {epoch['min']:.2f}, max {epoch['max']:.2f}); "
-        f"aggregation {aggregate:.2f} ms",
+        "epoch": f"{epoch['median']:.2f} ms (min {epoch['min']:.2f}, max {epoch['max']:.2f}); {told_of}",
         "evaluation": f"{summary['eval_ms']['median']:.2f} ms",
         "rows moved": f"{summary['remote_rows']:,} remote rows an epoch ({size(moved['remote'])}); "
         f"local {size(moved['local'])}",

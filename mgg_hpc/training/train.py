@@ -1,9 +1,9 @@
-"""Full-graph training: every epoch is one forward and one backward pass over all rows of all ranks."""
+"""Training: every epoch is a forward and a backward pass over all rows of all ranks, or over each of its batches."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from .checkpoints.state import State
 from .history import History
 from .job import Job, build, resolved, watchdog
 from .metrics import F1, SPLITS, Scores
+from .minibatch import sampled
+from .minibatch.trainer import SampledTrainer
 from .profile import profiler
 from .profile.phases import Phases
 from .profile.summary import summarise
@@ -52,9 +54,11 @@ def fit(
     weight is no longer finite, after writing the weights chosen so far to the folder; and StoppedBySignal as
     `Saver.after_epoch`.
     """
-    trainer, train = Trainer(job, graph, records=recorder is None), job.settings.train
+    trainer, train = trainer_of(job, graph, records=recorder is None), job.settings.train
     done, kept = (resumed.epoch, of_facts(resumed.facts)) if resumed else (0, None)
-    tuner = tuning.Tuner(job, 0 if recorder else train.epochs - done, trainer.replayed, folder, kept=kept)
+    # Of batches no two are alike, so that nothing can be measured by their epochs.
+    tuned = 0 if recorder or job.sampled else train.epochs - done
+    tuner = tuning.Tuner(job, tuned, trainer.replayed, folder, kept=kept)
     history = _begun(job, trainer, tuner, resumed)
     metrics = None
     with mpi.agree(job.comm):
@@ -63,11 +67,12 @@ def fit(
             metrics = run_folder.MetricsFile(folder, columns, resumed.metrics_bytes if resumed else 0)
     sound = resumed.epoch if resumed else 0
     saver = _saver(job, trainer, tuner, history, metrics, folder, sound, dog)
-    phases = Phases(job.backend.capabilities.device)
+    phases = Phases(job.backend.capabilities.device, sampled=job.sampled is not None)
     with contextlib.closing(trainer.replayed):
         try:
             bar = progress.epochs(train.epochs, shown if job.comm.rank == 0 else False, done)
-            with bar as advance, phases.counted():
+            with bar as shows, phases.counted():
+                between = _between(trainer, shows, dog)
                 for epoch in range(done + 1, train.epochs + 1):
                     if _is_over(job, history, epoch - 1):
                         break
@@ -77,7 +82,7 @@ def fit(
                         with phases.profiling():
                             recorder.begin(epoch)
                     tuner.before(epoch)
-                    scores = _epoch(trainer, history, epoch, phases)
+                    scores = _epoch(trainer, history, epoch, phases, between)
                     tuner.after(history.moved)
                     if epoch == done + 1:
                         job.phases.end("first epoch", last=True)
@@ -86,7 +91,7 @@ def fit(
                         fractions = (scores.train, scores.val, scores.test)
                         more = (history.epoch_ms[-1], scores.val_loss, history.eval_ms[-1], *scores.macro)
                         metrics.add([epoch, history.loss, *fractions, *more])
-                    advance(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
+                    shows.advance(f"loss {history.loss:.4f}  validation {scores.val:.3f}")
                     last = _is_over(job, history, epoch)
                     if recorder:
                         with phases.profiling():
@@ -99,10 +104,32 @@ def fit(
             raise
         if metrics:
             metrics.close()
-        history.timed_epochs, history.phases = phases.epochs, phases.seconds()
-        history.tuned = tuning.report_found(tuner, job.comm.rank == 0)
-        history.recorded, history.not_recorded = trainer.replayed.recorded, trainer.replayed.failure
+        _end(history, trainer, tuner, phases)
     return history
+
+
+def _end(history: History, trainer: Trainer, tuner: tuning.Tuner, phases: Phases) -> None:
+    """Add what is known of all epochs of this process. Collective."""
+    history.timed_epochs, history.phases = phases.epochs, phases.seconds()
+    history.tuned = tuning.report_found(tuner, trainer.job.comm.rank == 0)
+    history.recorded, history.not_recorded = trainer.replayed.recorded, trainer.replayed.failure
+    history.batches = trainer.counts
+
+
+def _between(trainer: Trainer, shows: progress.Shows, dog: Watchdog | None) -> Callable[[int, int], None]:
+    """Return what is done between batches, see `Trainer.run`."""
+
+    def between(epoch: int, batches: int) -> None:
+        if dog:
+            dog.step(f"batch {batches + 1} of epoch {epoch}", repeats=True)
+        shows.within(epoch - 1 + batches / trainer.steps)
+
+    return between
+
+
+def trainer_of(job: Job, graph: GraphHandle, *, records: bool) -> Trainer:
+    """Return what trains a job, on the whole graph or on batches."""
+    return Trainer(job, graph, records=records) if job.sampled is None else SampledTrainer(job, graph)
 
 
 def _begun(job: Job, trainer: Trainer, tuner: tuning.Tuner, resumed: Resumed | None) -> History:
@@ -161,31 +188,33 @@ def _saver(
     )
 
 
-def _epoch(trainer: Trainer, history: History, epoch: int, phases: Phases) -> Scores:
-    """Run a step and an evaluation; add loss, times and bytes to the history. Raises InputError as `fit` does."""
+def _epoch(
+    trainer: Trainer, history: History, epoch: int, phases: Phases, between: Callable[[int, int], None]
+) -> Scores:
+    """Train for an epoch and evaluate; add loss, times and bytes to the history. Raises InputError as `fit` does.
+
+    between: see `Trainer.run`.
+    """
     backend = trainer.job.backend
     with span(f"epoch {epoch}"):
-        backend.stream.meter.taken()
-        began = backend.stream.stamp()
-        trainer.step(epoch)
-        step_seconds, meter = backend.stream.since(began), backend.stream.meter.taken()
+        ran = trainer.run(epoch, between)
         began = backend.stream.stamp()
         trainer.evaluate()
         eval_seconds = backend.stream.since(began)
         # Here the host waits for the epoch.
         history.loss, scores = trainer.loss(), trainer.scores()
     if not trainer.finite():
-        happened = f"the loss of epoch {epoch} is {history.loss}"
+        happened = f"the loss of {trainer.where}epoch {epoch} is {history.loss}"
         if np.isfinite(history.loss):
-            happened = f"weights are no longer finite after epoch {epoch}"
+            happened = f"weights are no longer finite after {trainer.where}epoch {epoch}"
         kept = f"; the weights of epoch {history.best_epoch} are kept" if history.state else ""
         raise InputError(
             f"{happened}; first {nonfinite.first(trainer, epoch)}: lower train.learning_rate (it is "
             f"{trainer.job.settings.train.learning_rate}) or scale the features (train.normalize_features){kept}"
         )
-    meter.settle()
-    history.add(meter, step_seconds(), eval_seconds(), trainer.replayed.recorded)
-    phases.add(meter, step_seconds(), eval_seconds())
+    ran.meter.settle()
+    history.add(ran.meter, ran.seconds(), eval_seconds(), trainer.replayed.recorded)
+    phases.add(ran.meter, ran.seconds(), eval_seconds())
     return scores
 
 
@@ -258,12 +287,12 @@ def _train(settings: Settings, comm: Any, resumed: Resumed | None, shown: Shown)
             signals.check(comm, saved)
 
         job = build(settings, comm, between=between)
-    with backends.closed_on_error(job.backend):
+    with backends.closed_on_error(job.backend), sampled.closed_on_error(job.sampled):
         with mpi.agree(comm):
             if resumed:
                 resume.check_graph(resumed, job.part)
         _run(job, resumed, shown)
-    job.backend.memory.close()
+    job.close()
     exit_code.record(0)
     return 0
 

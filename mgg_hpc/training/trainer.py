@@ -3,28 +3,48 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..nn.graph.handle import GraphHandle
+from ..nn.graph.view import Views
+from ..nn.inputs.host import Input
 from ..nn.spans import span
 from ..nn.workspace import as_array
+from ..runtime.backends.base import Meter
 from .adam import Adam, Group
 from .cuda_graph import Replayed
 from .job import Job
 from .metrics import Scores, loss_sum
+from .minibatch.counts import Counts
 
 # Gradients of rows are divided by the number of training rows, and float16 ends at 6e-8. A power of 2 is exact.
 FLOAT16_SCALE = 1024.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What an epoch's training took: a function that waits for its end and returns seconds, and the meter's counts."""
+
+    seconds: Callable[[], float]
+    meter: Meter
 
 
 class Trainer:
     """Runs a job's epochs. Gradients and the loss are in one array, so that one exchange sums them over all ranks.
 
     records: allow recording epochs as a CUDA graph, if the job does. optimizer: Adam over all that is trained.
-    replayed: the launch of a step, or its replay.
+    replayed: the launch of a step, or its replay. steps: number of steps of an epoch. counts: of batches; None where
+    an epoch is one step over the whole graph.
     """
+
+    steps = 1
+    counts: Counts | None = None
 
     def __init__(self, job: Job, graph: GraphHandle, *, records: bool = True) -> None:
         self.job, self.graph = job, graph
@@ -51,16 +71,45 @@ class Trainer:
     def _everybody(self, yes: bool) -> bool:
         return all(self.job.comm.allgather(yes))
 
+    def run(self, epoch: int, between: Callable[[int, int], None]) -> Ran:
+        """Train for an epoch. Collective.
+
+        between: called after each batch but the last with the epoch and the number of batches of it that are done; here
+        there is only one.
+        """
+        stream = self.job.backend.stream
+        stream.meter.taken()
+        began = stream.stamp()
+        self.step(epoch)
+        return Ran(stream.since(began), stream.meter.taken())
+
     def step(self, epoch: int) -> None:
         """Run forward, loss, backward, reduction and optimiser; `loss` waits for them. Collective."""
+        self._step(epoch)
+
+    def _step(self, number: int) -> None:
+        """Take a step. number: of its draws, from 1 on."""
         with span("step"):
-            self.job.model.draws.begin(epoch)
+            self.job.model.draws.begin(number)
             torch._foreach_copy_(self._before, [parameter.detach() for parameter in self._trained])
             self.replayed()
 
+    def given(self) -> tuple[Input, Views]:
+        """Return what the model is given in a step: its input, and what its layers aggregate over."""
+        return self.job.input, self.graph
+
+    def ids(self, layer: int) -> NDArray[np.int64]:
+        """Return the original ids of the rows that a layer (from 0 on) returned in the last step."""
+        return self.job.part.slice.ids
+
+    @property
+    def where(self) -> str:
+        """The last step within its epoch, for messages, as "batch 3 of "; "" where an epoch has only one."""
+        return ""
+
     @torch.no_grad()
     def rewind(self, epoch: int) -> None:
-        """Restore the weights before this epoch, the last one, and clear the gradients, to run its pass again."""
+        """Restore the weights before the last step, of this epoch, and clear the gradients, to run its pass again."""
         self.replayed.close()
         torch._foreach_copy_(self._trained, self._before)
         self.job.model.draws.begin(epoch)
@@ -93,7 +142,7 @@ class Trainer:
     def _launch(self) -> None:
         job = self.job
         self._begin()
-        loss = self.loss_of(job.model(job.input, self.graph))
+        loss = self.loss_of(job.model(*self.given()))
         self.backward(loss)
         with span("sum gradients"):
             self._flat[-1:].copy_(loss.detach())
@@ -117,9 +166,12 @@ class Trainer:
             self.job.model.eval()
             logits = self.job.model(self.job.input, self.graph)
             self._counted = self.job.metric.count(logits, self.job.labels)
-            weights = [parameter.detach() for parameter in self._trained if parameter.numel()]
-            largest = torch._foreach_norm(weights, torch.inf)
-            self._finite = torch.isfinite(torch.stack(largest)).all()
+            self._finite = self._weights_are_finite()
+
+    def _weights_are_finite(self) -> Tensor:
+        weights = [parameter.detach() for parameter in self._trained if parameter.numel()]
+        largest = torch._foreach_norm(weights, torch.inf)
+        return torch.isfinite(torch.stack(largest)).all()
 
     def finite(self) -> bool:
         """Return whether the last step's loss and all weights after it are finite; waits for them. Collective."""

@@ -10,6 +10,7 @@ from jobs import blocks, directed_weighted, with_sparse_features
 from mgg_hpc import config
 from mgg_hpc.training.job import Job
 from mgg_hpc.training.metrics import Scores
+from mgg_hpc.training.train import trainer_of
 from mgg_hpc.training.trainer import Trainer
 
 GRAPHS = {
@@ -34,10 +35,9 @@ def settings(path: Path, **sections: dict[str, object]) -> config.Settings:
 
 def train(job: Job, epochs: int) -> Run:
     """Train a job for some epochs; its backend stays open."""
-    trainer, losses = Trainer(job, job.graph()), []
+    trainer, losses = trainer_of(job, job.graph(), records=True), []
     for epoch in range(1, epochs + 1):
-        job.backend.stream.meter.taken()
-        trainer.step(epoch)
+        trainer.run(epoch, lambda epoch, batches: None)
         losses.append(trainer.loss())
     trainer.evaluate()
     scores = trainer.scores()

@@ -321,7 +321,8 @@ class Reader:
 
         trainer, history, phases = Trainer(job, job.graph()), History(), train.Phases("cpu")
         for epoch in range(1, EPOCH + 1):
-            history.consider(epoch, train._epoch(trainer, history, epoch, phases), job.weights(), job.select)
+            scores = train._epoch(trainer, history, epoch, phases, lambda epoch, batches: None)
+            history.consider(epoch, scores, job.weights(), job.select)
             if epoch >= EPOCH - 1:
                 state = capture.capture(job, trainer, history, epoch, 22, capture.environment(job))
                 draft = folders.draft(run / run_folder.CHECKPOINTS, epoch)

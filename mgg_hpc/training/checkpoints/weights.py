@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +147,23 @@ def _kinds(state: dict[str, torch.Tensor]) -> dict[str, str]:
         name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
         for name, value in state.items()
     }
+
+
+def fit_to(part: Part, fitted: Fitted) -> None:
+    """Forget the labels of a graph, for a model that was trained on another one or on the same.
+
+    Raises InputError for a graph that took the place of the one that was trained on, or of another width.
+    """
+    if fitted.uuid and part.uuid != fitted.uuid:
+        raise InputError(
+            f"{part.path}: is graph {part.uuid}, but {fitted.run} was trained on {fitted.uuid}; put that one back, "
+            "name another one by --graph, or train again"
+        )
+    if part.features != fitted.features:
+        raise InputError(
+            f"{part.path}: has {part.features} features a node, but {fitted.run} was trained on {fitted.features}; "
+            "predict on a graph with the same features, or train on this one"
+        )
+    part.classes, part.multilabel = fitted.classes, fitted.multilabel
+    unlabelled = np.full(len(part.slice.ids), -1)
+    part.slice = replace(part.slice, y=unlabelled, train=None, val=None, test=None)

@@ -17,6 +17,7 @@ from ...runtime.backends.base import Meter
 AGGREGATE, WAIT, DENSE, GRADIENTS = "aggregate", "wait for peers", "dense", "sum gradients"
 LOSS, EVALUATE, CHECKPOINT, OTHER = "loss and optimiser", "evaluate", "checkpoint", "other"
 PROFILER = "profiler"
+SAMPLE, GATHER = "wait for samples", "gather"  # of training on batches
 PHASES = (AGGREGATE, WAIT, DENSE, LOSS, GRADIENTS, EVALUATE, CHECKPOINT, PROFILER, OTHER)
 STEP = "rest of the step"  # of GPUs
 
@@ -32,14 +33,20 @@ STAGES = {
     "checkpoint": CHECKPOINT,
     "profiler": PROFILER,
 }
+BATCH_STAGES = {"sample": SAMPLE, "gather": GATHER}
 
 
 class Phases:
-    """Seconds of this rank's epochs by phase. epochs: number of those counted. device: torch's name."""
+    """Seconds of this rank's epochs by phase.
 
-    def __init__(self, device: str) -> None:
+    epochs: number of those counted. device: torch's name. sampled: whether epochs are of batches.
+    """
+
+    def __init__(self, device: str, *, sampled: bool = False) -> None:
         self.epochs = 0
-        self._clock = Clock(STAGES, frozenset({EVALUATE, CHECKPOINT}), OTHER) if device == "cpu" else None
+        stages = STAGES | BATCH_STAGES if sampled else STAGES
+        self._phases = (SAMPLE, GATHER, *PHASES) if sampled else PHASES
+        self._clock = Clock(stages, frozenset({EVALUATE, CHECKPOINT}), OTHER) if device == "cpu" else None
         self._all = self._step = self._aggregate = self._evaluate = self._waited = 0.0
 
     @contextmanager
@@ -75,7 +82,7 @@ class Phases:
                 EVALUATE: self._evaluate,
             }
             return known | {OTHER: self._all - self._step - self._evaluate}
-        found = {phase: self._clock.seconds.get(phase, 0.0) for phase in PHASES}
+        found = {phase: self._clock.seconds.get(phase, 0.0) for phase in self._phases}
         # A few layers publish before they aggregate.
         within = min(self._waited, found[AGGREGATE])
         found[WAIT], found[AGGREGATE] = self._waited, found[AGGREGATE] - within

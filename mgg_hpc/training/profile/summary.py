@@ -65,9 +65,33 @@ def summarise(
         "estimated_bytes": comm.allgather(need.peak),
         "heap_bytes": graph.heap_bytes,
         "threads": job.backend.options.threads,
+        "mode": job.settings.train.mode,
+        "batches": 1 if job.sampled is None else job.sampled.steps,
+        **_sampled(job, history),
         "cuda_graph": history.recorded,
         "cuda_graph_failure": history.not_recorded,
         "seed": job.settings.train.seed,
+    }
+
+
+def _sampled(job: Job, history: History) -> dict[str, Any]:
+    """Return what is said of batches where there are any: of an epoch, on average. Collective."""
+    counts = history.batches
+    if job.sampled is None or counts is None:
+        return {}
+    drawn = np.array([counts.edges, counts.rows], np.int64)
+    mpi.sum_in_rank_order(job.comm, drawn)
+    epochs = max(1, counts.batches) / job.sampled.steps
+    waited = max(job.comm.allgather(counts.waited))
+    how = job.sampled.how
+    return {
+        "sampled": {
+            "fanouts": list(how.fanouts),
+            "batch_size": how.batch_size,
+            "edges": round(int(drawn[0]) / epochs),
+            "rows": round(int(drawn[1]) / epochs),
+            "wait_ms": 1e3 * waited / epochs,
+        }
     }
 
 

@@ -104,7 +104,9 @@ def _built(settings: Settings, comm: Any, dog: Watchdog) -> Job:
         dog.step("the start")
         signals.check(comm, NOTHING)
 
-    return build(settings, comm, between=between)
+    # What is measured are aggregations over the whole graph, which jobs on batches have in their evaluation.
+    train = msgspec.structs.replace(settings.train, mode="full")
+    return build(msgspec.structs.replace(settings, train=train), comm, between=between)
 
 
 def _search(settings: Settings, comm: Any) -> list[Found]:

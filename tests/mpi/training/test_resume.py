@@ -320,10 +320,10 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(mgg, folder,
 def test_a_signal_within_the_first_epoch_saves_it(comm, mgg, folder, job, monkeypatch):
     run_epoch = train._epoch
 
-    def signalled(trainer: train.Trainer, history: train.History, epoch: int, phases: train.Phases) -> object:
+    def signalled(trainer: train.Trainer, history: train.History, epoch: int, *others: object) -> object:
         if epoch == 1 and comm.rank == comm.size - 1:
             signals._note(signal.SIGTERM, None)
-        return run_epoch(trainer, history, epoch, phases)
+        return run_epoch(trainer, history, epoch, *others)
 
     monkeypatch.setattr(train, "_epoch", signalled)
     stopped = mgg("train", job("first", MODELS["gcn"]))

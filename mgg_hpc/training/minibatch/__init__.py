@@ -1,0 +1,1 @@
+"""Training on mini-batches with sampled neighbourhoods (train.mode = "sampled")."""

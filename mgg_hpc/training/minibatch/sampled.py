@@ -1,0 +1,134 @@
+"""What a job has beside others where it trains on batches: the edges that they are drawn from, and the batches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...config import Settings
+from ...errors import InputError, StoppedBySignal
+from ...nn.graph.handle import symmetric_bytes
+from ...nn.graph.loading import Part
+from ...nn.graph.matrix import Adjacency
+from ...nn.inputs.host import Input
+from ...nn.layers.models import GNN
+from ...nn.sampling.batches import Batches, Sampling
+from ...nn.sampling.source import Source
+from ...nn.workspace import row_format
+from ...runtime.backends.base import Backend
+from ..metrics import Labels
+
+MOST_STEPS = 1 << 31  # dropout's draws take the number of a step as an int32
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """The batches of a job, and what they are drawn from."""
+
+    source: Source
+    batches: Batches
+    how: Sampling
+
+    @property
+    def steps(self) -> int:
+        """Number of batches of an epoch, the same on all ranks."""
+        return self.batches.steps
+
+    @property
+    def x(self) -> Input:
+        """This rank's input rows, where other ranks read them."""
+        assert self.source.x is not None  # it was given them
+        return self.source.x
+
+    def close(self) -> None:
+        """Free what ranks share. Collective."""
+        self.source.close()
+
+
+@contextlib.contextmanager
+def closed_on_error(held: Sampled | None) -> Iterator[None]:
+    """Free what ranks share where all of them meet the same error, or stop, as `backends.closed_on_error` does."""
+    try:
+        yield
+    except (InputError, StoppedBySignal):
+        if held is not None:
+            held.close()
+        raise
+
+
+def check(settings: Settings, *, on_gpu: bool) -> None:
+    """Raise InputError for settings that do not go with train.mode = "sampled"."""
+    train, layers = settings.train, settings.model.layers
+    if train.mode != "sampled":
+        return
+    if not train.fanouts:
+        example = ", ".join(["15", "10", *["5"] * layers][:layers])
+        raise InputError(
+            'train.mode is "sampled", and train.fanouts is missing: numbers of edges to draw of each row, the last '
+            f"layer's first, one for each layer, for example fanouts = [{example}]"
+        )
+    if len(train.fanouts) != layers:
+        raise InputError(
+            f"train.fanouts has {len(train.fanouts)} numbers, and the model has {layers} layers (model.layers); "
+            "there must be one for each"
+        )
+    if 0 in train.fanouts:
+        raise InputError(
+            f"train.fanouts is {list(train.fanouts)}; each must be at least 1, or -1 for all edges"
+        )
+    if settings.model.input == "learned":
+        raise InputError(
+            'model.input = "learned" is for train.mode = "full": batches have no gradients of their input rows; '
+            'take "degree", or features'
+        )
+    if settings.run.features == "host" and on_gpu:
+        raise InputError(
+            'run.features = "host" is for train.mode = "full": batches gather their rows on the GPU; take "device"'
+        )
+
+
+def make(
+    settings: Settings,
+    comm: Any,
+    part: Part,
+    backend: Backend,
+    model: GNN,
+    layers: list[Adjacency],
+    x: Input,
+    labels: Labels,
+) -> Sampled:
+    """Return a job's batches. Collective.
+
+    part: with the graph's edges. layers: of the evaluation, whose symmetric memory is reserved with that of the input
+    rows. Raises InputError, the same on all ranks, where memory is too small.
+    """
+    train, dtype = settings.train, getattr(torch, settings.train.dtype)
+    if isinstance(x, torch.Tensor) and comm.size > 1:
+        # At once and before any is allocated: the heap of OpenSHMEM does not grow.
+        counts = part.bounds[1:] - part.bounds[:-1]
+        widest = row_format(model.widest(sparse=False), dtype)
+        rows = int(counts.max()) * row_format(x.shape[1], dtype).row_bytes
+        exchanged = symmetric_bytes(layers, counts, widest, comm.size)
+        backend.memory.reserve(rows + exchanged, int(counts.argmax()))
+    names = [settings.model.edge_data] if settings.model.edge_data else []
+    source = Source(comm, part, backend, x, dtype, edge_data=names, kind=model.kind)
+    how = Sampling(
+        fanouts=tuple(train.fanouts), batch_size=train.batch_size, seed=train.seed, prefetch=train.prefetch
+    )
+    own = labels.rows["train"].cpu().numpy().astype(np.int64)
+    assert part.slice.y is not None  # training has labels
+    there = torch.from_numpy(part.slice.y).to(backend.capabilities.device)
+    batches = Batches(source, own, there, how, what="training rows")
+    steps = batches.steps * train.epochs
+    if steps >= MOST_STEPS:
+        source.close()
+        raise InputError(
+            f"train.epochs is {train.epochs}, of {batches.steps} batches each: at most {MOST_STEPS - 1:,} steps; "
+            "raise train.batch_size"
+        )
+    return Sampled(source, batches, how)

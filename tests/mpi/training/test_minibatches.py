@@ -1,0 +1,120 @@
+"""Training on batches: with all edges and rows it is full-graph training, and losses do not depend on ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+from jobs import blocks, write_job
+from mpi4py import MPI
+from test_training import GRAPHS, TOLERANCE, with_flow
+
+from mgg_hpc import config
+from mgg_hpc.errors import InputError
+from mgg_hpc.training.job import build
+
+pytestmark = pytest.mark.mpi
+
+MODELS = {
+    "gcn": {"hidden": 9, "layers": 3},
+    "gin": {"name": "gin", "train_eps": True, "norm": "layer"},
+    "sage": {"name": "sage", "jumping": "cat"},
+    "sage-max": {"name": "sage", "aggr": "max", "residual": True, "layers": 3},
+    "gat": {"name": "gat", "hidden": 4, "heads": 2, "attention_dropout": 0.3},
+    "gat-edges": {"name": "gat", "hidden": 4, "heads": 3, "attention_dropout": 0.3, "edge_data": "flow"},
+    "gcn-degree": {"hidden": 8, "input": "degree", "embedding": 9},
+}
+
+
+def settings(
+    path: Path, model: str, *, dtype: str = "float64", full: bool = False, **train: object
+) -> config.Settings:
+    """Settings of a job on batches, of all rows and edges unless told otherwise; full: of one on the graph instead."""
+    chosen = MODELS[model]
+    wanted = {"mode": "full" if full else "sampled", "dtype": dtype, "seed": 20, "batch_size": 4096}
+    wanted |= {"fanouts": [-1] * chosen.get("layers", 2)} | train
+    return runs.settings(path, model={"hidden": 8, "dropout": 0.5} | chosen, train=wanted)
+
+
+def losses(chosen: config.Settings, comm: MPI.Intracomm, epochs: int = 4) -> np.ndarray:
+    """The loss of each epoch, and the final validation loss."""
+    job = build(chosen, comm)
+    values = runs.train(job, epochs).losses
+    job.close()
+    return np.array(values)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", ["dense", "directed-sparse", "directed-weighted", "lopsided", "tiny"])
+@pytest.mark.parametrize("model", MODELS)
+def test_one_batch_of_all_rows_and_edges_is_full_graph_training(comm, stored, kind, model):
+    path = stored(f"{kind} flow", with_flow(GRAPHS[kind]()))
+    wanted = losses(settings(path, model, full=True), MPI.COMM_SELF)
+    assert len(set(wanted)) == len(wanted)
+    found = losses(settings(path, model), comm)
+    np.testing.assert_allclose(found, wanted, rtol=TOLERANCE["float64"], atol=0)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", ["dense", "directed-sparse", "lopsided", "tiny"])
+@pytest.mark.parametrize("model", ["gcn", "gin", "sage", "gat"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_losses_do_not_depend_on_the_number_of_ranks(comm, stored, kind, model, dtype):
+    fanouts = [3, 2, 2][: MODELS[model].get("layers", 2)]
+    path = stored(f"{kind} flow", with_flow(GRAPHS[kind]()))
+    chosen = settings(path, model, dtype=dtype, fanouts=fanouts, batch_size=7)
+    alone = losses(chosen, MPI.COMM_SELF)
+    np.testing.assert_allclose(losses(chosen, comm), alone, rtol=TOLERANCE[dtype], atol=0)
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_all_training_rows(comm, stored):
+    """With weights that do not move and no dropout, whatever the batches: the last of 7 and one row too."""
+    path, still = stored("dense", GRAPHS["dense"]()), {"learning_rate": 1e-300, "weight_decay": 0.0}
+    chosen = settings(path, "sage", **still, batch_size=11)
+    chosen = config.from_tree({**_tree(chosen), "model": _tree(chosen)["model"] | {"dropout": 0.0}}, "test")
+    job = build(chosen, comm)
+    assert job.sampled is not None and job.labels.totals["train"] % 11
+    wanted = runs.train(job, 1)
+    job.close()
+    whole = config.from_tree({**_tree(chosen), "train": _tree(chosen)["train"] | {"mode": "full"}}, "test")
+    np.testing.assert_allclose(wanted.losses, losses(whole, comm, 1), rtol=1e-12)
+
+
+def _tree(chosen: config.Settings) -> dict:
+    return json.loads(json.dumps(config.msgspec.to_builtins(chosen)))
+
+
+def test_a_run_tells_what_its_batches_were(mgg, folder, first, comm):
+    train = {"mode": "sampled", "fanouts": [3, -1], "batch_size": 7, "epochs": 2}
+    job = folder / "job.toml"
+    run = {"folder": str(folder / "runs"), "threads": 1}
+    first(lambda: write_job(folder, blocks(), train=train, run=run))
+    done = mgg("train", job)
+    assert done.codes == {0}
+    told = json.loads((folder / "runs" / "001" / "summary.json").read_text())
+    steps = -(-int(blocks().train.sum()) // 7)
+    assert f"sampled: {steps} batches an epoch of 7 rows, fanouts 3, all" in done.out[0]
+    assert (told["mode"], told["batches"]) == ("sampled", steps)
+    assert told["sampled"]["fanouts"] == [3, -1] and told["sampled"]["batch_size"] == 7
+    assert told["sampled"]["edges"] > told["sampled"]["rows"] > blocks().train.sum()
+    assert told["sampled"]["wait_ms"] > 0
+    phases = told["per_rank"][comm.rank]["phases_ms"]
+    assert phases["wait for samples"] > 0 and phases["gather"] > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "train", "said"),
+    [
+        ({}, {}, "train.fanouts is missing: .* for example fanouts = \\[15, 10\\]$"),
+        ({"layers": 3}, {"fanouts": [4, 4]}, r"train\.fanouts has 2 numbers, and the model has 3 layers"),
+        ({}, {"fanouts": [4, 0]}, r"train\.fanouts is \[4, 0\]; each must be at least 1, or -1 for all"),
+        ({"input": "learned"}, {"fanouts": [4, 4]}, 'model.input = "learned" is for train.mode = "full"'),
+    ],
+)
+def test_what_does_not_go_with_batches_is_refused_by_name(comm, stored, model, train, said):
+    path = stored("dense", GRAPHS["dense"]())
+    with pytest.raises(InputError, match=said):
+        build(runs.settings(path, model=model, train={"mode": "sampled"} | train), comm)
