@@ -19,6 +19,7 @@ from ..runtime import backends, exit_code, launch, mpi, signals
 from ..runtime.watchdog import Watchdog
 from . import memory, nonfinite, progress, report, run_folder
 from .checkpoints import capture, folders, resume, weights
+from .checkpoints.folders import START, Position
 from .checkpoints.resume import Resumed
 from .checkpoints.saver import Saver
 from .checkpoints.state import State
@@ -55,7 +56,7 @@ def fit(
     `Saver.after_epoch`.
     """
     trainer, train = trainer_of(job, graph, records=recorder is None), job.settings.train
-    done, kept = (resumed.epoch, of_facts(resumed.facts)) if resumed else (0, None)
+    done, kept = (resumed.at.epoch, of_facts(resumed.facts)) if resumed else (0, None)
     # Of batches no two are alike, so that nothing can be measured by their epochs.
     tuned = 0 if recorder or job.sampled else train.epochs - done
     tuner = tuning.Tuner(job, tuned, trainer.replayed, folder, kept=kept)
@@ -65,14 +66,14 @@ def fit(
         if folder:
             columns = COLUMNS + (MACRO_COLUMNS if isinstance(job.metric, F1) else [])
             metrics = run_folder.MetricsFile(folder, columns, resumed.metrics_bytes if resumed else 0)
-    sound = resumed.epoch if resumed else 0
+    sound = resumed.at if resumed else START
     saver = _saver(job, trainer, tuner, history, metrics, folder, sound, dog)
     phases = Phases(job.backend.capabilities.device, sampled=job.sampled is not None)
     with contextlib.closing(trainer.replayed):
         try:
             bar = progress.epochs(train.epochs, shown if job.comm.rank == 0 else False, done)
             with bar as shows, phases.counted():
-                between = _between(trainer, shows, dog)
+                between = _between(trainer, saver, shows, dog)
                 for epoch in range(done + 1, train.epochs + 1):
                     if _is_over(job, history, epoch - 1):
                         break
@@ -116,10 +117,14 @@ def _end(history: History, trainer: Trainer, tuner: tuning.Tuner, phases: Phases
     history.batches = trainer.counts
 
 
-def _between(trainer: Trainer, shows: progress.Shows, dog: Watchdog | None) -> Callable[[int, int], None]:
+def _between(
+    trainer: Trainer, saver: Saver, shows: progress.Shows, dog: Watchdog | None
+) -> Callable[[int, int], None]:
     """Return what is done between batches, see `Trainer.run`."""
 
     def between(epoch: int, batches: int) -> None:
+        with span("checkpoint"):
+            saver.after_batch(epoch - 1, batches)
         if dog:
             dog.step(f"batch {batches + 1} of epoch {epoch}", repeats=True)
         shows.within(epoch - 1 + batches / trainer.steps)
@@ -134,13 +139,13 @@ def trainer_of(job: Job, graph: GraphHandle, *, records: bool) -> Trainer:
 
 def _begun(job: Job, trainer: Trainer, tuner: tuning.Tuner, resumed: Resumed | None) -> History:
     """Return the history of the epochs that are done, the trainer being where they ended. Collective."""
-    if resumed is None or not resumed.epoch:
+    if resumed is None or resumed.at == START:
         return History()
     with mpi.agree(job.comm):
         history = capture.restore(resumed.checkpoint, resumed.facts, resumed.tensors, job, trainer)
     now = capture.environment(job) | tuner.environment
     if job.comm.rank == 0:
-        report.print_line(f"going on after epoch {resumed.epoch} of {resumed.run}")
+        report.print_line(f"going on after {resumed.at} of {resumed.run}")
         if others := capture.differences(resumed.facts["environment"], now):
             report.print_line(f"equal to rounding, not bit by bit: {'; '.join(others)}")
         for name, value in tuner.environment.items():
@@ -162,17 +167,17 @@ def _saver(
     history: History,
     metrics: run_folder.MetricsFile | None,
     folder: Path | None,
-    sound: int,
+    sound: Position,
     dog: Watchdog | None,
 ) -> Saver:
-    """Return what writes this run's checkpoints. Collective. folder: of the run, on rank 0. sound: newest epoch."""
+    """Return what writes this run's checkpoints. Collective. folder: of the run, on rank 0. sound: see Saver."""
     same = capture.environment(job)
     kept = job.comm.bcast(folder is not None, root=0)
     settings = job.settings.checkpoint if kept else CheckpointSettings(every_epochs=0, every_minutes=0)
 
-    def captured(epoch: int) -> State:
+    def captured(at: Position) -> State:
         here, bytes_of_metrics = same | tuner.environment, metrics.bytes if metrics else 0
-        found = capture.capture(job, trainer, history, epoch, bytes_of_metrics, here)
+        found = capture.capture(job, trainer, history, at, bytes_of_metrics, here)
         return replace(found, facts={**found.facts, TUNING: tuner.documents()})
 
     return Saver(

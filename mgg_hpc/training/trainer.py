@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
 from ..nn.graph.view import Views
 from ..nn.inputs.host import Input
@@ -101,6 +102,14 @@ class Trainer:
     def ids(self, layer: int) -> NDArray[np.int64]:
         """Return the original ids of the rows that a layer (from 0 on) returned in the last step."""
         return self.job.part.slice.ids
+
+    def under_way(self) -> dict[str, float]:
+        """Return what is to be known of an epoch that is under way to `go_on` with it."""
+        return {}
+
+    def go_on(self, epoch: int, batches: int, known: Mapping[str, float]) -> None:
+        """Go on within an epoch of which some batches are done. known: as `under_way` has told it then."""
+        raise InputError(f"epoch {epoch} was left after {batches} batches, and this run has none")
 
     @property
     def where(self) -> str:

@@ -144,7 +144,7 @@ def contents(run: Path, epoch: int) -> dict[str, torch.Tensor]:
 def saved(run: Path) -> int:
     """Return the epoch of a run's newest sound checkpoint, or 0."""
     found = folders.newest(run / "checkpoints") if run.is_dir() else None
-    return found.epoch if found else 0
+    return found.at.epoch if found else 0
 
 
 def epochs_lost(run: Path, every: int) -> int:

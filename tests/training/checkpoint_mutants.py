@@ -324,7 +324,8 @@ class Reader:
             scores = train._epoch(trainer, history, epoch, phases, lambda epoch, batches: None)
             history.consider(epoch, scores, job.weights(), job.select)
             if epoch >= EPOCH - 1:
-                state = capture.capture(job, trainer, history, epoch, 22, capture.environment(job))
+                at = folders.Position(epoch)
+                state = capture.capture(job, trainer, history, at, 22, capture.environment(job))
                 draft = folders.draft(run / run_folder.CHECKPOINTS, epoch)
                 files = {name: folders.write_file(draft / name, pieces) for name, pieces in state.files(0)}
                 folders.commit(draft, epoch, files)

@@ -82,7 +82,7 @@ def test_what_is_newer_than_the_last_checkpoint_goes(tmp_path):
     """It was damaged when the run went on from an earlier one; the number that is kept does not count it."""
     for epoch in (2, 4, 9):
         folders.commit(folders.draft(tmp_path, epoch), epoch, {})
-    folders.prune(tmp_path, keep=1, newest=4)
+    folders.prune(tmp_path, keep=1, newest=folders.Position(4))
     assert [path.name for path in tmp_path.iterdir()] == [folders.name_of(4)]
 
 

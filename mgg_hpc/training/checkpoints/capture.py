@@ -20,6 +20,7 @@ from ..job import Job, resolved
 from ..metrics import Scores
 from ..trainer import Trainer
 from . import state
+from .folders import Position
 from .state import State
 from .weights import LEARNED
 
@@ -43,15 +44,17 @@ def environment(job: Job) -> dict[str, Any]:
 
 
 def capture(
-    job: Job, trainer: Trainer, history: History, epoch: int, metrics_bytes: int, same: Mapping[str, Any]
+    job: Job, trainer: Trainer, history: History, at: Position, metrics_bytes: int, same: Mapping[str, Any]
 ) -> State:
-    """Return a copy of everything that this rank knows after an epoch, on the host. It waits for the epoch.
+    """Return a copy of everything that this rank knows at a place, on the host. It waits for what runs.
 
     metrics_bytes: length of metrics.csv, on rank 0. same: of `environment`.
     """
     moved = history.moved
     facts = {
-        "epoch": epoch,
+        "epoch": at.epoch,
+        "batch": at.batch,
+        "so_far": trainer.under_way() if at.batch else None,
         "metrics_bytes": metrics_bytes,
         "loss": history.loss,
         "best_epoch": history.best_epoch,
@@ -103,8 +106,10 @@ def restore(
         if names[key] != LEARNED or slot == "steps"
     }
     state.copy_into(where, tensors, ADAM, adam)
-    chosen = {name: torch.empty_like(value) for name, value in job.model.state_dict().items()}
-    state.copy_into(where, tensors, CHOSEN, chosen)
+    chosen: dict[str, Tensor] = {}
+    if facts["best_epoch"]:  # nothing is chosen within the first epoch
+        chosen = {name: torch.empty_like(value) for name, value in job.model.state_dict().items()}
+        state.copy_into(where, tensors, CHOSEN, chosen)
     if job.learned is not None:
         learned = slots[id(job.learned)]
         targets = {name: learned[name] for name in learned if name != "steps"}
@@ -127,6 +132,8 @@ def restore(
         moved = Meter(**dict(zip(_MOVED, facts["moved"], strict=False)))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder}: {state.FACTS} lacks what a checkpoint has ({error!r})") from error
+    if facts.get("batch"):
+        trainer.go_on(facts["epoch"] + 1, facts["batch"], facts["so_far"])
     if job.comm.rank == 0:  # of rank 0; the next epoch counts anew
         history.moved.add(moved)
     return history

@@ -1,8 +1,9 @@
 """Checkpoints on disk: a folder each, which appears whole or not at all and says by digests whether it is sound.
 
-``epoch-0000120/`` is written under a temporary name in the same folder: each file is written and fsynced, then the
-manifest with the size and the digest (XXH3-128) of every file, then the folder; it gets its name last. A crash at any
-point leaves what was there before, and at most a temporary folder that the next checkpoint removes.
+``epoch-0000120/``, or within the epoch after it ``epoch-0000120-batch-0000034/``, is written under a temporary name in
+the same folder: each file is written and fsynced, then the manifest with the size and the digest (XXH3-128) of every
+file, then the folder; it gets its name last. A crash at any point leaves what was there before, and at most a temporary
+folder that the next checkpoint removes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -28,14 +29,27 @@ FORMAT, VERSION = "mgg-checkpoint", 1
 MANIFEST = "manifest.json"
 BLOCK = 4 << 20  # bytes that are written, or read, at a time
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700  # whatever the umask is
-_NAME = re.compile(r"epoch-([0-9]{7,18})")
-_TEMPORARY = re.compile(r"\.epoch-[0-9]{7,18}\.[0-9a-f]{12}\.tmp")
+_NAME = re.compile(r"epoch-([0-9]{7,18})(?:-batch-([0-9]{7,18}))?")
+_TEMPORARY = re.compile(r"\.epoch-[0-9]{7,18}(?:-batch-[0-9]{7,18})?\.[0-9a-f]{12}\.tmp")
 _LARGEST_MANIFEST = 16 << 20
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
 class DamagedError(Exception):
     """A checkpoint is not what its manifest says."""
+
+
+class Position(NamedTuple):
+    """Where a training is: complete epochs, and batches of the next one that are done. They are ordered so."""
+
+    epoch: int = 0
+    batch: int = 0
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of epoch {self.epoch + 1}" if self.batch else f"epoch {self.epoch}"
+
+
+START = Position()
 
 
 @dataclass(frozen=True)
@@ -51,13 +65,13 @@ class Found:
     """A sound checkpoint. skipped: a line for each newer one that is damaged."""
 
     folder: Path
-    epoch: int
+    at: Position
     skipped: tuple[str, ...] = ()
 
 
-def name_of(epoch: int) -> str:
-    """Return the name of the folder of an epoch's checkpoint."""
-    return f"epoch-{epoch:07d}"
+def name_of(epoch: int, batch: int = 0) -> str:
+    """Return the name of the folder of a checkpoint after an epoch, or after batches of the one that follows it."""
+    return f"epoch-{epoch:07d}-batch-{batch:07d}" if batch else f"epoch-{epoch:07d}"
 
 
 def make(parent: Path) -> None:
@@ -71,9 +85,9 @@ def make(parent: Path) -> None:
         raise InputError(f"{parent} cannot be written to ({error.strerror}); name another folder") from error
 
 
-def draft(parent: Path, epoch: int) -> Path:
-    """Make and return the temporary folder of an epoch's checkpoint. Raises OSError."""
-    folder = parent / f".{name_of(epoch)}.{uuid.uuid4().hex[:12]}.tmp"
+def draft(parent: Path, epoch: int, batch: int = 0) -> Path:
+    """Make and return the temporary folder of a checkpoint. Raises OSError."""
+    folder = parent / f".{name_of(epoch, batch)}.{uuid.uuid4().hex[:12]}.tmp"
     folder.mkdir(PRIVATE_FOLDER)
     folder.chmod(PRIVATE_FOLDER)
     return folder
@@ -99,19 +113,21 @@ def write_file(path: Path, pieces: Iterable[Any]) -> Written:
     return Written(size, digest.hexdigest())
 
 
-def commit(folder: Path, epoch: int, files: Mapping[str, Written]) -> Path:
+def commit(folder: Path, epoch: int, files: Mapping[str, Written], batch: int = 0) -> Path:
     """Write the manifest of a draft and give it its name; returns the checkpoint. Raises OSError.
 
-    Another checkpoint of this epoch is replaced.
+    Another checkpoint of this place is replaced.
     """
-    content = {"format": FORMAT, "version": VERSION, "epoch": epoch}
+    content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "epoch": epoch}
+    if batch:
+        content["batch"] = batch
     content["files"] = {name: asdict(file) for name, file in sorted(files.items())}
     content["digest"] = _digest(content)
     write_file(folder / MANIFEST, [json.dumps(content, indent=1).encode()])
     _sync(folder)
-    made = folder.parent / name_of(epoch)
+    made = folder.parent / name_of(epoch, batch)
     if made.exists():
-        made.rename(draft(folder.parent, epoch) / "replaced")
+        made.rename(draft(folder.parent, epoch, batch) / "replaced")
     folder.rename(made)
     _sync(folder.parent)
     return made
@@ -124,17 +140,17 @@ def discard(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def prune(parent: Path, keep: int, newest: int) -> None:
+def prune(parent: Path, keep: int, newest: Position) -> None:
     """Remove all checkpoints but the newest ``keep``, and drafts that were never committed. No draft is under way.
 
-    newest: epoch of the one that was committed last. What is of a later epoch was found damaged when the run went on
-    from an earlier one, and goes too.
+    newest: where the one is that was committed last. What is later was found damaged when the run went on from an
+    earlier one, and goes too.
     """
-    epochs = sorted(_epochs(parent), reverse=True)
-    kept = [epoch for epoch in epochs if epoch <= newest][:keep]
-    for epoch in epochs:
-        if epoch not in kept:
-            discard(parent / name_of(epoch))
+    places = sorted(_places(parent), reverse=True)
+    kept = [at for at in places if at <= newest][:keep]
+    for at in places:
+        if at not in kept:
+            discard(parent / name_of(*at))
     for path in drafts(parent):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -151,15 +167,15 @@ def newest(parent: Path) -> Found | None:
     """
     skipped: list[str] = []
     reason = ""
-    for epoch in sorted(_epochs(parent), reverse=True):
-        folder = parent / name_of(epoch)
+    for at in sorted(_places(parent), reverse=True):
+        folder = parent / name_of(*at)
         try:
-            verify(folder, epoch)
+            verify(folder, *at)
         except DamagedError as error:
             reason = reason or str(error)
             skipped.append(f"{folder}: damaged ({error}); trying the one before it")
             continue
-        return Found(folder, epoch, tuple(skipped))
+        return Found(folder, at, tuple(skipped))
     if reason:
         raise InputError(
             f"{parent}: no checkpoint is sound ({reason}); put one back, or remove them all to begin again"
@@ -167,10 +183,10 @@ def newest(parent: Path) -> Found | None:
     return None
 
 
-def verify(folder: Path, epoch: int) -> None:
+def verify(folder: Path, epoch: int, batch: int = 0) -> None:
     """Raise DamagedError unless a checkpoint has every file that its manifest names, with its bytes."""
     try:
-        files = _manifest(folder, epoch)
+        files = _manifest(folder, Position(epoch, batch))
         present = {entry.name for entry in folder.iterdir()} - {MANIFEST}
         if present != files.keys():
             raise DamagedError(
@@ -186,7 +202,7 @@ def verify(folder: Path, epoch: int) -> None:
         raise DamagedError(f"{Path(error.filename or folder).name}: {error.strerror}") from error
 
 
-def _manifest(folder: Path, epoch: int) -> dict[str, Written]:
+def _manifest(folder: Path, at: Position) -> dict[str, Written]:
     """Return the files that a checkpoint must have. Raises DamagedError, OSError, InputError for a later version."""
     data = b"".join(_blocks(folder / MANIFEST, None, _LARGEST_MANIFEST))
     try:
@@ -194,9 +210,10 @@ def _manifest(folder: Path, epoch: int) -> dict[str, Written]:
         told = content.pop("digest")
         if told != _digest(content) or content["format"] != FORMAT:
             raise DamagedError(f"{MANIFEST} has other bytes than were written")
-        version, of, files = content["version"], content["epoch"], content["files"]
+        version, files = content["version"], content["files"]
+        of = Position(content["epoch"], content.get("batch", 0))
         found = {name: Written(file["bytes"], file["digest"]) for name, file in files.items()}
-        sound = all(_is_sound(file) for file in found.values()) and type(version) is type(of) is int
+        sound = all(_is_sound(file) for file in found.values()) and {type(version), *map(type, of)} == {int}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{MANIFEST} is not one") from error
     if not sound:
@@ -206,8 +223,8 @@ def _manifest(folder: Path, epoch: int) -> dict[str, Written]:
             f"{folder}: is a checkpoint of version {shown(version)}, and this program reads version {VERSION}; "
             "resume it with the version of mgg that wrote it"
         )
-    if of != epoch:
-        raise DamagedError(f"{MANIFEST} is of epoch {shown(of)}")
+    if of != at:
+        raise DamagedError(f"{MANIFEST} is of {shown(str(of))[1:-1]}")
     return found
 
 
@@ -238,10 +255,10 @@ def _blocks(path: Path, size: int | None, most: int = 1 << 62) -> Iterator[bytes
         os.close(descriptor)
 
 
-def _epochs(parent: Path) -> list[int]:
-    """Return the epochs of which there is a checkpoint, sound or not."""
+def _places(parent: Path) -> list[Position]:
+    """Return the places of which there is a checkpoint, sound or not."""
     found = (_NAME.fullmatch(entry.name) for entry in parent.iterdir()) if parent.is_dir() else ()
-    return [int(match[1]) for match in found if match]
+    return [Position(int(match[1]), int(match[2] or 0)) for match in found if match]
 
 
 def _sync(folder: Path) -> None:

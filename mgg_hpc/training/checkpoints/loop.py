@@ -19,6 +19,7 @@ from ...nn.workspace import as_array
 from ...runtime import mpi, signals
 from ...runtime.exit_code import write
 from . import folders, state
+from .folders import Position
 from .saver import Saver
 from .state import State
 
@@ -85,14 +86,14 @@ class checkpointed:  # noqa: N801 - it is used as a function
         if found is not None:
             with mpi.agree(comm):
                 self._restore(found.folder)
-            self.epoch = found.epoch
+            self.epoch = found.at.epoch
         self._saver = Saver(
             comm,
             self._settings,
             self._folder if comm.rank == 0 else None,
-            self._capture,
+            lambda at: self._capture(at.epoch),
             apart=bool(self._rows),
-            sound=self.epoch,
+            sound=Position(self.epoch),
             again="the same command",
         )
         return self

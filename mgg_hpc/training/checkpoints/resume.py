@@ -23,13 +23,21 @@ from ..metrics import Scores
 from ..tuning.kept import Kept
 from . import folders, state
 from .capture import TIMES
+from .folders import START, Position
 
 # Keys that may be others than when the run began; the graph is known by its contents, not by its path.
-FREE = {"train.epochs", "train.patience"}
+FREE = {"train.epochs", "train.patience", "train.prefetch"}
 FREE_SECTIONS = {"graph", "run", "plan", "checkpoint"}
 
 
 Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+
+
+class _SoFar(msgspec.Struct):
+    """Of an epoch that is under way: the sum of its losses, and its seconds."""
+
+    loss: float
+    seconds: Annotated[float, msgspec.Meta(ge=0)]
 
 
 class _Facts(msgspec.Struct):
@@ -45,28 +53,30 @@ class _Facts(msgspec.Struct):
     graph: str
     job: str
     environment: dict[str, int | str | list[int]]
-    tuning: list[Kept] = []  # checkpoints of earlier versions have none
+    tuning: list[Kept] = []  # checkpoints of earlier versions have none, as of the next two
+    batch: Whole = 0
+    so_far: _SoFar | None = None
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run to go on with. epoch: that its newest sound checkpoint was written after; 0 where there is none."""
+    """A run to go on with. at: where its newest sound checkpoint was written; START where there is none."""
 
     run: Path
-    epoch: int = 0
+    at: Position = START
     checkpoint: Path = Path()
     facts: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def metrics_bytes(self) -> int:
-        """Length of metrics.csv after that epoch."""
+        """Length of metrics.csv there."""
         return int(self.facts.get("metrics_bytes", 0))
 
     @property
     def saved(self) -> str:
         """What there is to go on with, for messages."""
-        return f"epoch {self.epoch} is saved" if self.epoch else "there was nothing to save"
+        return f"{self.at} is saved" if self.at != START else "there was nothing to save"
 
 
 def is_finished(run: Path) -> bool:
@@ -96,17 +106,17 @@ def load(comm: Any, run: Path, settings: Settings) -> tuple[Resumed, Settings]:
                 )
             return Resumed(run), settings
         facts, tensors = state.read(found.folder)
-        check_facts(found.folder, found.epoch, facts, tensors)
+        check_facts(found.folder, found.at, facts, tensors)
         ranks = facts["environment"].get("ranks")
         kept = (
             config.parse(facts["job"], str(found.folder / state.FACTS)).plan if ranks == comm.size else None
         )
         settings = msgspec.structs.replace(settings, plan=plan_of(kept, before.plan, settings.plan))
-        return Resumed(run, found.epoch, found.folder, facts, tensors), settings
+        return Resumed(run, found.at, found.folder, facts, tensors), settings
 
 
-def check_facts(folder: Path, epoch: int, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Raise InputError for a checkpoint that lacks something, or has it in another type, or of another epoch."""
+def check_facts(folder: Path, at: Position, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Raise InputError for a checkpoint that lacks something, or has it in another type, or of another place."""
     try:
         told = msgspec.convert(facts, _Facts)
     except msgspec.ValidationError as error:
@@ -114,9 +124,9 @@ def check_facts(folder: Path, epoch: int, facts: Mapping[str, Any], tensors: Map
             f"{folder}: {state.FACTS} is not of a run of mgg ({str(error)[:200]}); remove this checkpoint to resume "
             "from the one before"
         ) from error
-    wrong = ""
-    if told.epoch != epoch or told.best_epoch > epoch:
-        wrong = f"{state.FACTS} is of epoch {told.epoch}, the best of them {told.best_epoch}"
+    wrong, of, epoch = "", Position(told.epoch, told.batch), at.epoch
+    if of != at or told.best_epoch > epoch or bool(told.batch) != (told.so_far is not None):
+        wrong = f"{state.FACTS} is of {of}, the best epoch of them {told.best_epoch}"
     for name, at_most in (("epoch_ms", False), ("eval_ms", False), ("aggregate_ms", True)):
         times = tensors.get(TIMES + name)
         count = -1 if times is None or times.ndim != 1 or times.dtype != torch.float64 else len(times)

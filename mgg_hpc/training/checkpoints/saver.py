@@ -1,8 +1,8 @@
 """Write checkpoints while training goes on, and agree on when; end the job where a signal asks for it.
 
-Ranks exchange one small number an epoch (`Saver.after_epoch`). A checkpoint begins with copies of what training
-changes, and a thread of each rank writes them; no thread calls MPI. Once all ranks have written, rank 0 adds the
-manifest and gives the folder its name. At most one checkpoint is under way.
+Ranks exchange one small number an epoch, or a batch (`Saver.after_epoch`, `Saver.after_batch`). A checkpoint begins
+with copies of what training changes, and a thread of each rank writes them; no thread calls MPI. Once all ranks have
+written, rank 0 adds the manifest and gives the folder its name. At most one checkpoint is under way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...errors import InputError, StoppedBySignal
 from ...runtime import mpi, signals
 from ...runtime.exit_code import write
 from . import folders
-from .folders import Written
+from .folders import START, Position, Written
 from .state import State
 
 STOP, BUSY, FAILED, DUE = 1, 2, 4, 8  # bits of what ranks tell each other
@@ -61,9 +61,9 @@ class _Task:
 class Saver:
     """The checkpoints of one run. All methods are collective.
 
-    folder: where they are, on rank 0; None elsewhere. capture: returns this rank's `State` after an epoch. apart:
-    whether every rank writes files. sound: the epoch of the newest checkpoint so far, or 0. again: the command that
-    goes on, for messages. before: called by rank 0's thread before it writes, to make durable what the state refers to.
+    folder: where they are, on rank 0; None elsewhere. capture: returns this rank's `State` at a place. apart: whether
+    every rank writes files. sound: where the newest checkpoint so far is, or START. again: the command that goes
+    on, for messages. before: called by rank 0's thread before it writes, to make durable what the state refers to.
     waits: called with what it waits for, before it does.
     """
 
@@ -72,10 +72,10 @@ class Saver:
         comm: Any,
         settings: CheckpointSettings,
         folder: Path | None,
-        capture: Callable[[int], State],
+        capture: Callable[[Position], State],
         *,
         apart: bool,
-        sound: int,
+        sound: Position,
         again: str,
         before: Callable[[], None] = lambda: None,
         waits: Callable[[str], None] = lambda what: None,
@@ -84,8 +84,8 @@ class Saver:
         self._before, self._apart, self._sound, self._again = before, apart and comm.size > 1, sound, again
         self._waits = waits
         self._began = time.monotonic()
-        self._latest = sound  # epoch of the checkpoint that began last
-        self._epoch = 0  # of the checkpoint under way; 0: none
+        self._latest = sound  # where the checkpoint began that began last
+        self._at: Position | None = None  # of the checkpoint under way
         self._draft: Path | None = None
         self._task: _Task | None = None
         self._committing = False
@@ -99,30 +99,37 @@ class Saver:
         InputError where it cannot be saved then.
         """
         if last:
-            self._end(epoch)
-            return
-        said = self._exchange(STOP * signals.came() + DUE * self._is_due(epoch))
+            self._end(Position(epoch))
+        else:
+            self._after(Position(epoch))
+
+    def after_batch(self, epoch: int, batches: int) -> None:
+        """As `after_epoch`, after batches of an epoch, but the last one. epoch: those that are complete."""
+        self._after(Position(epoch, batches))
+
+    def _after(self, at: Position) -> None:
+        said = self._exchange(STOP * signals.came() + DUE * self._is_due(at))
         self._go_on(said)
         if said & STOP:
             self.finish()
-            self._begin(epoch)
+            self._begin(at)
             self._stopping = True
             self.finish()
-            self._stop(epoch)
-        if said & DUE and not self._epoch:
-            self._begin(epoch)
+            self._stop(at)
+        if said & DUE and self._at is None:
+            self._begin(at)
 
-    def _end(self, epoch: int) -> None:
+    def _end(self, at: Position) -> None:
         self.finish()
-        if (self._settings.every_epochs or self._settings.every_minutes) and self._sound != epoch:
-            self._begin(epoch)
+        if (self._settings.every_epochs or self._settings.every_minutes) and self._sound != at:
+            self._begin(at)
             self.finish()
 
     def finish(self) -> None:
         """Wait until the checkpoint under way is complete."""
-        if self._epoch:
-            self._waits(f"saving the state of epoch {self._epoch}")
-        while self._epoch:
+        if self._at is not None:
+            self._waits(f"saving the state of {self._at}")
+        while self._at is not None:
             if self._task is not None:
                 self._task.wait()
             self._go_on(self._exchange(0))
@@ -136,33 +143,33 @@ class Saver:
                 failed = bool(self._task.error)
         return mpi.any_bits(self._comm, mine + BUSY * busy + FAILED * failed)
 
-    def _is_due(self, epoch: int) -> bool:
+    def _is_due(self, at: Position) -> bool:
         """Whether the settings ask for a checkpoint now; rank 0's clock decides.
 
         One that is due while another is under way begins once that one is done.
         """
-        if self._comm.rank != 0 or self._epoch:
+        if self._comm.rank != 0 or self._at is not None:
             return False
         every, minutes = self._settings.every_epochs, self._settings.every_minutes
         waited = time.monotonic() - self._began
-        by_epochs = every > 0 and epoch // every > self._latest // every
+        by_epochs = every > 0 and not at.batch and at.epoch // every > self._latest.epoch // every
         return by_epochs or (minutes > 0 and waited >= 60 * minutes)
 
-    def _begin(self, epoch: int) -> None:
+    def _begin(self, at: Position) -> None:
         """Copy the state, and start writing it."""
-        self._epoch, self._latest, self._committing = epoch, epoch, False
+        self._at, self._latest, self._committing = at, at, False
         self._began = time.monotonic()
         first = self._comm.rank == 0
         wrong = ""
         if first:
             assert self._folder is not None
             try:
-                self._draft = folders.draft(self._folder, epoch)
+                self._draft = folders.draft(self._folder, *at)
             except OSError as error:
                 wrong, self._draft = f"{self._folder}: {error.strerror}", None
         if self._apart:
             self._draft = self._comm.bcast(self._draft, root=0)
-        state = self._capture(epoch) if (first or self._apart) and self._draft else None
+        state = self._capture(at) if (first or self._apart) and self._draft else None
         draft, rank, alone = self._draft, self._comm.rank, first and not self._apart
 
         def save() -> Any:
@@ -171,17 +178,17 @@ class Saver:
             if first:
                 self._before()
             files = {name: folders.write_file(draft / name, pieces) for name, pieces in state.files(rank)}
-            return self._committed(draft, epoch, files) if alone else files
+            return self._committed(draft, at, files) if alone else files
 
         self._task = _Task(save) if first or self._apart else None
 
-    def _committed(self, draft: Path, epoch: int, files: dict[str, Written]) -> None:
-        made = folders.commit(draft, epoch, files)
-        folders.prune(made.parent, self._settings.keep, epoch)
+    def _committed(self, draft: Path, at: Position, files: dict[str, Written]) -> None:
+        made = folders.commit(draft, at.epoch, files, at.batch)
+        folders.prune(made.parent, self._settings.keep, at)
 
     def _go_on(self, said: int) -> None:
         """Take the next step of the checkpoint under way, if all ranks have ended the one before."""
-        if not self._epoch or said & BUSY:
+        if self._at is None or said & BUSY:
             return
         if not said & FAILED and self._apart and not self._committing:
             assert self._task is not None
@@ -189,15 +196,15 @@ class Saver:
             self._task, self._committing = None, True
             if self._comm.rank == 0:
                 files = {name: file for each in every for name, file in each.items()}
-                draft, epoch = self._draft, self._epoch
+                draft, at = self._draft, self._at
                 assert draft is not None
-                self._task = _Task(lambda: self._committed(draft, epoch, files))
+                self._task = _Task(lambda: self._committed(draft, at, files))
             return
         if said & FAILED:
             self._give_up()
         else:
-            self._sound = self._epoch
-        self._epoch, self._task, self._draft = 0, None, None
+            self._sound = self._at
+        self._at, self._task, self._draft = None, None, None
 
     def _give_up(self) -> None:
         """Say that this checkpoint was not written; training goes on."""
@@ -207,14 +214,12 @@ class Saver:
             if self._draft is not None:
                 folders.discard(self._draft)
             if not self._stopping:
-                there = f"the last one is of epoch {self._sound}" if self._sound else "there is none yet"
-                write(
-                    f"mgg: warning: the checkpoint of epoch {self._epoch} was not written ({self._wrong}); {there}"
-                )
+                there = f"the last one is of {self._sound}" if self._sound != START else "there is none yet"
+                write(f"mgg: warning: the checkpoint of {self._at} was not written ({self._wrong}); {there}")
 
-    def _stop(self, epoch: int) -> None:
-        stopped = f"stopped by {signals.name()} after epoch {epoch}"
-        if self._sound == epoch:
+    def _stop(self, at: Position) -> None:
+        stopped = f"stopped by {signals.name()} after {at}"
+        if self._sound == at:
             raise StoppedBySignal(f"{stopped}, which is saved; {self._again} goes on from there")
-        last = f"{self._again} goes on from epoch {self._sound}" if self._sound else "nothing is saved"
+        last = f"{self._again} goes on from {self._sound}" if self._sound != START else "nothing is saved"
         raise InputError(f"{stopped}, which could not be saved ({self._wrong}); {last}")

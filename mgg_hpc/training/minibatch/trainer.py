@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...errors import InputError
 from ...nn.graph.handle import GraphHandle
 from ...nn.graph.view import Views
 from ...nn.inputs.host import Input
@@ -57,9 +58,18 @@ class SampledTrainer(Trainer):
         self.steps = job.sampled.steps
         self.so_far = SoFar()
 
-    def go_on(self, epoch: int, so_far: SoFar) -> None:
-        """Go on within an epoch of which some batches are done."""
-        self._epoch, self.so_far = epoch, so_far
+    def under_way(self) -> dict[str, float]:
+        """See Trainer.under_way."""
+        return {"loss": self.so_far.loss, "seconds": self.so_far.seconds}
+
+    def go_on(self, epoch: int, batches: int, known: Mapping[str, float]) -> None:
+        """See Trainer.go_on. Raises InputError for more batches than an epoch has."""
+        if batches >= self.steps:
+            raise InputError(
+                f"{batches} batches of epoch {epoch} are done, and an epoch has {self.steps}: the graph's training "
+                "rows are others than they were"
+            )
+        self._epoch, self.so_far = epoch, SoFar(batches, known["loss"], known["seconds"])
 
     def run(self, epoch: int, between: Callable[[int, int], None]) -> Ran:
         """Train on the batches of an epoch that are not done. Collective.
@@ -68,7 +78,7 @@ class SampledTrainer(Trainer):
         the loss of each batch.
         """
         if epoch != self._epoch:
-            self.go_on(epoch, SoFar())
+            self._epoch, self.so_far = epoch, SoFar()
         so_far = self.so_far
         self.job.backend.stream.meter.taken()
         # A generator, whose threads end with it.

@@ -45,20 +45,26 @@ TRANSFERS = {"gcn": "halo", "gat": "direct", "gin": "get"}
 
 @pytest.fixture
 def stop(comm):
-    """with stop(5): a signal comes to the last rank as epoch 5 ends."""
+    """with stop(5): a signal comes to the last rank as epoch 5 ends; stop(5, 2): after batch 2 of the one after it."""
 
     @contextlib.contextmanager
-    def stop(epoch: int) -> Iterator[None]:
-        after_epoch = train.Saver.after_epoch
+    def stop(epoch: int, batch: int = 0) -> Iterator[None]:
+        after_epoch, after_batch = train.Saver.after_epoch, train.Saver.after_batch
 
         def signalled(saver: train.Saver, now: int, **more: bool) -> None:
-            if now == epoch and comm.rank == comm.size - 1:
+            if now == epoch and not batch and comm.rank == comm.size - 1:
                 signals._note(signal.SIGTERM, None)
             after_epoch(saver, now, **more)
+
+        def signalled_within(saver: train.Saver, now: int, batches: int) -> None:
+            if (now, batches) == (epoch, batch) and comm.rank == comm.size - 1:
+                signals._note(signal.SIGTERM, None)
+            after_batch(saver, now, batches)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(signals, "_first", [])
             patch.setattr(train.Saver, "after_epoch", signalled)
+            patch.setattr(train.Saver, "after_batch", signalled_within)
             yield
 
     return stop
@@ -86,10 +92,10 @@ def metrics(run: Path) -> list[list[str]]:
         ]
 
 
-def tensors(run: Path, epoch: int) -> dict[str, torch.Tensor]:
+def tensors(run: Path, epoch: int, batch: int = 0) -> dict[str, torch.Tensor]:
     """All that a checkpoint holds but times: its tensors, and the rows of all nodes by their ids."""
-    folder = run / "checkpoints" / folders.name_of(epoch)
-    folders.verify(folder, epoch)
+    folder = run / "checkpoints" / folders.name_of(epoch, batch)
+    folders.verify(folder, epoch, batch)
     _, found = state.read(folder)
     found = {name: value for name, value in found.items() if name.startswith((MODEL, ADAM, CHOSEN))}
     if list(folder.glob("rows.*")):
@@ -127,6 +133,34 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop,
     assert (folder / "parts" / "latest").readlink() == Path("001")
 
 
+BATCHES = {"mode": "sampled", "fanouts": [3, 4], "batch_size": 5, "epochs": 4, "seed": 5}
+
+
+@pytest.mark.parametrize("place", [(0, 2), (2, 3)])
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_a_run_that_was_stopped_within_an_epoch_goes_on_with_the_same_bits(
+    mgg, folder, job, stop, model, place
+):
+    dense = {"gcn": MODELS["gcn"], "gat": MODELS["gat"] | {"input": "features"}}[model]
+    sections = {"train": BATCHES, "plan": {"transfer": TRANSFERS[model]}}
+    assert mgg("train", job("whole", dense, **sections)).codes == {0}
+    path = job("parts", dense, **sections)
+    with stop(*place):
+        stopped = mgg("train", path)
+    assert stopped.codes == {3}
+    where = f"batch {place[1]} of epoch {place[0] + 1}"
+    assert f"after {where}, which is saved; mgg resume" in "".join(stopped.err)
+    one, other = folder / "whole" / "001", folder / "parts" / "001"
+    assert len(metrics(other)) == place[0]
+    assert [each.name for each in (other / "checkpoints").glob("epoch*")] == [folders.name_of(*place)]
+    folders.verify(other / "checkpoints" / folders.name_of(*place), *place)
+    resumed = mgg("resume", folder / "parts")
+    assert resumed.codes == {0}
+    assert f"going on after {where} of" in resumed.out[0] and "rounding" not in resumed.out[0]
+    assert metrics(one) == metrics(other) and len(metrics(one)) == BATCHES["epochs"]
+    assert_same(tensors(one, BATCHES["epochs"]), tensors(other, BATCHES["epochs"]))
+
+
 @pytest.mark.parametrize("model", [pytest.param("gcn", marks=pytest.mark.long), "gat"])
 def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, monkeypatch, model):
     """Losses are equal to rounding; moments, weights and learned rows are the same when they are read."""
@@ -152,7 +186,7 @@ def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, 
             if group is not None:
                 longer = _with(settings, epochs=EPOCHS, folder=name, every=first_part)
                 resumed, taken = resume.load(group, name / "001", longer)
-                assert resumed.epoch == first_part
+                assert resumed.at == (first_part, 0)
                 taken = _with(taken, epochs=first_part + 3, folder=name, every=0)
                 train._train(taken, group, resumed, train.Shown(dry_run=False, bar=False, profile=False))
                 assert_same(written, tensors(name / "001", first_part))
