@@ -109,6 +109,27 @@ def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, kind):
             np.testing.assert_allclose(gpu[name][:], cpu[name][:], rtol=1e-4, atol=1e-5)
 
 
+# Ranks, a model, a graph and a fault of the batches that GPUs train on; "far": input rows come by gets.
+BATCHES = {
+    "sage": (2, {"name": "sage"}, jobs.blocks, "none"),
+    "far": (2, {"name": "gcn"}, jobs.directed_weighted, "far"),
+    "gat": (1, {"name": "gat", "hidden": 4, "heads": 2, "attention_dropout": 0.2}, jobs.blocks, "none"),
+    "gin, sparse": (2, {"name": "gin"}, lambda: jobs.with_sparse_features(jobs.blocks()), "none"),
+    "maxima": (1, {"name": "sage", "aggr": "max"}, jobs.blocks, "none"),
+}
+
+
+@pytest.mark.parametrize("kind", long_except(BATCHES, "sage"))
+def test_batches_train_as_on_a_cpu(trained, tmp_path, kind):
+    ranks, model, graph, fault = BATCHES[kind]
+    train = {"mode": "sampled", "fanouts": [4, 3], "batch_size": 20, "epochs": 2}
+    jobs.write_job(tmp_path, graph(), model={"layers": 2} | model, train=train)
+    trained(ranks, *SHARED, fault=fault)
+    same_losses(tmp_path)
+    crosses = ranks > 1 and "sparse" not in kind  # sparse features lie in memory that a node shares
+    assert (summary_of(tmp_path)["bytes"]["remote"] > 0) == crosses
+
+
 @pytest.mark.parametrize("transfer", long_except(["auto", "get", "halo", ["get", "halo"]], "auto"), ids=str)
 def test_a_run_without_pointers_to_peers(trained, tmp_path, transfer):
     """Rows and gradients come by NVSHMEM's gets and puts; "auto" measures what they cost."""

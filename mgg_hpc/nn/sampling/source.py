@@ -129,11 +129,9 @@ class Source:
         with span("gather"):
             out = self.workspace.rows(len(numbers), self._columns, self.dtype)
             ids = as_array(self.there(torch.from_numpy(numbers)))
-            self.backend.gather(self._rows, self.bounds, ids, as_array(out))
-            if self.device != "cpu":  # where numbers lie on the device, a gather counts nothing
-                first, end = self.bounds[self.comm.rank], self.bounds[self.comm.rank + 1]
-                own = int(np.count_nonzero((numbers >= first) & (numbers < end)))
-                self.backend.stream.meter.count(own, len(numbers) - own, self._rows.format, 0)
+            first, end = self.bounds[self.comm.rank], self.bounds[self.comm.rank + 1]
+            own = int(np.count_nonzero((numbers >= first) & (numbers < end)))
+            self.backend.gather(self._rows, self.bounds, ids, as_array(out), own=own)
             return out
 
     def ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:

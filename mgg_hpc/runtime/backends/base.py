@@ -279,14 +279,16 @@ class Backend(Protocol):
         the transfer leaves none here. Takes private memory for rows and a copy of the plan while they are kept.
         """
 
-    def gather(self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
+    def gather(
+        self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any, *, own: int | None = None
+    ) -> None:
         """out[i] = row ids[i] of all ranks' published rows, where rank p's are numbered bounds[p] .. bounds[p + 1] - 1.
 
         bounds: int64 [P + 1]. ids: int64 [n]. out: [n, dim], of the rows' dtype, padded rows (`Memory.padded`). Not
         collective, except for the first call on GPUs where no pointer reaches some rank's rows: it allocates symmetric
         memory. Called from the thread that makes collective calls, since it may fetch rows by the same runtime. Raises
-        ValueError for a number outside the bounds; a GPU, which would have to be waited for, does not check numbers and
-        does not meter rows.
+        ValueError for a number outside the bounds; a GPU, which would have to be waited for, checks no numbers, and meters
+        rows if it is told how many are this rank's ``own``.
         """
 
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:

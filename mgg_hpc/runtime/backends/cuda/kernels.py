@@ -155,9 +155,13 @@ class DeviceBackend(DeviceLaunches):
         self.share_exchange(plan, transfer_plan)
         return separate(self, plan, transfer_plan, op, src, out, edge, self.ready)
 
-    def gather(self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
+    def gather(
+        self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any, *, own: int | None = None
+    ) -> None:
         """See Backend.gather; on the current stream."""
         self.gathers.anywhere(self, src, bounds, ids, out)
+        if own is not None:
+            self.stream.meter.count(own, len(ids) - own, src.format, 0)
 
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         """See Backend.dropout; stored values of a CSR matrix are float32."""

@@ -219,8 +219,16 @@ class HostBackend:
             )
         return separate(self, plan, transfer_only(plan, edges=True), op, src, out, edge)
 
-    def gather(self, src: Rows, bounds: NDArray[np.int64], ids: NDArray[np.int64], out: Any) -> None:
-        """See Backend.gather."""
+    def gather(
+        self,
+        src: Rows,
+        bounds: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        out: Any,
+        *,
+        own: int | None = None,
+    ) -> None:
+        """See Backend.gather; it counts this rank's own rows itself."""
         format = src.format
         if tuple(out.shape) != (len(ids), format.dim) or out.dtype != format.dtype:
             raise ValueError(
