@@ -28,6 +28,11 @@ def set_threads(count: int) -> None:
     _threads[0] = count
 
 
+def threads() -> int:
+    """Return the number of threads of all later runs."""
+    return _threads[0]
+
+
 def about() -> str:
     """Return the version and the instruction set."""
     return f"mgg {__version__} ({native.load().instruction_set()})"

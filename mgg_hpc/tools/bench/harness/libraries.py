@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from .timing import Worker
 
 ENVIRONMENT = Path(".venv-peers")  # what `make bench-peers` makes
 MAKE = "'make bench-peers' installs the baselines"
+OURS = "mgg_hpc.tools.bench.baselines.ours"
 MODULES = {
     "dgl": "peer_dgl",
     "torch": "peer_torch",
@@ -56,15 +57,20 @@ def interpreter(environment: Path | None) -> Path:
 
 
 @contextlib.contextmanager
-def started(names: Sequence[str], options: BenchOptions) -> Iterator[Libraries]:
-    """Start the processes of this package and of the baselines; they end with the context."""
+def started(
+    names: Sequence[str], options: BenchOptions, ours_module: str = OURS, modules: Mapping[str, str] = MODULES
+) -> Iterator[Libraries]:
+    """Start the processes of this package and of the baselines; they end with the context.
+
+    ours_module, modules: what they run (baselines/worker.py), ours by its whole name.
+    """
     python, alike = interpreter(options.peers_env), (options.threads, options.pages)
     with contextlib.ExitStack() as stack:
-        ours = Worker("mgg", Path(sys.executable), "mgg_hpc.tools.bench.baselines.ours", *alike)
+        ours = Worker("mgg", Path(sys.executable), ours_module, *alike)
         ours.about = stack.enter_context(ours).need("about")["about"]
         baselines, missing = [], []
         for name in names:
-            baseline = stack.enter_context(Worker(name, python, MODULES[name], *alike))
+            baseline = stack.enter_context(Worker(name, python, modules[name], *alike))
             reply = baseline.ask("about")
             if "about" in reply:
                 baseline.about = reply["about"]
