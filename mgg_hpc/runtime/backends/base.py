@@ -287,7 +287,7 @@ class Backend(Protocol):
         bounds: int64 [P + 1]. ids: int64 [n]. out: [n, dim], of the rows' dtype, padded rows (`Memory.padded`). Not
         collective, except for the first call on GPUs where no pointer reaches some rank's rows: it allocates symmetric
         memory. Called from the thread that makes collective calls, since it may fetch rows by the same runtime. Raises
-        ValueError for a number outside the bounds; a GPU, which would have to be waited for, checks no numbers, and meters
+        ValueError for a number outside the bounds. A GPU would have to be waited for: it checks no numbers, and meters
         rows if it is told how many are this rank's ``own``.
         """
 
