@@ -42,7 +42,7 @@ def printed(folder: Path, command: str) -> str:
 
 @pytest.mark.slow
 def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
-    assert len(PROGRAMS) == 4 and COMMANDS[1:] == ["python train.py", "mgg launch -n 2 train.py"]
+    assert len(PROGRAMS) == 5 and COMMANDS[1:] == ["python train.py", "mgg launch -n 2 train.py"]
     alone, together = (printed(folder, command) for command in COMMANDS[1:])
     assert NUMBER.sub("#", alone) == NUMBER.sub("#", together)
     numbers, others = ([float(number) for number in NUMBER.findall(text)] for text in (alone, together))
@@ -52,6 +52,7 @@ def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
     assert float(epochs[-1][1]) > 0.6  # of 5 classes
     assert re.search(r"^2000 nodes, \d+ of them", alone, re.M)
     assert float(re.search(r"^karate club: ([\d.]+)$", alone, re.M)[1]) > 0.8
+    assert float(re.search(r"^batches: ([\d.]+)$", alone, re.M)[1]) > 0.6  # of 5 classes
     assert re.search(r"^transformer: loss 1?\.?\d+", alone, re.M)
     assert re.search(r"^dot attention: loss \d", alone, re.M)
 
