@@ -274,7 +274,8 @@ def sample(
 ) -> tuple[list[int], list[tuple[list[int], list[int], list[float], list[int]]]]:
     """Return the nodes of a batch, first met first, and each hop's (indptr, indices, factor, edge).
 
-    A hop draws in-edges of all nodes so far. indices: sources as places among the nodes. edge: places in the CSR.
+    A hop draws in-edges of all nodes so far. step: from 0, which is epoch 1 of the draws. indices: sources as places
+    among the nodes. edge: places in the CSR.
     factor: one over the probability of being drawn; of each destination, or of each edge where there are weights.
     """
     nodes = {int(node): place for place, node in enumerate(seeds)}
@@ -284,7 +285,7 @@ def sample(
         for node in list(nodes):
             first, last = int(indptr[node]), int(indptr[node + 1])
             name = node if ids is None else int(ids[node])
-            draws = partial(word, seed, step, 0xE000 + hop, name)
+            draws = partial(word, seed, step + 1, 0xE000 + hop, name)
             if weight is not None:
                 chosen, factor = weighted_places(weight[first:last], fanout, draws)
                 factors += factor

@@ -24,18 +24,7 @@ using namespace nb::literals;
 
 namespace {
 
-using mgg::Flat, mgg::require;
-
-template <class T>
-using Made = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-// The first `count` values as an array that owns them.
-template <class T>
-Made<T> array_of(mgg::Raw<T>& values, int64_t count) {
-  T* data = values.data.release();
-  nb::capsule owner(data, [](void* held) noexcept { delete[] static_cast<T*>(held); });
-  return Made<T>(data, {static_cast<size_t>(count)}, owner);
-}
+using mgg::Flat, mgg::Made, mgg::array_of, mgg::require;
 
 template <class Index>
 class Sampler {
@@ -53,9 +42,10 @@ class Sampler {
     graph_ = {nodes, indptr.data(), indices.data(), weight ? weight->data() : nullptr, ids ? ids->data() : nullptr};
   }
 
-  nb::tuple sample(Flat<const int64_t> seeds, const std::vector<int64_t>& fanouts, uint64_t seed, uint32_t step,
+  nb::tuple sample(Flat<const int64_t> seeds, const std::vector<int64_t>& fanouts, uint64_t seed, int64_t step,
                    bool edges) {
     const auto count = static_cast<int64_t>(seeds.size());
+    require(step >= 0 && step < 0xFFFFFFFF, "step: at least 0, and below 2^32 - 1");
     require(fanouts.size() <= static_cast<size_t>(mgg::most_hops), "fanouts: at most 4,096 hops");
     for (const int64_t fanout : fanouts)
       require(fanout == -1 || (fanout > 0 && fanout <= (int64_t(1) << 30)), "fanouts: at least 1, or -1 for all edges");
@@ -67,18 +57,19 @@ class Sampler {
     {
       nb::gil_scoped_release release;
       std::unique_ptr<mgg::SampleScratch<Index>> scratch = taken();
-      run({graph_, seeds.data(), count, fanouts, {seed, step}, edges, *scratch, out});
+      run({graph_, seeds.data(), count, fanouts, {seed, static_cast<uint32_t>(step + 1)}, edges, *scratch, out});
       std::lock_guard<std::mutex> lock(guard_);
       kept_.push_back(std::move(scratch));
     }
     nb::list hops;
     for (mgg::Hop& hop : out.hops) {
       const int64_t factors = graph_.weight ? hop.edges : hop.destinations;
-      nb::object edge = edges ? nb::cast(array_of(hop.edge, hop.edges)) : nb::none();
-      hops.append(nb::make_tuple(array_of(hop.indptr, hop.destinations + 1), array_of(hop.indices, hop.edges),
-                                 array_of(hop.factor, factors), edge));
+      nb::object edge = edges ? nb::cast(array_of(std::move(hop.edge.data), hop.edges)) : nb::none();
+      hops.append(nb::make_tuple(array_of(std::move(hop.indptr.data), hop.destinations + 1),
+                                 array_of(std::move(hop.indices.data), hop.edges),
+                                 array_of(std::move(hop.factor.data), factors), edge));
     }
-    return nb::make_tuple(array_of(out.nodes, out.count), hops);
+    return nb::make_tuple(array_of(std::move(out.nodes.data), out.count), hops);
   }
 
  private:
@@ -106,28 +97,39 @@ class Sampler {
 
 void draw_keys(const mgg::ShuffleCall& call) { MGG_DISPATCH(shuffle_keys, call); }
 
-Made<int64_t> shuffled(Flat<const int64_t> ids, uint64_t seed, uint32_t epoch, int threads) {
+// Sorts keys that are spread evenly: by their first bits into buckets of a few, then within these.
+Made<int64_t> shuffled(Flat<const int64_t> ids, uint64_t seed, int64_t epoch, int threads) {
+  require(epoch >= 1 && epoch <= 0xFFFFFFFF, "epoch: at least 1, and below 2^32");
+  require(threads >= 1, "threads: at least 1");
   const auto count = static_cast<int64_t>(ids.size());
   mgg::Raw<int64_t> places;
-  places.make(std::max<int64_t>(count, 1));
+  places.make(count);
   {
     nb::gil_scoped_release release;
     mgg::Raw<uint64_t> keys;
-    keys.make(std::max<int64_t>(count, 1));
-    draw_keys({ids.data(), count, seed, epoch, keys.data.get(), threads});
+    keys.make(count);
+    draw_keys({ids.data(), count, seed, static_cast<uint32_t>(epoch), keys.data.get(), threads});
+    int bits = 1;
+    while (count >> bits > 16) ++bits;
+    std::vector<int64_t> end((size_t(1) << bits) + 1);
+    for (int64_t i = 0; i < count; ++i) ++end[(keys[i] >> (64 - bits)) + 1];
+    std::partial_sum(end.begin(), end.end(), end.begin());
     struct Keyed {
       uint64_t key;
       int64_t place;
     };
-    std::vector<Keyed> order(count);
-    for (int64_t i = 0; i < count; ++i) order[i] = {keys[i], i};
+    mgg::Raw<Keyed> order;
+    order.make(count);
+    for (int64_t i = 0; i < count; ++i) order[end[keys[i] >> (64 - bits)]++] = {keys[i], i};
     const int64_t* id = ids.data();
-    std::sort(order.begin(), order.end(), [id](const Keyed& a, const Keyed& b) {
-      return a.key != b.key ? a.key < b.key : id[a.place] < id[b.place];
-    });
+    for (size_t bucket = 0; bucket + 1 < end.size(); ++bucket)
+      std::sort(order.data.get() + (bucket ? end[bucket - 1] : 0), order.data.get() + end[bucket],
+                [id](const Keyed& a, const Keyed& b) {
+                  return a.key != b.key ? a.key < b.key : id[a.place] < id[b.place];
+                });
     for (int64_t i = 0; i < count; ++i) places[i] = order[i].place;
   }
-  return array_of(places, count);
+  return array_of(std::move(places.data), count);
 }
 
 template <class Index>

@@ -72,17 +72,17 @@ def test_large_fanouts(fanout):
     same(got, reference.sample(indptr, indices, [3, 0, 1, 2], [fanout], seed=5, step=9), weighted=False)
 
 
-@pytest.mark.parametrize("fanout", [10, 200])
+@pytest.mark.parametrize("fanout", [10, 200, 300])
 def test_words_that_would_favour_some_neighbours_are_refused(fanout):
     """With 3e8 in-edges, which take no memory before they are written, one word in 45 is refused."""
     degree = 300_000_000
     indptr, indices = np.array([0, degree]), np.zeros(degree, np.int32)
     sampler, refused = Sampler(indptr, indices), 0
-    for step in range(400 // fanout):
+    for step in range(1200 // fanout):
         got = sampler.sample(np.array([0]), [fanout], seed=1, step=step, edges=True)
         same(got, reference.sample(indptr, indices, [0], [fanout], seed=1, step=step), weighted=False)
         counts = range(degree - fanout + 1, degree + 1)
-        words = (reference.word(1, step, 0xE000, 0, pick) for pick in range(fanout))
+        words = (reference.word(1, step + 1, 0xE000, 0, pick) for pick in range(fanout))
         refused += sum(drawn * n % 2**32 < 2**32 % n for drawn, n in zip(words, counts, strict=True))
     assert refused > 5
 
@@ -248,6 +248,11 @@ def test_refusals():
     for fanouts in ([0], [-2], [3, 0]):
         refused("fanouts", fanouts=fanouts)
     refused("hops", fanouts=[1] * 0x1001)
+    for step in (-1, 2**32 - 1):
+        refused("step", step=step)
+    for epoch in (0, 2**32):
+        with pytest.raises(ValueError, match="epoch"):
+            shuffled(seeds, 0, epoch)
     refused("indptr", indptr=indptr[:-1])
     refused("indptr", indptr=np.zeros(0, np.int64))
     refused("weight: one for each", weight=np.ones(5, np.float32))

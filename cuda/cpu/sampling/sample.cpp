@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cpu/philox.h"
+#include "cpu/sampling/nearest.h"
 
 namespace mgg {
 namespace MGG_ISA {
@@ -20,10 +21,10 @@ constexpr int64_t run_edges = 1024;   // edges of a run of destinations, about
 constexpr int64_t scanned_fanout = 64;  // up to this fanout, edges that were picked are found by looking at all of them
 constexpr uint32_t nothing = std::numeric_limits<uint32_t>::max();
 
-// Words of one node's draws, beyond those that were drawn with other nodes': of quads `quad` and on.
-class MoreWords {
+// Words of one node's draws, from quad `quad` on.
+class NodeWords {
  public:
-  MoreWords(const SampleKey& key, uint32_t stream, uint64_t id, uint64_t quad)
+  NodeWords(const SampleKey& key, uint32_t stream, uint64_t id, uint64_t quad)
       : key_(key), stream_(stream), id_(id), quad_(quad) {}
   uint32_t next() {
     if (left_ == 0) words_ = draw(key_.seed, key_.step, stream_, id_, quad_++), left_ = 4;
@@ -74,14 +75,16 @@ class Picked {
 };
 
 // Floyd's sample of `fanout` out of `degree` places (Bentley and Floyd, CACM 1987), each set as likely as any other.
-// word: of the node's draws, a word for each pick; words that `bounded` refuses are replaced by those of `more`.
-void pick(const uint32_t* word, MoreWords more, int64_t degree, int64_t fanout, std::vector<uint32_t>& table,
-          int64_t* picks) {
+// word: of the node's draws, a word for each pick, or null: they are drawn here. Words that `bounded` refuses are
+// replaced by those behind the picks' last quad.
+void pick(const uint32_t* word, const SampleKey& key, uint32_t stream, uint64_t id, int64_t degree, int64_t fanout,
+          std::vector<uint32_t>& table, int64_t* picks) {
   Picked picked(table, fanout, picks);
+  NodeWords words(key, stream, id, 0), spare(key, stream, id, static_cast<uint64_t>(fanout + 3) / 4);
   for (int64_t i = 0; i < fanout; ++i) {
     const auto last = static_cast<uint32_t>(degree - fanout + i);
-    uint32_t value, from = word ? word[i] : more.next();
-    while (!bounded(from, last + 1, value)) from = more.next();
+    uint32_t value, from = word ? word[i] : words.next();
+    while (!bounded(from, last + 1, value)) from = spare.next();
     picked.add(picked.has(value) ? last : value);
   }
 }
@@ -91,7 +94,7 @@ void pick(const uint32_t* word, MoreWords more, int64_t degree, int64_t fanout, 
 template <class Index>
 class Table {
  public:
-  explicit Table(Places<Index>& places) : places_(places) {}
+  Table(Places<Index>& places, int64_t total) : places_(places), total_(total) {}
 
   // Forgets all rows, and makes room for as many as there were, or are expected.
   void clear(int64_t expected) {
@@ -100,11 +103,11 @@ class Table {
     resize(2 * rows);
   }
   void grow_for(int64_t more) {
-    const auto slots = static_cast<int64_t>(places_.slots.size());
-    if (5 * (places_.used + more) <= 3 * slots) return;
+    const int64_t rows = std::min(places_.used + more, total_);
+    if (5 * rows <= 3 * static_cast<int64_t>(places_.slots.size())) return;
     std::vector<Slot> before = std::move(places_.slots);
     places_.slots = {};
-    resize(2 * (places_.used + more));
+    resize(2 * rows);
     places_.used = 0;
     for (const Slot& slot : before)
       if (slot.place >= 0) place(slot.row, slot.place);
@@ -134,6 +137,7 @@ class Table {
     mask_ = (uint64_t(1) << bits) - 1, shift_ = 64 - bits;
   }
   Places<Index>& places_;
+  const int64_t total_;  // rows of the graph
   uint64_t mask_ = 0;
   int shift_ = 63;
 };
@@ -144,7 +148,8 @@ template <class Index>
 class Sampling {
  public:
   explicit Sampling(const SampleCall<Index>& call)
-      : call_(call), graph_(call.graph), scratch_(call.scratch), out_(call.out), table_(call.scratch.places) {}
+      : call_(call), graph_(call.graph), scratch_(call.scratch), out_(call.out),
+        table_(call.scratch.places, call.graph.nodes), nearest_(call.scratch.nearest, call.key) {}
 
   void start() {
     const int64_t count = call_.count;
@@ -235,8 +240,7 @@ class Sampling {
           for (int64_t e = 0; e < degree; e += 64 / sizeof(Index)) __builtin_prefetch(graph_.indices + begin + e);
           hop.factor[i] = 1.0, at += degree;
         } else {
-          pick(together ? word : nullptr, MoreWords(call_.key, stream_, id_of(row), together ? quads : 0), degree, fanout,
-               scratch_.picked, position);
+          pick(together ? word : nullptr, call_.key, stream_, id_of(row), degree, fanout, scratch_.picked, position);
           for (int64_t e = 0; e < fanout; ++e) __builtin_prefetch(graph_.indices + (position[e] += begin));
           hop.factor[i] = static_cast<double>(degree) / static_cast<double>(fanout);
           word += 4 * quads, at += fanout;
@@ -246,32 +250,15 @@ class Sampling {
     }
   }
 
-  // The edges of the `fanout` smallest of Exp(1) / weight (Efraimidis and Spirakis, IPL 2006), in the order of the CSR.
   // An edge whose key is below t, the next smallest one, was drawn with probability 1 - exp(-weight t) (Cohen and
   // Kaplan, PODC 2007, rank conditioning).
   void weighted(Hop& hop, int64_t first, int64_t last, int64_t fanout) {
-    auto& smallest = scratch_.smallest;
     int64_t at = 0;
     for (int64_t i = first; i < last; ++i) {
-      const int64_t row = out_.nodes[i], begin = graph_.indptr[row], end = graph_.indptr[row + 1];
-      const uint64_t id = id_of(row);
-      smallest.clear();
-      for (int64_t e = begin; e < end; ++e) {
-        const double weight = graph_.weight[e];
-        if (!(weight > 0)) continue;
-        const auto number = static_cast<uint64_t>(e - begin);
-        const Philox words = draw(call_.key.seed, call_.key.step, stream_, id, number / 2);
-        const int half = 2 * static_cast<int>(number % 2);
-        smallest.emplace_back(-std::log(open_interval(words.word[half], words.word[half + 1])) / weight, e);
-      }
-      double next = std::numeric_limits<double>::infinity();
-      if (fanout >= 0 && static_cast<int64_t>(smallest.size()) > fanout) {
-        std::nth_element(smallest.begin(), smallest.begin() + fanout, smallest.end());
-        next = smallest[fanout].first;
-        smallest.resize(fanout);
-        std::sort(smallest.begin(), smallest.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-      }
-      for (const auto& [value, edge] : smallest) {
+      const int64_t row = out_.nodes[i], begin = graph_.indptr[row];
+      const double next = nearest_.choose(graph_.weight + begin, scratch_.degree[i], fanout, stream_, id_of(row));
+      for (const auto& [key, place] : nearest_.found()) {
+        const int64_t edge = begin + place;
         scratch_.position[at] = edge;
         __builtin_prefetch(graph_.indices + edge);
         const double weight = graph_.weight[edge];
@@ -311,6 +298,7 @@ class Sampling {
   SampleScratch<Index>& scratch_;
   Sampled& out_;
   Table<Index> table_;
+  Nearest nearest_;
   Counters<lanes> counters_;
   uint32_t stream_ = 0;
   const Hop* of_ = nullptr;

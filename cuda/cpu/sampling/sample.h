@@ -20,7 +20,7 @@ struct Raw {
   void grow(int64_t values, int64_t kept) {
     if (values <= size) return;
     std::unique_ptr<T[]> wider(new T[values]);
-    std::memcpy(wider.get(), data.get(), static_cast<size_t>(kept) * sizeof(T));
+    if (kept) std::memcpy(wider.get(), data.get(), static_cast<size_t>(kept) * sizeof(T));
     data = std::move(wider), size = values;
   }
   T& operator[](int64_t at) { return data[at]; }
@@ -39,7 +39,7 @@ struct SampledGraph {
 
 struct SampleKey {
   uint64_t seed;
-  uint32_t step;
+  uint32_t step;  // from 1
 };
 
 // Rows that a batch has, in a hash table with open addressing; place: negative in an empty slot.
@@ -60,7 +60,7 @@ struct SampleScratch {
   std::vector<int64_t> degree, position;
   std::vector<Index> row;
   std::vector<uint32_t> picked;
-  std::vector<std::pair<double, int64_t>> smallest;
+  std::vector<std::pair<double, int64_t>> nearest;  // keys of edges that may be drawn by weight, and their places
 };
 
 // Sampled in-edges of the first `destinations` rows of a batch. indices: places of sources in it. factor: one for each

@@ -90,8 +90,9 @@ MGG_BOTH Philox draw_edge(uint64_t seed, uint32_t epoch, uint32_t stream, uint64
 // Dropout keeps a value where its word is at least p * 2^32, and scales what it keeps by 1 / (1 - p).
 MGG_BOTH uint32_t dropout_threshold(double p) { return static_cast<uint32_t>(p * 4294967296.0); }
 
-// Random streams of sampling, beside those of dropout and of initial values (below 0xE000): one for each hop from a
-// batch's own rows, whose "epoch" is the number of the step, and one for the order of an epoch's rows.
+// Random streams of sampling: one for each hop from a batch's own rows, and one for the order of an epoch's rows. The
+// epoch of a hop's draws is the number of the step, from 1 on: in epoch 0 initial values are drawn, of which learned rows
+// (nn/inputs/nodes.py) reach these streams in graphs of 2^29 nodes; in others dropout is, in streams below 0x8000.
 constexpr uint32_t sampling_stream = 0xE000, shuffling_stream = 0xF000;
 constexpr int most_hops = shuffling_stream - sampling_stream;
 

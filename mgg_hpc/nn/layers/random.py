@@ -26,7 +26,7 @@ from ..spans import span
 from ..workspace import as_array
 
 INITIAL_WEIGHTS = 0x8000  # first random stream of initial parameters; streams below are for dropout, by layer
-LAST_INITIAL_WEIGHTS = 0xC000  # end of these streams; the next ones belong to inputs/nodes.py
+LAST_INITIAL_WEIGHTS = 0xC000  # end of these; then inputs/nodes.py's, and sampling's (semantics.h)
 ATTENTION_DROPOUT = 0x4000  # first random stream of attention's dropout, by layer
 MOST_LAYERS = 1024
 

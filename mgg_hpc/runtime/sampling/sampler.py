@@ -75,14 +75,18 @@ class Sampler:
         seeds: int64 [n], distinct rows. fanouts: edges to draw of each row, all of them where there are no more, or
         where it is -1. Evenly: each set of so many edges is as likely as any other (Floyd's algorithm). By weights: the
         edges with the smallest Exp(1) / weight (Efraimidis and Spirakis, IPL 2006), whose factors are Cohen and
-        Kaplan's (PODC 2007, rank conditioning). seed: 0 .. 2^64 - 1. step: 0 .. 2^32 - 1. edges: whether to return
-        places of edges. Raises ValueError for rows that are not there or come twice, and for other fanouts.
+        Kaplan's (PODC 2007, rank conditioning); edges of weight 0 are left out where all are taken too. seed: 0 .. 2^64
+        - 1. step: 0 .. 2^32 - 2. edges: whether to return places of edges. Raises ValueError for rows that are not
+        there or come twice, and for other fanouts.
         """
         nodes, hops = self._native.sample(seeds, list(fanouts), seed, step, edges)
         return Sampled(nodes, [Hop(*hop) for hop in hops])
 
 
 def shuffled(ids: NDArray[np.int64], seed: int, epoch: int, threads: int = 1) -> NDArray[np.int64]:
-    """Return the places of ids [n] in an order of an epoch, int64 [n]: sorted by draws of (seed, epoch, id)."""
+    """Return the places of ids [n] in an order of an epoch, int64 [n]: sorted by draws of (seed, epoch, id).
+
+    epoch: 1 .. 2^32 - 1. threads: that draw. Raises ValueError for another epoch. Memory: 40 bytes an id.
+    """
     order: NDArray[np.int64] = native.load().shuffled(ids, seed, epoch, threads)
     return order
