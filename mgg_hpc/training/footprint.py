@@ -59,7 +59,7 @@ def measure(job: Job, *, trains: bool) -> Footprint:
     return Footprint(max(row, 0.0), max(edge, 0.0), max(fixed, 0.0))
 
 
-class _CountedBackend:
+class CountedBackend:
     """A backend that counts the bytes of the private rows that it allocates."""
 
     def __init__(self, backend: Backend) -> None:
@@ -75,7 +75,7 @@ class _CountedBackend:
         return made
 
 
-class _Allocated(TorchDispatchMode):
+class Allocated(TorchDispatchMode):
     """Counts the bytes of tensors that are allocated within ``with``: now, and at the peak.
 
     An operation's results are new if they share no memory with its arguments.
@@ -118,10 +118,10 @@ def _storage(tensor: Tensor) -> int:
 def _peak(small: Job, *, trains: bool) -> int:
     """Return the bytes of the second of two epochs at its peak; the first one allocates what is kept."""
     backend, graph = small.backend, small.graph()
-    assert isinstance(backend, _CountedBackend)
+    assert isinstance(backend, CountedBackend)
     trainer = Trainer(small, graph)
     before = backend.rows_bytes
-    with _Allocated() as allocated:
+    with Allocated() as allocated:
         for epoch in (1, 2):
             allocated.most = allocated.now
             begun = allocated.now
@@ -139,7 +139,7 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     alone = backends.make(
         backends.Chosen("serial", "of a measurement"), MPI.COMM_SELF, ps=256, dist=8, wpb=16
     )
-    backend: Any = _CountedBackend(alone)
+    backend: Any = CountedBackend(alone)
     wide = next(job.model.parameters()).dtype
     edge_dim, edges = job.model.edge_dim, len(part.slice.indices)
     matrix = matrix_of(MPI.COMM_SELF, part, job.model.kind, wide, ordered=edge_dim > 0)
@@ -159,7 +159,15 @@ def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:
     known = metrics.labels(MPI.COMM_SELF, part.slice.y, masks)
     comm = MPI.COMM_SELF
     small = replace(
-        job, comm=comm, part=part, backend=backend, layers=[adjacency], model=model, x=x, labels=known
+        job,
+        comm=comm,
+        part=part,
+        backend=backend,
+        layers=[adjacency],
+        model=model,
+        x=x,
+        labels=known,
+        sampled=None,
     )
     return small, adjacency.forward.edges
 

@@ -82,16 +82,19 @@ class Estimate:
         return max(self.before, self.in_use + self.to_allocate)
 
 
-def estimate(job: Job, *, trains: bool = True, step: footprint.Footprint | None = None) -> Estimate:
+def estimate(
+    job: Job, *, trains: bool = True, step: footprint.Footprint | None = None, batches: int = 0
+) -> Estimate:
     """Estimate the memory of this rank in training, or in evaluation alone. Not collective.
 
+    batches: bytes of the batches that are trained on, beside the evaluation of the whole graph.
     step: what a step allocates. [default: it is measured]
     """
     rows, format = len(job.part.slice.ids), row_format(job.model.widest(job.sparse), job.dtype)
     plans, on_gpu = plans_of(job.layers), job.backend.capabilities.device != "cpu"
     counts = job.part.bounds[1:] - job.part.bounds[:-1]
     edges = max((plan.edges for plan in plans), default=0)
-    activations = (step or footprint.measure(job, trains=trains)).of(rows, edges)
+    activations = (step or footprint.measure(job, trains=trains and not batches)).of(rows, edges) + batches
     # Rows that are pushed in rounds are written to private rows first, and half rows are summed in float32.
     if not read_by_peers(job.layers):
         activations += rows * format.row_bytes

@@ -26,7 +26,7 @@ from .checkpoints.state import State
 from .history import History
 from .job import Job, build, resolved, watchdog
 from .metrics import F1, SPLITS, Scores
-from .minibatch import sampled
+from .minibatch import footprint, sampled
 from .minibatch.trainer import SampledTrainer
 from .profile import profiler
 from .profile.phases import Phases
@@ -310,7 +310,8 @@ def _run(job: Job, resumed: Resumed | None, shown: Shown) -> None:
     if shown.dry_run:
         report.print_plan(job)
     job.phases.skip()
-    need = memory.estimate(job)
+    # Rows are kept for the next batch, and those of evaluation for the next one: both are held.
+    need = memory.estimate(job, batches=footprint.measure(job) if job.sampled else 0)
     job.phases.end("estimate")
     report.print_memory(job, need)
     memory.check(job, need)
