@@ -312,3 +312,43 @@ def scaling(graph: str | None, ranks: str, **options: Any) -> int:
     from .tools.study import scaling as study_of_ranks
 
     return study_of_ranks.run(request_of(graph, options), numbers_of("ranks", ranks))
+
+
+@study.command(
+    "sampling",
+    epilog=example(
+        "mgg study sampling inputs/pubmed/sage.toml --seeds 10",
+        "mgg study sampling a.toml b.toml --fanouts 10,10 --batch-size 64 --set train.epochs=50",
+    ),
+)
+@click.argument("jobs", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--seeds", type=AT_LEAST_ONE, default=3, help="Runs of each job and mode.")
+@click.option(
+    "--fanouts",
+    help="Edges to draw of each row, the last layer's first. [default: the job's, else 15,10,5,5,...]",
+)
+@click.option("--batch-size", type=AT_LEAST_ONE, help="Training rows of a batch. [default: the job's]")
+@click.option(
+    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Of all runs; repeatable."
+)
+@click.option("--threads", type=click.IntRange(1, 1024), help="Of each run. [default: the job's]")
+@files("sampling")
+def sampling(jobs: tuple[Path, ...], fanouts: str | None, batch_size: int | None, **options: Any) -> int:
+    """Compare full-graph with sampled training, by accuracy and time.
+
+    The same graphs, splits and epochs, several seeds: OSDI '23, table 3. JOBS are job files. [default: those of inputs/
+    whose graphs are there]
+    """
+    from .tools.bench.harness.options import numbers_of
+    from .tools.study import sampling as study_of_sampling
+
+    request = study_of_sampling.Request(
+        jobs=jobs or study_of_sampling.jobs_with_graphs(),
+        seeds=options["seeds"],
+        fanouts=numbers_of("fanouts", fanouts) if fanouts else (),
+        batch_size=batch_size or 0,
+        settings=options["settings"],
+        threads=options["threads"],
+        files=files_of(options),
+    )
+    return study_of_sampling.run(request)

@@ -132,8 +132,12 @@ def _lines(axes: Any, rows: Sequence[Row], column: str) -> None:
 def finish(figure: Any, table: Table, path: Path) -> None:
     """Write the picture, with the conditions of the measurement above it."""
     turns = max(row["turns"] for row in table.rows)
-    how = f"medians of {turns} turns, and their min and max; {datetime.now(UTC):%Y-%m-%d}"
-    figure.suptitle(f"{table.study}\n{table.about()}\n{how}", fontsize=9, x=0.01, ha="left")
+    save(figure, f"{table.study}\n{table.about()}\nmedians of {turns} turns, and their min and max", path)
+
+
+def save(figure: Any, title: str, path: Path) -> None:
+    """Write the picture, with a title and the date above it."""
+    figure.suptitle(f"{title}; {datetime.now(UTC):%Y-%m-%d}", fontsize=9, x=0.01, ha="left")
     with replacement(path, force=True, size=0) as written:
         figure.savefig(written, dpi=130, format=path.suffix.removeprefix("."))
     plots.load().close(figure)

@@ -18,6 +18,7 @@ Row = dict[str, Any]
 
 COLUMNS = (
     "study",
+    "job",
     "graph",
     "nodes",
     "edges",
@@ -45,6 +46,17 @@ COLUMNS = (
     "processor_ms",
     "times_first",
     "step",
+    "fanouts",
+    "batch_rows",
+    "batches",
+    "seed",
+    "epochs",
+    "best_epoch",
+    "val_percent",
+    "test_percent",
+    "eval_ms",
+    "training_s",
+    "peak_rss_bytes",
 )
 
 
@@ -104,6 +116,10 @@ class Table:
         heads = [name.replace("_", " ") for name in shown]
         cells = [[_cell(row.get(name)) for name in shown] for row in self.rows]
         document.show([self.about()], [Sheet(self.study, heads, cells)])
+        self.save(files, draw)
+
+    def save(self, files: Files, draw: Callable[[Table, Path], None]) -> None:
+        """Write the files."""
         text = self.text().encode()
         with replacement(files.csv, force=True, size=len(text)) as written:
             written.write_bytes(text)
