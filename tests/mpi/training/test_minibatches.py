@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import runs
+import torch
 from jobs import blocks, write_job
 from mpi4py import MPI
 from test_training import GRAPHS, TOLERANCE, with_flow
@@ -15,6 +17,7 @@ from test_training import GRAPHS, TOLERANCE, with_flow
 from mgg_hpc import config
 from mgg_hpc.errors import InputError
 from mgg_hpc.training.job import build
+from mgg_hpc.training.train import fit
 
 pytestmark = pytest.mark.mpi
 
@@ -118,3 +121,26 @@ def test_what_does_not_go_with_batches_is_refused_by_name(comm, stored, model, t
     path = stored("dense", GRAPHS["dense"]())
     with pytest.raises(InputError, match=said):
         build(runs.settings(path, model=model, train={"mode": "sampled"} | train), comm)
+
+
+class AtBatch:
+    """Stands for a watchdog: spoils a weight before a batch."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+
+    def step(self, what: str, *, repeats: bool = False) -> None:
+        if what == "batch 3 of epoch 2":
+            self.weight.data[0] = float("inf")
+
+
+def test_a_batch_whose_loss_is_not_finite_ends_the_run_with_its_number(comm, stored):
+    job = build(settings(stored("dense", GRAPHS["dense"]()), "gcn", batch_size=7), comm)
+    with pytest.raises(InputError) as caught:
+        fit(job, job.graph(), None, False, AtBatch(job.model.convolutions[1].bias))
+    job.close()
+    (said,) = set(comm.allgather(str(caught.value)))
+    assert re.match(
+        r"the loss of batch 3 of epoch 2 is nan; first inf in convs\.1\.bias before the epoch \(layer 2\)",
+        said,
+    )
