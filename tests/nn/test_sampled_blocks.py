@@ -166,11 +166,19 @@ def test_sums_over_many_draws_have_the_whole_sums_as_their_mean(rng):
         assert np.std(found, axis=0).max() > 0.01
 
 
+GATED = (
+    "gin",
+    "gin_trained_eps",
+    "gin_mlp",
+)  # a ReLU within may pass gradients in one type and not in the other
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_half_rows_are_near_float32_ones(rng, name):
     matrix, layer = matrix_of(rng, weighted=True), LAYERS[name]
     results = {}
     whole = rng.standard_normal((NODES, FEATURES)).astype(np.float32)
+    pushed = rng.standard_normal((NODES, 32)).astype(np.float32)
     ours, _ = layer.pair(FEATURES, 8, torch.float32)
     for dtype in (torch.float32, torch.bfloat16):
         with opened(rng, dtype, matrix) as graph:
@@ -180,12 +188,12 @@ def test_half_rows_are_near_float32_ones(rng, name):
             ours.zero_grad()
             out = ours(x, block)
             assert out.dtype == dtype
-            out.backward(torch.ones_like(out))
-            values = [out, x.grad, *(parameter.grad for parameter in ours.parameters())]
-            results[dtype] = [value.detach().float() for value in values]
-    for half, exact in zip(results[torch.bfloat16], results[torch.float32], strict=True):
-        error = float((half - exact).norm() / (exact.norm() + 1e-6))
-        assert error < 0.08, error
+            out.backward(torch.from_numpy(pushed[: block.destinations, : out.shape[1]]).to(dtype))
+            gradients = [x.grad.float(), *(parameter.grad for parameter in ours.parameters())]
+            results[dtype] = [out.detach().float(), torch.cat([each.reshape(-1) for each in gradients])]
+    compared = slice(1 if name in GATED else 2)
+    for half, exact in zip(results[torch.bfloat16][compared], results[torch.float32][compared], strict=True):
+        assert float((half - exact).norm() / exact.norm()) < 0.05
 
 
 def test_dropout_draws_by_node_on_a_block_as_on_a_graph(rng):

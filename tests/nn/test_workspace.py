@@ -59,3 +59,18 @@ def test_rows_of_another_device_come_from_torch_and_are_padded_too():
         10, 7, torch.float16
     )
     assert (rows.device.type, rows.shape, rows.stride()) == ("meta", (10, 7), (8, 1))
+
+
+def test_rows_of_varying_numbers_take_buffers_of_a_few_sizes(rng):
+    backend = SerialBackend(0, World(1), Options(Geometry(ps=4, dist=2, wpb=2)))
+    workspace = Workspace(backend, varying=True)
+    kept = [workspace.rows(1000, 8, torch.float32) for _ in range(2)]
+    del kept
+    for count in rng.integers(900, 1100, 200):
+        first, second = (workspace.rows(int(count), 8, torch.float32) for _ in range(2))
+        first.fill_(1.0)
+        second.fill_(2.0)
+        assert first.shape == (count, 8) and float(first.sum()) == 8 * count  # apart from the second
+        del first, second
+    held = [buffer for buffers in workspace._free.values() for buffer in buffers]
+    assert len(held) == 2 and sum(map(len, held)) < 2 * 2 * 1100 * 32
