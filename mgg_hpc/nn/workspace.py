@@ -57,8 +57,8 @@ def as_array(tensor: Tensor | None) -> Any:
 class Workspace:
     """Hands out rows as ordinary tensors; a buffer is free again when the last tensor over it is gone.
 
-    varying: for rows whose number differs from call to call: buffers are up to an eighth larger than what they hold, so
-    that the next rows fit into them.
+    varying: for rows whose number differs from call to call: buffers may be larger than what they hold, so that the
+    next rows fit into them.
     """
 
     def __init__(self, backend: Backend, *, varying: bool = False) -> None:
@@ -71,7 +71,7 @@ class Workspace:
         if self._device != "cpu":
             return torch.empty(count, format.stride, dtype=dtype, device=self._device)[:, :dim]
         size = count * format.row_bytes
-        room = _class_of(size) if self._varying else size
+        room = self._room(size) if self._varying else size
         free = self._free[room]
         buffer = free.pop() if free else self._allocate(room)
         carried = np.uint16 if dtype == torch.bfloat16 else format.dtype
@@ -80,6 +80,21 @@ class Workspace:
         # slices of it would hold the buffer instead, so none are made.)
         weakref.finalize(lease, free.append, buffer).atexit = False
         return torch.from_numpy(lease).view(dtype)[:, :dim]
+
+    def _room(self, size: int) -> int:
+        """Return the bytes of the buffer to take for ``size`` bytes: a free one up to twice as large, or a new one.
+
+        A new one takes the place of a free one that is a little smaller, so that no more are kept than are in use.
+        """
+        wanted = _class_of(size)
+        free = [room for room, buffers in self._free.items() if buffers]
+        fitting = [room for room in free if wanted <= room <= 2 * wanted]
+        if fitting:
+            return min(fitting)
+        smaller = [room for room in free if wanted // 2 <= room < wanted]
+        if smaller:
+            self._free[max(smaller)].pop()
+        return wanted
 
     def _allocate(self, size: int) -> NDArray[np.uint8]:
         counts = np.zeros(self._backend.collectives.size, dtype=np.int64)

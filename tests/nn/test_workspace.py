@@ -62,8 +62,7 @@ def test_rows_of_another_device_come_from_torch_and_are_padded_too():
 
 
 def test_rows_of_varying_numbers_take_buffers_of_a_few_sizes(rng):
-    backend = SerialBackend(0, World(1), Options(Geometry(ps=4, dist=2, wpb=2)))
-    workspace = Workspace(backend, varying=True)
+    workspace = Workspace(SerialBackend(0, World(1), Options(Geometry(8, 2, 2))), varying=True)
     kept = [workspace.rows(1000, 8, torch.float32) for _ in range(2)]
     del kept
     for count in rng.integers(900, 1100, 200):
