@@ -16,6 +16,7 @@ from .sampling import MODES, Curve, by_job
 from .table import Row
 
 COLOURS = {"full": plot.OTHER, "sampled": plot.FIRST}
+SHOWN = 25  # percent below the best mean accuracy that are in the picture
 LINES = {"full": ("#666666", "--"), "sampled": (plot.FIRST, "-")}
 
 
@@ -42,11 +43,13 @@ def draw(rows: Sequence[Row], curves: Sequence[Curve], path: Path) -> None:
 
 def _accuracy(axes: Any, job: str, curves: Sequence[Curve]) -> None:
     """Draw the accuracy of each mode over its mean time, and the range of the seeds."""
+    best = 0.0
     for mode in MODES:
         mine = [curve for curve in curves if curve.mode == mode]
         length = min(len(curve.seconds) for curve in mine)
         seconds = np.mean([curve.seconds[:length] for curve in mine], axis=0)
         found = np.array([curve.accuracy[:length] for curve in mine])
+        best = max(best, found.mean(axis=0).max())
         colour, line = LINES[mode]
         axes.fill_between(seconds, found.min(axis=0), found.max(axis=0), color=colour, alpha=0.2, linewidth=0)
         axes.plot(seconds, found.mean(axis=0), color=colour, linestyle=line, linewidth=1.4, label=mode)
@@ -54,6 +57,7 @@ def _accuracy(axes: Any, job: str, curves: Sequence[Curve]) -> None:
     axes.set_xlabel("seconds of training, without evaluations")
     axes.set_ylabel("test accuracy, %")
     axes.set_xlim(left=0)
+    axes.set_ylim(bottom=max(axes.get_ylim()[0], best - SHOWN))
     axes.grid(True, color=FAINT)
 
 
