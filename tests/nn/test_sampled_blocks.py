@@ -192,8 +192,11 @@ def test_half_rows_are_near_float32_ones(rng, name):
             gradients = [x.grad.float(), *(parameter.grad for parameter in ours.parameters())]
             results[dtype] = [out.detach().float(), torch.cat([each.reshape(-1) for each in gradients])]
     compared = slice(1 if name in GATED else 2)
-    for half, exact in zip(results[torch.bfloat16][compared], results[torch.float32][compared], strict=True):
-        assert float((half - exact).norm() / exact.norm()) < 0.05
+    both = zip(
+        results[torch.bfloat16][compared], results[torch.float32][compared], (0.02, 0.12), strict=False
+    )
+    for half, exact, bound in both:
+        assert float((half - exact).norm() / exact.norm()) < bound
 
 
 def test_dropout_draws_by_node_on_a_block_as_on_a_graph(rng):
