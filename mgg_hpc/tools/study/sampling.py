@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from ...runtime import mpi
 from ...training.run_folder import METRICS, SUMMARY
 from ..bench.harness import document, timing, watch
 from ..bench.harness.document import Sheet
+from . import sampling_plot
+from .sampling_plot import MODES, Curve, by_job
 from .table import Files, Row, Table
 
-MODES = ("full", "sampled")
 FANOUTS = (15, 10, 5)  # of the last layer, of the one before it, and of all others
 INPUTS = Path("inputs")
 
@@ -48,16 +49,6 @@ class Request:
     files: Files
 
 
-@dataclass
-class Curve:
-    """A run, epoch by epoch: seconds of training until its end, and the accuracy on test rows then, in percent."""
-
-    job: str
-    mode: str
-    seconds: list[float] = field(default_factory=list)
-    accuracy: list[float] = field(default_factory=list)
-
-
 def jobs_with_graphs(folder: Path = INPUTS) -> list[Path]:
     """Return the job files of a folder's folders whose graphs are there. Raises InputError where none is."""
     jobs = [path for path in sorted(folder.glob("*/*.toml")) if Path(config.load(path).graph.file).is_file()]
@@ -68,8 +59,6 @@ def jobs_with_graphs(folder: Path = INPUTS) -> list[Path]:
 
 def run(request: Request) -> int:
     """Train, print and write. Raises InputError under a launcher, for a job that cannot be, and where a run fails."""
-    from . import sampling_plot
-
     if mpi.launched():
         raise InputError("mgg study sampling starts its runs itself, without a launcher")
     keys = {job: tuple(_keys(job, request)) for job in request.jobs}
@@ -159,14 +148,6 @@ def curve_of(job: str, mode: str, epochs: Sequence[dict[str, str]]) -> Curve:
         if line["test_accuracy"]:
             found.seconds.append(ms / 1e3)
             found.accuracy.append(100 * float(line["test_accuracy"]))
-    return found
-
-
-def by_job(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
-    """Return rows by job and mode, a row a seed."""
-    found: dict[str, dict[str, list[Row]]] = {}
-    for row in rows:
-        found.setdefault(row["job"], {}).setdefault(row["variant"], []).append(row)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,30 @@ import numpy as np
 from ..bench.harness import plots
 from ..bench.harness.plots import FAINT, INK
 from . import plot
-from .sampling import MODES, Curve, by_job
 from .table import Row
 
+MODES = ("full", "sampled")
 COLOURS = {"full": plot.OTHER, "sampled": plot.FIRST}
 SHOWN = 25  # percent below the best mean accuracy that are in the picture
 LINES = {"full": ("#666666", "--"), "sampled": (plot.FIRST, "-")}
+
+
+@dataclass
+class Curve:
+    """A run, epoch by epoch: seconds of training until its end, and the accuracy on test rows then, in percent."""
+
+    job: str
+    mode: str
+    seconds: list[float] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+
+
+def by_job(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+    """Return rows by job and mode, a row a seed."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        found.setdefault(row["job"], {}).setdefault(row["variant"], []).append(row)
+    return found
 
 
 def draw(rows: Sequence[Row], curves: Sequence[Curve], path: Path) -> None:
