@@ -63,6 +63,6 @@ def test_what_is_predicted_is_what_batches_take(large, name):
     assert done.returncode == 0, done.stderr
     there, batches, still, peak = json.loads(done.stdout)
     assert batches > 40e6
-    assert there + still == pytest.approx(peak, rel=0.12)
     # Tensors of evaluation and of a step are added up, though they follow one another; 16 MB are what libraries hold.
-    assert 0.9 * (peak - there) - 16e6 < still < 1.3 * (peak - there) + 16e6
+    assert 0.97 * peak < there + still < 1.15 * peak
+    assert 0.9 * (peak - there) - 16e6 < still < 1.4 * (peak - there) + 16e6
