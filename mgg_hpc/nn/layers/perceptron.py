@@ -90,7 +90,7 @@ def taken_along(left: list[Step]) -> tuple[bool, RngKey | None]:
 
 def _check_alone(step: torch.nn.Module, graph: GraphView) -> None:
     """Refuse modules whose results would depend on the number of ranks."""
-    for inside in step.modules() if graph.ranks > 1 else ():
+    for inside in step.modules() if graph.backend.collectives.size > 1 else ():
         draws = isinstance(inside, _DropoutNd) and inside.training and inside.p > 0
         sums = isinstance(inside, _BatchNorm) and (inside.training or inside.running_mean is None)
         if draws or sums:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import InputError
+from ...runtime import mpi
 from ...runtime.sampling.sampler import shuffled
 from ..spans import span
 from .batch import Batch
@@ -20,6 +21,7 @@ from .block import Block
 from .source import Source
 
 MOST_STEPS = 1 << 32  # steps of a training that have different draws
+MOST_DRAWN = 1 << 30  # edges of a row
 
 
 @dataclass(frozen=True)
@@ -41,23 +43,25 @@ class Sampling:
     weighted: bool = False
 
     def __post_init__(self) -> None:
-        if not self.fanouts or any(type(each) is not int or each < -1 or each == 0 for each in self.fanouts):
+        if not self.fanouts or any(each < -1 or each == 0 or each > MOST_DRAWN for each in self.fanouts):
             raise InputError(
                 f"fanouts are {list(self.fanouts)}; one for each layer, each at least 1, or -1 for all edges"
             )
-        if self.batch_size < 1 or self.prefetch < 0:
-            raise InputError(
-                f"batch_size is {self.batch_size} and prefetch {self.prefetch}; at least 1, and at least 0"
-            )
+        if self.batch_size < 1:
+            raise InputError(f"batch_size is {self.batch_size}; it must be at least 1")
+        if self.prefetch < 0:
+            raise InputError(f"prefetch is {self.prefetch}; it must be at least 0")
+        if not 0 <= self.seed < 1 << 63:
+            raise InputError(f"seed is {self.seed}; it must be at least 0 and less than 2^63")
 
 
 class Batches:
     """The batches of some rows of all ranks. Collective to make.
 
-    rows: int64 [k], this rank's rows that batches are made of, ascending; all ranks' together are divided into batches,
-    so that each batch has the same rows on any number of ranks, and each rank its own ones among them: as many batches
-    everywhere, perhaps without any row of some rank. y: labels of all rows of this rank, or None. what: what the
-    rows are, for messages. Raises InputError, the same on all ranks, where no rank has such rows.
+    rows: int64 [k], this rank's rows that batches are made of, ascending. The rows of all ranks together are divided
+    into batches, so a batch has the same rows on any number of ranks. Each rank yields as many batches, with those of
+    their rows that it owns, which may be none. y: labels of all rows of this rank, or None. what: what the rows are,
+    for messages. Raises InputError, the same on all ranks, where no rank has such rows.
 
     Attribute steps: number of batches of an epoch.
     """
@@ -73,9 +77,10 @@ class Batches:
     ) -> None:
         self._source, self._y, self._how = source, y, how
         comm = source.comm
-        self._sampler = source.sampler(weighted=how.weighted)
+        with mpi.agree(comm):
+            self._sampler = source.edges.sampler(weighted=how.weighted)
         self._own = rows + int(source.bounds[comm.rank])
-        ids = source.ids(self._own)
+        ids = source.edges.ids(self._own)
         every = comm.allgather(ids) if comm.size > 1 else [ids]
         self._first = sum(len(each) for each in every[: comm.rank])
         self._ids = np.concatenate(every)
@@ -97,7 +102,7 @@ class Batches:
             )
         order = self._in_order
         if order is None:
-            order = shuffled(self._ids, self._how.seed, epoch)
+            order = shuffled(self._ids, self._how.seed, epoch, self._source.backend.options.threads)
         ahead = self._how.prefetch
         numbers = range(first, self.steps)
         if not ahead:
@@ -129,8 +134,11 @@ class Batches:
         chosen = chosen[(chosen >= 0) & (chosen < len(self._own))]
         seeds = self._own[chosen]
         source, step = self._source, (epoch - 1) * self.steps + number
-        sampled = self._sampler.sample(seeds, how.fanouts, seed=how.seed, step=step, edges=source.has_edges)
-        ids, blocks = source.ids(sampled.nodes), []
+        with source.edges.used():
+            sampled = self._sampler.sample(
+                seeds, how.fanouts, seed=how.seed, step=step, edges=source.edges.keeps_places
+            )
+        ids, blocks = source.edges.ids(sampled.nodes), []
         ends = [len(hop.indptr) - 1 for hop in sampled.hops[1:]] + [len(sampled.nodes)]
         for hop, end in zip(sampled.hops, ends, strict=True):
             blocks.append(Block(source, hop, sampled.nodes[:end], ids[:end], weighted=how.weighted))

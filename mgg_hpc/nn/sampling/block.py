@@ -101,16 +101,17 @@ class Block(GraphView):
         if kind not in LOOPS:
             raise ValueError(f"no such kind of adjacency: {kind!r}; known are {', '.join(LOOPS)}")
         if kind not in self._plans:
-            own = self._numbers[: self.destinations]
-            self._plans[kind] = block_plans(
-                self.rank,
-                self._hop.indptr,
-                self._hop.indices,
-                self.rows,
-                loops=LOOPS[kind],
-                has_loop=self._source.has_loop(own) if kind == "gcn" else None,
-                weights=None if kind == "attention" else self._weights(kind),
-            )
+            own, edges = self._numbers[: self.destinations], self._source.edges
+            with edges.used():
+                self._plans[kind] = block_plans(
+                    self.rank,
+                    self._hop.indptr,
+                    self._hop.indices,
+                    self.rows,
+                    loops=LOOPS[kind],
+                    has_loop=edges.has_loop(own) if kind == "gcn" else None,
+                    weights=None if kind == "attention" else self._weights(kind),
+                )
         return self._plans[kind]
 
     def _weights(self, kind: str) -> BlockWeights:
@@ -119,7 +120,7 @@ class Block(GraphView):
             self._hop.factor,
             by_edge=self._weighted,
             dtype=row_format(1, accumulator(self.dtype)).dtype,
-            weight=self._source.weight if kind == "gcn" else None,
+            weight=self._source.edges.weight() if kind == "gcn" else None,
             edge=self._hop.edge,
         )
 
@@ -135,7 +136,7 @@ class Block(GraphView):
         forward, backward = plans.forward_weight, plans.backward_weight
         scale = inverse = None
         if kind == "gcn":
-            scale = self._tensor(self._source.gcn_scale(self._numbers), wide)
+            scale = self._tensor(self._source.edges.gcn_scale(self._numbers), wide)
         if kind == "edges":
             inverse = self._tensor(1.0 / np.maximum(np.diff(self._hop.indptr), 1), wide)
         return Adjacency(
@@ -154,9 +155,8 @@ class Block(GraphView):
 
     def edge_data(self, name: str) -> Tensor:
         """Return data of the sampled edges by name, [E, ...]. Raises ValueError for what the loader was not told of."""
-        values = self._source.edge_data(name)
-        assert self._hop.edge is not None  # asked for where there are data
-        return self._source.there(torch.from_numpy(values[self._hop.edge]))
+        edge = np.zeros(0, np.int64) if self._hop.edge is None else self._hop.edge
+        return self._source.there(torch.from_numpy(self._source.edges.edge_data(name, edge)))
 
     def edge_values(self, adjacency: Adjacency, given: Tensor | str, fill: LoopFill = "mean") -> EdgeValues:
         """Return values of the edges of an adjacency, of the accumulator's type.

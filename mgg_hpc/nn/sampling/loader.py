@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,6 +17,7 @@ from ...runtime import mpi
 from ..graph.dist_graph import SPLITS, DistGraph
 from .batch import Batch
 from .batches import Batches, Sampling
+from .edges import SharedEdges
 from .source import Source
 
 
@@ -69,20 +71,23 @@ class NeighborLoader:
                 raise InputError(
                     f'weight_attr is {weight_attr!r}; edges are drawn by their "weight", or evenly (None)'
                 )
-            if not 0 <= seed < 1 << 63:
-                raise InputError(f"seed is {seed}; it must be at least 0 and less than 2^63")
+            if isinstance(edge_data, str):
+                raise InputError(f"edge_data is {edge_data!r}; it is a list of names: [{edge_data!r}]")
+            if isinstance(num_neighbors, str) or not hasattr(num_neighbors, "__iter__"):
+                raise InputError(f"num_neighbors is {num_neighbors!r}; it is a list, a number for each layer")
             rows = _chosen(graph, split, input_nodes)
             how = Sampling(
-                fanouts=tuple(int(each) for each in num_neighbors),
-                batch_size=batch_size,
+                fanouts=tuple(_whole("num_neighbors", each) for each in num_neighbors),
+                batch_size=_whole("batch_size", batch_size),
                 shuffle=shuffle,
-                seed=seed,
-                prefetch=prefetch,
+                seed=_whole("seed", seed),
+                prefetch=_whole("prefetch", prefetch),
                 drop_last=drop_last,
                 weighted=weight_attr is not None,
             )
-        source = _source_of(graph, tuple(edge_data))
+        source = _source_of(graph, edge_data)
         what = f"labelled rows of the split {split!r}" if input_nodes is None else "input_nodes"
+        self._graph = graph
         self._batches = Batches(source, rows, graph.y, how, what=what)
         self.epoch = 0
 
@@ -91,33 +96,45 @@ class NeighborLoader:
         return self._batches.steps
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches of the next epoch."""
+        """Yield the batches of the next epoch. Raises ValueError once the graph is closed."""
+        self._graph.check_open()
         self.epoch += 1
         return self._batches.epoch(self.epoch)
 
 
-_sources: WeakKeyDictionary[DistGraph, dict[tuple[tuple[str, ...], int], Source]] = WeakKeyDictionary()
+_sources: WeakKeyDictionary[DistGraph, Source] = WeakKeyDictionary()  # the last one of each graph
 
 
-def _source_of(graph: DistGraph, edge_data: tuple[str, ...]) -> Source:
-    """Return what batches of a graph are drawn from, which its loaders share. Collective."""
-    made = _sources.setdefault(graph, {})
-    held = made.get((edge_data, id(graph.x)))  # a source keeps x, so that its id stays its own
-    if held is None:
-        held = Source(
-            graph.comm,
-            graph.part,
-            graph.backend,
-            graph.x,
-            graph.dtype,
-            edge_data=edge_data,
-            reserve=graph.reserve,
-        )
-        if not isinstance(graph.x, Tensor) or not graph.x.requires_grad:
-            graph.x = held.x  # one copy is enough
-        made[edge_data, id(graph.x)] = held
-        graph.on_close(held.close)
-    return held
+def _source_of(graph: DistGraph, edge_data: Sequence[str]) -> Source:
+    """Return what batches of a graph are drawn from, which its loaders share while x is the same. Collective."""
+    held, names = _sources.get(graph), frozenset(edge_data)
+    has_edges = held is not None and names <= held.edges.names
+    has_both = held is not None and has_edges and held.x is graph.x
+    if held is not None and all(graph.comm.allgather(has_both)):
+        return held
+    if held is not None and all(graph.comm.allgather(has_edges)):
+        edges = held.edges
+    else:
+        names |= frozenset() if held is None else held.edges.names
+        edges = SharedEdges(graph.comm, graph.part, edge_data=names)
+    graph.on_close(edges.close)
+    made = Source(
+        graph.comm, graph.part.bounds, edges, graph.backend, graph.x, graph.dtype, reserve=graph.reserve
+    )
+    _sources[graph] = made
+    graph.x = made.x  # one copy is enough
+    graph.on_close(made.close)
+    return made
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return a whole number. Raises InputError for anything else."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError as error:
+        raise InputError(f"{name} has {value!r}; it must be a whole number") from error
 
 
 def _chosen(graph: DistGraph, split: str, input_nodes: Tensor | NDArray[Any] | None) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from ...nn.graph.matrix import Adjacency
 from ...nn.inputs.host import Input
 from ...nn.layers.models import GNN
 from ...nn.sampling.batches import Batches, Sampling
+from ...nn.sampling.edges import SharedEdges
 from ...nn.sampling.source import Source
 from ...nn.workspace import row_format
 from ...runtime.backends.base import Backend
@@ -116,7 +117,8 @@ def make(
         exchanged = symmetric_bytes(layers, counts, widest, comm.size)
         backend.memory.reserve(rows + exchanged, int(counts.argmax()))
     names = [settings.model.edge_data] if settings.model.edge_data else []
-    source = Source(comm, part, backend, x, dtype, edge_data=names, kind=model.kind)
+    edges = SharedEdges(comm, part, edge_data=names, kind=model.kind)
+    source = Source(comm, part.bounds, edges, backend, x, dtype, kind=model.kind)
     how = Sampling(
         fanouts=tuple(train.fanouts), batch_size=train.batch_size, seed=train.seed, prefetch=train.prefetch
     )

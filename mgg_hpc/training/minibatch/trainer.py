@@ -133,7 +133,7 @@ class SampledTrainer(Trainer):
         block = blocks[
             min(layer, len(blocks) - 1)
         ]  # an output layer over all others returns the batch's own rows
-        return self._sampled.source.ids(block.numbers[: block.destinations])
+        return self._sampled.source.edges.ids(block.numbers[: block.destinations])
 
     @property
     def where(self) -> str:

@@ -148,3 +148,51 @@ def test_batch_norm_has_statistics_of_all_ranks_rows(comm, rng):
             wanted = (every - every.mean(0)) / (every.var(0, correction=0) + norm.eps).sqrt()
             mine = sum(map(len, comm.allgather(own)[: comm.rank]))
             torch.testing.assert_close(norm(own, block), wanted[mine : mine + len(own)])
+
+
+def test_a_graph_that_is_closed_within_an_epoch_ends_its_batches(comm, rng):
+    matrix, given = drawn(rng)
+    graph = mgg.from_scipy(matrix, **given, comm=comm)
+    loader = mgg.NeighborLoader(graph, [3, 4], batch_size=5, prefetch=4)
+    batches = iter(loader)
+    block = next(batches).blocks[0]
+    graph.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(batches)
+    with pytest.raises(ValueError, match="closed"):
+        iter(loader)
+    with pytest.raises(ValueError, match="closed"):
+        block.adjacency("gcn")
+
+
+def test_loaders_share_edges_and_see_the_features_that_there_are(comm, rng):
+    matrix, given = drawn(rng)
+    with mgg.from_scipy(matrix, **given, comm=comm) as graph:
+        seen = []
+        for factor in (1.0, 2.0, 3.0):
+            graph.x = graph.x * factor if factor > 1 or comm.rank else graph.x
+            loader = mgg.NeighborLoader(graph, [3], batch_size=NODES)
+            [batch] = loader
+            every = torch.cat(comm.allgather(graph.x))
+            torch.testing.assert_close(
+                batch.x, every[torch.from_numpy(batch.blocks[0].numbers)], rtol=0, atol=0
+            )
+            seen.append(loader._batches._source)
+        assert seen[0].edges is seen[1].edges is seen[2].edges
+        assert mgg.NeighborLoader(graph, [3])._batches._source is seen[2]
+        graph.x = graph.x.clone().requires_grad_()
+        with pytest.raises(mgg.InputError, match="get no gradients"):
+            mgg.NeighborLoader(graph, [3])
+
+
+def test_torchs_dropout_is_refused_on_several_ranks(comm, rng):
+    matrix, given = drawn(rng)
+    network = torch.nn.Sequential(torch.nn.Linear(9, 4), torch.nn.Dropout(0.5))
+    with mgg.from_scipy(matrix, **given, comm=comm) as graph:
+        [batch] = mgg.NeighborLoader(graph, [3], batch_size=NODES)
+        layer = mgg.nn.GINConv(network)
+        if comm.size == 1:
+            layer(batch.x, batch.blocks[0])
+            return
+        with pytest.raises(ValueError, match=r"mgg_hpc\.nn\.Dropout"):
+            layer(batch.x, batch.blocks[0])
