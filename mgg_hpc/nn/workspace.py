@@ -84,7 +84,8 @@ class Workspace:
     def _room(self, size: int) -> int:
         """Return the bytes of the buffer to take for ``size`` bytes: a free one up to twice as large, or a new one.
 
-        A new one takes the place of a free one that is a little smaller, so that no more are kept than are in use.
+        A new one takes the place of a free one that is smaller by up to a half, so that sizes that differ by less than
+        that keep no more buffers than are in use at once.
         """
         wanted = _class_of(size)
         free = [room for room, buffers in self._free.items() if buffers]

@@ -87,6 +87,20 @@ def test_a_loss_is_the_mean_over_the_batch(graph, rng):
         torch.testing.assert_close(*torch.autograd.grad(loss, out), *torch.autograd.grad(wanted, out))
 
 
+def test_losses_that_cannot_be(graph):
+    [batch] = mgg.NeighborLoader(graph, [4], batch_size=NODES)
+    rows = len(batch.rows)
+    with pytest.raises(mgg.InputError, match="2 outputs, but the labels are of 3 classes"):
+        batch.loss(torch.zeros(rows, 2))
+    with pytest.raises(mgg.InputError, match=r"out is \[3, 3\]"):
+        batch.loss(torch.zeros(3, 3))
+    with pytest.raises(ValueError, match='it shall take reduction="sum"'):
+        batch.loss(torch.zeros(rows, 3), lambda out, y, reduction: out.sum(1))
+    [batch] = mgg.NeighborLoader(graph, [4], batch_size=NODES, input_nodes=torch.arange(NODES))
+    with pytest.raises(mgg.InputError, match="a row of the batch has no label"):
+        batch.loss(torch.zeros(NODES, 3))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -104,11 +104,6 @@ MGG_BOTH bool bounded(uint32_t word, uint32_t range, uint32_t& value) {
   return low >= range || low >= (0u - range) % range;
 }
 
-// Two words as a number in (0, 1), never 0 or 1.
-MGG_BOTH double open_interval(uint32_t high, uint32_t low) {
-  return (static_cast<double>((uint64_t(high) << 20) | (low >> 12)) + 0.5) * (1.0 / 4503599627370496.0);
-}
-
 // A word as a number in [0, 1), exact in float32.
 MGG_BOTH double unit_interval(uint32_t word) { return (word >> 8) * (1.0 / 16777216.0); }
 

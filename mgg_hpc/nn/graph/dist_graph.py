@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ...errors import InputError
 from ...plan.workload import prefix_sum
 from ...runtime import mpi
 from ...runtime.backends.base import Backend
-from ..autograd.mean import mean_of_all
+from ..autograd.losses import check_classes, mean_of_all, summed_loss
 from ..inputs.host import Input
 from ..workspace import accumulator, as_array, row_format
 from .extend import halo_ids
@@ -192,14 +191,9 @@ class DistGraph(GraphHandle):
         or the labels have more classes than ``out``.
         """
         self.check_open()
-        one_of_two = out.dim() == 2 and out.shape[1] == 1 and fn not in (F.cross_entropy, F.nll_loss)
         with mpi.agree(self.comm):
-            chosen, y = self._labelled(out, split, "graph.loss", 2 if one_of_two else 0)
-            mine = fn(chosen, y, reduction="sum") if len(y) else chosen.sum()
-            if mine.dim():
-                raise ValueError(
-                    f'the loss is {list(mine.shape)} and not one number: it shall take reduction="sum"'
-                )
+            chosen, y = self._labelled(out, split, "graph.loss")
+            mine = summed_loss(fn, chosen, y, "graph.loss")
         return mean_of_all(mine, self._sums(mine, y.numel(), split))
 
     @torch.no_grad()
@@ -212,6 +206,7 @@ class DistGraph(GraphHandle):
         self.check_open()
         with mpi.agree(self.comm):
             chosen, y = self._labelled(out, split, "graph.accuracy")
+            check_classes(chosen, y, "graph.accuracy")
         right = (chosen.argmax(1) == y) if y.dim() == 1 else ((chosen > 0) == (y > 0))
         total = self._sums(right.sum(), y.numel(), split)
         return float(total[0] / total[1])
@@ -250,10 +245,10 @@ class DistGraph(GraphHandle):
         row.Free()
         return every
 
-    def _labelled(self, out: Tensor, split: str, where: str, at_least: int = 0) -> tuple[Tensor, Tensor]:
+    def _labelled(self, out: Tensor, split: str, where: str) -> tuple[Tensor, Tensor]:
         """Return this rank's labelled rows of ``out`` in a split, at least float32, and their labels.
 
-        at_least: as many classes fit, however few columns ``out`` has. Raises InputError for what does not fit.
+        Raises InputError for what does not fit.
         """
         if split not in SPLITS:
             raise ValueError(f"no such split: {split!r}; there are {', '.join(SPLITS)}")
@@ -280,12 +275,6 @@ class DistGraph(GraphHandle):
             )
         chosen = mask.nonzero().reshape(-1)
         labels = y.index_select(0, chosen)
-        if y.dim() == 1 and out.dim() == 2 and len(labels):
-            classes = int(labels.max()) + 1
-            if classes > max(out.shape[1], at_least):
-                raise InputError(
-                    f"{where}: the model has {out.shape[1]} outputs, but the labels are of {classes} classes"
-                )
         return out.index_select(0, chosen).to(accumulator(out.dtype)), labels
 
     def _sums(self, value: Tensor, count: int, split: str) -> Tensor:

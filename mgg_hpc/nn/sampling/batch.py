@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..autograd.mean import mean_of_all
+from ...errors import InputError
+from ...runtime import mpi
+from ..autograd.losses import mean_of_all, summed_loss
 from ..graph.view import GraphView
 from ..inputs.host import Input
 from ..workspace import accumulator, as_array
@@ -58,13 +60,19 @@ class Batch:
 
         out: [b, ...], of this rank's rows. fn: called with them, their labels and reduction="sum", as
         torch.nn.functional's are; not called on a rank that has none. The value is the same on every rank; the gradient
-        is this rank's part of it, and `allreduce_gradients` sums the parts. Raises ValueError without labels.
+        is this rank's part of it, and `allreduce_gradients` sums the parts. Raises InputError, the same on all ranks,
+        without labels, for a row that has none, and for what does not fit.
         """
-        if self.y is None:
-            raise ValueError("batch.loss: the graph has no labels (/node/y)")
-        out = out.to(accumulator(out.dtype))
-        mine = fn(out, self.y, reduction="sum") if len(self.y) else out.sum()
-        count = self.total * (self.y.shape[1] if self.y.dim() > 1 else 1)
+        y, comm = self.y, self.blocks[0].comm
+        with mpi.agree(comm):
+            if y is None:
+                raise InputError("batch.loss: the graph has no labels (/node/y)")
+            if len(out) != len(y) or (y.dim() > 1 and out.shape != y.shape):
+                raise InputError(f"batch.loss: out is {list(out.shape)}, and batch.y {list(y.shape)}")
+            if y.dim() == 1 and len(y) and int(y.min()) < 0:
+                raise InputError("batch.loss: a row of the batch has no label; leave it out of input_nodes")
+            mine = summed_loss(fn, out.to(accumulator(out.dtype)), y, "batch.loss")
+        count = self.total * (y.shape[1] if y is not None and y.dim() > 1 else 1)
         total = mine.detach().double().reshape(1)
         self.blocks[0].backend.collectives.sum(as_array(total))
         return mean_of_all(mine, torch.cat([total, torch.full_like(total, count)]))

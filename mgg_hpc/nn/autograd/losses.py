@@ -1,0 +1,61 @@
+"""Losses over the labels of all ranks: each rank's part, and the mean, whose gradient is that of the part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, autograd
+from torch.nn import functional as F
+
+from ...errors import InputError
+from ..first_order import first_order
+
+
+def check_classes(out: Tensor, labels: Tensor, where: str, at_least: int = 0) -> None:
+    """Raise InputError for labels [k] of more classes than outputs [k, C] have columns; ``where`` begins the message.
+
+    at_least: as many classes fit, however few columns ``out`` has.
+    """
+    if labels.dim() == 1 and out.dim() == 2 and len(labels):
+        classes = int(labels.max()) + 1
+        if classes > max(out.shape[1], at_least):
+            raise InputError(
+                f"{where}: the model has {out.shape[1]} outputs, but the labels are of {classes} classes"
+            )
+
+
+def summed_loss(fn: Callable[..., Tensor], out: Tensor, labels: Tensor, where: str) -> Tensor:
+    """Return the sum of a loss over rows [k, ...] and their labels, a scalar; 0 with a gradient of zeros without rows.
+
+    fn: called with reduction="sum", as torch.nn.functional's are. Raises InputError for labels of more classes than
+    ``out`` has, and ValueError for a loss that is not one number.
+    """
+    one_of_two = out.dim() == 2 and out.shape[1] == 1 and fn not in (F.cross_entropy, F.nll_loss)
+    check_classes(out, labels, where, 2 if one_of_two else 0)
+    mine = fn(out, labels, reduction="sum") if len(labels) else out.sum()
+    if mine.dim():
+        raise ValueError(f'the loss is {list(mine.shape)} and not one number: it shall take reduction="sum"')
+    return mine
+
+
+def mean_of_all(mine: Tensor, total: Tensor) -> Tensor:
+    """Return total[0] / total[1], a scalar of the type of ``mine``.
+
+    mine: this rank's part of a sum, a scalar, to which the gradient goes. total: [2], the sum over all ranks, and the
+    number of its terms.
+    """
+    mean: Tensor = _Mean.apply(mine, total)
+    return mean
+
+
+class _Mean(autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mine: Tensor, total: Tensor) -> Tensor:
+        ctx.count = total[1].to(mine.dtype)
+        return (total[0] / total[1]).to(mine.dtype)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient / ctx.count, None
