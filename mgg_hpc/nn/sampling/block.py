@@ -33,8 +33,9 @@ class Block(GraphView):
     Made by a `NeighborLoader`. A layer takes x [rows, F] and returns [destinations, F']. Where edges were left out,
     sums over the others are multiplied by one over the probability of being sampled, so that a sum is an unbiased
     estimate of the one over all edges (Horvitz and Thompson, JASA 1952; in GCNs the estimator that Chen, Zhu and Song,
-    ICML 2018, call NS): in GCNConv, GINConv and SAGEConv with ``aggr="sum"``. A mean is that of the sampled edges;
-    attention and maxima take these alone. GCNConv divides by the degrees of the whole graph.
+    ICML 2018, call NS): in GCNConv, GINConv and SAGEConv with ``aggr="sum"``. Where edges are drawn by their weights,
+    those of weight 0 count for nothing. A mean is that of the sampled edges; attention and maxima take these alone.
+    GCNConv divides by the degrees of the whole graph.
 
     numbers: int64 [rows], of the rows in the whole graph. ids: int64 [rows], of the user's nodes.
     """
