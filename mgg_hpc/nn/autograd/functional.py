@@ -29,8 +29,8 @@ def transform_first(in_channels: int, out_channels: int, needs_input_gradient: b
     return 2 * out_channels <= (2 if needs_input_gradient else 1) * in_channels
 
 
-# Multiply-adds of a matrix product in the time that a sum over edges takes for one value: a core multiplies some 50 times
-# 10^9 float32 a second, and reads some 3 times 10^9 values from its caches. Twice or half of it changes few choices.
+# Multiply-adds of a matrix product in the time that a sum over edges takes for one value: a core multiplies 50 x 10^9
+# float32 a second, and reads 3 x 10^9 values from its caches, about. Twice or half of it changes few choices.
 PRODUCTS = 16
 
 
