@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jobs import blocks, directed_weighted, with_sparse_features
 
 from mgg_hpc import config
+from mgg_hpc.runtime.backends.base import Meter
 from mgg_hpc.training.job import Job
 from mgg_hpc.training.metrics import Scores
 from mgg_hpc.training.train import trainer_of
@@ -21,11 +22,15 @@ GRAPHS = {
 
 
 class Run(NamedTuple):
-    """A trainer after its last epoch; the loss of each epoch and the last validation loss; the last scores."""
+    """A trainer after its last epoch; the loss of each epoch and the last validation loss; the last scores.
+
+    moved: the meter of the last epoch's training.
+    """
 
     trainer: Trainer
     losses: list[float]
     scores: Scores
+    moved: Meter
 
 
 def settings(path: Path, **sections: dict[str, object]) -> config.Settings:
@@ -37,8 +42,8 @@ def train(job: Job, epochs: int) -> Run:
     """Train a job for some epochs; its backend stays open."""
     trainer, losses = trainer_of(job, job.graph(), records=True), []
     for epoch in range(1, epochs + 1):
-        trainer.run(epoch, lambda epoch, batches: None)
+        moved = trainer.run(epoch, lambda epoch, batches: None).meter
         losses.append(trainer.loss())
     trainer.evaluate()
     scores = trainer.scores()
-    return Run(trainer, [*losses, scores.val_loss], scores)
+    return Run(trainer, [*losses, scores.val_loss], scores, moved)

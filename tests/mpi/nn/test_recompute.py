@@ -38,8 +38,8 @@ def job_of(comm, path: Path, recompute: object, model: dict, transfer: str = "au
 def trained(comm, *options: object) -> tuple[bytes, int]:
     """Losses and all that is trained after four epochs, as bits; and the bytes that the last epoch's sums read."""
     job = job_of(comm, *options)
-    losses = runs.train(job, 4).losses
-    read = job.backend.stream.meter.local_bytes
+    run = runs.train(job, 4)
+    losses, read = run.losses, run.moved.local_bytes
     bits = np.array(losses).tobytes() + b"".join(w.numpy().tobytes() for w in job.weights().values())
     job.backend.memory.close()
     assert np.isfinite(losses).all() and len(set(losses)) == 5
