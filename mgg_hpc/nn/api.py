@@ -138,7 +138,7 @@ def _opened(source: Path | Graph, options: OpenOptions) -> DistGraph:
             check_symmetric(comm, part)
         rows = row_format(widest or max(1, part.features), kind)
         made = backends.make(taken, comm, threads=threads, widest=rows)
-        with backends.closed_on_error(made):
+        with backends.closed_on_error(made.memory.close):
             return DistGraph(comm, part, made, kind, options.get("transfer", "auto"), widest)
 
 

@@ -144,6 +144,8 @@ def build(
     """
     phases, train = PhaseTimer(between), settings.train
     samples = train.mode == "sampled" and fitted is None
+    with mpi.agree(comm):
+        sampled.check(settings)
     chosen = backends.choose(settings.run.backend, comm, train.dtype, settings.run.share_gpu)
     threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
     torch.set_num_threads(threads)
@@ -166,10 +168,10 @@ def build(
         model = _model(settings, part, dtype, 0 if edge_data is None else edge_data.shape[1])
         backend = _backend(settings, comm, chosen, part, model, threads)
         phases.end("backend")
-        with backends.closed_on_error(backend):
+        with backends.closed_on_error(backend.memory.close):
             device = backend.capabilities.device
             with mpi.agree(comm):
-                sampled.check(settings, on_gpu=device != "cpu")
+                sampled.check_device(settings, on_gpu=device != "cpu")
             kept = part.matrix is not None
             matrix = matrix_of(
                 comm, part, model.kind, accumulator(dtype), device, ordered=edge_data is not None
@@ -188,7 +190,8 @@ def build(
             if whole is not None:
                 batches = sampled.make(settings, comm, whole, backend, model, layers, x, labels)
                 x = batches.x
-                phases.end("batches")
+                with backends.closed_on_error(batches.close):
+                    phases.end("batches")
     return Job(
         settings=settings,
         comm=comm,

@@ -63,7 +63,7 @@ def process_predict(
             for path in row_files.paths(output, [*names, *filter(None, [named])]).values():
                 check_output(path, force=force)
     job = build(settings, comm, fitted)
-    with backends.closed_on_error(job.backend):
+    with backends.closed_on_error(job.close):
         _load(job, folder)
         memory.check(job, memory.estimate(job, trains=False), trains=False)
     with watchdog(settings, comm) as dog:

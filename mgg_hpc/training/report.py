@@ -167,7 +167,9 @@ def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
     batches = summary.get("sampled")
     told_of = f"aggregation {aggregate:.2f} ms"
     if batches:
-        told_of = f"{summary['batches']:,} batches, of {batches['edges']:,} edges and {batches['rows']:,} rows together"
+        count = summary["batches"]
+        made = f"{count:,} {'batch' if count == 1 else 'batches'}"
+        told_of = f"{made}, of {batches['edges']:,} edges and {batches['rows']:,} rows together"
     rows: dict[str, str | Text] = {
         f"test {METRICS[summary['metric']].title}": f"{summary['test_accuracy']:.4f}{macro}",
         "validation": f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}",

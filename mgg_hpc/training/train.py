@@ -26,7 +26,7 @@ from .checkpoints.state import State
 from .history import History
 from .job import Job, build, resolved, watchdog
 from .metrics import F1, SPLITS, Scores
-from .minibatch import footprint, sampled
+from .minibatch import footprint
 from .minibatch.trainer import SampledTrainer
 from .profile import profiler
 from .profile.phases import Phases
@@ -292,7 +292,7 @@ def _train(settings: Settings, comm: Any, resumed: Resumed | None, shown: Shown)
             signals.check(comm, saved)
 
         job = build(settings, comm, between=between)
-    with backends.closed_on_error(job.backend), sampled.closed_on_error(job.sampled):
+    with backends.closed_on_error(job.close):
         with mpi.agree(comm):
             if resumed:
                 resume.check_graph(resumed, job.part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -118,12 +118,12 @@ def make(
 
 
 @contextmanager
-def closed_on_error(backend: Backend) -> Iterator[None]:
-    """Close a backend where all ranks meet the same error, or stop; after any other error the job is ended."""
+def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
+    """Free what ranks share where all of them meet the same error, or stop; after any other error the job is ended."""
     try:
         yield
     except (InputError, StoppedBySignal):
-        backend.memory.close()
+        close()
         raise
 
 

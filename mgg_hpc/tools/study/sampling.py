@@ -17,9 +17,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ... import config
 from ...errors import InputError
 from ...runtime import mpi
+from ...training.minibatch import sampled
 from ...training.run_folder import METRICS, SUMMARY
 from ..bench.harness import document, timing, watch
 from ..bench.harness.document import Sheet
@@ -50,8 +53,15 @@ class Request:
 
 
 def jobs_with_graphs(folder: Path = INPUTS) -> list[Path]:
-    """Return the job files of a folder's folders whose graphs are there. Raises InputError where none is."""
-    jobs = [path for path in sorted(folder.glob("*/*.toml")) if Path(config.load(path).graph.file).is_file()]
+    """Return the job files of a folder's folders that batches can train, and whose graphs are there.
+
+    Raises InputError where there is none.
+    """
+    jobs = []
+    for path in sorted(folder.glob("*/*.toml")):
+        settings = config.load(path)
+        if settings.model.input != "learned" and Path(settings.graph.file).is_file():
+            jobs.append(path)
     if not jobs:
         raise InputError(f"{folder}/*/*.toml: the graph of no job is there; name job files")
     return jobs
@@ -68,6 +78,7 @@ def run(request: Request) -> int:
             row, curve = trained(job, mode, (*keys[job], f"train.seed={seed}"), folder)
             made.rows.append(row)
             curves.append(curve)
+        made.save(Files(request.files.csv, None), lambda *_: None)  # what there is, should a later run fail
     document.show([], [sheet(made.rows)])
     made.save(request.files, lambda _, path: sampling_plot.draw(made.rows, curves, path))
     return 0
@@ -93,6 +104,11 @@ def _keys(job: Path, request: Request) -> Iterator[str]:
     fanouts = request.fanouts or settings.train.fanouts or fanouts_of(layers)
     if len(fanouts) != layers:
         raise InputError(f"{job}: {layers} layers, and fanouts {list(fanouts)}; one for each layer")
+    train = msgspec.structs.replace(settings.train, mode="sampled", fanouts=list(fanouts))
+    try:
+        sampled.check(msgspec.structs.replace(settings, train=train))
+    except InputError as error:
+        raise InputError(f"{job}: {error}") from error
     yield f"train.fanouts={list(fanouts)}"
     if request.batch_size:
         yield f"train.batch_size={request.batch_size}"
@@ -153,7 +169,7 @@ def curve_of(job: str, mode: str, epochs: Sequence[dict[str, str]]) -> Curve:
 
 def sheet(rows: Sequence[Row]) -> Sheet:
     """Return the table of means over seeds."""
-    columns = ["job", "mode", "seeds", "test %", "std", "worst", "less than full", "epoch ms", "training s"]
+    columns = ["job", "mode", "seeds", "test %", "std", "worst", "full - sampled", "epoch ms", "training s"]
     cells = []
     for job, modes in by_job(rows).items():
         full = statistics.mean(row["test_percent"] for row in modes["full"])

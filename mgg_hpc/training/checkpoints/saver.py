@@ -152,7 +152,7 @@ class Saver:
             return False
         every, minutes = self._settings.every_epochs, self._settings.every_minutes
         waited = time.monotonic() - self._began
-        by_epochs = every > 0 and not at.batch and at.epoch // every > self._latest.epoch // every
+        by_epochs = every > 0 and at.epoch // every > self._latest.epoch // every
         return by_epochs or (minutes > 0 and waited >= 60 * minutes)
 
     def _begin(self, at: Position) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 import torch
 
 from ...config import Settings
-from ...errors import InputError, StoppedBySignal
+from ...errors import InputError
 from ...nn.graph.handle import symmetric_bytes
 from ...nn.graph.loading import Part
 from ...nn.graph.matrix import Adjacency
@@ -21,6 +19,7 @@ from ...nn.sampling.batches import Batches, Sampling
 from ...nn.sampling.edges import SharedEdges
 from ...nn.sampling.source import Source
 from ...nn.workspace import row_format
+from ...runtime import backends
 from ...runtime.backends.base import Backend
 from ..metrics import Labels
 
@@ -51,19 +50,8 @@ class Sampled:
         self.source.close()
 
 
-@contextlib.contextmanager
-def closed_on_error(held: Sampled | None) -> Iterator[None]:
-    """Free what ranks share where all of them meet the same error, or stop, as `backends.closed_on_error` does."""
-    try:
-        yield
-    except (InputError, StoppedBySignal):
-        if held is not None:
-            held.close()
-        raise
-
-
-def check(settings: Settings, *, on_gpu: bool) -> None:
-    """Raise InputError for settings that do not go with train.mode = "sampled"."""
+def check(settings: Settings) -> None:
+    """Raise InputError for settings that do not go with train.mode = "sampled", on any backend."""
     train, layers = settings.train, settings.model.layers
     if train.mode != "sampled":
         return
@@ -87,7 +75,11 @@ def check(settings: Settings, *, on_gpu: bool) -> None:
             'model.input = "learned" is for train.mode = "full": batches have no gradients of their input rows; '
             'take "degree", or features'
         )
-    if settings.run.features == "host" and on_gpu:
+
+
+def check_device(settings: Settings, *, on_gpu: bool) -> None:
+    """Raise InputError for settings that do not go with train.mode = "sampled" on a GPU."""
+    if settings.train.mode == "sampled" and settings.run.features == "host" and on_gpu:
         raise InputError(
             'run.features = "host" is for train.mode = "full": batches gather their rows on the GPU; take "device"'
         )
@@ -118,19 +110,22 @@ def make(
         backend.memory.reserve(rows + exchanged, int(counts.argmax()))
     names = [settings.model.edge_data] if settings.model.edge_data else []
     edges = SharedEdges(comm, part, edge_data=names, kind=model.kind)
-    source = Source(comm, part.bounds, edges, backend, x, dtype, kind=model.kind)
-    how = Sampling(
-        fanouts=tuple(train.fanouts), batch_size=train.batch_size, seed=train.seed, prefetch=train.prefetch
-    )
-    own = labels.rows["train"].cpu().numpy().astype(np.int64)
-    assert part.slice.y is not None  # training has labels
-    there = torch.from_numpy(part.slice.y).to(backend.capabilities.device)
-    batches = Batches(source, own, there, how, what="training rows")
-    steps = batches.steps * train.epochs
-    if steps >= MOST_STEPS:
-        source.close()
-        raise InputError(
-            f"train.epochs is {train.epochs}, of {batches.steps} batches each: at most {MOST_STEPS - 1:,} steps; "
-            "raise train.batch_size"
+    with backends.closed_on_error(edges.close):
+        source = Source(comm, part.bounds, edges, backend, x, dtype, kind=model.kind)
+        how = Sampling(
+            fanouts=tuple(train.fanouts),
+            batch_size=train.batch_size,
+            seed=train.seed,
+            prefetch=train.prefetch,
         )
+        own = labels.rows["train"].cpu().numpy().astype(np.int64)
+        assert part.slice.y is not None  # training has labels
+        there = torch.from_numpy(part.slice.y).to(backend.capabilities.device)
+        batches = Batches(source, own, there, how, what="training rows")
+        steps = batches.steps * train.epochs
+        if steps >= MOST_STEPS:
+            raise InputError(
+                f"train.epochs is {train.epochs}, of {batches.steps} batches each: at most {MOST_STEPS - 1:,} steps; "
+                "raise train.batch_size"
+            )
     return Sampled(source, batches, how)

@@ -113,7 +113,7 @@ def _search(settings: Settings, comm: Any) -> list[Found]:
     """Train until all searches have ended; return what they found. Collective."""
     with watchdog(settings, comm) as dog:
         job = _built(settings, comm, dog)
-        with backends.closed_on_error(job.backend):
+        with backends.closed_on_error(job.close):
             memory.check(job, memory.estimate(job))
             trainer = Trainer(job, job.graph(), records=False)
             tuner = Tuner(job, LONGEST, trainer.replayed, None, known=False)
