@@ -37,16 +37,23 @@ def drawn(rng, *, weighted=False, sparse=False):
     return sp.csr_array(dense), {"x": x, "y": y, "train": (y >= 0) & (rng.random(NODES) < 0.7)}
 
 
-def in_edges(batches, graph) -> list[dict[tuple[int, int], list[int]]]:
-    """For each batch, the sources of each destination of each block, by the user's nodes."""
+def in_edges(batches, graph) -> list[dict[tuple[int, int], list]]:
+    """For each batch, the edges of each destination of each block, by the user's nodes.
+
+    Of an edge: its source, the source's first feature and the edge's factor, bit by bit.
+    """
     found = []
     for batch in batches:
-        sampled: dict[tuple[int, int], list[int]] = {}
+        sampled: dict[tuple[int, int], list] = {}
+        x = batch.x[:, 0].tolist()
         for layer, block in enumerate(batch.blocks):
             ids = np.asarray(block.ids)
             sampled |= {(layer, int(node)): [] for node in ids[: block.destinations]}
-            for source, target in block.edge_index().T.tolist():
-                sampled[layer, int(ids[target])].append(int(ids[source]))
+            factor = block._hop.factor
+            if not block._weighted:
+                factor = np.repeat(factor, np.diff(block._hop.indptr))
+            for (source, target), value in zip(block.edge_index().T.tolist(), factor.tolist(), strict=True):
+                sampled[layer, int(ids[target])].append((int(ids[source]), x[source], value))
         found.append(sampled | {(-1, int(graph.ids[row])): [place] for place, row in enumerate(batch.rows)})
     return found
 
