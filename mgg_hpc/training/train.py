@@ -57,7 +57,7 @@ def fit(
     """
     trainer, train = trainer_of(job, graph, records=recorder is None), job.settings.train
     done, kept = (resumed.at.epoch, of_facts(resumed.facts)) if resumed else (0, None)
-    # Of batches no two are alike, so that nothing can be measured by their epochs.
+    # No two epochs of batches sum the same edges, so a search could not compare them.
     tuned = 0 if recorder or job.sampled else train.epochs - done
     tuner = tuning.Tuner(job, tuned, trainer.replayed, folder, kept=kept)
     history = _begun(job, trainer, tuner, resumed)

@@ -112,6 +112,7 @@ def make(
     edges = SharedEdges(comm, part, edge_data=names, kind=model.kind)
     with backends.closed_on_error(edges.close):
         source = Source(comm, part.bounds, edges, backend, x, dtype, kind=model.kind)
+    with backends.closed_on_error(source.close):
         how = Sampling(
             fanouts=tuple(train.fanouts),
             batch_size=train.batch_size,
