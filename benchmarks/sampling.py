@@ -1,11 +1,13 @@
-"""Neighbour sampling beside other libraries: samplers alone, and epochs of a sampled GraphSAGE.
+"""Neighbour sampling beside other libraries: samplers alone, epochs of a sampled GraphSAGE, and what blocks cost.
 
     make bench-peers PYTHON=python3.11                       # once, and what PyG samples by (docs/benchmarks.md)
-    python benchmarks/sampling.py --json sampling.json       # both parts, on rmat20 and cnr_2000
+    python benchmarks/sampling.py --json sampling.json       # all parts, on rmat20 and cnr_2000
     python benchmarks/sampling.py --parts sampler --graphs rmat:16 --peers dgl --turns 3
 
 sampler: batches of rows, none of their features. Ours and DGL draw anew for all rows that a hop begins with; PyG draws
 once for each node, so it draws fewer edges, and time for each edge stands beside time for each batch.
+blocks: ours alone, beside sampling a batch: the plans of its blocks, their schedules, and what these are made for, the
+sums over all blocks, each forward and backward.
 train: forward, loss, backward and Adam of a GraphSAGE of three layers with 128 hidden units, over drawn features and
 labels. All begin with the same weights. Of each library the fastest way takes part, chosen in the warm-up: its
 loader with and without worker processes, and in PyG an edge list or a sparse CSR tensor for each layer.
@@ -38,7 +40,8 @@ from mgg_hpc.tools.bench.harness.timing import Worker
 
 OURS = "mgg_hpc.tools.bench.baselines.sampled_ours"
 MODULES = {"dgl": "sampled_dgl", "pyg": "sampled_pyg"}
-PARTS = {"sampler": "sample", "train": "train"}  # and the task of a worker
+PARTS = {"sampler": "sample", "blocks": "blocks", "train": "train"}  # and the task of a worker
+TITLES = {"sampler": "samplers alone", "blocks": "what blocks cost", "train": "epochs of GraphSAGE"}
 FEATURES, HIDDEN, CLASSES, DROPOUT = 128, 128, 32, 0.5
 # Mean losses of the last epoch may be as far apart as this, as a part of the smaller one: all draw for themselves.
 APART = 0.1
@@ -67,6 +70,8 @@ def inputs_of(
     """Write the files of a part; return the arguments of the workers' tasks."""
     seeds = np.random.default_rng(1).permutation(graph.nodes)[: batches * batch_size]
     inputs: dict[str, Any] = {"fanouts": fanouts, "batch_size": batch_size, "file": str(folder / "graph.h5")}
+    if part == "blocks":
+        inputs["width"] = HIDDEN
     if part == "train":
         graph = with_data(graph)
         inputs |= {name: graphs.save(folder / f"{name}.npy", getattr(graph, name)) for name in ("x", "y")}
@@ -94,7 +99,7 @@ def measure(inputs: dict[str, Any], part: str, peers: Libraries, folder: Path, t
         for name, times in take_turns(calls, turns, pause=timing.BREATH).items()
     }
     returned = {name: worker.result(name, folder).tolist() for name, worker in runs.items()}
-    second = "rows_a_batch" if part == "sampler" else "loss"
+    second = "loss" if part == "train" else "rows_a_batch"
     found = {"edges_a_batch": {name: edges for name, (edges, _) in returned.items()}}
     found |= {second: {name: value for name, (_, value) in returned.items()}}
     if part == "train":
@@ -144,7 +149,7 @@ def sheet(part: str, rows: list[dict[str, Any]]) -> Sheet:
             else:
                 line.append(f"{row['rows_a_batch'][name]:,.0f}")
             cells.append(line)
-    return Sheet({"sampler": "samplers alone", "train": "epochs of GraphSAGE"}[part], columns, cells)
+    return Sheet(TITLES[part], columns, cells)
 
 
 @click.command(help=__doc__.partition("\n")[0])
@@ -185,7 +190,9 @@ def main(
             for part in chosen:
                 with (
                     timing.workspace() as folder,
-                    libraries.started(baselines, options, OURS, MODULES) as started,
+                    libraries.started(
+                        [] if part == "blocks" else baselines, options, OURS, MODULES
+                    ) as started,
                 ):
                     inputs = inputs_of(graph, part, hops, batch_size, batches, folder)
                     row = measure(inputs, part, started, folder, options.turns)

@@ -63,12 +63,9 @@ class TrainSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"  # type of rows
     recompute: list[Positive] | Literal["all"] = []  # layers that the backward computes again
-    mode: Literal["full", "sampled"] = (
-        "full"  # a step over the whole graph an epoch, or over batches of its rows
-    )
-    fanouts: list[
-        Fanout
-    ] = []  # only sampled, as the next two; edges to draw of each row, the last layer's first
+    # A step an epoch, over the whole graph, or steps over sampled batches of its rows. The next keys are of "sampled".
+    mode: Literal["full", "sampled"] = "full"
+    fanouts: list[Fanout] = []  # edges to draw of each row, the last layer's first
     batch_size: Positive = 1024  # training rows of a batch, on all ranks together
     prefetch: Count = 2  # batches that are sampled ahead
 

@@ -23,7 +23,7 @@ from .verbs import Output, Verbs, example
     ),
 )
 def study() -> None:
-    """Repeat the studies of MGG's papers (OSDI '23, figures 7 to 11; arXiv, figure 2 and table 1).
+    """Repeat the studies of MGG's papers (OSDI '23, figures 7 to 11 and table 3; arXiv, figure 2 and table 1).
 
     Each writes a CSV file, a row a measurement, and a plot. The systems that the papers compare with have stand-ins
     here, which run over the same kernels: a bulk exchange and then the sums (ROC, DGCL); loads over pinned rows of the
@@ -337,7 +337,7 @@ def sampling(jobs: tuple[Path, ...], fanouts: str | None, batch_size: int | None
     """Compare full-graph with sampled training, by accuracy and time.
 
     The same graphs, splits and epochs, several seeds: OSDI '23, table 3. JOBS are job files. [default: those of inputs/
-    whose graphs are there]
+    whose graphs are there, but for model.input = "learned"]
     """
     from .tools.bench.harness.options import numbers_of
     from .tools.study import sampling as study_of_sampling

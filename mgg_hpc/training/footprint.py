@@ -60,10 +60,10 @@ def measure(job: Job, *, trains: bool) -> Footprint:
 
 
 class CountedBackend:
-    """A backend that counts the bytes of the private rows that it allocates."""
+    """A backend that counts the bytes of private rows: rows_now of those that there are, rows_most at the peak."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend, self.rows_bytes = backend, 0
+        self._backend, self.rows_now, self.rows_most = backend, 0, 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -71,8 +71,14 @@ class CountedBackend:
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows."""
         made = self._backend.rows(counts, format, symmetric)
-        self.rows_bytes += 0 if symmetric else len(made.buffer)
+        if not symmetric:
+            self._add(made.buffer.nbytes)
+            weakref.finalize(made.buffer, self._add, -made.buffer.nbytes).atexit = False
         return made
+
+    def _add(self, size: int) -> None:
+        self.rows_now += size
+        self.rows_most = max(self.rows_most, self.rows_now)
 
 
 class Allocated(TorchDispatchMode):
@@ -120,7 +126,7 @@ def _peak(small: Job, *, trains: bool) -> int:
     backend, graph = small.backend, small.graph()
     assert isinstance(backend, CountedBackend)
     trainer = Trainer(small, graph)
-    before = backend.rows_bytes
+    before = backend.rows_now
     with Allocated() as allocated:
         for epoch in (1, 2):
             allocated.most = allocated.now
@@ -128,7 +134,7 @@ def _peak(small: Job, *, trains: bool) -> int:
             if trains:
                 trainer.step(epoch)
             trainer.evaluate()
-    return allocated.most - begun + backend.rows_bytes - before
+    return allocated.most - begun + backend.rows_most - before
 
 
 def _small(job: Job, rows: int, degree: int) -> tuple[Job, int]:

@@ -143,6 +143,8 @@ def build(
     all ranks.
     """
     phases, train = PhaseTimer(between), settings.train
+    dtype = getattr(torch, train.dtype)
+    wide = accumulator(dtype)
     samples = train.mode == "sampled" and fitted is None
     with mpi.agree(comm):
         sampled.check(settings)
@@ -154,14 +156,13 @@ def build(
     plans = PlanCache(
         "never" if settings.model.edge_data or samples else settings.plan.cache,
         kind_of(settings.model),
-        accumulator(getattr(torch, train.dtype)),
+        wide,
     )
     with load_part(
         Path(settings.graph.file), comm, edge_data=[settings.model.edge_data], plans=plans
     ) as part:
         _prepare(part, settings, comm, fitted, phases)
         metric = metrics.choose(train.metric, part.multilabel, part.classes, part.path)
-        dtype = getattr(torch, train.dtype)
         # Planning lets go of a part's edges.
         whole = copy.copy(part) if samples else None
         edge_data = _edge_data(settings, part, dtype)
@@ -173,9 +174,7 @@ def build(
             with mpi.agree(comm):
                 sampled.check_device(settings, on_gpu=device != "cpu")
             kept = part.matrix is not None
-            matrix = matrix_of(
-                comm, part, model.kind, accumulator(dtype), device, ordered=edge_data is not None
-            )
+            matrix = matrix_of(comm, part, model.kind, wide, device, ordered=edge_data is not None)
             if not kept:
                 plans.keep(matrix)
             phases.end("plan")
@@ -188,10 +187,8 @@ def build(
             phases.end("transfer")
             batches = None
             if whole is not None:
-                batches = sampled.make(settings, comm, whole, backend, model, layers, x, labels)
+                batches = sampled.make(settings, comm, whole, backend, model, layers, x, labels, phases)
                 x = batches.x
-                with backends.closed_on_error(batches.close):
-                    phases.end("batches")
     return Job(
         settings=settings,
         comm=comm,

@@ -1,4 +1,4 @@
-"""Find the first value that is not finite, by running an epoch's pass again from the weights it began with.
+"""Find the first value that is not finite, by running the last step's pass again from the weights it began with.
 
 The input and the weights are checked first, then each layer's output, the loss, and the gradients of the parameters
 from the last layer to the first, on all ranks.
@@ -24,13 +24,13 @@ BLOCK = 1 << 20  # number of values that are checked together
 
 
 def first(trainer: Trainer, epoch: int) -> str:
-    """Return a description of the first such value of an epoch's pass: value, place and rank. Collective.
+    """Return a description of the first such value of the epoch's last pass: value, place and rank. Collective.
 
-    It resets the weights to those before the epoch. A layer's output may have the next one's dropout applied.
+    It resets the weights to those before the pass. A layer's output may have the next one's dropout applied.
     """
     job, comm = trainer.job, trainer.job.comm
     trainer.rewind(epoch)
-    if found := _agreed(comm, [_in_input(job), *_in_parameters(job, gradients=False)]):
+    if found := _agreed(comm, [_in_input(job), *_in_parameters(trainer, gradients=False)]):
         return found
     outputs = job.model.layers(*trainer.given())
     places = [_place(out) for out in outputs]
@@ -43,7 +43,7 @@ def first(trainer: Trainer, epoch: int) -> str:
     if found := _agreed(comm, [None if torch.isfinite(loss) else f"{float(loss)} as this rank's loss"]):
         return found
     trainer.backward(loss)
-    found = _agreed(comm, list(reversed(_in_parameters(job, gradients=True))))
+    found = _agreed(comm, list(reversed(_in_parameters(trainer, gradients=True))))
     return found or "in the sum of gradients over ranks, or in the optimiser's step"
 
 
@@ -79,15 +79,16 @@ def _blocks(x: Input) -> Iterator[Tensor]:
         yield x.values
 
 
-def _in_parameters(job: Job, *, gradients: bool) -> list[str | None]:
+def _in_parameters(trainer: Trainer, *, gradients: bool) -> list[str | None]:
     """Return a description of the first such value of each parameter, or of its gradient on this rank; or None."""
     found: list[str | None] = []
+    job, step = trainer.job, "epoch" if trainer.job.sampled is None else "batch"
     for name, parameter in job.model.named_parameters():
         looked_at = parameter.grad if gradients else parameter
         place = None if looked_at is None else _place(looked_at.detach().reshape(1, -1))
         numbered = re.match(r"(?:convs|norms)\.(\d+)\.", name)
         layer = int(numbered[1]) + 1 if numbered else job.settings.model.layers
-        what = f"the gradient of {name}" if gradients else f"{name} before the epoch"
+        what = f"the gradient of {name}" if gradients else f"{name} before the {step}"
         found.append(f"{place[2]} in {what} (layer {layer})" if place else None)
     return found
 

@@ -219,7 +219,7 @@ def _epoch(
         )
     ran.meter.settle()
     history.add(ran.meter, ran.seconds(), eval_seconds(), trainer.replayed.recorded)
-    phases.add(ran.meter, ran.seconds(), eval_seconds())
+    phases.add(ran.meter, ran.seconds() - ran.before, eval_seconds())
     return scores
 
 
@@ -310,8 +310,11 @@ def _run(job: Job, resumed: Resumed | None, shown: Shown) -> None:
     if shown.dry_run:
         report.print_plan(job)
     job.phases.skip()
-    # Rows are kept for the next batch, and those of evaluation for the next one: both are held.
-    need = memory.estimate(job, batches=footprint.measure(job) if job.sampled else 0)
+    need = memory.estimate(job, trains=job.sampled is None)
+    if job.sampled is not None:
+        # Before a batch is run. Rows are kept for the next batch, and those of evaluation for the next one: both count.
+        memory.check(job, need)
+        need = memory.estimate(job, batches=footprint.measure(job))
     job.phases.end("estimate")
     report.print_memory(job, need)
     memory.check(job, need)

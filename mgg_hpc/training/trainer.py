@@ -30,10 +30,15 @@ FLOAT16_SCALE = 1024.0
 
 @dataclass(frozen=True)
 class Ran:
-    """What an epoch's training took: a function that waits for its end and returns seconds, and the meter's counts."""
+    """The cost of an epoch's training.
+
+    seconds: waits for the epoch's end, and returns its seconds. meter: of its aggregations and gathers in this process.
+    before: seconds of them that an earlier process took, which left within the epoch.
+    """
 
     seconds: Callable[[], float]
     meter: Meter
+    before: float = 0.0
 
 
 class Trainer:
@@ -104,11 +109,11 @@ class Trainer:
         return self.job.part.slice.ids
 
     def under_way(self) -> dict[str, float]:
-        """Return what is to be known of an epoch that is under way to `go_on` with it."""
+        """Return the state of an epoch between two of its batches, for `go_on`; a checkpoint keeps it."""
         return {}
 
     def go_on(self, epoch: int, batches: int, known: Mapping[str, float]) -> None:
-        """Go on within an epoch of which some batches are done. known: as `under_way` has told it then."""
+        """Go on after some batches of an epoch. known: the state that `under_way` returned there."""
         raise InputError(f"epoch {epoch} was left after {batches} batches, and this run has none")
 
     @property
@@ -118,7 +123,7 @@ class Trainer:
 
     @torch.no_grad()
     def rewind(self, epoch: int) -> None:
-        """Restore the weights before the last step, of this epoch, and clear the gradients, to run its pass again."""
+        """Restore the weights from before the last step, one of this epoch, so that its pass can run again."""
         self.replayed.close()
         torch._foreach_copy_(self._trained, self._before)
         self.job.model.draws.begin(epoch)

@@ -43,7 +43,7 @@ def test_a_loss_that_is_another_is_refused(sampling):
 
 
 @pytest.mark.long
-def test_both_parts_run_and_count_all_edges_where_fanouts_leave_none_out(tmp_path):
+def test_all_parts_run_and_count_all_edges_where_fanouts_leave_none_out(tmp_path):
     output = tmp_path / "sampling.json"
     words = ["--graphs=rmat:8:4", "--fanouts=5000,5000", "--batch-size=256", "--batches=1", "--turns=1"]
     command = [sys.executable, ROOT / "benchmarks" / "sampling.py", *words, "--peers=none", "--json", output]
@@ -52,8 +52,10 @@ def test_both_parts_run_and_count_all_edges_where_fanouts_leave_none_out(tmp_pat
     )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(output.read_text())
-    (sampler,), (train,) = found["sampler"], found["train"]
+    (sampler,), (blocks,), (train,) = (found[part] for part in ("sampler", "blocks", "train"))
     assert sampler["edges_a_batch"] == dict.fromkeys(("mgg", "mgg loader"), 2 * sampler["edges"])
     assert sampler["rows_a_batch"] == dict.fromkeys(("mgg", "mgg loader"), sampler["nodes"])
+    assert blocks["ms"].keys() == {"mgg", "mgg plans", "mgg schedules", "mgg sums"}
+    assert set(blocks["edges_a_batch"].values()) == {2 * blocks["edges"]} and blocks["times_best"] is None
     assert train["edges_a_batch"] == {"mgg": 2 * train["edges"]} and train["times_best"] is None
     assert 2 < train["loss"]["mgg"] < 4  # 32 classes, little trained

@@ -11,6 +11,7 @@ from jobs import blocks
 
 from mgg_hpc.data import writer
 from mgg_hpc.tools.study import sampling, table
+from mgg_hpc.training.minibatch import sampled
 
 JOB = """
 [graph]
@@ -78,7 +79,7 @@ def test_the_sheet_has_means_and_their_difference():
 
 
 def test_fanouts_go_on_with_the_last_one():
-    assert [sampling.fanouts_of(layers) for layers in (1, 3, 5)] == [[15], [15, 10, 5], [15, 10, 5, 5, 5]]
+    assert [sampled.fanouts_of(layers) for layers in (1, 3, 5)] == [[15], [15, 10, 5], [15, 10, 5, 5, 5]]
 
 
 def test_a_curve_has_the_epochs_that_were_evaluated():

@@ -1,4 +1,4 @@
-"""What layers take beside their rows: a rank's part of a graph, or a block of sampled edges.
+"""`GraphView`, the interface of graphs and blocks to layers: a rank's part of a graph, or a block of sampled edges.
 
 A layer sums into the first rows of those that it is given: into all of them on a graph, into a block's destinations on
 a block.
@@ -149,7 +149,7 @@ def rows_over(x: Tensor, backend: Backend) -> Rows | None:
 
 
 class Views(Protocol):
-    """What a model of several layers takes: one graph for all of them, or a block for each."""
+    """The graph views of a model's layers: one graph for all of them, or a block for each."""
 
     def view(self, number: int) -> GraphView:
         """Return what a layer aggregates over, from 0 on."""

@@ -33,11 +33,12 @@ class _Pattern:
         indices: NDArray[np.int32],
         columns: int,
         dtype: torch.dtype,
+        workspace: Workspace,
     ) -> None:
         self.backend, self.indptr, self.indices, self.dtype = backend, indptr, indices, dtype
         self.shape = (len(indptr) - 1, columns)
         self.plan = workload.rectangular(backend.collectives.rank, indptr, indices, columns)
-        self.workspace = Workspace(backend)
+        self.workspace = workspace
         self._rows: dict[tuple[int, int], Rows] = {}
         self._first: dict[int, _Pattern] = {}
 
@@ -46,7 +47,9 @@ class _Pattern:
         if count not in self._first:
             indptr = self.indptr[: count + 1]
             indices = self.indices[: int(indptr[-1])]
-            self._first[count] = _Pattern(self.backend, indptr, indices, self.shape[1], self.dtype)
+            self._first[count] = _Pattern(
+                self.backend, indptr, indices, self.shape[1], self.dtype, self.workspace
+            )
         return self._first[count]
 
     @cached_property
@@ -84,8 +87,8 @@ class SparseFeatures:
     """A CSR matrix [n, F] of this rank's input features.
 
     indptr int64 [n + 1], indices int32 [nnz] (columns), values [nnz] of the parameters' dtype, on the backend's device.
-    dtype: type of the rows that are summed. [default: the values'] on_device: whether the device has room for dense
-    rows.
+    dtype: type of the rows that are summed. [default: the values'] workspace: of gradients. [default: its own]
+    on_device: whether the device has room for dense rows.
     """
 
     on_device = False
@@ -98,9 +101,12 @@ class SparseFeatures:
         values: Tensor,
         columns: int,
         dtype: torch.dtype | None = None,
+        workspace: Workspace | None = None,
     ) -> None:
         self.values, self.dtype = values, dtype or values.dtype
-        self._pattern = _Pattern(backend, indptr, indices, columns, self.dtype)
+        self._pattern = _Pattern(
+            backend, indptr, indices, columns, self.dtype, workspace or Workspace(backend)
+        )
         self.shape = self._pattern.shape
 
     @property

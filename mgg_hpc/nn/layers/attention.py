@@ -158,34 +158,35 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         target_gradient = _head_products(gradient, above, how) - dot * above_weight
         target_gradient.mul_(1 - how.negative_slope)
         given |= {"score": source_score, "score_gradient": source_gradient}
-    kernels = graph.edge_kernels
-    kernels.attend_back(
-        adjacency.backward,
-        _at(how, adjacency.backward),
-        published,
-        as_array(back),
-        at_source=True,
-        **_arrays(given),
-    )
+    _attend_back(graph, adjacency.backward, how, published, back, given, at_source=True)
     if not how.additive:
         published = _published(graph, how.forward_rows(layout.dtype), [h], [], how)
         graph.publish(published, adjacency.forward)
         second = graph.workspace.rows(len(gradient), how.columns, graph.dtype)
         given |= {"h": own, "gradient": gradient, "log_sum": log_sum, "dot": dot}
-        kernels.attend_back(
-            adjacency.forward,
-            _at(how, adjacency.forward),
-            published,
-            as_array(second),
-            at_source=False,
-            **_arrays(given),
-        )
+        _attend_back(graph, adjacency.forward, how, published, second, given, at_source=False)
         back[: len(second)].add_(second)
     bias_gradient = (
         gradient.sum(0, dtype=bias.dtype) if bias is not None and ctx.needs_input_grad[3] else None
     )
     by_edge = _of_edge_scores(ctx, out_edges, edge_weight, of_edges)
     return back, source_gradient, target_gradient, bias_gradient, *by_edge, None, None, None, None, None
+
+
+def _attend_back(
+    graph: GraphView,
+    plan: Plan,
+    how: Attention,
+    rows: Rows,
+    out: Tensor,
+    given: dict[str, Tensor | None],
+    *,
+    at_source: bool,
+) -> None:
+    """Call `EdgeKernels.attend_back` with tensors."""
+    graph.edge_kernels.attend_back(
+        plan, _at(how, plan), rows, as_array(out), at_source=at_source, **_arrays(given)
+    )
 
 
 def _at(how: Attention, plan: Plan) -> Attention:

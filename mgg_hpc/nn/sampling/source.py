@@ -1,4 +1,4 @@
-"""What batches are drawn from: a graph's edges, which the ranks of a node share, and all ranks' input rows."""
+"""The edges and input rows that batches are sampled from: edges are shared by the ranks of a node, rows by all."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ class Source:
                 held.indptr, held.indices, held.weight, numbers, threads=threads
             )
             there = self.there(torch.from_numpy(values))
-            return SparseFeatures(self.backend, indptr, indices, there, self._columns, self.dtype)
+            return SparseFeatures(
+                self.backend, indptr, indices, there, self._columns, self.dtype, self.workspace
+            )
         if self._rows is None:
             return None
         with span("gather"):

@@ -205,7 +205,7 @@ def _filled(
     try:
         with mpi.agree(comm):
             window = SharedWindow(node, max(place.end for place in places.values()), one=True)
-    except Exception:
+    except BaseException:  # raised again below
         if window is not None:
             window.free()  # there was room here, but not on another node
         raise

@@ -30,17 +30,16 @@ from . import sampling_plot
 from .sampling_plot import MODES, Curve, by_job
 from .table import Files, Row, Table
 
-FANOUTS = (15, 10, 5)  # of the last layer, of the one before it, and of all others
 INPUTS = Path("inputs")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to train.
+    """The jobs, seeds and settings of a study.
 
     jobs: job files. seeds: number of seeds, from 0 on. fanouts: one for each layer, the last layer's first, of jobs
-    without train.fanouts; empty: `FANOUTS`. batch_size: 0 for the job's. settings: other keys, "section.key=value".
-    threads: of each run; None: as the job has them.
+    without train.fanouts; empty: `sampled.fanouts_of`. batch_size: 0 for the job's. settings: other keys,
+    "section.key=value". threads: of each run; None: as the job has them.
     """
 
     jobs: Sequence[Path]
@@ -101,7 +100,7 @@ def _keys(job: Path, request: Request) -> Iterator[str]:
     if request.threads is not None:
         yield f"run.threads={request.threads}"
     layers = settings.model.layers
-    fanouts = request.fanouts or settings.train.fanouts or fanouts_of(layers)
+    fanouts = request.fanouts or settings.train.fanouts or sampled.fanouts_of(layers)
     if len(fanouts) != layers:
         raise InputError(f"{job}: {layers} layers, and fanouts {list(fanouts)}; one for each layer")
     train = msgspec.structs.replace(settings.train, mode="sampled", fanouts=list(fanouts))
@@ -112,11 +111,6 @@ def _keys(job: Path, request: Request) -> Iterator[str]:
     yield f"train.fanouts={list(fanouts)}"
     if request.batch_size:
         yield f"train.batch_size={request.batch_size}"
-
-
-def fanouts_of(layers: int) -> list[int]:
-    """Return the fanouts of so many layers."""
-    return [*FANOUTS[:layers], *[FANOUTS[-1]] * (layers - len(FANOUTS))]
 
 
 def trained(job: Path, mode: str, keys: Sequence[str], folder: Path) -> tuple[Row, Curve]:

@@ -34,7 +34,7 @@ Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
 class _SoFar(msgspec.Struct):
-    """Of an epoch that is under way: the sum of its losses, and its seconds."""
+    """Types of `Trainer.under_way`: the summed loss, and the seconds, of the batches of an epoch that are done."""
 
     loss: float
     seconds: Annotated[float, msgspec.Meta(ge=0)]

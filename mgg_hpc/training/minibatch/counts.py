@@ -1,4 +1,4 @@
-"""What is known of the batches that a process has trained on."""
+"""Numbers of batches, edges and rows that a process has trained on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from ...nn.sampling.batch import Batch
 
 @dataclass
 class Counts:
-    """Of the batches of this process, on this rank: their number, edges and input rows, and seconds of waiting."""
+    """Sums over the batches that this rank has trained on in this process.
+
+    batches: their number. edges: of all blocks. rows: of the input. waited: seconds until batches were sampled.
+    """
 
     batches: int = 0
     edges: int = 0

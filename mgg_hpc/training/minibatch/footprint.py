@@ -52,7 +52,7 @@ def measure(job: Job) -> int:
     finally:
         source.backend, source.workspace = held
     job.backend.stream.meter.taken()  # which knows the plans of these blocks
-    one, ahead = _largest(peaks) + counted.rows_bytes, _largest(sizes)
+    one, ahead = _largest(peaks) + counted.rows_most, _largest(sizes)
     return int(one + min(sampled.how.prefetch + 1, sampled.steps) * ahead)
 
 

@@ -1,4 +1,4 @@
-"""What a job has beside others where it trains on batches: the edges that they are drawn from, and the batches."""
+"""The batches of a job with train.mode = "sampled": they are made with the job, and its settings are checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from ...nn.workspace import row_format
 from ...runtime import backends
 from ...runtime.backends.base import Backend
 from ..metrics import Labels
+from ..progress import PhaseTimer
 
+FANOUTS = (15, 10, 5)  # a usual choice: of the last layer, of the one before it, and of all others
 MOST_STEPS = 1 << 31  # dropout's draws take the number of a step as an int32
 
 
@@ -56,10 +58,9 @@ def check(settings: Settings) -> None:
     if train.mode != "sampled":
         return
     if not train.fanouts:
-        example = ", ".join(["15", "10", *["5"] * layers][:layers])
         raise InputError(
             'train.mode is "sampled", and train.fanouts is missing: numbers of edges to draw of each row, the last '
-            f"layer's first, one for each layer, for example fanouts = [{example}]"
+            f"layer's first, one for each layer, for example fanouts = {fanouts_of(layers)}"
         )
     if len(train.fanouts) != layers:
         raise InputError(
@@ -75,6 +76,11 @@ def check(settings: Settings) -> None:
             'model.input = "learned" is for train.mode = "full": batches have no gradients of their input rows; '
             'take "degree", or features'
         )
+
+
+def fanouts_of(layers: int) -> list[int]:
+    """Return fanouts that are a usual choice for so many layers."""
+    return [*FANOUTS, *[FANOUTS[-1]] * layers][:layers]
 
 
 def check_device(settings: Settings, *, on_gpu: bool) -> None:
@@ -94,11 +100,12 @@ def make(
     layers: list[Adjacency],
     x: Input,
     labels: Labels,
+    phases: PhaseTimer,
 ) -> Sampled:
     """Return a job's batches. Collective.
 
     part: with the graph's edges. layers: of the evaluation, whose symmetric memory is reserved with that of the input
-    rows. Raises InputError, the same on all ranks, where memory is too small.
+    rows. phases: of the job's start. Raises InputError, the same on all ranks, where memory is too small.
     """
     train, dtype = settings.train, getattr(torch, settings.train.dtype)
     if isinstance(x, torch.Tensor) and comm.size > 1:
@@ -129,4 +136,5 @@ def make(
                 f"train.epochs is {train.epochs}, of {batches.steps} batches each: at most {MOST_STEPS - 1:,} steps; "
                 "raise train.batch_size"
             )
+        phases.end("batches")
     return Sampled(source, batches, how)

@@ -29,23 +29,26 @@ from .sampled import Sampled
 
 @dataclass
 class SoFar:
-    """An epoch that is under way.
+    """Sums over the batches of an epoch that are done.
 
-    batches: that are done. loss: sum over their rows of all ranks. seconds: of sampling, gathering and steps. moved:
-    rows that aggregations read, and their seconds.
+    batches: their number. loss: over their rows of all ranks. seconds: of sampling, gathering and steps. before:
+    seconds of them that an earlier process took. moved: rows that this process gathered.
     """
 
     batches: int = 0
     loss: float = 0.0
     seconds: float = 0.0
+    before: float = 0.0
     moved: Meter = field(default_factory=Meter)
 
 
 class SampledTrainer(Trainer):
-    """Runs a job's epochs over batches; evaluates on the whole graph. No epoch is recorded: no batch is like another.
+    """Runs a job's epochs over batches, and evaluates on the whole graph.
+
+    Batches differ in size, so no epoch is recorded as a CUDA graph.
 
     The gradients of a batch are summed over ranks as those of an epoch are. Step number (epoch - 1) * batches + batch
-    + 1 takes the place of the epoch in dropout's draws. so_far: the epoch that is under way, or that ended last.
+    + 1 takes the place of the epoch in dropout's draws. so_far: of the epoch that runs, or that ended last.
     """
 
     def __init__(self, job: Job, graph: GraphHandle) -> None:
@@ -69,7 +72,8 @@ class SampledTrainer(Trainer):
                 f"{batches} batches of epoch {epoch} are done, and an epoch has {self.steps}: the graph's training "
                 "rows are others than they were"
             )
-        self._epoch, self.so_far = epoch, SoFar(batches, known["loss"], known["seconds"])
+        seconds = known["seconds"]
+        self._epoch, self.so_far = epoch, SoFar(batches, known["loss"], seconds, before=seconds)
 
     def run(self, epoch: int, between: Callable[[int, int], None]) -> Ran:
         """Train on the batches of an epoch that are not done. Collective.
@@ -96,7 +100,7 @@ class SampledTrainer(Trainer):
                 self._batch = None
                 between(epoch, so_far.batches)
         seconds = so_far.seconds
-        return Ran(lambda: seconds, so_far.moved)
+        return Ran(lambda: seconds, so_far.moved, so_far.before)
 
     def _train_on(self, batch: Batch) -> bool:
         """Take a step; returns whether its loss and all weights are finite. Collective."""
@@ -106,10 +110,7 @@ class SampledTrainer(Trainer):
         # The host waits here.
         loss, finite = float(self._flat[-1]), bool(self._weights_are_finite())
         meter = stream.meter.taken()  # which would keep the plans of all blocks
-        meter.settle()
         so_far.moved.add(meter)
-        so_far.moved.seconds += meter.seconds
-        so_far.moved.waited += meter.waited
         so_far.batches += 1
         so_far.loss += loss * batch.total
         self.counts.add(batch)
@@ -130,9 +131,8 @@ class SampledTrainer(Trainer):
         """See Trainer.ids."""
         assert self._batch is not None
         blocks = self._batch.blocks
-        block = blocks[
-            min(layer, len(blocks) - 1)
-        ]  # an output layer over all others returns the batch's own rows
+        # An output layer over all others returns the batch's own rows.
+        block = blocks[min(layer, len(blocks) - 1)]
         return self._sampled.source.edges.ids(block.numbers[: block.destinations])
 
     @property

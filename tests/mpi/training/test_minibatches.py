@@ -141,6 +141,6 @@ def test_a_batch_whose_loss_is_not_finite_ends_the_run_with_its_number(comm, sto
     job.close()
     (said,) = set(comm.allgather(str(caught.value)))
     assert re.match(
-        r"the loss of batch 3 of epoch 2 is nan; first inf in convs\.1\.bias before the epoch \(layer 2\)",
+        r"the loss of batch 3 of epoch 2 is nan; first inf in convs\.1\.bias before the batch \(layer 2\)",
         said,
     )

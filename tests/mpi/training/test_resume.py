@@ -19,6 +19,7 @@ from torture.report import record
 
 from mgg_hpc import config
 from mgg_hpc.data import writer
+from mgg_hpc.errors import StoppedBySignal
 from mgg_hpc.runtime import signals
 from mgg_hpc.training import train
 from mgg_hpc.training.checkpoints import folders, resume, state
@@ -45,19 +46,22 @@ TRANSFERS = {"gcn": "halo", "gat": "direct", "gin": "get"}
 
 @pytest.fixture
 def stop(comm):
-    """with stop(5): a signal comes to the last rank as epoch 5 ends; stop(5, 2): after batch 2 of the one after it."""
+    """with stop(5): a signal comes to the last rank as epoch 5 ends; stop(5, 2): after batch 2 of the one after it.
+
+    ranks: of which one gets it. [default: all]
+    """
 
     @contextlib.contextmanager
-    def stop(epoch: int, batch: int = 0) -> Iterator[None]:
+    def stop(epoch: int, batch: int = 0, ranks: int = comm.size) -> Iterator[None]:
         after_epoch, after_batch = train.Saver.after_epoch, train.Saver.after_batch
 
         def signalled(saver: train.Saver, now: int, **more: bool) -> None:
-            if now == epoch and not batch and comm.rank == comm.size - 1:
+            if now == epoch and not batch and comm.rank == ranks - 1:
                 signals._note(signal.SIGTERM, None)
             after_epoch(saver, now, **more)
 
         def signalled_within(saver: train.Saver, now: int, batches: int) -> None:
-            if (now, batches) == (epoch, batch) and comm.rank == comm.size - 1:
+            if (now, batches) == (epoch, batch) and comm.rank == ranks - 1:
                 signals._note(signal.SIGTERM, None)
             after_batch(saver, now, batches)
 
@@ -175,14 +179,14 @@ def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, 
             train._train(short, mine, None, train.Shown(dry_run=False, bar=False, profile=False))
         comm.Barrier()
         written = tensors(name / "001", first_part)
-        for now in range(1, comm.size + 1):
+        for after in range(1, comm.size + 1):
             comm.Barrier()
             if comm.rank == 0:
                 (name / "001" / "summary.json").unlink(missing_ok=True)
                 for epoch in range(first_part + 1, EPOCHS):
                     folders.discard(name / "001" / "checkpoints" / folders.name_of(epoch))
             comm.Barrier()
-            group = _on(comm, now)
+            group = _on(comm, after)
             if group is not None:
                 longer = _with(settings, epochs=EPOCHS, folder=name, every=first_part)
                 resumed, taken = resume.load(group, name / "001", longer)
@@ -200,6 +204,35 @@ def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, 
             comm.Barrier()
     if comm.rank == 0:
         record(f"from 1 to {comm.size} ranks to 1 to {comm.size} ranks, {model}", comm.size**2, 0)
+
+
+def test_any_number_of_ranks_goes_on_within_an_epoch_of_any_other(comm, folder, job, stop):
+    settings = config.load(job("whole", {"hidden": 9}, train=BATCHES | {"dtype": "float64"}))
+    shown, epochs = train.Shown(dry_run=False, bar=False, profile=False), BATCHES["epochs"]
+    whole = _with(settings, epochs=epochs, folder=folder / "whole", every=1)
+    train._train(whole, comm, None, shown)
+    comm.Barrier()
+    wanted = [float(line[1]) for line in metrics(folder / "whole" / "001")]
+    for before in range(1, comm.size + 1):
+        for after in range(1, comm.size + 1):
+            name = folder / f"from{before}to{after}"
+            mine = _with(settings, epochs=epochs, folder=name, every=1)
+            group = _on(comm, before)
+            if group is not None:
+                with (
+                    stop(1, 2, before),
+                    pytest.raises(StoppedBySignal, match=r"after batch 2 of epoch 2, which"),
+                ):
+                    train._train(mine, group, None, shown)
+            comm.Barrier()
+            group = _on(comm, after)
+            if group is not None:
+                resumed, taken = resume.load(group, name / "001", mine)
+                assert resumed.at == (1, 2)
+                train._train(taken, group, resumed, shown)
+            comm.Barrier()
+            found = [float(line[1]) for line in metrics(name / "001")]
+            np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=0)
 
 
 def _on(comm: MPI.Intracomm, ranks: int) -> MPI.Intracomm | None:

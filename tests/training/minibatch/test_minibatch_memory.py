@@ -12,6 +12,7 @@ from jobs import python, write_job
 from suite.tiers import long_except
 
 from mgg_hpc.data import generate
+from mgg_hpc.data.graph import SparseRows
 
 TRAINED = """
 import json, sys
@@ -41,25 +42,36 @@ SETTINGS = {
     "gin": ["model.name=gin", "model.hidden=128", "train.dtype=float64"],
     "sage": ["model.name=sage", "model.hidden=128", "train.prefetch=6"],
     "gat": ["model.name=gat", "model.hidden=8"],
+    "sparse": ["model.name=gcn", "model.hidden=256"],
 }
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory) -> Path:
-    """A job on batches of 2,100 rows, of a graph of 30,000 nodes."""
+    """Folder of two jobs on batches of 2,100 rows, of a graph of 30,000 nodes, in dense/ and sparse/."""
     folder = tmp_path_factory.mktemp("large")
     graph = generate.sbm(30_000, classes=8, features=128, degree=16.0, homophily=0.5, seed=1)
     train = {"mode": "sampled", "fanouts": [10, 10], "batch_size": 2100}
     place = np.arange(30_000) % 4
     graph = replace(graph, train=place < 2, val=place == 2, test=place == 3)
-    write_job(folder, graph, train=train, run={"threads": 1})
-    return folder / "job.toml"
+    columns = np.random.default_rng(2).integers(4000, size=(30_000, 60), dtype=np.int32)
+    sparse = SparseRows(
+        np.arange(30_001) * 60,
+        np.sort(columns).reshape(-1),
+        np.ones(columns.size, np.float32),
+        (30_000, 4000),
+    )
+    for name, x in (("dense", graph.x), ("sparse", sparse)):
+        (folder / name).mkdir()
+        write_job(folder / name, replace(graph, x=x), train=train, run={"threads": 1})
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", long_except(SETTINGS, "sage"))
 def test_what_is_predicted_is_what_batches_take(large, name):
-    done = python("-c", TRAINED, large, *SETTINGS[name], OMP_NUM_THREADS="1")
+    job = large / ("sparse" if name == "sparse" else "dense") / "job.toml"
+    done = python("-c", TRAINED, job, *SETTINGS[name], OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     there, batches, still, peak = json.loads(done.stdout)
     assert batches > 40e6

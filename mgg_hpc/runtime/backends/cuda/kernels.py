@@ -119,8 +119,7 @@ class DeviceBackend(DeviceLaunches):
             )
         else:
             getattr(native, f"aggregate_{kind}")(self.native_rows(src), total, self.launch_shape(made))
-        if plan.transfer != "none":
-            self.count(plan, src.format, began)
+        self.count(plan, src.format, began)
 
     def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
         """See Backend.retune. Hubs are cut by ps and dist, so sums of other ones are equal to rounding only."""

@@ -209,7 +209,12 @@ class DeviceLaunches(DeviceContext):
         return self.stream.stamp() if self.timed else None
 
     def count(self, plan: Plan, format: RowFormat, began: Any) -> None:
-        """Meter a call: `halo` moves each row that it sends, in chunks, other transfers a row for each remote edge."""
+        """Meter a call: `halo` moves each row that it sends, in chunks, other transfers a row for each remote edge.
+
+        Calls over private rows (`Plan.transfer` "none") are not metered.
+        """
+        if plan.transfer == "none":
+            return
         if plan.lists is None:
             rows, messages = plan.remote_edges, plan.remote_edges if plan.transfer == "get" else 0
         else:

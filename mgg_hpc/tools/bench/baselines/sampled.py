@@ -1,4 +1,4 @@
-"""What all libraries have in common where they train on sampled neighbourhoods: the task, the net, and the loop."""
+"""The task, the net and the training loop of all libraries in benchmarks/sampling.py."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def train(indptr: str, indices: str, file: object, **inputs: Any) -> dict[str, C
 
 
 class Parts:
-    """What layers need of a batch."""
+    """The edge list of a batch of PyG, and its numbers of nodes and edges by hop."""
 
     def __init__(self, batch: Any) -> None:
         self.nodes, self.hops = batch.num_sampled_nodes, batch.num_sampled_edges

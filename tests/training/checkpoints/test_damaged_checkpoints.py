@@ -8,7 +8,7 @@ import time
 import pytest
 from damaged.watched import Worker
 from torture.report import record
-from training.checkpoint_mutants import EPOCH, Originals
+from training.checkpoints.checkpoint_mutants import EPOCH, Originals
 
 from mgg_hpc.training.checkpoints import folders
 
@@ -17,7 +17,7 @@ from mgg_hpc.training.checkpoints import folders
 def worker(tmp_path_factory):
     """A worker that can go on with the runs which it has made in ``worker.folder``."""
     folder = tmp_path_factory.mktemp("runs")
-    with Worker("training.checkpoint_mutants", str(folder)) as started:
+    with Worker("training.checkpoints.checkpoint_mutants", str(folder)) as started:
         started._start()
         started.folder = folder
         yield started
