@@ -92,7 +92,7 @@ def measure(inputs: dict[str, Any], part: str, peers: Libraries, folder: Path, t
             runs[name] = worker
     warm = take_turns({name: partial(worker.ms, name) for name, worker in runs.items()}, WARM_UP)
     if part == "train":
-        runs = fastest(runs, {name: times[-1] for name, times in warm.items()})
+        runs = libraries.fastest(runs, {name: times[-1] for name, times in warm.items()})
     calls = {name: partial(worker.ms, name) for name, worker in runs.items()}
     ms = {
         name: [each / steps for each in times]
@@ -105,13 +105,6 @@ def measure(inputs: dict[str, Any], part: str, peers: Libraries, folder: Path, t
     if part == "train":
         check_losses(found["loss"])
     return {"batches": steps, **timing.compared(ms), **found, "times_best": best(ms)}
-
-
-def fastest(runs: dict[str, Worker], ms: dict[str, float]) -> dict[str, Worker]:
-    """Return each library's fastest run."""
-    ordered = sorted(runs, key=lambda name: ms[name])
-    first = {runs[name].name: name for name in reversed(ordered)}
-    return {name: worker for name, worker in runs.items() if first[worker.name] == name}
 
 
 def check_losses(losses: dict[str, float]) -> None:

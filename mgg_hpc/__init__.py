@@ -1,11 +1,11 @@
 """Full-graph GNN training over many GPUs and CPUs (an implementation of MGG, OSDI '23).
 
 For training loops of one's own: `open` and `from_pyg`, `from_dgl`, `from_networkx`, `from_scipy` give this rank's part
-of a graph, `nn` has the layers, `NeighborLoader` makes mini-batches for them, `allreduce_gradients` sums gradients over
-ranks, `manual_seed` seeds all draws, `recomputed` keeps nothing of a part of a model, `checkpointed` saves a loop's
-state and goes on from it. `save` writes a graph of another library to a graph file, and `to_pyg`, `to_dgl` and
-`to_scipy` give a graph file to one. They load torch and MPI when they are first asked for: the command line may not
-need them.
+of a graph, `nn` has the layers, `NeighborLoader` makes mini-batches for them, `Streaming` says how graphs stream that
+are larger than memory, `allreduce_gradients` sums gradients over ranks, `manual_seed` seeds all draws, `recomputed`
+keeps nothing of a part of a model, `checkpointed` saves a loop's state and goes on from it. `save` writes a graph of
+another library to a graph file, and `to_pyg`, `to_dgl` and `to_scipy` give a graph file to one. They load torch and MPI
+when they are first asked for: the command line may not need them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .nn.graph.gradients import allreduce_gradients
     from .nn.layers.random import manual_seed
     from .nn.sampling.loader import NeighborLoader
+    from .nn.streaming.graph import Streaming
     from .training.checkpoints.loop import checkpointed
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "DistGraph",
     "InputError",
     "NeighborLoader",
+    "Streaming",
     "allreduce_gradients",
     "checkpointed",
     "extend",
@@ -54,6 +56,7 @@ __all__ = [
 _PLACES = {
     "InputError": ("errors", "InputError"),
     "NeighborLoader": ("nn.sampling.loader", "NeighborLoader"),
+    "Streaming": ("nn.streaming.graph", "Streaming"),
     "DistGraph": ("nn.graph.dist_graph", "DistGraph"),
     "allreduce_gradients": ("nn.graph.gradients", "allreduce_gradients"),
     "checkpointed": ("training.checkpoints.loop", "checkpointed"),

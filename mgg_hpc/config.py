@@ -11,12 +11,17 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import tomli_w
 
+from . import sizes
 from .errors import InputError
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # beyond any use, and safe in any arithmetic
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Knob = Positive | Literal["auto"]
+Size = (
+    Annotated[int, msgspec.Meta(ge=0, le=2**50, title="a number of bytes")]
+    | Annotated[str, msgspec.Meta(pattern=sizes.PATTERN, title='a text such as "2G"')]
+)
 Fanout = Annotated[
     int, msgspec.Meta(ge=-1, le=2**20, title="numbers of edges, one for each layer, -1 for all")
 ]
@@ -101,6 +106,8 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
     # Keep plans beside the graph for the next run; auto: of graphs with millions of edges for each rank.
     cache: Literal["auto", "always", "never"] = "auto"
+    memory: Size = 0  # bytes of each rank that a graph is streamed through; 0: rows stay in memory
+    scratch: str = ""  # folder of the rows of a graph that is streamed; "": they stay in the host's memory
 
 
 class CheckpointSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,7 +212,8 @@ def _expected(hint: Any) -> str:
         kind, meta = get_args(hint)
         limits = {"at least": meta.ge, "more than": meta.gt, "at most": meta.le, "less than": meta.lt}
         shown = [f"{word} {limit}" for word, limit in limits.items() if limit is not None]
-        return ", ".join([_expected(kind), *([" and ".join(shown)] if shown else [])])
+        what = meta.title or _expected(kind)
+        return ", ".join([what, *([" and ".join(shown)] if shown else [])])
     if get_origin(hint) is list:
         (item,) = get_args(hint)
         if get_origin(item) is Literal:

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -163,6 +164,91 @@ def max_ties(source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating])
     ties = np.zeros(most.shape, np.int64)
     np.add.at(ties, destination, x[source].astype(np.float64) == most[destination])
     return ties
+
+
+ELEMENTWISE: dict[str, Callable[..., Floats]] = {
+    "exp": lambda x, _: np.exp(x),
+    "log": lambda x, _: np.log(x),
+    "sqrt": lambda x, _: np.sqrt(x),
+    "tanh": lambda x, _: np.tanh(x),
+    "sigmoid": lambda x, _: 1 / (1 + np.exp(-x)),
+    "abs": lambda x, _: np.abs(x),
+    "reciprocal": lambda x, _: 1 / x,
+    "leaky_relu": lambda x, slope: np.where(x > 0, x, slope * x),
+    "add_value": lambda x, value: x + value,
+    "mul_value": lambda x, value: x * value,
+    "add": lambda x, y, _: x + y,
+    "sub": lambda x, y, _: x - y,
+    "mul": lambda x, y, _: x * y,
+    "div": lambda x, y, _: x / y,
+    "maximum": lambda x, y, _: np.maximum(x, y),
+    "minimum": lambda x, y, _: np.minimum(x, y),
+    "where_positive": lambda x, y, slope: np.where(y > 0, x, slope * x),
+    "times_sign": lambda x, y, _: x * np.sign(y),
+    "above": lambda x, y, _: np.heaviside(x - y, 0.5),
+    "equal": lambda x, y, _: np.equal(x, y).astype(np.float64),
+}
+
+
+def propagate(
+    source: Ids,
+    destination: Ids,
+    nodes: int,
+    tape: Any,
+    far: Floats,
+    near: Sequence[Floats],
+    shared: Floats,
+    edge: Floats | None = None,
+) -> list[Floats]:
+    """Return each output of a tape (`runtime.backends.tape.Tape`), reduced over the edges of each destination.
+
+    far [M, any]: rows of sources; near: arrays [nodes, any]; shared [S]; edge [E, D]. Of a maximum of the first output
+    the others are the sums over those edges that reach it, column by column. (NGra, section 3.2.)
+    """
+    edge = np.zeros((len(source), 0)) if edge is None else edge.astype(np.float64)
+
+    def operand(place: Any) -> Floats:
+        if place.kind == "edge":
+            return edge[:, place.index, None]
+        rows, first = {
+            "far": lambda: (far[source], place.index),
+            "near": lambda: (near[place.index][destination], 0),
+            "shared": lambda: (np.tile(shared, (len(source), 1)), place.index),
+        }[place.kind]()
+        width = 1 if place.narrow else tape.columns
+        columns = np.tile(first + np.arange(width), (len(source), 1))
+        if place.type >= 0:
+            columns = columns + tape.columns * edge[:, place.type, None].astype(int)
+        return np.take_along_axis(rows.astype(np.float64), columns, 1)
+
+    found = [None if v.kind in ("wide", "narrow") else operand(v) for v in tape.values]
+    for step in tape.steps:
+        x = found[step.a]
+        if step.op in {"pick", "splat"}:
+            found[step.out] = x
+        elif step.op == "column_sum":
+            found[step.out] = np.sum(x, 1, keepdims=True)
+        else:
+            y = () if step.b < 0 else (found[step.b],)
+            found[step.out] = ELEMENTWISE[step.op](x, *y, step.value)
+    values = [
+        (o, np.broadcast_to(found[o.value], (len(source), min(o.width, tape.columns)))) for o in tape.outputs
+    ]
+    if tape.reduce == "max":
+        most = np.full((nodes, tape.columns), -np.inf)
+        np.maximum.at(most, destination, values[0][1])
+        reached = values[0][1] == most[destination]
+        values = [values[0], *((o, value * reached) for o, value in values[1:])]
+    results = [np.zeros((nodes, o.width)) for o in tape.outputs]
+    for out, (o, value) in zip(results, values, strict=True):
+        columns = np.tile(np.arange(value.shape[1]), (len(source), 1))
+        if o.type >= 0:
+            columns = columns + tape.columns * edge[:, o.type, None].astype(int)
+        np.add.at(out, (destination[:, None], columns), value)
+    degree = np.bincount(destination, minlength=nodes)[:, None]
+    if tape.reduce == "max":
+        results[0] = np.where(degree > 0, most, 0.0)
+    return [out / np.maximum(degree, 1) if tape.reduce == "mean" else out for out in results]
 
 
 def gcn_edges(source: Ids, destination: Ids, nodes: int, weight: object = None) -> tuple[Ids, Ids, Floats]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from .bench_verbs import AS_A_JOB, AT_LEAST_ONE, DEVICES, SHARE, WIDTH, refuse_given, together, turns
+from .bench_verbs import AS_A_JOB, AT_LEAST_ONE, DEVICES, SHARE, WIDTH, together, turns
+from .study_runs import files_of, request_of, run_epochs, run_here
 from .verbs import Output, Verbs, example
 
 
@@ -67,118 +67,6 @@ DEVICE = click.option(
 SHARES = click.option(
     "--share", type=SHARE, default=0.2, help="Of rows that are far away, with --device cuda."
 )
-
-
-def given_words(context: click.Context) -> list[str]:
-    """Return the words of this command line, from the verb on, for ranks that run it too."""
-    words = [str(context.info_name)]
-    for each in context.command.params:
-        if context.get_parameter_source(str(each.name)) is ParameterSource.COMMANDLINE:
-            value = str(context.params[str(each.name)])
-            if not isinstance(each, click.Option):
-                words += [value]
-            else:
-                words += [each.opts[0]] if each.is_flag else [each.opts[0], value]
-    return words
-
-
-def request_of(graph: str | None, options: dict[str, Any]) -> Any:
-    """Return what is asked for on CPUs, checked as far as it can be before ranks start. Raises InputError."""
-    from .tools.bench.harness import graphs
-    from .tools.bench.harness.options import numbers_of
-    from .tools.study.cpu import Request
-
-    name, paths = graph or "rmat:17:16", files_of(options)
-    graphs.check(name)
-    widths = numbers_of("widths", options["widths"])
-    return Request(name, widths, options["backend"], options["threads"], options["turns"], paths)
-
-
-def files_of(options: dict[str, Any]) -> Any:
-    """Return the files that are asked for. Raises InputError for one that cannot be written."""
-    from .tools.study.table import Files
-
-    paths = Files(options["csv"], None if options["plot"] == "none" else Path(options["plot"]))
-    paths.check()
-    return paths
-
-
-def run_here(
-    context: click.Context,
-    graph: str | None,
-    device: str,
-    options: dict[str, Any],
-    transfer: str | None = None,
-) -> int:
-    """Run a study on ranks that are there, on a GPU, or on ranks that are started with the same command line."""
-    from .runtime import mpi
-
-    name = str(context.info_name)
-    if device == "cuda":
-        refuse_given(context, device, "ranks", "threads", "backend")
-        if mpi.launched():
-            return run_on_gpus(context, graph, options)
-        from .tools.study import gpu
-
-        return gpu.run(name, graph, files_of(options), transfer=transfer, **options)
-    refuse_given(context, device, "share")
-
-    def measure(request: Any) -> int:
-        from .tools.study import cpu, plot, space
-
-        if transfer is not None:
-            return space.run(request, transfer)
-        return cpu.run(name, request, plot.DRAWN[name])
-
-    return run_on_cpus(context, request_of(graph, options), options["ranks"], measure)
-
-
-def run_on_cpus(context: click.Context, request: Any, ranks: int, measure: Callable[[Any], int]) -> int:
-    """Measure what is asked for on ranks that are there, or start ranks with the same command line."""
-    from .runtime import launch, mpi
-
-    if ranks > 1 and not mpi.launched():
-        return launch.process_launch(ranks, ["study", *given_words(context)])
-    return measure(request)
-
-
-def run_epochs(context: click.Context, graph: str | None, device: str, options: dict[str, Any]) -> int:
-    """Measure training epochs. Raises InputError for options that are about single aggregations."""
-    from .errors import InputError
-
-    if device == "cuda":
-        raise InputError("--epochs is for CPUs; on GPUs mgg train and mgg bench epoch time epochs")
-    for name in ("widths", "share"):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise InputError(f"--{name} has no meaning with --epochs")
-    for name in ("csv", "plot"):
-        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            options[name] = Path(str(options[name]).replace("transfers", "epochs"))
-
-    def measure(request: Any) -> int:
-        from .tools.study import epochs
-
-        return epochs.run(request)
-
-    return run_on_cpus(context, request_of(graph, options), options["ranks"], measure)
-
-
-def run_on_gpus(context: click.Context, graph: str | None, options: dict[str, Any]) -> int:
-    """Run a study on the ranks of a launcher, with a GPU each. Raises InputError for one that has no such variants."""
-    from .errors import InputError
-    from .tools.bench.harness import graphs
-    from .tools.bench.harness.options import numbers_of
-    from .tools.study import gpu, gpu_ranks, plot
-
-    name = str(context.info_name)
-    if name != gpu_ranks.STUDY:
-        raise InputError(f"mgg study {name} --device cuda plays both PEs itself: run it without a launcher")
-    if context.get_parameter_source("share") is ParameterSource.COMMANDLINE:
-        raise InputError("--share: the ranks of a launcher own rows with as many edges each; leave it out")
-    graph, paths = graph or gpu.GRAPH, files_of(options)
-    graphs.check(graph)
-    widths = numbers_of("widths", options["widths"])
-    return gpu_ranks.run(graph, widths, paths, options["turns"], plot.DRAWN[name])
 
 
 def variants_of(name: str, widths: str, *examples: str) -> Callable[[Any], Any]:
@@ -352,3 +240,71 @@ def sampling(jobs: tuple[Path, ...], fanouts: str | None, batch_size: int | None
         files=files_of(options),
     )
     return study_of_sampling.run(request)
+
+
+@study.command(
+    "programs",
+    epilog=example(
+        "mgg study programs rmat:14 my.h5 --parts fused --threads 2",
+        "mgg study programs --parts density --peers mkl --folder figures",
+        "mgg study programs rmat:16 --parts schedules,overlap,ring --rate 0.5",
+    ),
+)
+@click.argument("graphs", nargs=-1)
+@click.option("--parts", default="fused,density,schedules,overlap,ring", help="Which, separated by commas.")
+@click.option("--width", type=WIDTH, default=128, help="Of rows.")
+@click.option("--programs", "named", default="gated,gated-max,typed", help="Of the part fused.")
+@click.option("--nodes", type=AT_LEAST_ONE, default=10_000, help="Rows of the matrices of the part density.")
+@click.option(
+    "--rate", type=click.FloatRange(0), default=0.0, help="GB/s of slow stores. [default: each part's]"
+)
+@click.option("--ranks", default="2,4", help="Of the part ring, separated by commas; a thread each.")
+@click.option("--threads", type=click.IntRange(1, 1024), default=2, help="Of each process.")
+@turns(5, "library")
+@click.option("--peers", default="dgl,pyg,mkl,torch", help='Other libraries, or "none".')
+@click.option(
+    "--peers-env", type=click.Path(path_type=Path), help="Their environment. [default: .venv-peers]"
+)
+@click.option(
+    "--folder", type=click.Path(path_type=Path), default=Path(), help="For a table and a picture a part."
+)
+@click.option("--pictures/--no-pictures", default=True, help="Draw pictures too.")
+def programs(
+    graphs: tuple[str, ...],
+    parts: str,
+    named: str,
+    peers: str,
+    ranks: str,
+    folder: Path,
+    pictures: bool,
+    **options: Any,
+) -> int:
+    """Compare programs on vertices and edges, fused and not, and ways of streaming them.
+
+    fused: G-GCN, a gated maximum and GG-NN, forward and backward, fused, with tensors of edges, and in other libraries:
+    times and memory. density: a sparse matrix times a dense one, by its density: NGra, figure 13. GCN and G-GCN on
+    graphs that stream from slow stores: by schedules (figure 14), with and without loads ahead (overlap), on ranks that
+    pass chunks on and that load for themselves (ring, figure 16). GRAPHS are for all but density. [default: rmat:14]
+    """
+    from .tools.bench.harness import graphs as known
+    from .tools.bench.harness.options import BenchOptions, numbers_of, words_of
+    from .tools.bench.programs.fused import PROGRAMS
+    from .tools.bench.programs.parts import PARTS, PEERS, Request
+    from .tools.study import programs as study_of_programs
+
+    chosen, baselines = words_of("parts", parts, PARTS), words_of("peers", peers, PEERS, none=True)
+    names = graphs or ("rmat:14",)
+    for name in names:
+        known.check(name)
+    written = study_of_programs.Written(folder, pictures)
+    written.check(chosen)
+    more = {name: options.pop(name) for name in ("width", "nodes", "rate")}
+    request = Request(
+        options=BenchOptions(pages="huge", peers=peers, **options),
+        graphs=[known.read(name) for name in names] if set(chosen) - {"density"} else (),
+        programs=words_of("programs", named, PROGRAMS),
+        peers=baselines,
+        ranks=numbers_of("ranks", ranks),
+        **more,
+    )
+    return study_of_programs.run(chosen, request, written)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+
+from . import sizes
 
 Existing = click.Path(path_type=Path)
 Output = click.Path(path_type=Path)
@@ -21,10 +22,10 @@ class _Memory(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
-        if not found:
-            self.fail(f"{value!r} is not a size; expected a number and K, M, G or T, such as 2G", param, ctx)
-        return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+        try:
+            return sizes.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 Memory = _Memory()

@@ -12,13 +12,12 @@ import torch
 import torch_geometric.nn as pyg
 from torch_geometric.utils import softmax
 
-from mgg_hpc import reference
+from mgg_hpc import nn, reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
 from mgg_hpc.nn.graph.handle import GraphHandle
 from mgg_hpc.nn.graph.loading import Part, matrix_of
 from mgg_hpc.nn.graph.transfer import planned
-from mgg_hpc.nn.layers import conv
 from mgg_hpc.nn.layers.perceptron import MLP
 from mgg_hpc.nn.workspace import accumulator
 from mgg_hpc.runtime.backends.arguments import Geometry
@@ -64,7 +63,7 @@ def _late(a: int, b: int) -> torch.nn.Sequential:
 def _both(name: str, spread: float = 1.0, **options: object) -> Layer:
     """A layer of our module and of PyG's with the same name and options."""
     return Layer(
-        lambda a, b: getattr(conv, name)(a, b, **options),
+        lambda a, b: getattr(nn, name)(a, b, **options),
         lambda a, b: getattr(pyg, name)(a, b, **options),
         spread,
         ties=options.get("aggr") == "max",
@@ -74,7 +73,7 @@ def _both(name: str, spread: float = 1.0, **options: object) -> Layer:
 def _gin(network: Callable[[int, int], torch.nn.Module], **options: object) -> Layer:
     """A GINConv over the same network, ours and PyG's."""
     return Layer(
-        lambda a, b: conv.GINConv(network(a, b), **options),
+        lambda a, b: nn.GINConv(network(a, b), **options),
         lambda a, b: pyg.GINConv(network(a, b), **options),
     )
 
@@ -105,7 +104,7 @@ LAYERS = {
     "gin_trained_eps": _gin(_network, eps=0.3, train_eps=True),
     "gin_one_map": _gin(torch.nn.Linear, eps=-0.4),
     "gin_mlp": Layer(
-        lambda a, b: conv.GINConv(MLP([a, 7, b]), train_eps=True),
+        lambda a, b: nn.GINConv(MLP([a, 7, b]), train_eps=True),
         lambda a, b: pyg.GINConv(pyg.MLP([a, 7, b], norm=None), train_eps=True),
     ),
     "gin_late": _gin(_late, train_eps=True),
@@ -118,7 +117,7 @@ LAYERS = {
     "gat_average": _both("GATConv", SCORED, heads=2, concat=False, negative_slope=0.4),
     "gat_residual": _both("GATConv", SCORED, heads=2, residual=True),
     "gat_dot": Layer(
-        lambda a, b: conv.GATConv(a, b, 3, attention="dot"), lambda a, b: DotAttention(a, b, 3), SCORED
+        lambda a, b: nn.GATConv(a, b, 3, attention="dot"), lambda a, b: DotAttention(a, b, 3), SCORED
     ),
     "gat_as_it_is": _both("GATConv", SCORED, add_self_loops=False, bias=False),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mgg_hpc import config
+from mgg_hpc import config, sizes
 from mgg_hpc.errors import InputError
 
 # Every key and its default, as the design of job files lists them.
@@ -31,7 +31,7 @@ DEFAULTS = {
     },
     "plan": {
         "transfer": "auto", "ps": "auto", "dist": "auto", "wpb": "auto", "far_ps": "auto", "tune": "auto",
-        "cache": "auto",
+        "cache": "auto", "memory": 0, "scratch": "",
     },
     "checkpoint": {"every_epochs": 0, "every_minutes": 10.0, "keep": 2},
 }  # fmt: skip
@@ -244,3 +244,9 @@ def test_dumps_gives_the_same_settings_back(write, tmp_path):
 def test_the_demos_job_file_is_valid():
     settings = config.load(Path(__file__).parents[1] / "inputs" / "digits.toml")
     assert (settings.model.hidden, settings.run.folder) == (64, "runs/digits")
+
+
+def test_sizes_are_read_as_they_are_shown(rng):
+    for nbytes in (2.0 ** rng.uniform(0, 50, 200)).astype(int).tolist():
+        assert sizes.parse(sizes.shown(nbytes)) == pytest.approx(nbytes, rel=0.05)
+    assert [sizes.shown(n) for n in (100, 1536, 9 << 30)] == ["100 B", "1.5 KiB", "9.0 GiB"]

@@ -17,7 +17,7 @@ import mgg_hpc
 
 PACKAGE = Path(mgg_hpc.__file__).parent
 FLOORS = ["data", "plan", "runtime", "nn", "training", "tools"]  # from the ground up
-GROUND = ["__init__", "errors", "config", "reference"]  # what every floor may stand on
+GROUND = ["__init__", "errors", "sizes", "config", "reference"]  # what every floor may stand on
 # What the package itself offers, to be loaded when it is asked for.
 DOORS = ["data.libraries", "nn", "training.checkpoints"]
 COMMAND_LINE = [
@@ -27,6 +27,7 @@ COMMAND_LINE = [
     "graph_verbs",
     "model_verb",
     "report_verb",
+    "study_runs",
     "study_verb",
     "submit_verb",
     "tune_verb",

@@ -12,7 +12,8 @@ set(flags_avx2 -march=x86-64-v3)
 set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 foreach(isa IN LISTS isas)
   add_library(kernels_${isa} OBJECT
-    cuda/cpu/aggregate.cpp cuda/cpu/attention.cpp cuda/cpu/edges.cpp cuda/cpu/random.cpp cuda/cpu/sampling/sample.cpp)
+    cuda/cpu/aggregate.cpp cuda/cpu/attention.cpp cuda/cpu/edges.cpp
+    cuda/cpu/random.cpp cuda/cpu/sampling/sample.cpp cuda/cpu/tapes/propagate.cpp)
   target_include_directories(kernels_${isa} PRIVATE cuda cuda/include)
   target_compile_definitions(kernels_${isa} PRIVATE MGG_ISA=${isa})
   # Products are rounded before they are added, in every tile alike: the same bits whichever way columns are cut.
@@ -24,7 +25,9 @@ endforeach()
 # NOMINSIZE: not for size, since the exchange and the floor are here.
 nanobind_add_module(_host NB_STATIC NOMINSIZE
   cuda/python/module_host.cpp cuda/python/module_edges.cpp cuda/python/module_gather.cpp cuda/python/module_sampling.cpp
-  cuda/runtime/halo_exchange.cpp cuda/cpu/sampling/gather.cpp
+  cuda/python/module_streams.cpp
+  cuda/runtime/halo_exchange.cpp cuda/runtime/streaming/chunk_source.cpp cuda/runtime/streaming/chunk_stream.cpp
+  cuda/cpu/sampling/gather.cpp
   cuda/bench/module_floor.cpp
   cuda/bench/gather_floor.cpp)
 target_include_directories(_host PRIVATE cuda cuda/include)

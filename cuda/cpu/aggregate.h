@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/halo_exchange.h"
+#include "runtime/exchange.h"
 #include "mgg/half.h"
 #include "mgg/layout.h"
 #include "mgg/schedule.h"
@@ -16,7 +16,8 @@
 namespace mgg {
 
 // Blocks that can run once the chunks before them have arrived: all of them in one stage where rows are read
-// through pointers; with halo the owned rows are the first stage, and each round of arriving rows another.
+// through pointers; with halo the owned rows are the first stage, and each round of arriving rows another, as
+// is each streamed chunk.
 struct Stage {
   int64_t first_block, last_block;
 };
@@ -65,7 +66,7 @@ struct Aggregation {
   bool relu;
   bool streams;  // results go past the caches; rows begin with a cache line then
   int threads;
-  HaloExchange* exchange;  // with halo
+  Exchange* exchange;    // with halo and streamed chunks
   Transport* transport;    // with gets
   std::mutex* calling;     // held while the transport is called
 

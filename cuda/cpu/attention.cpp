@@ -6,37 +6,16 @@
 #include <limits>
 
 #include "cpu/edge_batches.h"
+#include "cpu/functions.h"
 #include "cpu/philox.h"
 
 namespace mgg {
 namespace MGG_ISA {
 namespace {
 
-// exp of each value, in place: 2^n times a polynomial of degree 5 around 0 (Cephes, S. Moshier), off by 2 ulp at most;
-// 0 below -87, where float32 has no normal numbers. NaN stays NaN. Whole vectors are taken: room for 32 H values holds
-// them for any count.
+// exp of each value, in place. Whole vectors are taken: room for 32 H values holds them for any count.
 inline void exp_all(float* x, int count) {
-  using V = Vector<float, vector_bytes>;
-  using U = Bits<vector_bytes>;
-  const V lowest = V{} - 87.0f, highest = V{} + 89.0f;
-  constexpr float round = 12582912.0f;  // 1.5 x 2^23: sums with it are whole numbers
-  for (int i = 0; i < count; i += vector_bytes / 4) {
-    const V value = load<vector_bytes>(x + i);
-    V bounded = value < lowest ? lowest : value;
-    bounded = bounded > highest ? highest : bounded;
-    const V shifted = bounded * 1.44269504088896341f + round, n = shifted - round;
-    V r = bounded - n * 0.693359375f;
-    r -= n * -2.12194440e-4f;
-    V y = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    y = y * r + 8.3334519073e-3f;
-    y = y * r + 4.1665795894e-2f;
-    y = y * r + 1.6666665459e-1f;
-    y = y * r + 5.0000001201e-1f;
-    y = y * (r * r) + r + 1.0f;
-    const U power = reinterpret_cast<U>(shifted) - bits_of_float(round) + 127u;
-    const V result = y * reinterpret_cast<V>(power << 23);
-    store<vector_bytes>(x + i, value < lowest ? V{} : result);
-  }
+  for (int i = 0; i < count; i += lanes_of<float>) store<vector_bytes>(x + i, exp_of(load<vector_bytes>(x + i)));
 }
 inline void exp_all(double* x, int count) {
   for (int i = 0; i < count; ++i) x[i] = std::exp(x[i]);

@@ -6,9 +6,11 @@
 #pragma once
 #include <cstdint>
 #include <mutex>
+#include <vector>
 
 #include "cpu/aggregate.h"
 #include "cpu/random.h"
+#include "mgg/tape.h"
 
 namespace mgg {
 
@@ -36,7 +38,7 @@ struct EdgeCall {
   A* states;        // destinations x state values, between stages; null for a single stage
   int prefetch;     // edges ahead
   int threads;
-  HaloExchange* exchange;
+  Exchange* exchange;
   Transport* transport;
   std::mutex* calling;
   bool streams = false;
@@ -142,13 +144,36 @@ struct Sddmm {
   A* out;            // [E, H], in the order of the plan's edges
 };
 
+// A tape (mgg/tape.h) for each edge, whose outputs are reduced over the edges of each destination: out[i][v].
+// reduce: max takes that of the first output, of `columns` columns, and adds the others, as wide, over the edges that
+// reach it.
+template <class S>
+struct Propagate {
+  using A = Accumulator<S>;
+  EdgeCall<S> call;
+  int64_t columns;               // of wide values
+  std::vector<TapeValue> values;
+  std::vector<TapeStep> steps;
+  std::vector<TapeOutput> outputs;
+  int registers;                 // wide ones
+  int64_t state;                 // the sum of the outputs' widths
+  Reduce reduce;
+  std::vector<Near<const A>> near;
+  const A* shared;
+  const A* edge;                 // [E, edge_columns], in the order of the plan's edges
+  int64_t edge_columns;
+  std::vector<Near<A>> out;
+};
+constexpr int most_values = 64;  // of a tape
+
 #define MGG_DECLARE_EDGES(S)           \
   void attend(const Attend<S>&);          \
   void attend_back(const AttendBack<S>&); \
   void max_ties(const MaxTies<S>&);       \
   void max_back(const MaxBack<S>&);       \
   void weighted(const WeightedHeads<S>&); \
-  void sddmm(const Sddmm<S>&);
+  void sddmm(const Sddmm<S>&);            \
+  void propagate(const Propagate<S>&);
 #define MGG_DECLARE(isa)       \
   namespace isa {              \
   MGG_DECLARE_EDGES(float)     \

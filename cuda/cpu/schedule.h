@@ -29,9 +29,13 @@ inline void check_plan(const Schedule& s, const std::vector<Segment>& segments) 
   }
 }
 
-// A stage is the set of chunks that become readable together. Each round of a halo is a stage of its own.
+// Whether a chunk's rows are there only once an exchange has brought them.
+inline bool arrives(const Chunk& chunk) { return chunk.kind == Chunk::halo || chunk.kind == Chunk::streamed; }
+
+// A stage is the set of chunks that become readable together. Each round of a halo is a stage of its own, and each
+// streamed chunk.
 inline int32_t stage_of(const Schedule& s, const Segment& segment) {
-  return s.chunks[segment.chunk].kind == Chunk::halo ? segment.chunk : 0;
+  return arrives(s.chunks[segment.chunk]) ? segment.chunk : 0;
 }
 
 // Sorts by destination; stable, so that chunks and edges keep their order.
@@ -50,7 +54,7 @@ inline std::vector<Segment> by_destination(const Schedule& s, const std::vector<
 // Returns true if there is one stage, and segments lie by destination, each of which has some: so do those of blocks.
 inline bool lies_in_order(const Schedule& s, const std::vector<Segment>& segments) {
   for (const Chunk& chunk : s.chunks)
-    if (chunk.kind == Chunk::halo) return false;
+    if (arrives(chunk)) return false;
   int64_t next = 0;
   for (const Segment& segment : segments) {
     if (segment.destination != next && segment.destination != next - 1) return false;
@@ -178,7 +182,7 @@ inline void make_schedule(Schedule& s, std::vector<Segment> segments, const Bloc
   s.segments = cut(in_order(s, std::move(segments)), sizes.part_edges);
   int32_t stages = 1;
   for (size_t chunk = 0; chunk < s.chunks.size(); ++chunk)
-    if (s.chunks[chunk].kind == Chunk::halo) stages = static_cast<int32_t>(chunk) + 1;
+    if (arrives(s.chunks[chunk])) stages = static_cast<int32_t>(chunk) + 1;
   stages == 1 ? mark_one_stage(s) : mark(s);
   int64_t first = 0;
   for (int32_t stage = 0; stage < stages; ++stage) {

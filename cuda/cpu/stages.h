@@ -22,12 +22,13 @@ namespace MGG_ISA {
 namespace {
 
 // Stage by stage. With halo, threads first share the packing of what others wait for; then owned rows are worked on,
-// then each round as it arrives, in the same order in every run. The first thread keeps transfers going.
+// then each round, or streamed chunk, as it arrives, in the same order in every run. The first thread keeps transfers
+// going.
 template <class Work>
 void run_stages(const Work& work) {
   const auto& call = work.call;
   const Schedule& schedule = *call.schedule;
-  HaloExchange* exchange = call.exchange;
+  Exchange* exchange = call.exchange;
   const int64_t packets = exchange ? exchange->packets() : 0;
   const int64_t sweeps = work.sweeps();
   std::deque<WorkQueue> queues;  // of each stage's sweeps

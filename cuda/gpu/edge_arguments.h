@@ -1,6 +1,8 @@
 // Arguments of the edge kernels (edges/edges.cuh, edges/attention.cuh); cpu/edges.h has the formulas. All pointers are
 // addresses in device memory.
 #pragma once
+#include <cstddef>
+
 #include "gpu/arguments.h"
 
 namespace mgg {
@@ -105,5 +107,51 @@ struct DeviceSddmm {
   DeviceNear<const S> y;
   float* out;  // [E, H]
 };
+
+// A tape (mgg/tape.h) as kernels take it, which is by value: no memory is copied for a call, so that calls can be recorded
+// in CUDA graphs. Registers are numbered together, wide ones first, and have the kind `wide`.
+constexpr int most_tape_values = 64, most_tape_steps = 128, most_tape_arrays = 16;
+// Of a worker's lane, in 16 bytes of shared memory each: registers, two for each output, and one for each column_sum
+// where rows are walked in passes. In blocks of 64 threads that is 96 KiB, which all GPUs have.
+constexpr int most_tape_slots = 96;
+
+struct DeviceTapeValue {
+  int32_t index;
+  int16_t type;
+  uint8_t kind, narrow;
+};
+// b: a where there is one operand.
+struct DeviceTapeStep {
+  uint8_t op, out, a, b;
+  float value;
+};
+// place: of the output's columns in the rows in which parts of hubs leave theirs.
+struct DeviceTapeOutput {
+  int32_t width, place;
+  int16_t value, type;
+};
+
+template <class S>
+struct DevicePropagate {
+  DeviceEdges<S> edges;
+  DeviceTapeValue values[most_tape_values];
+  DeviceTapeStep steps[most_tape_steps];
+  DeviceTapeOutput outputs[most_tape_arrays];
+  DeviceNear<const float> near[most_tape_arrays];
+  DeviceNear<float> out[most_tape_arrays];
+  const float* shared;
+  const float* edge;  // [E, edge_columns]
+  int32_t edge_columns, step_count, output_count, registers;
+  int32_t state;  // floats of a row in which a part of a hub leaves its outputs
+  bool max, mean;
+};
+static_assert(sizeof(DevicePropagate<float>) <= 4096, "arguments of a kernel have that much room");
+
+// The source of a compiled tape declares these structs itself (mgg_hpc/runtime/backends/cuda/tapes/text.py).
+static_assert(sizeof(Block) == 24 && sizeof(Segment) == 24 && sizeof(Hub) == 32 && offsetof(HaloState, calls) == 0,
+              "compiled tapes read them");
+
+// Columns of a lane in a pass: edges are taken four at a time where one column of each is enough.
+constexpr int tape_columns(int64_t columns) { return columns <= 32 ? 1 : 4; }
 
 }  // namespace mgg

@@ -1,8 +1,10 @@
 // Python methods of schedules for what is computed edge by edge (cpu/edges.h): attention, maxima, dot products.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "python/module_host.h"
+#include "python/tapes.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -163,6 +165,38 @@ void sddmm(MGG_REACH_PARAMETERS, Matrix<const T> y, Matrix<Accumulator<S>> out) 
   });
 }
 
+template <class S>
+void propagate(MGG_REACH_PARAMETERS, int64_t columns, int64_t far_columns, Flat<const uint8_t> values,
+               Flat<const uint8_t> steps, Flat<const uint8_t> outputs, int registers, const std::string& reduce,
+               std::vector<Matrix<const Accumulator<S>>> near_arrays, Flat<const Accumulator<S>> shared,
+               Rows<const Accumulator<S>> edge, std::vector<Matrix<Accumulator<S>>> out) {
+  using A = Accumulator<S>;
+  Propagate<S> call{};
+  Tape tape(values, steps, outputs);
+  call.columns = columns, call.registers = registers;
+  call.reduce = reduction_of(reduce);
+  require(columns > 0 && out.size() == tape.outputs.size(), "propagate: an array for each output, at least one column");
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t width = tape.outputs[i].width;
+    call.out.push_back(near<A>(Rows<A>(out[i]), self.destinations(), width, "out"));
+    call.state += width;
+  }
+  for (const auto& array : near_arrays)
+    call.near.push_back(near<const A>(Rows<const A>(array), self.destinations(), array.shape(1), "near"));
+  call.shared = shared.data();
+  call.edge_columns = edge ? static_cast<int64_t>(edge->shape(1)) : 0;
+  call.edge = by_edge<const A>(edge, self.edges(), static_cast<int>(call.edge_columns), "edge");
+  check_tape(tape,
+             {columns, far_columns, call.edge_columns, registers, static_cast<int64_t>(near_arrays.size()),
+              static_cast<int64_t>(shared.size())},
+             call.reduce == Reduce::max, most_values);
+  call.values = std::move(tape.values), call.steps = std::move(tape.steps), call.outputs = std::move(tape.outputs);
+  self.over_edges<S>(MGG_REACH, far_columns, 0, false, call.state, [&](const EdgeCall<S>& edges) {
+    call.call = edges;
+    MGG_DISPATCH(propagate, call);
+  });
+}
+
 #define MGG_REACH_NAMES                                                                                          \
   "addresses"_a.noconvert(), "counts"_a.noconvert(), "rank"_a, "threads"_a, "exchange"_a.none(), "arrived"_a, \
       "transport"_a
@@ -186,6 +220,9 @@ void bind(nb::class_<HostSchedule>& schedule, const std::string& type) {
   def("max_back", &max_back<S, T>, "x"_a.noconvert(), "out"_a.noconvert());
   def("weighted", &weighted<S, T>, "weight"_a.noconvert(), "out"_a.noconvert());
   def("sddmm", &sddmm<S, T>, "y"_a.noconvert(), "out"_a.noconvert());
+  def("propagate", &propagate<S>, "columns"_a, "far_columns"_a, "values"_a.noconvert(), "steps"_a.noconvert(),
+      "outputs"_a.noconvert(), "registers"_a, "reduce"_a, "near"_a.noconvert(), "shared"_a.noconvert(),
+      MGG_OPTIONAL("edge"), "out"_a.noconvert());
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ namespace {
 
 using mgg::Flat;
 using mgg::HostExchange;
+using mgg::HostHalo;
 using mgg::HostSchedule;
 using mgg::Matrix;
 using mgg::require;
@@ -155,6 +156,7 @@ void bind_floor(nb::module_& m);                      // module_floor.cpp
 void bind_edges(nb::class_<HostSchedule>& schedule);  // module_edges.cpp
 void bind_gather(nb::module_& m);                     // module_gather.cpp
 void bind_sampling(nb::module_& m);                   // module_sampling.cpp
+void bind_streams(nb::module_& m);                    // module_streams.cpp
 
 NB_MODULE(_host, m) {
   m.doc() = R"(Schedules, aggregation and random draws for the cores of one host.
@@ -172,7 +174,8 @@ ValueError.)";
       .def_prop_ro("address", [](mgg::PointerTransport& self) {
         return reinterpret_cast<uint64_t>(static_cast<mgg::Transport*>(&self));
       }, "Address of the transport, for HaloExchange and Schedule.");
-  nb::class_<HostExchange>(m, "HaloExchange", R"(Moves each distinct remote row once a call, in rounds.
+  nb::class_<HostExchange>(m, "Exchange", "What brings the chunks of a call, in rounds.");
+  nb::class_<HostHalo, HostExchange>(m, "HaloExchange", R"(Moves each distinct remote row once a call, in rounds.
 
 send_rows: int32. send_counts, send_places, receive_counts: int64 [rounds * size]. staging: address of symmetric memory
 of 2 * staging_bytes; signals: of signal_count(rounds, size) zeros of 8 bytes. transport: its address.)")
@@ -181,15 +184,15 @@ of 2 * staging_bytes; signals: of signal_count(rounds, size) zeros of 8 bytes. t
            "rank"_a, "size"_a, "rounds"_a, "send_rows"_a.noconvert(), "send_counts"_a.noconvert(),
            "send_places"_a.noconvert(), "receive_counts"_a.noconvert(), "staging"_a, "staging_bytes"_a, "signals"_a,
            "transport"_a)
-      .def("transfer", &HostExchange::transfer, "rows"_a, "row_bytes"_a,
+      .def("transfer", &HostHalo::transfer, "rows"_a, "row_bytes"_a,
            "Exchange without sums. rows: address of this rank's row 0. Collective.")
-      .def("take_rows_pushed", &HostExchange::take_rows_pushed,
+      .def("take_rows_pushed", &HostHalo::take_rows_pushed,
            "Return the number of rows that this rank has pushed since the last call.")
-      .def("take_messages_pushed", &HostExchange::take_messages_pushed,
+      .def("take_messages_pushed", &HostHalo::take_messages_pushed,
            "Return the number of packets that this rank has pushed since the last call.")
-      .def("take_seconds_waited", &HostExchange::take_seconds_waited,
+      .def("take_seconds_waited", &HostHalo::take_seconds_waited,
            "Return the seconds that this rank has waited for others in exchanges since the last call.")
-      .def("stamps", &HostExchange::stamps, R"(Return the times of the last exchange, in seconds of the monotonic clock.
+      .def("stamps", &HostHalo::stamps, R"(Return the times of the last exchange, in seconds of the monotonic clock.
 
 Its begin and its end; [rounds] when this rank began to wait for a round; [rounds] when it was there; [rounds * size] when
 this rank had pushed a round to a PE, 0 where it pushes none.)");
@@ -225,10 +228,11 @@ depend on it, and on no other size. gets: remote rows are fetched by gets. Raise
   bind_floor(m);
   bind_gather(m);
   bind_sampling(m);
+  bind_streams(m);
   m.def("instruction_sets", &instruction_sets, "What this machine runs, widest first.");
   m.def("instruction_set", [] { return mgg::instruction_set(); },
         "Return the one in use. Raises ValueError if MGG_ISA names one that this machine does not run.");
   m.def("openmp_threads", [] { return omp_get_max_threads(); });
-  m.def("struct_sizes", [] { return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment)}; },
-        "Return the bytes of Chunk and Segment.");
+  m.def("struct_sizes", [] { return std::vector<size_t>{sizeof(mgg::Chunk), sizeof(mgg::Segment), sizeof(mgg::Step)}; },
+        "Return the bytes of Chunk, Segment and Step.");
 }

@@ -17,6 +17,7 @@
 #include "python/bindings.h"
 #include "cpu/edges.h"
 #include "cpu/schedule.h"
+#include "runtime/halo_exchange.h"
 
 namespace mgg {
 
@@ -62,11 +63,20 @@ class Scratch {
 
 inline Transport* transport_at(uint64_t address) { return reinterpret_cast<Transport*>(address); }
 
+// What brings the chunks of a call, as Python makes it.
 class HostExchange {
  public:
-  HostExchange(int rank, int size, int rounds, Flat<const int32_t> send_rows, Flat<const int64_t> send_counts,
-               Flat<const int64_t> send_places, Flat<const int64_t> receive_counts, uint64_t staging,
-               int64_t staging_bytes, uint64_t signals, uint64_t transport)
+  virtual ~HostExchange() = default;
+  virtual Exchange& exchange() = 0;
+  // Refuses a call over these chunks, and over `rows` rows of this rank, that the exchange was not made for.
+  virtual void check(const std::vector<Chunk>& chunks, int64_t rows, int64_t row_bytes) const = 0;
+};
+
+class HostHalo final : public HostExchange {
+ public:
+  HostHalo(int rank, int size, int rounds, Flat<const int32_t> send_rows, Flat<const int64_t> send_counts,
+           Flat<const int64_t> send_places, Flat<const int64_t> receive_counts, uint64_t staging,
+           int64_t staging_bytes, uint64_t signals, uint64_t transport)
       : staging_bytes_(staging_bytes),
         exchange_({rank, size, rounds, vector_of(send_rows), vector_of(send_counts), vector_of(send_places),
                    vector_of(receive_counts), reinterpret_cast<char*>(staging), staging_bytes,
@@ -75,7 +85,11 @@ class HostExchange {
     for (const int64_t count : vector_of(receive_counts)) receives_ += count;
     for (const int32_t row : vector_of(send_rows)) last_row_ = std::max<int64_t>(last_row_, row);
   }
-  HaloExchange& exchange() { return exchange_; }
+  HaloExchange& exchange() override { return exchange_; }
+  void check(const std::vector<Chunk>&, int64_t rows, int64_t row_bytes) const override {
+    require_room(row_bytes);
+    require(last_row_ < rows, "exchange: sends rows that are not there");
+  }
   void transfer(uint64_t rows, int64_t row_bytes) {
     require_room(row_bytes);
     nanobind::gil_scoped_release release;
@@ -85,12 +99,11 @@ class HostExchange {
   int64_t take_messages_pushed() { return exchange_.take_messages_pushed(); }
   double take_seconds_waited() { return exchange_.take_seconds_waited(); }
   const std::vector<double>& stamps() const { return exchange_.stamps(); }
-  void require_rows(int64_t count) const { require(last_row_ < count, "exchange: sends rows that are not there"); }
+
+ private:
   void require_room(int64_t row_bytes) const {
     require(receives_ * row_bytes <= staging_bytes_, "exchange: rows are wider than the staging was made for");
   }
-
- private:
   template <class T>
   static std::vector<T> vector_of(const Flat<const T>& array) {
     return {array.data(), array.data() + array.size()};
@@ -98,6 +111,11 @@ class HostExchange {
   int64_t staging_bytes_, receives_ = 0, last_row_ = -1;
   HaloExchange exchange_;
 };
+
+inline Reduce reduction_of(const std::string& name) {
+  require(name == "sum" || name == "mean" || name == "max", "reduce: sum, mean or max");
+  return name == "sum" ? Reduce::sum : name == "mean" ? Reduce::mean : Reduce::max;
+}
 
 // Where a call's rows lie, and how those of others reach it. arrived: they have, and nothing moves.
 struct Reach {
@@ -142,8 +160,7 @@ class HostSchedule {
     require(!weight || static_cast<int64_t>(weight->size()) == schedule_.edges, "weight: one for each edge");
     require(!scale || static_cast<int64_t>(scale->size()) == rows, "scale: one for each destination");
     require(!bias || static_cast<int64_t>(bias->size()) == dim, "bias: one for each column");
-    const auto reduction = reduce == "sum" ? Reduce::sum : reduce == "mean" ? Reduce::mean : Reduce::max;
-    require(reduction != Reduce::max || reduce == "max", "reduce: sum, mean or max");
+    const Reduce reduction = reduction_of(reduce);
     const Reach reach{addresses, counts, rank, threads, exchange, arrived, transport};
     check(reach, row_bytes);
     std::vector<A> padded_bias(bias ? stride : 0, A(0));
@@ -152,13 +169,13 @@ class HostSchedule {
     if constexpr (std::is_same_v<S, A>)
       accumulators = exchange ? reinterpret_cast<A*>(out.data()) : nullptr;
     else
-      accumulators = exchange ? sums_.take<A>(rows * stride) : nullptr;
+      accumulators = exchange ? stage_memory().take<A>(rows * stride) : nullptr;
     // Results that no cache holds until they are read; rows of whole lines.
     constexpr int64_t line = 64, large = 8 << 20;
     const bool streams = rows * row_bytes >= large && row_bytes % line == 0 &&
                          reinterpret_cast<uintptr_t>(out.data()) % line == 0;
     const int64_t sweep = this->sweep(dim, sizeof(S));
-    A* partials = partials_.take<A>(int64_t(schedule_.slots) * stride);
+    A* partials = part_memory().take<A>(int64_t(schedule_.slots) * stride);
     over<S>(reach, row_bytes, [&](const S* const* sources, const int32_t* indices) {
       const double began = omp_get_wtime();
       const Aggregation<S> call{&schedule_, sources, indices, schedule_.edges, weight ? weight->data() : nullptr,
@@ -180,8 +197,8 @@ class HostSchedule {
     const int64_t bytes = (narrow + size - 1) / size * size + tail * size + (id ? 8 : 0);
     const int64_t row_bytes = padded_stride(bytes, 1), rows = schedule_.destinations;
     check(reach, row_bytes);
-    A* partials = partials_.take<A>(int64_t(schedule_.slots) * state);
-    A* states = reach.exchange ? sums_.take<A>(rows * state) : nullptr;
+    A* partials = part_memory().take<A>(int64_t(schedule_.slots) * state);
+    A* states = reach.exchange ? stage_memory().take<A>(rows * state) : nullptr;
     over<S>(reach, row_bytes, [&](const S* const* sources, const int32_t* indices) {
       kernel(EdgeCall<S>{&schedule_, sources, indices, schedule_.edges,
                          row_bytes / static_cast<int64_t>(sizeof(S)), values, tail, partials, states,
@@ -214,7 +231,7 @@ class HostSchedule {
     return schedule_.dist >= 0 ? schedule_.dist : static_cast<int>(fitting);
   }
 
-  static HaloExchange* exchange_of(const Reach& reach) {
+  static Exchange* exchange_of(const Reach& reach) {
     return reach.exchange && !reach.arrived ? &reach.exchange->exchange() : nullptr;
   }
 
@@ -222,7 +239,7 @@ class HostSchedule {
     require(reach.rank >= 0 && static_cast<size_t>(reach.rank) < reach.addresses.size(), "rank: not a PE");
     require((reach.transport != 0) == gets_, "a schedule for gets needs a transport, and no other does");
     HostExchange* exchange = reach.exchange;
-    if (exchange) exchange->require_room(row_bytes), exchange->require_rows(reach.counts.data()[reach.rank]);
+    if (exchange) exchange->check(schedule_.chunks, reach.counts.data()[reach.rank], row_bytes);
     require(static_cast<int64_t>(schedule_.stages.size()) == 1 + (exchange ? exchange->exchange().rounds() : 0),
             "a plan with rounds needs its exchange, and no other does");
     check_sources(reach.addresses, reach.counts, reach.rank);
@@ -233,15 +250,16 @@ class HostSchedule {
   void over(const Reach& reach, int64_t row_bytes, Kernel&& kernel) {
     nanobind::gil_scoped_release release;
     const uint64_t* addresses = reach.addresses.data();
-    HaloExchange* exchange = exchange_of(reach);
+    Exchange* exchange = exchange_of(reach);
     if (exchange) exchange->begin(reinterpret_cast<const char*>(addresses[reach.rank]), row_bytes);
     std::vector<const S*> sources;
-    for (const Chunk& chunk : schedule_.chunks) {
+    for (size_t i = 0; i < schedule_.chunks.size(); ++i) {
+      const Chunk& chunk = schedule_.chunks[i];
       // A row that is fetched by a get lies on its owner at this PE's own address.
-      const char* base = chunk.kind == Chunk::halo
-                             ? reach.exchange->exchange().staging()
-                             : reinterpret_cast<const char*>(addresses[gets_ ? reach.rank : chunk.pe]);
-      sources.push_back(reinterpret_cast<const S*>(base + chunk.first_row * row_bytes));
+      const char* row = arrives(chunk) ? reach.exchange->exchange().rows_of(static_cast<int>(i) - 1, chunk.first_row)
+                                       : reinterpret_cast<const char*>(addresses[gets_ ? reach.rank : chunk.pe]) +
+                                             chunk.first_row * row_bytes;
+      sources.push_back(reinterpret_cast<const S*>(row));
     }
     kernel(sources.data(), gets_ ? schedule_.place.data() : schedule_.indices);
     if (exchange) exchange->end();
@@ -256,13 +274,23 @@ class HostSchedule {
   void check_sources(const Flat<const uint64_t>& addresses, const Flat<const int64_t>& counts,
                      int rank) const {
     for (const Chunk& chunk : schedule_.chunks) {
-      if (chunk.kind == Chunk::halo) continue;
+      if (arrives(chunk)) continue;
       require(chunk.pe >= 0 && static_cast<size_t>(chunk.pe) < addresses.size(), "chunk: no such PE");
       require(chunk.first_row + chunk.rows <= counts.data()[chunk.pe], "chunk: more rows than its PE published");
       const auto address = addresses.data()[gets_ ? rank : chunk.pe];
       require(chunk.rows == 0 || (address && address % row_alignment == 0),
               "rows: out of reach, or not aligned to 16 bytes");
     }
+  }
+
+  // Each interval of destinations has a schedule of its own, and one call is made at a time: a thread's streamed calls
+  // share their memory, so that it does not grow with the number of intervals.
+  Scratch& part_memory() { return streams() ? shared_scratch(0) : partials_; }
+  Scratch& stage_memory() { return streams() ? shared_scratch(1) : sums_; }
+  bool streams() const { return !schedule_.chunks.empty() && schedule_.chunks.back().kind == Chunk::streamed; }
+  static Scratch& shared_scratch(int which) {
+    static thread_local Scratch scratch[2];
+    return scratch[which];
   }
 
   Schedule schedule_;

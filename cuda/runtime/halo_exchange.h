@@ -16,11 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/exchange.h"
 #include "runtime/transport_host.h"
 
 namespace mgg {
 
-class HaloExchange {
+class HaloExchange final : public Exchange {
  public:
   static constexpr int64_t packet_bytes = 128 << 10;
 
@@ -39,18 +40,20 @@ class HaloExchange {
   HaloExchange(Layout layout, Transport* transport);
 
   // Starts a call over `rows`, row_bytes apart; waits for the credits that it takes. By one thread.
-  void begin(const char* rows, int64_t row_bytes);
-  int64_t packets() const { return static_cast<int64_t>(packets_.size()); }
+  void begin(const char* rows, int64_t row_bytes) override;
+  int64_t packets() const override { return static_cast<int64_t>(packets_.size()); }
   // Packs and pushes one packet. By any thread; packets are in the order in which receivers want them.
-  void push(int64_t packet);
+  void push(int64_t packet) override;
   // Waits until a round has arrived. By one thread.
-  void wait(int round);
-  // Where the rounds of this call arrive.
-  const char* staging() const { return layout_.staging + (call_ & 1) * layout_.staging_bytes; }
+  void wait(int round) override;
+  // Rounds arrive in the staging of this call.
+  const char* rows_of(int, int64_t first_row) const override {
+    return layout_.staging + (call_ & 1) * layout_.staging_bytes + first_row * row_bytes_;
+  }
   // Lets transfers go on, unless another thread does already.
-  void progress();
+  void progress() override;
   // Ends the call: gives the owners their credit, and waits until what was pushed has arrived. By one thread.
-  void end();
+  void end() override;
 
   // A whole call without any sums: what bulk exchanges do, for comparison. Owners may push again at once, so what
   // arrived is to be read before any rank's next call but one.
@@ -65,7 +68,7 @@ class HaloExchange {
   // Times of the last call, in seconds of the monotonic clock: begin and end of the call; when this rank began to wait
   // for each round; when each round had arrived; when each round's last row was pushed to each PE (0: none is pushed).
   const std::vector<double>& stamps() const { return stamps_; }
-  int64_t rounds() const { return layout_.rounds; }
+  int64_t rounds() const override { return layout_.rounds; }
 
  private:
   struct Packet {

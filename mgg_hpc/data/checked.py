@@ -60,6 +60,10 @@ class CheckedFile:
         yield
         self._raise_fault()
 
+    def offset(self, path: str) -> int:
+        """Return the byte of the file that a dataset begins at; its entries follow one another."""
+        return self._spans[path].offset
+
     def read(self, path: str, lo: int, hi: int) -> np.ndarray:
         """Return entries lo .. hi-1 of one dataset, unchecked."""
         return self._stored(self._spans[path], lo, hi)

@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..runtime import backends, mpi
 from .graph.dist_graph import DistGraph
 from .graph.loading import Part, check_symmetric, load_part, sliced
+from .streaming.graph import StreamedGraph, Streaming
 from .workspace import row_format
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -30,6 +31,7 @@ class OpenOptions(TypedDict, total=False):
     threads: int
     transfer: str
     widest: int | None
+    streaming: Streaming | None
     comm: Any
 
 
@@ -41,6 +43,7 @@ def open_graph(
     threads: int = 0,
     transfer: str = "auto",
     widest: int | None = None,
+    streaming: Streaming | None = None,
     comm: Any = None,
 ) -> DistGraph:
     """Return this rank's part of a graph file, ready for layers; on one rank, the whole graph. Collective.
@@ -50,10 +53,17 @@ def open_graph(
     transfer: how remote rows are reached, "direct", "get" or "halo"; "auto" is direct where pointers reach all ranks,
     else halo. widest: columns of the widest rows that layers will exchange, whose memory is made at once then; where
     memory cannot grow (OpenSHMEM) they have to be known. [default: it grows as layers ask] comm: of mpi4py.
-    [default: all ranks] Raises InputError, the same on all ranks, for a file or options that will not do.
+    [default: all ranks] streaming: how rows are streamed that do not fit in memory, a `Streaming`; the graph is a
+    `StreamedGraph` then. Raises InputError, the same on all ranks, for a file or options that will not do.
     """
     options = OpenOptions(
-        backend=backend, dtype=dtype, threads=threads, transfer=transfer, widest=widest, comm=comm
+        backend=backend,
+        dtype=dtype,
+        threads=threads,
+        transfer=transfer,
+        widest=widest,
+        streaming=streaming,
+        comm=comm,
     )
     return _opened(Path(path), options)
 
@@ -139,6 +149,8 @@ def _opened(source: Path | Graph, options: OpenOptions) -> DistGraph:
         rows = row_format(widest or max(1, part.features), kind)
         made = backends.make(taken, comm, threads=threads, widest=rows)
         with backends.closed_on_error(made.memory.close):
+            if (streaming := options.get("streaming")) is not None:
+                return StreamedGraph(comm, part, made, kind, streaming)
             return DistGraph(comm, part, made, kind, options.get("transfer", "auto"), widest)
 
 

@@ -19,7 +19,9 @@ CHUNK = np.dtype(
 SEGMENT = np.dtype(
     [("first_edge", "<i8"), ("destination", "<i4"), ("count", "<i4"), ("chunk", "<i4"), ("flags", "<i4")]
 )
-OWNED, DIRECT, HALO = 0, 1, 2  # Chunk.kind
+OWNED, DIRECT, HALO, STREAMED = 0, 1, 2, 3  # Chunk.kind
+# A chunk of a store that streams past (Step).
+STEP = np.dtype([("first_row", "<i8"), ("rows", "<i8"), ("slot", "<i4"), ("loads", "<i4")])
 
 # Chunks of a halo that GPUs push and receive (cuda/gpu/arguments.h, cuda/gpu/halo_plan.h).
 PUSH = np.dtype(

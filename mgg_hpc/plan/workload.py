@@ -188,11 +188,12 @@ def split(
     indices: NDArray[np.integer],
     *,
     keep_edges: bool = False,
+    finds_halo: bool = True,
 ) -> SplitEdges:
     """Divide the edges of ``rank``, which owns rows bounds[rank] .. bounds[rank + 1] - 1, by the owners of sources.
 
     indptr: int64 [n + 1] and indices [E]: in-edge CSR of the owned rows, global source ids in 0 .. bounds[-1] - 1.
-    keep_edges: remember each edge's place in the CSR (for weights).
+    keep_edges: remember each edge's place in the CSR (for weights). finds_halo: False leaves ``halo`` empty.
     Takes O(E) time, and memory for the result alone. Raises InputError for a rank of 2^31 rows or more.
     """
     if int(np.diff(bounds).max()) >= 1 << 31:
@@ -224,7 +225,8 @@ def split(
     )
     ends, run_ends = (np.cumsum(each.sum(axis=0)[owners]) for each in (edges, runs))
     halo = [np.zeros(0, np.int32)] * ranks
-    for pe, first, last in zip(owners[1:].tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+    others = zip(owners[1:].tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+    for pe, first, last in others if finds_halo else ():
         halo[pe] = kernels.distinct_rows(offsets[first:last], int(bounds[pe + 1] - bounds[pe]))
     return SplitEdges(
         rank=rank,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+LARGE = 4 << 20  # least bytes of an array with pages of its own
+_M_MMAP_THRESHOLD = -3  # malloc.h of glibc
 
 
 def affinity() -> frozenset[int]:
@@ -56,6 +60,17 @@ def parse_list(text: str) -> frozenset[int]:
     parts = (part.partition("-") for part in text.strip().split(","))
     ranges = (range(int(first), int(last or first) + 1) for first, _, last in parts if first.isdigit())
     return frozenset().union(*ranges)
+
+
+def return_freed_memory(least: int = LARGE) -> None:
+    """Make malloc return the pages of arrays of ``least`` bytes and more to the system when they are freed.
+
+    By itself glibc raises its threshold to 32 MiB as a program runs, and the process keeps what is freed below it, in
+    more pieces every epoch. Large rows are reused (nn/workspace.py), so this costs little.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, least)
 
 
 def memory_available() -> int:

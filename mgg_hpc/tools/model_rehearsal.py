@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from rich.table import Table
 
-from .. import config
+from .. import config, sizes
 from ..config import Settings
 from ..data import writer
 from ..data.graph import Graph, SparseRows, csr_from_edges
@@ -34,7 +34,7 @@ from ..plan.workload import HaloLists, Plan
 from ..runtime import mpi
 from ..training import footprint, job, memory, metrics
 from ..training.job import Job
-from ..training.report import console, size
+from ..training.report import console
 from . import model
 from .model import Shape
 from .terminal import waiting
@@ -256,21 +256,22 @@ def _show(found: Rehearsal) -> None:
         table.add_column(heading, justify="right")
     for part, need in zip(forward.ranks, needs, strict=True):
         edges = int(part.edges.sum())
-        moved = [size(int(moves[name]["bytes"][part.rank])) for name in moves]
+        moved = [sizes.shown(int(moves[name]["bytes"][part.rank])) for name in moves]
         cells = [f"{part.rows:,}", f"{edges:,}", f"{edges / mean:.2f}", f"{part.halo_rows:,}", *moved]
-        table.add_row(str(part.rank), *cells, size(need.heap), size(need.peak))
+        table.add_row(str(part.rank), *cells, sizes.shown(need.heap), sizes.shown(need.peak))
     out = console()
     out.print(table)
     total = sum(need.peak for need in needs)
     out.print(
         f"edges: the largest rank has {told['edges']['max'] / mean:.2f} times the mean of {mean:,.0f}; "
-        f"memory: {size(max(need.peak for need in needs))} on the largest rank, {size(total)} in all",
+        f"memory: {sizes.shown(max(need.peak for need in needs))} on the largest rank, {sizes.shown(total)} in all",
         soft_wrap=True,
     )
     for name, moved in told["transfers"].items():
         time = "" if "untimed" in told else f"; {moved['epoch_ms']:.2f} ms an epoch"
         out.print(
-            f"{name}: {moved['rows']:,} remote rows an epoch ({size(moved['bytes'])}){time}", soft_wrap=True
+            f"{name}: {moved['rows']:,} remote rows an epoch ({sizes.shown(moved['bytes'])}){time}",
+            soft_wrap=True,
         )
     if "untimed" in told:
         out.print(f"no times: {told['untimed']}", soft_wrap=True)

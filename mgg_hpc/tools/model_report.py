@@ -7,7 +7,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ..training.report import console, size
+from .. import sizes
+from ..training.report import console
 
 
 def show(document: dict[str, Any]) -> None:
@@ -44,8 +45,8 @@ def show(document: dict[str, Any]) -> None:
                 balance if first else "",
                 f"{name}{chosen}",
                 f"{each['rows']:,}",
-                size(each["bytes"]),
-                size(each["most_bytes"]),
+                sizes.shown(each["bytes"]),
+                sizes.shown(each["most_bytes"]),
                 f"{each['messages']:,}",
                 f"{sum(each['aggregation_ms']):.2f}",
                 f"{each['epoch_ms']:.2f}",

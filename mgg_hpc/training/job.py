@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from ..nn.graph.loading import (
     Part,
     check_symmetric,
     edge_data_of,
-    input_features,
     load_part,
     matrix_of,
     without_features,
@@ -29,14 +28,16 @@ from ..nn.graph.loading import (
 from ..nn.graph.matrix import Adjacency, Unplanned
 from ..nn.graph.plan_cache import PlanCache
 from ..nn.graph.transfer import TransferChoice, choose_transfer, planned, with_edge_values
-from ..nn.inputs import nodes
-from ..nn.inputs.host import HostFeatures, Input, drops_in_blocks
+from ..nn.inputs.host import HostFeatures, Input
 from ..nn.layers.models import GNN, kind_of
 from ..nn.layers.random import Draws
+from ..nn.layers.streamed import widest
+from ..nn.streaming.graph import StreamedGraph, Streaming
+from ..nn.streaming.rows import StreamedRows
 from ..nn.workspace import accumulator, row_format
 from ..plan.layout import RowFormat
 from ..plan.workload import Plan
-from ..runtime import backends, cores, mpi
+from ..runtime import backends, mpi
 from ..runtime.backends.base import Backend
 from ..runtime.watchdog import AUTO, Limit, Watchdog
 from . import metrics
@@ -45,6 +46,8 @@ from .metrics import Labels, Metric
 from .minibatch import sampled
 from .minibatch.sampled import Sampled
 from .progress import PhaseTimer
+from .start import features
+from .start.streaming import streaming_of
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Job:
     """One rank's share of a run.
 
     dtype: of rows; parameters are of its accumulator. phases: of its start. sampled: where it trains on batches.
+    streamed: where rows do not stay in memory; there are no ``layers`` then.
     """
 
     settings: Settings
@@ -62,13 +66,14 @@ class Job:
     transfer: TransferChoice
     layers: list[Adjacency]
     model: GNN
-    x: Input
+    x: Input | StreamedRows
     labels: Labels
     metric: Metric
     dtype: torch.dtype
     phases: PhaseTimer
     plans: PlanCache
     sampled: Sampled | None = None
+    streamed: StreamedGraph | None = None
 
     @property
     def select(self) -> str:
@@ -81,12 +86,17 @@ class Job:
         return self.x if isinstance(self.x, torch.nn.Parameter) else None
 
     @property
-    def input(self) -> Input:
+    def input(self) -> Input | StreamedRows:
         """Input of the model: features, or learned rows in the type of all rows."""
         return self.x if self.learned is None else self.learned.to(self.dtype)
 
     def aggregations(self) -> Iterator[tuple[str, int, Plan, RowFormat]]:
-        """Yield direction, layer (from 1 on), plan and format of the rows of each aggregation of an epoch."""
+        """Yield direction, layer (from 1 on), plan and format of the rows of each aggregation of an epoch.
+
+        Not of a graph that is streamed, which has a plan for each of its intervals.
+        """
+        if self.streamed is not None:
+            return
         passes = (
             ("forward", self.model.exchanged(self.sparse)),
             ("backward", self.model.exchanged_back(self.sparse)),
@@ -109,17 +119,22 @@ class Job:
     @property
     def records(self) -> bool:
         """Whether epochs may be recorded as a CUDA graph."""
-        on_host = isinstance(self.x, HostFeatures)
+        on_host = isinstance(self.x, HostFeatures | StreamedRows)
         return self.settings.run.cuda_graphs and self.backend.capabilities.records and not on_host
 
     def close(self) -> None:
         """Free what ranks share. Collective."""
         if self.sampled is not None:
             self.sampled.close()
-        self.backend.memory.close()
+        if self.streamed is not None:
+            self.streamed.close()
+        else:
+            self.backend.memory.close()
 
     def graph(self) -> GraphHandle:
-        """Make the handle that layers aggregate over; allocates symmetric memory. Collective."""
+        """Return the handle that layers aggregate over; allocates symmetric memory. Collective."""
+        if self.streamed is not None:
+            return self.streamed
         counts = self.part.bounds[1:] - self.part.bounds[:-1]
         return GraphHandle(
             self.backend,
@@ -148,13 +163,14 @@ def build(
     samples = train.mode == "sampled" and fitted is None
     with mpi.agree(comm):
         sampled.check(settings)
+        streaming = streaming_of(settings)
     chosen = backends.choose(settings.run.backend, comm, train.dtype, settings.run.share_gpu)
     threads = mpi.threads(comm, settings.run.threads)  # of the cores that are left, near the GPU
     torch.set_num_threads(threads)
     phases.end("backend")
     # A plan that was kept takes the place of the edges, of which batches are drawn.
     plans = PlanCache(
-        "never" if settings.model.edge_data or samples else settings.plan.cache,
+        "never" if settings.model.edge_data or samples or streaming else settings.plan.cache,
         kind_of(settings.model),
         wide,
     )
@@ -173,22 +189,29 @@ def build(
             device = backend.capabilities.device
             with mpi.agree(comm):
                 sampled.check_device(settings, on_gpu=device != "cpu")
-            kept = part.matrix is not None
-            matrix = matrix_of(comm, part, model.kind, wide, device, ordered=edge_data is not None)
-            if not kept:
-                plans.keep(matrix)
-            phases.end("plan")
-            x = _input(settings, comm, part, backend, model, matrix, in_blocks=not samples)
-            phases.end("features")
             labels = _labels(comm, part, device, trains=fitted is None)
-            transfer, layers = _planned(settings, comm, part, backend, model, matrix, x, plans)
-            if edge_data is not None:
-                layers = with_edge_values(comm, layers, settings.model.edge_data, edge_data.to(device))
-            phases.end("transfer")
-            batches = None
-            if whole is not None:
-                batches = sampled.make(settings, comm, whole, backend, model, layers, x, labels, phases)
-                x = batches.x
+            graph, batches = None, None
+            x: Input | StreamedRows
+            layers: list[Adjacency]
+            if streaming is not None:
+                graph = _streamed(settings, comm, part, backend, model, streaming, phases)
+                x, layers = cast(StreamedRows, graph.x), []
+                transfer = TransferChoice(("stream",), f"plan.memory is {settings.plan.memory}")
+            else:
+                kept = part.matrix is not None
+                matrix = matrix_of(comm, part, model.kind, wide, device, ordered=edge_data is not None)
+                if not kept:
+                    plans.keep(matrix)
+                phases.end("plan")
+                x = features.input_rows(settings, comm, part, backend, model, matrix, in_blocks=not samples)
+                phases.end("features")
+                transfer, layers = _planned(settings, comm, part, backend, model, matrix, x, plans)
+                if edge_data is not None:
+                    layers = with_edge_values(comm, layers, settings.model.edge_data, edge_data.to(device))
+                phases.end("transfer")
+                if whole is not None:
+                    batches = sampled.make(settings, comm, whole, backend, model, layers, x, labels, phases)
+                    x = batches.x
     return Job(
         settings=settings,
         comm=comm,
@@ -205,7 +228,28 @@ def build(
         phases=phases,
         plans=plans,
         sampled=batches,
+        streamed=graph,
     )
+
+
+def _streamed(
+    settings: Settings,
+    comm: Any,
+    part: Part,
+    backend: Backend,
+    model: GNN,
+    streaming: Streaming,
+    phases: PhaseTimer,
+) -> StreamedGraph:
+    """Open the graph whose rows lie in stores, and cut its grid for the widest layer. Collective."""
+    dtype = getattr(torch, settings.train.dtype)
+    graph = StreamedGraph(comm, part, backend, dtype, streaming, settings.train.normalize_features)
+    phases.end("features")
+    widths = widest(model.convolutions)
+    with backends.closed_on_error(graph.close):
+        graph.plan(model.kind, widths.sources, widths.targets, widest=max(model.widths))
+    phases.end("plan")
+    return graph
 
 
 def _prepare(
@@ -277,41 +321,6 @@ def _planned(
         return transfer, planned(comm, matrix, transfer.transfers, rounds, plans)
 
 
-def _input(
-    settings: Settings,
-    comm: Any,
-    part: Part,
-    backend: Backend,
-    model: GNN,
-    matrix: Unplanned,
-    *,
-    in_blocks: bool,
-) -> Input:
-    """Return this rank's rows that the model is given: of the graph, or to be learned. Collective.
-
-    in_blocks: allow to leave dense features on the host, or to apply dropout to them in blocks.
-    """
-    train, dtype, device = settings.train, getattr(torch, settings.train.dtype), backend.capabilities.device
-    plans = sum(edges.plan_nbytes for edges in matrix.directions)
-    plans += 2 * len(matrix.forward.indices) * model.edge_dim * accumulator(dtype).itemsize
-    on_host = in_blocks and stay_on_host(settings, comm, part, backend, model, plans)
-    x: Input
-    with mpi.agree(comm):
-        try:
-            if settings.model.input == "learned":
-                ids = part.slice.ids
-                x = nodes.learned_rows(ids, part.features, train.seed, accumulator(dtype), device)
-            else:
-                x = input_features(part, backend, dtype, train.normalize_features, on_host=on_host)
-        except torch.cuda.OutOfMemoryError as error:
-            raise InputError(
-                f"{part.path}: the features of rank {comm.rank} do not fit on its GPU; use more GPUs, "
-                'train.dtype = "bfloat16", or, where they are dense, run.features = "host"'
-            ) from error
-    model.in_blocks = in_blocks and drops_in_blocks(x)
-    return x
-
-
 def _recomputed(settings: Settings) -> frozenset[int]:
     """Return the layers of train.recompute, from 1 on. Raises InputError for one that the model has not."""
     asked, layers = settings.train.recompute, settings.model.layers
@@ -327,6 +336,8 @@ def _recomputed(settings: Settings) -> frozenset[int]:
 
 def resolved(job: Job) -> Settings:
     """Return a job's settings with what "auto" became, which depends on measurements and versions."""
+    if job.streamed is not None:
+        return job.settings
     geometry = job.backend.options.geometry
     on_cpu = job.backend.capabilities.device == "cpu"
     knobs = {"ps": geometry.ps, "wpb": geometry.wpb} if on_cpu else {}
@@ -337,37 +348,6 @@ def watchdog(settings: Settings, comm: Any) -> Watchdog:
     """Return what ends a job that makes no progress."""
     asked = settings.run.watchdog
     return Watchdog(comm.rank, AUTO if asked == "auto" else Limit(float(asked)))
-
-
-def stay_on_host(settings: Settings, comm: Any, part: Part, backend: Backend, model: GNN, plans: int) -> bool:
-    """Return whether dense features stay in the host's memory because some rank's GPU has no room. Collective.
-
-    plans: bytes of the plans, which go to the GPU too. Raises InputError, the same on all ranks, where the node has no
-    room for them either.
-    """
-    free, asked = backend.memory.free(), settings.run.features
-    if free is None or part.file is None:
-        return False
-    dtype, rows = getattr(torch, settings.train.dtype), len(part.slice.ids)
-    features = rows * row_format(part.features, dtype).row_bytes
-    # Beside them: a copy with dropout, outputs and gradients of each layer, and evaluation's, which are kept apart
-    # where steps are recorded; two buffers that peers read.
-    beside = plans + (features if settings.model.dropout else 0)
-    beside += sum(6 * rows * row_format(width, dtype).row_bytes for width in model.widths)
-    widest = row_format(model.widest(sparse=False), dtype).row_bytes
-    beside += 2 * int((part.bounds[1:] - part.bounds[:-1]).max()) * widest
-    mine = asked == "host" or (asked == "auto" and features + beside > free)
-    if not any(comm.allgather(mine)):  # all ranks do the same: widths of rows follow from it
-        return False
-    here = mpi.node(comm)
-    total = int(here.allreduce(features))
-    with mpi.agree(comm):
-        if total > cores.memory_available():
-            raise InputError(
-                f"{part.path}: {total / 2**30:.1f} GiB of features do not fit on this node's GPUs, and its memory has "
-                f"{cores.memory_available() / 2**30:.1f} GiB left; use more nodes"
-            )
-    return True
 
 
 def _edge_data(settings: Settings, part: Part, dtype: torch.dtype) -> torch.Tensor | None:

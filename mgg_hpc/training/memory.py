@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +9,12 @@ from pathlib import Path
 from ..errors import InputError
 from ..nn.graph.handle import plans_of, read_by_peers, symmetric_bytes
 from ..nn.inputs.host import HostFeatures
+from ..nn.streaming.graph import StreamedGraph
+from ..nn.streaming.rows import StreamedRows
 from ..nn.workspace import row_format
 from ..runtime import cores, mpi
 from . import footprint
 from .job import Job
-
-LARGE = 4 << 20  # least bytes of an array with pages of its own
-_M_MMAP_THRESHOLD = -3  # malloc.h of glibc
-
-
-def return_freed_memory() -> None:
-    """Make malloc return the pages of large arrays to the system when they are freed.
-
-    By itself glibc raises its threshold to 32 MiB as a program runs, and the process keeps what is freed below it, in
-    more pieces every epoch. Large rows are reused (nn/workspace.py), so this costs little.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, LARGE)
 
 
 class Peak:
@@ -59,6 +46,11 @@ def _status(name: str) -> int:
 
 COPIED = 4  # arrays as large as the weights that a checkpoint copies: them, two moments, and the chosen ones
 
+LOGITS = 4  # tensors of all rows' classes where a graph is streamed: logits, those with labels, and gradients of both
+BLOCKS = (
+    16  # blocks of rows that there are at once where a graph is streamed: read, computed, kept, and written
+)
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -70,6 +62,7 @@ class Estimate:
     activations: int  # tensors of forward and backward: outputs and gradients of all layers
     model: int  # gradients, Adam's moments, the weights before a step, and the best ones; and copies for a checkpoint
     before: int = 0  # peak of the process until now, which may exceed that of training
+    on_host: int = 0  # page-locked rows, and activations, beside those of a GPU
 
     @property
     def to_allocate(self) -> int:
@@ -90,6 +83,8 @@ def estimate(
     batches: bytes of the batches that are trained on, beside the evaluation of the whole graph.
     step: what a step allocates. [default: it is measured]
     """
+    if job.streamed is not None:
+        return _streamed(job, job.streamed, trains)
     rows, format = len(job.part.slice.ids), row_format(job.model.widest(job.sparse), job.dtype)
     plans, on_gpu = plans_of(job.layers), job.backend.capabilities.device != "cpu"
     counts = job.part.bounds[1:] - job.part.bounds[:-1]
@@ -121,7 +116,7 @@ def estimate(
     copies = 5 + (0 if on_gpu else COPIED)
     symmetric = symmetric_bytes(job.layers, counts, format, job.comm.size)
     return Estimate(
-        in_use=(job.part.nbytes + job.x.nbytes + _edge_values_bytes(job)) if on_gpu else _status("VmRSS"),
+        in_use=_on_gpu(job) if on_gpu else _status("VmRSS"),
         plan=_plan_bytes(job) if on_gpu else sum(plan.segments.nbytes for plan in plans),
         heap=symmetric + job.backend.memory.beside(symmetric),
         activations=activations,
@@ -130,10 +125,33 @@ def estimate(
     )
 
 
-def _edge_values_bytes(job: Job) -> int:
-    """Return the bytes of data of edges in the order of plans, which layers share."""
+def _on_gpu(job: Job) -> int:
+    """Return the bytes of the part, the features, and data of edges in the order of plans, which layers share."""
+    assert not isinstance(job.x, StreamedRows)
     held = {id(values): values.nbytes for each in job.layers for values in each.values.values()}
-    return sum(held.values())
+    return job.part.nbytes + job.x.nbytes + sum(held.values())
+
+
+def _streamed(job: Job, graph: StreamedGraph, trains: bool) -> Estimate:
+    """Estimate the memory of a rank whose rows are in stores: plan.memory, blocks, logits, and stores in memory."""
+    widths = [each.shape[1] for each in (graph.x,) if each is not None] + job.model.widths
+    row_bytes = [row_format(width, job.dtype).row_bytes for width in widths]
+    parameters = sum(parameter.nbytes for parameter in job.weights().values())
+    logits = graph.rows * row_bytes[-1] * (LOGITS if trains else 2)
+    stores, on_gpu = 0, job.backend.capabilities.device != "cpu"
+    if graph.streaming.folder is None:
+        # Outputs of layers and what their backward keeps; the gradients that pass between two of them.
+        kept = 2 * sum(row_bytes[1:]) + 3 * max(row_bytes) if trains else 3 * max(row_bytes)
+        stores = graph.rows * kept
+    return Estimate(
+        in_use=0 if on_gpu else _status("VmRSS"),
+        plan=graph.streaming.memory,
+        heap=0,
+        activations=BLOCKS * graph.block_rows * max(row_bytes) + logits + (0 if on_gpu else stores),
+        model=(5 + (0 if on_gpu else COPIED)) * parameters if trains else 0,
+        before=0 if on_gpu else _status("VmHWM"),
+        on_host=stores if on_gpu else 0,
+    )
 
 
 def _plan_bytes(job: Job) -> int:
@@ -158,10 +176,19 @@ def check(job: Job, need: Estimate, *, trains: bool = True) -> None:
             "use more GPUs, fewer or narrower layers (model.hidden), "
             'train.dtype = "bfloat16", or run.features = "host"'
         )
+    if job.streamed is not None:
+        advice = "lower plan.memory, name a plan.scratch, or use narrower layers (model.hidden)"
     with mpi.agree(job.comm):
         left = cores.memory_available() if free is None else free
         if still > left:
             raise InputError(
                 f"{what} needs {still / 2**30:.1f} GiB more {where}, "
                 f"and {left / 2**30:.1f} GiB are {'available' if free is None else 'free'}; {advice}"
+            )
+    on_host = int(mpi.node(job.comm).allreduce(need.on_host))
+    with mpi.agree(job.comm):
+        if on_host > (left := cores.memory_available()):
+            raise InputError(
+                f"{what} needs {on_host / 2**30:.1f} GiB of the host's memory for rows of all ranks of this node, and "
+                f"{left / 2**30:.1f} GiB are available; name a plan.scratch, or use narrower layers (model.hidden)"
             )

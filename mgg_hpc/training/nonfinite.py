@@ -17,6 +17,8 @@ from torch import Tensor
 
 from ..nn.inputs.host import HostFeatures, Input
 from ..nn.inputs.sparse import SparseFeatures
+from ..nn.layers.models import tensor_of
+from ..nn.streaming.rows import StreamedRows
 from .job import Job
 from .trainer import Trainer
 
@@ -33,13 +35,13 @@ def first(trainer: Trainer, epoch: int) -> str:
     if found := _agreed(comm, [_in_input(job), *_in_parameters(trainer, gradients=False)]):
         return found
     outputs = job.model.layers(*trainer.given())
-    places = [_place(out) for out in outputs]
+    places = [_first_place(out) for out in outputs]
     told = [
         place and _told(trainer.ids(i), place, f"layer {i + 1}'s output") for i, place in enumerate(places)
     ]
     if found := _agreed(comm, told):
         return found
-    loss = trainer.loss_of(outputs[-1])
+    loss = trainer.loss_of(tensor_of(outputs[-1]))
     if found := _agreed(comm, [None if torch.isfinite(loss) else f"{float(loss)} as this rank's loss"]):
         return found
     trainer.backward(loss)
@@ -69,10 +71,13 @@ def _in_input(job: Job) -> str | None:
     return None
 
 
-def _blocks(x: Input) -> Iterator[Tensor]:
+def _blocks(x: Input | StreamedRows) -> Iterator[Tensor]:
     """Yield the values of an input, in order: rows, or the stored values [k] of sparse ones."""
     if isinstance(x, HostFeatures):
         yield from x.blocks
+    elif isinstance(x, StreamedRows):
+        rows, most = x.shape[0], max(1, BLOCK // max(1, x.shape[1]))
+        yield from (x.read(low, min(low + most, rows)) for low in range(0, rows, most))
     elif isinstance(x, Tensor):
         yield from x.split(max(1, BLOCK // max(1, x.shape[1])))
     else:
@@ -91,6 +96,16 @@ def _in_parameters(trainer: Trainer, *, gradients: bool) -> list[str | None]:
         what = f"the gradient of {name}" if gradients else f"{name} before the {step}"
         found.append(f"{place[2]} in {what} (layer {layer})" if place else None)
     return found
+
+
+def _first_place(rows: Input | StreamedRows) -> tuple[int, int, float] | None:
+    """Return row, column and value of the first of dense rows that is not finite; None if there is none."""
+    first = 0
+    for values in _blocks(rows):
+        if found := _place(values):
+            return first + found[0], *found[1:]
+        first += len(values)
+    return None
 
 
 def _place(values: Tensor) -> tuple[int, int, float] | None:

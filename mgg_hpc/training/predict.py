@@ -18,8 +18,10 @@ from ..data.atomic_write import check_output
 from ..data.export import names as node_names
 from ..data.store import open_graph
 from ..errors import InputError
+from ..nn.layers.models import tensor_of
+from ..nn.streaming.rows import StreamedRows
 from ..nn.workspace import accumulator
-from ..runtime import backends, exit_code, mpi
+from ..runtime import backends, cores, exit_code, mpi
 from . import memory, row_files, run_folder
 from .checkpoints import weights
 from .job import Job, build, watchdog
@@ -48,7 +50,7 @@ def process_predict(
     node i of the graph as it was imported, whatever the order of rows in its file; where the file has names of nodes,
     /id int64 [N] or /name, text [N], says which node that is. An output that ends in .npy: see `row_files.paths`.
     """
-    memory.return_freed_memory()
+    cores.return_freed_memory()
     comm = mpi.world()
     with mpi.agree(comm):
         folder = run_folder.find(run)
@@ -71,7 +73,7 @@ def process_predict(
         arrays = _results(job, names) | _names_of_rows(job)
     _write(job, output, folder.name, arrays)
     comm.Barrier()
-    job.backend.memory.close()
+    job.close()
     exit_code.record(0)
     return 0
 
@@ -155,10 +157,16 @@ def _results(job: Job, names: dict[str, int]) -> row_files.Arrays:
     job.model.to(job.backend.capabilities.device).eval()
     with torch.no_grad():
         outputs = job.model.layers(job.input, graph)
-        logits = outputs[-1].to(accumulator(outputs[-1].dtype))
+        logits = tensor_of(outputs[-1])
+        logits = logits.to(accumulator(logits.dtype))
         found = {name: _predicted(name, logits, job.part.multilabel) for name in names if name in WHAT[:2]}
-    found |= {name: outputs[place] for name, place in names.items() if name not in found}
+        found |= {name: _rows_of(outputs[place]) for name, place in names.items() if name not in found}
     return {name: _on_host(tensor) for name, tensor in found.items()}
+
+
+def _rows_of(out: Tensor | StreamedRows) -> Tensor:
+    """Return a layer's rows; those of a store stay on the host, since a device may have no room for all of them."""
+    return out.read(0, out.shape[0]).clone() if isinstance(out, StreamedRows) else tensor_of(out)
 
 
 def _predicted(name: str, logits: Tensor, multilabel: bool) -> Tensor:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .. import sizes
 from ..nn.inputs.host import HostFeatures
 from ..runtime.backends.arguments import BY_WIDTH, Geometry
 from . import memory
@@ -20,15 +21,6 @@ from .profile.phases import breakdown
 
 MANY = 4  # most ranks whose memory is printed in one line
 INPUTS = {"features": "features", "learned": "learned columns", "degree": "columns for degrees"}
-
-
-def size(count: float) -> str:
-    """Format a number of bytes with a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -70,6 +62,11 @@ def print_start(job: Job) -> None:
         many = "1 batch" if steps == 1 else f"{steps:,} batches"
         fanouts = ", ".join("all" if each < 0 else f"{each:,}" for each in how.fanouts)
         lines.append(f"sampled: {many} an epoch of {how.batch_size:,} rows, fanouts {fanouts}")
+    if job.streamed is not None:
+        where = f"files in {job.settings.plan.scratch}" if job.settings.plan.scratch else "the host's memory"
+        lines.append(
+            f"streamed: rows lie in {where}, and pass through {sizes.shown(job.streamed.streaming.memory)} a rank"
+        )
     if part.bounds_source == "computed" and ranks > 1:
         lines.append(
             f"the file has no partition for {ranks} ranks: edge-balanced bounds were computed "
@@ -93,11 +90,18 @@ def print_line(text: str) -> None:
 
 def print_plan(job: Job) -> None:
     """Print rows, edges and halo of every rank. Collective; rank 0 prints."""
-    plan = job.layers[0].forward
-    partitions = sum(plan.partitions(job.backend.options.geometry.ps))
-    work = (plan.destinations, plan.local_edges, plan.remote_edges, len(plan.halo), partitions)
-    names = ("rows", "local edges", "remote edges", "halo rows", "partitions")
-    _print_ranks(job, "plan", {name: f"{count:,}" for name, count in zip(names, work, strict=True)})
+    if job.streamed is not None:
+        work = {"rows": job.streamed.rows, "edges": int(job.part.slice.indptr[-1])}
+    else:
+        plan = job.layers[0].forward
+        work = {
+            "rows": plan.destinations,
+            "local edges": plan.local_edges,
+            "remote edges": plan.remote_edges,
+            "halo rows": len(plan.halo),
+            "partitions": sum(plan.partitions(job.backend.options.geometry.ps)),
+        }
+    _print_ranks(job, "plan", {name: f"{count:,}" for name, count in work.items()})
 
 
 def print_memory(job: Job, need: memory.Estimate, measured: int | None = None) -> None:
@@ -111,18 +115,18 @@ def print_memory(job: Job, need: memory.Estimate, measured: int | None = None) -
         f"memory of each rank{where}: in use before training, still to be allocated "
         "(plan, heap, activations, model), and the expected peak"
     )
-    cells = {name.replace("_", " "): size(getattr(need, name)) for name in names}
+    cells = {name.replace("_", " "): sizes.shown(getattr(need, name)) for name in names}
     if measured is not None:
         title = "memory of each rank: the estimate and the measured peak"
-        cells["measured"] = size(measured)
+        cells["measured"] = sizes.shown(measured)
     _print_ranks(job, title, cells)
 
 
 def told(bytes_of: Sequence[int]) -> str:
     """Format the bytes of each rank; of many ranks, which have a table, the least and the most."""
     if len(bytes_of) > MANY:
-        return f"{size(min(bytes_of))} to {size(max(bytes_of))}"
-    return ", ".join(size(each) for each in bytes_of)
+        return f"{sizes.shown(min(bytes_of))} to {sizes.shown(max(bytes_of))}"
+    return ", ".join(sizes.shown(each) for each in bytes_of)
 
 
 def _print_ranks(job: Job, title: str, mine: dict[str, str]) -> None:
@@ -156,6 +160,20 @@ def print_phases(summary: dict[str, Any]) -> None:
     console().print(table)
 
 
+def _streamed(summary: dict[str, Any]) -> dict[str, str]:
+    """Return the row of a graph that was streamed; none of others."""
+    found = summary.get("streamed")
+    if not found:
+        return {}
+    loaded = (
+        f"{sizes.shown(found['loaded_bytes'])} of rows were loaded in an epoch, in {found['load_ms']:.0f} ms"
+    )
+    others = f"{sizes.shown(found['spilled_bytes'])} of activations left memory"
+    return {
+        "streamed": f"{loaded}; {others}; {sizes.shown(found['moved_bytes'])} were moved with its evaluation"
+    }
+
+
 def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
     """Print the table at the end of a run."""
     title = f"{summary['model']} on {summary['graph']['name']}, {counted(summary['ranks'], 'rank')}"
@@ -175,10 +193,11 @@ def print_result(summary: dict[str, Any], path: Path, folder: Path) -> None:
         "validation": f"{summary['val_accuracy']:.4f} in epoch {summary['best_epoch']} of {summary['epochs']}",
         "final loss": f"{summary['final_loss']:.6f}",
         "epoch": f"{epoch['median']:.2f} ms (min {epoch['min']:.2f}, max {epoch['max']:.2f}); {told_of}",
+        **_streamed(summary),
         "evaluation": f"{summary['eval_ms']['median']:.2f} ms",
-        "rows moved": f"{summary['remote_rows']:,} remote rows an epoch ({size(moved['remote'])}); "
-        f"local {size(moved['local'])}",
-        "memory per rank": f"{told(summary['peak_rss_bytes'])}; heap {size(summary['heap_bytes'])}",
+        "rows moved": f"{summary['remote_rows']:,} remote rows an epoch ({sizes.shown(moved['remote'])}); "
+        f"local {sizes.shown(moved['local'])}",
+        "memory per rank": f"{told(summary['peak_rss_bytes'])}; heap {sizes.shown(summary['heap_bytes'])}",
         "as predicted": told(summary["estimated_bytes"]),
         "summary": Text(str(path)),
         "run folder": Text(str(folder)),

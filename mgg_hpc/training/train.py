@@ -15,7 +15,7 @@ from ..config import CheckpointSettings, Settings
 from ..errors import InputError
 from ..nn.graph.handle import GraphHandle
 from ..nn.spans import span
-from ..runtime import backends, exit_code, launch, mpi, signals
+from ..runtime import backends, cores, exit_code, launch, mpi, signals
 from ..runtime.watchdog import Watchdog
 from . import memory, nonfinite, progress, report, run_folder
 from .checkpoints import capture, folders, resume, weights
@@ -230,7 +230,7 @@ def process_train(
 
     profile: trace a few epochs; no epoch is recorded as a CUDA graph then.
     """
-    memory.return_freed_memory()
+    cores.return_freed_memory()
     launch.remove_leftovers()
     comm = mpi.world()
     with mpi.agree(comm):
@@ -245,7 +245,7 @@ def process_train(
 
 def process_resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
     """`mgg resume`: go on with a run from its newest sound checkpoint; return the exit code."""
-    memory.return_freed_memory()
+    cores.return_freed_memory()
     launch.remove_leftovers()
     comm = mpi.world()
     with mpi.agree(comm):

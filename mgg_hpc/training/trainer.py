@@ -16,6 +16,7 @@ from ..nn.graph.handle import GraphHandle
 from ..nn.graph.view import Views
 from ..nn.inputs.host import Input
 from ..nn.spans import span
+from ..nn.streaming.rows import StreamedRows
 from ..nn.workspace import as_array
 from ..runtime.backends.base import Meter
 from .adam import Adam, Group
@@ -100,7 +101,7 @@ class Trainer:
             torch._foreach_copy_(self._before, [parameter.detach() for parameter in self._trained])
             self.replayed()
 
-    def given(self) -> tuple[Input, Views]:
+    def given(self) -> tuple[Input | StreamedRows, Views]:
         """Return what the model is given in a step: its input, and what its layers aggregate over."""
         return self.job.input, self.graph
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from jobs import clean_environment
@@ -21,13 +20,6 @@ def sampling(monkeypatch):
     import sampling
 
     return sampling
-
-
-def test_each_library_takes_part_by_its_fastest_run(sampling):
-    ours, dgl = SimpleNamespace(name="mgg"), SimpleNamespace(name="dgl")
-    runs = {"mgg": ours, "dgl 0": dgl, "dgl 2": dgl}
-    assert list(sampling.fastest(runs, {"mgg": 5.0, "dgl 0": 9.0, "dgl 2": 7.0})) == ["mgg", "dgl 2"]
-    assert list(sampling.fastest(runs, {"mgg": 5.0, "dgl 0": 6.0, "dgl 2": 7.0})) == ["mgg", "dgl 0"]
 
 
 def test_ours_is_compared_with_the_fastest_of_the_others(sampling):

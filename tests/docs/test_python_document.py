@@ -42,7 +42,7 @@ def printed(folder: Path, command: str) -> str:
 
 @pytest.mark.slow
 def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
-    assert len(PROGRAMS) == 5 and COMMANDS[1:] == ["python train.py", "mgg launch -n 2 train.py"]
+    assert len(PROGRAMS) == 7 and COMMANDS[1:] == ["python train.py", "mgg launch -n 2 train.py"]
     alone, together = (printed(folder, command) for command in COMMANDS[1:])
     assert NUMBER.sub("#", alone) == NUMBER.sub("#", together)
     numbers, others = ([float(number) for number in NUMBER.findall(text)] for text in (alone, together))
@@ -55,6 +55,9 @@ def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
     assert float(re.search(r"^batches: ([\d.]+)$", alone, re.M)[1]) > 0.6  # of 5 classes
     assert re.search(r"^transformer: loss 1?\.?\d+", alone, re.M)
     assert re.search(r"^dot attention: loss \d", alone, re.M)
+    shown = re.findall(r"^```\n(GatedGCN.*?)```$", TEXT, re.M | re.S)
+    assert len(shown) == 1 and shown[0] in alone
+    assert float(re.search(r"^streamed: loss ([\d.]+)$", alone, re.M)[1]) < 1.7  # ln 5 is 1.6
 
 
 @pytest.mark.long

@@ -39,7 +39,9 @@ def measured(comm: MPI.Comm, folder: Path, nodes: int, seed: int) -> dict[str, d
     comm.Barrier()
     runs = training.Runs(None, comm, folder, few=False, seed=seed)
     found: dict[str, dict[str, float]] = {}
-    for case in dict.fromkeys(replace(each, transfer="auto", dtype="float32") for each in training.cases(2)):
+    for case in dict.fromkeys(
+        replace(each, transfer="auto", dtype="float32", memory=0) for each in training.cases(2)
+    ):
         exact = runs.losses(runs.settings(replace(case, dtype="float64"), "serial"), MPI.COMM_SELF)[0]
         for dtype in DTYPES:
             settings = runs.settings(replace(case, dtype=dtype), "serial" if comm.size == 1 else "shm")

@@ -22,7 +22,8 @@ from mgg_hpc.nn.autograd.recompute import recomputed
 from mgg_hpc.nn.first_order import first_order
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.inputs.sparse import SparseFeatures
-from mgg_hpc.nn.layers.conv import GATConv, GCNConv, GINConv, SAGEConv
+from mgg_hpc.nn.layers.conv import GCNConv, GINConv, SAGEConv
+from mgg_hpc.nn.layers.gat_conv import GATConv
 from mgg_hpc.nn.layers.norms import BatchNorm
 from mgg_hpc.nn.layers.random import Dropout, dropped
 from mgg_hpc.runtime.backends.arguments import Options, RngKey

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "cpu/schedule.h"
+#include "runtime/halo_exchange.h"
 #include "transports.h"
 
 namespace {
@@ -137,8 +138,11 @@ void aggregate(World& world, int rank, int threads, mgg::HaloExchange* exchange,
   std::vector<const float*> sources;
   for (const mgg::Chunk& chunk : part.schedule.chunks) {
     // As in module_host.cpp: rows that gets fetch are named by this rank's own address.
-    const uint64_t base = chunk.kind == mgg::Chunk::halo ? reinterpret_cast<uint64_t>(exchange->staging())
-                                                         : world.rows_at[world.transfer == get ? rank : chunk.pe];
+    if (chunk.kind == mgg::Chunk::halo) {
+      sources.push_back(reinterpret_cast<const float*>(exchange->rows_of(0, chunk.first_row)));
+      continue;
+    }
+    const uint64_t base = world.rows_at[world.transfer == get ? rank : chunk.pe];
     sources.push_back(reinterpret_cast<const float*>(base) + chunk.first_row * world.stride);
   }
   mgg::Aggregation<float> call{};

@@ -19,6 +19,7 @@ SUMS = ("gpu/sums/aggregate.cuh", ("aggregate_float32",))
 ROWS = ("gpu/row_worker.cuh", ("aggregate_float32",))
 GATHER = ("gpu/rows/gather.cuh", ("rows",))
 EDGES = ("gpu/edges/edges.cuh", ("edges_float32",))
+TAPES = ("gpu/edges/propagate.cuh", ("edges_float32",))
 GET = ("gpu/sums/get.cuh", ("get_float32",))
 HALO = ("gpu/sums/halo.cuh", ("halo_float32",))
 EXERCISE = ("exercises.cpp", ("exercises",))
@@ -187,6 +188,27 @@ FAULTS = {
     ),
     "a hub that merges by the counters of another": without(EDGES, " + hub.first_counter", "by head"),
     "a hub that adds by the counters of another": without(ROWS, " + hub.first_counter"),
+    "columns of the type of another edge": Fault(
+        TAPES, "static_cast<int32_t>(of.edge[edge *", "static_cast<int32_t>(of.edge[0 *", "propagate"
+    ),
+    "typed columns of the first part of a hub alone": without(
+        TAPES, "          row(slot, o)[place] = total(o, place);\n", "propagate"
+    ),
+    "a sum over columns that are not there": Fault(
+        TAPES, "if (worker.has(i, pass)) sum.of[0] += a.of[i];", "sum.of[0] += a.of[i];", "propagate"
+    ),
+    "a sum over the columns of one pass": Fault(
+        TAPES,
+        "run(group, s, pass);\n          total = each(total,",
+        "run(group, s, pass);\n          total = each({},",
+        "propagate",
+    ),
+    "a tie that replaces what belongs to a maximum": Fault(
+        TAPES, "same ? to + value(o) : to", "same ? value(o) : to", "propagate"
+    ),
+    "an edge of a batch that is left out": Fault(
+        TAPES, "first < batch.count; first +=", "first + 1 < batch.count; first +=", "propagate"
+    ),
 }
 
 # The faults that `make test` plants; `make test-long` plants all of them.

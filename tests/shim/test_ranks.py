@@ -109,6 +109,21 @@ def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, kind):
             np.testing.assert_allclose(gpu[name][:], cpu[name][:], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_rows_that_pass_through_gpus_give_the_same_losses(on_gpus, trained, tmp_path, ranks):
+    """One rank keeps rows in the host's memory, two ranks keep them in files. Predictions are compared, too."""
+    plan = {"memory": "300K"} | ({"scratch": "."} if ranks > 1 else {})
+    jobs.write_job(tmp_path, jobs.blocks(), model={"hidden": 16, "name": "sage"}, plan=plan)
+    assert "transfer stream (plan.memory is 300K)" in trained(ranks, *SHARED)
+    assert summary_of(tmp_path)["streamed"]["loaded_bytes"] > 0
+    same_losses(tmp_path)
+    done = on_gpus(ranks, "predict", "runs", "-o", "gpu.h5", "--what", "embedding")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert jobs.run("predict", "cpu", "-o", "cpu.h5", "--what", "embedding", folder=tmp_path).returncode == 0
+    with h5py.File(tmp_path / "gpu.h5") as gpu, h5py.File(tmp_path / "cpu.h5") as cpu:
+        np.testing.assert_allclose(gpu["embedding"][:], cpu["embedding"][:], rtol=1e-4, atol=1e-5)
+
+
 # Ranks, a model, a graph and a fault of the batches that GPUs train on; "far": input rows come by gets.
 BATCHES = {
     "sage": (2, {"name": "sage"}, jobs.blocks, "none"),

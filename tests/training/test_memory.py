@@ -30,14 +30,14 @@ CHURN = """
 import sys
 import numpy as np
 from pathlib import Path
-from mgg_hpc.training import memory
+from mgg_hpc.runtime import cores
 
 def resident():
     (line,) = [l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith("VmRSS")]
     return int(line.split()[1]) * 1024
 
 if sys.argv[1] == "yes":
-    memory.return_freed_memory()
+    cores.return_freed_memory()
 np.ones(6 << 18)  # its end raises glibc's threshold to 12 MiB
 before = resident()
 large, kept = [], []
@@ -98,12 +98,12 @@ TRAINED = """
 import json, sys
 from pathlib import Path
 from mgg_hpc import config
-from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime import cores, mpi
 from mgg_hpc.training import memory
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
 
-memory.return_freed_memory()
+cores.return_freed_memory()
 job = build(config.load(Path(sys.argv[1]), tuple(sys.argv[2:])), mpi.world())
 need, peak = memory.estimate(job), memory.Peak()
 graph = job.graph()
@@ -193,19 +193,42 @@ def job_of(ranks: int) -> SimpleNamespace:
     comm = SimpleNamespace(rank=0, size=ranks, allreduce=sum, **gathers)
     memory = SimpleNamespace(free=lambda: None)
     return SimpleNamespace(
-        comm=comm, backend=SimpleNamespace(capabilities=Capabilities("none"), memory=memory)
+        comm=comm,
+        backend=SimpleNamespace(capabilities=Capabilities("none"), memory=memory),
+        streamed=None,
     )
 
 
-@pytest.mark.parametrize(("trains", "what"), [(True, "training"), (False, "predicting")])
-def test_what_a_node_cannot_hold_is_refused_by_what_is_done(monkeypatch, trains, what):
-    need = memory.Estimate(in_use=0, plan=0, heap=0, activations=1 << 30, model=0)
+@pytest.fixture
+def half_a_gib(monkeypatch):
+    """A node with so little memory."""
     here = SimpleNamespace(size=1, allreduce=lambda bytes: bytes)
     monkeypatch.setattr(memory.mpi, "node", lambda comm: here)
     monkeypatch.setattr(memory.mpi, "agree", lambda comm: contextlib.nullcontext())
     monkeypatch.setattr(cores, "memory_available", lambda: 1 << 29)
+
+
+@pytest.mark.parametrize(("trains", "what"), [(True, "training"), (False, "predicting")])
+def test_what_a_node_cannot_hold_is_refused_by_what_is_done(half_a_gib, trains, what):
+    need = memory.Estimate(in_use=0, plan=0, heap=0, activations=1 << 30, model=0)
     with pytest.raises(InputError, match=f'^{what} needs 1.0 GiB more.*train.dtype = "bfloat16"$'):
         memory.check(job_of(1), need, trains=trains)
+    streamed = job_of(1)
+    streamed.streamed = True
+    with pytest.raises(
+        InputError, match=f"^{what} needs 1.0 GiB more.*lower plan.memory, name a plan.scratch"
+    ):
+        memory.check(streamed, need, trains=trains)
+
+
+def test_rows_beside_a_gpu_are_counted_on_its_host(half_a_gib):
+    need = memory.Estimate(in_use=0, plan=0, heap=0, activations=1 << 30, model=0, on_host=1 << 30)
+    job = job_of(1)
+    job.backend.memory = SimpleNamespace(free=lambda: 1 << 31, reserved=lambda: 0)
+    with pytest.raises(
+        InputError, match=r"1.0 GiB of the host's memory for rows of all ranks.* 0.5 GiB are available"
+    ):
+        memory.check(job, need)
 
 
 def test_many_ranks_have_a_table_of_what_was_measured(capsys):

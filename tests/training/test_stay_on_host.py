@@ -13,6 +13,7 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.nn.graph.loading import load_part
 from mgg_hpc.runtime import cores, mpi
 from mgg_hpc.training import job as of_job
+from mgg_hpc.training.start import features
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def decide(tmp_path):
         part = load_part(tmp_path / "g.h5", MPI.COMM_SELF)
         model = of_job._model(settings, part, of_job.torch.float32, 0)
         backend = SimpleNamespace(memory=SimpleNamespace(free=lambda: free))
-        return of_job.stay_on_host(settings, MPI.COMM_SELF, part, backend, model, PLANS)
+        return features.stay_on_host(settings, MPI.COMM_SELF, part, backend, model, PLANS)
 
     return decide
 

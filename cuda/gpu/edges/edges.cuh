@@ -12,6 +12,8 @@
 //   take(state, batch)       adds up to four edges
 //   merge(into, from)        adds two states: parts of a hub, in the order of their edges
 //   finish(state)            stores the result
+// An Op whose results do not fit a lane (in_memory) has rows for them: of destinations, or of parts of hubs, which it
+// merges itself (keep, merge_slots).
 // Sums are taken in the plan's order, four edges at a time: the same input gives the same bits, by any transfer.
 #pragma once
 #include <cstring>
@@ -45,6 +47,7 @@ struct HeadWorker {
   uint32_t mask;
   int32_t head = 0, pass = 0;
   int32_t destination = 0;
+  int32_t slot = -1;  // of a part of a hub
 
   MGG_DEVICE explicit HeadWorker(const DeviceEdges<S>& edges) : edges(edges) {
     const int in_warp = device::thread() % 32;
@@ -234,17 +237,23 @@ struct EdgeLoop {
   MGG_DEVICE float* partial(int32_t slot, int32_t part) const {
     return edges.partials + ((int64_t(slot) * edges.parts + part) * edges.lanes + worker.lane) * most_state<S>;
   }
+  MGG_DEVICE void keep(const Op& op, const State& state, int32_t slot, int32_t part) const {
+    if constexpr (Op::in_memory)
+      op.keep(slot);
+    else
+      memcpy(partial(slot, part), &state, sizeof state);
+  }
   // Leaves a part's state in its slot. The last part of a group to arrive merges the group's, and the last group all.
   MGG_DEVICE void part_of_hub(const Block& task, int32_t part, const Op& op, State& state) const {
     const Hub& hub = edges.hubs[task.hub];
     int32_t* counters = edges.pending + int64_t(part) * edges.counters + hub.first_counter;
     const int32_t groups = hub_groups(hub.slots), group = (task.slot - hub.first_slot) / group_slots;
     const int32_t first = hub.first_slot + group * group_slots;
-    memcpy(partial(task.slot, part), &state, sizeof state);
+    keep(op, state, task.slot, part);
     if (!is_last(counters, hub.slots, group)) return;
     merge(op, state, first, slots_of_group(hub.slots, group), 1, part);
     if (groups > 1) {
-      memcpy(partial(first, part), &state, sizeof state);
+      keep(op, state, first, part);
       if (!is_last(counters, hub.slots, groups)) return;
       merge(op, state, hub.first_slot, groups, group_slots, part);
     }
@@ -263,15 +272,19 @@ struct EdgeLoop {
   }
   // Merges `count` parts, `step` slots apart.
   MGG_DEVICE void merge(const Op& op, State& state, int32_t slot, int32_t count, int32_t step, int32_t part) const {
-    op.begin(state);
-    for (int32_t at = 0; at < count; ++at) {
-      float held[floats];
-      const float* from = partial(slot + at * step, part);
+    if constexpr (Op::in_memory) {
+      op.merge_slots(state, slot, count, step);
+    } else {
+      op.begin(state);
+      for (int32_t at = 0; at < count; ++at) {
+        float held[floats];
+        const float* from = partial(slot + at * step, part);
 #pragma unroll
-      for (int i = 0; i < floats; ++i) held[i] = device::load_fresh(from + i);
-      State other;
-      memcpy(&other, held, sizeof other);
-      op.merge(state, other);
+        for (int i = 0; i < floats; ++i) held[i] = device::load_fresh(from + i);
+        State other;
+        memcpy(&other, held, sizeof other);
+        op.merge(state, other);
+      }
     }
   }
 
@@ -281,6 +294,7 @@ struct EdgeLoop {
       const auto part = static_cast<int32_t>(number % edges.parts);
       worker.head = part % edges.heads, worker.pass = part / edges.heads;
       worker.destination = edges.segments[task.first].destination;
+      if constexpr (Op::in_memory) worker.slot = task.hub >= 0 ? task.slot : -1;
       const Op op(call, worker);
       State state;
       op.begin(state);
@@ -307,6 +321,7 @@ struct EdgeOp {
   using Worker = HeadWorker<S, PACKED>;
   using Batch = EdgeBatch<S, PACKED>;
   static constexpr bool packed = PACKED, merges = true;  // merges: whether parts of a hub are more than their edges
+  static constexpr bool in_memory = false;
   static constexpr int values = Worker::values;
 
   const Call& of;

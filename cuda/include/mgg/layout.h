@@ -8,10 +8,10 @@ namespace mgg {
 
 // A run of source rows that becomes readable together.
 struct Chunk {
-  enum Kind : int32_t { owned = 0, direct = 1, halo = 2 };
+  enum Kind : int32_t { owned = 0, direct = 1, halo = 2, streamed = 3 };
   int32_t kind;
   int32_t pe;             // whose memory the rows are read from
-  int64_t first_row;      // the chunk's row 0 is this row of that memory (halo: of the staging)
+  int64_t first_row;      // the chunk's row 0 is this row of that memory (halo: of the staging; streamed: of the store)
   int64_t rows;           // valid indices into the chunk are 0 .. rows - 1
   int64_t first_segment;  // its segments are contiguous, ordered by destination
   int64_t segments;
@@ -26,6 +26,15 @@ struct Segment {
   int32_t flags;  // of the schedule that holds it
 };
 
+// A chunk of a store that streams past, in the order in which kernels want them.
+struct Step {
+  int64_t first_row;  // of the store
+  int64_t rows;
+  int32_t slot;   // where the rows lie
+  int32_t loads;  // 1: they are brought there; 0: they are there since an earlier step
+};
+
+static_assert(sizeof(Step) == 24 && offsetof(Step, loads) == 20, "Step is shared with Python");
 static_assert(sizeof(Chunk) == 40 && offsetof(Chunk, segments) == 32, "Chunk is shared with Python");
 static_assert(sizeof(Segment) == 24 && offsetof(Segment, chunk) == 16, "Segment is shared with Python");
 

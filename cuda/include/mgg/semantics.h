@@ -40,6 +40,43 @@ MGG_BOTH V leaky_relu_slope(V score, T slope) {
   return score > 0 ? V{} + T(1) : V{} + slope;
 }
 
+// Operators of tapes (mgg/tape.h), but for additions and the like, and for elementary functions, which are each device's.
+// V: one value, or a vector of them. Maxima and minima of NaN and anything else are NaN.
+template <class V>
+MGG_BOTH V magnitude(V x) {
+  return x < 0 ? -x : x;
+}
+// 1 / (1 + exp(-x)), from exp(-x).
+template <class V>
+MGG_BOTH V logistic(V falling) {
+  return 1 / (1 + falling);
+}
+template <class V>
+MGG_BOTH V larger_of(V x, V y) {
+  return x != x ? x : x < y || y != y ? y : x;
+}
+template <class V>
+MGG_BOTH V smaller_of(V x, V y) {
+  return x != x ? x : x > y || y != y ? y : x;
+}
+template <class V, class T>
+MGG_BOTH V where_positive(V x, V y, T slope) {
+  return y > 0 ? x : x * slope;
+}
+template <class V>
+MGG_BOTH V times_sign(V x, V y) {
+  return y > 0 ? x : y < 0 ? -x : V{};
+}
+// The derivative of larger_of(x, y) by x: equal values share it.
+template <class V, class T>
+MGG_BOTH V above(V x, V y, T one) {
+  return x > y ? V{} + one : x == y ? V{} + one / 2 : V{};
+}
+template <class V, class T>
+MGG_BOTH V equal(V x, V y, T one) {
+  return x == y ? V{} + one : V{};
+}
+
 // Philox4x32-10 (Salmon et al., SC '11): a counter of 128 bits and a key of 64 give four 32-bit words.
 struct Philox {
   uint32_t word[4];

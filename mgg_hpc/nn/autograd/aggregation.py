@@ -66,6 +66,12 @@ def aggregate(
     return out
 
 
+def scaled_sum(x: Tensor, graph: GraphView, adjacency: Adjacency, scale: Tensor | None = None) -> Tensor:
+    """Return scale * (A' x), [n, F], with the adjacency's own weights, but not its scale. scale: [n], or None."""
+    out: Tensor = _Sum.apply(x, graph, adjacency, scale)
+    return out
+
+
 def dot_products(x: Tensor, y: Tensor, graph: GraphView, adjacency: Adjacency, heads: int = 1) -> Tensor:
     """Return out[e, head] = <x[u], y[v]> over the head's columns for each in-edge e: u -> v; [E, H], accumulator type.
 

@@ -68,7 +68,7 @@ class DistGraph(GraphHandle):
         super().__init__(
             backend, counts, part.slice.ids, (), dtype=dtype, widest=widest, publishes=publishes, comm=comm
         )
-        self.x = _features(comm, part, backend, dtype)
+        self.x = self._input()
         rows, device = part.slice, backend.capabilities.device
         self.y = None if rows.y is None else torch.from_numpy(rows.y).to(device)
         self.train, self.val, self.test = (
@@ -79,6 +79,11 @@ class DistGraph(GraphHandle):
         )
         open_graphs.append(self)
         close_at_exit()
+
+    def _input(self) -> Input | None:
+        """Return this rank's features, or None. Raises InputError, the same on all ranks, for a damaged file."""
+        with mpi.agree(self.comm):
+            return input_features(self.part, self.backend, self.dtype, "none") if self.part.features else None
 
     def __enter__(self) -> DistGraph:
         return self
@@ -177,9 +182,12 @@ class DistGraph(GraphHandle):
         Types that torch has not, unsigned integers of more than 8 bits, become int64. Raises InputError for a name
         that the graph has not.
         """
+        return self._edge_data(name).to(self.device)
+
+    def _edge_data(self, name: str) -> Tensor:
         values = edge_data_of(self.part, name)
         values = values.astype(np.int64) if values.dtype.name in ("uint16", "uint32", "uint64") else values
-        return torch.from_numpy(values).to(self.device)
+        return torch.from_numpy(values)
 
     def loss(self, out: Tensor, fn: Callable[..., Tensor], split: str = "train") -> Tensor:
         """Return the mean of a loss over the labels of a split on all ranks, a scalar. Collective.
@@ -301,9 +309,3 @@ def _reached_by(comm: Any, backend: Backend, asked: str) -> str:
                 'use "halo", "get" or "auto"'
             )
     return asked if asked != "auto" else "direct" if backend.capabilities.reaches_peers else "halo"
-
-
-def _features(comm: Any, part: Part, backend: Backend, dtype: torch.dtype) -> Input | None:
-    """Return this rank's features, or None. Raises InputError, the same on all ranks, for a damaged file."""
-    with mpi.agree(comm):
-        return input_features(part, backend, dtype, "none") if part.features else None

@@ -329,7 +329,7 @@ def input_features(
             'or make an input: model.input = "learned" or "degree"'
         )
     rows, columns = len(part.slice.ids), part.features if x is None else x.shape[1]
-    finish = _divide_by_sums if normalize == "row" else _leave
+    finish = divide_by_sums if normalize == "row" else _leave
     if on_host:
         held = HostFeatures(backend, rows, columns, dtype)
         _fill(held.blocks, "cpu", finish, part, x, backend.collectives.rank)
@@ -357,7 +357,7 @@ def _leave(rows: Tensor) -> None:
     """Leave rows as they are."""
 
 
-def _divide_by_sums(rows: Tensor) -> None:
+def divide_by_sums(rows: Tensor) -> None:
     """Divide each row by its sum, in place, unless that is 0."""
     total = rows.sum(1, keepdim=True, dtype=accumulator(rows.dtype))
     rows.div_(torch.where(total == 0, torch.ones_like(total), total))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...errors import InputError
 from ...runtime.backends.arguments import RngKey
 from ..autograd.functional import transform_first
 from ..graph.matrix import Adjacency
@@ -22,6 +23,14 @@ class Widths:
 
     forward: int
     backward: int
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Columns of the rows that stream past, at most, and of what each row of an interval keeps (`StreamedGraph`)."""
+
+    sources: int
+    targets: int
 
 
 class Convolution(torch.nn.Module, ABC):
@@ -75,6 +84,42 @@ class Convolution(torch.nn.Module, ABC):
     def state(self) -> int:
         """Number of accumulator values a row that CPU EdgeKernels keep from round to round of a halo."""
         return 0
+
+    @property
+    def accumulator(self) -> str:
+        """How in-neighbours' rows are reduced where the graph is streamed: "sum", "mean" or "max"."""
+        return "sum"
+
+    @property
+    def reads_own(self) -> bool:
+        """Whether `update` reads rows x beside what was reduced."""
+        return False
+
+    def product_first(self, wants_gradient: bool) -> bool:
+        """Return whether rows are multiplied before they are reduced, where the graph is streamed."""
+        return False
+
+    def streamed(self, wants_gradient: bool) -> Streamed:
+        """Return the columns that matter where the graph is streamed. wants_gradient: whether the input's is needed."""
+        assert self.linear_widths is not None
+        in_channels, out_channels = self.linear_widths
+        width = out_channels if self.product_first(wants_gradient) else in_channels
+        return Streamed(width, width)
+
+    def message(self, x: Tensor, graph: GraphView, *, first: bool) -> Tensor:
+        """Return what is reduced of rows x [n, F], where the graph is streamed. first: what `product_first` returns."""
+        return x
+
+    def update(
+        self, x: Tensor, reduced: Tensor, graph: GraphView, *, first: bool, relu: bool, key: RngKey | None
+    ) -> Tensor:
+        """Return the output for rows x [n, F] and the reduced rows of `message`, where the graph is streamed.
+
+        first: as for `message`. relu, key: as for `forward`. Raises InputError for one that is more than a reduction.
+        """
+        raise InputError(
+            f"{type(self).__name__} does not run on a graph that is streamed; GCNConv, GINConv and SAGEConv do"
+        )
 
     @abstractmethod
     def reset_parameters(self, fill: Fill = fill_uniform) -> None:

@@ -15,11 +15,14 @@ from ..autograd.functional import linear
 from ..autograd.recompute import recomputed
 from ..graph.view import GraphView, Views
 from ..inputs.host import Input
+from ..streaming.rows import StreamedRows
 from .base import Convolution, Widths
-from .conv import GATConv, GCNConv, GINConv, SAGEConv
+from .conv import GCNConv, GINConv, SAGEConv
+from .gat_conv import GATConv
 from .norms import made
 from .perceptron import MLP, reset, through
 from .random import ATTENTION_DROPOUT, Draws, Dropout, fill_by_seed
+from .streamed import StreamedLayer
 
 OUTPUT_PARAMETERS = 14  # the last two of layer 0's 16 streams for initial weights are for the output layer
 
@@ -54,6 +57,7 @@ class GNN(torch.nn.Module):
         self.chosen, self.draws, self.dtype, self.edge_dim = chosen, draws, dtype, edge_dim
         self._of_edges = {"edge_attr": chosen.edge_data} if edge_dim else {}
         self.recompute: frozenset[int] = frozenset()  # layers, from 1 on, that the backward repeats
+        self._streamed: dict[int, StreamedLayer] = {}  # layers as programs, of graphs that are streamed
         self.in_blocks = False  # whether to apply dropout to the input in blocks where that saves memory
         hidden = chosen.hidden * (chosen.heads if chosen.name == "gat" else 1)
         jumps = chosen.jumping != "none"
@@ -125,38 +129,42 @@ class GNN(torch.nn.Module):
             for i, conv in enumerate(self.convolutions)
         ]
 
-    def forward(self, x: Input, graph: Views) -> Tensor:
+    def forward(self, x: Input | StreamedRows, graph: Views) -> Tensor:
         """Return logits [n, out] for this rank's input rows x [n, in]. Collective.
 
         graph: one for all layers; or a batch, whose blocks lead from the rows x to those of the batch itself.
         """
         if self.lin is not None:
-            return self.layers(x, graph)[-1]
-        out: Input = x
+            return tensor_of(self.layers(x, graph)[-1])
+        out: Input | StreamedRows = x
         for i in range(len(self.convs)):  # keeps no outputs of earlier layers
             out = self._layer(i, out, graph)
-        assert isinstance(out, Tensor)
-        return out
+        return tensor_of(out)
 
-    def layers(self, x: Input, graph: Views) -> list[Tensor]:
+    def layers(self, x: Input | StreamedRows, graph: Views) -> list[Tensor | StreamedRows]:
         """Return the output of every layer, the logits last. Collective.
 
-        In training some layers' outputs have the next one's dropout applied.
+        In training some layers' outputs have the next one's dropout applied. On a graph that is streamed they stay in
+        their stores.
         """
-        outputs: list[Tensor] = []
+        found: list[Tensor | StreamedRows] = []
         for i in range(len(self.convs)):
-            outputs.append(self._layer(i, outputs[-1] if outputs else x, graph))
+            found.append(self._layer(i, found[-1] if found else x, graph))
         if self.lin is not None:
+            outputs = [tensor_of(out) for out in found]
             with spans.layer("output"):
                 last, cat = graph.view(len(self.convs) - 1), self.chosen.jumping == "cat"
                 same = [out[: last.destinations] for out in outputs]
                 joined = torch.cat(same, 1) if cat else torch.stack(same).amax(0)
                 dropped = self.dropouts[-1](joined, last)
-                outputs.append(linear(dropped, self.lin.weight, self.lin.bias, last))
-        return outputs
+                found.append(linear(dropped, self.lin.weight, self.lin.bias, last))
+        return found
 
-    def _layer(self, i: int, x: Input, graphs: Views) -> Tensor:
+    def _layer(self, i: int, x: Input | StreamedRows, graphs: Views) -> Tensor | StreamedRows:
         """Return the output of layer ``i`` (from 0 on); its inside is computed again in the backward if asked for."""
+        if isinstance(x, StreamedRows):
+            with spans.layer(f"layer {i + 1}"):
+                return self._streamed_layer(i, x, graphs.view(i))
 
         def run(x: Input, graph: GraphView) -> Tensor:
             with spans.layer(f"layer {i + 1}"):
@@ -184,9 +192,35 @@ class GNN(torch.nn.Module):
         graph, again = graphs.view(i), i + 1 in self.recompute and torch.is_grad_enabled()
         return recomputed(run, x, graph) if again else run(x, graph)
 
+    def _streamed_layer(self, i: int, x: StreamedRows, graph: GraphView) -> StreamedRows:
+        """Return the output of layer ``i`` of a graph that is streamed, which is traced once."""
+        if i not in self._streamed:
+            activated = i < self._activated
+            adds = self.chosen.residual and i > 0 and activated
+            self._streamed[i] = StreamedLayer(
+                self.convolutions[i],
+                self.norms[i],
+                relu=activated,
+                adds=adds and x.shape[1] == self.widths[i],
+            )
+        dropouts = cast(list[Dropout], list(self.dropouts))
+        before = None if self._drops_behind(i - 1) else dropouts[i].key()
+        behind = dropouts[i + 1].key() if self._drops_behind(i) else None
+        made = self._streamed[i].train(self.training).drawn(before, behind, x)
+        out: StreamedRows = made(x, graph)
+        return out
+
     def _drops_behind(self, i: int) -> bool:
         """Return whether layer ``i`` applies the next one's dropout, as only that one uses its output."""
         return 0 <= i < self._activated and self.lin is None and not self.chosen.residual
+
+
+def tensor_of(out: Input | StreamedRows) -> Tensor:
+    """Return a layer's output as a tensor: of a graph that is streamed, the rows out of their store."""
+    if isinstance(out, StreamedRows):
+        return out.tensor()
+    assert isinstance(out, Tensor)
+    return out
 
 
 def _convolution(

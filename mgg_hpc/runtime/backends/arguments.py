@@ -63,7 +63,7 @@ class RngKey:
     epoch_at: Any = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Rows:
     """Rows of all PEs in one format. This rank's are ``local``; kernels read the others'.
 
@@ -101,6 +101,28 @@ class Rows:
         if int(counts[self.rank]) * format.row_bytes > len(self.buffer):
             raise ValueError(f"rows of width {dim} do not fit storage made for width {self.format.dim}")
         return Rows(format, self.addresses, counts, self.buffer, self.rank, self.symmetric)
+
+
+@dataclass(eq=False)
+class ChunkRows(Rows):
+    """Rows of a store whose chunks are brought into a buffer, one after another, for one pass (`Backend.stream_rows`).
+
+    It is a context, which ends the pass wherever it is. stream: what brings the chunks. kept: what has to stay until
+    then. This rank's own rows are none.
+    """
+
+    stream: Any
+    kept: tuple[Any, ...]
+
+    def __enter__(self) -> ChunkRows:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the pass. What has been loaded of a chunk that is not summed is lost."""
+        self.stream.close()
 
 
 @dataclass(frozen=True)

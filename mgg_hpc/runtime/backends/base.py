@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plan.layout import RowFormat
+from ...plan.streaming.grid import Pass
 from ...plan.workload import Plan
-from .arguments import Epilogue, Geometry, Options, RngKey, Rows
+from ..streaming.buffer import ChunkBuffer
+from ..streaming.store import Store
+from .arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows
 from .edges import EdgeKernels
 
 
@@ -38,7 +41,8 @@ class Meter:
 
     seconds: of calls that have ended. calls: the same for each plan and number of bytes of a row. local_bytes,
     remote_bytes: of rows read from this rank and from others, without padding. messages: a row that is got, or a packet
-    of a halo that is pushed, each. later: plan, format, and a function that
+    of a halo that is pushed, each. stored_bytes: those of remote_bytes that came from stores. loading: seconds in which
+    chunks of stores were loaded. later: plan, format, and a function that
     returns the seconds, of calls that may still run; it is called once those have ended. waited: seconds that the host
     waited for peers, to publish rows and within exchanges. exchanges: None, or a list to which calls with rounds add
     their plan and the times of `HaloExchange.stamps`, where the host drives them. kernels: None, or a list to which
@@ -52,6 +56,8 @@ class Meter:
     remote_bytes: int = 0
     remote_rows: int = 0
     messages: int = 0
+    stored_bytes: int = 0
+    loading: float = 0.0
     later: list[tuple[Plan, RowFormat, Callable[[], float]]] = field(default_factory=list)
     exchanges: list[tuple[Plan, list[float]]] | None = None
     kernels: list[Callable[[], KernelStamps]] | None = None
@@ -70,11 +76,17 @@ class Meter:
         self.remote_rows += remote_rows
         self.messages += messages
 
+    def count_stored(self, rows: int, format: RowFormat, loading: float) -> None:
+        """Count rows of this format that came from a store, and the seconds in which they were loaded."""
+        self.stored_bytes += rows * format.dim * format.dtype.itemsize
+        self.loading += loading
+
     def taken(self) -> Meter:
         """Return a copy of the counts, and reset them."""
         found = replace(self)
-        self.seconds, self.waited = 0.0, 0.0
+        self.seconds, self.waited, self.loading = 0.0, 0.0, 0.0
         self.local_bytes, self.remote_bytes, self.remote_rows, self.messages = 0, 0, 0, 0
+        self.stored_bytes = 0
         self.calls, self.later = {}, []
         return found
 
@@ -84,6 +96,7 @@ class Meter:
         self.remote_bytes += other.remote_bytes
         self.remote_rows += other.remote_rows
         self.messages += other.messages
+        self.stored_bytes += other.stored_bytes
 
     def settle(self) -> None:
         """Add the seconds of the calls in ``later``, all of which have ended."""
@@ -112,6 +125,8 @@ class Capabilities:
     records: what a rank launches can be recorded in a CUDA graph.
     reads_epoch: dropout finds its epoch in the device's memory (`RngKey.epoch_at`).
     heap_grows: symmetric memory can be reserved again after rows were allocated.
+    reads_host: rows of a store are read where they lie in the host's memory, and calls take all chunks of a plan; else
+    a call takes one, which is copied to the device.
     halo_rounds: number of rounds per halo exchange, or None to choose it from the halo's size.
     cache_bytes: of the cache that keeps remote rows which are read through pointers.
     probe_rows: number of rows per rank in a measurement of costs (`runtime.probe`).
@@ -125,6 +140,7 @@ class Capabilities:
     records: bool = False
     reads_epoch: bool = False
     heap_grows: bool = True
+    reads_host: bool = True
     halo_rounds: int | None = None
     cache_bytes: int = 0
     probe_rows: int = 16384  # more than the caches and the page table's cache of a core hold
@@ -158,6 +174,12 @@ class Memory(Protocol):
 
     def free(self) -> int | None:
         """Return the free bytes of this rank's GPU, or of its part where several ranks share it; None on CPUs."""
+
+    def lock(self, address: int, nbytes: int) -> Callable[[], None]:
+        """Lock pages of the host's memory for copies to the device; return what unlocks them, before they are freed.
+
+        Raises InputError where the system does not let them be locked.
+        """
 
     def padded(self, count: int, format: RowFormat) -> Any:
         """Allocate private rows [count, dim] in the layout in which kernels store rows; uninitialised."""
@@ -249,6 +271,17 @@ class Backend(Protocol):
 
         With two Rows used in turn no second barrier is needed: a rank that arrives here has finished reading the Rows
         published before, so those may be written again.
+        """
+
+    def stream_rows(
+        self, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool = True
+    ) -> ChunkRows:
+        """Return the rows of a store for one pass, whose chunks are brought into the buffer's slots one after another.
+
+        `aggregate` and `EdgeKernels.propagate` take them with the plans of the pass, one call for each, in order; all
+        raise OSError where a chunk cannot be read. A buffer serves one pass at a time; None reads rows in the host's
+        memory where they lie (`Capabilities.reads_host`). ahead: chunks are loaded while others are summed. Raises
+        InputError where slots are too small, or there is no streaming.
         """
 
     def aggregate(

@@ -7,6 +7,7 @@ original id in 8 bytes. So what an edge needs of its source crosses in one row, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ import numpy as np
 from ...plan.layout import RowFormat
 from ...plan.workload import Plan
 from .arguments import RngKey, Rows
+from .tape import Tape
 
 
 @dataclass(frozen=True)
@@ -162,4 +164,22 @@ class EdgeKernels(Protocol):
         """out_edge[e, head] = <dst[v], x[u]> over the head's columns; [E, H] in the plan's order, dst [n, F].
 
         [E] stands for one head.
+        """
+
+    def propagate(
+        self,
+        plan: Plan,
+        tape: Tape,
+        src: Rows,
+        *,
+        near: Sequence[Any],
+        shared: Any,
+        out: Sequence[Any],
+        edge: Any = None,
+    ) -> None:
+        """out[i][v] = the reduction of the tape's output i over the edges u -> v; 0 without edges.
+
+        src: rows of ``tape.far_columns`` values of u. near: arrays [n, any] of v. shared: [S] of all edges. edge:
+        [E, D] in the plan's order, or None. out: an array [n, width] for each output. All but src are of the
+        accumulator's dtype. (NGra, section 3.2: Scatter, ApplyEdge and Gather in one.)
         """

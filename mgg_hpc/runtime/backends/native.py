@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...plan.layout import CHUNK, SEGMENT
+from ...plan.layout import CHUNK, SEGMENT, STEP
 
 
 def load() -> Any:
@@ -21,7 +21,7 @@ def load() -> Any:
         raise InputError(
             f"the native module mgg_hpc._host does not load ({error}); install with `pip install .`"
         ) from error
-    if _host.struct_sizes() != [CHUNK.itemsize, SEGMENT.itemsize]:
+    if _host.struct_sizes() != [CHUNK.itemsize, SEGMENT.itemsize, STEP.itemsize]:
         raise InputError(
             "the native module mgg_hpc._host is of another version; install again with `pip install .`"
         )

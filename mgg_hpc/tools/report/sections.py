@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import config
+from ... import config, sizes
 from ...errors import InputError
 from ...training.metrics import METRICS
 from ...training.profile.phases import PROFILER, breakdown
-from ...training.report import counted, size
+from ...training.report import counted
 from . import figures, timeline
 from .least import Crossing, crossing
 from .page import Section
@@ -63,7 +63,7 @@ def _facts(run: Run) -> dict[str, str]:
         "epoch, ms": f"{epoch['median']:.2f} ({epoch['min']:.2f} to {epoch['max']:.2f})",
         "aggregation, ms": f"{found['aggregate_ms']['median']:.2f}",
         "evaluation, ms": f"{found['eval_ms']['median']:.2f}",
-        "remote rows an epoch": f"{found['remote_rows']:,} ({size(moved['remote'])})",
+        "remote rows an epoch": f"{found['remote_rows']:,} ({sizes.shown(moved['remote'])})",
         "seed": f"{found['seed']}",
     }
 
@@ -170,13 +170,13 @@ def _balance(ranks: Sequence[dict[str, Any]], least: Sequence[float] | None) -> 
     rows = []
     for rank, each in enumerate(ranks[:MOST_ROWS]):
         counts = [each[name] for name in names] + ([least[rank]] if least is not None else [])
-        remote = [f"{each['remote_rows']:,}", size(each["bytes"]["remote"])]
+        remote = [f"{each['remote_rows']:,}", sizes.shown(each["bytes"]["remote"])]
         rows.append([f"{rank}", each["host"], *(f"{int(count):,}" for count in counts), *remote])
     edges = [each["local_edges"] + each["remote_edges"] for each in ranks]
     mean = sum(edges) / len(edges)
     columns = [[each[name] for each in ranks] for name in names] + ([least] if least is not None else [])
     total = sum(each["bytes"]["remote"] for each in ranks)
-    moved = [f"{sum(each['remote_rows'] for each in ranks):,}", size(total)]
+    moved = [f"{sum(each['remote_rows'] for each in ranks):,}", sizes.shown(total)]
     if len(ranks) > MOST_ROWS:
         rows.append([f"{len(ranks) - MOST_ROWS} more", *["..."] * (len(rows[0]) - 1)])
     rows.append(["all", f"imbalance {max(edges) / mean if mean else 1:.2f}"])
@@ -193,8 +193,8 @@ def _compare(section: Section, summary: dict[str, Any], found: Crossing) -> None
     least = int(found.least.sum()) * sum(each["row_bytes"] for each in summary["exchanges"])
     if moved == summary["bytes"]["remote"] and least:
         section.say(
-            f"An epoch moved {size(moved)}, which is {moved / least:.2f} times the least, {size(least)}, over its "
-            f"{len(summary['exchanges'])} aggregations."
+            f"An epoch moved {sizes.shown(moved)}, which is {moved / least:.2f} times the least, {sizes.shown(least)}, "
+            f"over its {len(summary['exchanges'])} aggregations."
         )
 
 
@@ -231,8 +231,10 @@ def memory(runs: Sequence[Run]) -> Section:
         for rank, (estimate, peak) in enumerate(pairs):
             label = f"{run.name}: {rank}" if len(runs) > 1 else f"{rank}"
             if rank < MOST_ROWS:
-                rows.append([label, size(estimate), size(peak), f"{peak / max(1, estimate):.2f}"])
-                rows[-1].append(size(run.summary["heap_bytes"]))
+                rows.append(
+                    [label, sizes.shown(estimate), sizes.shown(peak), f"{peak / max(1, estimate):.2f}"]
+                )
+                rows[-1].append(sizes.shown(run.summary["heap_bytes"]))
             if rank < figures.MOST_RANKS:
                 groups.append(label)
                 series["estimate"].append(estimate / 2**20)
@@ -304,7 +306,9 @@ def machines(runs: Sequence[Run]) -> Section:
     rows: list[list[str]] = []
     marked: set[int] = set()
     for name in names:
-        values = [size(each[name]) if name == "memory_bytes" else str(each.get(name, "")) for each in known]
+        values = [
+            sizes.shown(each[name]) if name == "memory_bytes" else str(each.get(name, "")) for each in known
+        ]
         if len(set(values)) > 1:
             marked.add(len(rows))
         rows.append([name.replace("_bytes", "").replace("_", " "), *values])

@@ -29,6 +29,8 @@ COLUMNS = (
     "threads_per_rank",
     "width_values",
     "remote_share",
+    "density_percent",
+    "rate_gb_per_s",
     "transfer",
     "model",
     "variant",
@@ -57,6 +59,13 @@ COLUMNS = (
     "eval_ms",
     "training_s",
     "peak_rss_bytes",
+    "peak_bytes",
+    "edge_tensor_bytes",
+    "chunks_bytes",
+    "sums_bytes",
+    "others_bytes",
+    "moving_ms",
+    "computing_ms",
 )
 
 

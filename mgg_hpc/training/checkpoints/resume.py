@@ -156,10 +156,11 @@ def plan_of(kept: PlanSettings | None, before: PlanSettings, now: PlanSettings) 
 
     kept: as it was resolved for the checkpoint, if there are as many ranks now; else None. before: of the run's job
     file. now: of the job; a key that differs from ``before`` and is not "auto" is asked for. Others are as they were
-    kept, or "auto".
+    kept, or "auto"; how a graph is streamed is never chosen.
     """
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
     others = msgspec.to_builtins(kept) if kept else dict.fromkeys(new, "auto")
+    others |= {key: new[key] for key in ("memory", "scratch")}
     taken = {key: others[key] if new[key] in ("auto", old[key]) else new[key] for key in new}
     return msgspec.convert(taken, PlanSettings)
 

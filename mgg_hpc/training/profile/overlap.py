@@ -33,7 +33,9 @@ class LayerExchange:
 
 
 def exchanges(job: Job) -> Iterator[LayerExchange]:
-    """Yield the exchanges of a training step."""
+    """Yield the exchanges of a training step; of a graph that is streamed there are none."""
+    if job.streamed is not None:
+        return
     widths, back = job.model.exchanged(job.sparse), job.model.exchanged_back(job.sparse)
     for i, (adjacency, width) in enumerate(zip(job.layers, widths, strict=True)):
         yield LayerExchange(i + 1, "forward", adjacency.forward, adjacency.forward_weight, width)

@@ -68,6 +68,7 @@ def summarise(
         "mode": job.settings.train.mode,
         "batches": 1 if job.sampled is None else job.sampled.steps,
         **_sampled(job, history),
+        **_streamed(job, history),
         "cuda_graph": history.recorded,
         "cuda_graph_failure": history.not_recorded,
         "seed": job.settings.train.seed,
@@ -95,18 +96,54 @@ def _sampled(job: Job, history: History) -> dict[str, Any]:
     }
 
 
+def _streamed(job: Job, history: History) -> dict[str, Any]:
+    """Return what is said of a graph that is streamed: of an epoch on all ranks, ms of the slowest. Collective.
+
+    loaded_bytes: of chunks, in training alone. moved_bytes: read of stores and written to them, in the epoch and its
+    evaluation. spilled_bytes: of activations, which are written and read.
+    """
+    graph = job.streamed
+    if graph is None:
+        return {}
+    epochs = max(1, history.timed_epochs)
+    counts = history.moved.stored_bytes, graph.pace.nbytes // epochs, graph.spill.written // epochs
+    moved = np.array(counts, np.int64)
+    mpi.sum_in_rank_order(job.comm, moved)
+    return {
+        "streamed": {
+            "memory": graph.streaming.memory,
+            "in_files": graph.streaming.folder is not None,
+            "loaded_bytes": int(moved[0]),
+            "moved_bytes": int(moved[1]),
+            "spilled_bytes": int(moved[2]),
+            "load_ms": 1e3 * max(job.comm.allgather(history.moved.loading)),
+        }
+    }
+
+
 def _rank(job: Job, history: History) -> dict[str, Any]:
     """Return this rank's part: its edges of one aggregation, what an epoch moved, and where its time went."""
-    plan, moved = job.layers[0].forward, history.moved
+    moved = history.moved
     return {
         "host": platform.node(),
+        **_work(job),
+        "remote_rows": moved.remote_rows,
+        "bytes": {"local": moved.local_bytes, "remote": moved.remote_bytes},
+        "phases_ms": {name: 1e3 * seconds for name, seconds in history.phases.items()},
+    }
+
+
+def _work(job: Job) -> dict[str, int]:
+    """Return the rows and edges of this rank in one aggregation."""
+    if job.streamed is not None:
+        edges = int(job.part.slice.indptr[-1])
+        return {"rows": job.streamed.rows, "local_edges": edges, "remote_edges": 0, "halo_rows": 0}
+    plan = job.layers[0].forward
+    return {
         "rows": plan.destinations,
         "local_edges": plan.local_edges,
         "remote_edges": plan.remote_edges,
         "halo_rows": len(plan.halo),
-        "remote_rows": moved.remote_rows,
-        "bytes": {"local": moved.local_bytes, "remote": moved.remote_bytes},
-        "phases_ms": {name: 1e3 * seconds for name, seconds in history.phases.items()},
     }
 
 

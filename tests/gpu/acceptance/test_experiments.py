@@ -11,7 +11,7 @@ import pytest
 
 from gpu.variants import experiments
 from gpu.variants.edits import edited
-from mgg_hpc.runtime.backends.cuda import halo
+from mgg_hpc.runtime.backends.cuda.transfers import halo
 
 CHANGES = [name for name, each in experiments.EXPERIMENTS.items() if each.builds]
 CONSTANTS = [name for name, each in experiments.EXPERIMENTS.items() if each.constants]

@@ -74,12 +74,13 @@ class Edges:
         other.transfer, other.reach = "direct", np.ones_like(self.reach)
         return other
 
-    def calls(self, case, layout, shape, sets, outputs, given, call):
+    def calls(self, case, layout, shape, sets, outputs, given, call, ready=None):
         """What call(backend, plan, rows, outputs, given) leaves in outputs, for each set of all nodes' rows.
 
         shape: heads, and columns of each. outputs: formats by name; of OF_EDGES: how many values of each edge. given:
-        arrays of all nodes by name; of OF_EDGES: of all edges; "epoch": for all ranks. Returns, for each set, the
-        outputs of all nodes, or of all edges in the CSR's order.
+        arrays of all nodes by name; of OF_EDGES: of all edges; "epoch": for all ranks. ready(backend, plan, rows)
+        allocates all that a call does, where that is not what `ready_edges` of the shape does. Returns, for each set,
+        the outputs of all nodes, or of all edges in the CSR's order.
         """
         played = Played(
             self.engine,
@@ -95,7 +96,10 @@ class Edges:
         made = [[self._outputs(played, rank, outputs) for rank in range(len(mine))] for _ in sets]
         for each in rows:
             for backend, plan, own in zip(played.backends, played.plans, each, strict=True):
-                backend.edges.ready_edges(plan, own, layout, *shape)
+                if ready is None:
+                    backend.edges.ready_edges(plan, own, layout, *shape)
+                else:
+                    ready(backend, plan, own)
         self.engine.seed(int(self.rng.integers(1 << 60)))
         with self.engine.together(played.world) as of:
             for each, into in zip(rows, made, strict=True):

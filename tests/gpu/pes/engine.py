@@ -32,8 +32,47 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 CHANNELS = 5  # of the shim's transport
 
 
+class HostCopies:
+    """Copies for the shim: at once, or as late as marks allow."""
+
+    def __init__(self, *, late):
+        self._late, self._begun, self._ended, self._waiting = late, 0, 0, []
+
+    def upload(self, rows, to):
+        assert len(rows) == len(to)
+        self._begun += 1
+        self._waiting.append((rows, to))
+        if not self._late:
+            self.finish(self._begun)
+
+    def mark(self):
+        return self._begun
+
+    def launched(self):
+        """Launches are done when they return."""
+        return "launched"
+
+    def after(self, mark):
+        assert mark == "launched"
+
+    def before(self, mark):
+        self.finish(mark)
+
+    def finish(self, mark):
+        while self._ended < mark:
+            rows, to = self._waiting.pop(0)
+            to[:] = rows
+            self._ended += 1
+
+
 class HostArrays:
-    """NumPy arrays, for the shim; rows end where their memory ends."""
+    """NumPy arrays, for the shim; rows end where their memory ends.
+
+    late: copies of a stream of their own are made when something waits for them. locked: bytes by address.
+    """
+
+    def __init__(self, *, late=True):
+        self.late, self.locked = late, {}
 
     def begin(self, device):
         pass
@@ -49,6 +88,16 @@ class HostArrays:
 
     def view(self, address, nbytes):
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+    def pinned(self, nbytes):
+        return np.full(nbytes, 0xA5, np.uint8)
+
+    def lock(self, address, nbytes):
+        self.locked[address] = nbytes
+        return lambda: self.locked.pop(address)
+
+    def copies(self):
+        return HostCopies(late=self.late)
 
     def address(self, array):
         return array.ctypes.data
@@ -78,6 +127,9 @@ class HostArrays:
 
     def column_sums(self, rows):
         return rows.astype(np.float64).sum(0).astype(np.float32)
+
+    def tape_kernels(self):
+        """None: tapes are interpreted, unless a test compiles them."""
 
 
 @functools.cache

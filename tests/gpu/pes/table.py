@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import cases
 import ml_dtypes
@@ -21,9 +22,10 @@ from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
 from .edges import attention, maxima_back, over_a_halo, values_by_head
 from .engine import DTYPES, Engine
 from .played import MARGIN, Played
+from .tapes import propagated
 
 ANY = 0  # a width that is drawn each time
-EDGES = ("attention", "max back", "by head", "edges of a halo")
+EDGES = ("attention", "max back", "by head", "edges of a halo", "propagate", "propagate over a halo")
 FEW_WIDTHS = (1, 31, 129)  # a lane in part, a worker in part, several passes of a warp in float32
 RANKS = 3
 CALLS = 5  # of a pipeline: the third waits for a credit
@@ -364,4 +366,6 @@ OPERATIONS: dict[str, Callable[..., float]] = {
     "max back": on_any_pes(maxima_back),
     "by head": on_any_pes(values_by_head),
     "edges of a halo": on_any_pes(over_a_halo),
+    "propagate": on_any_pes(propagated),
+    "propagate over a halo": on_any_pes(partial(propagated, halo=True)),
 }

@@ -37,7 +37,8 @@ from gpu import accept, archive, bench, parts, prepare, result
 from gpu.pes.engine import Engine
 from gpu.variants.edits import Edit, copy_sources, edited
 from mgg_hpc.bench_verbs import bench as command
-from mgg_hpc.runtime.backends.cuda import halo, module
+from mgg_hpc.runtime.backends.cuda import module
+from mgg_hpc.runtime.backends.cuda.transfers import halo
 from mgg_hpc.tools.bench.aggregate.summary import OURS
 
 GRAPHS = ("rmat:20:16", "uniform:20:16")
@@ -52,7 +53,7 @@ DEVICE, SUM, ROWS = "runtime/device.h", "gpu/sums/aggregate.cuh", "gpu/row_worke
 class Experiment:
     """A change, and what counts say that it should do.
 
-    edits, flags: of the kernels' sources, and for nvcc. constants: of mgg_hpc/runtime/backends/cuda/halo.py.
+    edits, flags: of the kernels' sources, and for nvcc. constants: of mgg_hpc/runtime/backends/cuda/transfers/halo.py.
     transfers: whose sums it may change.
     """
 

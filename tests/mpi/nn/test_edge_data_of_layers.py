@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 
 import mgg_hpc as mgg
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.nn.layers.conv import GATConv
+from mgg_hpc.nn.layers.gat_conv import GATConv
 from mgg_hpc.runtime import mpi
 
 pytestmark = pytest.mark.mpi

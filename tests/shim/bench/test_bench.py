@@ -16,8 +16,8 @@ from scipy import sparse
 
 from mgg_hpc.bench_verbs import bench as verbs
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.cuda.halo import Halo
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
+from mgg_hpc.runtime.backends.cuda.transfers.halo import Halo
 from mgg_hpc.tools.bench.aggregate import cusparse, gpu_alone, gpu_baselines, summary
 from mgg_hpc.tools.bench.aggregate import gpu as aggregate_gpu
 from mgg_hpc.tools.bench.harness import expected, gpu, graphs, sums

@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <string>
+
 #include "exercises.h"
 #include "gpu/plan.h"
 #include "runtime_shim.h"
@@ -57,6 +59,11 @@ void bind_shim(nb::module_& module) {
       for (int64_t i = call.tasks[at].first; i < call.tasks[at].last; ++i) edges[at] += call.segments[i].count;
     return edges;
   }, "plan"_a, "Edges of each task, in the order in which workers take them.");
+  module.def("shim_launch", [](uint64_t function, const nb::bytes& arguments, int blocks, int threads) {
+    const auto kernel = reinterpret_cast<void (*)(const void*)>(function);
+    const std::string held(arguments.c_str(), arguments.size());
+    mgg::gpu::run({blocks, threads, 0, nullptr}, [=] { kernel(held.data()); }, {32, 0, threads, 2});
+  }, "function"_a, "arguments"_a, "blocks"_a, "threads"_a, "Launches a kernel that takes a struct.");
   module.def("shim_trace", mgg::shim::trace_transactions, "asked"_a);
   module.def("shim_symmetric", [](const std::vector<uint64_t>& bases, size_t bytes) {
     std::vector<char*> pointers;

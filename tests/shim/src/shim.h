@@ -19,7 +19,8 @@
 #define MGG_DEVICE inline
 
 namespace mgg {
-namespace shim {
+// Kernels that are compiled while a test runs find it in the module that has loaded them.
+namespace shim __attribute__((visibility("default"))) {
 
 constexpr int warp_lanes = 32;
 

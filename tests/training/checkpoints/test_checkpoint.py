@@ -91,5 +91,10 @@ def test_the_plan_of_a_checkpoint_counts_where_nothing_else_is_asked_for():
     kept, job = PlanSettings("halo", 64, 8, 4), PlanSettings("direct", 128, 8, 2)
     assert resume.plan_of(kept, job, auto) == resume.plan_of(kept, job, job) == kept
     assert resume.plan_of(None, job, job) == auto
+    streamed = PlanSettings("direct", memory="2G", scratch="here")
+    assert resume.plan_of(None, streamed, streamed) == PlanSettings(memory="2G", scratch="here")
+    assert resume.plan_of(streamed, streamed, PlanSettings("direct", memory=7)) == PlanSettings(
+        "direct", memory=7
+    )
     asked = PlanSettings("get", 128, 8, 2)
     assert resume.plan_of(kept, job, asked) == PlanSettings("get", 64, 8, 4)

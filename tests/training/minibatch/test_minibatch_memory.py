@@ -18,13 +18,13 @@ TRAINED = """
 import json, sys
 from pathlib import Path
 from mgg_hpc import config
-from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime import cores, mpi
 from mgg_hpc.training import memory
 from mgg_hpc.training.job import build
 from mgg_hpc.training.minibatch import footprint
 from mgg_hpc.training.train import trainer_of
 
-memory.return_freed_memory()
+cores.return_freed_memory()
 job = build(config.load(Path(sys.argv[1]), tuple(sys.argv[2:])), mpi.world())
 batches = footprint.measure(job)
 need, peak = memory.estimate(job, batches=batches), memory.Peak()
@@ -75,6 +75,7 @@ def test_what_is_predicted_is_what_batches_take(large, name):
     assert done.returncode == 0, done.stderr
     there, batches, still, peak = json.loads(done.stdout)
     assert batches > 40e6
-    # Tensors of evaluation and of a step are added up, though they follow one another; 16 MB are what libraries hold.
-    assert 0.97 * peak < there + still < 1.15 * peak
-    assert 0.9 * (peak - there) - 16e6 < still < 1.4 * (peak - there) + 16e6
+    # Tensors of evaluation and of a step are added up, though they follow one another. Libraries hold 16 MB; and what
+    # the measurement freed may still be in use at the start, where it counts twice.
+    assert 0.97 * peak < there + still < 1.2 * peak
+    assert 0.9 * (peak - there) - 16e6 < still < 1.4 * (peak - there) + 32e6

@@ -59,6 +59,10 @@ class DeviceMemory:
         """See Memory.free."""
         return int(self._context.native.memory()[0])
 
+    def lock(self, address: int, nbytes: int) -> Callable[[], None]:
+        """See Memory.lock."""
+        return self._context.arrays.lock(address, nbytes)
+
     def padded(self, count: int, format: RowFormat) -> Any:
         """See Memory.padded."""
         counts = np.zeros(self._context.size, dtype=np.int64)

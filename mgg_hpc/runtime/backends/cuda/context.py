@@ -14,6 +14,7 @@ from ....plan import halo_schedule, launch
 from ....plan.halo_schedule import HaloSchedule
 from ....plan.launch import Launch
 from ....plan.layout import RowFormat
+from ....plan.streaming import grid
 from ....plan.workload import Plan
 from ..arguments import Geometry, Options, Rows
 from ..base import Stream
@@ -56,6 +57,7 @@ class DeviceContext:
         module.load_all()  # while nothing runs that loading a kernel could wait for
         self._plans: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
         self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
+        self._over_held_rows: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
         self._cut_by: Geometry | None = None
         self._partitions: WeakKeyDictionary[Plan, dict[int, tuple[int, int]]] = WeakKeyDictionary()
 
@@ -122,6 +124,12 @@ class DeviceContext:
             arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
             made[part_edges] = self.native.Plan(*arrays, plan.destinations, part_edges, plan.rank)
         return made[part_edges]
+
+    def over_held_rows(self, plan: Plan) -> Plan:
+        """Return a plan of one chunk of a store as a plan of rows that this rank holds; the same one each time."""
+        if plan not in self._over_held_rows:
+            self._over_held_rows[plan] = grid.over_held_rows(plan, self.rank)
+        return self._over_held_rows[plan]
 
     def in_chunks(self, plan: Plan, rows: int, fewest: int) -> HaloSchedule:
         """Return what crosses in a call of a halo; see `halo_schedule.in_chunks`."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ..base import Recording
+from .tapes.kernels import TapeKernels, cupy_kernels
 
 
 @contextlib.contextmanager
@@ -28,6 +29,31 @@ def nothing_freed() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+class Copies(Protocol):
+    """A stream of copies from the host's memory, beside the one that launches go to."""
+
+    def upload(self, rows: NDArray[np.uint8], to: Any) -> None:
+        """Begin to copy bytes [n] to an array of the device, after all earlier copies.
+
+        They must not change until the copy has ended.
+        """
+
+    def mark(self) -> Any:
+        """Return an event after all copies so far."""
+
+    def launched(self) -> Any:
+        """Return an event after all launches so far."""
+
+    def after(self, mark: Any) -> None:
+        """Make later copies wait for an event of `launched`."""
+
+    def before(self, mark: Any) -> None:
+        """Make later launches wait for an event of `mark`."""
+
+    def finish(self, mark: Any) -> None:
+        """Wait for an event of `mark` on the host."""
 
 
 class DeviceArrays(Protocol):
@@ -47,6 +73,15 @@ class DeviceArrays(Protocol):
 
     def view(self, address: int, nbytes: int) -> Any:
         """Return an array, uint8 [nbytes], over memory that the caller keeps."""
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return page-locked memory of the host, uninitialised."""
+
+    def lock(self, address: int, nbytes: int) -> Callable[[], None]:
+        """See Memory.lock."""
+
+    def copies(self) -> Copies:
+        """Return a stream of copies that is not the one of launches."""
 
     def address(self, array: Any) -> int:
         """Return the address of an array's first item."""
@@ -72,6 +107,9 @@ class DeviceArrays(Protocol):
     def column_sums(self, rows: Any) -> Any:
         """Return the sums [F] of the columns of float32 rows [n, F], added in float64 in the order of rows."""
 
+    def tape_kernels(self) -> TapeKernels | None:
+        """Return what compiles tapes for kernels over this memory; None where nothing does."""
+
 
 class TorchArrays:
     """Tensors on the current GPU, and torch's current stream."""
@@ -80,6 +118,7 @@ class TorchArrays:
         import torch
 
         self._torch = torch
+        self._copies: _TorchCopies | None = None
 
     def begin(self, device: int) -> None:
         """See DeviceArrays."""
@@ -113,6 +152,31 @@ class TorchArrays:
     def view(self, address: int, nbytes: int) -> Any:
         """See DeviceArrays."""
         return self._torch.as_tensor(_Array(address, nbytes), device="cuda")
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """See DeviceArrays."""
+        found: NDArray[np.uint8] = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
+        return found
+
+    def lock(self, address: int, nbytes: int) -> Callable[[], None]:
+        """See DeviceArrays."""
+        runtime = self._torch.cuda.cudart()
+        if not nbytes:
+            return lambda: None
+        error = int(runtime.cudaHostRegister(address, nbytes, 0))
+        if error:
+            raise InputError(
+                f"{nbytes:,} bytes of the host's memory cannot be locked for copies to the GPU (CUDA error {error}); "
+                "free memory of the host, or keep rows in files (plan.scratch)"
+            )
+        return lambda: runtime.cudaHostUnregister(address)
+
+    def copies(self) -> Copies:
+        """See DeviceArrays."""
+        # One for all passes: torch hands out 32 streams in turn, and one of these is that of launches.
+        if self._copies is None or self._copies.stream == self._torch.cuda.current_stream():
+            self._copies = _TorchCopies(self._torch)
+        return self._copies
 
     def address(self, array: Any) -> int:
         """See DeviceArrays."""
@@ -165,6 +229,44 @@ class TorchArrays:
         for row in rows[1:]:
             total += row
         return total.float()
+
+    def tape_kernels(self) -> TapeKernels | None:
+        """See DeviceArrays."""
+        return cupy_kernels()
+
+
+class _TorchCopies:
+    """See Copies."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch, self.stream = torch, torch.cuda.Stream()
+        while self.stream == torch.cuda.current_stream():
+            self.stream = torch.cuda.Stream()
+
+    def upload(self, rows: NDArray[np.uint8], to: Any) -> None:
+        """See Copies."""
+        with self._torch.cuda.stream(self.stream):
+            to.copy_(self._torch.from_numpy(rows), non_blocking=True)
+
+    def mark(self) -> Any:
+        """See Copies."""
+        return self.stream.record_event()
+
+    def launched(self) -> Any:
+        """See Copies."""
+        return self._torch.cuda.current_stream().record_event()
+
+    def after(self, mark: Any) -> None:
+        """See Copies."""
+        self.stream.wait_event(mark)
+
+    def before(self, mark: Any) -> None:
+        """See Copies."""
+        self._torch.cuda.current_stream().wait_event(mark)
+
+    def finish(self, mark: Any) -> None:
+        """See Copies."""
+        mark.synchronize()
 
 
 class PinnedArrays(TorchArrays):

@@ -6,18 +6,20 @@ and stay in their staging until the kernel has read them: nothing overlaps yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from ....errors import InputError
 from ....plan import halo_schedule
 from ....plan.workload import Plan
-from ..arguments import RngKey, Rows
+from ..arguments import ChunkRows, RngKey, Rows
 from ..edges import Attention, TailedRows
+from ..tape import Tape
 from . import dropout
 from .arrays import edge_values, flat, name_of, rows_of
 from .launches import DeviceLaunches
+from .tapes import calls as tapes
 
 Array = tuple[int, int]  # an address, and values between rows
 NO_DROPOUT = RngKey(0.0, seed=0, epoch=0, stream=0)
@@ -31,11 +33,9 @@ class DeviceEdges:
 
     def ready_edges(self, plan: Plan, src: Rows, layout: TailedRows, heads: int, channels: int) -> None:
         """Allocate all that calls below of these rows take; see `DeviceBackend.ready`."""
-        exchange = None
         if halo_schedule.crosses(plan):
             self._launches.ready(self._launches.transfer_plan(plan), src)
-            exchange = self._launches.halo(plan).exchange(self._launches)
-        rows = self._edge_rows(src, exchange, layout, heads, channels)
+        rows = self._edge_rows(src, self._exchange(plan), layout, heads, channels)
         getattr(self._launches.native_plan(plan), f"ready_edges_{name_of(src.format)}")(rows)
 
     def attend(
@@ -127,6 +127,48 @@ class DeviceEdges:
         with self._over(plan, src, layout, heads, columns // heads, "sddmm") as (kernel, rows):
             kernel(rows, out=out_at, **call)
 
+    def propagate(
+        self,
+        plan: Plan,
+        tape: Tape,
+        src: Rows,
+        *,
+        near: Sequence[Any],
+        shared: Any,
+        out: Sequence[Any],
+        edge: Any = None,
+    ) -> None:
+        """See EdgeKernels.propagate; compiled where CuPy is installed, else interpreted.
+
+        Raises InputError for a tape that is too large to be interpreted where nothing compiles it.
+        """
+        if isinstance(src, ChunkRows):
+            with src.stream.chunk(plan) as (held, rows):
+                self.propagate(held, tape, rows, near=near, shared=shared, out=out, edge=edge)
+            return
+        kind, layout = name_of(src.format), TailedRows(src.format.dtype, tape.far_columns)
+        given = tapes.operands(self.arrays, plan, near=near, shared=shared, out=out, edge=edge)
+        call = tapes.native_call(self._launches.native, tape, given)
+        source = tapes.compiled(self._launches.tape_kernels, tape, kind)
+        if source is None and not call.fits:
+            raise InputError(
+                f"a program of edges with {tape.registers} registers of columns and {len(tape.steps)} steps is too "
+                "large to be interpreted on a GPU: install CuPy, which compiles it (pip install cupy-cuda13x)"
+            )
+        with self._over(plan, src, layout, 1, tape.columns, "propagate") as (kernel, rows):
+            if source is None:
+                kernel(rows, call)
+            else:
+                tapes.launch(self._launches, plan, rows, source, given, kind)
+
+    def ready_propagate(self, plan: Plan, src: Rows, tape: Tape) -> None:
+        """Allocate and compile all that `propagate` of a tape over these rows takes; see `DeviceBackend.ready`."""
+        layout = TailedRows(src.format.dtype, tape.far_columns)
+        self.ready_edges(plan, src, layout, 1, tape.columns)
+        tapes.compiled(self._launches.tape_kernels, tape, name_of(src.format))
+        rows = self._edge_rows(src, self._exchange(plan), layout, 1, tape.columns)
+        tapes.ready(self._launches, plan, rows, tape, name_of(src.format))
+
     def _arrays(self, plan: Plan, dtype: str, columns: int, given: dict[str, Any]) -> dict[str, Array]:
         """Return rows of this rank's destinations as native calls take them, without those that are None."""
         shape = plan.destinations, columns
@@ -185,6 +227,10 @@ class DeviceEdges:
             _, crossed = halo.schedule(self._launches, transfer_plan, src.format.row_bytes)
             exchange.let_go(crossed, self._launches.one_warp())
         self._launches.count(plan, src.format, began)
+
+    def _exchange(self, plan: Plan) -> Any:
+        """Return the exchange whose staging holds a plan's remote rows; None where pointers reach them."""
+        return self._launches.halo(plan).exchange(self._launches) if halo_schedule.crosses(plan) else None
 
     def _edge_rows(self, src: Rows, exchange: Any, layout: TailedRows, heads: int, channels: int) -> Any:
         return self._launches.native.EdgeRows(

@@ -15,16 +15,20 @@ from numpy.typing import NDArray
 from ....plan import halo_schedule, launch
 from ....plan.layout import RowFormat
 from ....plan.overlap import transfer_only
+from ....plan.streaming.grid import Pass
 from ....plan.workload import Plan
-from ..arguments import Epilogue, Geometry, RngKey, Rows, check_operation
+from ...streaming.buffer import ChunkBuffer
+from ...streaming.store import Store
+from ..arguments import ChunkRows, Epilogue, Geometry, RngKey, Rows, check_operation
 from ..base import Capabilities, Phases
 from ..phases import separate
 from . import dropout
 from .arrays import flat, name_of, padded_rows
 from .components import DeviceCollectives, DeviceMemory
 from .edges import DeviceEdges
-from .gather import Gathers
 from .launches import DeviceLaunches
+from .transfers import streaming
+from .transfers.gather import Gathers
 
 
 class DeviceBackend(DeviceLaunches):
@@ -59,6 +63,7 @@ class DeviceBackend(DeviceLaunches):
             keeps_bits=False,
             records=self.records,
             reads_epoch=True,
+            reads_host=False,
             halo_rounds=1,  # which kernels cut into chunks
             probe_rows=self.probe_rows,
         )
@@ -82,6 +87,12 @@ class DeviceBackend(DeviceLaunches):
         """See Backend.publish; on the current stream."""
         self._world.barrier(self.arrays.stream())
 
+    def stream_rows(
+        self, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool = True
+    ) -> ChunkRows:
+        """See Backend.stream_rows."""
+        return streaming.stream_rows(self, store, order, buffer, ahead=ahead)
+
     def aggregate(
         self,
         plan: Plan,
@@ -95,6 +106,10 @@ class DeviceBackend(DeviceLaunches):
     ) -> None:
         """See Backend.aggregate; ``edge`` and the epilogue's arrays are float32."""
         check_operation(op, reduce, edge)
+        if isinstance(src, ChunkRows):
+            with src.stream.chunk(plan) as (held, rows):
+                self.aggregate(held, op, reduce, rows, out, edge=edge, epilogue=epilogue)
+            return
         with self.cut_for(plan, src.format):
             self._sum(plan, reduce, src, out, edge, epilogue or Epilogue())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,8 @@ from .arrays import name_of
 from .components import DeviceStream
 from .context import DeviceContext
 from .device_arrays import DeviceArrays
-from .halo import Halo
+from .tapes.kernels import TapeKernels
+from .transfers.halo import Halo
 
 # Not tuned on a GPU yet: workers of 128 edges, and blocks of 256 threads.
 DEFAULT_GEOMETRY = Geometry(ps=16, dist=4, wpb=8)
@@ -59,6 +61,11 @@ class DeviceLaunches(DeviceContext):
         self._transfer_plans: WeakKeyDictionary[Plan, Plan] = WeakKeyDictionary()
         self._rings: WeakKeyDictionary[Plan, Rows] = WeakKeyDictionary()
         self._channel_table: Any = None
+
+    @cached_property
+    def tape_kernels(self) -> TapeKernels | None:
+        """What compiles tapes, or None: they are interpreted then."""
+        return self.arrays.tape_kernels()
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """See Backend.prepare: stagings and signals of a halo, and the ring of gets that no pointer serves."""

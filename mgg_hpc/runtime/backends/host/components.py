@@ -69,6 +69,10 @@ class HostMemory(ABC):
     def reserve(self, nbytes: int, largest: int = 0) -> None:  # noqa: B027  (subclasses may override it)
         """See Memory.reserve; memory that is allocated on demand needs no reservation."""
 
+    def lock(self, address: int, nbytes: int) -> Callable[[], None]:
+        """See Memory.lock; kernels read the host's memory."""
+        return lambda: None
+
     def beside(self, nbytes: int) -> int:
         """See Memory.beside."""
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,6 +12,7 @@ from ....plan.layout import RowFormat
 from ....plan.workload import Plan
 from ..arguments import Rows
 from ..edges import Attention
+from ..tape import Tape
 
 
 class HostEdges:
@@ -54,6 +55,36 @@ class HostEdges:
     def sddmm(self, plan: Plan, src: Rows, dst: Any, out_edge: Any) -> None:
         """See EdgeKernels.sddmm."""
         self._run(plan, "sddmm", src, y=dst, out=out_edge)
+
+    def propagate(
+        self,
+        plan: Plan,
+        tape: Tape,
+        src: Rows,
+        *,
+        near: Sequence[Any],
+        shared: Any,
+        out: Sequence[Any],
+        edge: Any = None,
+    ) -> None:
+        """See EdgeKernels.propagate."""
+        values, steps, outputs = tape.packed
+        self._run(
+            plan,
+            "propagate",
+            src,
+            columns=tape.columns,
+            far_columns=tape.far_columns,
+            values=values,
+            steps=steps,
+            outputs=outputs,
+            registers=tape.registers,
+            reduce=tape.reduce,
+            near=list(near),
+            shared=shared,
+            edge=edge,
+            out=list(out),
+        )
 
 
 def _call(how: Attention) -> dict[str, Any]:

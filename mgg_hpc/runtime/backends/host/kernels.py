@@ -7,20 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....plan.layout import RowFormat
 from ....plan.overlap import transfer_only
+from ....plan.streaming.grid import Pass
 from ....plan.workload import Plan
 from ... import cores
-from ..arguments import Epilogue, Geometry, Options, RngKey, Rows, check_operation
+from ...streaming.buffer import ChunkBuffer
+from ...streaming.store import Store
+from ..arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows, check_operation
 from ..base import Capabilities, Phases
 from ..phases import separate
 from .components import HostCollectives, HostMemory, HostStream
 from .edges import HostEdges
+from .streaming import stream_rows
 
 HUB_BLOCKS = 4  # blocks whose edges a destination may have without being shared by threads
 
@@ -55,6 +59,8 @@ class HostBackend:
         self._schedules: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
         self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Plan, _Exchange] = WeakKeyDictionary()
+        self._streams: WeakSet[ChunkRows] = WeakSet()
+        memory.on_close(self._end_streams)
         # Tensors that are alive at exit keep this backend alive, so `close` drops its native objects.
         memory.on_close(self._schedules.clear)
         memory.on_close(self._exchanges.clear)
@@ -140,6 +146,18 @@ class HostBackend:
         made[block_edges].dist = geometry.dist
         return made[block_edges]
 
+    def stream_rows(
+        self, store: Store, order: Pass, buffer: ChunkBuffer | None, *, ahead: bool = True
+    ) -> ChunkRows:
+        """See Backend.stream_rows."""
+        rows = stream_rows(self.memory, store, order, buffer, ahead=ahead)
+        self._streams.add(rows)
+        return rows
+
+    def _end_streams(self) -> None:
+        for rows in self._streams:
+            rows.close()
+
     def aggregate(
         self,
         plan: Plan,
@@ -176,14 +194,17 @@ class HostBackend:
     def called(self, plan: Plan, src: Rows, arrived: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the arguments by which native calls reach a plan's rows; the call is metered.
 
-        Raises ValueError for a plan with rounds that is not prepared.
+        Raises ValueError for a plan with rounds that is not prepared, and for a grid's over rows that do not stream.
         """
         exchange = self._exchanges.get(plan)
         if plan.transfer == "halo" and exchange is None:
             raise ValueError("aggregate: a plan with rounds must be prepared first (Backend.prepare)")
+        stream = src.stream if isinstance(src, ChunkRows) else None
+        if (plan.transfer == "stream") != (stream is not None):
+            raise ValueError("aggregate: plans of a grid take rows that stream, and others do not")
         began = time.perf_counter()
         transport = self.memory.transport_address if plan.transfer == "get" else 0
-        native, rank = exchange and exchange.native, self.collectives.rank
+        native, rank = exchange.native if exchange else stream, self.collectives.rank
         yield {
             "addresses": src.addresses,
             "counts": src.counts,
@@ -197,6 +218,12 @@ class HostBackend:
             return
         meter = self.stream.meter
         meter.took(plan, src.format, time.perf_counter() - began)
+        if stream:
+            loaded, passed = stream.take_rows_loaded(), stream.take_rows_passed()
+            meter.count(0, loaded + passed, src.format, 0)
+            meter.count_stored(loaded, src.format, stream.take_seconds_loading())
+            meter.waited += stream.take_seconds_waited()
+            return
         rows = exchange.native.take_rows_pushed() if exchange else plan.remote_edges
         messages = exchange.native.take_messages_pushed() if exchange else 0
         meter.count(plan.local_edges, rows, src.format, rows if plan.transfer == "get" else messages)

@@ -2,13 +2,14 @@
 
 MODULE has ``about() -> str`` (what it is, its versions) and, for each task that it knows, a function of that name
 which takes the task's inputs and returns the runs by name: a run takes nothing and returns an array (or None), or
-``(seconds, array)`` where it has a clock of its own.
+``(seconds, array)`` where it has a clock of its own. In place of the array it may return a function that makes it.
 
     {"do": "about"}                                         -> {"about": "dgl 1.1.3"}
     {"do": "prepare", "task": "aggregate", "inputs": {...}} -> {"runs": ["dgl"]}
     {"do": "run", "name": "dgl"}                            -> {"ms": 12.3}
     {"do": "result", "name": "dgl", "file": "out.npy"}      -> {}: what that run returned last, as float32
     {"do": "memory"}                                        -> {"peak": bytes, "anonymous": bytes, "huge": bytes}
+    {"do": "resident"}                                      -> {"resident": bytes}; and the peak counts from here on
 
 Any of them may be answered by {"failed": "one line"} instead; {"missing": "one line"} comes before all else if the
 module does not import. The process ends with its stdin. Only the standard library and NumPy are imported here.
@@ -59,6 +60,7 @@ class Server:
         import numpy as np
 
         found = self.results[name]
+        found = found() if callable(found) else found
         # NumPy knows no bfloat16 of torch's.
         np.save(file, np.asarray(found.float() if hasattr(found, "float") else found, dtype=np.float32))
         return {}
@@ -67,6 +69,10 @@ class Server:
         held = _fields(Path("/proc/self/smaps_rollup"))
         peak = _fields(Path("/proc/self/status"))["VmHWM"]
         return {"peak": peak, "anonymous": held["Anonymous"], "huge": held["AnonHugePages"]}
+
+    def resident(self) -> dict[str, Any]:
+        Path("/proc/self/clear_refs").write_text("5")  # of proc(5): the peak is what is resident now
+        return {"resident": _fields(Path("/proc/self/status"))["VmHWM"]}
 
 
 def _fields(path: Path) -> dict[str, int]:

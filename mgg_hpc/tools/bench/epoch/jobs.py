@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .... import config
-from ....training import memory
+from ....runtime import cores
 from ....training.job import Job, build
 from .shape import Shape
 
@@ -16,7 +16,7 @@ def built(file: Path, shape: Shape, comm: Any, *, threads: int, backend: str, tr
 
     file: with features, labels and training rows (`shape.labelled`). transfer: of all layers.
     """
-    memory.return_freed_memory()  # as `mgg train` does first
+    cores.return_freed_memory()  # as `mgg train` does first
     model = {"name": shape.model, "hidden": shape.hidden, "layers": shape.layers, "dropout": shape.dropout}
     tree = {
         "graph": {"file": str(file)},

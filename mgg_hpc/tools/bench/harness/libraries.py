@@ -78,3 +78,10 @@ def started(
             else:
                 missing.append(f"{name} is left out: {reply.get('missing') or reply['failed']}; {MAKE}")
         yield Libraries(ours, baselines, missing)
+
+
+def fastest(runs: dict[str, Worker], ms: Mapping[str, float]) -> dict[str, Worker]:
+    """Return each library's fastest run."""
+    ordered = sorted(runs, key=lambda name: ms[name])
+    first = {runs[name].name: name for name in reversed(ordered)}
+    return {name: worker for name, worker in runs.items() if first[worker.name] == name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def legend(figure: Any, plt: Any, names: list[str], lines: dict[str, str] | None
     figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, fontsize=8)
 
 
-def save(figure: Any, found: dict[str, Any], path: Path, *, bottom: float, ranges: bool = True) -> None:
+def save(figure: Any, found: Mapping[str, Any], path: Path, *, bottom: float, ranges: bool = True) -> None:
     """Write a picture into a file; in its lowest part, ``bottom``, what was measured, and where.
 
     ranges: whether panels show extremes too.
@@ -80,8 +81,8 @@ def save(figure: Any, found: dict[str, Any], path: Path, *, bottom: float, range
     if "device" in found:
         where = found["device"]["name"]
     else:
-        pages = {"huge": "huge pages", "small": "4 KiB pages"}[found["pages"]]
-        where = f"{found['machine']['cpu']}, {found['threads']} threads, {pages}"
+        pages = {"huge": ", huge pages", "small": ", 4 KiB pages", "": ""}[found.get("pages", "")]
+        where = f"{found['machine']['cpu']}, {found['threads']} threads{pages}"
     extremes = ", and their min and max" if ranges else ""
     said = f"{where}, medians of {found['turns']} turns{extremes}; {found['date'][:10]}"
     figure.text(0.01, 0.01, said, fontsize=7, color="#666666")

@@ -109,6 +109,11 @@ class Worker:
         return f"{how} ({said[-1].strip()})" if said else how
 
 
+def in_a_row(worker: Worker, name: str, count: int) -> float:
+    """Return the median ms of so many calls of a run in a row: threads that slept take up to 10 ms to wake."""
+    return statistics.median(worker.ms(name) for _ in range(count))
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Return the minimum, the median and the maximum."""
     return {"min": min(values), "median": statistics.median(values), "max": max(values)}
@@ -125,6 +130,12 @@ def compared(ms: Mapping[str, Sequence[float]], ours: str = "mgg") -> dict[str, 
         "ms": {name: spread(times) for name, times in ms.items()},
         "speedup": {name: ratios(times, ms[ours]) for name, times in ms.items() if name != ours},
     }
+
+
+def named(row: Mapping[str, Any], name: str) -> dict[str, float]:
+    """Return an entry's times of what `compared` returned, by the names of a study's columns."""
+    times = {f"{key}_ms": round(value, 4) for key, value in row["ms"][name].items()}
+    return times | {"times_first": round(row["speedup"].get(name, {"median": 1.0})["median"], 4)}
 
 
 def hidden(ms: Mapping[str, Mapping[str, float]], transfer: str, both: str) -> float:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plan import launch
-from ....plan.layout import ROW_ALIGNMENT, RowFormat
-from ..arguments import Rows
-from .arrays import flat, padded_rows
-from .context import DeviceContext
+from .....plan import launch
+from .....plan.layout import ROW_ALIGNMENT, RowFormat
+from ...arguments import Rows
+from ..arrays import flat, padded_rows
+from ..context import DeviceContext
 
 MOST_TABLES = 64
 STAGED_BYTES = 4 << 20  # of symmetric memory (heap.SMALL has them), where rows arrive that no pointer reaches

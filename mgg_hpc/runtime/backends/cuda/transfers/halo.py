@@ -7,14 +7,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ....plan import halo_schedule
-from ....plan.halo_schedule import HaloSchedule
-from ....plan.launch import LANES, Launch
-from ....plan.layout import RowFormat
-from ....plan.workload import Plan
-from ..arguments import Rows
-from ..base import KernelStamps
-from .context import DeviceContext
+from .....plan import halo_schedule
+from .....plan.halo_schedule import HaloSchedule
+from .....plan.launch import LANES, Launch
+from .....plan.layout import RowFormat
+from .....plan.workload import Plan
+from ...arguments import Rows
+from ...base import KernelStamps
+from ..context import DeviceContext
 
 PUSHING = 4  # one in so many blocks pushes before it sums
 # A worker takes work at least so often, and at most so much at once; of the work of blocks that do not push, so much is

@@ -1,0 +1,94 @@
+"""Programs on vertices and edges beside other libraries: steps of whole programs, and products by density.
+
+    make bench-peers PYTHON=python3.11                       # once
+    python benchmarks/programs.py --json programs.json       # fused and density
+    python benchmarks/programs.py --parts fused --programs gated --graphs rmat:14 --peers dgl --turns 3
+    python benchmarks/programs.py --parts density --plot density.png
+
+fused: a forward and a backward pass, with gradients of the rows and all weights, of G-GCN's gated sum, a gated maximum
+and GG-NN's sum by types of edges: ours fused, ours with tensors of edges (fuse = False), and other libraries with all
+products at vertices, each by its fastest form: DGL with int32 and int64 ids, PyG over an edge list, an EdgeIndex and a
+CSR tensor. Results and gradients are compared. Memory is a process's peak in its first step, beyond its operands.
+density: NGra's figure 13, a sparse matrix times a dense one, by a program's fused aggregation, MKL and torch.
+
+Libraries take turns (A B A B), each in a process of its own, with as many threads. --plot draws a picture for each
+part, and puts the part's name before the ending where there are several.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import real_graphs
+
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.errors import WRONG_INPUT, InputError
+from mgg_hpc.tools.bench.harness import document, graphs
+from mgg_hpc.tools.bench.harness.options import BenchOptions, words_of
+from mgg_hpc.tools.bench.programs import density, fused
+from mgg_hpc.tools.bench.programs.parts import PARTS, PEERS, Request, measured
+
+
+def graph_named(name: str) -> Graph:
+    """Return the structure of rmat:SCALE[:EDGE_FACTOR], a graph file, an archive, or a graph of the data folder."""
+    known = graphs.DRAWN.fullmatch(name) or Path(name).suffix
+    graph = graphs.read(name) if known else real_graphs.read(name)
+    return Graph(graph.name, graph.indptr, graph.indices, directed=graph.directed)
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.option("--parts", default="fused,density", show_default=True, help="Which, separated by commas.")
+@click.option(
+    "--graphs", "names", default="blogcatalog_asu,rmat:17", show_default=True, help="Of the part fused."
+)
+@click.option("--programs", default=",".join(fused.PROGRAMS), show_default=True, help="Of the part fused.")
+@click.option("--width", type=click.IntRange(1), default=fused.WIDTH, show_default=True, help="Of rows.")
+@click.option(
+    "--nodes", type=click.IntRange(1), default=density.NODES, show_default=True, help="Of the part density."
+)
+@click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--turns", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--peers", default=",".join(PEERS), show_default=True, help='Other libraries, or "none".')
+@click.option(
+    "--peers-env", type=click.Path(path_type=Path), help="Their environment. [default: .venv-peers]"
+)
+@click.option("--json", type=click.Path(path_type=Path), help="Write the figures to this file too.")
+@click.option("--table", type=click.Path(path_type=Path), help="Write the tables to this file too.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw pictures into this file.")
+def main(parts: str, names: str, programs: str, width: int, nodes: int, peers: str, **others: Any) -> None:
+    """Measure, print and write."""
+    options = BenchOptions(pages="huge", peers=peers, **others)
+    try:
+        options.check_files()
+        chosen = words_of("parts", parts, PARTS)
+        request = Request(
+            options=options,
+            graphs=[graph_named(name) for name in names.split(",")] if set(chosen) - {"density"} else [],
+            programs=words_of("programs", programs, fused.PROGRAMS),
+            peers=words_of("peers", peers, PEERS, none=True),
+            width=width,
+            nodes=nodes,
+        )
+        results = {part: measured(part, request) for part in chosen}
+    except InputError as error:
+        click.echo(f"programs: error: {error}", err=True)
+        sys.exit(WRONG_INPUT)
+    rows = {part: rows for part, (rows, _) in results.items()}
+    sheets = [PARTS[part].sheet(rows[part]) for part in chosen]
+    notes = [note for _, about in results.values() for note in about["notes"]]
+    found = {**next(iter(results.values()))[1], "notes": notes, **rows}
+    found["contestants"] = {
+        name: said for _, about in results.values() for name, said in about["contestants"].items()
+    }
+    document.finish(found, sheets, options)
+    if options.plot:
+        for part in chosen:
+            path = options.plot if len(chosen) == 1 else options.plot.with_stem(f"{options.plot.stem}-{part}")
+            PARTS[part].draw(rows[part], found, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""What is left on the edges as a column program (expression.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ...errors import InputError
+from .expression import Expressions
+from .operators import BY_COLUMN, OPTIONS, NotByColumnError, module_options, name_of
+from .stages import Moved, Staged, drops, takes_last, width_of
+from .tracing import DST, SRC, attribute, is_data
+
+WEIGHT, ESTIMATE = -1, -2  # indices of the operands of an edge's weight, and of the factor of a sampled edge
+
+
+@dataclass(frozen=True)
+class ByColumn:
+    """What is left on the edges, as a column program.
+
+    program, result: its nodes, and that of the message. columns: of wide values. shared: the nodes of parameters, in
+    the order of their operands. data: names of data of edges in the order in which their columns lie, with numbers of
+    columns. weight: the factors that are read, whose operands have the index WEIGHT or ESTIMATE. types: columns of data
+    that are types, and how many types there are.
+    """
+
+    program: Expressions
+    result: int
+    columns: int
+    shared: tuple[fx.Node, ...]
+    data: tuple[tuple[str, int], ...]
+    weight: WeightParts
+    types: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class WeightParts:
+    """Factors of an edge's weight, if it is read, and of its message.
+
+    scaled: one of each end (a normalised matrix). by_edge: one of the edge itself. estimates: that of a sampled edge,
+    for which the message stands with those that were left out.
+    """
+
+    scaled: bool
+    by_edge: bool
+    estimates: bool
+
+
+@dataclass
+class _Lowering:
+    stage: Staged
+    layer: torch.nn.Module
+    columns: int
+    weight: WeightParts
+    program: Expressions
+    numbers: dict[fx.Node, int]
+    shared: list[fx.Node]
+    data: dict[str, tuple[int, int]]  # the first column, and how many
+    types: dict[int, int]  # number of types, by column
+    reads_weight: bool = False
+
+    def number(self, node: Any) -> int:
+        if not isinstance(node, fx.Node):
+            if isinstance(node, bool) or not isinstance(node, (int, float)):
+                raise NotByColumnError(f"an operand {node!r} is no number")
+            return self.program.constant(node)
+        if node not in self.numbers:
+            self.numbers[node] = self._made(node)
+        return self.numbers[node]
+
+    def _made(self, node: fx.Node) -> int:
+        for op, moved in ((SRC, self.stage.src), (DST, self.stage.dst)):
+            if node in moved.values:
+                return self._of_vertex(op, moved, moved.values.index(node), node)
+        if attribute(node, "weight"):
+            self.reads_weight = True
+            return self._weight()
+        if is_data(node):
+            return self._of_data(node)
+        if not node.meta["ends"]:
+            return self._of_all(node)
+        return self._computed(node)
+
+    def _weight(self) -> int:
+        ends = [SRC, DST] * self.weight.scaled + ["edge"] * self.weight.by_edge
+        product = self.program.constant(1)
+        for end in ends:
+            factor = self.program.operand(end, WEIGHT, wide=self.columns == 1)
+            product = self.program.binary("mul", factor, product)
+        return product
+
+    def _of_vertex(self, op: str, moved: Moved, at: int, node: fx.Node) -> int:
+        type = -1
+        if moved.types[at]:
+            type = self._column(node.args[2])
+            self.types[type] = min(moved.types[at], self.types.get(type, moved.types[at]))
+        return self.program.operand(op, at, wide=self._is_wide(node), type=type)
+
+    def _column(self, type: Any) -> int:
+        if not is_data(type) or len(type.meta["shape"]) != 1:
+            raise NotByColumnError("types of edges are not data of edges by name, [E]")
+        self._of_data(type)
+        return self.data[str(type.args[1])][0]
+
+    def _of_data(self, node: fx.Node) -> int:
+        name, shape = str(node.args[1]), node.meta["shape"]
+        width = 1 if len(shape) == 1 else int(shape[1])
+        if len(shape) > 2:
+            raise NotByColumnError(
+                f"data of edges {name!r} have {len(shape) - 1} dimensions beside that of edges"
+            )
+        if width not in (1, self.columns):
+            raise NotByColumnError(
+                f"data of edges {name!r} have {width} columns, and messages {self.columns}"
+            )
+        if name not in self.data:
+            self.data[name] = sum(columns for _, columns in self.data.values()), width
+        return self.program.operand("edge", self.data[name][0], wide=width == self.columns)
+
+    def _of_all(self, node: fx.Node) -> int:
+        shape = node.meta["shape"]
+        if shape is None or [size for size in shape if size != 1] not in ([], [self.columns]):
+            raise NotByColumnError(f"{node} is {shape}, and messages have {self.columns} columns")
+        if node not in self.shared:
+            self.shared.append(node)
+        return self.program.operand("shared", self.shared.index(node), wide=True)
+
+    def _computed(self, node: fx.Node) -> int:
+        name, shape = name_of(node, self.layer), node.meta["shape"]
+        if shape is None or (len(shape) == 2 and shape[1] not in (1, self.columns)) or len(shape) > 2:
+            raise NotByColumnError(
+                f"{name} gives values {shape} of edges, and messages have {self.columns} columns"
+            )
+        if name in ("unsqueeze", "getitem", "squeeze", "view", "reshape"):
+            return self._reshaped(node, name)
+        if name == "sum" and takes_last(node):
+            x = self.number(node.args[0])
+            wide = self._is_wide(node.args[0])  # type: ignore[arg-type]
+            return self.program.column_sum(x) if wide and self.columns > 1 else x
+        if name == "dropout":
+            if drops(node, self.layer):
+                raise NotByColumnError("dropout draws anew for each edge")
+            return self.number(node.args[0])
+        if name not in BY_COLUMN:
+            raise NotByColumnError(f"{name} is not computed column by column")
+        if name in ("add", "sub") and "alpha" in node.kwargs:
+            raise NotByColumnError(f"{name} has an alpha")
+        options = {k: v for k, v in node.kwargs.items() if k in OPTIONS} | module_options(node, self.layer)
+        rows = {k: self.number(v) for k, v in node.kwargs.items() if k not in OPTIONS and v is not None}
+        args = [
+            arg if name in ("leaky_relu", "elu") and i else self.number(arg)
+            for i, arg in enumerate(node.args)
+        ]
+        try:
+            return BY_COLUMN[name](self.program, *args, **rows, **options)
+        except TypeError as error:
+            raise NotByColumnError(f"{name} has arguments that are not known here") from error
+
+    def _reshaped(self, node: fx.Node, name: str) -> int:
+        before, after = node.args[0].meta["shape"], node.meta["shape"]  # type: ignore[union-attr]
+        if [size for size in before if size != 1] != [size for size in after if size != 1]:
+            raise NotByColumnError(f"{name} takes parts of the rows of edges")
+        return self.number(node.args[0])
+
+    def _is_wide(self, node: fx.Node) -> bool:
+        return width_of(node) == self.columns
+
+
+def by_column(stage: Staged, layer: torch.nn.Module, weight: WeightParts) -> ByColumn:
+    """Return what is left on the edges as a column program.
+
+    Raises NotByColumnError, with the reason, where it is none.
+    """
+    nodes = [stage.traced.result, *stage.left, *stage.src.values, *stage.dst.values]
+    columns = max(width_of(node) for node in nodes if node.meta["shape"] is not None)
+    lowering = _Lowering(stage, layer, columns, weight, Expressions(), {}, [], {}, {})
+    result = lowering.number(stage.traced.result)
+    program = lowering.program
+    if stage.traced.result.meta["shape"][1] == columns:
+        result = program.splat(result)
+    elif program.nodes[result].wide:
+        raise NotByColumnError("a message of one column is computed of values that have more")
+    if program.value_of(result) is not None:
+        raise NotByColumnError("the message of an edge is a constant")
+    if weight.estimates:
+        result = program.binary("mul", result, program.operand("edge", ESTIMATE, wide=columns == 1))
+    data = tuple((name, width) for name, (_, width) in lowering.data.items())
+    if not lowering.reads_weight:
+        weight = WeightParts(scaled=False, by_edge=False, estimates=weight.estimates)
+    types = tuple(lowering.types.items())
+    return ByColumn(program, result, columns, tuple(lowering.shared), data, weight, types)
+
+
+def check_types(left: ByColumn, values: Tensor) -> None:
+    """Raise InputError where data of edges [E, D] that a program reads as types are none of them."""
+    names = [name for name, width in left.data for _ in range(width)]
+    for column, count in left.types:
+        wrong = (values[:, column] < 0) | (values[:, column] >= count) | (values[:, column].frac() != 0)
+        if bool(wrong.any()):
+            found = float(values[wrong, column][0])
+            raise InputError(
+                f"data of edges {names[column]!r}: {found:g} is no type; "
+                f"typed_linear has matrices of types 0 to {count - 1}"
+            )
+
+
+def of_parameters(nodes: Sequence[fx.Node], layer: torch.nn.Module) -> list[Tensor]:
+    """Return the values of nodes that depend on parameters alone."""
+    if not nodes:
+        return []
+    graph, copies = fx.Graph(), {}
+
+    def copied(node: fx.Node) -> fx.Node:
+        if node not in copies:
+            copies[node] = graph.node_copy(node, copied)
+        return copies[node]
+
+    graph.output([copied(node) for node in nodes])
+    values: list[Tensor] = fx.Interpreter(layer, graph=graph).run()
+    return values

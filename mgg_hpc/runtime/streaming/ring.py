@@ -1,0 +1,80 @@
+r"""Which ranks load chunks, and which take them from the rank before: chains by a bandwidth tree (NGra, section 4.2).
+
+Leaves of the tree are ranks, its root is what chunks are loaded from, and each link has a bandwidth. Ranks that share a
+link would slow each other down, so of those only as many load as the link can serve at their speed (the paper's maximal
+fat tree). Each of the others comes behind one that loads, in a chain, and copies each chunk from the rank before it.
+
+              host, 40 GB/s                      loads: 0, 2
+             /             \
+     switch, 16 GB/s   switch, 16 GB/s           chains: 0 -> 1 and 2 -> 3
+       /    \             /    \
+      0      1           2      3                16 GB/s each
+
+A tree is a table as TOML has them: ``{"gb_per_s": 40, "below": [...]}`` for a switch, or the root, and ``{"gb_per_s":
+16, "rank": 0}`` for a rank; the bandwidth is that of the link above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ...errors import InputError
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Ranks, the one that loads first. gb_per_s: at which it loads, alone."""
+
+    ranks: tuple[int, ...]
+    gb_per_s: float
+
+
+def chains(tree: Mapping[str, Any], ranks: int) -> list[list[int]]:
+    """Return the chains of a bandwidth tree of ranks 0 .. ``ranks`` - 1, each with the rank that loads first.
+
+    Raises InputError for a tree that is none, or that has other ranks.
+    """
+    found = _below(tree)
+    named = sorted(rank for chain in found for rank in chain.ranks)
+    if named != list(range(ranks)):
+        raise InputError(f"the bandwidth tree: its ranks are {named}, and there are {ranks}, from 0 on")
+    return [list(chain.ranks) for chain in found]
+
+
+def measured_tree(alone: float, together: float, ranks: int) -> dict[str, Any]:
+    """Return the tree of ranks that share one link: GB/s of one rank that loads alone, and of all that load at once."""
+    leaves = [{"gb_per_s": alone, "rank": rank} for rank in range(ranks)]
+    return {"gb_per_s": max(alone, together), "below": leaves}
+
+
+def _below(node: Mapping[str, Any]) -> list[Chain]:
+    """Return the chains of a part of the tree, as its link above lets them load."""
+    if not isinstance(node, Mapping):
+        raise InputError(f"the bandwidth tree: {node!r} is no table")
+    speed = node.get("gb_per_s")
+    if not isinstance(speed, int | float) or not 0 < speed < math.inf:
+        raise InputError(f"the bandwidth tree: gb_per_s = {speed!r} is no number above 0")
+    if ("rank" in node) == ("below" in node) or set(node) - {"gb_per_s", "rank", "below"}:
+        raise InputError(f"the bandwidth tree: {sorted(node)}: a link has gb_per_s and either rank or below")
+    if "rank" in node:
+        return [Chain((int(node["rank"]),), float(speed))]
+    found = [
+        Chain(chain.ranks, min(chain.gb_per_s, float(speed)))
+        for child in node["below"]
+        for chain in _below(child)
+    ]
+    while len(found) > 1 and sum(chain.gb_per_s for chain in found) > speed:
+        found = _joined(found)
+    return found
+
+
+def _joined(found: list[Chain]) -> list[Chain]:
+    """Return chains of which the two neighbours with the fewest ranks are one."""
+    sizes = [len(one.ranks) + len(other.ranks) for one, other in pairwise(found)]
+    at = sizes.index(min(sizes))
+    one, other = found[at], found[at + 1]
+    return [*found[:at], Chain((*one.ranks, *other.ranks), one.gb_per_s), *found[at + 2 :]]

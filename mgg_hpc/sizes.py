@@ -1,0 +1,24 @@
+"""Sizes of memory as users write them."""
+
+from __future__ import annotations
+
+import re
+
+PATTERN = r"^\s*(\d+(?:\.\d+)?)\s*([KkMmGgTt]?)(?:i?[Bb])?\s*$"
+
+
+def parse(text: str) -> int:
+    """Return a number of bytes: digits, and K, M, G or T for powers of 1,024. Raises ValueError for other texts."""
+    found = re.fullmatch(PATTERN, text)
+    if not found:
+        raise ValueError(f"{text!r} is not a size; expected a number and K, M, G or T, such as 2G")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+def shown(nbytes: float) -> str:
+    """Return a number of bytes as text, such as "2.1 GiB", which `parse` takes."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"

@@ -1,0 +1,4 @@
+"""Programs on vertices and edges in several libraries, for benchmarks/programs.py and `mgg study programs`.
+
+In processes of other libraries this folder is the package `programs`, beside worker.py.
+"""

@@ -1,0 +1,1 @@
+"""What benchmarks/programs.py and `mgg study programs` measure of programs on vertices and edges."""

@@ -1,0 +1,1 @@
+"""Building blocks of a job: its input rows, and how its graph is streamed."""

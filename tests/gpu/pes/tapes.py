@@ -1,0 +1,87 @@
+"""Tapes run edge by edge for the table of cases, interpreted or compiled, by any transfer; against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mgg_hpc import reference
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.edges import TailedRows
+
+from . import tape_programs as tapes
+from .edges import Edges, close
+from .engine import DTYPES
+
+CALLS = 3
+
+
+def drawn(rng: np.random.Generator) -> tapes.Given:
+    """One of the tapes, of any width."""
+    programs, columns = list(tapes.PROGRAMS), int(rng.choice(tapes.WIDTHS))
+    reduce = str(rng.choice(["sum", "mean"]))
+    return tapes.tape(str(rng.choice(programs)), str(rng.choice(tapes.WAYS)), columns, reduce)
+
+
+def propagated(engine, case, entry, rng, *, halo=False, given=None):
+    """Several sets of rows by one tape, `drawn` or given. What the interpreter finds beside what is compiled, too."""
+    given = drawn(rng) if given is None else given
+    edges = Edges(engine, case, rng, halo)
+    sets, more = _arrays(given, case, rng)
+    wanted = _wanted(given, case, sets, more)
+    dtype = np.dtype(DTYPES[entry.dtype])
+    found = _run(edges, given, dtype, sets, more)
+    terms = given.tape.columns**0.5  # of sums over columns, which may cancel
+    worst = max(
+        close(each[f"out{o}"], right, np.dtype(np.float32), terms)
+        for each, all_right in zip(found, wanted, strict=True)
+        for o, right in enumerate(all_right)
+    )
+    if edges.engine.arrays.tape_kernels() is not None:  # compiled above; and interpreted
+        other = _run(edges, given, dtype, sets[-1:], more, interpreted=True)[0]
+        for o, right in enumerate(wanted[-1]):
+            worst = max(worst, close(other[f"out{o}"], right, np.dtype(np.float32), terms))
+    again = _run(edges.directly(), given, dtype, sets[-1:], more)[0]
+    for name, values in found[-1].items():
+        assert again[name].tobytes() == values.tobytes(), (
+            f"{edges.transfer}: other bits of {name} than direct"
+        )
+    return worst
+
+
+def _arrays(given, case, rng):
+    """Sets of rows of other ends, and what all calls take beside them."""
+    nodes, count = case.nodes, len(case.indices)
+    more = tapes.arrays(given, nodes, count, rng)
+    return [
+        more.pop("far"),
+        *(tapes.steps_of_eight(rng, nodes, given.tape.far_columns) for _ in range(CALLS - 1)),
+    ], more
+
+
+def _wanted(given, case, sets, more):
+    ends = reference.edge_list(case.indptr, case.indices)
+    rest = (more["near"], more["shared"], more["edge"])
+    return [reference.propagate(*ends, case.nodes, given.tape, far, *rest) for far in sets]
+
+
+def _run(edges, given, dtype, sets, more, *, interpreted=False):
+    engine, tape = edges.engine, given.tape
+    shared = engine.array(more["shared"])
+    arrays = {f"near{i}": rows for i, rows in enumerate(more["near"])}
+    arrays |= {} if more["edge"] is None else {"edges": more["edge"]}
+    outputs = {f"out{o}": RowFormat(np.dtype(np.float32), each.width) for o, each in enumerate(tape.outputs)}
+
+    def call(backend, plan, rows, out, mine):
+        near = [mine[f"near{i}"] for i in range(len(given.near))]
+        backend.edges.propagate(
+            plan, tape, rows, near=near, shared=shared, out=list(out.values()), edge=mine.get("edges")
+        )
+
+    def ready(backend, plan, rows):
+        if interpreted:
+            backend.tape_kernels = None
+        backend.edges.ready_propagate(plan, rows, tape)
+
+    layout = TailedRows(dtype, tape.far_columns)
+    rows = [far.astype(dtype) for far in sets]
+    return edges.calls(edges.case, layout, (1, tape.columns), rows, outputs, arrays, call, ready)

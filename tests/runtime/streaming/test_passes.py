@@ -1,0 +1,213 @@
+"""Passes of chunks: overlap with sums, ends in their midst, errors of files, and calls that do not fit."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cases
+import numpy as np
+import pytest
+from chunks.gridded import Gridded, cut, loaded_rows, lone, store_of
+
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.host.components import padded
+from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
+from mgg_hpc.runtime.streaming.file_store import FileStore
+from mgg_hpc.runtime.streaming.store import HostStore, Pace
+
+
+def summing(backend, format, took=0.0):
+    """What a pass calls: the sums of an interval. took: seconds that it takes before it sums."""
+
+    def call(plan, rows, target):
+        out = padded(plan.destinations, format)
+        time.sleep(took)
+        backend.aggregate(plan, "copy", "sum", rows, out)
+        return out
+
+    return call
+
+
+def threads():
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
+
+
+@pytest.fixture
+def grid(rng):
+    return Gridded(cases.CASES["ordinary"](rng, 1), cut(97, 8), cut(97, 40))
+
+
+def test_loads_overlap_with_what_runs_between_calls(tmp_path):
+    """Each interval has edges from itself alone. Its load takes as long as what runs before its call."""
+    loops = np.arange(96)
+    grid = Gridded(cases.csr(loops, loops, 96, np.array([0, 96])), cut(96, 12), cut(96, 12))
+    backend, order, seconds = lone(1), grid.order(2), 0.05
+    store = store_of("packed", np.ones((96, 256), np.float32), tmp_path, rate=12 * 1024 / seconds)
+    taken = {}
+    for ahead in (True, False):
+        began = time.perf_counter()
+        grid.run(backend, store, order, summing(backend, store.format, seconds), ahead=ahead)
+        taken[ahead] = time.perf_counter() - began
+    assert taken[False] > 15 * seconds
+    assert taken[True] < 0.8 * taken[False]
+    assert backend.stream.meter.loading > 15 * seconds
+    assert backend.stream.meter.waited > 7 * seconds
+
+
+def test_a_rate_holds_for_reads_and_writes(rng, tmp_path):
+    x = rng.standard_normal((400, 256)).astype(np.float32)
+    for place in ("host", "file"):
+        began = time.perf_counter()
+        store = store_of(place, x, tmp_path, rate=4096e3)
+        assert 0.09 < time.perf_counter() - began < 0.3
+        began = time.perf_counter()
+        np.testing.assert_array_equal(store.read(0, 400), x)
+        assert 0.09 < time.perf_counter() - began < 0.3
+
+
+def test_stores_that_share_a_pace_are_one_device(rng, tmp_path, grid):
+    """Reads of one store and chunks of another take their time one after the other."""
+    x, taken = np.ones((97, 256), np.float32), []
+    for pace in (Pace(1e6), None):
+        stores = [store_of("packed", x, tmp_path, rate=pace or 1e6) for _ in range(2)]
+        backend, order, began = lone(1), grid.order(2), time.perf_counter()
+        with ThreadPoolExecutor(1) as pool:
+            read = pool.submit(lambda store=stores[0]: [store.read(0, 97) for _ in range(2)])
+            grid.run(backend, stores[1], order, summing(backend, stores[1].format))
+            read.result()
+        taken.append(time.perf_counter() - began)
+        if pace is not None:
+            assert pace.nbytes == 2 * x.nbytes
+    chunks = loaded_rows(order) * 1024
+    assert taken[0] > (chunks + 2 * x.nbytes) / 1e6
+    assert taken[1] < 0.9 * taken[0]
+
+
+@pytest.mark.parametrize("place", ["host", "direct"])
+@pytest.mark.parametrize("calls", [0, 1])
+def test_a_pass_ends_anywhere(rng, tmp_path, grid, place, calls):
+    """Also while its source is slow: nothing waits for the chunk under way."""
+    x = rng.standard_normal((97, 64)).astype(np.float32)
+    store, backend, before = store_of(place, x, tmp_path), lone(1), threads()
+    slow = store_of("packed", x, tmp_path, rate=1000.0)
+    order = grid.order(2)
+    buffer = ChunkBuffer(backend, order.slots * slot_bytes(order.capacity, store.format))
+    for source, made in ((slow, 0), (store, calls)):
+        began = time.perf_counter()
+        with backend.stream_rows(source, order, buffer) as rows:
+            for plan in grid.plans[:made]:
+                summing(backend, store.format)(plan, rows, 0)
+        assert time.perf_counter() - began < 1
+    out = np.concatenate(grid.run(backend, store, order, summing(backend, store.format)))
+    assert np.isfinite(out).all()
+    assert threads() <= before  # threads of earlier tests may have ended
+
+
+def test_a_pass_that_is_forgotten_ends_with_its_rows(rng, tmp_path, grid):
+    store, backend = store_of("packed", np.ones((97, 64), np.float32), tmp_path, rate=1e4), lone(1)
+    order = grid.order(2)
+    rows = backend.stream_rows(store, order, ChunkBuffer(backend, 1 << 20))
+    during = threads()
+    del rows
+    assert threads() < during
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_file_that_ends_early_is_an_error_of_its_call(rng, tmp_path, grid, direct):
+    x = rng.standard_normal((97, 64)).astype(np.float32)
+    path = tmp_path / "rows"
+    path.write_bytes(x.tobytes())
+    format = RowFormat(x.dtype, 64)
+    store, backend = FileStore.over(path, 0, format, 97, direct=direct), lone()
+    os.truncate(path, 60 * 256)
+    done = []
+    with pytest.raises(OSError, match=f"{path} ends at byte {60 * 256}"):
+        grid.run(backend, store, grid.order(2), lambda *call: done.append(summing(backend, format)(*call)))
+    assert not done  # the first interval has edges from the last rows
+    with pytest.raises(OSError, match="ends at byte"):
+        store.read(50, 20)
+    store.close()
+
+
+def test_what_is_not_there_is_refused(rng, tmp_path, grid):
+    x = rng.standard_normal((97, 5)).astype(np.float32)
+    backend, format = lone(), RowFormat(np.dtype(np.float32), 5)
+    store, order = store_of("host", x, tmp_path), grid.order(3)
+    with pytest.raises(InputError, match=r"plan.memory: 3 chunks of 8 rows take"):
+        backend.stream_rows(store, order, ChunkBuffer(backend, 4096))
+    with pytest.raises(InputError, match="it ends before the 97 rows"):
+        FileStore.over(__file__, 1 << 20, format, 97)
+    with pytest.raises(InputError, match="No such file"):
+        FileStore.over(tmp_path / "none", 0, format, 97)
+    with pytest.raises(InputError, match="no room"):
+        FileStore(format, 1 << 50, tmp_path)
+    with pytest.raises(InputError, match="scratch folder"):
+        FileStore(format, 97, tmp_path / "none")
+    with pytest.raises(ValueError, match="read only"):
+        FileStore.over(__file__, 0, format, 2).write(0, x[:1])
+    with pytest.raises(ValueError, match="of a store of 97 rows"):
+        store.write(90, x[:20])
+    with pytest.raises(ValueError, match="of a store of 97 rows"):
+        store.read(90, 20)
+    with pytest.raises(ValueError, match="bytes apart"):
+        HostStore(format, 97, rows=np.zeros((97, 16), np.float32)[:, :5])
+
+
+def test_rows_in_memory_are_read_where_they_lie(rng, tmp_path, grid):
+    """Nothing is copied, neither into slots nor within the store."""
+    x = rng.standard_normal((97, 6)).astype(np.float32)
+    backend, store = lone(), store_of("host", x, tmp_path)
+    order, call = grid.order(2), summing(backend, store.format)
+    wanted = np.concatenate(grid.run(backend, store, order, call))
+    backend.stream.meter.taken()
+    found = np.concatenate(grid.run(backend, store, order, call, in_place=True))
+    np.testing.assert_array_equal(found, wanted)
+    assert backend.stream.meter.stored_bytes == 0
+    np.testing.assert_array_equal(store.read(0, 97), x)
+    for place in ("packed", "file"):
+        with pytest.raises(ValueError, match="in place"):
+            grid.run(backend, store_of(place, x, tmp_path), order, call, in_place=True)
+    uneven = Gridded(grid.case, np.array([0, 10, 40, 97]), np.array([0, 97]))
+    with pytest.raises(ValueError, match="chunks of one size"):
+        uneven.run(backend, store, uneven.order(2), call, in_place=True)
+
+
+def test_calls_are_those_of_the_pass(rng, tmp_path, grid):
+    x = rng.standard_normal((97, 5)).astype(np.float32)
+    backend, store, order = lone(), store_of("host", x, tmp_path), grid.order(3)
+    buffer, out = ChunkBuffer(backend, 3 * 4096), padded(40, RowFormat(x.dtype, 5))
+    with backend.stream_rows(store, order, buffer) as rows:
+        with pytest.raises(ValueError, match="stream: the pass has"):
+            backend.aggregate(grid.plans[1], "copy", "sum", rows, out)
+        backend.aggregate(grid.plans[0], "copy", "sum", rows, out)
+        backend.aggregate(grid.plans[1], "copy", "sum", rows, out)
+        backend.aggregate(grid.plans[2], "copy", "sum", rows, padded(17, rows.format))
+        with pytest.raises(ValueError, match="all calls"):
+            backend.aggregate(grid.plans[0], "copy", "sum", rows, out)
+        rows.close()
+        rows.close()
+    with backend.stream_rows(store, order, buffer) as rows:
+        rows.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            backend.aggregate(grid.plans[0], "copy", "sum", rows, out)
+    plain = backend.rows(np.array([97]), RowFormat(x.dtype, 5), symmetric=True)
+    with pytest.raises(ValueError, match="take rows that stream"):
+        backend.aggregate(grid.plans[0], "copy", "sum", plain, out)
+
+
+@pytest.mark.parametrize("place", ["host", "packed", "file", "direct", "dataset"])
+def test_stores_give_back_what_they_hold(rng, tmp_path, place):
+    for kind, width in ((np.float32, 3), (np.float64, 129), (np.float16, 7)):
+        x = rng.standard_normal((1500, width)).astype(kind)
+        store = store_of(place, x, tmp_path)
+        np.testing.assert_array_equal(store.read(0, 1500), x)
+        first = int(rng.integers(1400))
+        rows = store.read(first, 100)
+        np.testing.assert_array_equal(rows, x[first : first + 100])
+        assert rows.strides[0] == RowFormat(x.dtype, width).row_bytes
+        assert store.read(7, 0).shape == (0, width)
+        store.close()

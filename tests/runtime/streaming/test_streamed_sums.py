@@ -1,0 +1,165 @@
+"""Sums and kernels over edges whose sources stream past, against those of rows in memory, over the hard cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cases
+import ml_dtypes
+import numpy as np
+import pytest
+from chunks.gridded import PLACES, Gridded, cut, loaded_rows, lone, store_of
+
+from mgg_hpc import reference
+from mgg_hpc.plan import workload
+from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime.backends.arguments import Epilogue, RngKey
+from mgg_hpc.runtime.backends.edges import Attention, TailedRows
+from mgg_hpc.runtime.backends.host.components import padded
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def gridded(case, rng):
+    """Destination intervals are larger than source intervals, and end elsewhere."""
+    sources, targets = rng.integers(8, 25), rng.integers(20, 45)
+    return Gridded(case, cut(case.nodes, int(sources)), cut(case.nodes, int(targets)))
+
+
+def aggregated(grid, backend, store, slots, *, weight=None, reduce="sum", epilogue=None, ahead=True):
+    """The sums [nodes, dim] of one pass."""
+    op = "copy" if weight is None else "mul"
+
+    def call(plan, rows, target):
+        out = padded(plan.destinations, store.format)
+        out[:] = np.nan
+        edge = None if weight is None else weight[grid.edges(target)]
+        finish = epilogue(grid.rows(target)) if epilogue else None
+        backend.aggregate(plan, op, reduce, rows, out, edge=edge, epilogue=finish)
+        return out
+
+    order = grid.order(slots)
+    backend.stream.meter.taken()
+    out = np.concatenate(grid.run(backend, store, order, call, ahead=ahead))
+    row_bytes = store.format.dim * store.format.dtype.itemsize
+    spent = backend.stream.meter.taken()
+    assert spent.stored_bytes == spent.remote_bytes == loaded_rows(order) * row_bytes
+    assert spent.local_bytes == 0
+    return out
+
+
+def open_files():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("slots", [2, 3, "all"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", cases.CASES)
+def test_sums_are_within_the_error_bound(rng, tmp_path, name, place, slots, threads):
+    case, before = cases.CASES[name](rng, 1), open_files()
+    grid, backend = gridded(case, rng), lone(threads)
+    edges = reference.edge_list(case.indptr, case.indices)
+    for width, kind in ((rng.choice(cases.WIDTHS), np.float32), (rng.choice(cases.WIDTHS), np.float64)):
+        x = rng.standard_normal((case.nodes, width)).astype(kind)
+        weight = rng.standard_normal(len(case.indices)).astype(kind)
+        store = store_of(place, x, tmp_path)
+        for given in (None, weight):
+            out = aggregated(grid, backend, store, slots, weight=given)
+            wanted = reference.aggregate(*edges, case.nodes, x, given)
+            assert (np.abs(out - wanted) <= reference.error_bound(*edges, case.nodes, x, given)).all()
+        store.close()
+    assert open_files() == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"dataset"}
+
+
+@pytest.mark.parametrize("kind", [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16], ids=str)
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+@pytest.mark.parametrize("name", ["ordinary", "empty_rows", "hub"])
+def test_reductions_and_epilogues(rng, tmp_path, name, reduce, kind):
+    case = cases.CASES[name](rng, 1)
+    grid, backend = gridded(case, rng), lone()
+    x = rng.integers(-8, 9, (case.nodes, 33)).astype(kind)
+    scale = rng.integers(1, 3, case.nodes).astype(np.float32)
+    bias = rng.integers(-3, 4, 33).astype(np.float32)
+    edges = reference.edge_list(case.indptr, case.indices)
+    out = aggregated(
+        grid,
+        backend,
+        store_of("host", x, tmp_path),
+        2,
+        reduce=reduce,
+        epilogue=lambda rows: Epilogue(scale[rows], bias, relu=True),
+    )
+    wanted = reference.aggregate(*edges, case.nodes, x.astype(np.float64), None, reduce)
+    wanted = np.maximum(wanted * scale[:, None] + bias, 0)
+    eps = max(np.finfo(np.float32).eps, 2.0 ** -(7 if kind == BFLOAT16 else 10) if kind.itemsize == 2 else 0)
+    assert (np.abs(out.astype(np.float64) - wanted) <= eps * (np.abs(wanted) + 8)).all()
+
+
+@pytest.mark.parametrize("name", ["ordinary", "hub", "rank_without_rows"])
+def test_bits_depend_on_the_order_of_chunks_alone(rng, tmp_path, name):
+    """Neither slots, stores, threads nor loading ahead change a bit."""
+    case = cases.CASES[name](rng, 1)
+    grid = gridded(case, rng)
+    x = rng.standard_normal((case.nodes, 65)).astype(np.float32)
+    found = {
+        aggregated(grid, lone(threads), store_of(place, x, tmp_path), slots, ahead=ahead).tobytes()
+        for place, slots, threads, ahead in (
+            ("host", 2, 1, True),
+            ("packed", 3, 2, False),
+            ("direct", "all", 2, True),
+            ("dataset", 2, 2, False),
+        )
+    }
+    assert len(found) == 1
+
+
+def test_sums_of_whole_numbers_are_those_of_rows_in_memory(rng, tmp_path):
+    case = cases.CASES["ordinary"](rng, 1)
+    grid, backend = gridded(case, rng), lone()
+    x = rng.integers(-9, 10, (case.nodes, 40)).astype(np.float32)
+    format = RowFormat(x.dtype, 40)
+    rows = backend.rows(np.array([case.nodes]), format, symmetric=True)
+    rows.local[:] = x
+    plan = workload.build(0, case.bounds, case.indptr, case.indices)
+    wanted = padded(case.nodes, format)
+    backend.aggregate(plan, "copy", "sum", rows, wanted)
+    out = aggregated(grid, backend, store_of("host", x, tmp_path), 2)
+    np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("name", cases.CASES)
+def test_attention(rng, tmp_path, name, p):
+    case = cases.CASES[name](rng, 1)
+    grid, backend = gridded(case, rng), lone()
+    heads, channels = 3, 5
+    layout = TailedRows(np.dtype(np.float32), heads * channels, heads, with_id=p > 0)
+    h = rng.standard_normal((case.nodes, heads * channels)).astype(np.float32)
+    score = rng.standard_normal((case.nodes, heads)).astype(np.float32)
+    ids = rng.permutation(case.nodes).astype(np.int64)
+    tail = [h, score] if p == 0 else [h, score, ids[:, None].view(np.float32)]
+    given = np.zeros((case.nodes, layout.format.dim), np.float32)
+    values = np.concatenate(tail, axis=1)
+    given[:, : values.shape[1]] = values
+    key = RngKey(p, 5, 3, 0x4001) if p else None
+
+    def attention(rows):
+        return Attention(heads, channels, True, 0.2, key, ids[rows] if p else None)
+
+    def call(plan, rows, target):
+        mine = grid.rows(target)
+        out = np.full((plan.destinations, heads * channels), np.nan, np.float32)
+        backend.edges.attend(plan, attention(mine), rows, out, score=score[mine])
+        return out
+
+    store = store_of("host", given, tmp_path)
+    out = np.concatenate(grid.run(backend, store, grid.order(2), call))
+    rows = backend.rows(np.array([case.nodes]), layout.format, symmetric=True)
+    rows.local[:] = given
+    wanted = np.full_like(out, np.nan)
+    plan = workload.build(0, case.bounds, case.indptr, case.indices)
+    backend.edges.attend(plan, attention(slice(None)), rows, wanted, score=score)
+    np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
