@@ -263,7 +263,8 @@ def attention(engine, case, entry, rng, *, halo=False):
         assert again[name].tobytes() == last[name].tobytes(), (
             f"{edges.transfer}: other bits of {name} than direct"
         )
-    exact = task.output(sets[-1]) - task.bias  # of stored outputs the dot would carry their rounding to all edges
+    # Of stored outputs the dot products would carry their rounding to the gradients of all edges.
+    exact = task.output(sets[-1]) - task.bias
     dot = (task.by_head(task.gradient) * task.by_head(exact)).sum(2).astype(wide)
     kept = [last["log_sum"].astype(wide), dot]
     return max(worst, gradients(task, edges, last, kept))
