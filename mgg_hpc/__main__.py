@@ -15,11 +15,11 @@ from .bench_verbs import bench
 from .errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
 from .generate_verbs import generate
 from .graph_verbs import export, import_, info, partition, verify
+from .job_verbs import submit, tune
 from .model_verb import model
 from .report_verb import report
 from .study_verb import study
-from .submit_verb import submit
-from .tune_verb import tune
+from .traverse_verb import traverse
 from .verbs import Existing, Verbs, example, overriding, to_file
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
@@ -182,6 +182,7 @@ cli.add_command(submit)
 cli.add_command(report)
 cli.add_command(tune)
 cli.add_command(model)
+cli.add_command(traverse)
 cli.add_command(bench)
 cli.add_command(study)
 

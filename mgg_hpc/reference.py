@@ -301,6 +301,14 @@ def dropout(x: Floats, nodes: Ids, p: float, seed: int, epoch: int, stream: int)
     return np.where(np.array(keep, bool).reshape(x.shape), x / (1 - p), 0.0)
 
 
+def drawn_length(seed: int, source: int, target: int, directed: bool) -> int:
+    """Return the length, 8 .. 72, of an edge between original ids; without ``directed`` the same both ways."""
+    u, v = (source, target) if directed else sorted((source, target))
+    high = (u >> 32 & 0xF) << 12 | (v >> 32 & 0xF) << 8
+    bits = philox4x32((u & 0xFFFFFFFF, v & 0xFFFFFFFF, high << 16 | 0xD000, 0), seed)[0]
+    return 8 + bits * 65 // 2**32
+
+
 def cross_entropy(logits: Floats, labels: Ids) -> float:
     """Return the mean over rows of -log softmax(logits)[label]."""
     shifted = logits - logits.max(axis=1, keepdims=True)

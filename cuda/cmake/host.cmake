@@ -25,9 +25,11 @@ endforeach()
 # NOMINSIZE: not for size, since the exchange and the floor are here.
 nanobind_add_module(_host NB_STATIC NOMINSIZE
   cuda/python/module_host.cpp cuda/python/module_edges.cpp cuda/python/module_gather.cpp cuda/python/module_sampling.cpp
-  cuda/python/module_streams.cpp
+  cuda/python/module_streams.cpp cuda/python/module_traversal.cpp
   cuda/runtime/halo_exchange.cpp cuda/runtime/streaming/chunk_source.cpp cuda/runtime/streaming/chunk_stream.cpp
   cuda/cpu/sampling/gather.cpp
+  cuda/cpu/traversal/bfs.cpp cuda/cpu/traversal/components.cpp cuda/cpu/traversal/pagerank.cpp
+  cuda/cpu/traversal/sssp.cpp
   cuda/bench/module_floor.cpp
   cuda/bench/gather_floor.cpp)
 target_include_directories(_host PRIVATE cuda cuda/include)
@@ -45,7 +47,7 @@ mgg_stub(_host)
 nanobind_add_module(_graph NB_STATIC NOMINSIZE
   cuda/graph/module_graph.cpp cuda/graph/buckets.cpp cuda/graph/generate.cpp cuda/graph/order.cpp
   cuda/graph/parse/parse.cpp cuda/graph/parse/parse_table.cpp cuda/graph/partition.cpp cuda/graph/split.cpp
-  cuda/graph/symmetry.cpp cuda/graph/blocks.cpp)
+  cuda/graph/symmetry.cpp cuda/graph/blocks.cpp cuda/graph/local_graph.cpp cuda/graph/check_traversal.cpp)
 target_include_directories(_graph PRIVATE cuda cuda/include)
 target_compile_options(_graph PRIVATE -O3 -Wall -Wextra)
 target_link_libraries(_graph PRIVATE OpenMP::OpenMP_CXX)

@@ -157,6 +157,7 @@ void bind_edges(nb::class_<HostSchedule>& schedule);  // module_edges.cpp
 void bind_gather(nb::module_& m);                     // module_gather.cpp
 void bind_sampling(nb::module_& m);                   // module_sampling.cpp
 void bind_streams(nb::module_& m);                    // module_streams.cpp
+void bind_traversal(nb::module_& m);                  // module_traversal.cpp
 
 NB_MODULE(_host, m) {
   m.doc() = R"(Schedules, aggregation and random draws for the cores of one host.
@@ -186,6 +187,7 @@ of 2 * staging_bytes; signals: of signal_count(rounds, size) zeros of 8 bytes. t
            "transport"_a)
       .def("transfer", &HostHalo::transfer, "rows"_a, "row_bytes"_a,
            "Exchange without sums. rows: address of this rank's row 0. Collective.")
+      .def_prop_ro("arrived", &HostHalo::arrived, "Address of the rows that the last exchange brought.")
       .def("take_rows_pushed", &HostHalo::take_rows_pushed,
            "Return the number of rows that this rank has pushed since the last call.")
       .def("take_messages_pushed", &HostHalo::take_messages_pushed,
@@ -229,6 +231,7 @@ depend on it, and on no other size. gets: remote rows are fetched by gets. Raise
   bind_gather(m);
   bind_sampling(m);
   bind_streams(m);
+  bind_traversal(m);
   m.def("instruction_sets", &instruction_sets, "What this machine runs, widest first.");
   m.def("instruction_set", [] { return mgg::instruction_set(); },
         "Return the one in use. Raises ValueError if MGG_ISA names one that this machine does not run.");

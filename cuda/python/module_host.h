@@ -95,6 +95,7 @@ class HostHalo final : public HostExchange {
     nanobind::gil_scoped_release release;
     exchange_.transfer(reinterpret_cast<const char*>(rows), row_bytes);
   }
+  uint64_t arrived() const { return reinterpret_cast<uint64_t>(exchange_.rows_of(0, 0)); }
   int64_t take_rows_pushed() { return exchange_.take_rows_pushed(); }
   int64_t take_messages_pushed() { return exchange_.take_messages_pushed(); }
   double take_seconds_waited() { return exchange_.take_seconds_waited(); }

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..data.store import GraphFile
+
 
 def edge_balanced(indptr: np.ndarray, parts: int) -> np.ndarray:
     """Return row bounds int64 [parts+1] of ``parts`` ranges of rows with nearly the same number of edges.
@@ -32,6 +34,12 @@ def edge_balanced(indptr: np.ndarray, parts: int) -> np.ndarray:
         high = last + int(np.searchsorted(indptr[last:], offset, side="right")) - 1
         bounds[k] = min(max(round(k * nodes / parts), low), high)
     return bounds
+
+
+def bounds_of(file: GraphFile, parts: int) -> tuple[np.ndarray, str]:
+    """Return row bounds int64 [parts+1]: those that the file has ("file"), or balanced ones ("computed")."""
+    bounds = file.bounds(parts)
+    return (bounds, "file") if bounds is not None else (edge_balanced(file.indptr(), parts), "computed")
 
 
 def _nearest_offset(indptr: np.ndarray, last: int, numerator: int, parts: int) -> int:

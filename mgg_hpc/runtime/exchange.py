@@ -97,6 +97,21 @@ def halo_in_rounds(
 
     count = count or halo.round_count(int(comm.allreduce(len(edges.halo), MPI.MAX)))
     made, order, requests = halo.in_rounds(edges, count, ordered=ordered)
+    return replace(made, lists=_answered(comm, requests)), order
+
+
+def halo_lists(comm: Any, edges: SplitEdges) -> HaloLists:
+    """Return what crosses where the rows of ``edges.halo`` are sent in one round, in that order. Collective."""
+    counts = np.diff(edges.halo_bounds)[None]
+    places = edges.halo_bounds[:-1][None]
+    return _answered(comm, halo.Requests(counts, places, np.split(edges.halo, edges.halo_bounds[1:-1])))
+
+
+def _answered(comm: Any, requests: halo.Requests) -> HaloLists:
+    """Return what crosses, from what this rank requests of others and they of it. Collective."""
+    from mpi4py import MPI
+
+    count = len(requests.counts)
     each = np.full(comm.size, count, dtype=np.int64)
     counts = send(comm, np.ascontiguousarray(requests.counts.T).reshape(-1), each).reshape(-1, count)
     places = send(comm, np.ascontiguousarray(requests.places.T).reshape(-1), each).reshape(-1, count)
@@ -105,8 +120,7 @@ def halo_in_rounds(
     send_rows, send_counts, send_places = halo.answer(np.split(asked, cuts), counts, places)
     capacity = int(comm.allreduce(int(requests.counts.sum()), MPI.MAX))
     most_sent = int(comm.allreduce(len(send_rows), MPI.MAX))
-    lists = HaloLists(requests.counts, send_rows, send_counts, send_places, capacity, most_sent)
-    return replace(made, lists=lists), order
+    return HaloLists(requests.counts, send_rows, send_counts, send_places, capacity, most_sent)
 
 
 def send(comm: Any, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:

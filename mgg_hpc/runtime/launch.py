@@ -34,6 +34,7 @@ PARALLEL = (
     "resume",
     "predict",
     "tune",
+    "traverse",
     "bench",
     "study",
 )  # the verbs that share their work between ranks

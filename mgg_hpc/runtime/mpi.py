@@ -214,12 +214,23 @@ def _layout(comm: MPI.Intracomm) -> tuple[bool, int]:
 
 def any_bits(comm: MPI.Intracomm, mine: int) -> int:
     """Return the bits that are set on any rank. Collective."""
-    if comm.Get_size() == 1:
-        return mine
     from mpi4py import MPI
 
+    return _reduced(comm, mine, MPI.BOR)
+
+
+def least(comm: MPI.Intracomm, mine: int) -> int:
+    """Return the smallest of all ranks' integers. Collective."""
+    from mpi4py import MPI
+
+    return _reduced(comm, mine, MPI.MIN)
+
+
+def _reduced(comm: MPI.Intracomm, mine: int, operation: MPI.Op) -> int:
+    if comm.Get_size() == 1:
+        return mine
     given, found = np.array([mine], dtype=np.int64), np.empty(1, dtype=np.int64)
-    _wait(comm, comm.Iallreduce, given, found, MPI.BOR)
+    _wait(comm, comm.Iallreduce, given, found, operation)
     return int(found[0])
 
 

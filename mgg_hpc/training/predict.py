@@ -16,13 +16,14 @@ from .. import config
 from ..config import ModelSettings, Settings
 from ..data.atomic_write import check_output
 from ..data.export import names as node_names
+from ..data.export import row_files
 from ..data.store import open_graph
 from ..errors import InputError
 from ..nn.layers.models import tensor_of
 from ..nn.streaming.rows import StreamedRows
 from ..nn.workspace import accumulator
 from ..runtime import backends, cores, exit_code, mpi
-from . import memory, row_files, run_folder
+from . import memory, run_folder
 from .checkpoints import weights
 from .job import Job, build, watchdog
 

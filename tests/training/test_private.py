@@ -13,7 +13,8 @@ from data.graphs import random_graph
 from jobs import MGG, blocks, clean_environment, write_job
 
 from mgg_hpc.data import atomic_write, writer
-from mgg_hpc.training import row_files, run_folder
+from mgg_hpc.data.export import row_files
+from mgg_hpc.training import run_folder
 from mgg_hpc.training.checkpoints import folders, weights
 
 UMASKS = [0o000, 0o022, 0o077, 0o377]

@@ -141,6 +141,15 @@ MGG_BOTH bool bounded(uint32_t word, uint32_t range, uint32_t& value) {
   return low >= range || low >= (0u - range) % range;
 }
 
+// Lengths of edges that have none: integers 8 .. 72, as EMOGI's (Min's dissertation, section 2.5.2), by the original
+// ids of both ends; without `directed` an edge and its reverse are as long.
+constexpr uint32_t length_stream = 0xD000, shortest_edge = 8, longest_edge = 72;
+MGG_BOTH uint32_t drawn_length(uint64_t seed, uint64_t source, uint64_t target, bool directed) {
+  const bool turned = !directed && source > target;
+  const Philox words = draw_edge(seed, 0, length_stream, turned ? target : source, turned ? source : target, 0);
+  return shortest_edge + static_cast<uint32_t>(uint64_t(words.word[0]) * (longest_edge - shortest_edge + 1) >> 32);
+}
+
 // A word as a number in [0, 1), exact in float32.
 MGG_BOTH double unit_interval(uint32_t word) { return (word >> 8) * (1.0 / 16777216.0); }
 

@@ -19,7 +19,7 @@ from ...data.store import GraphFile, GraphSlice, open_graph
 from ...errors import InputError
 from ...plan import adjacency, workload
 from ...plan.adjacency import one_self_loop_places
-from ...plan.ranges import edge_balanced
+from ...plan.ranges import bounds_of, edge_balanced
 from ...plan.workload import SplitEdges
 from ...runtime import exchange, mpi
 from ...runtime.backends.base import Backend
@@ -103,7 +103,7 @@ def load_part(
         with mpi.agree(comm):
             file = opened.enter_context(open_graph(path))
             names = file.edge_data if edge_data is None else set(edge_data).intersection(file.edge_data)
-            found = _bounds(file, comm.size) if comm.rank == 0 else None
+            found = bounds_of(file, comm.size) if comm.rank == 0 else None
         told = comm.bcast(found) if comm.size > 1 else found
         assert told is not None  # rank 0 has found them
         bounds, source = told
@@ -133,12 +133,6 @@ def load_part(
             opened.pop_all()
             part.file = file
         return part
-
-
-def _bounds(file: GraphFile, ranks: int) -> tuple[NDArray[np.int64], str]:
-    """Return the bounds of a file for so many ranks, and whether they are of the "file" or "computed"."""
-    bounds = file.bounds(ranks)
-    return (bounds, "file") if bounds is not None else (edge_balanced(file.indptr(), ranks), "computed")
 
 
 def whole(graph: Graph) -> Part:

@@ -16,6 +16,7 @@ from ..streaming.buffer import ChunkBuffer
 from ..streaming.store import Store
 from .arguments import ChunkRows, Epilogue, Geometry, Options, RngKey, Rows
 from .edges import EdgeKernels
+from .traversal import TraversalKernels
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,10 @@ class Backend(Protocol):
     @property
     def edges(self) -> EdgeKernels | None:
         """Kernels of layers beyond weighted sums (`edges.py`), or None where there are none."""
+
+    @property
+    def traversal(self) -> TraversalKernels | None:
+        """Traversals of graphs (`traversal.py`), or None where there are none."""
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """Allocate storage for ``counts[p]`` rows on each PE p, zero at first.

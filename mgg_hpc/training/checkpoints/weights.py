@@ -17,12 +17,12 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from ...data.export import row_files
 from ...data.readers import npy
 from ...data.readers.limits import shown
 from ...errors import InputError
 from ...nn.graph.loading import Part
 from ...nn.workspace import as_array
-from .. import row_files
 from ..run_folder import CHECKPOINTS, write_whole
 
 WEIGHTS = "model.safetensors"  # the weights that train.select chose

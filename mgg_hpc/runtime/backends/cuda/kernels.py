@@ -83,6 +83,10 @@ class DeviceBackend(DeviceLaunches):
         """See Backend.edges."""
         return DeviceEdges(self)
 
+    @property
+    def traversal(self) -> None:
+        """See Backend.traversal; there are none on GPUs yet."""
+
     def publish(self, rows: Rows) -> None:
         """See Backend.publish; on the current stream."""
         self._world.barrier(self.arrays.stream())

@@ -136,3 +136,7 @@ class HostCollectives:
         """See Collectives.sum; in rank order."""
         if self._comm is not None:
             mpi.sum_in_rank_order(self._comm, values)
+
+    def least(self, mine: int) -> int:
+        """Return the smallest of all ranks' integers. Collective."""
+        return mine if self._comm is None else mpi.least(self._comm, mine)

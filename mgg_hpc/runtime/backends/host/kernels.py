@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -24,7 +24,9 @@ from ..base import Capabilities, Phases
 from ..phases import separate
 from .components import HostCollectives, HostMemory, HostStream
 from .edges import HostEdges
+from .exchange import Exchange, make_exchange
 from .streaming import stream_rows
+from .traversal import HostTraversal
 
 HUB_BLOCKS = 4  # blocks whose edges a destination may have without being shared by threads
 
@@ -32,15 +34,6 @@ HUB_BLOCKS = 4  # blocks whose edges a destination may have without being shared
 def _block_edges(geometry: Geometry) -> int:
     """Return the edges that a thread claims at once."""
     return geometry.ps * geometry.wpb
-
-
-@dataclass(frozen=True)
-class _Exchange:
-    """The native halo exchange of a plan, and the symmetric memory that it uses."""
-
-    native: Any
-    staging: Rows
-    signals: Rows
 
 
 class HostBackend:
@@ -58,7 +51,7 @@ class HostBackend:
         self.stream = HostStream()
         self._schedules: WeakKeyDictionary[Plan, dict[int, Any]] = WeakKeyDictionary()
         self._tuned: WeakKeyDictionary[Plan, dict[int, Geometry]] = WeakKeyDictionary()
-        self._exchanges: WeakKeyDictionary[Plan, _Exchange] = WeakKeyDictionary()
+        self._exchanges: WeakKeyDictionary[Plan, Exchange] = WeakKeyDictionary()
         self._streams: WeakSet[ChunkRows] = WeakSet()
         memory.on_close(self._end_streams)
         # Tensors that are alive at exit keep this backend alive, so `close` drops its native objects.
@@ -69,6 +62,11 @@ class HostBackend:
     def edges(self) -> HostEdges:
         """See Backend.edges."""
         return HostEdges(self.schedule, self.called)
+
+    @property
+    def traversal(self) -> HostTraversal:
+        """See Backend.traversal."""
+        return HostTraversal(self.memory, self.collectives, self.options.threads)
 
     def rows(self, counts: NDArray[np.int64], format: RowFormat, symmetric: bool) -> Rows:
         """See Backend.rows."""
@@ -82,7 +80,7 @@ class HostBackend:
 
     def prepare(self, plan: Plan, widest: RowFormat) -> None:
         """See Backend.prepare."""
-        lists, rank, ranks = plan.lists, self.collectives.rank, self.collectives.size
+        lists = plan.lists
         if plan.transfer != "halo" or lists is None:
             return
         narrower = self._exchanges.get(plan)
@@ -92,26 +90,7 @@ class HostBackend:
             del self._exchanges[plan]
             self.memory.release(narrower.staging)
             self.memory.release(narrower.signals)
-        everywhere = np.full(ranks, lists.capacity, dtype=np.int64)
-        # Two stagings, used in turn; signals are rows of 16 bytes, two to a row.
-        staging = self.memory.symmetric(2 * everywhere, widest)
-        native = self.memory.native
-        words = native.signal_count(lists.rounds, ranks)
-        signals = self.memory.symmetric(np.full(ranks, -(-words // 2)), RowFormat(np.dtype(np.uint64), 2))
-        exchange = native.HaloExchange(
-            rank,
-            ranks,
-            lists.rounds,
-            lists.send_rows,
-            lists.send_counts.reshape(-1),
-            lists.send_places.reshape(-1),
-            lists.receive_counts.reshape(-1),
-            int(staging.addresses[rank]),
-            lists.capacity * widest.row_bytes,
-            int(signals.addresses[rank]),
-            self.memory.transport_address,
-        )
-        self._exchanges[plan] = _Exchange(exchange, staging, signals)
+        self._exchanges[plan] = make_exchange(self.memory, lists, widest)
 
     def retune(self, plan: Plan, format: RowFormat, geometry: Geometry) -> None:
         """See Backend.retune. Hubs stay cut as `options.geometry` says, so that every geometry gives the same bits."""

@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.atomic_write import replacement
-from ..data.hdf5.writing import created
+from ..atomic_write import replacement
+from ..hdf5.writing import created
 
 BLOCK = 1 << 16  # number of rows that are sent at a time
 

@@ -1,0 +1,162 @@
+#include "cpu/traversal/bfs.h"
+
+#include <algorithm>
+
+namespace mgg {
+
+namespace {
+
+constexpr int64_t go_up = 15;    // Beamer's alpha: up once the frontier has more than 1 / 15 of the edges that are left
+constexpr int64_t go_down = 18;  // Beamer's beta: down once it has less than 1 / 18 of the sources
+constexpr int32_t none = -1;
+constexpr int64_t words_each = 64;  // of bits, that a thread claims at once
+
+}  // namespace
+
+Bfs::Bfs(const TraversalGraph& graph)
+    : graph_(graph), head_(graph.rows, none), reached_(graph.rows), reached_at_first_(graph.rows),
+      front_(graph.sources), next_(graph.sources), of_thread_(graph.threads) {
+  for (int64_t row = 0; row < graph.rows; ++row) {
+    if (graph.in.degree(row))
+      head_[row] = graph.in.indices[graph.in.indptr[row]];
+    else
+      reached_at_first_.add(row);  // nothing can reach it
+  }
+  for (int64_t row = graph.rows; row < 64 * reached_.words(); ++row) reached_at_first_.add(row);
+}
+
+void Bfs::begin(int32_t* parent, int32_t* depth, int64_t source, int64_t row) {
+  parent_ = parent, depth_ = depth;
+  in_parallel(graph_.threads, reached_.words(), [&](int64_t word) {
+    reached_.word(word) = reached_at_first_.word(word);
+    const int64_t last = std::min(64 * word + 64, graph_.rows);
+    std::fill(parent + 64 * word, parent + last, none);
+    std::fill(depth + 64 * word, depth + last, none);
+  });
+  queue_.clear();
+  level_ = 0, up_ = false, before_ = 0, examined_ = 0;
+  unexplored_ = graph_.out.indptr[graph_.sources];
+  out_edges_ = frontier_ = 0;
+  if (row >= 0) parent[row] = static_cast<int32_t>(source), depth[row] = 0, reached_.add(row);
+  if (source >= 0) {
+    queue_.push_back(static_cast<int32_t>(source));
+    out_edges_ = graph_.out.degree(source), frontier_ = 1;
+  }
+}
+
+int64_t Bfs::advance() {
+  const bool turns = up_ ? frontier_ < before_ && frontier_ < graph_.sources / go_down
+                         : out_edges_ > unexplored_ / go_up;
+  if (turns) up_ ? to_queue() : to_bits();
+  before_ = frontier_;
+  ++level_;
+  up_ ? up() : down();
+  return frontier_;
+}
+
+void Bfs::down() {
+  unexplored_ -= out_edges_;
+  examined_ += out_edges_;
+  WorkQueue claimed((static_cast<int64_t>(queue_.size()) + 15) / 16, graph_.threads);
+  const int64_t size = static_cast<int64_t>(queue_.size());
+#pragma omp parallel num_threads(graph_.threads)
+  {
+    std::vector<int32_t>& mine = of_thread_[omp_get_thread_num()];
+    mine.clear();
+    claimed.each([&](int64_t item) {
+      for (int64_t i = 16 * item; i < std::min(16 * item + 16, size); ++i) {
+        const int32_t source = queue_[i];
+        for (int64_t e = graph_.out.indptr[source]; e < graph_.out.indptr[source + 1]; ++e) {
+          const int32_t row = graph_.out.indices[e];
+          if (reached_.has(row)) continue;
+          int32_t seen = __atomic_load_n(&parent_[row], __ATOMIC_RELAXED);
+          while (seen == none || source < seen)
+            if (__atomic_compare_exchange_n(&parent_[row], &seen, source, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+              if (seen == none) mine.push_back(row);
+              break;
+            }
+        }
+      }
+    });
+  }
+  queue_.clear();
+  out_edges_ = 0;
+  for (const std::vector<int32_t>& rows : of_thread_)
+    for (const int32_t row : rows) {
+      const int32_t slot = graph_.slot_of(row);
+      depth_[row] = level_;
+      reached_.add(row);
+      out_edges_ += graph_.out.degree(slot);
+      queue_.push_back(slot);
+    }
+  frontier_ = static_cast<int64_t>(queue_.size());
+}
+
+void Bfs::up() {
+  int64_t found = 0, examined = 0;
+  const bool same = !graph_.slot;
+  WorkQueue claimed((reached_.words() + words_each - 1) / words_each, graph_.threads);
+#pragma omp parallel num_threads(graph_.threads) reduction(+ : found, examined)
+  claimed.each([&](int64_t item) {
+    const int64_t last = std::min(words_each * (item + 1), reached_.words());
+    for (int64_t word = words_each * item; word < last; ++word) {
+      uint64_t here = 0;
+      for (uint64_t left = ~reached_.word(word); left; left &= left - 1) {
+        const int64_t row = 64 * word + __builtin_ctzll(left);
+        int32_t source = head_[row];
+        ++examined;
+        if (!front_.has(source)) {
+          const int64_t end = graph_.in.indptr[row + 1];
+          int64_t e = graph_.in.indptr[row] + 1;
+          while (e < end && !front_.has(graph_.in.indices[e])) ++e;
+          examined += e - graph_.in.indptr[row] - 1;
+          if (e == end) continue;
+          source = graph_.in.indices[e];
+        }
+        parent_[row] = source;
+        depth_[row] = level_;
+        here |= left & -left;
+      }
+      if (here) reached_.word(word) |= here, found += __builtin_popcountll(here);
+      if (same)
+        next_.word(word) = here;
+      else
+        for (uint64_t left = here; left; left &= left - 1)
+          next_.add_atomic(graph_.slot[64 * word + __builtin_ctzll(left)]);
+    }
+  });
+  std::swap(front_, next_);
+  if (!same) next_.clear();
+  frontier_ = found;
+  examined_ += examined;
+}
+
+void Bfs::arrive(const int32_t* slots, const int32_t* depth, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (depth[i] != level_) continue;
+    ++frontier_;
+    if (up_)
+      front_.add(slots[i]);
+    else
+      queue_.push_back(slots[i]), out_edges_ += graph_.out.degree(slots[i]);
+  }
+}
+
+void Bfs::to_bits() {
+  up_ = true;
+  front_.clear();
+  for (const int32_t source : queue_) front_.add(source);
+}
+
+void Bfs::to_queue() {
+  up_ = false;
+  queue_.clear();
+  out_edges_ = 0;
+  for (int64_t word = 0; word < front_.words(); ++word)
+    for (uint64_t left = front_.word(word); left; left &= left - 1) {
+      queue_.push_back(static_cast<int32_t>(64 * word + __builtin_ctzll(left)));
+      out_edges_ += graph_.out.degree(queue_.back());
+    }
+}
+
+}  // namespace mgg

@@ -1,0 +1,79 @@
+// One rank's edges as traversals see them, and what all of them use: bits, and work for threads.
+//
+// A rank has n rows and knows S sources: its own rows and its halo. Both are numbered so that the sources with the most
+// edges come first, the rest as in the file, so that what is read most lies together, and the first source of a row's
+// edges is the one with the most edges itself. The order is the same on any number of ranks, so "the first one" is, too.
+#pragma once
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cpu/work_queue.h"
+
+namespace mgg {
+
+struct Csr {
+  const int64_t* indptr;
+  const int32_t* indices;  // ascending in each row
+  int64_t degree(int64_t row) const { return indptr[row + 1] - indptr[row]; }
+};
+
+struct TraversalGraph {
+  int64_t rows, sources;
+  const int32_t* slot;  // of each row among the sources, ascending; null where row i is source i
+  Csr in;               // sources of the edges into each row
+  Csr out;              // rows that each source has edges to
+  int threads;
+
+  int32_t slot_of(int64_t row) const { return slot ? slot[row] : static_cast<int32_t>(row); }
+};
+
+class Bits {
+ public:
+  explicit Bits(int64_t count) : words_((count + 63) / 64), word_(new uint64_t[words_ + 1]()) {}
+  int64_t words() const { return words_; }
+  uint64_t& word(int64_t at) { return word_[at]; }
+  uint64_t word(int64_t at) const { return word_[at]; }
+  bool has(int64_t bit) const { return word_[bit >> 6] >> (bit & 63) & 1; }
+  void add(int64_t bit) { word_[bit >> 6] |= uint64_t{1} << (bit & 63); }
+  void add_atomic(int64_t bit) { __atomic_fetch_or(&word_[bit >> 6], uint64_t{1} << (bit & 63), __ATOMIC_RELAXED); }
+  void clear() { std::fill_n(word_.get(), words_, 0); }
+
+ private:
+  int64_t words_;
+  std::unique_ptr<uint64_t[]> word_;
+};
+
+// Rows in runs of about as many edges each, which threads claim.
+class Runs {
+ public:
+  Runs() = default;
+  Runs(const Csr& csr, int64_t rows, int64_t edges_each) {
+    first_.push_back(0);
+    for (int64_t row = 0; row < rows;) {
+      // A row without edges costs something, too.
+      int64_t cost = 0;
+      while (row < rows && cost < edges_each) cost += 8 + csr.degree(row++);
+      first_.push_back(row);
+    }
+  }
+  int64_t count() const { return static_cast<int64_t>(first_.size()) - 1; }
+  int64_t begin(int64_t run) const { return first_[run]; }
+  int64_t end(int64_t run) const { return first_[run + 1]; }
+
+ private:
+  std::vector<int64_t> first_;
+};
+
+// Calls work(item) for 0 .. count - 1 on all threads.
+template <class Work>
+void in_parallel(int threads, int64_t count, Work&& work) {
+  WorkQueue queue(count, threads);
+#pragma omp parallel num_threads(threads)
+  queue.each(work);
+}
+
+}  // namespace mgg

@@ -1,0 +1,144 @@
+#include "cpu/traversal/sssp.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace mgg {
+
+namespace {
+
+constexpr float far = std::numeric_limits<float>::infinity();
+constexpr int64_t none = std::numeric_limits<int64_t>::max();
+constexpr size_t own_bucket = 1024;  // sources up to which a thread goes on with a bucket of its own
+constexpr int64_t ahead = 16;        // edges ahead whose distances are asked for
+constexpr int64_t sources_each = 32;
+
+float load(const float* at) {
+  float value;
+  __atomic_load(at, &value, __ATOMIC_RELAXED);
+  return value;
+}
+
+}  // namespace
+
+Sssp::Sssp(const TraversalGraph& graph, const Road* roads, double width)
+    : graph_(graph), roads_(roads), width_(width), distance_(graph.sources), relaxed_(graph.sources),
+      bins_(graph.threads) {}
+
+void Sssp::begin(int64_t source) {
+  std::fill(distance_.begin(), distance_.end(), far);
+  std::fill(relaxed_.begin(), relaxed_.end(), far);
+  for (Bins& bins : bins_) {
+    for (std::vector<int32_t>& bin : bins.of) bin.clear();
+    bins.examined = 0;
+  }
+  base_ = 0;
+  if (source >= 0) distance_[source] = 0, put(bins_[0], static_cast<int32_t>(source), 0);
+}
+
+void Sssp::put(Bins& bins, int32_t slot, float distance) {
+  bins.of[std::min(bucket_of(distance) - base_, window)].push_back(slot);
+}
+
+int64_t Sssp::next() {
+  do {
+    for (int64_t i = 0; i < window; ++i)
+      for (const Bins& bins : bins_)
+        if (!bins.of[i].empty()) return base_ + i;
+  } while (refill());
+  return -1;
+}
+
+bool Sssp::refill() {
+  int64_t first = none;
+  for (const Bins& bins : bins_)
+    for (const int32_t slot : bins.of[window])
+      if (relaxed_[slot] != distance_[slot]) first = std::min(first, bucket_of(distance_[slot]));
+  if (first == none) return false;
+  move_window(first);
+  return true;
+}
+
+void Sssp::move_window(int64_t first) {
+  std::vector<int32_t> all;
+  for (Bins& bins : bins_)
+    for (std::vector<int32_t>& bin : bins.of) {
+      all.insert(all.end(), bin.begin(), bin.end());
+      bin.clear();
+    }
+  base_ = first;
+  for (const int32_t slot : all)
+    if (relaxed_[slot] != distance_[slot]) put(bins_[0], slot, distance_[slot]);
+}
+
+void Sssp::relax(Bins& bins, int32_t slot, int64_t bucket) {
+  const float from = load(&distance_[slot]);
+  if (from == load(&relaxed_[slot]) || bucket_of(from) < bucket) return;  // this was done already
+  __atomic_store(&relaxed_[slot], const_cast<float*>(&from), __ATOMIC_RELAXED);
+  const int64_t end = graph_.out.indptr[slot + 1];
+  bins.examined += end - graph_.out.indptr[slot];
+  for (int64_t e = graph_.out.indptr[slot]; e < end; ++e) {
+    __builtin_prefetch(&distance_[roads_[std::min(e + ahead, end - 1)].slot]);
+    const int32_t to = roads_[e].slot;
+    float shorter = from + roads_[e].length, now = load(&distance_[to]);
+    while (shorter < now)
+      if (__atomic_compare_exchange(&distance_[to], &now, &shorter, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        put(bins, to, shorter);
+        break;
+      }
+  }
+}
+
+void Sssp::advance(int64_t bucket) {
+  const int64_t at = bucket - base_;
+  if (at < 0 || at >= window) return;
+  for (;;) {
+    frontier_.clear();
+    for (Bins& bins : bins_) {
+      frontier_.insert(frontier_.end(), bins.of[at].begin(), bins.of[at].end());
+      bins.of[at].clear();
+    }
+    if (frontier_.empty()) return;
+    const int64_t size = static_cast<int64_t>(frontier_.size());
+    WorkQueue claimed((size + sources_each - 1) / sources_each, graph_.threads);
+#pragma omp parallel num_threads(graph_.threads)
+    {
+      Bins& mine = bins_[omp_get_thread_num()];
+      claimed.each([&](int64_t item) {
+        for (int64_t i = sources_each * item; i < std::min(sources_each * (item + 1), size); ++i)
+          relax(mine, frontier_[i], bucket);
+      });
+      std::vector<int32_t> few;
+      while (!mine.of[at].empty() && mine.of[at].size() < own_bucket) {
+        few.clear();
+        few.swap(mine.of[at]);
+        for (const int32_t slot : few) relax(mine, slot, bucket);
+      }
+    }
+  }
+}
+
+void Sssp::arrive(const int32_t* slots, const float* distance, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    if (distance[i] < distance_[slots[i]]) {
+      distance_[slots[i]] = distance[i];
+      // Another rank may still be at buckets before this rank's window.
+      if (bucket_of(distance[i]) < base_) move_window(bucket_of(distance[i]));
+      put(bins_[0], slots[i], distance[i]);
+    }
+}
+
+void Sssp::distances(float* out) const {
+  in_parallel(graph_.threads, (graph_.rows + 4095) / 4096, [&](int64_t item) {
+    for (int64_t row = 4096 * item; row < std::min(4096 * (item + 1), graph_.rows); ++row)
+      out[row] = distance_[graph_.slot_of(row)];
+  });
+}
+
+int64_t Sssp::examined() const {
+  int64_t sum = 0;
+  for (const Bins& bins : bins_) sum += bins.examined;
+  return sum;
+}
+
+}  // namespace mgg

@@ -1,0 +1,145 @@
+"""Traversals on CPUs: native steps over a rank's edges, and an exchange of the halo between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....plan.layout import RowFormat
+from ..traversal import LocalGraph, Source
+from .components import HostCollectives, HostMemory
+from .exchange import Exchange, make_exchange
+
+WIDEST = RowFormat(np.dtype(np.float64), 1)  # of what crosses
+END = np.iinfo(np.int64).max  # a bucket behind all others
+
+
+class HostTraversal:
+    """See TraversalKernels."""
+
+    def __init__(self, memory: HostMemory, collectives: HostCollectives, threads: int) -> None:
+        self._memory, self._collectives, self._threads = memory, collectives, threads
+
+    def of(self, graph: LocalGraph) -> HostGraph:
+        """See TraversalKernels."""
+        return HostGraph(self._memory, self._collectives, self._threads, graph)
+
+
+class HostGraph:
+    """See Traversal. Each kind of traversal is set up at its first call."""
+
+    def __init__(
+        self, memory: HostMemory, collectives: HostCollectives, threads: int, graph: LocalGraph
+    ) -> None:
+        self.moved = 0
+        self._module, self._collectives, self._graph = memory.native, collectives, graph
+        self._exchange: Exchange | None = None
+        if graph.lists is not None:
+            self._exchange = make_exchange(memory, graph.lists, WIDEST)
+        alone = graph.rows == graph.sources and graph.lists is None
+        self._native: Any = self._module.TraversalGraph(
+            graph.indptr,
+            graph.indices,
+            graph.out_indptr,
+            graph.out_indices,
+            None if alone else graph.slot,
+            threads,
+        )
+        self._bfs: Any = None
+        self._sssp: Any = None
+        self._components: Any = None
+        self._ranks: dict[np.dtype[Any], Any] = {}
+        memory.on_close(self._close)
+
+    def _close(self) -> None:
+        """Drop native objects, which arrays that are alive at exit would keep."""
+        self._bfs = self._sssp = self._components = self._native = self._exchange = None
+        self._ranks.clear()
+
+    def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
+        """See Traversal."""
+        if self._exchange is None:
+            return np.zeros(0, values.dtype)
+        native, staging, item = self._exchange.native, self._exchange.staging, values.itemsize
+        native.transfer(values.ctypes.data, item)
+        self.moved += native.take_rows_pushed() * item
+        begin = native.arrived - int(staging.addresses[self._collectives.rank])
+        return staging.buffer[begin : begin + len(self._graph.halo) * item].view(values.dtype)
+
+    def _sum(self, *values: float) -> list[float]:
+        """Return the sums of values over all ranks."""
+        total = np.array(values, dtype=np.float64)
+        self._collectives.sum(total)
+        return total.tolist()
+
+    def bfs(self, source: Source, parent: NDArray[np.int32], depth: NDArray[np.int32]) -> int:
+        """See Traversal."""
+        self._bfs = search = self._bfs or self._module.Bfs(self._native)
+        search.begin(parent, depth, source.slot, source.row)
+        if self._exchange is None:
+            return search.run()
+        levels = 0
+        while self._collectives.least(-search.advance()):
+            levels += 1
+            search.arrive(self._graph.halo, self.exchange(depth))
+        return levels
+
+    def set_lengths(self, lengths: NDArray[np.float32], width: float) -> None:
+        """See Traversal."""
+        self._sssp = None  # its memory is free for the next one
+        self._sssp = self._module.Sssp(self._native, lengths, width)
+
+    def sssp(self, source: Source, distance: NDArray[np.float32]) -> int:
+        """See Traversal."""
+        search = self._sssp
+        search.begin(source.slot)
+        steps = 0
+        if self._exchange is None:
+            steps = search.run()
+        else:
+            while True:
+                first = search.next()
+                first = self._collectives.least(END if first < 0 else first)
+                if first == END:
+                    break
+                search.advance(first)
+                search.distances(distance)
+                search.arrive(self._graph.halo, self.exchange(distance))
+                steps += 1
+        search.distances(distance)
+        return steps
+
+    def components(self, names: NDArray[np.int64], label: NDArray[np.int64]) -> int:
+        """See Traversal."""
+        self._components = found = self._components or self._module.Components(self._native)
+        found.link(names)
+        found.labels(label)
+        exchanges = 0
+        while self._exchange is not None:
+            smaller = found.arrive(self._graph.halo, self.exchange(label))
+            found.labels(label)
+            exchanges += 1
+            if not self._collectives.least(-smaller):
+                break
+        return exchanges
+
+    def pagerank(
+        self, rank: NDArray[np.floating], damping: float, tolerance: float, iterations: int
+    ) -> tuple[int, float]:
+        """See Traversal."""
+        graph, dtype = self._graph, rank.dtype
+        if dtype not in self._ranks:
+            kind = getattr(self._module, f"PageRank_{dtype.name}")
+            self._ranks[dtype] = kind(self._native, graph.out_degree, graph.total)
+        native, given = self._ranks[dtype], np.empty(graph.rows, dtype)
+        change, dangling = self._sum(*native.begin(rank, given, damping))
+        done = 0
+        while done < iterations:
+            done += 1
+            told = native.advance(graph.halo, self.exchange(given), dangling)
+            change, dangling = self._sum(*told)
+            if change < tolerance:
+                break
+        return done, change

@@ -1,0 +1,193 @@
+"""Runs of traversals: from each source in turn, timed, and checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data import native
+from ..errors import InputError
+from . import checks
+from .part import Part
+
+KINDS = ("bfs", "sssp", "cc", "pagerank")
+LEAST_TOLERANCE = 1e-7  # of float32's PageRank, whose rounding alone changes ranks by about as much
+WIDTH = 1.0  # default of a bucket of distances, in mean lengths
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one traversal found and took.
+
+    source: original id, or -1 where there is none. arrays: by name, a value for each of this rank's rows. seconds: of
+    the slowest rank. edges: stored edges whose source was reached, of all ranks. moved: bytes that crossed between
+    ranks. reached: nodes, of all ranks. steps: levels, buckets, exchanges or iterations.
+    """
+
+    source: int
+    arrays: dict[str, NDArray[Any]]
+    seconds: float
+    edges: int
+    moved: int
+    reached: int
+    steps: int
+    change: float = 0.0
+
+
+def draw_sources(part: Part, count: int, seed: int) -> list[int]:
+    """Return original ids of ``count`` different nodes with out-edges, drawn evenly; fewer if there are not so many.
+
+    Collective. The same for any number of ranks and order of rows.
+    """
+    candidates = np.sort(np.concatenate(part.comm.allgather(part.ids[part.graph.out_degree > 0])))
+    if not len(candidates):
+        raise InputError(f"{part.name}: no node has an edge to begin with")
+    drawn = np.random.default_rng(seed).choice(candidates, min(count, len(candidates)), replace=False)
+    return [int(node) for node in drawn]
+
+
+def bfs(part: Part, nodes: list[int], *, check: bool = True) -> Iterator[Run]:
+    """Search from each node in breadth first. Collective.
+
+    Arrays: parent, int64, the original id of the node before, the node itself at the source; depth, int32. Both are -1
+    where a node is not reached.
+    """
+    graph = part.graph
+    parent, depth = np.empty(graph.rows, np.int32), np.empty(graph.rows, np.int32)
+    for node in nodes:
+        source = part.find(node)
+        seconds, moved, levels = _timed(part, partial(part.engine.bfs, source, parent, depth))
+        if check:
+            checks.bfs(part, source, parent, depth)
+        reached = depth >= 0
+        above = np.where(reached, part.names[np.maximum(parent, 0)], -1)
+        arrays = {"parent": above, "depth": depth.copy()}
+        yield _run(part, node, arrays, reached, seconds, moved, levels)
+
+
+def sssp(
+    part: Part, nodes: list[int], *, width: float | None = None, seed: int = 0, check: bool = True
+) -> Iterator[Run]:
+    """Find shortest paths from each node; array: distance, float32, inf where not reached. Collective.
+
+    Lengths are the edges' weights, or drawn by ``seed``, 8 .. 72, where the file has none. width: distance that a
+    bucket spans. [default: the mean length] Raises InputError for a negative weight.
+    """
+    lengths = _lengths(part, seed)
+    total, count = (
+        part.comm.allreduce(float(lengths.sum(dtype=np.float64))),
+        part.comm.allreduce(len(lengths)),
+    )
+    mean = total / max(1, count) or 1.0
+    ordered = lengths if part.out_place is None else lengths[part.out_place]
+    part.engine.set_lengths(ordered, width or WIDTH * mean)
+    distance = np.empty(part.graph.rows, np.float32)
+    for node in nodes:
+        source = part.find(node)
+        seconds, moved, steps = _timed(part, partial(part.engine.sssp, source, distance))
+        if check:
+            checks.sssp(part, source, lengths, distance)
+        arrays = {"distance": distance.copy()}
+        yield _run(part, node, arrays, np.isfinite(distance), seconds, moved, steps)
+
+
+def components(part: Part, *, repeats: int = 1, check: bool = True) -> Iterator[Run]:
+    """Find connected components; array: component, int64, the least original id in it. Collective.
+
+    Raises InputError for a directed graph.
+    """
+    if part.directed:
+        raise InputError(
+            f"{part.name}: components are those of undirected graphs, and this one is directed; "
+            "import it with --symmetric"
+        )
+    label = np.empty(part.graph.rows, np.int64)
+    for _ in range(repeats):
+        seconds, moved, steps = _timed(part, lambda: part.engine.components(part.names, label))
+        if check:
+            checks.components(part, label)
+        yield _run(part, -1, {"component": label.copy()}, np.ones(len(label), bool), seconds, moved, steps)
+
+
+def pagerank(
+    part: Part,
+    *,
+    damping: float = 0.85,
+    tolerance: float = 1e-6,
+    iterations: int = 1000,
+    dtype: str = "float32",
+    repeats: int = 1,
+    check: bool = True,
+) -> Iterator[Run]:
+    """Rank nodes by PageRank; array: rank, of ``dtype``, which sum to 1. Collective.
+
+    tolerance: sum of |new - old| at which iterations end. Raises InputError where they do not get there, or where it is
+    less than what float32 resolves.
+    """
+    if dtype == "float32" and tolerance < LEAST_TOLERANCE:
+        raise InputError(
+            f"--tolerance {tolerance:g} is less than float32 resolves ({LEAST_TOLERANCE:g}); take --dtype float64"
+        )
+    rank = np.empty(part.graph.rows, np.dtype(dtype))
+    for _ in range(repeats):
+        seconds, moved, told = _timed(
+            part, lambda: part.engine.pagerank(rank, damping, tolerance, iterations)
+        )
+        done, change = told
+        if change >= tolerance:
+            raise InputError(
+                f"PageRank: after {done} iterations ranks still change by {change:.3g}, and --tolerance is "
+                f"{tolerance:g}; allow more --iterations, or a larger tolerance"
+            )
+        if check:
+            checks.pagerank(part, rank, damping, tolerance)
+        ones = np.ones(len(rank), bool)
+        yield _run(part, -1, {"rank": rank.copy()}, ones, seconds, moved, done, change)
+
+
+def _lengths(part: Part, seed: int) -> NDArray[np.float32]:
+    """Return the lengths of edges in the order of ``graph.indices``."""
+    graph = part.graph
+    if any(part.comm.allgather(part.weight is not None)):
+        lengths = part.weight if part.weight is not None else np.zeros(0, np.float32)
+        least = min(part.comm.allgather(float(lengths.min(initial=np.inf))))
+        if least < 0:
+            raise InputError(f"{part.name}: shortest paths take weights of at least 0, and one is {least:g}")
+        return lengths
+    lengths = np.empty(len(graph.indices), np.float32)
+    native.load().lengths(graph.indptr, graph.indices, part.ids, part.names, part.directed, seed, lengths)
+    return lengths
+
+
+def _timed(part: Part, call: Callable[[], Any]) -> tuple[float, int, Any]:
+    """Return the slowest rank's seconds of a collective call, the bytes that crossed, and the result."""
+    part.engine.moved = 0
+    part.comm.Barrier()
+    began = time.perf_counter()
+    found = call()
+    took = time.perf_counter() - began
+    if part.comm.size == 1:
+        return took, part.engine.moved, found
+    seconds = max(part.comm.allgather(took))
+    return seconds, sum(part.comm.allgather(part.engine.moved)), found
+
+
+def _run(
+    part: Part,
+    source: int,
+    arrays: dict[str, NDArray[Any]],
+    reached: NDArray[np.bool_],
+    seconds: float,
+    moved: int,
+    steps: int,
+    change: float = 0.0,
+) -> Run:
+    edges = int(part.graph.out_degree[reached].sum(dtype=np.int64))
+    edges, nodes = (sum(part.comm.allgather(each)) for each in (edges, int(reached.sum())))
+    return Run(source, arrays, seconds, edges, moved, nodes, steps, change)

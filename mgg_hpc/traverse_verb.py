@@ -1,0 +1,131 @@
+"""`mgg traverse`: the options of traversals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from click import Choice, FloatRange, IntRange, argument, option
+
+from .verbs import Existing, Output, Verbs, example
+
+
+def _shared(command: Any) -> Any:
+    """Add the options of all traversals to a command."""
+    options = (
+        option("-o", "--output", type=Output, help="HDF5 file for the results; or .npy. [default: none]"),
+        option("--force", is_flag=True, help="Replace the output if it exists."),
+        option("--json", "as_json", is_flag=True, help="Print JSON."),
+        option("--check/--no-check", "check", default=True, help="Check each result by another route."),
+        option(
+            "--backend",
+            type=Choice(["auto", "serial", "shm", "shmem"]),
+            default="auto",
+            help="Where rows live; auto: whatever fits the ranks.",
+        ),
+    )
+    for each in reversed(options):
+        command = each(command)
+    return argument("graph", type=Existing)(command)
+
+
+def _from_sources(command: Any) -> Any:
+    """Add the options of where traversals begin."""
+    options = (
+        option("--source", "nodes", type=IntRange(0), multiple=True, help="Node to begin at; repeatable."),
+        option("--sources", type=IntRange(1), help="Draw so many nodes to begin at. [default: 1]"),
+        option("--seed", type=IntRange(0), default=0, help="Seed of what is drawn."),
+    )
+    for each in reversed(options):
+        command = each(command)
+    return command
+
+
+def _repeated(command: Any) -> Any:
+    return option("--repeats", type=IntRange(1), default=1, help="Times to run, for measurements.")(command)
+
+
+@click.group(
+    cls=Verbs,
+    short_help="Search, measure distances, find components, rank nodes.",
+    epilog=example(
+        "mgg traverse bfs cora.h5 --source 0 -o depths.h5",
+        "mgg traverse sssp roads.h5 --sources 64",
+        "mgg launch -n 4 traverse cc graph.h5 -o components.h5",
+        "mgg traverse pagerank links.h5 -o ranks.h5",
+    ),
+)
+def traverse() -> None:
+    """Traverse a graph file on this rank, or on all ranks of mpirun or srun.
+
+    Each result is checked by another route before it is written.
+    """
+
+
+@traverse.command(
+    epilog=example(
+        "mgg traverse bfs cora.h5 --source 0 -o out.h5", "mgg traverse bfs g.h5 --sources 64 --json"
+    )
+)
+@_shared
+@_from_sources
+def bfs(**options: Any) -> int:
+    """Search in breadth first: /parent and /depth of each node, -1 where it is not reached.
+
+    With several sources arrays have a column for each.
+    """
+    return _process("bfs", options)
+
+
+@traverse.command(
+    epilog=example("mgg traverse sssp roads.h5 --source 7 -o out.h5", "mgg traverse sssp g.h5 --sources 64")
+)
+@_shared
+@_from_sources
+@option(
+    "--width",
+    type=FloatRange(0, min_open=True),
+    help="Distance that a bucket spans (delta of delta-stepping). [default: the mean length]",
+)
+def sssp(**options: Any) -> int:
+    """Find shortest paths: /distance of each node, inf where there is no path.
+
+    Lengths are the edges' weights; in a file without weights they are drawn, integers from 8 to 72.
+    """
+    return _process("sssp", options)
+
+
+@traverse.command(epilog=example("mgg traverse cc graph.h5 -o components.h5"))
+@_shared
+@_repeated
+def cc(**options: Any) -> int:
+    """Find the connected components of an undirected graph: /component, the least node of each node's."""
+    return _process("cc", options)
+
+
+@traverse.command(
+    epilog=example(
+        "mgg traverse pagerank links.h5 -o ranks.h5",
+        "mgg traverse pagerank links.h5 --tolerance 1e-10 --dtype float64",
+    )
+)
+@_shared
+@_repeated
+@option("--damping", type=FloatRange(0, 1, min_open=True, max_open=True), default=0.85)
+@option(
+    "--tolerance",
+    type=FloatRange(0, min_open=True),
+    default=1e-6,
+    help="Iterate until ranks change by less, summed over all nodes.",
+)
+@option("--iterations", type=IntRange(1), default=1000, help="Iterations at most.")
+@option("--dtype", type=Choice(["float32", "float64"]), default="float32", help="Type of the ranks.")
+def pagerank(**options: Any) -> int:
+    """Rank nodes by PageRank: /rank, which sums to 1. Nodes without out-edges give their rank to all."""
+    return _process("pagerank", options)
+
+
+def _process(kind: str, options: dict[str, Any]) -> int:
+    from .tools.traverse import process_traverse
+
+    return process_traverse(kind, **options)

@@ -1,0 +1,262 @@
+"""Traversals over ranks: against other programs' results, for hard cases, orders of rows and uneven ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import cases
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from jobs import blocks, directed_weighted, renumbered
+from scipy.sparse import csgraph
+
+from mgg_hpc import reference
+from mgg_hpc.data import writer
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.data.writer import Partition
+from mgg_hpc.traversal import part as parts
+from mgg_hpc.traversal import runs
+
+pytestmark = pytest.mark.mpi
+
+
+def symmetric(case: cases.Case) -> cases.Case:
+    source, destination = case.edge_list
+    both = np.unique(np.stack([np.append(source, destination), np.append(destination, source)]), axis=1)
+    return cases.csr(*both, case.nodes, case.bounds)
+
+
+def graph_of(rng, case: cases.Case, *, directed: bool, weighted: bool = False) -> Graph:
+    weight = None
+    if weighted:
+        values = rng.integers(0, 20, (case.nodes + 1, case.nodes + 1)).astype(np.float32) / 4
+        if not directed:
+            values = np.minimum(values, values.T)
+        source, destination = case.edge_list
+        weight = values[source, destination]
+    return Graph("case", case.indptr, case.indices, weight=weight, directed=directed)
+
+
+def large(rng, *, directed: bool) -> cases.Case:
+    """A graph whose frontiers go through all ways to search: two dense parts, and a path between them."""
+    source, destination = rng.integers(0, 900, 9000), (900 * rng.random(9000) ** 3).astype(np.int64)
+    more, beyond = rng.integers(1000, 1900, (2, 6000))
+    path = np.arange(899, 1000)
+    source = np.concatenate([source, more, path])
+    destination = np.concatenate([destination, beyond, path + 1])
+    made = cases.csr(source, destination, 2000, cases.even(2000, 1))
+    return made if directed else symmetric(made)
+
+
+@pytest.fixture
+def loaded(comm, folder, backend, rng):
+    """Write a graph, in a drawn order of its rows, and load it on all ranks; one rank may own nothing."""
+    number = iter(range(100))
+
+    def loaded(graph: Graph, bounds: np.ndarray | None = None, **options) -> parts.Part:
+        path = folder / f"{next(number)}.h5"
+        order, as_it_is = rng.permutation(graph.nodes), rng.random() < 0.3
+        if comm.rank == 0:
+            stored = graph if as_it_is else plain_order(graph, order)
+            partitions = [] if bounds is None else [Partition(bounds, "given", counts(stored, bounds))]
+            writer.write(path, stored, partitions=partitions)
+        comm.Barrier()
+        return parts.load(path, comm, backend, **options)
+
+    return loaded
+
+
+def counts(graph: Graph, bounds: np.ndarray) -> list[int]:
+    return np.diff(graph.indptr[bounds]).tolist()
+
+
+def plain_order(graph: Graph, order: np.ndarray) -> Graph:
+    """The same graph with its rows renumbered, without features or labels."""
+    nodes = graph.nodes
+    empty = {"y": np.zeros(nodes, np.int64), "x": np.zeros((nodes, 1), np.float32)}
+    masks = dict.fromkeys(("train", "val", "test"), np.zeros(nodes, bool))
+    whole = dataclasses.replace(graph, **empty, **masks, classes=1)
+    stored = renumbered(whole, order)
+    return dataclasses.replace(stored, x=None, y=None, train=None, val=None, test=None, classes=0)
+
+
+def everywhere(part: parts.Part, values: np.ndarray) -> np.ndarray:
+    """Values of all nodes by original id, from each rank's rows."""
+    found = np.zeros(part.nodes, values.dtype)
+    for ids, mine in part.comm.allgather((part.ids, values)):
+        found[ids] = mine
+    return found
+
+
+def out_edges(case: cases.Case) -> sp.csr_array:
+    source, destination = case.edge_list
+    return sp.csr_array((np.ones(len(source)), (source, destination)), (case.nodes, case.nodes))
+
+
+def check_bfs(part: parts.Part, case: cases.Case, nodes: list[int]) -> None:
+    matrix = out_edges(case)
+    for run in runs.bfs(part, nodes):
+        wanted = csgraph.dijkstra(matrix, indices=run.source, unweighted=True)
+        depth, parent = everywhere(part, run.arrays["depth"]), everywhere(part, run.arrays["parent"])
+        assert np.array_equal(np.where(np.isinf(wanted), -1, wanted), depth)
+        assert np.array_equal(parent >= 0, depth >= 0)
+        below = np.flatnonzero(depth > 0)
+        assert np.array_equal(depth[parent[below]] + 1, depth[below])
+        assert (matrix[parent[below], below] > 0).all() if len(below) else True
+        assert parent[run.source] == run.source
+        assert run.reached == np.isfinite(wanted).sum()
+
+
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+@pytest.mark.parametrize("name", sorted(cases.CASES.keys() - {"no_nodes"}))  # files have a node at least
+def test_hard_cases(comm, rng, loaded, name, directed):
+    case = cases.CASES[name](rng, comm.size)
+    case = case if directed else symmetric(case)
+    graph = graph_of(rng, case, directed=directed)
+    part = loaded(graph, case.bounds)
+    check_bfs(part, case, rng.permutation(case.nodes)[:4].tolist())
+    if not directed:
+        (run,) = runs.components(part)
+        check_components(part, case, run)
+    (run,) = runs.pagerank(part, tolerance=1e-12, dtype="float64")
+    assert np.allclose(everywhere(part, run.arrays["rank"]), solved(case, 0.85), rtol=0, atol=1e-11)
+
+
+def check_components(part: parts.Part, case: cases.Case, run: runs.Run) -> None:
+    _, labels = csgraph.connected_components(out_edges(case), directed=False)
+    least = np.full(len(labels), case.nodes)
+    np.minimum.at(least, labels, np.arange(case.nodes))
+    assert np.array_equal(everywhere(part, run.arrays["component"]), least[labels])
+
+
+def solved(case: cases.Case, damping: float) -> np.ndarray:
+    """PageRank as the solution of its linear system."""
+    source, destination = case.edge_list
+    nodes, degree = case.nodes, np.bincount(source, minlength=case.nodes)
+    matrix = np.zeros((nodes, nodes))
+    np.add.at(matrix, (destination, source), 1 / degree[source])
+    matrix[:, degree == 0] = 1 / nodes
+    return np.linalg.solve(np.eye(nodes) - damping * matrix, np.full(nodes, (1 - damping) / nodes))
+
+
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+def test_a_larger_graph(comm, rng, loaded, directed):
+    case = large(rng, directed=directed)
+    part = loaded(graph_of(rng, case, directed=directed))
+    check_bfs(part, case, [0, 950, 1999, *rng.permutation(2000)[:4].tolist()])
+    (run,) = runs.pagerank(part, tolerance=1e-10, dtype="float64")
+    assert np.allclose(everywhere(part, run.arrays["rank"]), solved(case, 0.85), rtol=0, atol=1e-10)
+    (narrow,) = runs.pagerank(part, tolerance=1e-5, damping=0.7)
+    assert np.abs(everywhere(part, narrow.arrays["rank"]) - solved(case, 0.7)).sum() < 5e-5
+    if not directed:
+        (run,) = runs.components(part)
+        check_components(part, case, run)
+
+
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+@pytest.mark.parametrize("width", [None, 0.3, 1e4])
+def test_shortest_paths(comm, rng, loaded, directed, width):
+    case = large(rng, directed=directed)
+    graph = graph_of(rng, case, directed=directed, weighted=True)
+    part = loaded(graph, weights=True)
+    source, destination = case.edge_list
+    for run in runs.sssp(part, [0, 950, 1999], width=width):
+        wanted = bellman_ford(source, destination, graph.weight, case.nodes, run.source)
+        assert np.array_equal(everywhere(part, run.arrays["distance"]), wanted)
+
+
+def bellman_ford(source, destination, weight, nodes: int, root: int) -> np.ndarray:
+    """Distances in float32; SciPy takes weights of 0 for missing edges."""
+    distance = np.full(nodes, np.inf, np.float32)
+    distance[root] = 0
+    while True:
+        shorter = distance.copy()
+        np.minimum.at(shorter, destination, distance[source] + weight)
+        if np.array_equal(shorter, distance):
+            return distance
+        distance = shorter
+
+
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+def test_drawn_lengths(comm, rng, loaded, directed):
+    """By the original ids alone: the same for any order of rows, and from both ends of an undirected edge."""
+    case = cases.ordinary(rng, comm.size)
+    case = case if directed else symmetric(case)
+    part = loaded(graph_of(rng, case, directed=directed), weights=True)
+    source, destination = case.edge_list
+    seed = int(rng.integers(1 << 62))
+    ends = zip(source.tolist(), destination.tolist(), strict=True)
+    weight = [reference.drawn_length(seed, u, v, directed) for u, v in ends]
+    assert min(weight) >= 8 and max(weight) <= 72
+    (run,) = runs.sssp(part, [5], seed=seed)
+    wanted = bellman_ford(source, destination, np.array(weight, np.float32), case.nodes, 5)
+    assert np.array_equal(everywhere(part, run.arrays["distance"]), wanted)
+
+
+def test_bytes_that_cross_are_counted(comm, rng, loaded):
+    """Each exchange moves a value of each row of each rank's halo."""
+    case = symmetric(cases.ordinary(rng, comm.size))
+    part = loaded(graph_of(rng, case, directed=False), case.bounds)
+    rows = sum(comm.allgather(len(part.graph.halo)))
+    assert (rows == 0) == (comm.size == 1)
+    (bfs,) = runs.bfs(part, [3])
+    assert bfs.moved == rows * 4 * bfs.steps * (comm.size > 1)
+    (found,) = runs.components(part)
+    assert found.moved == rows * 8 * found.steps
+    (ranked,) = runs.pagerank(part, tolerance=1e-4)
+    assert ranked.moved == rows * 4 * ranked.steps
+
+
+def test_sources_are_the_same_for_any_ranks_and_order(comm, rng, loaded):
+    case = cases.one_way(np.random.default_rng(7), 1)
+    graph = graph_of(rng, case, directed=True)
+    drawn = {tuple(runs.draw_sources(loaded(graph), 5, 11)) for _ in range(3)}
+    assert len(drawn) == 1
+    degree = np.bincount(case.edge_list[0], minlength=case.nodes)
+    assert (degree[list(*drawn)] > 0).all()
+    wanted = np.random.default_rng(11).choice(np.flatnonzero(degree), 5, replace=False)
+    assert next(iter(drawn)) == tuple(wanted.tolist())
+
+
+def test_the_command_writes_the_same_on_any_ranks(comm, folder, mgg, first):
+    graph = blocks(150)
+    path = folder / "g.h5"
+    first(lambda: writer.write(path, graph))
+    for kind in ("bfs", "sssp", "cc"):
+        out = folder / f"{kind}.h5"
+        begin = ["--source", 4] if kind != "cc" else []
+        done = mgg("traverse", kind, path, "-o", out, *begin)
+        assert done.codes == {0} and done.err == [""] * comm.size
+        assert ("MiB crossed" in done.out[0]) == (comm.size > 1) and done.out[1:] == [""] * (comm.size - 1)
+        first(lambda kind=kind: compare(folder, kind))
+
+
+def compare(folder, kind: str) -> None:
+    source, destination = reference.edge_list(blocks(150).indptr, blocks(150).indices)
+    with h5py.File(folder / f"{kind}.h5") as file:
+        found = {name: file[name][:] for name in file}
+    if kind == "sssp":
+        ends = zip(source.tolist(), destination.tolist(), strict=True)
+        weight = np.array([reference.drawn_length(0, u, v, False) for u, v in ends], np.float32)
+        assert np.array_equal(found["distance"], bellman_ford(source, destination, weight, 150, 4))
+        return
+    matrix = sp.csr_array((np.ones(len(source)), (source, destination)), (150, 150))
+    if kind == "cc":
+        _, labels = csgraph.connected_components(matrix, directed=False)
+        assert all(
+            (found["component"][labels == each] == np.flatnonzero(labels == each)[0]).all()
+            for each in set(labels)
+        )
+        return
+    wanted = csgraph.dijkstra(matrix, indices=4, unweighted=True)
+    assert np.array_equal(np.where(np.isinf(wanted), -1, wanted), found["depth"])
+
+
+def test_refusals_are_the_same_on_all_ranks(comm, folder, mgg, first):
+    path = folder / "g.h5"
+    first(lambda: writer.write(path, directed_weighted()))
+    assert "is directed" in mgg("traverse", "cc", path).refused()
+    assert "has nodes 0 to 149" in mgg("traverse", "bfs", path, "--source", 150).refused()
+    assert "gone.h5" in mgg("traverse", "bfs", folder / "gone.h5").refused()
