@@ -114,7 +114,7 @@ class HeldSssp {
     const auto edges = static_cast<int64_t>(length.size());
     require(edges == held.edges(), "length: one for each edge out of a source");
     require(width > 0 && width < std::numeric_limits<double>::infinity(), "width: a finite number above 0");
-    roads_ = std::make_unique<mgg::Road[]>(edges);
+    roads_.resize(edges);
     bool sound = true;
     nb::gil_scoped_release release;
 #pragma omp parallel for schedule(static) reduction(&& : sound)
@@ -123,7 +123,7 @@ class HeldSssp {
       sound = sound && length.data()[e] >= 0;
     }
     if (!sound) throw std::invalid_argument("length: negative, or not a number");
-    sssp_ = std::make_unique<mgg::Sssp>(graph, roads_.get(), width);
+    sssp_ = std::make_unique<mgg::Sssp>(graph, roads_.data(), width);
   }
   void begin(int64_t source) {
     require(source >= -1 && source < held_.graph().sources, "begin: no such source");
@@ -153,7 +153,7 @@ class HeldSssp {
 
  private:
   const HeldGraph& held_;
-  std::unique_ptr<mgg::Road[]> roads_;
+  mgg::Values<mgg::Road> roads_;
   std::unique_ptr<mgg::Sssp> sssp_;
 };
 

@@ -25,7 +25,7 @@ from ..runtime import cores, exchange, mpi
 from ..runtime.backends.base import Backend
 from ..runtime.backends.traversal import LocalGraph, Source, Traversal
 
-HUBS = 1 << 14  # values of 4 bytes that lie in a core's first caches
+HUBS = 1 << 17  # values of 4 bytes that lie in the second cache of a core
 BYTES_PER_EDGE = 24  # of memory that a rank takes at its peak, with lengths
 
 

@@ -6,9 +6,10 @@ namespace mgg {
 
 namespace {
 
-constexpr int64_t go_up = 15;    // Beamer's alpha: up once the frontier has more than 1 / 15 of the edges that are left
-constexpr int64_t go_down = 18;  // Beamer's beta: down once it has less than 1 / 18 of the sources
+constexpr double down_cost = 4;  // of an edge out of the frontier, in edges into a row that is not reached
+constexpr int64_t go_down = 18;   // Beamer's beta: down once the frontier has less than 1 / 18 of the sources
 constexpr int32_t none = -1;
+constexpr int64_t few_edges = 1024;  // that one thread looks at sooner than several
 constexpr int64_t words_each = 64;  // of bits, that a thread claims at once
 
 }  // namespace
@@ -18,7 +19,7 @@ Bfs::Bfs(const TraversalGraph& graph)
       front_(graph.sources), next_(graph.sources), of_thread_(graph.threads) {
   for (int64_t row = 0; row < graph.rows; ++row) {
     if (graph.in.degree(row))
-      head_[row] = graph.in.indices[graph.in.indptr[row]];
+      head_[row] = graph.in.indices[graph.in.indptr[row]], ++reachable_;
     else
       reached_at_first_.add(row);  // nothing can reach it
   }
@@ -35,7 +36,7 @@ void Bfs::begin(int32_t* parent, int32_t* depth, int64_t source, int64_t row) {
   });
   queue_.clear();
   level_ = 0, up_ = false, before_ = 0, examined_ = 0;
-  unexplored_ = graph_.out.indptr[graph_.sources];
+  unreached_ = reachable_;
   out_edges_ = frontier_ = 0;
   if (row >= 0) parent[row] = static_cast<int32_t>(source), depth[row] = 0, reached_.add(row);
   if (source >= 0) {
@@ -45,8 +46,7 @@ void Bfs::begin(int32_t* parent, int32_t* depth, int64_t source, int64_t row) {
 }
 
 int64_t Bfs::advance() {
-  const bool turns = up_ ? frontier_ < before_ && frontier_ < graph_.sources / go_down
-                         : out_edges_ > unexplored_ / go_up;
+  const bool turns = up_ ? frontier_ < before_ && frontier_ < graph_.sources / go_down : is_large();
   if (turns) up_ ? to_queue() : to_bits();
   before_ = frontier_;
   ++level_;
@@ -54,15 +54,23 @@ int64_t Bfs::advance() {
   return frontier_;
 }
 
+// Beamer's rule compares edges out of the frontier with those that are left. This one says how many of these would be
+// looked at: a row looks until it finds an edge from the frontier, of which there is one in edges / out_edges_.
+bool Bfs::is_large() const {
+  if (!out_edges_) return false;
+  const double edges = static_cast<double>(graph_.in.indptr[graph_.rows]), out = static_cast<double>(out_edges_);
+  const double looked_at = std::min(edges / static_cast<double>(reachable_), edges / out);
+  return down_cost * out > looked_at * static_cast<double>(unreached_);
+}
+
 void Bfs::down() {
-  unexplored_ -= out_edges_;
   examined_ += out_edges_;
   WorkQueue claimed((static_cast<int64_t>(queue_.size()) + 15) / 16, graph_.threads);
   const int64_t size = static_cast<int64_t>(queue_.size());
-#pragma omp parallel num_threads(graph_.threads)
+  for (std::vector<int32_t>& rows : of_thread_) rows.clear();
+#pragma omp parallel num_threads(graph_.threads) if (out_edges_ > few_edges)
   {
     std::vector<int32_t>& mine = of_thread_[omp_get_thread_num()];
-    mine.clear();
     claimed.each([&](int64_t item) {
       for (int64_t i = 16 * item; i < std::min(16 * item + 16, size); ++i) {
         const int32_t source = queue_[i];
@@ -90,6 +98,7 @@ void Bfs::down() {
       queue_.push_back(slot);
     }
   frontier_ = static_cast<int64_t>(queue_.size());
+  unreached_ -= frontier_;
 }
 
 void Bfs::up() {
@@ -128,6 +137,7 @@ void Bfs::up() {
   std::swap(front_, next_);
   if (!same) next_.clear();
   frontier_ = found;
+  unreached_ -= found;
   examined_ += examined;
 }
 

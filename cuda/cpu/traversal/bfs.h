@@ -27,11 +27,12 @@ class Bfs {
  private:
   void down();  // out of the frontier
   void up();    // into rows that are not reached
+  bool is_large() const;  // whether `up` looks at fewer edges
   void to_queue();
   void to_bits();
 
   const TraversalGraph graph_;
-  std::vector<int32_t> head_;  // the first source of each row; -1 without edges
+  Values<int32_t> head_;  // the first source of each row; -1 without edges
   Bits reached_, reached_at_first_, front_, next_;
   std::vector<int32_t> queue_, found_;
   std::vector<std::vector<int32_t>> of_thread_;
@@ -42,7 +43,8 @@ class Bfs {
   int64_t frontier_ = 0;      // rows and halo on the level
   int64_t before_ = 0;        // the same of the level before
   int64_t out_edges_ = 0;     // of the frontier, while it is in the queue
-  int64_t unexplored_ = 0;    // edges out of sources that were on no level yet
+  int64_t reachable_ = 0;     // rows with edges
+  int64_t unreached_ = 0;     // of these, rows that are on no level yet
   int64_t examined_ = 0;
 };
 

@@ -28,8 +28,8 @@ class Components {
   int32_t largest() const;  // the root of most of a sample of sources
 
   const TraversalGraph graph_;
-  std::vector<int32_t> parent_;  // never larger than the source itself
-  std::vector<int64_t> label_;   // of roots
+  Values<int32_t> parent_;  // never larger than the source itself
+  Values<int64_t> label_;   // of roots
 };
 
 }  // namespace mgg

@@ -5,15 +5,57 @@
 // edges is the one with the most edges itself. The order is the same on any number of ranks, so "the first one" is, too.
 #pragma once
 #include <omp.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
+#include <new>
+#include <utility>
 #include <vector>
 
 #include "cpu/work_queue.h"
 
 namespace mgg {
+
+// Memory in large pages where the kernel gives them, since it is read in no order (NumPy does the same for its arrays).
+template <class T>
+struct LargePages {
+  using value_type = T;
+  static constexpr size_t page = 2 << 20;
+  LargePages() = default;
+  template <class U>
+  LargePages(const LargePages<U>&) {}
+  T* allocate(size_t count) {
+    const size_t bytes = (count * sizeof(T) + page - 1) / page * page;
+    if (count * sizeof(T) < page) return static_cast<T*>(::operator new(count * sizeof(T)));
+    void* memory = std::aligned_alloc(page, bytes);
+    if (!memory) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+    madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, size_t count) {
+    if (count * sizeof(T) < page)
+      ::operator delete(memory);
+    else
+      std::free(memory);
+  }
+  template <class U>
+  void construct(U* at) {
+    ::new (static_cast<void*>(at)) U;  // left as it is: threads write it first
+  }
+  template <class U, class... Values>
+  void construct(U* at, Values&&... values) {
+    ::new (static_cast<void*>(at)) U(std::forward<Values>(values)...);
+  }
+  bool operator==(const LargePages&) const { return true; }
+  bool operator!=(const LargePages&) const { return false; }
+};
+template <class T>
+using Values = std::vector<T, LargePages<T>>;
 
 struct Csr {
   const int64_t* indptr;

@@ -2,30 +2,71 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace mgg {
 
 namespace {
 
-constexpr int64_t edges_each = 1 << 14;  // of a run
-constexpr int lanes = 8;                 // sums of a row that are under way at once, added up in a fixed order
+constexpr int64_t edges_each = 1 << 14;  // of a part of the work
+constexpr int64_t window = 256;          // rows that are sorted by their numbers of edges: what they read is near
+constexpr int64_t many = 256;            // edges of a row that is summed alone
 
 template <class T>
 T sum_of(const T* values, const int32_t* index, int64_t count) {
-  T sum[lanes] = {};
+  T a = 0, b = 0, c = 0, d = 0;  // in a fixed order, whatever the threads
   int64_t i = 0;
-  for (; i + lanes <= count; i += lanes)
-    for (int lane = 0; lane < lanes; ++lane) sum[lane] += values[index[i + lane]];
-  for (int lane = 0; i < count; ++i, ++lane) sum[lane] += values[index[i]];
-  return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
+  for (; i + 4 <= count; i += 4) {
+    a += values[index[i]], b += values[index[i + 1]];
+    c += values[index[i + 2]], d += values[index[i + 3]];
+  }
+  if (i < count) a += values[index[i]];
+  if (i + 1 < count) b += values[index[i + 1]];
+  if (i + 2 < count) c += values[index[i + 2]];
+  return (a + c) + (b + d);
 }
 
 }  // namespace
 
 template <class T>
 PageRank<T>::PageRank(const TraversalGraph& graph, const int32_t* out_degree, int64_t total)
-    : graph_(graph), total_(total), runs_(graph.in, graph.rows, edges_each), parts_(runs_.count()),
-      inverse_(graph.rows), values_(graph.sources), out_degree_(out_degree) {}
+    : graph_(graph), total_(total), order_(graph.rows), inverse_(graph.rows), values_(graph.sources + 1),
+      next_(graph.sources + 1), out_degree_(out_degree) {
+  values_[graph.sources] = next_[graph.sources] = 0;  // of edges that are missing
+  std::iota(order_.begin(), order_.end(), 0);
+  first_.push_back(0);
+  for (int64_t begin = 0; begin < graph.rows; begin += window) slice(begin, std::min(begin + window, graph.rows));
+  int64_t cost = 0;
+  for (size_t at = 0; at < slices_.size(); ++at) {
+    cost += int64_t{slices_[at].edges} * slices_[at].rows + side;
+    if (cost < edges_each && at + 1 < slices_.size()) continue;
+    first_.push_back(static_cast<int64_t>(at) + 1);
+    cost = 0;
+  }
+  parts_.resize(first_.size() - 1);
+}
+
+// Cuts a window of rows into slices.
+template <class T>
+void PageRank<T>::slice(int64_t begin, int64_t end) {
+  std::stable_sort(order_.begin() + begin, order_.begin() + end,
+                   [&](int32_t a, int32_t b) { return graph_.in.degree(a) > graph_.in.degree(b); });
+  int64_t row = begin;
+  for (; row < end && graph_.in.degree(order_[row]) > many; ++row)
+    slices_.push_back({row, graph_.in.indptr[order_[row]], 1, static_cast<int32_t>(graph_.in.degree(order_[row])), true});
+  for (; row < end; row += side) {
+    const auto rows = static_cast<int32_t>(std::min<int64_t>(side, end - row));
+    const auto edges = static_cast<int32_t>(graph_.in.degree(order_[row]));
+    const auto first = static_cast<int64_t>(indices_.size());
+    slices_.push_back({row, first, rows, edges, false});
+    indices_.resize(first + int64_t{edges} * side, static_cast<int32_t>(graph_.sources));
+    for (int32_t i = 0; i < rows; ++i) {
+      const int32_t* mine = graph_.in.indices + graph_.in.indptr[order_[row + i]];
+      const int64_t count = graph_.in.degree(order_[row + i]);
+      for (int64_t e = 0; e < count; ++e) indices_[first + e * side + i] = mine[e];
+    }
+  }
+}
 
 template <class T>
 typename PageRank<T>::Totals PageRank<T>::total_of_parts() const {
@@ -38,43 +79,56 @@ template <class T>
 typename PageRank<T>::Totals PageRank<T>::begin(T* rank, T* given, double damping) {
   rank_ = rank, given_ = given, damping_ = damping;
   const T first = static_cast<T>(1.0 / static_cast<double>(total_));
-  in_parallel(graph_.threads, runs_.count(), [&](int64_t run) {
-    Part part;
-    for (int64_t row = runs_.begin(run); row < runs_.end(run); ++row) {
-      inverse_[row] = out_degree_[row] ? static_cast<T>(damping / out_degree_[row]) : T(0);
-      rank_[row] = first;
-      given_[row] = first * inverse_[row];
-      if (!out_degree_[row]) part.dangling += first;
-    }
-    parts_[run] = part;
-  });
-  return total_of_parts();
+  Totals sum{0, 0};
+  for (int64_t row = 0; row < graph_.rows; ++row) {
+    inverse_[row] = out_degree_[row] ? static_cast<T>(damping / out_degree_[row]) : T(0);
+    rank_[row] = first;
+    give(values_, row, first * inverse_[row]);
+    if (!out_degree_[row]) sum.dangling += first;
+  }
+  return sum;
+}
+
+template <class T>
+void PageRank<T>::give(Values<T>& values, int64_t row, T value) {
+  values[graph_.slot_of(row)] = value;
+  if (graph_.slot) given_[row] = value;
+}
+
+template <class T>
+void PageRank<T>::store(int64_t row, T next, Part& part) {
+  part.change += std::abs(next - rank_[row]);
+  rank_[row] = next;
+  give(next_, row, next * inverse_[row]);
+  if (inverse_[row] == T(0)) part.dangling += next;
+}
+
+template <class T>
+void PageRank<T>::sum(const Slice& slice, T base, Part& part) {
+  const int32_t* row = order_.data() + slice.row;
+  if (slice.alone) return store(*row, base + sum_of(values_.data(), graph_.in.indices + slice.first, slice.edges), part);
+  const T* values = values_.data();
+  const int32_t* index = indices_.data() + slice.first;
+  T s0 = base, s1 = base, s2 = base, s3 = base, s4 = base, s5 = base, s6 = base, s7 = base;
+  for (int32_t e = 0; e < slice.edges; ++e, index += side) {
+    s0 += values[index[0]], s1 += values[index[1]], s2 += values[index[2]], s3 += values[index[3]];
+    s4 += values[index[4]], s5 += values[index[5]], s6 += values[index[6]], s7 += values[index[7]];
+  }
+  const T sums[side] = {s0, s1, s2, s3, s4, s5, s6, s7};
+  for (int32_t i = 0; i < slice.rows; ++i) store(row[i], sums[i], part);
 }
 
 template <class T>
 typename PageRank<T>::Totals PageRank<T>::advance(const int32_t* slots, const T* arrived, int64_t count,
                                                   double dangling) {
-  // The values that are read are in values_, and rows write what they give next to given_.
-  if (graph_.slot)
-    for (int64_t row = 0; row < graph_.rows; ++row) values_[graph_.slot[row]] = given_[row];
-  else
-    in_parallel(graph_.threads, runs_.count(), [&](int64_t run) {
-      std::copy(given_ + runs_.begin(run), given_ + runs_.end(run), values_.begin() + runs_.begin(run));
-    });
   for (int64_t i = 0; i < count; ++i) values_[slots[i]] = arrived[i];
   const T base = static_cast<T>((1 - damping_ + damping_ * dangling) / static_cast<double>(total_));
-  in_parallel(graph_.threads, runs_.count(), [&](int64_t run) {
+  in_parallel(graph_.threads, static_cast<int64_t>(parts_.size()), [&](int64_t at) {
     Part part;
-    for (int64_t row = runs_.begin(run); row < runs_.end(run); ++row) {
-      const int64_t first = graph_.in.indptr[row];
-      const T next = base + sum_of(values_.data(), graph_.in.indices + first, graph_.in.indptr[row + 1] - first);
-      part.change += std::abs(static_cast<double>(next) - static_cast<double>(rank_[row]));
-      rank_[row] = next;
-      given_[row] = next * inverse_[row];
-      if (inverse_[row] == T(0)) part.dangling += next;
-    }
-    parts_[run] = part;
+    for (int64_t i = first_[at]; i < first_[at + 1]; ++i) sum(slices_[i], base, part);
+    parts_[at] = part;
   });
+  values_.swap(next_);
   return total_of_parts();
 }
 

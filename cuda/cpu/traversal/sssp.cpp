@@ -12,6 +12,8 @@ constexpr int64_t none = std::numeric_limits<int64_t>::max();
 constexpr size_t own_bucket = 1024;  // sources up to which a thread goes on with a bucket of its own
 constexpr int64_t ahead = 16;        // edges ahead whose distances are asked for
 constexpr int64_t sources_each = 32;
+constexpr int64_t sources_ahead = 4;
+constexpr int64_t roads_ahead = 32;
 
 float load(const float* at) {
   float value;
@@ -22,7 +24,7 @@ float load(const float* at) {
 }  // namespace
 
 Sssp::Sssp(const TraversalGraph& graph, const Road* roads, double width)
-    : graph_(graph), roads_(roads), width_(width), distance_(graph.sources), relaxed_(graph.sources),
+    : graph_(graph), roads_(roads), scale_(1 / width), distance_(graph.sources), relaxed_(graph.sources),
       bins_(graph.threads) {}
 
 void Sssp::begin(int64_t source) {
@@ -33,11 +35,11 @@ void Sssp::begin(int64_t source) {
     bins.examined = 0;
   }
   base_ = 0;
-  if (source >= 0) distance_[source] = 0, put(bins_[0], static_cast<int32_t>(source), 0);
+  if (source >= 0) distance_[source] = 0, put(bins_[0], static_cast<int32_t>(source), int64_t{0});
 }
 
-void Sssp::put(Bins& bins, int32_t slot, float distance) {
-  bins.of[std::min(bucket_of(distance) - base_, window)].push_back(slot);
+void Sssp::put(Bins& bins, int32_t slot, int64_t bucket) {
+  bins.of[std::min(bucket - base_, window)].push_back(slot);
 }
 
 int64_t Sssp::next() {
@@ -68,22 +70,41 @@ void Sssp::move_window(int64_t first) {
     }
   base_ = first;
   for (const int32_t slot : all)
-    if (relaxed_[slot] != distance_[slot]) put(bins_[0], slot, distance_[slot]);
+    if (relaxed_[slot] != distance_[slot]) put(bins_[0], slot, bucket_of(distance_[slot]));
+}
+
+// Asks for what is needed of the sources after the i-th: two steps, since one lies where the other says.
+void Sssp::ask_for(const std::vector<int32_t>& sources, int64_t i) const {
+  const auto size = static_cast<int64_t>(sources.size());
+  if (i + 2 * sources_ahead < size) {
+    const int32_t slot = sources[i + 2 * sources_ahead];
+    __builtin_prefetch(&graph_.out.indptr[slot]);
+    __builtin_prefetch(&distance_[slot]);
+    __builtin_prefetch(&relaxed_[slot]);
+  }
+  if (i + sources_ahead < size) {
+    const Road* first = roads_ + graph_.out.indptr[sources[i + sources_ahead]];
+    for (int64_t road = 0; road < roads_ahead; road += 8) __builtin_prefetch(first + road);
+  }
 }
 
 void Sssp::relax(Bins& bins, int32_t slot, int64_t bucket) {
   const float from = load(&distance_[slot]);
   if (from == load(&relaxed_[slot]) || bucket_of(from) < bucket) return;  // this was done already
   __atomic_store(&relaxed_[slot], const_cast<float*>(&from), __ATOMIC_RELAXED);
-  const int64_t end = graph_.out.indptr[slot + 1];
-  bins.examined += end - graph_.out.indptr[slot];
-  for (int64_t e = graph_.out.indptr[slot]; e < end; ++e) {
-    __builtin_prefetch(&distance_[roads_[std::min(e + ahead, end - 1)].slot]);
-    const int32_t to = roads_[e].slot;
-    float shorter = from + roads_[e].length, now = load(&distance_[to]);
+  const Road* road = roads_ + graph_.out.indptr[slot];
+  const Road* const end = roads_ + graph_.out.indptr[slot + 1];
+  float* const distance = distance_.data();
+  bins.examined += end - road;
+  for (; road < end; ++road) {
+    __builtin_prefetch(road + roads_ahead);
+    __builtin_prefetch(distance + std::min(road + ahead, end - 1)->slot);
+    float shorter = from + road->length, now = load(distance + road->slot);
     while (shorter < now)
-      if (__atomic_compare_exchange(&distance_[to], &now, &shorter, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-        put(bins, to, shorter);
+      if (__atomic_compare_exchange(distance + road->slot, &now, &shorter, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        // A source that waits in the same later bucket is there already.
+        const int64_t into = bucket_of(shorter);
+        if (into == bucket || into != bucket_of(now)) put(bins, road->slot, into);
         break;
       }
   }
@@ -100,19 +121,28 @@ void Sssp::advance(int64_t bucket) {
     }
     if (frontier_.empty()) return;
     const int64_t size = static_cast<int64_t>(frontier_.size());
+    if (size <= sources_each) {  // not worth the other threads
+      for (const int32_t slot : frontier_) relax(bins_[0], slot, bucket);
+      continue;
+    }
     WorkQueue claimed((size + sources_each - 1) / sources_each, graph_.threads);
 #pragma omp parallel num_threads(graph_.threads)
     {
       Bins& mine = bins_[omp_get_thread_num()];
       claimed.each([&](int64_t item) {
-        for (int64_t i = sources_each * item; i < std::min(sources_each * (item + 1), size); ++i)
+        for (int64_t i = sources_each * item; i < std::min(sources_each * (item + 1), size); ++i) {
+          ask_for(frontier_, i);
           relax(mine, frontier_[i], bucket);
+        }
       });
       std::vector<int32_t> few;
       while (!mine.of[at].empty() && mine.of[at].size() < own_bucket) {
         few.clear();
         few.swap(mine.of[at]);
-        for (const int32_t slot : few) relax(mine, slot, bucket);
+        for (size_t i = 0; i < few.size(); ++i) {
+          ask_for(few, static_cast<int64_t>(i));
+          relax(mine, few[i], bucket);
+        }
       }
     }
   }
@@ -124,7 +154,7 @@ void Sssp::arrive(const int32_t* slots, const float* distance, int64_t count) {
       distance_[slots[i]] = distance[i];
       // Another rank may still be at buckets before this rank's window.
       if (bucket_of(distance[i]) < base_) move_window(bucket_of(distance[i]));
-      put(bins_[0], slots[i], distance[i]);
+      put(bins_[0], slots[i], bucket_of(distance[i]));
     }
 }
 

@@ -39,17 +39,18 @@ class Sssp {
     int64_t examined = 0;
   };
   int64_t bucket_of(float distance) const {
-    return static_cast<int64_t>(std::min(static_cast<double>(distance) / width_, 9e18));
+    return static_cast<int64_t>(std::min(static_cast<double>(distance) * scale_, 4e18));
   }
-  void put(Bins& bins, int32_t slot, float distance);
+  void put(Bins& bins, int32_t slot, int64_t bucket);
+  void ask_for(const std::vector<int32_t>& sources, int64_t i) const;
   void relax(Bins& bins, int32_t slot, int64_t bucket);
   bool refill();  // moves the window to the first bucket behind it that has sources
   void move_window(int64_t first);
 
   const TraversalGraph graph_;
   const Road* roads_;
-  const double width_;
-  std::vector<float> distance_, relaxed_;  // of each source; the distance with which its edges were looked at last
+  const double scale_;  // buckets for each unit of distance
+  Values<float> distance_, relaxed_;  // of each source; the distance with which its edges were looked at last
   std::vector<Bins> bins_;                 // of each thread
   std::vector<int32_t> frontier_;
   int64_t base_ = 0;  // the first bucket of the window
