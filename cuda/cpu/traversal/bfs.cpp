@@ -10,13 +10,14 @@ constexpr double down_cost = 4;  // of an edge out of the frontier, in edges int
 constexpr int64_t go_down = 18;   // Beamer's beta: down once the frontier has less than 1 / 18 of the sources
 constexpr int32_t none = -1;
 constexpr int64_t few_edges = 1024;  // that one thread looks at sooner than several
+constexpr int64_t sources_each = 16, ahead = 4;
 constexpr int64_t words_each = 64;  // of bits, that a thread claims at once
 
 }  // namespace
 
 Bfs::Bfs(const TraversalGraph& graph)
     : graph_(graph), head_(graph.rows, none), reached_(graph.rows), reached_at_first_(graph.rows),
-      front_(graph.sources), next_(graph.sources), of_thread_(graph.threads) {
+      front_(graph.sources), next_(graph.sources), found_(graph.threads) {
   for (int64_t row = 0; row < graph.rows; ++row) {
     if (graph.in.degree(row))
       head_[row] = graph.in.indices[graph.in.indptr[row]], ++reachable_;
@@ -29,7 +30,6 @@ Bfs::Bfs(const TraversalGraph& graph)
 void Bfs::begin(int32_t* parent, int32_t* depth, int64_t source, int64_t row) {
   parent_ = parent, depth_ = depth;
   in_parallel(graph_.threads, reached_.words(), [&](int64_t word) {
-    reached_.word(word) = reached_at_first_.word(word);
     const int64_t last = std::min(64 * word + 64, graph_.rows);
     std::fill(parent + 64 * word, parent + last, none);
     std::fill(depth + 64 * word, depth + last, none);
@@ -38,7 +38,7 @@ void Bfs::begin(int32_t* parent, int32_t* depth, int64_t source, int64_t row) {
   level_ = 0, up_ = false, before_ = 0, examined_ = 0;
   unreached_ = reachable_;
   out_edges_ = frontier_ = 0;
-  if (row >= 0) parent[row] = static_cast<int32_t>(source), depth[row] = 0, reached_.add(row);
+  if (row >= 0) parent[row] = static_cast<int32_t>(source), depth[row] = 0;
   if (source >= 0) {
     queue_.push_back(static_cast<int32_t>(source));
     out_edges_ = graph_.out.degree(source), frontier_ = 1;
@@ -65,40 +65,52 @@ bool Bfs::is_large() const {
 
 void Bfs::down() {
   examined_ += out_edges_;
-  WorkQueue claimed((static_cast<int64_t>(queue_.size()) + 15) / 16, graph_.threads);
   const int64_t size = static_cast<int64_t>(queue_.size());
-  for (std::vector<int32_t>& rows : of_thread_) rows.clear();
+  WorkQueue claimed((size + sources_each - 1) / sources_each, graph_.threads);
+  for (Found& found : found_) found.sources.clear(), found.edges = 0;
 #pragma omp parallel num_threads(graph_.threads) if (out_edges_ > few_edges)
   {
-    std::vector<int32_t>& mine = of_thread_[omp_get_thread_num()];
+    Found& mine = found_[omp_get_thread_num()];
     claimed.each([&](int64_t item) {
-      for (int64_t i = 16 * item; i < std::min(16 * item + 16, size); ++i) {
-        const int32_t source = queue_[i];
-        for (int64_t e = graph_.out.indptr[source]; e < graph_.out.indptr[source + 1]; ++e) {
-          const int32_t row = graph_.out.indices[e];
-          if (reached_.has(row)) continue;
-          int32_t seen = __atomic_load_n(&parent_[row], __ATOMIC_RELAXED);
-          while (seen == none || source < seen)
-            if (__atomic_compare_exchange_n(&parent_[row], &seen, source, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-              if (seen == none) mine.push_back(row);
-              break;
-            }
-        }
+      for (int64_t i = sources_each * item; i < std::min(sources_each * (item + 1), size); ++i) {
+        if (i + 2 * ahead < size) __builtin_prefetch(&graph_.out.indptr[queue_[i + 2 * ahead]]);
+        if (i + ahead < size) __builtin_prefetch(graph_.out.indices + graph_.out.indptr[queue_[i + ahead]]);
+        reach_from(queue_[i], mine);
       }
     });
   }
-  queue_.clear();
+  int64_t total = 0;
   out_edges_ = 0;
-  for (const std::vector<int32_t>& rows : of_thread_)
-    for (const int32_t row : rows) {
-      const int32_t slot = graph_.slot_of(row);
-      depth_[row] = level_;
-      reached_.add(row);
-      out_edges_ += graph_.out.degree(slot);
-      queue_.push_back(slot);
-    }
-  frontier_ = static_cast<int64_t>(queue_.size());
+  for (Found& found : found_) {
+    found.first = total;
+    total += static_cast<int64_t>(found.sources.size());
+    out_edges_ += found.edges;
+  }
+  queue_.resize(total);
+#pragma omp parallel for num_threads(graph_.threads) schedule(static, 1) if (total > few_edges)
+  for (size_t thread = 0; thread < found_.size(); ++thread)
+    std::copy(found_[thread].sources.begin(), found_[thread].sources.end(), queue_.begin() + found_[thread].first);
+  frontier_ = total;
   unreached_ -= frontier_;
+}
+
+// Of the sources that reach a row on the same level the first is its parent; who comes first enters the row.
+void Bfs::reach_from(int32_t source, Found& mine) {
+  const int32_t* index = graph_.out.indices + graph_.out.indptr[source];
+  const int32_t* const end = graph_.out.indices + graph_.out.indptr[source + 1];
+  for (; index < end; ++index) {
+    const int32_t row = *index, seen_at = __atomic_load_n(&depth_[row], __ATOMIC_RELAXED);
+    if (seen_at != none && seen_at < level_) continue;
+    int32_t seen = __atomic_load_n(&parent_[row], __ATOMIC_RELAXED);
+    while (seen == none || source < seen)
+      if (__atomic_compare_exchange_n(&parent_[row], &seen, source, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        if (seen != none) break;
+        __atomic_store_n(&depth_[row], level_, __ATOMIC_RELAXED);
+        mine.sources.push_back(graph_.slot_of(row));
+        mine.edges += graph_.out.degree(mine.sources.back());
+        break;
+      }
+  }
 }
 
 void Bfs::up() {
@@ -154,6 +166,12 @@ void Bfs::arrive(const int32_t* slots, const int32_t* depth, int64_t count) {
 
 void Bfs::to_bits() {
   up_ = true;
+  in_parallel(graph_.threads, reached_.words(), [&](int64_t word) {
+    uint64_t bits = reached_at_first_.word(word);
+    for (int64_t row = 64 * word; row < std::min(64 * word + 64, graph_.rows); ++row)
+      bits |= static_cast<uint64_t>(depth_[row] != none) << (row & 63);
+    reached_.word(word) = bits;
+  });
   front_.clear();
   for (const int32_t source : queue_) front_.add(source);
 }

@@ -25,7 +25,12 @@ class Bfs {
   int64_t examined() const { return examined_; }
 
  private:
+  struct alignas(64) Found {  // by a thread
+    std::vector<int32_t> sources;
+    int64_t edges, first;  // out of them; place in the queue
+  };
   void down();  // out of the frontier
+  void reach_from(int32_t source, Found& mine);
   void up();    // into rows that are not reached
   bool is_large() const;  // whether `up` looks at fewer edges
   void to_queue();
@@ -33,9 +38,9 @@ class Bfs {
 
   const TraversalGraph graph_;
   Values<int32_t> head_;  // the first source of each row; -1 without edges
-  Bits reached_, reached_at_first_, front_, next_;
-  std::vector<int32_t> queue_, found_;
-  std::vector<std::vector<int32_t>> of_thread_;
+  Bits reached_, reached_at_first_, front_, next_;  // reached_: while the search goes up
+  std::vector<int32_t> queue_;
+  std::vector<Found> found_;
   int32_t* parent_ = nullptr;
   int32_t* depth_ = nullptr;
   int32_t level_ = 0;

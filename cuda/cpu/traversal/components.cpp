@@ -73,9 +73,11 @@ void Components::link() {
   });
   compress();
   over_rows([&](int64_t row) {
-    if (graph_.in.degree(row)) link(graph_.slot_of(row), graph_.in.indices[graph_.in.indptr[row]]);
-    for (int64_t i = 1; i < std::min(first_edges, graph_.in.degree(row)); ++i)
-      link(graph_.slot_of(row), graph_.in.indices[graph_.in.indptr[row] + i]);
+    const int32_t u = graph_.slot_of(row);
+    const int32_t* source = graph_.in.indices + graph_.in.indptr[row];
+    const int64_t edges = std::min(first_edges, graph_.in.degree(row));
+    if (edges && source[0] > u) link(u, source[0]);
+    for (int64_t i = 1; i < edges; ++i) link(u, source[i]);
   });
   compress();
   const int32_t skipped = largest();
@@ -89,7 +91,11 @@ void Components::link() {
 }
 
 void Components::name(const int64_t* names) {
-  label_.assign(graph_.sources, std::numeric_limits<int64_t>::max());
+  label_.resize(graph_.sources);
+  in_parallel(graph_.threads, (graph_.sources + rows_each - 1) / rows_each, [&](int64_t item) {
+    for (int64_t u = rows_each * item; u < std::min(rows_each * (item + 1), graph_.sources); ++u)
+      if (parent_[u] == u) label_[u] = std::numeric_limits<int64_t>::max();
+  });
   in_parallel(graph_.threads, (graph_.sources + rows_each - 1) / rows_each, [&](int64_t item) {
     for (int64_t u = rows_each * item; u < std::min(rows_each * (item + 1), graph_.sources); ++u) {
       int64_t* label = &label_[parent_[u]];
@@ -102,7 +108,10 @@ void Components::name(const int64_t* names) {
 }
 
 void Components::labels(int64_t* label) const {
-  for (int64_t row = 0; row < graph_.rows; ++row) label[row] = label_[parent_[graph_.slot_of(row)]];
+  in_parallel(graph_.threads, (graph_.rows + rows_each - 1) / rows_each, [&](int64_t item) {
+    for (int64_t row = rows_each * item; row < std::min(rows_each * (item + 1), graph_.rows); ++row)
+      label[row] = label_[parent_[graph_.slot_of(row)]];
+  });
 }
 
 int64_t Components::arrive(const int32_t* slots, const int64_t* arrived, int64_t count) {

@@ -28,8 +28,11 @@ Sssp::Sssp(const TraversalGraph& graph, const Road* roads, double width)
       bins_(graph.threads) {}
 
 void Sssp::begin(int64_t source) {
-  std::fill(distance_.begin(), distance_.end(), far);
-  std::fill(relaxed_.begin(), relaxed_.end(), far);
+  in_parallel(graph_.threads, (graph_.sources + 4095) / 4096, [&](int64_t item) {
+    const int64_t begin = 4096 * item, end = std::min(4096 * (item + 1), graph_.sources);
+    std::fill(distance_.begin() + begin, distance_.begin() + end, far);
+    std::fill(relaxed_.begin() + begin, relaxed_.begin() + end, far);
+  });
   for (Bins& bins : bins_) {
     for (std::vector<int32_t>& bin : bins.of) bin.clear();
     bins.examined = 0;
