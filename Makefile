@@ -120,11 +120,11 @@ bench: setup ## the figures of the README, beside the peers that are installed
 bench-peers: $(PEERS)/.complete ## install the libraries that benchmarks compare with, into .venv-peers
 
 # DGL asks for an older torch than it needs. Made anew when the lists change, so that no version of before stays.
-$(PEERS)/.complete: benchmarks/peers.txt benchmarks/peers-alone.txt
+$(PEERS)/.complete: benchmarks/peers/packages.txt benchmarks/peers/alone.txt
 	rm -rf $(PEERS)
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check $(PIP_INSTALL_FLAGS) -r benchmarks/peers.txt
-	$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r benchmarks/peers-alone.txt
+	$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check $(PIP_INSTALL_FLAGS) -r benchmarks/peers/packages.txt
+	$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r benchmarks/peers/alone.txt
 	@touch $@
 
 clean: ## remove what was built; graphs and runs stay

@@ -19,9 +19,15 @@ def _shared(command: Any) -> Any:
         option("--check/--no-check", "check", default=True, help="Check each result by another route."),
         option(
             "--backend",
-            type=Choice(["auto", "serial", "shm", "shmem"]),
+            type=Choice(["auto", "serial", "shm", "shmem", "cuda"]),
             default="auto",
-            help="Where rows live; auto: whatever fits the ranks.",
+            help="auto: on CPUs, whatever fits the ranks; cuda: on a GPU, one rank.",
+        ),
+        option(
+            "--edges",
+            type=Choice(["device", "host"]),
+            default="device",
+            help="With cuda: edges in the GPU's memory, or in the host's, where kernels read them (zero-copy).",
         ),
     )
     for each in reversed(options):

@@ -85,7 +85,7 @@ foreach(source sums/get sums/halo sums/aggregate edges/edges)
     list(APPEND cuda_objects cuda_${name}_${rows})
   endforeach()
 endforeach()
-foreach(source gpu/rows/rows runtime/transport bench/scopes)
+foreach(source gpu/rows/rows gpu/traversal/traverse runtime/transport bench/scopes)
   get_filename_component(name ${source} NAME)
   add_library(cuda_${name} OBJECT cuda/${source}.cu)
   list(APPEND cuda_objects cuda_${name})
@@ -93,7 +93,7 @@ endforeach()
 
 nanobind_add_module(_cuda NB_STATIC
                     cuda/python/module_cuda.cpp cuda/python/module_cuda_edges.cpp cuda/python/module_device.cpp
-                    cuda/python/module_nvshmem.cpp cuda/bench/module_scopes.cpp cuda/gpu/load_all.cpp cuda/runtime/runtime_cuda.cpp cuda/runtime/runtime_nvshmem.cpp)
+                    cuda/python/module_cuda_traversal.cpp cuda/python/module_nvshmem.cpp cuda/bench/module_scopes.cpp cuda/gpu/load_all.cpp cuda/runtime/runtime_cuda.cpp cuda/runtime/runtime_nvshmem.cpp)
 foreach(objects IN LISTS cuda_objects)
   target_include_directories(${objects} PRIVATE cuda cuda/include)
   target_include_directories(${objects} SYSTEM PRIVATE "${MGG_NVSHMEM}")

@@ -1,6 +1,7 @@
 // Launches of the GPU kernels: each picks the one that was compiled for what is asked.
 #pragma once
 #include "gpu/edge_arguments.h"
+#include "gpu/traversal/arguments.h"
 #include "mgg/half.h"
 #include "runtime/runtime_cuda.h"
 
@@ -54,6 +55,15 @@ const char* compiler();
 void gather(const DeviceGather& call, bool gets, const Shape& shape, const gpu::Launch& launch);
 void dropout(const DeviceDropoutCsr& call, const gpu::Launch& launch);
 void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch& launch);
+// One step of a traversal (gpu/traversal/traverse.cu).
+#define MGG_DECLARE(Index)                                                                             \
+  void traverse(const DeviceBfs<Index>& call, Reads reads, const gpu::Launch& launch);                 \
+  void traverse(const DeviceSssp<Index>& call, Reads reads, const gpu::Launch& launch);                \
+  void traverse(const DeviceComponents<Index>& call, Reads reads, const gpu::Launch& launch);          \
+  void traverse(const DevicePageRank<Index>& call, Reads reads, const gpu::Launch& launch);
+MGG_DECLARE(int32_t)
+MGG_DECLARE(int64_t)
+#undef MGG_DECLARE
 // After a call of a halo that holds its staging: gives the credits. far: as the exchange's.
 void let_go(const DeviceHalo& halo, bool far, const gpu::Launch& launch);
 

@@ -59,6 +59,16 @@ void load_rows() {
   for (const Shape& shape : shapes) dropout(DeviceDropout<S>{}, shape, {});
 }
 
+template <class Index>
+void load_traversals() {
+  for (const Reads reads : {Reads::strided, Reads::merged, Reads::aligned}) {
+    traverse(DeviceBfs<Index>{}, reads, {});
+    traverse(DeviceSssp<Index>{}, reads, {});
+    traverse(DeviceComponents<Index>{}, reads, {});
+    traverse(DevicePageRank<Index>{}, reads, {});
+  }
+}
+
 }  // namespace
 
 int load_all() {
@@ -69,6 +79,7 @@ int load_all() {
     for (const bool gets : {false, true}) gather({}, gets, shape, {});
   }
   dropout(DeviceDropoutCsr{}, {});
+  load_traversals<int32_t>(), load_traversals<int64_t>();
   for (const bool far : {false, true}) let_go({}, far, {});
   for (const auto scope : {studies::Scope::thread, studies::Scope::warp, studies::Scope::block})
     studies::get(DeviceGetCall<float>{}, scope, {});

@@ -269,6 +269,7 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
              Released());
   bind_nvshmem(module);
   bind_scopes(module);
+  bind_traversal(module);
 #if defined(MGG_SHIM)
   bind_shim(module);
 #endif

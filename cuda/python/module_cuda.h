@@ -13,6 +13,7 @@ void bind_device(nanobind::module_& module);
 void bind_nvshmem(nanobind::module_& module);
 void bind_edges(nanobind::module_& module, nanobind::class_<mgg::DevicePlan>& plan);
 void bind_scopes(nanobind::module_& module);
+void bind_traversal(nanobind::module_& module);
 
 namespace mgg {
 namespace python {

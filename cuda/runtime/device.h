@@ -78,6 +78,11 @@ MGG_DEVICE void prefetch(const void* from) {
 }
 MGG_DEVICE int32_t load_constant(const int32_t* from) { return __ldg(from); }
 MGG_DEVICE float load_constant(const float* from) { return __ldg(from); }
+// A value of a list that a warp reads together, for the lanes that want one; 0 for others. All lanes of the warp call it.
+template <class T>
+MGG_DEVICE T load_warp(const T* from, bool wanted) { return wanted ? *from : T(0); }
+MGG_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
+MGG_DEVICE uint32_t bits_of(float value) { return __float_as_uint(value); }
 // By PTX: compilers store the four words one by one where they know them apart.
 MGG_DEVICE void store_pack(void* to, const Pack& pack) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(pack.word[0]),
@@ -209,6 +214,7 @@ MGG_DEVICE void rest() { __nanosleep(200); }
 MGG_DEVICE void lower(uint64_t* kept, uint64_t value) {
   atomicMin(reinterpret_cast<unsigned long long*>(kept), static_cast<unsigned long long>(value));
 }
+MGG_DEVICE uint32_t lower(uint32_t* kept, uint32_t value) { return atomicMin(kept, value); }  // what was there
 // Nanoseconds, the same for all blocks of a GPU.
 MGG_DEVICE uint64_t clock() {
   uint64_t now;

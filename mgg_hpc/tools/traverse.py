@@ -37,6 +37,7 @@ def process_traverse(
     as_json: bool,
     check: bool,
     backend: str,
+    edges: str = "device",
     nodes: tuple[int, ...] = (),
     sources: int | None = None,
     seed: int = 0,
@@ -45,21 +46,24 @@ def process_traverse(
 ) -> int:
     """Traverse a graph, print each run, and write the results, in the user's numbering; return the exit code.
 
-    kind: of `runs.KINDS`. nodes, sources: where to begin, or how many such nodes to draw by ``seed``. options: further
-    arguments of the kind's function. Raises InputError for options that do not fit together, a node that the graph has
-    not, and where loading or the traversal does.
+    kind: of `runs.KINDS`. edges: where those of a GPU lie. nodes, sources: where to begin, or how many such nodes to
+    draw by ``seed``. options: further arguments of the kind's function. Raises InputError for options that do not fit
+    together, a node that the graph has not, and where loading or the traversal does.
     """
     comm = mpi.world()
     with mpi.agree(comm):
+        if edges != "device" and not backends.needs_gpus(backend):
+            raise InputError(f"--edges {edges} is for --backend cuda; CPUs have one memory")
         if nodes and sources:
             raise InputError("--source names nodes, and --sources has them drawn; give one of them")
         if comm.rank == 0 and output is not None:
             for path in row_files.paths(output, list(ARRAYS[kind])).values():
                 check_output(path, force=force)
     threads = mpi.threads(comm)
-    made = backends.make(backends.choose_cpu(backend, comm), comm, threads=threads)
+    choose = backends.choose if backends.needs_gpus(backend) else backends.choose_cpu
+    made = backends.make(choose(backend, comm), comm, threads=threads)
     with backends.closed_on_error(made.memory.close):
-        part = parts.load(graph, comm, made, weights=kind == "sssp")
+        part = parts.load(graph, comm, made, weights=kind == "sssp", edges=edges)
         found = _runs(kind, part, nodes, sources, seed, repeats, check, options)
         done = []
         for run in found:

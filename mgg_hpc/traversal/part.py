@@ -1,9 +1,9 @@
 """One rank's part of a graph file for traversals: rows and sources by numbers that keep what is read most together.
 
-The sources with the most edges (hubs) come first, by descending number of edges; all others follow as the file has
-them, so that neighbours in the file stay neighbours. Rows take the order of their own sources. So values of hubs, which
-most edges read, fit the first caches (Zhang et al.: "Making Caches Work for Graph Analytics", IEEE Big Data 2017), and
-a row's first source is the one that a search most often comes from.
+The sources with the most edges, hot ones, come first, by descending number of edges; all others follow as the file has
+them, so that neighbours in the file stay neighbours. Rows take the order of their own sources. So values of hot
+sources, which most edges read, fit the first caches (Zhang et al.: "Making Caches Work for Graph Analytics", IEEE Big
+Data 2017), and a row's first source is the one that a search most often comes from.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..runtime import cores, exchange, mpi
 from ..runtime.backends.base import Backend
 from ..runtime.backends.traversal import LocalGraph, Source, Traversal
 
-HUBS = 1 << 17  # values of 4 bytes that lie in the second cache of a core
+HOT = 1 << 17  # hot sources at most: their values of 4 bytes lie in the second cache of a core
 BYTES_PER_EDGE = 24  # of memory that a rank takes at its peak, with lengths
 
 
@@ -35,8 +35,8 @@ class Part:
 
     name, uuid, nodes, edges, directed: of the whole graph. bounds: int64 [P + 1], rows of each rank. ids: int64 [n],
     original ids of this rank's rows, in the order of ``graph``; names: int64 [S], of its sources. weight: float32 [E]
-    in the order of ``graph.indices``, or None where they were not asked for, or the file has none. out_place: int64 [E],
-    where each edge of ``graph.out_indices`` lies among ``graph.indices``; None if both have one order. engine: the
+    in the order of ``graph.indices``, or None where they were not asked for, or the file has none. out_place: int64
+    [E], where each edge of ``graph.out_indices`` lies among ``graph.indices``; None if both have one order. engine: the
     traversals. comm: of all ranks.
     """
 
@@ -68,11 +68,11 @@ class Part:
         return whole
 
 
-def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False) -> Part:
+def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edges: str = "device") -> Part:
     """Read this rank's part of a graph file, checking what is read. Collective.
 
-    weights: whether to read the edges' weights. Raises InputError, the same on all ranks, that names what is wrong with
-    the file, or a graph that does not fit into memory.
+    weights: whether to read the edges' weights. edges: where those of a GPU lie. Raises InputError, the same on all
+    ranks, that names what is wrong with the file, or a graph that does not fit into memory.
     """
     with mpi.agree(comm):
         kernels = backend.traversal
@@ -87,10 +87,11 @@ def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False) -> P
         with mpi.agree(comm):
             rows = _slice(file, int(bounds[comm.rank]), int(bounds[comm.rank + 1]), weights)
         with mpi.agree(comm):
-            edges = workload.split(comm.rank, bounds, rows.indptr, rows.indices)
-        graph, order, place = _in_edges(comm, bounds, rows, edges, weights)
+            divided = workload.split(comm.rank, bounds, rows.indptr, rows.indices)
+        graph, order, place = _in_edges(comm, bounds, rows, divided, weights)
         graph, out_place = _with_out_edges(graph, shared=comm.size == 1 and not file.directed, places=weights)
-        engine = kernels.of(graph)
+        with mpi.agree(comm):
+            engine = kernels.of(graph, edges=edges)
         ids = rows.ids[order]
         part = Part(
             name=file.name,
@@ -142,7 +143,7 @@ def _in_edges(
     degree = _out_degree(comm, edges, count)
     own = np.arange(low, low + count)
     sources = np.concatenate([halo_rows[owner < comm.rank], own, halo_rows[owner > comm.rank]])
-    sources = sources[_hubs_first(sources, _hubs(comm, degree, low))]
+    sources = sources[_hot_first(sources, _hot(comm, degree, low))]
     number = np.full(total, -1, np.int32)
     number[sources] = np.arange(len(sources), dtype=np.int32)
     order = np.argsort(number[own], kind="stable").astype(np.int32)
@@ -193,23 +194,23 @@ def _out_degree(comm: Any, edges: SplitEdges, rows: int) -> NDArray[np.int32]:
     return np.minimum(degree, np.iinfo(np.int32).max).astype(np.int32)
 
 
-def _hubs(comm: Any, degree: NDArray[np.int32], low: int) -> NDArray[np.int64]:
-    """Return the HUBS rows of all ranks with the most out-edges, the first of equal ones. Collective.
+def _hot(comm: Any, degree: NDArray[np.int32], low: int) -> NDArray[np.int64]:
+    """Return the HOT rows of all ranks with the most out-edges, the first of equal ones. Collective.
 
     Rows with no more than the mean are none.
     """
-    mine = np.argsort(-degree, kind="stable")[:HUBS]
+    mine = np.argsort(-degree, kind="stable")[:HOT]
     total, count = comm.allreduce(int(degree.sum(dtype=np.int64))), comm.allreduce(len(degree))
     mine = mine[degree[mine] > total / max(1, count)]
     found = comm.allgather((mine + low, degree[mine]))
     rows, edges = (np.concatenate(each) for each in zip(*found, strict=True))
-    return rows[np.lexsort((rows, -edges))][:HUBS]
+    return rows[np.lexsort((rows, -edges))][:HOT]
 
 
-def _hubs_first(sources: NDArray[np.int64], hubs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return an order of ascending sources: hubs in their order, then all others."""
-    at = np.searchsorted(sources, hubs)
-    at = at[sources[np.minimum(at, len(sources) - 1)] == hubs] if len(sources) else at[:0]
+def _hot_first(sources: NDArray[np.int64], hot: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return an order of ascending sources: hot ones in their order, then all others."""
+    at = np.searchsorted(sources, hot)
+    at = at[sources[np.minimum(at, len(sources) - 1)] == hot] if len(sources) else at[:0]
     others = np.ones(len(sources), bool)
     others[at] = False
     return np.concatenate([at, np.flatnonzero(others)])

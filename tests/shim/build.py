@@ -48,10 +48,17 @@ class Build:
             },
             **{
                 name: (CUDA / "python" / f"{name}.cpp", ())
-                for name in ("module_cuda", "module_cuda_edges", "module_device", "module_nvshmem")
+                for name in (
+                    "module_cuda",
+                    "module_cuda_edges",
+                    "module_cuda_traversal",
+                    "module_device",
+                    "module_nvshmem",
+                )
             },
             "load_all": (CUDA / "gpu" / "load_all.cpp", ()),
             "rows": (CUDA / "gpu" / "rows" / "rows.cu", ()),
+            "traverse": (CUDA / "gpu" / "traversal" / "traverse.cu", ()),
             "studies": (CUDA / "bench" / "studies.cu", ()),
             "module_studies": (CUDA / "bench" / "module_studies.cpp", ()),
             "scopes": (CUDA / "bench" / "scopes.cu", ()),

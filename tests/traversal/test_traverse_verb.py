@@ -73,6 +73,8 @@ def test_bad_input(graph, capsys):
     assert "give one of them" in refused(capsys, "traverse", "bfs", "g.h5", "--source", 1, "--sources", 3)
     assert "exists" in refused(capsys, "traverse", "cc", "g.h5", "-o", "g.h5")
     assert "absent.h5" in refused(capsys, "traverse", "cc", "absent.h5")
+    assert "is for --backend cuda" in refused(capsys, "traverse", "cc", "g.h5", "--edges", "host")
+    assert "cuda" in refused(capsys, "traverse", "cc", "g.h5", "--backend", "cuda")
     writer.write("directed.h5", directed_weighted())
     told = refused(capsys, "traverse", "cc", "directed.h5")
     assert "is directed" in told and "--symmetric" in told

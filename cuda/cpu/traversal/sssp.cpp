@@ -12,8 +12,6 @@ constexpr int64_t none = std::numeric_limits<int64_t>::max();
 constexpr size_t own_bucket = 1024;  // sources up to which a thread goes on with a bucket of its own
 constexpr int64_t ahead = 16;        // edges ahead whose distances are asked for
 constexpr int64_t sources_each = 32;
-constexpr int64_t sources_ahead = 4;
-constexpr int64_t roads_ahead = 32;
 
 float load(const float* at) {
   float value;
@@ -76,21 +74,6 @@ void Sssp::move_window(int64_t first) {
     if (relaxed_[slot] != distance_[slot]) put(bins_[0], slot, bucket_of(distance_[slot]));
 }
 
-// Asks for what is needed of the sources after the i-th: two steps, since one lies where the other says.
-void Sssp::ask_for(const std::vector<int32_t>& sources, int64_t i) const {
-  const auto size = static_cast<int64_t>(sources.size());
-  if (i + 2 * sources_ahead < size) {
-    const int32_t slot = sources[i + 2 * sources_ahead];
-    __builtin_prefetch(&graph_.out.indptr[slot]);
-    __builtin_prefetch(&distance_[slot]);
-    __builtin_prefetch(&relaxed_[slot]);
-  }
-  if (i + sources_ahead < size) {
-    const Road* first = roads_ + graph_.out.indptr[sources[i + sources_ahead]];
-    for (int64_t road = 0; road < roads_ahead; road += 8) __builtin_prefetch(first + road);
-  }
-}
-
 void Sssp::relax(Bins& bins, int32_t slot, int64_t bucket) {
   const float from = load(&distance_[slot]);
   if (from == load(&relaxed_[slot]) || bucket_of(from) < bucket) return;  // this was done already
@@ -100,7 +83,6 @@ void Sssp::relax(Bins& bins, int32_t slot, int64_t bucket) {
   float* const distance = distance_.data();
   bins.examined += end - road;
   for (; road < end; ++road) {
-    __builtin_prefetch(road + roads_ahead);
     __builtin_prefetch(distance + std::min(road + ahead, end - 1)->slot);
     float shorter = from + road->length, now = load(distance + road->slot);
     while (shorter < now)
@@ -133,19 +115,14 @@ void Sssp::advance(int64_t bucket) {
     {
       Bins& mine = bins_[omp_get_thread_num()];
       claimed.each([&](int64_t item) {
-        for (int64_t i = sources_each * item; i < std::min(sources_each * (item + 1), size); ++i) {
-          ask_for(frontier_, i);
+        for (int64_t i = sources_each * item; i < std::min(sources_each * (item + 1), size); ++i)
           relax(mine, frontier_[i], bucket);
-        }
       });
       std::vector<int32_t> few;
       while (!mine.of[at].empty() && mine.of[at].size() < own_bucket) {
         few.clear();
         few.swap(mine.of[at]);
-        for (size_t i = 0; i < few.size(); ++i) {
-          ask_for(few, static_cast<int64_t>(i));
-          relax(mine, few[i], bucket);
-        }
+        for (const int32_t slot : few) relax(mine, slot, bucket);
       }
     }
   }

@@ -100,5 +100,8 @@ class Traversal(Protocol):
 class TraversalKernels(Protocol):
     """Makes traversals of graphs."""
 
-    def of(self, graph: LocalGraph) -> Traversal:
-        """Return traversals of a graph. Collective. Frees nothing before the backend is closed."""
+    def of(self, graph: LocalGraph, *, edges: str = "device") -> Traversal:
+        """Return traversals of a graph. Collective. Frees nothing before the backend is closed.
+
+        edges: where a GPU's edges lie, "device" or "host". Raises InputError where a device does not take the graph.
+        """

@@ -64,6 +64,13 @@ COLUMNS = (
     "chunks_bytes",
     "sums_bytes",
     "others_bytes",
+    "edge_bytes",
+    "requests_32",
+    "requests_64",
+    "requests_96",
+    "requests_128",
+    "moved_bytes",
+    "amplification",
     "moving_ms",
     "computing_ms",
 )

@@ -49,6 +49,7 @@ void bind_shim(nb::module_& module) {
     say("load_lines", counts.load_lines);
     say("store_sectors", counts.store_sectors);
     say("store_lines", counts.store_lines);
+    for (int i = 0; i < 4; ++i) say(("requests_" + std::to_string(32 * (i + 1))).c_str(), counts.requests[i]);
     return said;
   });
   module.def("shim_task_edges", [](const mgg::DevicePlan& plan) {

@@ -54,6 +54,9 @@ struct Counts {
   // of 128 that they touch. A transaction serves neighbouring lanes that ask for neighbouring packs, at whatever
   // time, or one bulk copy. Lanes of a warp that ask for the same pack are not merged, and no cache is played.
   int64_t load_sectors, load_lines, store_sectors, store_lines;
+  // The requests that loads of lists by warps make, of 32, 64, 96 and 128 bytes: the sectors of a line of 128 bytes that
+  // the lanes of a warp ask for in one instruction are one request. A lane has the sector that it asked for last.
+  int64_t requests[4];
 };
 Counts take_counts();
 // Keeps 8 bytes for each load and store of a block until the block ends.
@@ -84,6 +87,7 @@ void count_crossing(const void* address, int64_t bytes);
 // Of global memory. The bytes of one thread, of which there may be more than a pack.
 void trace_load(const void* address, int64_t bytes);
 void trace_store(const void* address);
+void count_list_load(const void* address, bool wanted);
 extern Counts counts;
 extern bool tracing;
 inline void count_load(const void* address, int64_t bytes) {
@@ -158,6 +162,21 @@ inline void load_four_fresh(const float* from, float (&to)[4]) {
   const Pack pack = load_pack_fresh(from);
   std::memcpy(to, &pack, 16);
 }
+template <class T>
+T load_warp(const T* from, bool wanted) {
+  shim::count_list_load(from, wanted);
+  return wanted ? *from : T(0);
+}
+inline float float_of(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+inline uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
 inline int32_t load_constant(const int32_t* from) { return *from; }
 inline float load_constant(const float* from) { return *from; }
 inline void store_pack(void* to, const Pack& pack) {
@@ -214,6 +233,14 @@ inline bool lock_in_block(int32_t* word) {
 inline void lower(uint64_t* kept, uint64_t value) {
   shim::count_atomic(kept);
   *kept = value < *kept ? value : *kept;
+}
+inline uint32_t lower(uint32_t* kept, uint32_t value) {
+  shim::count_atomic(kept);
+  shim::yield();
+  const uint32_t before = *kept;
+  *kept = value < before ? value : before;
+  shim::yield();
+  return before;
 }
 void store_signal(uint64_t* signal, uint64_t value);
 void rest();

@@ -40,6 +40,28 @@ void count_transactions(const std::vector<std::unique_ptr<Fiber>>& fibers, std::
   }
 }
 
+// The k-th load of each lane belongs to one instruction of the warp.
+void count_requests(const std::vector<std::unique_ptr<Fiber>>& fibers, size_t first) {
+  const size_t loads = fibers[first]->listed.size();
+  std::vector<uintptr_t> sectors;
+  for (size_t k = 0; k < loads; ++k) {
+    sectors.clear();
+    for (int lane = 0; lane < warp_lanes; ++lane) {
+      const std::vector<uintptr_t>& asked = fibers[first + lane]->listed;
+      if (asked.size() != loads) fail("load_warp: not by all lanes of a warp");
+      if (asked[k]) sectors.push_back(asked[k]);
+    }
+    std::sort(sectors.begin(), sectors.end());
+    sectors.erase(std::unique(sectors.begin(), sectors.end()), sectors.end());
+    constexpr uintptr_t each = line / sector;
+    for (size_t at = 0; at < sectors.size();) {
+      const size_t begin = at;
+      while (at < sectors.size() && sectors[at] / each == sectors[begin] / each) ++at;
+      ++counts.requests[at - begin - 1];
+    }
+  }
+}
+
 }  // namespace
 
 Counts take_counts() {
@@ -58,6 +80,12 @@ void trace_load(const void* address, int64_t bytes) {
 }
 void trace_store(const void* address) { current->stored.push_back(reinterpret_cast<uintptr_t>(address)); }
 
+void count_list_load(const void* address, bool wanted) {
+  const uintptr_t asked = wanted ? reinterpret_cast<uintptr_t>(address) / sector : 0;
+  current->listed.push_back(asked == current->held ? 0 : asked);
+  if (wanted) current->held = asked;
+}
+
 void count_fence() { ++counts.fences, ++current->fences; }
 
 void count_atomic(const void* address) {
@@ -71,6 +99,7 @@ void count_block(const Block& block) {
     for (int lane = 0; lane < warp_lanes; ++lane) most = std::max(most, block.fibers[first + lane]->fences);
     counts.warp_fences += most;
   }
+  for (size_t first = 0; first < block.fibers.size(); first += warp_lanes) count_requests(block.fibers, first);
   if (!tracing) return;
   count_transactions(block.fibers, &Fiber::loaded, counts.load_sectors, counts.load_lines);
   count_transactions(block.fibers, &Fiber::stored, counts.store_sectors, counts.store_lines);

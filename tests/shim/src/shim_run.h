@@ -76,6 +76,8 @@ struct Fiber {
   bool looked = false;
   int64_t fences = 0;
   std::vector<uintptr_t> loaded, stored;  // packs of global memory, where transactions are traced
+  std::vector<uintptr_t> listed;          // sectors that it asked for as a lane, load by load; 0 where it needed none
+  uintptr_t held = 0;                     // the last of them
 };
 
 // A fiber that waits for what others do, and what it says where that never comes.

@@ -29,6 +29,7 @@ from .edges import DeviceEdges
 from .launches import DeviceLaunches
 from .transfers import streaming
 from .transfers.gather import Gathers
+from .traversal import DeviceTraversal
 
 
 class DeviceBackend(DeviceLaunches):
@@ -84,8 +85,9 @@ class DeviceBackend(DeviceLaunches):
         return DeviceEdges(self)
 
     @property
-    def traversal(self) -> None:
-        """See Backend.traversal; there are none on GPUs yet."""
+    def traversal(self) -> DeviceTraversal:
+        """See Backend.traversal."""
+        return DeviceTraversal(self)
 
     def publish(self, rows: Rows) -> None:
         """See Backend.publish; on the current stream."""

@@ -22,8 +22,8 @@ class HostTraversal:
     def __init__(self, memory: HostMemory, collectives: HostCollectives, threads: int) -> None:
         self._memory, self._collectives, self._threads = memory, collectives, threads
 
-    def of(self, graph: LocalGraph) -> HostGraph:
-        """See TraversalKernels."""
+    def of(self, graph: LocalGraph, *, edges: str = "device") -> HostGraph:
+        """See TraversalKernels; there is one memory."""
         return HostGraph(self._memory, self._collectives, self._threads, graph)
 
 

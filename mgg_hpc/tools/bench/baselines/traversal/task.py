@@ -28,7 +28,7 @@ class Task:
     tolerance: float
 
     def edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return each edge's source, destination and length; of an undirected graph those with source <= destination."""
+        """Return each edge's source, destination and length; an undirected edge once, from its lower end."""
         indptr, destination, length = (np.load(each) for each in (self.indptr, self.indices, self.lengths))
         source = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
         kept = slice(None) if self.directed else source <= destination

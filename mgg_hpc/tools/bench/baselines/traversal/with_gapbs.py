@@ -32,7 +32,9 @@ def _folder() -> Path:
 
 for _name in PROGRAMS:
     if not (_folder() / _name).is_file():
-        raise OSError(f"{_folder() / _name}: no such program; MGG_GAPBS names the folder in which GAPBS was built")
+        raise OSError(
+            f"{_folder() / _name}: no such program; MGG_GAPBS names the folder in which GAPBS was built"
+        )
 
 
 def set_threads(count: int) -> None:

@@ -29,7 +29,10 @@ def bfs(**inputs: Any) -> dict[str, Any]:
     """Return the run "igraph"."""
     task = Task(**inputs)
     graph, _ = _graph(task)
-    call = lambda at: graph.distances(source=[at])  # noqa: E731
+
+    def call(at: int) -> Any:
+        return graph.distances(source=[at])
+
     return {"igraph": from_each(task.sources, call, lambda found: finite(found[0]))}
 
 
@@ -38,14 +41,21 @@ def sssp(**inputs: Any) -> dict[str, Any]:
     task = Task(**inputs)
     graph, length = _graph(task)
     graph.es["length"] = length
-    call = lambda at: graph.distances(source=[at], weights="length")  # noqa: E731
+
+    def call(at: int) -> Any:
+        return graph.distances(source=[at], weights="length")
+
     return {"igraph": from_each(task.sources, call, lambda found: finite(found[0]))}
 
 
 def cc(**inputs: Any) -> dict[str, Any]:
     """Return the run "igraph"."""
     graph, _ = _graph(Task(**inputs))
-    return {"igraph": from_each([0], lambda _: graph.connected_components(), lambda found: named(found.membership))}
+    return {
+        "igraph": from_each(
+            [0], lambda _: graph.connected_components(), lambda found: named(found.membership)
+        )
+    }
 
 
 def pagerank(**inputs: Any) -> dict[str, Any]:

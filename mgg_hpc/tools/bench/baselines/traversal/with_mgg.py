@@ -64,5 +64,8 @@ def pagerank(**inputs: Any) -> dict[str, Timed]:
     """Return the run "mgg"."""
     task = Task(**inputs)
     part = _part(task)
-    options = {"damping": DAMPING, "tolerance": task.tolerance, "check": False}
-    return {"mgg": _timed(part, "rank", lambda: runs.pagerank(part, **options))}
+
+    def found() -> Iterator[runs.Run]:
+        return runs.pagerank(part, damping=DAMPING, tolerance=task.tolerance, check=False)
+
+    return {"mgg": _timed(part, "rank", found)}

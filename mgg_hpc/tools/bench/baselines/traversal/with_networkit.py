@@ -31,7 +31,10 @@ def bfs(**inputs: Any) -> dict[str, Any]:
     """Return the run "networkit"."""
     task = Task(**inputs)
     graph = _graph(task)
-    call = lambda at: nk.distance.BFS(graph, at, False).run()  # noqa: E731
+
+    def call(at: int) -> Any:
+        return nk.distance.BFS(graph, at, False).run()
+
     return {"networkit": from_each(task.sources, call, lambda found: finite(found.getDistances()))}
 
 
@@ -39,7 +42,10 @@ def sssp(**inputs: Any) -> dict[str, Any]:
     """Return the run "networkit"."""
     task = Task(**inputs)
     graph = _graph(task, weighted=True)
-    call = lambda at: nk.distance.Dijkstra(graph, at, False).run()  # noqa: E731
+
+    def call(at: int) -> Any:
+        return nk.distance.Dijkstra(graph, at, False).run()
+
     return {"networkit": from_each(task.sources, call, lambda found: finite(found.getDistances()))}
 
 
@@ -53,11 +59,11 @@ def cc(**inputs: Any) -> dict[str, Any]:
             labels[members] = number
         return named(labels)
 
-    kinds = {
-        "networkit": nk.components.ConnectedComponents,
-        "networkit parallel": nk.components.ParallelConnectedComponents,
+    one, several = nk.components.ConnectedComponents, nk.components.ParallelConnectedComponents
+    return {
+        "networkit": from_each([0], lambda _: one(graph).run(), told),
+        "networkit parallel": from_each([0], lambda _: several(graph).run(), told),
     }
-    return {name: from_each([0], lambda _, kind=kind: kind(graph).run(), told) for name, kind in kinds.items()}
 
 
 def pagerank(**inputs: Any) -> dict[str, Any]:

@@ -1,0 +1,65 @@
+// What kernels of traversals work on: a graph's edges, in the GPU's memory or the host's, and values of its nodes.
+//
+// Min, Mailthody, Qureshi, Xiong, Ebrahimi, Hwu: "EMOGI: Efficient Memory-access for Out-of-memory Graph-traversal In
+// GPUs", VLDB '20; section numbers are those of Min's dissertation, chapter 2.
+#pragma once
+#include <cstdint>
+
+namespace mgg {
+
+// How a list of edges is read (section 2.4): by a thread, an edge after the other; by a warp, 32 edges at once; or by a
+// warp that begins at the 128 bytes in which the list does.
+enum class Reads : int { strided, merged, aligned };
+
+template <class Index>
+struct DeviceLists {
+  int64_t sources;
+  const int64_t* offset;  // [sources + 1], in the GPU's memory
+  const Index* edge;      // aligned to 128 bytes
+  const float* length;    // of each edge, or null; aligned to 128 bytes
+};
+
+// One level: what the sources on it have edges to, and was not reached, is on the next one.
+template <class Index>
+struct DeviceBfs {
+  DeviceLists<Index> lists;
+  uint32_t* parent;  // the first source with an edge to each row, of those on the level before; all ones: none
+  int32_t* depth;    // -1: not reached
+  int32_t level;
+  int32_t* found;    // set to 1 if a row was reached
+};
+
+// One round over the sources that are active: distances, as bits of float32 of at least 0, get less.
+template <class Index>
+struct DeviceSssp {
+  DeviceLists<Index> lists;
+  uint32_t* distance;
+  const uint8_t* active;
+  uint8_t* next;  // active in the next round; zero before
+  int32_t* found;
+};
+
+// One round: labels get less.
+template <class Index>
+struct DeviceComponents {
+  DeviceLists<Index> lists;
+  uint64_t* label;
+  const uint8_t* active;
+  uint8_t* next;
+  int32_t* found;
+};
+
+// One iteration over lists of in-edges.
+template <class Index>
+struct DevicePageRank {
+  DeviceLists<Index> lists;
+  const float* given;    // what each source gives along each edge
+  const float* inverse;  // damping over the out-degree, 0 without
+  float* rank;
+  float* next;           // what each row gives in the next iteration
+  float* change;         // |new - old| of each row
+  float* dangling;       // rank of each row without out-edges, else 0
+  float base;
+};
+
+}  // namespace mgg

@@ -1,0 +1,105 @@
+// Binds the steps of traversals on a GPU (gpu/traversal). Arrays are addresses, which the backend has checked; edges and
+// lengths may lie in the host's memory.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <type_traits>
+
+#include "python/module_cuda.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using namespace mgg::python;
+
+// Lists of edges, and how they are read.
+struct Lists {
+  int64_t sources;
+  uint64_t offset, edge, length;
+  bool wide;  // edges of 8 bytes, else of 4
+  mgg::Reads reads;
+
+  template <class Index>
+  mgg::DeviceLists<Index> of() const {
+    return {sources, at<int64_t>(offset), at<Index>(edge), at<float>(length)};
+  }
+  // Calls launch(DeviceLists<Index>).
+  template <class Launch>
+  void each_width(Launch&& launch) const {
+    if (sources == 0) return;
+    if (wide)
+      launch(of<int64_t>());
+    else
+      launch(of<int32_t>());
+  }
+};
+
+mgg::Reads reads_named(const std::string& name) {
+  if (name == "strided") return mgg::Reads::strided;
+  if (name == "merged") return mgg::Reads::merged;
+  if (name == "aligned") return mgg::Reads::aligned;
+  throw std::invalid_argument("reads: strided, merged or aligned");
+}
+
+template <class Lists>
+using IndexOf = std::remove_const_t<std::remove_pointer_t<decltype(std::decay_t<Lists>::edge)>>;
+
+void bfs(const Lists& lists, uint64_t parent, uint64_t depth, int32_t level, uint64_t found, const LaunchShape& launch) {
+  lists.each_width([&](const auto& of) {
+    using Index = IndexOf<decltype(of)>;
+    mgg::traverse(mgg::DeviceBfs<Index>{of, at<uint32_t>(parent), at<int32_t>(depth), level, at<int32_t>(found)},
+                  lists.reads, launch.configuration());
+  });
+}
+
+void sssp(const Lists& lists, uint64_t distance, uint64_t active, uint64_t next, uint64_t found,
+          const LaunchShape& launch) {
+  lists.each_width([&](const auto& of) {
+    using Index = IndexOf<decltype(of)>;
+    mgg::traverse(mgg::DeviceSssp<Index>{of, at<uint32_t>(distance), at<uint8_t>(active), at<uint8_t>(next),
+                                         at<int32_t>(found)},
+                  lists.reads, launch.configuration());
+  });
+}
+
+void components(const Lists& lists, uint64_t label, uint64_t active, uint64_t next, uint64_t found,
+                const LaunchShape& launch) {
+  lists.each_width([&](const auto& of) {
+    using Index = IndexOf<decltype(of)>;
+    mgg::traverse(mgg::DeviceComponents<Index>{of, at<uint64_t>(label), at<uint8_t>(active), at<uint8_t>(next),
+                                               at<int32_t>(found)},
+                  lists.reads, launch.configuration());
+  });
+}
+
+void pagerank(const Lists& lists, uint64_t given, uint64_t inverse, uint64_t rank, uint64_t next, uint64_t change,
+              uint64_t dangling, float base, const LaunchShape& launch) {
+  lists.each_width([&](const auto& of) {
+    using Index = IndexOf<decltype(of)>;
+    mgg::traverse(mgg::DevicePageRank<Index>{of, at<float>(given), at<float>(inverse), at<float>(rank),
+                                             at<float>(next), at<float>(change), at<float>(dangling), base},
+                  lists.reads, launch.configuration());
+  });
+}
+
+}  // namespace
+
+void bind_traversal(nb::module_& module) {
+  nb::class_<Lists>(module, "EdgeLists", R"(Lists of edges, and how they are read: "strided", "merged" or "aligned".
+
+offset: int64 [sources + 1]; edge: int32, or int64 if wide; length: float32, or 0. edge and length are aligned to 128
+bytes.)")
+      .def("__init__", [](Lists* self, int64_t sources, uint64_t offset, uint64_t edge, uint64_t length, bool wide,
+                          const std::string& reads) {
+        if ((edge | length) % 128) throw std::invalid_argument("lists: edges and lengths are aligned to 128 bytes");
+        new (self) Lists{sources, offset, edge, length, wide, reads_named(reads)};
+      }, "sources"_a, "offset"_a, "edge"_a, "length"_a, "wide"_a, "reads"_a);
+  module.def("bfs_level", bfs, "lists"_a, "parent"_a, "depth"_a, "level"_a, "found"_a, "launch"_a, Released());
+  module.def("sssp_round", sssp, "lists"_a, "distance"_a, "active"_a, "next"_a, "found"_a, "launch"_a, Released());
+  module.def("components_round", components, "lists"_a, "label"_a, "active"_a, "next"_a, "found"_a, "launch"_a,
+             Released());
+  module.def("pagerank_round", pagerank, "lists"_a, "given"_a, "inverse"_a, "rank"_a, "next"_a, "change"_a,
+             "dangling"_a, "base"_a, "launch"_a, Released());
+}

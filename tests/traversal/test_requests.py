@@ -1,0 +1,40 @@
+"""Counts of requests against lists that are read byte by byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgg_hpc.traversal import requests
+
+
+def counted(first: int, last: int, item: int, reads: str) -> list[int]:
+    """Requests of one list, by sets of sectors."""
+    found = [0, 0, 0, 0]
+    if reads == "strided":
+        found[0] = len({e * item // 32 for e in range(first, last)})
+        return found
+    begin = first - first % (128 // item) if reads == "aligned" else first
+    for at in range(begin, last, 32):
+        sectors = {e * item // 32 for e in range(max(at, first), min(at + 32, last))}
+        for line in {sector // 4 for sector in sectors}:
+            found[len({each for each in sectors if each // 4 == line}) - 1] += 1
+    return found
+
+
+@pytest.mark.parametrize("item", [4, 8])
+@pytest.mark.parametrize("reads", requests.READS)
+def test_lists(rng, item, reads):
+    length = rng.integers(0, 200, 150)
+    first = rng.integers(0, 1 << 20, 150)
+    found = requests.of_lists(first, first + length, item, reads)
+    wanted = [counted(a, a + n, item, reads) for a, n in zip(first.tolist(), length.tolist(), strict=True)]
+    assert np.array_equal(found, np.sum(wanted, axis=0))
+    assert requests.moved(found) == sum(
+        size * count for size, count in zip((32, 64, 96, 128), found, strict=True)
+    )
+
+
+def test_no_lists():
+    nothing = np.zeros(0, np.int64)
+    assert not requests.of_lists(nothing, nothing, 8, "merged").any()
