@@ -90,8 +90,7 @@ def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edge
             divided = workload.split(comm.rank, bounds, rows.indptr, rows.indices)
         graph, order, place = _in_edges(comm, bounds, rows, divided, weights)
         graph, out_place = _with_out_edges(graph, shared=comm.size == 1 and not file.directed, places=weights)
-        with mpi.agree(comm):
-            engine = kernels.of(graph, edges=edges)
+        engine = kernels.of(graph, edges=edges)
         ids = rows.ids[order]
         part = Part(
             name=file.name,

@@ -19,11 +19,13 @@ from mgg_hpc import config
 from mgg_hpc.data import writer
 from mgg_hpc.nn.autograd.aggregation import aggregate
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime import backends, mpi
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host.shmem import ShmemBackend
 from mgg_hpc.training.job import build
 from mgg_hpc.training.trainer import Trainer
+from mgg_hpc.traversal import part as parts
+from mgg_hpc.traversal import runs
 
 pytestmark = [pytest.mark.mpi, pytest.mark.long]
 
@@ -180,3 +182,29 @@ def test_batches_train_as_on_one_rank(rng, comm, sparse):
     with mgg.from_scipy(matrix, **given, dtype="float64", backend="shmem", comm=comm) as graph:
         together = trained(graph)
     np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_traversals_are_those_of_one_rank(comm, backend, tmp_path_factory, directed):
+    folder = Path(comm.bcast(str(tmp_path_factory.mktemp("graph")) if comm.rank == 0 else None))
+    graph = directed_weighted(300) if directed else blocks(300)
+    if comm.rank == 0:
+        writer.write(folder / "g.h5", graph)
+    comm.Barrier()
+    alone = backends.make(backends.choose_cpu("serial", MPI.COMM_SELF), MPI.COMM_SELF)
+    found, wanted = (
+        parts.load(folder / "g.h5", of, each, weights=True)
+        for of, each in ((comm, backend), (MPI.COMM_SELF, alone))
+    )
+    nodes = [3, 77]
+    for kind in (runs.bfs, runs.sssp) if directed else (runs.bfs, runs.sssp, runs.components, runs.pagerank):
+        given = (nodes,) if kind in (runs.bfs, runs.sssp) else ()
+        for mine, whole in zip(kind(found, *given), kind(wanted, *given), strict=True):
+            assert (mine.moved > 0) == (comm.size > 1)
+            for name, values in whole.arrays.items():
+                of_all = np.empty_like(values)
+                of_all[wanted.ids] = values
+                same = np.allclose if name == "rank" else np.array_equal
+                assert same(mine.arrays[name], of_all[found.ids]), name
+    alone.memory.close()
+    comm.Barrier()

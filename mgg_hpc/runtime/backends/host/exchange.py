@@ -22,6 +22,12 @@ class Exchange:
     signals: Rows
 
 
+def nbytes(memory: HostMemory, lists: HaloLists, widest: RowFormat) -> int:
+    """Return the symmetric memory that `make_exchange` allocates, in bytes."""
+    signals = memory.native.signal_count(lists.rounds, memory.size)
+    return 2 * lists.capacity * widest.row_bytes + 16 * -(-signals // 2)
+
+
 def make_exchange(memory: HostMemory, lists: HaloLists, widest: RowFormat) -> Exchange:
     """Return an exchange of rows up to this format. Collective."""
     everywhere = np.full(memory.size, lists.capacity, dtype=np.int64)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from ....plan.layout import RowFormat
 from ..traversal import LocalGraph, Source
+from . import exchange
 from .components import HostCollectives, HostMemory
-from .exchange import Exchange, make_exchange
+from .exchange import Exchange
 
 WIDEST = RowFormat(np.dtype(np.float64), 1)  # of what crosses
 END = np.iinfo(np.int64).max  # a bucket behind all others
@@ -37,7 +38,8 @@ class HostGraph:
         self._module, self._collectives, self._graph = memory.native, collectives, graph
         self._exchange: Exchange | None = None
         if graph.lists is not None:
-            self._exchange = make_exchange(memory, graph.lists, WIDEST)
+            memory.reserve(exchange.nbytes(memory, graph.lists, WIDEST))
+            self._exchange = exchange.make_exchange(memory, graph.lists, WIDEST)
         alone = graph.rows == graph.sources and graph.lists is None
         self._native: Any = self._module.TraversalGraph(
             graph.indptr,
