@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from click import Choice, FloatRange, IntRange, argument, option
+from click import Choice, IntRange, argument, option
 
-from .verbs import Existing, Output, Verbs, example
+from .verbs import Existing, Finite, Output, Verbs, example
 
 
 def _shared(command: Any) -> Any:
@@ -19,9 +19,9 @@ def _shared(command: Any) -> Any:
         option("--check/--no-check", "check", default=True, help="Check each result by another route."),
         option(
             "--backend",
-            type=Choice(["auto", "serial", "shm", "shmem", "cuda"]),
-            default="auto",
-            help="auto: on CPUs, whatever fits the ranks; cuda: on a GPU, one rank.",
+            type=Choice(["cpu", "serial", "shm", "shmem", "cuda"]),
+            default="cpu",
+            help="cpu: that of CPUs which fits the ranks; cuda: a GPU, one rank.",
         ),
         option(
             "--edges",
@@ -40,7 +40,7 @@ def _from_sources(command: Any) -> Any:
     options = (
         option("--source", "nodes", type=IntRange(0), multiple=True, help="Node to begin at; repeatable."),
         option("--sources", type=IntRange(1), help="Draw so many nodes to begin at. [default: 1]"),
-        option("--seed", type=IntRange(0), default=0, help="Seed of what is drawn."),
+        option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="Seed of what is drawn."),
     )
     for each in reversed(options):
         command = each(command)
@@ -90,8 +90,8 @@ def bfs(**options: Any) -> int:
 @_from_sources
 @option(
     "--width",
-    type=FloatRange(0, min_open=True),
-    help="Distance that a bucket spans (delta of delta-stepping). [default: the mean length]",
+    type=Finite(1e-30, 1e30),
+    help="On CPUs: distance that a bucket spans (delta of delta-stepping). [default: the mean length]",
 )
 def sssp(**options: Any) -> int:
     """Find shortest paths: /distance of each node, inf where there is no path.
@@ -117,10 +117,10 @@ def cc(**options: Any) -> int:
 )
 @_shared
 @_repeated
-@option("--damping", type=FloatRange(0, 1, min_open=True, max_open=True), default=0.85)
+@option("--damping", type=Finite(0, 1, min_open=True, max_open=True), default=0.85)
 @option(
     "--tolerance",
-    type=FloatRange(0, min_open=True),
+    type=Finite(0, min_open=True),
     default=1e-6,
     help="Iterate until ranks change by less, summed over all nodes.",
 )

@@ -49,7 +49,8 @@ int64_t wrong_parent(Flat<const int64_t> indptr, Flat<const int32_t> indices, Fl
     const int32_t mine = level[graph.slot[row]];
     if (row == root) return mine != 0 || above[row] != graph.slot[row];
     if (mine < 0) return above[row] != none;
-    if (mine == 0 || above[row] < 0 || level[above[row]] != mine - 1) return true;
+    if (mine == 0 || above[row] < 0 || above[row] >= static_cast<int64_t>(depth.size())) return true;
+    if (level[above[row]] != mine - 1) return true;
     const int32_t* first = graph.indices + graph.indptr[row];
     return std::find(first, graph.indices + graph.indptr[row + 1], above[row]) == graph.indices + graph.indptr[row + 1];
   });
@@ -69,22 +70,17 @@ int64_t skipped_level(Flat<const int64_t> indptr, Flat<const int32_t> indices, F
   });
 }
 
-// No edge is a shorter way, and each row that was reached has an edge that is its way, in the type of the distances.
-int64_t wrong_distance(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const int32_t> slot,
-                       Flat<const float> length, Flat<const float> distance, int64_t root) {
+// Whether an edge is a shorter way to a row than its distance, in the type of the distances.
+int64_t longer_distance(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const int32_t> slot,
+                        Flat<const float> length, Flat<const float> distance) {
   const Edges graph = edges_of(indptr, indices, slot);
   require(length.size() == indices.size(), "check: a length for each edge");
-  const float *far = distance.data(), *along = length.data();
+  const float *at = distance.data(), *along = length.data();
   return first_wrong(graph, [&](int64_t row) {
-    const float mine = far[graph.slot[row]];
-    bool reached = row == root;
-    if (reached && mine != 0) return true;
-    for (int64_t e = graph.indptr[row]; e < graph.indptr[row + 1]; ++e) {
-      const float by = far[graph.indices[e]] + along[e];
-      if (!(mine <= by)) return true;
-      reached |= mine == by;
-    }
-    return !(reached || std::isinf(mine));
+    const float mine = at[graph.slot[row]];
+    for (int64_t e = graph.indptr[row]; e < graph.indptr[row + 1]; ++e)
+      if (!(mine <= at[graph.indices[e]] + along[e])) return true;
+    return false;
   });
 }
 
@@ -100,23 +96,28 @@ int64_t differing_label(Flat<const int64_t> indptr, Flat<const int32_t> indices,
   });
 }
 
-// Marks what can be reached from the sources in `from` over edges out of sources; returns how many are new.
-int64_t spread(Flat<const int64_t> out_indptr, Flat<const int32_t> out_indices, Flat<const int32_t> slot,
-               Flat<const int32_t> from, Flat<uint8_t> reached) {
+// Marks what can be reached from the sources in `from` over edges out of sources; with distances, over those edges alone
+// whose length is what the distances of their ends differ by.
+void spread(Flat<const int64_t> out_indptr, Flat<const int32_t> out_indices, Flat<const int32_t> slot,
+            Flat<const float> length, Flat<const float> distance, Flat<const int32_t> from, Flat<uint8_t> reached) {
   require(out_indptr.size() == reached.size() + 1, "spread: a mark for each source");
+  require(length.size() == 0 || (length.size() == out_indices.size() && distance.size() == reached.size()),
+          "spread: a length for each edge, and a distance for each source");
   const int64_t* indptr = out_indptr.data();
   const int32_t *row = out_indices.data(), *of = slot.data();
+  const float* along = length.size() ? length.data() : nullptr;
+  const float* at = distance.data();
   uint8_t* marks = reached.data();
   std::vector<int32_t> queue(from.data(), from.data() + from.size());
   nb::gil_scoped_release release;
   for (const int32_t source : queue) marks[source] = 1;
-  const size_t given = queue.size();
-  for (size_t at = 0; at < queue.size(); ++at)
-    for (int64_t e = indptr[queue[at]]; e < indptr[queue[at] + 1]; ++e) {
+  for (size_t i = 0; i < queue.size(); ++i)
+    for (int64_t e = indptr[queue[i]]; e < indptr[queue[i] + 1]; ++e) {
       const int32_t target = of[row[e]];
-      if (!marks[target]) marks[target] = 1, queue.push_back(target);
+      if (marks[target] || (along && at[target] != at[queue[i]] + along[e])) continue;
+      marks[target] = 1;
+      queue.push_back(target);
     }
-  return static_cast<int64_t>(queue.size() - given);
 }
 
 // What each source has is added to all rows that it has an edge to.
@@ -143,9 +144,8 @@ the sources. parent: int32 [n], a source, or -1. depth: int32 [S], of each sourc
         "depth"_a.noconvert(), R"(Return the first row that is more than one level below a source of an edge into it; or -1.
 
 Arguments as of wrong_parent.)");
-  m.def("wrong_distance", &wrong_distance, "indptr"_a.noconvert(), "indices"_a.noconvert(), "slot"_a.noconvert(),
-        "length"_a.noconvert(), "distance"_a.noconvert(), "root"_a,
-        R"(Return the first row to which an edge is shorter, or no edge as long as its distance; -1 without.
+  m.def("longer_distance", &longer_distance, "indptr"_a.noconvert(), "indices"_a.noconvert(), "slot"_a.noconvert(),
+        "length"_a.noconvert(), "distance"_a.noconvert(), R"(Return the first row to which an edge is a shorter way; or -1.
 
 length: float32 [E]. distance: float32 [S], of each source. Others as of wrong_parent.)");
   m.def("differing_label", &differing_label, "indptr"_a.noconvert(), "indices"_a.noconvert(), "slot"_a.noconvert(),
@@ -153,10 +153,12 @@ length: float32 [E]. distance: float32 [S], of each source. Others as of wrong_p
 
 label: int64 [S], of each source. Others as of wrong_parent.)");
   m.def("spread", &spread, "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "slot"_a.noconvert(),
-        "from_"_a.noconvert(), "reached"_a.noconvert(), R"(Mark what can be reached from sources; return how many are new.
+        "length"_a.noconvert(), "distance"_a.noconvert(), "from_"_a.noconvert(), "reached"_a.noconvert(),
+        R"(Mark what can be reached from sources.
 
-out_indptr int64 [S + 1], out_indices int32 [E]: rows that each source has edges to. slot: int32 [n]. from_: int32, the
-sources. reached: uint8 [S], 1 where a source is reached already.)");
+out_indptr int64 [S + 1], out_indices int32 [E]: rows that each source has edges to. slot: int32 [n]. length: float32
+[E], and distance: float32 [S], to follow only edges as long as distances differ; or [0]. from_: int32, the sources.
+reached: uint8 [S], 1 where a source is reached already.)");
   m.def("push", &push, "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "value"_a.noconvert(),
         "out"_a.noconvert(), R"(Add each source's value to all rows that it has an edge to.
 

@@ -4,6 +4,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
+#include <cmath>
 #include <limits>
 #include <memory>
 
@@ -99,7 +100,6 @@ class HeldBfs {
     while (bfs_.advance()) ++levels;
     return levels;
   }
-  int64_t examined() const { return bfs_.examined(); }
 
  private:
   const HeldGraph& held_;
@@ -113,17 +113,17 @@ class HeldSssp {
     const mgg::TraversalGraph& graph = held.graph();
     const auto edges = static_cast<int64_t>(length.size());
     require(edges == held.edges(), "length: one for each edge out of a source");
-    require(width > 0 && width < std::numeric_limits<double>::infinity(), "width: a finite number above 0");
-    roads_.resize(edges);
+    require(width > 0 && std::isfinite(width) && std::isfinite(1 / width), "width: a finite number above 0");
+    edges_.resize(edges);
     bool sound = true;
     nb::gil_scoped_release release;
 #pragma omp parallel for schedule(static) reduction(&& : sound)
     for (int64_t e = 0; e < edges; ++e) {
-      roads_[e] = {graph.slot_of(graph.out.indices[e]), length.data()[e]};
+      edges_[e] = {graph.slot_of(graph.out.indices[e]), length.data()[e]};
       sound = sound && length.data()[e] >= 0;
     }
     if (!sound) throw std::invalid_argument("length: negative, or not a number");
-    sssp_ = std::make_unique<mgg::Sssp>(graph, roads_.data(), width);
+    sssp_ = std::make_unique<mgg::Sssp>(graph, edges_.data(), width);
   }
   void begin(int64_t source) {
     require(source >= -1 && source < held_.graph().sources, "begin: no such source");
@@ -149,11 +149,10 @@ class HeldSssp {
     require(static_cast<int64_t>(out.size()) == held_.graph().rows, "distances: one for each row");
     sssp_->distances(out.data());
   }
-  int64_t examined() const { return sssp_->examined(); }
 
  private:
   const HeldGraph& held_;
-  mgg::Values<mgg::Road> roads_;
+  mgg::Values<mgg::WeightedEdge> edges_;
   std::unique_ptr<mgg::Sssp> sssp_;
 };
 
@@ -251,8 +250,7 @@ source: its slot, or -1 where this rank does not know it. row: its row, or -1 wh
       .def("advance", &HeldBfs::advance, "Go one level further; return how many rows of this rank are on it.")
       .def("arrive", &HeldBfs::arrive, "slots"_a.noconvert(), "depth"_a.noconvert(),
            "Take the depths of the halo's rows, int32 [k] at slots int32 [k], after `advance`.")
-      .def("run", &HeldBfs::run, "Go on to the last level of a graph that this rank has alone; return its number.")
-      .def_prop_ro("examined", &HeldBfs::examined, "Edges that were looked at since `begin`.");
+      .def("run", &HeldBfs::run, "Go on to the last level of a graph that this rank has alone; return its number.");
   nb::class_<HeldSssp>(m, "Sssp", R"(Shortest paths from a source.
 
 length: float32 [E], at least 0, in the order of out_indices. width: distance that a bucket spans.)")
@@ -264,8 +262,7 @@ length: float32 [E], at least 0, in the order of out_indices. width: distance th
       .def("arrive", &HeldSssp::arrive, "slots"_a.noconvert(), "distance"_a.noconvert(),
            "Take the distances of the halo's rows, float32 [k] at slots int32 [k].")
       .def("run", &HeldSssp::run, "Settle all buckets of a graph that this rank has alone; return their number.")
-      .def("distances", &HeldSssp::distances, "out"_a.noconvert(), "Fill float32 [n]; inf where a row is not reached.")
-      .def_prop_ro("examined", &HeldSssp::examined, "Edges that were looked at since `begin`.");
+      .def("distances", &HeldSssp::distances, "out"_a.noconvert(), "Fill float32 [n]; inf where a row is not reached.");
   nb::class_<HeldComponents>(m, "Components", "Connected components of an undirected graph.")
       .def(nb::init<const HeldGraph&>(), "graph"_a, nb::keep_alive<1, 2>())
       .def("link", &HeldComponents::link, "names"_a.noconvert(),

@@ -105,13 +105,29 @@ class GraphFile(CheckedFile):
             edge = {name: values for name, values in zip(names, data, strict=True) if values is not None}
             x = self._features(lo, hi, dense)
             y, split = self._labels(lo, hi)
-            ids = self._optional(schema.PERMUTATION, lo, hi)
-            if ids is None:
-                ids = np.arange(lo, hi, dtype=np.int64)
-            else:
-                checks.original_ids(self.where, ids, lo, self.nodes)
+            ids = self._ids(lo, hi)
         train, val, test = split or (None, None, None)
         return GraphSlice(indptr, indices, weight, x, y, train, val, test, ids, edge)
+
+    def edge_count(self, lo: int, hi: int) -> int:
+        """Return the number of edges into rows lo .. hi-1. Raises InputError as ``slice`` does."""
+        self._check_rows(lo, hi)
+        with self.compared():
+            offsets = self._offsets(schema.EDGES, lo, hi)
+        return int(offsets[-1] - offsets[0])
+
+    def structure(self, lo: int, hi: int, *, weights: bool = True) -> GraphSlice:
+        """Return rows lo .. hi-1 without what belongs to nodes but their ids. Raises InputError as ``slice`` does.
+
+        weights: whether to read the weights of edges.
+        """
+        self._check_rows(lo, hi)
+        with self.compared():
+            indptr, indices, [weight] = self._csr(
+                schema.EDGES, lo, hi, self.nodes, [schema.WEIGHT if weights else ""]
+            )
+            ids = self._ids(lo, hi)
+        return GraphSlice(indptr, indices, weight, None, None, None, None, None, ids)
 
     def feature_blocks(self, lo: int, hi: int, into: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
         """Read dense features of rows lo .. hi-1, in order, into the arrays of ``into``; yield each when it is full.
@@ -192,6 +208,14 @@ class GraphFile(CheckedFile):
             if values is not None and values.dtype.kind == "f":
                 checks.entries_finite(self.where, path, values, position=begin, row_of=row_of)
         return indptr - begin, indices, found
+
+    def _ids(self, lo: int, hi: int) -> np.ndarray:
+        """Return the original ids of rows lo .. hi-1, int64."""
+        ids = self._optional(schema.PERMUTATION, lo, hi)
+        if ids is None:
+            return np.arange(lo, hi, dtype=np.int64)
+        checks.original_ids(self.where, ids, lo, self.nodes)
+        return ids
 
     def _features(self, lo: int, hi: int, dense: bool) -> np.ndarray | SparseRows | None:
         if self.sparse:

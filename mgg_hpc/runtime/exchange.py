@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data import symmetry
+from ..errors import InputError
 from ..plan import halo
 from ..plan.adjacency import Weight
 from ..plan.ranges import owner_of
 from ..plan.workload import HaloLists, Plan, SplitEdges, prefix_sum
+from . import mpi
 
 
 def transpose(
@@ -83,6 +86,29 @@ def transposed(
     rows = int(bounds[comm.rank + 1]) - first
     degree = np.bincount(sources - first, minlength=rows)
     return prefix_sum(degree), destinations[by_source], Crossing(order, counts, by_source, arriving)
+
+
+def check_symmetric(
+    comm: Any,
+    path: Any,
+    first: int,
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.integer],
+    weight: Weight,
+) -> None:
+    """Check that each edge of a graph file marked undirected has an equal one in the other direction. Collective.
+
+    first: number of this rank's first row; indptr, indices, weight: its in-edges. Raises InputError, the same on all
+    ranks, that names ``path``.
+    """
+    mine = symmetry.csr_imbalance(first, indptr, indices, weight)
+    total = np.array([mine], dtype=np.uint64).view(np.int64)
+    mpi.sum_in_rank_order(comm, total)
+    if total[0] != 0:
+        raise InputError(
+            f"{path}: says directed=false, but some edge has no equal one in the other direction; "
+            f"'mgg verify {path}' names it"
+        )
 
 
 def halo_in_rounds(

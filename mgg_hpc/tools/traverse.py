@@ -13,13 +13,17 @@ from numpy.typing import NDArray
 
 from ..data.atomic_write import check_output
 from ..data.export import row_files
+from ..data.store import open_graph
 from ..errors import InputError
-from ..runtime import backends, exit_code, mpi
+from ..runtime import backends, cores, exit_code, mpi
 from ..traversal import part as parts
 from ..traversal import runs
 from ..traversal.part import Part
 from ..traversal.runs import Run
 
+FROM_SOURCES = ("bfs", "sssp")
+ITEM_BYTES = {"parent": 8, "depth": 4, "distance": 4, "component": 8, "rank": 8}  # at most
+CPU = {"cpu": "auto"}  # names of run.backend
 ARRAYS = {
     "bfs": ("parent", "depth"),
     "sssp": ("distance",),
@@ -46,38 +50,88 @@ def process_traverse(
 ) -> int:
     """Traverse a graph, print each run, and write the results, in the user's numbering; return the exit code.
 
-    kind: of `runs.KINDS`. edges: where those of a GPU lie. nodes, sources: where to begin, or how many such nodes to
-    draw by ``seed``. options: further arguments of the kind's function. Raises InputError for options that do not fit
-    together, a node that the graph has not, and where loading or the traversal does.
+    kind: bfs, sssp, cc or pagerank. edges: where those of a GPU lie. nodes, sources: where to begin, or how many such
+    nodes to draw by ``seed``. options: further arguments of the kind's function. Raises InputError for options that do
+    not fit together, for a node that is none of the graph's, and where loading or the traversal does.
     """
     comm = mpi.world()
     with mpi.agree(comm):
-        if edges != "device" and not backends.needs_gpus(backend):
-            raise InputError(f"--edges {edges} is for --backend cuda; CPUs have one memory")
-        if nodes and sources:
-            raise InputError("--source names nodes, and --sources has them drawn; give one of them")
+        _check(kind, graph, nodes, sources, backend, edges, options)
         if comm.rank == 0 and output is not None:
             for path in row_files.paths(output, list(ARRAYS[kind])).values():
                 check_output(path, force=force)
     threads = mpi.threads(comm)
-    choose = backends.choose if backends.needs_gpus(backend) else backends.choose_cpu
-    made = backends.make(choose(backend, comm), comm, threads=threads)
+    gpu = backends.needs_gpus(backend)
+    chosen = backends.choose(backend, comm) if gpu else backends.choose_cpu(CPU.get(backend, backend), comm)
+    made = backends.make(chosen, comm, threads=threads)
     with backends.closed_on_error(made.memory.close):
         part = parts.load(graph, comm, made, weights=kind == "sssp", edges=edges)
-        found = _runs(kind, part, nodes, sources, seed, repeats, check, options)
-        done = []
-        for run in found:
+        if output is not None:
+            _check_room(part, kind, len(nodes) or sources or 1)
+        done: list[Run] = []
+        for run in _runs(kind, part, nodes, sources, seed, repeats, check, options):
             if comm.rank == 0 and not as_json:
                 print(_line(part, run), flush=True)
+            if kind not in FROM_SOURCES:
+                done = [replace(each, arrays={}) for each in done]  # the last one is written
             done.append(run if output is not None else replace(run, arrays={}))
-        if output is not None:
-            _write(part, kind, output, done)
-    if comm.rank == 0 and as_json:
-        print(json.dumps(_document(part, kind, check, done, threads), indent=1))
+    if output is not None:
+        _write(part, kind, output, done)
+    if comm.rank == 0:
+        files = {} if output is None else row_files.paths(output, list(ARRAYS[kind]))
+        if as_json:
+            document = _document(part, kind, check, done, threads)
+            print(
+                json.dumps(document | {"files": {name: str(path) for name, path in files.items()}}, indent=1)
+            )
+        else:
+            for name, path in files.items():
+                print(f"{path}: {name} {[part.nodes, *done[-1].arrays[name].shape[1:], *_columns(done)]}")
     comm.Barrier()
     made.memory.close()
     exit_code.record(0)
     return 0
+
+
+def _check(
+    kind: str,
+    graph: Path,
+    nodes: tuple[int, ...],
+    sources: int | None,
+    backend: str,
+    edges: str,
+    options: dict[str, Any],
+) -> None:
+    """Raise InputError for options that do not fit together or the graph, before it is read."""
+    gpu = backends.needs_gpus(backend)
+    if edges != "device" and not gpu:
+        raise InputError(f"--edges {edges} is for --backend cuda; CPUs have one memory")
+    if gpu and options.get("width"):
+        raise InputError("--width is for CPUs; GPUs have no buckets")
+    if gpu and options.get("dtype") == "float64":
+        raise InputError("--dtype float64 is for CPUs; GPUs have float32")
+    if nodes and sources:
+        raise InputError("--source names nodes, and --sources has them drawn; give one of them")
+    if kind == "pagerank":
+        runs.check_tolerance(options["tolerance"], options["dtype"])
+    with open_graph(graph) as file:
+        for node in nodes:
+            if node >= file.nodes:
+                raise InputError(f"--source {node}: {graph} has nodes 0 to {file.nodes - 1}")
+        if kind == "cc":
+            runs.check_undirected(file.name, directed=file.directed)
+
+
+def _check_room(part: Part, kind: str, sources: int) -> None:
+    """Raise InputError, the same on all ranks, for results of so many sources that do not fit into memory."""
+    bytes_of_row = sum(ITEM_BYTES[name] for name in ARRAYS[kind])
+    needed = 2 * part.graph.rows * bytes_of_row * (sources if kind in FROM_SOURCES else 1)
+    with mpi.agree(part.comm):
+        if needed > (free := cores.memory_available()):
+            raise InputError(
+                f"results of {sources} sources take {needed / 2**30:.1f} GiB on a rank, and {free / 2**30:.1f} GiB "
+                "are free; write those of fewer sources at a time"
+            )
 
 
 def _runs(
@@ -94,9 +148,6 @@ def _runs(
         return runs.components(part, repeats=repeats, check=check)
     if kind == "pagerank":
         return runs.pagerank(part, repeats=repeats, check=check, **options)
-    for node in nodes:
-        if node >= part.nodes:
-            raise InputError(f"--source {node}: {part.name} has nodes 0 to {part.nodes - 1}")
     begin = list(dict.fromkeys(nodes)) or runs.draw_sources(part, sources or 1, seed)
     if kind == "bfs":
         return runs.bfs(part, begin, check=check)
@@ -144,7 +195,7 @@ def _document(part: Part, kind: str, check: bool, done: list[Run], threads: int)
 
 def _write(part: Part, kind: str, output: Path, done: list[Run]) -> None:
     """Write the arrays of a run, or of several from a source each, with a column for each. Collective."""
-    chosen = done if kind in ("bfs", "sssp") else done[-1:]
+    chosen = done if kind in FROM_SOURCES else done[-1:]
     arrays: dict[str, NDArray[Any]] = {}
     for name in ARRAYS[kind]:
         columns = [run.arrays[name] for run in chosen]
@@ -157,9 +208,11 @@ def _write(part: Part, kind: str, output: Path, done: list[Run]) -> None:
         "graph_uuid": part.uuid,
         "seconds": np.array([run.seconds for run in chosen]),
     }
-    if kind in ("bfs", "sssp"):
+    if kind in FROM_SOURCES:
         attributes["source"] = np.array([run.source for run in chosen], np.int64)
     row_files.write(part.comm, output, part.ids, arrays, part.bounds, attributes)
-    if part.comm.rank == 0:
-        for name, path in row_files.paths(output, list(arrays)).items():
-            print(f"{path}: {name} {[part.nodes, *arrays[name].shape[1:]]}")
+
+
+def _columns(done: list[Run]) -> list[int]:
+    """Return the further dimension of arrays that have a column for each source."""
+    return [len(done)] if done[-1].source >= 0 and len(done) > 1 else []

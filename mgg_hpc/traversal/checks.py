@@ -33,35 +33,63 @@ def bfs(part: Part, source: Source, parent: NDArray[np.int32], depth: NDArray[np
 
 
 def sssp(part: Part, source: Source, lengths: NDArray[np.float32], distance: NDArray[np.float32]) -> None:
-    """Check distances by relaxing each edge once: none gets shorter, and each is that of some edge.
+    """Check distances: relaxing each edge once makes none less, and paths as long as they are lead from the source.
 
     lengths: [E], in the order of ``graph.indices``.
     """
-    kernels, graph = native.load(), part.graph
+    graph = part.graph
     distances = part.halo_of(distance)
-    found = kernels.wrong_distance(graph.indptr, graph.indices, graph.slot, lengths, distances, source.row)
-    _agree(part, found, "has a distance that is not the least of its edges'")
+    edges = graph.indptr, graph.indices, graph.slot
+    _agree(
+        part,
+        native.load().longer_distance(*edges, lengths, distances),
+        "has a distance that is longer than a path",
+    )
+    begin = np.array([source.slot] if source.slot >= 0 else [], np.int32)
+    reached = _spread(part, begin, part.out_order(lengths), distances)
+    wrong = np.flatnonzero((reached == 0) & (distance != np.inf))
+    _agree(part, int(wrong[0]) if len(wrong) else -1, "has a distance that is no path's")
+    at_source = source.row if source.row >= 0 and distance[source.row] != 0 else -1
+    _agree(part, at_source, "is the source, and its distance is not 0")
 
 
 def components(part: Part, label: NDArray[np.int64]) -> None:
     """Check components by propagating from the node that each is named after.
 
-    Both ends of each edge have the same label, and every node is reached from the one whose id is its label.
+    Both ends of each edge have the same label, none is larger than the node's own id, and every node is reached from
+    the one whose id is its label.
     """
     kernels, graph = native.load(), part.graph
     labels = part.halo_of(label)
     edges = graph.indptr, graph.indices, graph.slot
     _agree(part, kernels.differing_label(*edges, labels), "has an edge from another component")
-    reached = np.zeros(graph.sources, np.uint8)
-    fresh = np.flatnonzero(labels == part.names).astype(np.int32)
-    while True:
-        kernels.spread(graph.out_indptr, graph.out_indices, graph.slot, fresh, reached)
-        arrived = part.engine.exchange(reached[graph.slot].astype(np.int32))
-        fresh = graph.halo[(arrived > 0) & (reached[graph.halo] == 0)]
-        if not _any(part, len(fresh) > 0):
-            break
-    missed = np.flatnonzero(reached[graph.slot] == 0)
+    larger = np.flatnonzero(label > part.ids)
+    _agree(part, int(larger[0]) if len(larger) else -1, "is less than the label of its component")
+    reached = _spread(part, np.flatnonzero(labels == part.names).astype(np.int32))
+    missed = np.flatnonzero(reached == 0)
     _agree(part, int(missed[0]) if len(missed) else -1, "is not reached from the node of its label")
+
+
+def _spread(
+    part: Part,
+    begin: NDArray[np.int32],
+    lengths: NDArray[np.float32] | None = None,
+    distances: NDArray[np.float32] | None = None,
+) -> NDArray[np.uint8]:
+    """Return 1 for each of this rank's rows that edges out of sources lead to, [n]. Collective.
+
+    begin: sources. lengths: [E], in the order of ``graph.out_indices``, and distances, [S], to follow only edges as
+    long as the distances of their ends differ by.
+    """
+    graph, nothing = part.graph, np.zeros(0, np.float32)
+    along = (nothing, nothing) if lengths is None or distances is None else (lengths, distances)
+    reached = np.zeros(graph.sources, np.uint8)
+    while True:
+        native.load().spread(graph.out_indptr, graph.out_indices, graph.slot, *along, begin, reached)
+        arrived = part.engine.exchange(reached[graph.slot].astype(np.int32))
+        begin = graph.halo[(arrived > 0) & (reached[graph.halo] == 0)]
+        if not any(part.comm.allgather(len(begin) > 0)):
+            return reached[graph.slot]
 
 
 def pagerank(part: Part, rank: NDArray[np.floating], damping: float, tolerance: float) -> None:
@@ -90,10 +118,6 @@ def _agree(part: Part, row: int, what: str) -> None:
     wrong = [node for node in part.comm.allgather(mine) if node is not None]
     if wrong:
         raise WrongResultError(f"node {wrong[0]} {what}")
-
-
-def _any(part: Part, mine: bool) -> bool:
-    return any(part.comm.allgather(mine))
 
 
 def _sum(part: Part, mine: float) -> float:

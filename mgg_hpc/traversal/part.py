@@ -26,7 +26,6 @@ from ..runtime.backends.base import Backend
 from ..runtime.backends.traversal import LocalGraph, Source, Traversal
 
 HOT = 1 << 17  # hot sources at most: their values of 4 bytes lie in the second cache of a core
-BYTES_PER_EDGE = 24  # of memory that a rank takes at its peak, with lengths
 
 
 @dataclass(eq=False)
@@ -60,6 +59,10 @@ class Part:
         rows = np.flatnonzero(self.ids == node)
         return Source(int(slots[0]) if len(slots) else -1, int(rows[0]) if len(rows) else -1)
 
+    def out_order(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values of edges, [E], in the order of ``graph.out_indices``."""
+        return values if self.out_place is None else values[self.out_place]
+
     def halo_of(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return values of all sources, [S], from those of each rank's rows, [n]. Collective."""
         whole = np.empty(self.graph.sources, values.dtype)
@@ -77,55 +80,73 @@ def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edge
     with mpi.agree(comm):
         kernels = backend.traversal
         if kernels is None:
-            raise InputError(f"backend {backend.capabilities.name} has no traversals; take cpu")
+            raise InputError(f"backend {backend.capabilities.name} has no traversals; take another one")
         file = open_graph(path)
     with file:
         with mpi.agree(comm):
             found = bounds_of(file, comm.size)[0] if comm.rank == 0 else None
         bounds = comm.bcast(found) if comm.size > 1 else found
         assert bounds is not None  # rank 0 has found them
+        low, high = int(bounds[comm.rank]), int(bounds[comm.rank + 1])
         with mpi.agree(comm):
-            rows = _slice(file, int(bounds[comm.rank]), int(bounds[comm.rank + 1]), weights)
+            needed = _needed(file, low, high, weights, comm.size == 1 and not file.directed)
+        _check_memory(comm, path, needed)
         with mpi.agree(comm):
-            divided = workload.split(comm.rank, bounds, rows.indptr, rows.indices)
-        graph, order, place = _in_edges(comm, bounds, rows, divided, weights)
-        graph, out_place = _with_out_edges(graph, shared=comm.size == 1 and not file.directed, places=weights)
-        engine = kernels.of(graph, edges=edges)
-        ids = rows.ids[order]
-        part = Part(
-            name=file.name,
-            uuid=file.uuid,
-            nodes=file.nodes,
-            edges=file.edges,
-            directed=file.directed,
-            bounds=bounds,
-            ids=ids,
-            names=np.zeros(0, np.int64),
-            weight=None if rows.weight is None or not weights else rows.weight[place],
-            out_place=out_place,
-            graph=graph,
-            engine=engine,
-            comm=comm,
-        )
-        part.names = part.halo_of(ids)
-        return part
+            rows = file.structure(low, high, weights=weights)
+            proved = file.directed or file.proved_undirected()
+    if not all(comm.allgather(proved)):
+        exchange.check_symmetric(comm, path, low, rows.indptr, rows.indices, rows.weight)
+    with mpi.agree(comm):
+        divided = workload.split(comm.rank, bounds, rows.indptr, rows.indices)
+    graph, order, place = _in_edges(comm, bounds, rows, divided, weights)
+    ids, weight = rows.ids[order], None if rows.weight is None else rows.weight[place]
+    del rows, divided, place
+    graph, out_place = _with_out_edges(graph, shared=comm.size == 1 and not file.directed, places=weights)
+    part = Part(
+        name=file.name,
+        uuid=file.uuid,
+        nodes=file.nodes,
+        edges=file.edges,
+        directed=file.directed,
+        bounds=bounds,
+        ids=ids,
+        names=np.zeros(0, np.int64),
+        weight=weight,
+        out_place=out_place,
+        graph=graph,
+        engine=kernels.of(graph, edges=edges),
+        comm=comm,
+    )
+    part.names = part.halo_of(ids)
+    return part
 
 
-def _slice(file: GraphFile, low: int, high: int, weights: bool) -> GraphSlice:
-    """Return rows of a file and their edges. Raises InputError where they do not fit into memory."""
+def _needed(file: GraphFile, low: int, high: int, weights: bool, shared: bool) -> int:
+    """Return about as many bytes as a rank takes at its peak for rows low .. high - 1 and traversals of any kind.
+
+    shared: see `_with_out_edges`. Raises InputError for a graph of too many nodes.
+    """
     if file.nodes >= 1 << 31:
         raise InputError(
             f"{file.path}: traversals take graphs of less than 2^31 nodes; this one has {file.nodes:,}"
         )
-    count = int(np.diff(file.slice(low, high, dense=False, edge_data=(), edges=False).indptr[[0, -1]])[0])
-    needed = count * (BYTES_PER_EDGE if weights else BYTES_PER_EDGE // 2) + 40 * (high - low) + 4 * file.nodes
-    free = cores.memory_available()
-    if needed > free:
-        raise InputError(
-            f"{file.path}: {count:,} edges of {high - low:,} rows take about {needed / 2**30:.1f} GiB, and "
-            f"{free / 2**30:.1f} GiB are free; use more ranks on more nodes"
-        )
-    return file.slice(low, high, dense=False, edge_data=())
+    edges, stored = file.edge_count(low, high), np.dtype(file.index_dtype).itemsize
+    # The file's edges, divided by their owners, and numbered; then edges both ways, and what lengths take.
+    an_edge = max(stored + 8 + (12 if weights else 0), (4 if shared else 8) + (24 if weights else 4))
+    sources = min(file.nodes, high - low + edges)
+    return edges * an_edge + 40 * (high - low) + 30 * sources + 4 * file.nodes
+
+
+def _check_memory(comm: Any, path: Path, needed: int) -> None:
+    """Raise InputError, the same on all ranks, where the ranks of a node need more memory than is free. Collective."""
+    node = mpi.node(comm)
+    together, free = node.allreduce(needed), cores.memory_available()
+    with mpi.agree(comm):
+        if together > free:
+            raise InputError(
+                f"{path}: traversals take about {together / 2**30:.1f} GiB on a node of {node.Get_size()} ranks, and "
+                f"{free / 2**30:.1f} GiB are free; use more nodes"
+            )
 
 
 def _in_edges(

@@ -7,6 +7,8 @@ the shim, which counts the requests of each load, counts are these.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,6 +45,6 @@ def of_lists(first: NDArray[np.int64], last: NDArray[np.int64], item: int, reads
     return found[1:]
 
 
-def moved(requests: NDArray[np.int64]) -> int:
-    """Return the bytes of requests, int64 [4]."""
-    return int(requests @ np.array(SIZES))
+def moved(requests: NDArray[Any]) -> float:
+    """Return the bytes of requests, [4]."""
+    return float(requests @ np.array(SIZES))

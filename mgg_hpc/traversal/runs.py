@@ -16,9 +16,7 @@ from ..errors import InputError
 from . import checks
 from .part import Part
 
-KINDS = ("bfs", "sssp", "cc", "pagerank")
 LEAST_TOLERANCE = 1e-7  # of float32's PageRank, whose rounding alone changes ranks by about as much
-WIDTH = 1.0  # default of a bucket of distances, in mean lengths
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,6 @@ class Run:
     moved: int
     reached: int
     steps: int
-    change: float = 0.0
 
 
 def draw_sources(part: Part, count: int, seed: int) -> list[int]:
@@ -45,11 +42,17 @@ def draw_sources(part: Part, count: int, seed: int) -> list[int]:
 
     Collective. The same for any number of ranks and order of rows.
     """
-    candidates = np.sort(np.concatenate(part.comm.allgather(part.ids[part.graph.out_degree > 0])))
-    if not len(candidates):
+    found = part.comm.gather(part.ids[part.graph.out_degree > 0])
+    drawn: list[int] = []
+    if part.comm.rank == 0:
+        candidates = np.sort(np.concatenate(found))
+        if len(candidates):
+            rng = np.random.default_rng(seed)
+            drawn = rng.choice(candidates, min(count, len(candidates)), replace=False).tolist()
+    drawn = part.comm.bcast(drawn)
+    if not drawn:
         raise InputError(f"{part.name}: no node has an edge to begin with")
-    drawn = np.random.default_rng(seed).choice(candidates, min(count, len(candidates)), replace=False)
-    return [int(node) for node in drawn]
+    return drawn
 
 
 def bfs(part: Part, nodes: list[int], *, check: bool = True) -> Iterator[Run]:
@@ -85,8 +88,7 @@ def sssp(
         part.comm.allreduce(len(lengths)),
     )
     mean = total / max(1, count) or 1.0
-    ordered = lengths if part.out_place is None else lengths[part.out_place]
-    part.engine.set_lengths(ordered, width or WIDTH * mean)
+    part.engine.set_lengths(part.out_order(lengths), width or mean)
     distance = np.empty(part.graph.rows, np.float32)
     for node in nodes:
         source = part.find(node)
@@ -102,11 +104,7 @@ def components(part: Part, *, repeats: int = 1, check: bool = True) -> Iterator[
 
     Raises InputError for a directed graph.
     """
-    if part.directed:
-        raise InputError(
-            f"{part.name}: components are those of undirected graphs, and this one is directed; "
-            "import it with --symmetric"
-        )
+    check_undirected(part.name, directed=part.directed)
     label = np.empty(part.graph.rows, np.int64)
     for _ in range(repeats):
         seconds, moved, steps = _timed(part, lambda: part.engine.components(part.names, label))
@@ -130,10 +128,7 @@ def pagerank(
     tolerance: sum of |new - old| at which iterations end. Raises InputError where they do not get there, or where it is
     less than what float32 resolves.
     """
-    if dtype == "float32" and tolerance < LEAST_TOLERANCE:
-        raise InputError(
-            f"--tolerance {tolerance:g} is less than float32 resolves ({LEAST_TOLERANCE:g}); take --dtype float64"
-        )
+    check_tolerance(tolerance, dtype)
     rank = np.empty(part.graph.rows, np.dtype(dtype))
     for _ in range(repeats):
         seconds, moved, told = _timed(
@@ -148,7 +143,23 @@ def pagerank(
         if check:
             checks.pagerank(part, rank, damping, tolerance)
         ones = np.ones(len(rank), bool)
-        yield _run(part, -1, {"rank": rank.copy()}, ones, seconds, moved, done, change)
+        yield _run(part, -1, {"rank": rank.copy()}, ones, seconds, moved, done)
+
+
+def check_undirected(name: str, *, directed: bool) -> None:
+    """Raise InputError for a directed graph."""
+    if directed:
+        raise InputError(
+            f"{name}: components are those of undirected graphs, and this one is directed; import it with --symmetric"
+        )
+
+
+def check_tolerance(tolerance: float, dtype: str) -> None:
+    """Raise InputError for a tolerance that ranks of this type do not resolve."""
+    if dtype == "float32" and tolerance < LEAST_TOLERANCE:
+        raise InputError(
+            f"--tolerance {tolerance:g} is less than float32 resolves ({LEAST_TOLERANCE:g}); take --dtype float64"
+        )
 
 
 def _lengths(part: Part, seed: int) -> NDArray[np.float32]:
@@ -186,8 +197,7 @@ def _run(
     seconds: float,
     moved: int,
     steps: int,
-    change: float = 0.0,
 ) -> Run:
     edges = int(part.graph.out_degree[reached].sum(dtype=np.int64))
     edges, nodes = (sum(part.comm.allgather(each)) for each in (edges, int(reached.sum())))
-    return Run(source, arrays, seconds, edges, moved, nodes, steps, change)
+    return Run(source, arrays, seconds, edges, moved, nodes, steps)

@@ -105,6 +105,22 @@ def test_distances(part, rng):
     assert "distance" in wrong(checks.sssp, part, source, lengths, planted)
 
 
+def test_distances_that_vouch_for_each_other(opened):
+    """Edges of length 0 are as long as distances differ by, wherever they are."""
+    source, target = np.array([0, 1, 3, 4, 2]), np.array([1, 2, 4, 3, 2])
+    graph = from_edges(source, target, 6, weight=np.array([1.0, 2.0, 0.0, 0.0, 0.0]))
+    part = opened(graph, weights=True)
+    (run,) = runs.sssp(part, [0])
+    found = dict(zip(part.ids.tolist(), run.arrays["distance"].tolist(), strict=True))
+    assert found == {0: 0, 1: 1, 2: 3, 3: np.inf, 4: np.inf, 5: np.inf}
+    lengths, source = runs._lengths(part, 0), part.find(0)
+    for planted in ({3: 5.0, 4: 5.0}, {2: 1.5}, {5: -np.inf}, {5: 7.0}):
+        distance = run.arrays["distance"].copy()
+        for node, value in planted.items():
+            distance[part.ids == node] = value
+        assert "distance" in wrong(checks.sssp, part, source, lengths, distance)
+
+
 def test_components(opened):
     """Two triangles, and a node by itself."""
     ends = np.array([[0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3]])
@@ -119,7 +135,9 @@ def test_components(opened):
     assert "is not reached" in wrong(checks.components, part, joined)
     cut = np.where(part.ids == 4, 4, label)
     assert "another component" in wrong(checks.components, part, cut)
-    renamed = np.where(label == 3, 6, label)
+    larger = np.where(label == 3, 5, label)
+    assert "is less than the label" in wrong(checks.components, part, larger)
+    renamed = np.where(label == 3, 2, label)
     assert "is not reached" in wrong(checks.components, part, renamed)
 
 
@@ -134,6 +152,15 @@ def test_ranks(part, dtype):
     swapped[[first, last]] = rank[[last, first]]
     assert "a step changes" in wrong(checks.pagerank, part, swapped, 0.85, 1e-5)
     assert "sum to" in wrong(checks.pagerank, part, rank * np.dtype(dtype).type(1.01), 0.85, 1.0)
+
+
+@pytest.mark.parametrize("leaves", [100_000, 255])
+def test_rows_of_many_equal_values(opened, leaves):
+    """A star, whose centre sums as many equal float32 values as there are leaves."""
+    part = opened(from_edges(np.zeros(leaves, int), np.arange(1, leaves + 1), leaves + 1, symmetric=True))
+    (run,) = runs.pagerank(part)
+    centre = 0.15 / (leaves + 1) * (1 + 0.85 * leaves) / (1 - 0.85**2)
+    assert run.arrays["rank"][part.ids == 0] == pytest.approx(centre, rel=1e-6)
 
 
 def test_threads_change_nothing(tmp_path, rng):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mgg_hpc.data import generate
 from mgg_hpc.traversal import requests
 
 
@@ -38,3 +39,18 @@ def test_lists(rng, item, reads):
 def test_no_lists():
     nothing = np.zeros(0, np.int64)
     assert not requests.of_lists(nothing, nothing, 8, "merged").any()
+
+
+@pytest.mark.parametrize("kind", ["kronecker", "uniform"])
+def test_figures_of_the_paper(rng, kind):
+    """EMOGI (figures 2.6, 2.8 and 2.11 of Min's dissertation), of a traversal of all edges of 8 bytes."""
+    quarter = {"a": 0.25, "b": 0.25, "c": 0.25} if kind == "uniform" else {}
+    graph = generate.rmat(13, 16, int(rng.integers(1 << 30)), **quarter)
+    first, last = graph.indptr[:-1], graph.indptr[1:]
+    found = {reads: requests.of_lists(first, last, 8, reads) for reads in requests.READS}
+    total = {reads: sizes.sum() for reads, sizes in found.items()}
+    assert found["strided"][0] == total["strided"]
+    assert found["merged"][3] / total["merged"] == pytest.approx(0.4, abs=0.07)
+    assert total["merged"] < 0.45 * total["strided"]
+    assert 0.7 < total["aligned"] / total["merged"] < 0.92
+    assert requests.moved(found["aligned"]) <= 1.31 * 8 * graph.edges

@@ -55,6 +55,11 @@ def test_json(graph, capsys):
     assert mgg("traverse", "bfs", "g.h5", "--sources", 5, "--json") == 0
     found = [run["source"] for run in json.loads(capsys.readouterr().out)["runs"]]
     assert len(set(found)) == 5
+    assert mgg("traverse", "bfs", "g.h5", "-o", "out.npy", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["files"] == {
+        "parent": "out.parent.npy",
+        "depth": "out.depth.npy",
+    }
 
 
 def test_pagerank_sums_to_one(graph, capsys):
@@ -71,10 +76,17 @@ def test_pagerank_sums_to_one(graph, capsys):
 def test_bad_input(graph, capsys):
     assert "has nodes 0 to 119" in refused(capsys, "traverse", "bfs", "g.h5", "--source", 120)
     assert "give one of them" in refused(capsys, "traverse", "bfs", "g.h5", "--source", 1, "--sources", 3)
+    assert "nan is not a finite number" in refused(capsys, "traverse", "sssp", "g.h5", "--width", "nan")
+    for word in ("nan", "inf"):
+        assert "not a finite number" in refused(capsys, "traverse", "pagerank", "g.h5", "--tolerance", word)
+    assert "--seed" in refused(capsys, "traverse", "sssp", "g.h5", "--seed", 2**64)
     assert "exists" in refused(capsys, "traverse", "cc", "g.h5", "-o", "g.h5")
     assert "absent.h5" in refused(capsys, "traverse", "cc", "absent.h5")
     assert "is for --backend cuda" in refused(capsys, "traverse", "cc", "g.h5", "--edges", "host")
-    assert "cuda" in refused(capsys, "traverse", "cc", "g.h5", "--backend", "cuda")
+    assert "cuda" in refused(capsys, "traverse", "cc", "g.h5", "--backend", "cuda").lower()
+    assert "GPUs have no buckets" in refused(
+        capsys, "traverse", "sssp", "g.h5", "--backend", "cuda", "--width", 3
+    )
     writer.write("directed.h5", directed_weighted())
     told = refused(capsys, "traverse", "cc", "directed.h5")
     assert "is directed" in told and "--symmetric" in told

@@ -35,7 +35,7 @@ void Bfs::begin(int32_t* parent, int32_t* depth, int64_t source, int64_t row) {
     std::fill(depth + 64 * word, depth + last, none);
   });
   queue_.clear();
-  level_ = 0, up_ = false, before_ = 0, examined_ = 0;
+  level_ = 0, up_ = false, before_ = 0;
   unreached_ = reachable_;
   out_edges_ = frontier_ = 0;
   if (row >= 0) parent[row] = static_cast<int32_t>(source), depth[row] = 0;
@@ -64,7 +64,6 @@ bool Bfs::is_large() const {
 }
 
 void Bfs::down() {
-  examined_ += out_edges_;
   const int64_t size = static_cast<int64_t>(queue_.size());
   WorkQueue claimed((size + sources_each - 1) / sources_each, graph_.threads);
   for (Found& found : found_) found.sources.clear(), found.edges = 0;
@@ -94,7 +93,8 @@ void Bfs::down() {
   unreached_ -= frontier_;
 }
 
-// Of the sources that reach a row on the same level the first is its parent; who comes first enters the row.
+// The parent of a row is the first of the sources on the level that have an edge to it. The thread that finds the row
+// not reached enters it.
 void Bfs::reach_from(int32_t source, Found& mine) {
   const int32_t* index = graph_.out.indices + graph_.out.indptr[source];
   const int32_t* const end = graph_.out.indices + graph_.out.indptr[source + 1];
@@ -114,10 +114,10 @@ void Bfs::reach_from(int32_t source, Found& mine) {
 }
 
 void Bfs::up() {
-  int64_t found = 0, examined = 0;
+  int64_t found = 0;
   const bool same = !graph_.slot;
   WorkQueue claimed((reached_.words() + words_each - 1) / words_each, graph_.threads);
-#pragma omp parallel num_threads(graph_.threads) reduction(+ : found, examined)
+#pragma omp parallel num_threads(graph_.threads) reduction(+ : found)
   claimed.each([&](int64_t item) {
     const int64_t last = std::min(words_each * (item + 1), reached_.words());
     for (int64_t word = words_each * item; word < last; ++word) {
@@ -125,12 +125,10 @@ void Bfs::up() {
       for (uint64_t left = ~reached_.word(word); left; left &= left - 1) {
         const int64_t row = 64 * word + __builtin_ctzll(left);
         int32_t source = head_[row];
-        ++examined;
         if (!front_.has(source)) {
           const int64_t end = graph_.in.indptr[row + 1];
           int64_t e = graph_.in.indptr[row] + 1;
           while (e < end && !front_.has(graph_.in.indices[e])) ++e;
-          examined += e - graph_.in.indptr[row] - 1;
           if (e == end) continue;
           source = graph_.in.indices[e];
         }
@@ -150,7 +148,6 @@ void Bfs::up() {
   if (!same) next_.clear();
   frontier_ = found;
   unreached_ -= found;
-  examined_ += examined;
 }
 
 void Bfs::arrive(const int32_t* slots, const int32_t* depth, int64_t count) {

@@ -21,8 +21,6 @@ class Bfs {
   int64_t advance();
   // Adds to the frontier what arrived: depths of the rows at `slots`.
   void arrive(const int32_t* slots, const int32_t* depth, int64_t count);
-  // Edges that were looked at since `begin`.
-  int64_t examined() const { return examined_; }
 
  private:
   struct alignas(64) Found {  // by a thread
@@ -50,7 +48,6 @@ class Bfs {
   int64_t out_edges_ = 0;     // of the frontier, while it is in the queue
   int64_t reachable_ = 0;     // rows with edges
   int64_t unreached_ = 0;     // of these, rows that are on no level yet
-  int64_t examined_ = 0;
 };
 
 }  // namespace mgg

@@ -83,9 +83,11 @@ void Components::link() {
   const int32_t skipped = largest();
   over_rows([&](int64_t row) {
     const int32_t u = graph_.slot_of(row);
-    if (load(&parent_[u]) == skipped) return;  // an edge that leaves it is seen from its other end
+    const bool inside = load(&parent_[u]) == skipped;
+    // An edge that leaves the tree is seen from its other end, where that is a row of this rank.
+    if (inside && !graph_.slot) return;
     for (int64_t e = graph_.in.indptr[row] + first_edges; e < graph_.in.indptr[row + 1]; ++e)
-      link(u, graph_.in.indices[e]);
+      if (!inside || load(&parent_[graph_.in.indices[e]]) != skipped) link(u, graph_.in.indices[e]);
   });
   compress();
 }

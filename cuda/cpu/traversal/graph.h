@@ -1,8 +1,8 @@
 // One rank's edges as traversals see them, and what all of them use: bits, and work for threads.
 //
-// A rank has n rows and knows S sources: its own rows and its halo. Both are numbered so that the sources with the most
-// edges come first, the rest as in the file, so that what is read most lies together, and the first source of a row's
-// edges is the one with the most edges itself. The order is the same on any number of ranks, so "the first one" is, too.
+// A rank has n rows and knows S sources: its own rows and its halo. Both are numbered so that some sources with the most
+// edges come first (mgg_hpc/traversal/part.py): what is read most lies together, and the first source of a row's edges
+// is often the one with the most edges itself. The order is the same on any number of ranks, so "the first one" is, too.
 #pragma once
 #include <omp.h>
 #include <sys/mman.h>
@@ -87,27 +87,6 @@ class Bits {
  private:
   int64_t words_;
   std::unique_ptr<uint64_t[]> word_;
-};
-
-// Rows in runs of about as many edges each, which threads claim.
-class Runs {
- public:
-  Runs() = default;
-  Runs(const Csr& csr, int64_t rows, int64_t edges_each) {
-    first_.push_back(0);
-    for (int64_t row = 0; row < rows;) {
-      // A row without edges costs something, too.
-      int64_t cost = 0;
-      while (row < rows && cost < edges_each) cost += 8 + csr.degree(row++);
-      first_.push_back(row);
-    }
-  }
-  int64_t count() const { return static_cast<int64_t>(first_.size()) - 1; }
-  int64_t begin(int64_t run) const { return first_[run]; }
-  int64_t end(int64_t run) const { return first_[run + 1]; }
-
- private:
-  std::vector<int64_t> first_;
 };
 
 // Calls work(item) for 0 .. count - 1 on all threads.

@@ -12,18 +12,26 @@ constexpr int64_t edges_each = 1 << 14;  // of a part of the work
 constexpr int64_t window = 256;          // rows that are sorted by their numbers of edges: what they read is near
 constexpr int64_t many = 256;            // edges of a row that is summed alone
 
+// Sums of so many values are added up in float64: many equal values would all be rounded the same way.
+constexpr int64_t block = 16;
+
 template <class T>
-T sum_of(const T* values, const int32_t* index, int64_t count) {
-  T a = 0, b = 0, c = 0, d = 0;  // in a fixed order, whatever the threads
-  int64_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    a += values[index[i]], b += values[index[i + 1]];
-    c += values[index[i + 2]], d += values[index[i + 3]];
+double sum_of(const T* values, const int32_t* index, int64_t count) {
+  double sum = 0;
+  for (int64_t first = 0; first < count; first += 4 * block) {
+    const int64_t last = std::min(first + 4 * block, count);
+    T a = 0, b = 0, c = 0, d = 0;  // in a fixed order, whatever the threads
+    int64_t i = first;
+    for (; i + 4 <= last; i += 4) {
+      a += values[index[i]], b += values[index[i + 1]];
+      c += values[index[i + 2]], d += values[index[i + 3]];
+    }
+    if (i < last) a += values[index[i]];
+    if (i + 1 < last) b += values[index[i + 1]];
+    if (i + 2 < last) c += values[index[i + 2]];
+    sum += (static_cast<double>(a) + c) + (static_cast<double>(b) + d);
   }
-  if (i < count) a += values[index[i]];
-  if (i + 1 < count) b += values[index[i + 1]];
-  if (i + 2 < count) c += values[index[i + 2]];
-  return (a + c) + (b + d);
+  return sum;
 }
 
 }  // namespace
@@ -104,25 +112,33 @@ void PageRank<T>::store(int64_t row, T next, Part& part) {
 }
 
 template <class T>
-void PageRank<T>::sum(const Slice& slice, T base, Part& part) {
+void PageRank<T>::sum(const Slice& slice, double base, Part& part) {
   const int32_t* row = order_.data() + slice.row;
-  if (slice.alone) return store(*row, base + sum_of(values_.data(), graph_.in.indices + slice.first, slice.edges), part);
+  if (slice.alone) {
+    const double found = sum_of(values_.data(), graph_.in.indices + slice.first, slice.edges);
+    return store(*row, static_cast<T>(base + found), part);
+  }
   const T* values = values_.data();
   const int32_t* index = indices_.data() + slice.first;
-  T s0 = base, s1 = base, s2 = base, s3 = base, s4 = base, s5 = base, s6 = base, s7 = base;
-  for (int32_t e = 0; e < slice.edges; ++e, index += side) {
-    s0 += values[index[0]], s1 += values[index[1]], s2 += values[index[2]], s3 += values[index[3]];
-    s4 += values[index[4]], s5 += values[index[5]], s6 += values[index[6]], s7 += values[index[7]];
+  double sums[side];
+  for (double& each : sums) each = base;
+  for (int64_t first = 0; first < slice.edges; first += block) {
+    T s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
+    for (int64_t e = first; e < std::min<int64_t>(first + block, slice.edges); ++e, index += side) {
+      s0 += values[index[0]], s1 += values[index[1]], s2 += values[index[2]], s3 += values[index[3]];
+      s4 += values[index[4]], s5 += values[index[5]], s6 += values[index[6]], s7 += values[index[7]];
+    }
+    const T found[side] = {s0, s1, s2, s3, s4, s5, s6, s7};
+    for (int i = 0; i < side; ++i) sums[i] += found[i];
   }
-  const T sums[side] = {s0, s1, s2, s3, s4, s5, s6, s7};
-  for (int32_t i = 0; i < slice.rows; ++i) store(row[i], sums[i], part);
+  for (int32_t i = 0; i < slice.rows; ++i) store(row[i], static_cast<T>(sums[i]), part);
 }
 
 template <class T>
 typename PageRank<T>::Totals PageRank<T>::advance(const int32_t* slots, const T* arrived, int64_t count,
                                                   double dangling) {
   for (int64_t i = 0; i < count; ++i) values_[slots[i]] = arrived[i];
-  const T base = static_cast<T>((1 - damping_ + damping_ * dangling) / static_cast<double>(total_));
+  const double base = (1 - damping_ + damping_ * dangling) / static_cast<double>(total_);
   in_parallel(graph_.threads, static_cast<int64_t>(parts_.size()), [&](int64_t at) {
     Part part;
     for (int64_t i = first_[at]; i < first_[at + 1]; ++i) sum(slices_[i], base, part);

@@ -42,7 +42,7 @@ class PageRank {
     bool alone;
   };
   void slice(int64_t begin, int64_t end);
-  void sum(const Slice& slice, T base, Part& part);
+  void sum(const Slice& slice, double base, Part& part);
   void store(int64_t row, T next, Part& part);
   void give(Values<T>& values, int64_t row, T value);
   Totals total_of_parts() const;

@@ -7,7 +7,7 @@ namespace mgg {
 
 namespace {
 
-constexpr float far = std::numeric_limits<float>::infinity();
+constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr int64_t none = std::numeric_limits<int64_t>::max();
 constexpr size_t own_bucket = 1024;  // sources up to which a thread goes on with a bucket of its own
 constexpr int64_t ahead = 16;        // edges ahead whose distances are asked for
@@ -21,21 +21,19 @@ float load(const float* at) {
 
 }  // namespace
 
-Sssp::Sssp(const TraversalGraph& graph, const Road* roads, double width)
-    : graph_(graph), roads_(roads), scale_(1 / width), distance_(graph.sources), relaxed_(graph.sources),
+Sssp::Sssp(const TraversalGraph& graph, const WeightedEdge* edges, double width)
+    : graph_(graph), edges_(edges), scale_(1 / width), distance_(graph.sources), relaxed_(graph.sources),
       bins_(graph.threads) {}
 
 void Sssp::begin(int64_t source) {
   in_parallel(graph_.threads, (graph_.sources + 4095) / 4096, [&](int64_t item) {
     const int64_t begin = 4096 * item, end = std::min(4096 * (item + 1), graph_.sources);
-    std::fill(distance_.begin() + begin, distance_.begin() + end, far);
-    std::fill(relaxed_.begin() + begin, relaxed_.begin() + end, far);
+    std::fill(distance_.begin() + begin, distance_.begin() + end, infinity);
+    std::fill(relaxed_.begin() + begin, relaxed_.begin() + end, infinity);
   });
-  for (Bins& bins : bins_) {
+  for (Bins& bins : bins_)
     for (std::vector<int32_t>& bin : bins.of) bin.clear();
-    bins.examined = 0;
-  }
-  base_ = 0;
+  base_ = first_ = 0;
   if (source >= 0) distance_[source] = 0, put(bins_[0], static_cast<int32_t>(source), int64_t{0});
 }
 
@@ -45,9 +43,9 @@ void Sssp::put(Bins& bins, int32_t slot, int64_t bucket) {
 
 int64_t Sssp::next() {
   do {
-    for (int64_t i = 0; i < window; ++i)
+    for (; first_ < window; ++first_)
       for (const Bins& bins : bins_)
-        if (!bins.of[i].empty()) return base_ + i;
+        if (!bins.of[first_].empty()) return base_ + first_;
   } while (refill());
   return -1;
 }
@@ -70,6 +68,7 @@ void Sssp::move_window(int64_t first) {
       bin.clear();
     }
   base_ = first;
+  first_ = 0;
   for (const int32_t slot : all)
     if (relaxed_[slot] != distance_[slot]) put(bins_[0], slot, bucket_of(distance_[slot]));
 }
@@ -78,18 +77,17 @@ void Sssp::relax(Bins& bins, int32_t slot, int64_t bucket) {
   const float from = load(&distance_[slot]);
   if (from == load(&relaxed_[slot]) || bucket_of(from) < bucket) return;  // this was done already
   __atomic_store(&relaxed_[slot], const_cast<float*>(&from), __ATOMIC_RELAXED);
-  const Road* road = roads_ + graph_.out.indptr[slot];
-  const Road* const end = roads_ + graph_.out.indptr[slot + 1];
+  const WeightedEdge* edge = edges_ + graph_.out.indptr[slot];
+  const WeightedEdge* const end = edges_ + graph_.out.indptr[slot + 1];
   float* const distance = distance_.data();
-  bins.examined += end - road;
-  for (; road < end; ++road) {
-    __builtin_prefetch(distance + std::min(road + ahead, end - 1)->slot);
-    float shorter = from + road->length, now = load(distance + road->slot);
+  for (; edge < end; ++edge) {
+    __builtin_prefetch(distance + std::min(edge + ahead, end - 1)->slot);
+    float shorter = from + edge->length, now = load(distance + edge->slot);
     while (shorter < now)
-      if (__atomic_compare_exchange(distance + road->slot, &now, &shorter, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+      if (__atomic_compare_exchange(distance + edge->slot, &now, &shorter, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
         // A source that waits in the same later bucket is there already.
         const int64_t into = bucket_of(shorter);
-        if (into == bucket || into != bucket_of(now)) put(bins, road->slot, into);
+        if (into == bucket || into != bucket_of(now)) put(bins, edge->slot, into);
         break;
       }
   }
@@ -135,6 +133,7 @@ void Sssp::arrive(const int32_t* slots, const float* distance, int64_t count) {
       // Another rank may still be at buckets before this rank's window.
       if (bucket_of(distance[i]) < base_) move_window(bucket_of(distance[i]));
       put(bins_[0], slots[i], bucket_of(distance[i]));
+      first_ = std::min(first_, bucket_of(distance[i]) - base_);
     }
 }
 
@@ -143,12 +142,6 @@ void Sssp::distances(float* out) const {
     for (int64_t row = 4096 * item; row < std::min(4096 * (item + 1), graph_.rows); ++row)
       out[row] = distance_[graph_.slot_of(row)];
   });
-}
-
-int64_t Sssp::examined() const {
-  int64_t sum = 0;
-  for (const Bins& bins : bins_) sum += bins.examined;
-  return sum;
 }
 
 }  // namespace mgg

@@ -12,17 +12,17 @@
 
 namespace mgg {
 
-struct Road {  // an edge out of a source
+struct WeightedEdge {  // an edge out of a source
   int32_t slot;
   float length;  // at least 0
 };
 
 class Sssp {
  public:
-  // roads: in the order of graph.out. width: of a bucket, above 0.
-  Sssp(const TraversalGraph& graph, const Road* roads, double width);
+  // edges: in the order of graph.out. width: of a bucket, above 0.
+  Sssp(const TraversalGraph& graph, const WeightedEdge* edges, double width);
 
-  void begin(int64_t source);  // its slot, or -1 where this rank knows it not
+  void begin(int64_t source);  // its slot, or -1 if it is no source of this rank
   // The first bucket that has sources, or -1.
   int64_t next();
   // Settles the sources of a bucket as far as this rank's edges say, and fills later ones.
@@ -30,13 +30,11 @@ class Sssp {
   // Takes distances that arrived for the sources at `slots`.
   void arrive(const int32_t* slots, const float* distance, int64_t count);
   void distances(float* out) const;  // [rows]; infinite where a row is not reached
-  int64_t examined() const;          // edges that were looked at since `begin`
 
  private:
   static constexpr int64_t window = 1024;  // buckets that are kept apart; what is further is in one more
   struct alignas(64) Bins {
     std::vector<std::vector<int32_t>> of = std::vector<std::vector<int32_t>>(window + 1);
-    int64_t examined = 0;
   };
   int64_t bucket_of(float distance) const {
     return static_cast<int64_t>(std::min(static_cast<double>(distance) * scale_, 4e18));
@@ -47,12 +45,13 @@ class Sssp {
   void move_window(int64_t first);
 
   const TraversalGraph graph_;
-  const Road* roads_;
+  const WeightedEdge* edges_;
   const double scale_;  // buckets for each unit of distance
   Values<float> distance_, relaxed_;  // of each source; the distance with which its edges were looked at last
   std::vector<Bins> bins_;                 // of each thread
   std::vector<int32_t> frontier_;
-  int64_t base_ = 0;  // the first bucket of the window
+  int64_t base_ = 0;   // the first bucket of the window
+  int64_t first_ = 0;  // buckets of the window before this one are empty
 };
 
 }  // namespace mgg

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data import symmetry
 from ...data.graph import Graph, SparseRows
 from ...data.store import GraphFile, GraphSlice, open_graph
 from ...errors import InputError
@@ -374,11 +373,5 @@ def check_symmetric(comm: Any, part: Part) -> None:
     if part.directed or part.proved_undirected or part.matrix is not None:
         return
     edges = part.slice
-    mine = symmetry.csr_imbalance(int(part.bounds[comm.rank]), edges.indptr, edges.indices, edges.weight)
-    total = np.array([mine], dtype=np.uint64).view(np.int64)
-    mpi.sum_in_rank_order(comm, total)
-    if total[0] != 0:
-        raise InputError(
-            f"{part.path}: says directed=false, but some edge has no equal one in the other direction; "
-            f"'mgg verify {part.path}' names it"
-        )
+    first = int(part.bounds[comm.rank])
+    exchange.check_symmetric(comm, part.path, first, edges.indptr, edges.indices, edges.weight)

@@ -64,7 +64,10 @@ class Traversal(Protocol):
     moved: int
 
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of the halo's rows, [H], from each rank's own, [n] of 4 or 8 bytes; until the next call."""
+        """Return the values of the halo's rows, [H], from each rank's own, [n] of 4 or 8 bytes; until the next call.
+
+        Ranks must meet between two calls: one that only receives may still read what the next call overwrites.
+        """
 
     def bfs(self, source: Source, parent: NDArray[np.int32], depth: NDArray[np.int32]) -> int:
         """Fill parent and depth, [n], by a breadth-first search; return the number of levels below the source.

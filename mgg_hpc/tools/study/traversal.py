@@ -81,7 +81,7 @@ def _row(graph: Graph, item: int, reads: str, sizes: np.ndarray, edges: float) -
     about |= {
         f"requests_{size}": round(float(count), 1) for size, count in zip(requests.SIZES, sizes, strict=True)
     }
-    moved = float(sizes @ np.array(requests.SIZES))
+    moved = requests.moved(sizes)
     return about | {"moved_bytes": round(moved), "amplification": round(moved / max(1.0, edges * item), 4)}
 
 

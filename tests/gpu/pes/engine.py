@@ -128,6 +128,9 @@ class HostArrays:
     def column_sums(self, rows):
         return rows.astype(np.float64).sum(0).astype(np.float32)
 
+    def total(self, values):
+        return float(values.sum(dtype=np.float64))
+
     def tape_kernels(self):
         """None: tapes are interpreted, unless a test compiles them."""
 

@@ -15,7 +15,10 @@ from scipy.sparse import csgraph
 from mgg_hpc import reference
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
+from mgg_hpc.data.store import GraphFile
 from mgg_hpc.data.writer import Partition
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import backends
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs
 
@@ -156,7 +159,7 @@ def test_a_larger_graph(comm, rng, loaded, directed):
 
 
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
-@pytest.mark.parametrize("width", [None, 0.3, 1e4])
+@pytest.mark.parametrize("width", [None, 0.3, 0.003, 1e4])
 def test_shortest_paths(comm, rng, loaded, directed, width):
     case = large(rng, directed=directed)
     graph = graph_of(rng, case, directed=directed, weighted=True)
@@ -260,3 +263,66 @@ def test_refusals_are_the_same_on_all_ranks(comm, folder, mgg, first):
     assert "is directed" in mgg("traverse", "cc", path).refused()
     assert "has nodes 0 to 149" in mgg("traverse", "bfs", path, "--source", 150).refused()
     assert "gone.h5" in mgg("traverse", "bfs", folder / "gone.h5").refused()
+
+
+def test_a_bridge_between_the_largest_trees_of_two_ranks(comm, loaded):
+    """Each half is 20 nodes with edges to each other, and one more, whose last edge leads to the other half's."""
+    half = [(u, v) for u in range(20) for v in range(20) if u != v]
+    ends = np.array([*half, *(pair for u in range(3) for pair in ((20, u), (u, 20)))])
+    both = np.concatenate([ends, ends + 21, [(20, 41), (41, 20)]])
+    case = cases.csr(both[:, 0], both[:, 1], 42, cases.even(42, comm.size))
+    graph = Graph("bridge", case.indptr, case.indices, directed=False)
+    for bounds in (case.bounds, None):
+        part = loaded(graph, bounds)
+        (run,) = runs.components(part)
+        assert (run.arrays["component"] == 0).all()
+
+
+def test_results_are_those_of_one_rank(comm, rng, folder, backend):
+    """Bit by bit, parents too, for graphs in whatever order."""
+    from mpi4py import MPI
+
+    for number, directed in enumerate([True, False]):
+        case = large(rng, directed=directed)
+        graph, order = graph_of(rng, case, directed=directed, weighted=True), rng.permutation(case.nodes)
+        if comm.rank == 0:
+            writer.write(folder / f"{number}.h5", plain_order(graph, order))
+        comm.Barrier()
+        alone = backends.make(backends.choose_cpu("serial", MPI.COMM_SELF), MPI.COMM_SELF)
+        path = folder / f"{number}.h5"
+        found = parts.load(path, comm, backend, weights=True)
+        wanted = parts.load(path, MPI.COMM_SELF, alone, weights=True)
+        for kind in (runs.bfs, runs.sssp):
+            for mine, whole in zip(kind(found, [0, 1500]), kind(wanted, [0, 1500]), strict=True):
+                assert mine.reached == whole.reached and mine.edges == whole.edges
+                for name, values in whole.arrays.items():
+                    of_all = np.empty_like(values)
+                    of_all[wanted.ids] = values
+                    assert np.array_equal(mine.arrays[name], of_all[found.ids]), name
+        alone.memory.close()
+
+
+def test_files_that_are_not_what_they_say(comm, folder, backend, monkeypatch):
+    """A file that claims to be undirected without a proof, and is not."""
+    case = cases.one_way(np.random.default_rng(3), comm.size)
+    monkeypatch.setattr(GraphFile, "proved_undirected", lambda file: False)
+    if comm.rank == 0:
+        writer.write(folder / "g.h5", Graph("case", case.indptr, case.indices))
+    comm.Barrier()
+    assert parts.load(folder / "g.h5", comm, backend).directed
+    monkeypatch.setattr(parts, "open_graph", as_undirected)
+    with pytest.raises(InputError, match=r"g\.h5: says directed=false, but some edge has no equal one"):
+        parts.load(folder / "g.h5", comm, backend)
+
+
+def as_undirected(path) -> GraphFile:
+    file = GraphFile(path)
+    file.directed = False
+    return file
+
+
+def test_memory_is_counted_before_it_is_taken(comm, folder, backend, first, monkeypatch):
+    first(lambda: writer.write(folder / "g.h5", blocks(150)))
+    monkeypatch.setattr(parts.cores, "memory_available", lambda: 1 << 14)
+    with pytest.raises(InputError, match=r"take about 0\.0 GiB on a node of \d ranks, and 0\.0 GiB are free"):
+        parts.load(folder / "g.h5", comm, backend)

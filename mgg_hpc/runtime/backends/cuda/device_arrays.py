@@ -107,6 +107,9 @@ class DeviceArrays(Protocol):
     def column_sums(self, rows: Any) -> Any:
         """Return the sums [F] of the columns of float32 rows [n, F], added in float64 in the order of rows."""
 
+    def total(self, values: Any) -> float:
+        """Return the sum of float32 values [n], added in float64, once the stream has got here."""
+
     def tape_kernels(self) -> TapeKernels | None:
         """Return what compiles tapes for kernels over this memory; None where nothing does."""
 
@@ -229,6 +232,10 @@ class TorchArrays:
         for row in rows[1:]:
             total += row
         return total.float()
+
+    def total(self, values: Any) -> float:
+        """See DeviceArrays."""
+        return float(values.sum(dtype=self._torch.float64))
 
     def tape_kernels(self) -> TapeKernels | None:
         """See DeviceArrays."""

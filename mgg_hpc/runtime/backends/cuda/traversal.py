@@ -18,6 +18,7 @@ from ..traversal import LocalGraph, Source
 from .context import DeviceContext
 
 PLACES = ("device", "host")
+BYTES_PER_ROW = 64  # of values and offsets
 
 
 class DeviceTraversal:
@@ -31,7 +32,7 @@ class DeviceTraversal:
     ) -> DeviceGraph:
         """See TraversalKernels. reads: how lists are read, "strided", "merged" or "aligned". wide: edges of 8 bytes."""
         if graph.lists is not None:
-            raise InputError("traversals on GPUs run on one rank; take --backend cpu for several")
+            raise InputError("traversals on GPUs run on one rank; CPUs take several")
         if edges not in PLACES:
             raise InputError(f"edges: {edges} is none of {', '.join(PLACES)}")
         return DeviceGraph(self._context, graph, edges, reads, wide)
@@ -45,12 +46,20 @@ class DeviceGraph:
         self._context, self._graph, self._reads, self._wide = context, graph, reads, wide
         self._put: Callable[[NDArray[Any]], Any] = self._on_host if edges == "host" else self._on_device
         index = np.dtype(np.int64 if wide else np.int32)
+        needed = graph.out_indptr.nbytes + BYTES_PER_ROW * graph.rows
+        needed += (
+            2 * index.itemsize * len(graph.out_indices) if edges == "device" else 0
+        )  # a copy beside them
+        if needed > (free := int(context.native.memory()[0])):
+            raise InputError(
+                f"the graph takes {needed / 2**30:.1f} GiB on the GPU, and {free / 2**30:.1f} GiB are free"
+                + ("; leave its edges in the host's memory (--edges host)" if edges == "device" else "")
+            )
         self._out = self._lists(graph.out_indptr, self._put(graph.out_indices.astype(index, copy=False)))
         self._in: Any = None
         self._lengths: Any = None
         self._shape = context.spread(launch.LANES, graph.sources)
         self._found = context.arrays.zeros(4)
-        self._kept: list[Any] = []
 
     def _lists(self, indptr: NDArray[np.int64], edges: Any, lengths: Any = None) -> tuple[Any, list[Any]]:
         """Return lists as the module takes them, and what they are made of."""
@@ -156,7 +165,7 @@ class DeviceGraph:
     ) -> tuple[int, float]:
         """See Traversal. Raises InputError for float64."""
         if rank.dtype != np.float32:
-            raise InputError("PageRank on GPUs is of float32; take --dtype float32, or --backend cpu")
+            raise InputError("PageRank on GPUs is of float32; take --dtype float32, or a backend of CPUs")
         graph, arrays, at = self._graph, self._context.arrays, self._address
         if self._in is None:
             index = np.dtype(np.int64 if self._wide else np.int32)
@@ -183,9 +192,7 @@ class DeviceGraph:
                 base,
                 self._shape,
             )
-            change, dangling = (
-                float(arrays.downloaded(arrays.column_sums(sums[i].reshape(-1, 1)))[0]) for i in range(2)
-            )
+            change, dangling = (arrays.total(sums[i]) for i in range(2))
             given, following = following, given
         self._into(rank, ranks)
         return done, change
