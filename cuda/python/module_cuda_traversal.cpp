@@ -75,7 +75,7 @@ void components(const Lists& lists, uint64_t label, uint64_t active, uint64_t ne
 }
 
 void pagerank(const Lists& lists, uint64_t given, uint64_t inverse, uint64_t rank, uint64_t next, uint64_t change,
-              uint64_t dangling, float base, const LaunchShape& launch) {
+              uint64_t dangling, double base, const LaunchShape& launch) {
   lists.each_width([&](const auto& of) {
     using Index = IndexOf<decltype(of)>;
     mgg::traverse(mgg::DevicePageRank<Index>{of, at<float>(given), at<float>(inverse), at<float>(rank),

@@ -33,6 +33,7 @@ def test_results_that_differ_are_refused(traversal):
         traversal.compare("pagerank", {"mgg": ours, "igraph": ours + 1e-3})
 
 
+@pytest.mark.long
 def test_all_parts_run(tmp_path):
     """Beside SciPy, whose results are ours."""
     output = tmp_path / "traversal.json"

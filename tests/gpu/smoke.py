@@ -29,7 +29,7 @@ from mgg_hpc.runtime import cores
 
 FOLDER = Path(__file__).parent
 # Operations of the table, one for each family of kernels: the others run the kernels of "sum".
-FAMILIES = ("sum", "get", "halo", "sddmm", "gather", "dropout", *table.EDGES)
+FAMILIES = ("sum", "get", "halo", "sddmm", "gather", "dropout", *table.EDGES, *table.OTHERS)
 CASE_SECONDS, SECONDS = 12.0, 20.0  # of a case within a process, and of the process
 AT_ONCE = max(2, min(4, cores.available() // 2))  # processes, which take turns on the GPU
 

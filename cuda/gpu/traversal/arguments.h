@@ -59,7 +59,7 @@ struct DevicePageRank {
   float* next;           // what each row gives in the next iteration
   float* change;         // |new - old| of each row
   float* dangling;       // rank of each row without out-edges, else 0
-  float base;
+  double base;
 };
 
 }  // namespace mgg

@@ -84,8 +84,8 @@ MGG_KERNEL void components_round(DeviceComponents<Index> call) {
 }
 
 template <class Index>
-MGG_DEVICE void enter(const DevicePageRank<Index>& call, int64_t row, float sum) {
-  const float rank = call.base + sum, before = call.rank[row];
+MGG_DEVICE void enter(const DevicePageRank<Index>& call, int64_t row, double sum) {
+  const float rank = static_cast<float>(call.base + sum), before = call.rank[row];
   call.rank[row] = rank;
   call.next[row] = rank * call.inverse[row];
   call.change[row] = rank > before ? rank - before : before - rank;
@@ -100,19 +100,19 @@ MGG_KERNEL void pagerank_round(DevicePageRank<Index> call) {
   const int64_t thread = int64_t(device::block()) * device::threads() + device::thread();
   const int64_t threads = int64_t(device::blocks()) * device::threads();
   const auto sum_of = [&](int64_t first, int64_t last) {
-    float sum = 0;
+    double sum = 0;  // many equal values would all be rounded the same way
     each_edge<READS>(lists.edge, first, last, [&](Index source, int64_t) { sum += call.given[source]; });
     return sum;
   };
   if constexpr (READS == Reads::strided) {
     for (int64_t row = thread; row - lane < lists.sources; row += threads) {
       const bool mine = row < lists.sources;
-      const float sum = sum_of(mine ? lists.offset[row] : 0, mine ? lists.offset[row + 1] : 0);
+      const double sum = sum_of(mine ? lists.offset[row] : 0, mine ? lists.offset[row + 1] : 0);
       if (mine) enter(call, row, sum);
     }
   } else {
     for (int64_t row = thread / 32; row < lists.sources; row += threads / 32) {
-      float sum = sum_of(lists.offset[row], lists.offset[row + 1]);
+      double sum = sum_of(lists.offset[row], lists.offset[row + 1]);
       for (int other = 16; other > 0; other /= 2) sum += device::from_lane_xor(whole_warp, sum, other);
       if (lane == 0) enter(call, row, sum);
     }

@@ -23,9 +23,11 @@ from .edges import attention, maxima_back, over_a_halo, values_by_head
 from .engine import DTYPES, Engine
 from .played import MARGIN, Played
 from .tapes import propagated
+from .traversals import traversals
 
 ANY = 0  # a width that is drawn each time
 EDGES = ("attention", "max back", "by head", "edges of a halo", "propagate", "propagate over a halo")
+OTHERS = ("traversals",)  # of no rows
 FEW_WIDTHS = (1, 31, 129)  # a lane in part, a worker in part, several passes of a warp in float32
 RANKS = 3
 CALLS = 5  # of a pipeline: the third waits for a credit
@@ -50,6 +52,9 @@ def entries(*, whole: bool, small: bool = False) -> Iterator[Entry]:
         yield from (Entry(name, "float32", 33, case) for name in OPERATIONS for case in ("ordinary", "hub"))
         return
     for operation in OPERATIONS:
+        if operation in OTHERS:
+            yield from (Entry(operation, "float32", ANY, case) for case in cases.CASES)
+            continue
         if operation in EDGES:  # shapes are drawn
             yield from (Entry(operation, "float32", ANY, case) for case in cases.CASES)
             yield from (Entry(operation, dtype, ANY, "hub") for dtype in ("float16", "bfloat16"))
@@ -368,4 +373,5 @@ OPERATIONS: dict[str, Callable[..., float]] = {
     "edges of a halo": on_any_pes(over_a_halo),
     "propagate": on_any_pes(propagated),
     "propagate over a halo": on_any_pes(partial(propagated, halo=True)),
+    "traversals": traversals,
 }

@@ -86,10 +86,10 @@ class DeviceGraph:
 
     def _on_host(self, values: NDArray[Any]) -> NDArray[np.uint8]:
         """Return the bytes of an array in page-locked memory of the host, aligned to 128."""
-        memory = self._context.arrays.pinned(values.nbytes + 128)
+        memory = self._context.arrays.pinned(values.nbytes + 129)
         first = -memory.ctypes.data % 128
-        memory = memory[first : first + values.nbytes]
-        memory[:] = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+        memory = memory[first : first + max(values.nbytes, 1)]  # NumPy moves nothing where nothing is left
+        memory[: values.nbytes] = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
         return memory
 
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:

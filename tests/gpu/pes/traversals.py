@@ -1,0 +1,84 @@
+"""Traversals, for the table of cases: by each way to read lists, against those of CPUs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import cases
+import numpy as np
+from mpi4py import MPI
+
+from mgg_hpc.data import writer
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.runtime import backends, mpi
+from mgg_hpc.runtime.backends.cuda.traversal import DeviceTraversal
+from mgg_hpc.runtime.backends.simulated import World
+from mgg_hpc.traversal import part as parts
+from mgg_hpc.traversal import runs
+from mgg_hpc.traversal.part import Part
+from mgg_hpc.traversal.requests import READS
+from mgg_hpc.traversal.runs import Run
+
+from .engine import Engine
+
+RANK_BOUND = 2e-6  # of the sum of all ranks, which is 1; iterations end at a change of 1e-6
+
+
+@contextmanager
+def loaded(engine: Engine, graph: Graph) -> Iterator[tuple[Part, Part]]:
+    """Yield a graph on a CPU and on the device."""
+    mpi.world()
+    comm = MPI.COMM_SELF
+    host = backends.make(backends.choose_cpu("serial", comm), comm)
+    (device,) = engine.backends(World(1))
+    with tempfile.TemporaryDirectory(prefix="mgg-traversals-") as folder:
+        path = Path(folder) / "graph.h5"
+        writer.write(path, graph)
+        yield tuple(parts.load(path, comm, each, weights=True) for each in (host, device))
+    host.memory.close()
+
+
+def read_as(engine: Engine, part: Part, reads: str, *, wide: bool, edges: str) -> Part:
+    """Return the part on the device with another way to read its lists."""
+    (device,) = engine.backends(World(1))
+    return replace(part, engine=DeviceTraversal(device).of(part.graph, edges=edges, reads=reads, wide=wide))
+
+
+def same(found: Iterable[Run], wanted: Iterable[Run]) -> float:
+    """Compare results, bit by bit, but for ranks; return their error as a share of the bound."""
+    worst = 0.0
+    for one, other in zip(found, wanted, strict=True):
+        assert one.source == other.source and one.reached == other.reached
+        for name, array in other.arrays.items():
+            if name == "rank":
+                worst = max(worst, float(np.abs(one.arrays[name] - array).sum()) / RANK_BOUND)
+                assert worst <= 1, f"ranks are apart by {worst:.3g} times the bound"
+            else:
+                assert np.array_equal(one.arrays[name], array), f"another {name} from node {one.source}"
+    return worst
+
+
+def traversals(engine: Engine, case: cases.Case, entry: object, rng: np.random.Generator) -> float:
+    """All four over a case and a drawn way to read lists; components of the case with all edges both ways."""
+    if not case.nodes:
+        return 0.0  # files have a node at least
+    engine.seed(int(rng.integers(1 << 60)))
+    way = {"wide": bool(rng.random() < 0.5), "edges": str(rng.choice(["host", "device"]))}
+    reads = str(rng.choice(READS))
+    nodes = rng.permutation(case.nodes)[:2].tolist()
+    with loaded(engine, Graph("case", case.indptr, case.indices)) as (host, device):
+        other = read_as(engine, device, reads, **way)
+        same(runs.bfs(other, nodes), runs.bfs(host, nodes))
+        same(runs.sssp(other, nodes), runs.sssp(host, nodes))
+        worst = same(runs.pagerank(other), runs.pagerank(host))
+    source, destination = case.edge_list
+    ends = np.stack([np.append(source, destination), np.append(destination, source)])
+    both = cases.csr(*np.unique(ends, axis=1), case.nodes, case.bounds)
+    with loaded(engine, Graph("case", both.indptr, both.indices, directed=False)) as (host, device):
+        other = read_as(engine, device, reads, **way)
+        same(runs.components(other), runs.components(host))
+    return worst
