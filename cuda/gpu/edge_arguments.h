@@ -111,7 +111,7 @@ struct DeviceSddmm {
 // A tape (mgg/tape.h) as kernels take it, which is by value: no memory is copied for a call, so that calls can be recorded
 // in CUDA graphs. Registers are numbered together, wide ones first, and have the kind `wide`.
 constexpr int most_tape_values = 64, most_tape_steps = 128, most_tape_arrays = 16;
-// Of a worker's lane, in 16 bytes of shared memory each: registers, two for each output, and one for each column_sum
+// Shared memory of a worker's lane, in units of 16 bytes: registers, two for each output, and one for each column_sum
 // where rows are walked in passes. In blocks of 64 threads that is 96 KiB, which all GPUs have.
 constexpr int most_tape_slots = 96;
 

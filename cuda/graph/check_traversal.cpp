@@ -120,7 +120,7 @@ void spread(Flat<const int64_t> out_indptr, Flat<const int32_t> out_indices, Fla
     }
 }
 
-// What each source has is added to all rows that it has an edge to.
+// Adds the value of each source to all rows that the source has an edge to.
 void push(Flat<const int64_t> out_indptr, Flat<const int32_t> out_indices, Flat<const double> value, Flat<double> out) {
   require(out_indptr.size() == value.size() + 1, "push: a value for each source");
   const auto sources = static_cast<int64_t>(value.size());

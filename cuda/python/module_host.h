@@ -63,7 +63,7 @@ class Scratch {
 
 inline Transport* transport_at(uint64_t address) { return reinterpret_cast<Transport*>(address); }
 
-// What brings the chunks of a call, as Python makes it.
+// Base of the exchanges that Python makes, which bring the chunks of a call.
 class HostExchange {
  public:
   virtual ~HostExchange() = default;

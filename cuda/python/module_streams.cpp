@@ -61,7 +61,7 @@ class HostStream final : public HostExchange {
   ChunkStream stream_;
 };
 
-// What the system refuses is an OSError with its number.
+// Translates errors of the system into OSError with their number.
 void as_os_error(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);

@@ -17,7 +17,7 @@ struct Tape {
         outputs(structs<TapeOutput>(outputs, "outputs: not a whole number of structs")) {}
 };
 
-// What a tape may read: columns of wide values and of far rows, columns of edge data, wide registers, arrays of this end,
+// Operands that a tape may read: columns of wide values and of far rows, columns of edge data, wide registers, arrays of this end,
 // and values that all edges share.
 struct TapeRoom {
   int64_t columns, far_columns, edge_columns, registers, near, shared;

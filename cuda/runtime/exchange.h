@@ -1,4 +1,4 @@
-// What brings the chunks of a call that are not there when it begins, in rounds: a halo (halo_exchange.h), or chunks of
+// Interface of exchanges, which bring the chunks that are missing when a call begins, in rounds: a halo (halo_exchange.h), or chunks of
 // a store that stream past (streaming/chunk_stream.h).
 #pragma once
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What kernels of traversals work on: a graph's edges, in the GPU's memory or the host's, and values of its nodes.
+// Arguments of the kernels of traversals: a graph's edges, in the GPU's memory or the host's, and values of its nodes.
 //
 // Min, Mailthody, Qureshi, Xiong, Ebrahimi, Hwu: "EMOGI: Efficient Memory-access for Out-of-memory Graph-traversal In
 // GPUs", VLDB '20; section numbers are those of Min's dissertation, chapter 2.

@@ -97,7 +97,7 @@ class ChunkStream final : public Exchange {
   int64_t call_ = 0, first_ = 0;  // the call that is made, or comes next, and its first step
   std::mutex mutex_;
   std::condition_variable turned_;
-  // Of steps, guarded by the mutex: those that are finished, that may be loaded without `ahead`, that are there.
+  // Numbers of steps, guarded by the mutex: finished, allowed to be loaded without `ahead`, loaded.
   int64_t finished_ = 0, wanted_ = 0, there_ = 0;
   bool stopped_ = false;
   std::exception_ptr error_;

@@ -1,4 +1,4 @@
-"""What is left on the edges as a column program (expression.py)."""
+"""Turn the operators that remain on the edges into a column program (expression.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHT, ESTIMATE = -1, -2  # indices of the operands of an edge's weight, and of
 
 @dataclass(frozen=True)
 class ByColumn:
-    """What is left on the edges, as a column program.
+    """The operators that remain on the edges, as a column program.
 
     program, result: its nodes, and that of the message. columns: of wide values. shared: the nodes of parameters, in
     the order of their operands. data: names of data of edges in the order in which their columns lie, with numbers of
