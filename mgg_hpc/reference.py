@@ -151,11 +151,16 @@ def kept_edges(
     """Return 0 or 1 / (1 - p) for each edge and head, by the original ids (below 2^36) of its ends; [E, heads]."""
     keep = np.zeros((len(source), heads))
     for e, (u, v) in enumerate(zip(source.tolist(), destination.tolist(), strict=True)):
-        for head in range(heads):
-            high = (u >> 32 & 0xF) << 12 | (v >> 32 & 0xF) << 8 | head // 4
-            counter = (u & 0xFFFFFFFF, v & 0xFFFFFFFF, high << 16 | stream & 0xFFFF, epoch)
-            keep[e, head] = (philox4x32(counter, seed)[head % 4] >= int(p * 2**32)) / (1 - p)
+        words = [edge_word(seed, epoch, stream, u, v, head) for head in range(heads)]
+        keep[e] = [(word >= int(p * 2**32)) / (1 - p) for word in words]
     return keep
+
+
+def edge_word(seed: int, epoch: int, stream: int, u: int, v: int, head: int) -> int:
+    """Return the 32 random bits of (seed, epoch, stream, original ids of an edge's ends, head)."""
+    high = (u >> 32 & 0xF) << 12 | (v >> 32 & 0xF) << 8 | head // 4
+    counter = (u & 0xFFFFFFFF, v & 0xFFFFFFFF, high << 16 | stream & 0xFFFF, epoch)
+    return philox4x32(counter, seed)[head % 4]
 
 
 def max_ties(source: Ids, destination: Ids, nodes: int, x: NDArray[np.floating]) -> Ids:
@@ -304,9 +309,7 @@ def dropout(x: Floats, nodes: Ids, p: float, seed: int, epoch: int, stream: int)
 def drawn_length(seed: int, source: int, target: int, directed: bool) -> int:
     """Return the length, 8 .. 72, of an edge between original ids; without ``directed`` the same both ways."""
     u, v = (source, target) if directed else sorted((source, target))
-    high = (u >> 32 & 0xF) << 12 | (v >> 32 & 0xF) << 8
-    bits = philox4x32((u & 0xFFFFFFFF, v & 0xFFFFFFFF, high << 16 | 0xD000, 0), seed)[0]
-    return 8 + bits * 65 // 2**32
+    return 8 + edge_word(seed, 0, 0xD000, u, v, 0) * 65 // 2**32
 
 
 def cross_entropy(logits: Floats, labels: Ids) -> float:

@@ -1,5 +1,5 @@
-// Interface of exchanges, which bring the chunks that are missing when a call begins, in rounds: a halo (halo_exchange.h), or chunks of
-// a store that stream past (streaming/chunk_stream.h).
+// Interface of exchanges, which bring the chunks that are missing when a call begins, in rounds: a halo
+// (halo_exchange.h), or chunks of a store that stream past (streaming/chunk_stream.h).
 #pragma once
 #include <cstdint>
 
