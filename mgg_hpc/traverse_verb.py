@@ -21,14 +21,16 @@ def _shared(command: Any) -> Any:
             "--backend",
             type=Choice(["cpu", "serial", "shm", "shmem", "cuda"]),
             default="cpu",
-            help="cpu: that of CPUs which fits the ranks; cuda: a GPU, one rank.",
+            help="cpu: that of CPUs which fits the ranks; cuda: a GPU for each rank.",
         ),
         option(
             "--edges",
-            type=Choice(["device", "host"]),
+            type=Choice(["device", "host", "managed", "copied"]),
             default="device",
-            help="With cuda: edges in the GPU's memory, or in the host's, where kernels read them (zero-copy).",
+            help="With cuda: edges in the GPU's memory; in the host's, where kernels read them (zero-copy); in managed "
+            "memory; or collected on the host and copied, those that a step reads.",
         ),
+        option("--share-gpu", is_flag=True, help="With cuda: let several ranks drive one GPU."),
     )
     for each in reversed(options):
         command = each(command)

@@ -57,12 +57,19 @@ void dropout(const DeviceDropoutCsr& call, const gpu::Launch& launch);
 void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch& launch);
 // One step of a traversal (gpu/traversal/traverse.cu).
 #define MGG_DECLARE(Index)                                                                             \
-  void traverse(const DeviceBfs<Index>& call, Reads reads, const gpu::Launch& launch);                 \
+  void traverse(const DeviceBfs<Index>& call, Reads reads, bool below, const gpu::Launch& launch);     \
   void traverse(const DeviceSssp<Index>& call, Reads reads, const gpu::Launch& launch);                \
   void traverse(const DeviceComponents<Index>& call, Reads reads, const gpu::Launch& launch);          \
   void traverse(const DevicePageRank<Index>& call, Reads reads, const gpu::Launch& launch);
 MGG_DECLARE(int32_t)
 MGG_DECLARE(int64_t)
+#undef MGG_DECLARE
+void traverse(const DeviceFrontier& call, const gpu::Launch& launch);
+#define MGG_DECLARE(T)                                                        \
+  void traverse(const DevicePack<T>& call, const gpu::Launch& launch);        \
+  void traverse(const DeviceArrive<T>& call, const gpu::Launch& launch);
+MGG_DECLARE(uint32_t)
+MGG_DECLARE(uint64_t)
 #undef MGG_DECLARE
 // After a call of a halo that holds its staging: gives the credits. far: as the exchange's.
 void let_go(const DeviceHalo& halo, bool far, const gpu::Launch& launch);

@@ -62,7 +62,7 @@ void load_rows() {
 template <class Index>
 void load_traversals() {
   for (const Reads reads : {Reads::strided, Reads::merged, Reads::aligned}) {
-    traverse(DeviceBfs<Index>{}, reads, {});
+    for (const bool below : {false, true}) traverse(DeviceBfs<Index>{}, reads, below, {});
     traverse(DeviceSssp<Index>{}, reads, {});
     traverse(DeviceComponents<Index>{}, reads, {});
     traverse(DevicePageRank<Index>{}, reads, {});
@@ -80,6 +80,9 @@ int load_all() {
   }
   dropout(DeviceDropoutCsr{}, {});
   load_traversals<int32_t>(), load_traversals<int64_t>();
+  traverse(DeviceFrontier{}, {});
+  traverse(DevicePack<uint32_t>{}, {}), traverse(DevicePack<uint64_t>{}, {});
+  traverse(DeviceArrive<uint32_t>{}, {}), traverse(DeviceArrive<uint64_t>{}, {});
   for (const bool far : {false, true}) let_go({}, far, {});
   for (const auto scope : {studies::Scope::thread, studies::Scope::warp, studies::Scope::block})
     studies::get(DeviceGetCall<float>{}, scope, {});

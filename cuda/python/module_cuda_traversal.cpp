@@ -16,19 +16,19 @@ using namespace mgg::python;
 
 // Lists of edges, and how they are read.
 struct Lists {
-  int64_t sources;
-  uint64_t offset, edge, length;
+  int64_t count;
+  uint64_t offset, edge, length, number;
   bool wide;  // edges of 8 bytes, else of 4
   mgg::Reads reads;
 
   template <class Index>
   mgg::DeviceLists<Index> of() const {
-    return {sources, at<int64_t>(offset), at<Index>(edge), at<float>(length)};
+    return {count, at<int64_t>(offset), at<Index>(edge), at<float>(length), at<int32_t>(number)};
   }
   // Calls launch(DeviceLists<Index>).
   template <class Launch>
   void each_width(Launch&& launch) const {
-    if (sources == 0) return;
+    if (count == 0) return;
     if (wide)
       launch(of<int64_t>());
     else
@@ -46,31 +46,59 @@ mgg::Reads reads_named(const std::string& name) {
 template <class Lists>
 using IndexOf = std::remove_const_t<std::remove_pointer_t<decltype(std::decay_t<Lists>::edge)>>;
 
-void bfs(const Lists& lists, uint64_t parent, uint64_t depth, int32_t level, uint64_t found, const LaunchShape& launch) {
+void bfs(const Lists& lists, uint64_t parent, uint64_t depth, int32_t level, bool below, const LaunchShape& launch) {
   lists.each_width([&](const auto& of) {
     using Index = IndexOf<decltype(of)>;
-    mgg::traverse(mgg::DeviceBfs<Index>{of, at<uint32_t>(parent), at<int32_t>(depth), level, at<int32_t>(found)},
-                  lists.reads, launch.configuration());
+    mgg::traverse(mgg::DeviceBfs<Index>{of, at<uint32_t>(parent), at<int32_t>(depth), level}, lists.reads, below,
+                  launch.configuration());
   });
 }
 
-void sssp(const Lists& lists, uint64_t distance, uint64_t active, uint64_t next, uint64_t found,
+void frontier(int64_t sources, uint64_t offset, uint64_t depth, int32_t level, uint64_t found, const LaunchShape& launch) {
+  if (sources == 0) return;
+  mgg::traverse(mgg::DeviceFrontier{sources, at<int64_t>(offset), at<int32_t>(depth), level, at<uint64_t>(found)},
+                launch.configuration());
+}
+
+// A round of shortest paths, or of components.
+template <template <class> class Call, class T>
+void round(const Lists& lists, uint64_t value, uint64_t active, uint64_t next, uint64_t found, const LaunchShape& launch) {
+  lists.each_width([&](const auto& of) {
+    using Index = IndexOf<decltype(of)>;
+    mgg::traverse(Call<Index>{of, at<T>(value), at<uint8_t>(active), at<uint8_t>(next), at<int32_t>(found)}, lists.reads,
+                  launch.configuration());
+  });
+}
+
+// Calls launch with a value of so many bytes.
+template <class Launch>
+void of_bytes(int bytes, Launch&& launch) {
+  if (bytes == 4)
+    launch(uint32_t());
+  else if (bytes == 8)
+    launch(uint64_t());
+  else
+    throw std::invalid_argument("values: of 4 or 8 bytes");
+}
+
+void pack(int bytes, int64_t count, uint64_t number, uint64_t place, uint64_t value, uint64_t outbox,
           const LaunchShape& launch) {
-  lists.each_width([&](const auto& of) {
-    using Index = IndexOf<decltype(of)>;
-    mgg::traverse(mgg::DeviceSssp<Index>{of, at<uint32_t>(distance), at<uint8_t>(active), at<uint8_t>(next),
-                                         at<int32_t>(found)},
-                  lists.reads, launch.configuration());
+  if (count == 0) return;
+  of_bytes(bytes, [&](auto of) {
+    using T = decltype(of);
+    mgg::traverse(mgg::DevicePack<T>{count, at<int32_t>(number), at<int64_t>(place), at<T>(value), at<T>(outbox)},
+                  launch.configuration());
   });
 }
 
-void components(const Lists& lists, uint64_t label, uint64_t active, uint64_t next, uint64_t found,
-                const LaunchShape& launch) {
-  lists.each_width([&](const auto& of) {
-    using Index = IndexOf<decltype(of)>;
-    mgg::traverse(mgg::DeviceComponents<Index>{of, at<uint64_t>(label), at<uint8_t>(active), at<uint8_t>(next),
-                                               at<int32_t>(found)},
-                  lists.reads, launch.configuration());
+void arrive(int bytes, int64_t count, uint64_t number, uint64_t place, uint64_t arrived, uint64_t value, bool all,
+            uint64_t next, uint64_t found, const LaunchShape& launch) {
+  if (count == 0) return;
+  of_bytes(bytes, [&](auto of) {
+    using T = decltype(of);
+    mgg::traverse(mgg::DeviceArrive<T>{count, at<int32_t>(number), at<int64_t>(place), at<T>(arrived), at<T>(value), all,
+                                       at<uint8_t>(next), at<int32_t>(found)},
+                  launch.configuration());
   });
 }
 
@@ -89,17 +117,23 @@ void pagerank(const Lists& lists, uint64_t given, uint64_t inverse, uint64_t ran
 void bind_traversal(nb::module_& module) {
   nb::class_<Lists>(module, "EdgeLists", R"(Lists of edges, and how they are read: "strided", "merged" or "aligned".
 
-offset: int64 [sources + 1]; edge: int32, or int64 if wide; length: float32, or 0. edge and length are aligned to 128
-bytes.)")
-      .def("__init__", [](Lists* self, int64_t sources, uint64_t offset, uint64_t edge, uint64_t length, bool wide,
-                          const std::string& reads) {
+offset: int64 [count + 1]; edge: int32, or int64 if wide; length: float32, or 0; number: int32 [count], of each list, or
+0 where it is its place. edge and length are aligned to 128 bytes.)")
+      .def("__init__", [](Lists* self, int64_t count, uint64_t offset, uint64_t edge, uint64_t length, uint64_t number,
+                          bool wide, const std::string& reads) {
         if ((edge | length) % 128) throw std::invalid_argument("lists: edges and lengths are aligned to 128 bytes");
-        new (self) Lists{sources, offset, edge, length, wide, reads_named(reads)};
-      }, "sources"_a, "offset"_a, "edge"_a, "length"_a, "wide"_a, "reads"_a);
-  module.def("bfs_level", bfs, "lists"_a, "parent"_a, "depth"_a, "level"_a, "found"_a, "launch"_a, Released());
-  module.def("sssp_round", sssp, "lists"_a, "distance"_a, "active"_a, "next"_a, "found"_a, "launch"_a, Released());
-  module.def("components_round", components, "lists"_a, "label"_a, "active"_a, "next"_a, "found"_a, "launch"_a,
-             Released());
+        new (self) Lists{count, offset, edge, length, number, wide, reads_named(reads)};
+      }, "count"_a, "offset"_a, "edge"_a, "length"_a, "number"_a, "wide"_a, "reads"_a);
+  module.def("bfs_level", bfs, "lists"_a, "parent"_a, "depth"_a, "level"_a, "below"_a, "launch"_a, Released());
+  module.def("frontier", frontier, "sources"_a, "offset"_a, "depth"_a, "level"_a, "found"_a, "launch"_a, Released());
+  module.def("sssp_round", round<mgg::DeviceSssp, uint32_t>, "lists"_a, "value"_a, "active"_a, "next"_a, "found"_a,
+             "launch"_a, Released());
+  module.def("components_round", round<mgg::DeviceComponents, uint64_t>, "lists"_a, "value"_a, "active"_a, "next"_a,
+             "found"_a, "launch"_a, Released());
   module.def("pagerank_round", pagerank, "lists"_a, "given"_a, "inverse"_a, "rank"_a, "next"_a, "change"_a,
              "dangling"_a, "base"_a, "launch"_a, Released());
+  module.def("pack_values", pack, "bytes"_a, "count"_a, "number"_a, "place"_a, "value"_a, "outbox"_a, "launch"_a,
+             Released());
+  module.def("arrive_values", arrive, "bytes"_a, "count"_a, "number"_a, "place"_a, "arrived"_a, "value"_a, "all"_a,
+             "next"_a, "found"_a, "launch"_a, Released());
 }

@@ -42,6 +42,7 @@ def process_traverse(
     check: bool,
     backend: str,
     edges: str = "device",
+    share_gpu: bool = False,
     nodes: tuple[int, ...] = (),
     sources: int | None = None,
     seed: int = 0,
@@ -50,20 +51,19 @@ def process_traverse(
 ) -> int:
     """Traverse a graph, print each run, and write the results, in the user's numbering; return the exit code.
 
-    kind: bfs, sssp, cc or pagerank. edges: where those of a GPU lie. nodes, sources: where to begin, or how many such
-    nodes to draw by ``seed``. options: further arguments of the kind's function. Raises InputError for options that do
-    not fit together, for a node that is none of the graph's, and where loading or the traversal does.
+    kind: bfs, sssp, cc or pagerank. edges: where those of a GPU lie. share_gpu: whether ranks may share one. nodes,
+    sources: where to begin, or how many such nodes to draw by ``seed``. options: further arguments of the kind's
+    function. Raises InputError for options that do not fit together, for a node that is none of the graph's, and where
+    loading or the traversal does.
     """
     comm = mpi.world()
     with mpi.agree(comm):
-        _check(kind, graph, nodes, sources, backend, edges, options)
+        _check(kind, graph, nodes, sources, backend, edges, options | {"share_gpu": share_gpu})
         if comm.rank == 0 and output is not None:
             for path in row_files.paths(output, list(ARRAYS[kind])).values():
                 check_output(path, force=force)
     threads = mpi.threads(comm)
-    gpu = backends.needs_gpus(backend)
-    chosen = backends.choose(backend, comm) if gpu else backends.choose_cpu(CPU.get(backend, backend), comm)
-    made = backends.make(chosen, comm, threads=threads)
+    made = backends.make(_chosen(backend, comm, share_gpu), comm, threads=threads)
     with backends.closed_on_error(made.memory.close):
         part = parts.load(graph, comm, made, weights=kind == "sssp", edges=edges)
         if output is not None:
@@ -93,6 +93,13 @@ def process_traverse(
     return 0
 
 
+def _chosen(backend: str, comm: Any, share_gpu: bool) -> backends.Chosen:
+    """Return which backend this is."""
+    if backends.needs_gpus(backend):
+        return backends.choose(backend, comm, share_gpu=share_gpu)
+    return backends.choose_cpu(CPU.get(backend, backend), comm)
+
+
 def _check(
     kind: str,
     graph: Path,
@@ -106,6 +113,8 @@ def _check(
     gpu = backends.needs_gpus(backend)
     if edges != "device" and not gpu:
         raise InputError(f"--edges {edges} is for --backend cuda; CPUs have one memory")
+    if options.get("share_gpu") and not gpu:
+        raise InputError("--share-gpu is for --backend cuda")
     if gpu and options.get("width"):
         raise InputError("--width is for CPUs; GPUs have no buckets")
     if gpu and options.get("dtype") == "float64":

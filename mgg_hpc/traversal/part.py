@@ -23,7 +23,7 @@ from ..plan.ranges import bounds_of
 from ..plan.workload import SplitEdges, prefix_sum
 from ..runtime import cores, exchange, mpi
 from ..runtime.backends.base import Backend
-from ..runtime.backends.traversal import LocalGraph, Source, Traversal
+from ..runtime.backends.traversal import LocalGraph, Source, Traversal, memory_for_edges
 
 HOT = 1 << 17  # hot sources at most: their values of 4 bytes lie in the second cache of a core
 
@@ -168,7 +168,7 @@ def _in_edges(
     number[sources] = np.arange(len(sources), dtype=np.int32)
     order = np.argsort(number[own], kind="stable").astype(np.int32)
     indptr = prefix_sum(np.diff(rows.indptr)[order])
-    indices = np.empty(len(rows.indices), np.int32)
+    indices = memory_for_edges(len(rows.indices))
     place = np.empty(len(indices) if places else 0, np.int64)
     native.load().localize(rows.indptr, rows.indices, number, order, indptr, indices, place)
     lists = None
@@ -198,7 +198,7 @@ def _with_out_edges(
     """
     if shared:
         return replace(graph, out_indptr=graph.indptr, out_indices=graph.indices), None
-    out_indices = np.empty_like(graph.indices)
+    out_indices = memory_for_edges(len(graph.indices))
     place = np.empty(len(graph.indices) if places else 0, np.int64)
     native.load().transpose(graph.indptr, graph.indices, graph.out_indptr, out_indices, place)
     return replace(graph, out_indices=out_indices), place

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import jobs
+import programs
 import pytest
 from builds import made_once
 
 from .build import Build
+
+CHILD = Path(__file__).with_name("rank_child.py")
+LAUNCH = (
+    "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[2:], int(sys.argv[1])))"
+)
+
+
+@pytest.fixture
+def on_gpus(shim, tmp_path):
+    """Runs `mgg` with these words on so many ranks, whose GPUs the shim plays, in the test's folder."""
+
+    def run(ranks, *words, fault="none", **environment):
+        program = (sys.executable, CHILD, shim.folder / "_cuda.so", fault, "--", *words)
+        variables = jobs.clean_environment() | {"OMP_NUM_THREADS": "1"} | environment
+        return programs.python("-c", LAUNCH, ranks, *program, cwd=tmp_path, env=variables, timeout=100)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 import time
 from pathlib import Path
 
 import h5py
 import jobs
 import numpy as np
-import programs
 import pytest
 import safetensors.numpy
 from suite.tiers import long_except
@@ -20,26 +18,10 @@ from mgg_hpc.tools.study import names, table
 
 # Seconds after which an error has hung: most take two or three, and imports more on a machine that does other things.
 SOON = 30
-CHILD = Path(__file__).with_name("rank_child.py")
-LAUNCH = (
-    "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[2:], int(sys.argv[1])))"
-)
 
 
 CUDA = ("--set", "run.backend=cuda")
 SHARED = (*CUDA, "--share-gpu")
-
-
-@pytest.fixture
-def on_gpus(shim, tmp_path):
-    """Runs `mgg` with these words on so many ranks, in the test's folder."""
-
-    def run(ranks, *words, fault="none", **environment):
-        program = (sys.executable, CHILD, shim.folder / "_cuda.so", fault, "--", *words)
-        variables = jobs.clean_environment() | {"OMP_NUM_THREADS": "1"} | environment
-        return programs.python("-c", LAUNCH, ranks, *program, cwd=tmp_path, env=variables, timeout=100)
-
-    return run
 
 
 @pytest.fixture

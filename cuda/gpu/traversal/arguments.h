@@ -11,29 +11,40 @@ namespace mgg {
 // warp that begins at the 128 bytes in which the list does.
 enum class Reads : int { strided, merged, aligned };
 
+// Edges of sources, or into rows. Values of nodes lie by the numbers of sources, of which rows and the halo have one each.
 template <class Index>
 struct DeviceLists {
-  int64_t sources;
-  const int64_t* offset;  // [sources + 1], in the GPU's memory
+  int64_t count;
+  const int64_t* offset;  // [count + 1], in the GPU's memory
   const Index* edge;      // aligned to 128 bytes
   const float* length;    // of each edge, or null; aligned to 128 bytes
+  const int32_t* number;  // of each list, or null where the i-th list is that of i
 };
 
-// One level: what the sources on it have edges to, and was not reached, is on the next one.
+// One level: what the sources on it have edges to, and was not reached, is on the next one. Or from below: rows that were
+// not reached look for a source on the level.
 template <class Index>
 struct DeviceBfs {
-  DeviceLists<Index> lists;
-  uint32_t* parent;  // the first source with an edge to each row, of those on the level before; all ones: none
-  int32_t* depth;    // -1: not reached
+  DeviceLists<Index> lists;  // of out-edges; from below, of in-edges
+  uint32_t* parent;          // the first source with an edge to each row, of those on the level before; all ones: none
+  int32_t* depth;            // -1: not reached
   int32_t level;
-  int32_t* found;    // set to 1 if a row was reached
+};
+
+// What lies on a level: found[0] is set to the number of sources, found[1] to that of their edges, from 0 on.
+struct DeviceFrontier {
+  int64_t sources;
+  const int64_t* offset;  // of lists of out-edges
+  const int32_t* depth;
+  int32_t level;
+  uint64_t* found;
 };
 
 // One round over the sources that are active: distances, as bits of float32 of at least 0, get less.
 template <class Index>
 struct DeviceSssp {
   DeviceLists<Index> lists;
-  uint32_t* distance;
+  uint32_t* value;
   const uint8_t* active;
   uint8_t* next;  // active in the next round; zero before
   int32_t* found;
@@ -43,7 +54,7 @@ struct DeviceSssp {
 template <class Index>
 struct DeviceComponents {
   DeviceLists<Index> lists;
-  uint64_t* label;
+  uint64_t* value;
   const uint8_t* active;
   uint8_t* next;
   int32_t* found;
@@ -60,6 +71,29 @@ struct DevicePageRank {
   float* change;         // |new - old| of each row
   float* dangling;       // rank of each row without out-edges, else 0
   double base;
+};
+
+// Values that cross between ranks, as unsigned integers: those of rows go to places of an outbox.
+template <class T>
+struct DevicePack {
+  int64_t count;
+  const int32_t* number;
+  const int64_t* place;
+  const T* value;
+  T* outbox;
+};
+
+// Values that have arrived for the halo: they replace those that are more, or all.
+template <class T>
+struct DeviceArrive {
+  int64_t count;
+  const int32_t* number;
+  const int64_t* place;
+  const T* arrived;
+  T* value;
+  bool all;
+  uint8_t* next;   // set to 1 where a value was replaced, or null
+  int32_t* found;  // set to 1 if any was, or null
 };
 
 }  // namespace mgg

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plan.workload import HaloLists
+
+
+def memory_for_edges(count: int) -> NDArray[np.int32]:
+    """Return int32 [count], uninitialised, on pages of its own, which can be locked for a GPU as they are."""
+    page, nbytes = mmap.PAGESIZE, 4 * count
+    whole = np.empty(nbytes + 2 * page, np.uint8)
+    return whole[-whole.ctypes.data % page :][:nbytes].view(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,5 +114,6 @@ class TraversalKernels(Protocol):
     def of(self, graph: LocalGraph, *, edges: str = "device") -> Traversal:
         """Return traversals of a graph. Collective. Frees nothing before the backend is closed.
 
-        edges: where a GPU's edges lie, "device" or "host". Raises InputError where a device does not take the graph.
+        edges: where a GPU's edges lie, "device", "host", "managed" or "copied". Raises InputError where a device does
+        not take the graph.
         """

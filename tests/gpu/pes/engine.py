@@ -92,6 +92,10 @@ class HostArrays:
     def pinned(self, nbytes):
         return np.full(nbytes, 0xA5, np.uint8)
 
+    def managed(self, nbytes):
+        memory = np.full(nbytes + 4096, 0xA5, np.uint8)  # pages
+        return memory[-memory.ctypes.data % 4096 :][:nbytes]
+
     def lock(self, address, nbytes):
         self.locked[address] = nbytes
         return lambda: self.locked.pop(address)

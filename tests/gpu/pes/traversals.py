@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cases
 import numpy as np
@@ -15,7 +16,8 @@ from mpi4py import MPI
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime import backends, mpi
-from mgg_hpc.runtime.backends.cuda.traversal import DeviceTraversal
+from mgg_hpc.runtime.backends.cuda.traversal.graph import DeviceTraversal
+from mgg_hpc.runtime.backends.cuda.traversal.places import PLACES
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs
@@ -42,10 +44,10 @@ def loaded(engine: Engine, graph: Graph) -> Iterator[tuple[Part, Part]]:
     host.memory.close()
 
 
-def read_as(engine: Engine, part: Part, reads: str, *, wide: bool, edges: str) -> Part:
-    """Return the part on the device with another way to read its lists."""
+def read_as(engine: Engine, part: Part, reads: str, **options: Any) -> Part:
+    """Return the part on the device with another way to read its lists, see DeviceTraversal.of."""
     (device,) = engine.backends(World(1))
-    return replace(part, engine=DeviceTraversal(device).of(part.graph, edges=edges, reads=reads, wide=wide))
+    return replace(part, engine=DeviceTraversal(device).of(part.graph, reads=reads, **options))
 
 
 def same(found: Iterable[Run], wanted: Iterable[Run]) -> float:
@@ -67,7 +69,11 @@ def traversals(engine: Engine, case: cases.Case, entry: object, rng: np.random.G
     if not case.nodes:
         return 0.0  # files have a node at least
     engine.seed(int(rng.integers(1 << 60)))
-    way = {"wide": bool(rng.random() < 0.5), "edges": str(rng.choice(["host", "device"]))}
+    way = {
+        "wide": bool(rng.random() < 0.5),
+        "below": bool(rng.random() < 0.5),
+        "edges": str(rng.choice(PLACES)),
+    }
     reads = str(rng.choice(READS))
     nodes = rng.permutation(case.nodes)[:2].tolist()
     with loaded(engine, Graph("case", case.indptr, case.indices)) as (host, device):

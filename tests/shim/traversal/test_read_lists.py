@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from gpu.pes.traversals import loaded, read_as, same
 
 from mgg_hpc.data import generate
 from mgg_hpc.data.graph import Graph
+from mgg_hpc.runtime.backends.cuda.traversal import places
+from mgg_hpc.runtime.backends.cuda.traversal.places import PLACES
 from mgg_hpc.traversal import requests, runs
 from mgg_hpc.traversal.part import Part
 
 
-@pytest.mark.parametrize(("reads", "wide"), list(itertools.product(requests.READS, [False, True])))
-def test_larger_graphs(rng, engine, reads, wide):
-    """With weights, some of them 0; blocks run in any order. The table has the hard cases."""
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("edges", PLACES)
+@pytest.mark.parametrize("reads", requests.READS)
+def test_larger_graphs(rng, engine, monkeypatch, reads, edges, wide):
+    """With weights, some of them 0; blocks run in any order, parts hold few lists. The table has the hard cases."""
+    monkeypatch.setattr(places, "PART", int(rng.integers(64, 4096)))
     engine.seed(int(rng.integers(1 << 60)))
     graph = generate.rmat(8, 6, int(rng.integers(1 << 30)), symmetric=False)
     weight = rng.integers(0, 9, graph.edges).astype(np.float32) / 2
     made = Graph("rmat", graph.indptr, graph.indices, weight=weight)
     with loaded(engine, made) as (host, device):
-        other = read_as(engine, device, reads, wide=wide, edges="host")
+        other = read_as(engine, device, reads, wide=wide, edges=edges)
         nodes = runs.draw_sources(host, 2, 0)
         same(runs.sssp(other, nodes), runs.sssp(host, nodes))
         same(runs.bfs(other, nodes), runs.bfs(host, nodes))
+        same(runs.pagerank(other), runs.pagerank(host))
 
 
 def counted(engine, device: Part, reads: str) -> list[int]:
     """Requests by their size of a search in breadth first, as the shim counts them."""
-    other = read_as(engine, device, reads, wide=True, edges="host")
+    other = read_as(engine, device, reads, wide=True, edges="host", below=False)
     engine.module.shim_counts()
     list(runs.bfs(other, runs.draw_sources(device, 1, 3), check=False))
     counts = engine.module.shim_counts()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....plan.layout import RowFormat
 from ..arguments import Rows
@@ -86,3 +87,10 @@ class DeviceCollectives:
         """See Collectives.sum. Raises TypeError for several ranks, none of which could run it."""
         if self.size > 1:
             raise TypeError("Collectives.sum: ranks of one process")
+
+    def least(self, mine: int) -> int:
+        """Return the smallest of all ranks' integers. Collective."""
+        return mine
+
+    def sum_on_host(self, values: NDArray[np.float64]) -> None:
+        """Replace values of the host's memory by their sums over all ranks, in rank order. Collective."""

@@ -77,6 +77,12 @@ class DeviceArrays(Protocol):
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """Return page-locked memory of the host, uninitialised."""
 
+    def managed(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return memory of the host and the GPU, whose pages move to where they are read, and which is mostly read.
+
+        Raises InputError without CuPy.
+        """
+
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """See Memory.lock."""
 
@@ -160,6 +166,18 @@ class TorchArrays:
         """See DeviceArrays."""
         found: NDArray[np.uint8] = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
         return found
+
+    def managed(self, nbytes: int) -> NDArray[np.uint8]:
+        """See DeviceArrays."""
+        try:
+            from cupy.cuda import malloc_managed, runtime
+        except ImportError as error:
+            raise InputError("managed memory takes CuPy (pip install cupy-cuda13x)") from error
+        memory = malloc_managed(nbytes)
+        runtime.memAdvise(
+            memory.ptr, nbytes, runtime.cudaMemAdviseSetReadMostly, self._torch.cuda.current_device()
+        )
+        return np.asarray(_Managed(memory, nbytes))
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """See DeviceArrays."""
@@ -292,5 +310,18 @@ class _Array:
             "shape": (nbytes,),
             "typestr": "|u1",
             "data": (address, False),
+            "version": 3,
+        }
+
+
+class _Managed:
+    """CuPy's managed memory as NumPy takes it; freed with the array."""
+
+    def __init__(self, memory: Any, nbytes: int) -> None:
+        self._memory = memory
+        self.__array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (memory.ptr, False),
             "version": 3,
         }

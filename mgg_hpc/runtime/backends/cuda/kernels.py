@@ -29,7 +29,7 @@ from .edges import DeviceEdges
 from .launches import DeviceLaunches
 from .transfers import streaming
 from .transfers.gather import Gathers
-from .traversal import DeviceTraversal
+from .traversal.graph import DeviceTraversal
 
 
 class DeviceBackend(DeviceLaunches):

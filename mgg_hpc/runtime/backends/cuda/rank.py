@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ....errors import InputError
 from ....plan.layout import RowFormat
 from ....plan.workload import Plan
@@ -289,3 +292,11 @@ class RankCollectives(DeviceCollectives):
             else:
                 backend.sums = PeerSums(backend)
         backend.sums.add_up(values)
+
+    def least(self, mine: int) -> int:
+        """See DeviceCollectives.least."""
+        return mpi.least(self._backend.comm, mine)
+
+    def sum_on_host(self, values: NDArray[np.float64]) -> None:
+        """See DeviceCollectives.sum_on_host."""
+        mpi.sum_in_rank_order(self._backend.comm, values)

@@ -1,0 +1,100 @@
+"""Values of rows that cross to the ranks whose halo they are in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .....plan.launch import LANES
+from .....plan.layout import RowFormat
+from .....plan.workload import HaloLists, prefix_sum
+from .... import exchange, mpi
+from .places import on_device
+
+if TYPE_CHECKING:
+    from ..rank import RankBackend
+
+PACK = RowFormat(np.dtype(np.float32), 4)  # what is fetched at once
+BOXES = 2  # used in turn, so that one barrier a crossing is enough
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where values of one size lie: place, in the outbox; arrived, of the halo's; ids, of packs, for each outbox."""
+
+    place: Any
+    arrived: Any
+    ids: list[Any]
+    packs: Any  # that have arrived
+
+
+class Crossing:
+    """Values of 4 or 8 bytes, packed by rank into an outbox, from which the others fetch them.
+
+    All calls are collective, and go to the current stream.
+    """
+
+    def __init__(
+        self, backend: RankBackend, lists: HaloLists, number: NDArray[np.int32], halo: NDArray[np.int32]
+    ) -> None:
+        """number: int32 [n], of this rank's rows among its sources. halo: int32 [H], of the halo's rows."""
+        self._backend, self._turn = backend, 0
+        self._send, self._receive = lists.send_counts.sum(0), lists.receive_counts.sum(0)
+        self._sent, self._halo = (on_device(backend, each) for each in (number[lists.send_rows], halo))
+        most = -mpi.least(backend.comm, -int(_packs(self._send, 8).sum()))
+        backend.memory.reserve(BOXES * most * PACK.row_bytes)
+        self._outbox = backend.symmetric(BOXES * most, PACK)
+        self._bounds = np.arange(backend.size + 1, dtype=np.int64) * BOXES * most
+        self._layouts = {item: self._layout(item, most) for item in (4, 8)}
+
+    def _layout(self, item: int, most: int) -> _Layout:
+        backend, each = self._backend, PACK.row_bytes // item
+        begin = prefix_sum(_packs(self._send, item))[:-1]
+        ones = np.ones(backend.size, np.int64)
+        of_others = exchange.send(backend.comm, begin, ones)  # where what comes from each begins
+        arriving = _packs(self._receive, item)
+        ids = _runs(self._bounds[:-1] + of_others, arriving)
+        return _Layout(
+            place=on_device(backend, _runs(begin * each, self._send)),
+            arrived=on_device(backend, _runs(prefix_sum(arriving)[:-1] * each, self._receive)),
+            ids=[backend.arrays.uploaded(ids + box * most) for box in range(BOXES)],
+            packs=backend.memory.padded(len(ids), PACK),
+        )
+
+    def cross(self, item: int, values: Any, *, all: bool, following: Any = None, found: Any = None) -> int:
+        """Replace the halo's values by those of their owners, or only those that are more; return the bytes sent.
+
+        item: bytes of a value. values: [S], compared as unsigned integers. following: uint8 [S], set to 1 where a value
+        is replaced; found: int32, set to 1 if any is.
+        """
+        backend, layout, box = self._backend, self._layouts[item], self._turn
+        self._turn = (box + 1) % BOXES
+        arrays, native = backend.arrays, backend.native
+        at = arrays.address
+        count, halo = int(self._send.sum()), int(self._receive.sum())
+        begin = len(self._outbox.local) // BOXES * box * PACK.row_bytes
+        native.pack_values(
+            item, count, at(self._sent), at(layout.place), at(values),
+            int(self._outbox.addresses[backend.rank]) + begin, backend.spread(LANES, -(-count // LANES)),
+        )  # fmt: skip
+        backend.publish(self._outbox)
+        backend.gathers.anywhere(backend, self._outbox, self._bounds, layout.ids[box], layout.packs)
+        native.arrive_values(
+            item, halo, at(self._halo), at(layout.arrived), at(layout.packs), at(values), all,
+            0 if following is None else at(following), 0 if found is None else at(found),
+            backend.spread(LANES, -(-halo // LANES)),
+        )  # fmt: skip
+        return int(_packs(self._send, item).sum()) * PACK.row_bytes
+
+
+def _packs(counts: NDArray[np.int64], item: int) -> NDArray[np.int64]:
+    """Return how many packs hold so many values each."""
+    return -(-counts * item // PACK.row_bytes)
+
+
+def _runs(begin: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return begin[0], begin[0] + 1, ... of count[0] numbers, then those of begin[1], and so on."""
+    return np.repeat(begin - prefix_sum(count)[:-1], count) + np.arange(count.sum())
