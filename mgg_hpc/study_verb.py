@@ -315,24 +315,31 @@ def programs(
     epilog=example(
         "mgg study traversal",
         "mgg study traversal rmat:18 my.h5 --sources 64 --csv requests.csv --plot requests.svg",
+        "mgg study traversal rmat:25 --device cuda",
     ),
 )
 @click.argument("graphs", nargs=-1)
 @click.option("--sources", type=AT_LEAST_ONE, default=16, help="Drawn nodes to search from.")
+@click.option("--device", type=DEVICES, default="cpu", help="cuda: time searches, by where edges lie.")
 @files("traversal")
-def traversal(graphs: tuple[str, ...], sources: int, **options: Any) -> int:
+def traversal(graphs: tuple[str, ...], sources: int, device: str, **options: Any) -> int:
     """Count the requests of a GPU for edges in the host's memory, by how lists are read.
 
     Searches in breadth first, edges of 4 and 8 bytes; lists read by threads, by warps, and by warps from the start of a
-    line: EMOGI, figures 2.6, 2.8 and 2.11 of Min's dissertation. [default: rmat:16 uniform:16]
+    line: EMOGI, figures 2.6, 2.8 and 2.11 of Min's dissertation. With --device cuda searches are timed, and what they
+    read is compared with copies, managed memory and Subway: figures 2.9, 2.10 and 2.13. [default: rmat:16 uniform:16]
     """
     from .tools.bench.harness import graphs as known
-    from .tools.study import traversal as study_of_traversal
 
     names = graphs or ("rmat:16", "uniform:16")
     for name in names:
         known.check(name)
     paths = files_of(options)
-    return study_of_traversal.run(
-        study_of_traversal.Request([known.read(name) for name in names], sources, paths)
-    )
+    read = [known.read(name) for name in names]
+    if device == "cuda":
+        from .tools.study.traversal import measured
+
+        return measured.run(read, sources, paths)
+    from .tools.study.traversal import counted
+
+    return counted.run(read, sources, paths)

@@ -20,12 +20,13 @@ LAUNCH = (
 
 @pytest.fixture
 def on_gpus(shim, tmp_path):
-    """Runs `mgg` with these words on so many ranks, whose GPUs the shim plays, in the test's folder."""
+    """Runs `mgg` on so many ranks whose GPUs the shim plays, in the test's folder. None: one without a launcher."""
 
     def run(ranks, *words, fault="none", **environment):
         program = (sys.executable, CHILD, shim.folder / "_cuda.so", fault, "--", *words)
         variables = jobs.clean_environment() | {"OMP_NUM_THREADS": "1"} | environment
-        return programs.python("-c", LAUNCH, ranks, *program, cwd=tmp_path, env=variables, timeout=100)
+        by = program[1:] if ranks is None else ("-c", LAUNCH, ranks, *program)
+        return programs.python(*by, cwd=tmp_path, env=variables, timeout=100)
 
     return run
 

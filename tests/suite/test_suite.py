@@ -52,6 +52,12 @@ GRID = """
     @pytest.mark.long
     def test_long(): pass
 
+    @pytest.mark.long
+    @pytest.mark.sampled
+    @pytest.mark.parametrize("row", range(4))
+    @pytest.mark.parametrize("column", range(4))
+    def test_rare(row, column): pass
+
     def test_plain(): pass
 
     def test_draws(rng): pass
@@ -91,8 +97,9 @@ def run_pytest(folder: Path, text: str, *words: str, **variables: str) -> tuple[
 def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
     said, lines = run_pytest(tmp_path, GRID, "--tier", tier)
     names = names_of(lines)
-    grid = [name for name in names if name.startswith("test_grid")]
-    assert {name for name in names if name not in grid} == others, said
+    grid, rare = ([name for name in names if name.startswith(start)] for start in ("test_grid", "test_rare"))
+    assert {name for name in names if name not in grid + rare} == others, said
+    assert len(rare) == (4 if tier == "long" else 0)
     assert lines[0] == {"total": len(names)}
     # There are four widths, and eight pairs of a width and another value; some of those have been run by `make test`.
     assert 4 < len(grid) < 16 if tier == "long" else len(grid) == 4
@@ -113,7 +120,7 @@ def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
 
 def names_of_grid(folder: Path, tier: str, seed: int) -> set[str]:
     """Return the tests of the grid that a tier runs."""
-    _, lines = run_pytest(folder, GRID, "--tier", tier, "-k", "grid", MGG_TEST_SEED=str(seed))
+    _, lines = run_pytest(folder, GRID, "--tier", tier, "-k", "test_grid", MGG_TEST_SEED=str(seed))
     return set(names_of(lines))
 
 

@@ -19,7 +19,8 @@ parameters (n-wise testing, see Kuhn, Kacker and Lei, Introduction to Combinator
 value of every parameter). A parameter whose values are dataclasses counts as its fields. The sample of `make test-fast`
 and `make test` is the same in each run, and another on each number of MPI ranks. That of `make test-long` has all
 (n + 1)-tuples and is drawn with MGG_TEST_SEED: another in each run, less tests without random numbers that `make test`
-runs. Tests that take one of SLOW_FIXTURES are slow. Without ``--tier`` all tests run.
+runs. A test that is marked ``long`` too runs in `make test-long` alone, by a sample of n-tuples that is drawn so. Tests
+that take one of SLOW_FIXTURES are slow. Without ``--tier`` all tests run.
 """
 
 from __future__ import annotations
@@ -109,15 +110,16 @@ def unsampled(items, more: int = 0) -> set:
     """
     grids = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled") is not None and item.get_closest_marker("long") is None:
-            grids[item.nodeid.partition("[")[0]].append(item)
+        if item.get_closest_marker("sampled") is not None:
+            only_long = item.get_closest_marker("long") is not None
+            grids[item.nodeid.partition("[")[0], only_long].append(item)
     left_out = set()
-    for name, grid in grids.items():
+    for (name, only_long), grid in grids.items():
         (strength,) = grid[0].get_closest_marker("sampled").args or (1,)
         seed = [int(os.environ.get("MGG_TEST_RANKS", "0")), zlib.crc32(name.encode())]
         seed += [int(os.environ[SEED])] * (more > 0)
         combinations = facets([item.callspec.params for item in grid])
-        chosen = cover(combinations, strength + more, np.random.default_rng(seed))
+        chosen = cover(combinations, strength + (0 if only_long else more), np.random.default_rng(seed))
         # With --seeds a combination is there several times: all of them, or none.
         sample = {tuple(combinations[at]) for at in chosen}
         left_out |= {item for item, each in zip(grid, combinations, strict=True) if tuple(each) not in sample}

@@ -71,6 +71,8 @@ COLUMNS = (
     "requests_128",
     "moved_bytes",
     "amplification",
+    "gb_per_s",
+    "copy_gb_per_s",
     "moving_ms",
     "computing_ms",
 )
@@ -145,7 +147,9 @@ class Table:
     def about(self) -> str:
         """Return the conditions that all rows have in common, in words."""
         same = self.same
-        said = [f"{same['graph']}: {same['nodes']:,} nodes, {same['edges']:,} edges"]
+        said = (
+            [f"{same['graph']}: {same['nodes']:,} nodes, {same['edges']:,} edges"] if "graph" in same else []
+        )
         if "ranks_per_gpu" in same:
             said.append(f"{same['ranks']} ranks, {same['ranks_per_gpu']} a GPU")
         elif "ranks" in same:

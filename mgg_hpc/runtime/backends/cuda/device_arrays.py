@@ -14,6 +14,8 @@ from ....errors import InputError
 from ..base import Recording
 from .tapes.kernels import TapeKernels, cupy_kernels
 
+HOST = -1  # CUDA's number of the host among devices
+
 
 @contextlib.contextmanager
 def nothing_freed() -> Iterator[None]:
@@ -82,6 +84,9 @@ class DeviceArrays(Protocol):
 
         Raises InputError without CuPy.
         """
+
+    def to_host(self, managed: NDArray[np.uint8]) -> None:
+        """Move the pages of memory of `managed` back to the host."""
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """See Memory.lock."""
@@ -178,6 +183,13 @@ class TorchArrays:
             memory.ptr, nbytes, runtime.cudaMemAdviseSetReadMostly, self._torch.cuda.current_device()
         )
         return np.asarray(_Managed(memory, nbytes))
+
+    def to_host(self, managed: NDArray[np.uint8]) -> None:
+        """See DeviceArrays."""
+        from cupy.cuda import runtime
+
+        runtime.memPrefetchAsync(managed.ctypes.data, managed.nbytes, HOST, self.stream())
+        self.finish()
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """See DeviceArrays."""

@@ -130,6 +130,12 @@ class DeviceGraph:
             )
         return self._in
 
+    def edges_to_host(self) -> None:
+        """Move edges in managed memory back to the host."""
+        for lists in (self._out, self._in):
+            if lists is not None:
+                lists.to_host()
+
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
         """See Traversal."""
         if self._crossing is None:

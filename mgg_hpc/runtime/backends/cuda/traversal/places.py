@@ -84,6 +84,13 @@ class EdgeLists:
             yield from self._part(chosen[begin:end], lengths=lengths)
             begin = end
 
+    def to_host(self) -> None:
+        """Move edges in managed memory back to the host."""
+        if self._place == "managed":
+            for memory in (self._edges, self._held_lengths):
+                if memory is not None:
+                    self._context.arrays.to_host(memory)
+
     def _part(self, chosen: NDArray[np.int32], *, lengths: bool) -> Iterator[Any]:
         """Collect some lists, copy them, and yield them."""
         assert self._copies is not None

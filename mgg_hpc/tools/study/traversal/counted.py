@@ -7,47 +7,37 @@ kernels over the shim. What they take needs a GPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...data import writer
-from ...data.graph import Graph
-from ...errors import InputError
-from ...runtime import backends, mpi
-from ...traversal import part as parts
-from ...traversal import requests, runs
-from ..bench.harness import document, plots, timing
-from ..bench.harness.document import Sheet
-from ..bench.harness.plots import INK
-from . import plot
-from .table import Files, Row, Table
+from ....data import writer
+from ....data.graph import Graph
+from ....errors import InputError
+from ....runtime import backends, mpi
+from ....traversal import part as parts
+from ....traversal import requests, runs
+from ...bench.harness import document, plots, timing
+from ...bench.harness.document import Sheet
+from ...bench.harness.plots import INK
+from .. import plot
+from ..table import Files, Row, Table
 
 ITEMS = (4, 8)  # bytes of an edge
 COLOURS = ("#D55E00", "#E69F00", "#56B4E9", "#0072B2")  # of the sizes of requests
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is asked for: graphs, the number of sources, and the files that are written."""
-
-    graphs: Sequence[Graph]
-    sources: int
-    files: Files
-
-
-def run(request: Request) -> int:
+def run(graphs: Sequence[Graph], sources: int, files: Files) -> int:
     """Count, print and write. Raises InputError under a launcher."""
     if mpi.launched():
         raise InputError("mgg study traversal runs by itself, without a launcher")
     table = Table("traversal", {"device": "counted"})
-    for graph in request.graphs:
-        rows = counted(graph, request.sources)
+    for graph in graphs:
+        rows = counted(graph, sources)
         table.rows += [{"study": "traversal", "device": "counted", **row} for row in rows]
-    document.show([f"requests of {request.sources} searches in breadth first, counted"], [sheet(table.rows)])
-    table.save(request.files, draw)
+    document.show([f"requests of {sources} searches in breadth first, counted"], [sheet(table.rows)])
+    table.save(files, draw)
     return 0
 
 
