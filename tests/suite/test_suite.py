@@ -53,14 +53,15 @@ GRID = """
     def test_long(): pass
 
     @pytest.mark.long
-    @pytest.mark.sampled
+    @pytest.mark.drawn(3)
     @pytest.mark.parametrize("row", range(4))
     @pytest.mark.parametrize("column", range(4))
     def test_rare(row, column): pass
 
-    def test_plain(): pass
+    @pytest.mark.parametrize("number", range(30))
+    def test_often(number, rng): pass
 
-    def test_draws(rng): pass
+    def test_plain(): pass
 """
 
 
@@ -89,17 +90,19 @@ def run_pytest(folder: Path, text: str, *words: str, **variables: str) -> tuple[
 @pytest.mark.parametrize(
     ("tier", "others"),
     [
-        ("fast", {"test_plain", "test_draws"}),
-        ("test", {"test_plain", "test_draws", "test_slow"}),
-        ("long", {"test_draws", "test_long"}),
+        ("fast", {"test_plain"}),
+        ("test", {"test_plain", "test_slow"}),
+        ("long", {"test_long"}),
     ],
 )
 def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
     said, lines = run_pytest(tmp_path, GRID, "--tier", tier)
     names = names_of(lines)
-    grid, rare = ([name for name in names if name.startswith(start)] for start in ("test_grid", "test_rare"))
-    assert {name for name in names if name not in grid + rare} == others, said
-    assert len(rare) == (4 if tier == "long" else 0)
+    starts = ("test_grid", "test_rare", "test_often")
+    grid, rare, often = ([name for name in names if name.startswith(start)] for start in starts)
+    assert {name for name in names if name not in grid + rare + often} == others, said
+    assert len(rare) == (3 if tier == "long" else 0)
+    assert 2 <= len(often) <= 20 if tier == "long" else len(often) == 30
     assert lines[0] == {"total": len(names)}
     # There are four widths, and eight pairs of a width and another value; some of those have been run by `make test`.
     assert 4 < len(grid) < 16 if tier == "long" else len(grid) == 4
@@ -118,10 +121,18 @@ def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
     assert tier == "long" or all(any(value in name for name in grid) for value in values)
 
 
-def names_of_grid(folder: Path, tier: str, seed: int) -> set[str]:
+def names_of_grid(folder: Path, tier: str, seed: int, name: str = "test_grid") -> set[str]:
     """Return the tests of the grid that a tier runs."""
-    _, lines = run_pytest(folder, GRID, "--tier", tier, "-k", "test_grid", MGG_TEST_SEED=str(seed))
+    _, lines = run_pytest(folder, GRID, "--tier", tier, "-k", name, MGG_TEST_SEED=str(seed))
     return set(names_of(lines))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "count"), [("test_rare", 16), ("test_often", 30)])
+def test_in_time_all_are_drawn(tmp_path, name, count):
+    drawn = [names_of_grid(tmp_path, "long", seed, name) for seed in range(12)]
+    assert drawn[0] == names_of_grid(tmp_path, "long", 0, name) != drawn[1]
+    assert len(set().union(*drawn)) > 0.8 * count
 
 
 @pytest.mark.slow

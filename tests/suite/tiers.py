@@ -3,9 +3,10 @@
 =======================================  =========  =========  ==============  =========
 test                                     test-fast  test       test-long       torture
 =======================================  =========  =========  ==============  =========
-unmarked                                 yes        yes        if it draws     no
-``@pytest.mark.slow``                    no         yes        if it draws     no
+unmarked                                 yes        yes        some that draw  no
+``@pytest.mark.slow``                    no         yes        some that draw  no
 ``@pytest.mark.long``                    no         no         yes             no
+``@pytest.mark.drawn(n)``                                      n of them
 ``@pytest.mark.sampled(n)``              sample     sample     other sample    no
 ``@pytest.mark.trials(test=2, long=5)``  no         2 trials   5 trials        no
 =======================================  =========  =========  ==============  =========
@@ -13,19 +14,22 @@ unmarked                                 yes        yes        if it draws     n
 A test marked ``trials`` takes the fixture ``trials``: how often it does what it does (``torture=200``: in `make
 torture`). It belongs to the tiers that the mark names.
 
-A test draws if it takes the fixture ``rng`` or is a test of hypothesis: test-long runs it with another seed than `make
-test`. Of the combinations of the parameters of a sampled test the sample has all n-tuples of values of n different
+A test draws if it takes the fixture ``rng`` or is a test of hypothesis. Of those that `make test` runs, test-long runs
+one in REPEATED again, with another seed. Which ones it draws with MGG_TEST_SEED, and so it does n of the combinations of
+parameters of a test marked ``drawn(n)``: in time its runs go through all.
+
+Of the combinations of the parameters of a sampled test the sample has all n-tuples of values of n different
 parameters (n-wise testing, see Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every
 value of every parameter). A parameter whose values are dataclasses counts as its fields. The sample of `make test-fast`
 and `make test` is the same in each run, and another on each number of MPI ranks. That of `make test-long` has all
 (n + 1)-tuples and is drawn with MGG_TEST_SEED: another in each run, less tests without random numbers that `make test`
-runs. A test that is marked ``long`` too runs in `make test-long` alone, by a sample of n-tuples that is drawn so. Tests
-that take one of SLOW_FIXTURES are slow. Without ``--tier`` all tests run.
+runs. Tests that take one of SLOW_FIXTURES are slow. Without ``--tier`` all tests run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import heapq
 import itertools
 import os
@@ -41,6 +45,7 @@ from suite.seeds import SEED, SEED_OFFSET, draws
 TIERS = ("fast", "test", "long", "torture")
 # A test that takes one of these is slow: the kernels over the shim are compiled first.
 SLOW_FIXTURES = {"shim"}
+REPEATED = 3
 
 
 def pytest_addoption(parser):
@@ -54,6 +59,7 @@ def pytest_configure(config):
         "slow: left out of `make test-fast`",
         "long: run by `make test-long` alone",
         "trials(test=n, long=n, torture=n): the tiers that run a test, and how many trials of it",
+        "drawn(n): of the combinations of parameters that `make test-long` would run it runs n",
         "sampled(n=1): of the combinations of parameters `make test` runs some, with all n-tuples of values",
     ):
         config.addinivalue_line("markers", line)
@@ -69,6 +75,10 @@ def pytest_collection_modifyitems(config, items):
     kept, dropped = [], []
     for item in items:
         (kept if item not in unused and belongs(item, tier, item in beyond) else dropped).append(item)
+    if tier == "long":
+        undrawn = not_drawn(kept)
+        dropped += undrawn
+        kept = [item for item in kept if item not in undrawn]
     items[:] = kept
     config.hook.pytest_deselected(items=dropped)
 
@@ -98,9 +108,27 @@ def belongs(item, tier: str, beyond: bool) -> bool:
         return trials is not None and tier in trials.kwargs
     only_long = beyond or item.get_closest_marker("long") is not None
     if tier == "long":
-        return only_long or draws(item)
+        return only_long or (draws(item) and _number(item.nodeid) % REPEATED == 0)
     slow = item.get_closest_marker("slow") is not None or not SLOW_FIXTURES.isdisjoint(item.fixturenames)
     return not only_long and not (tier == "fast" and slow)
+
+
+def _number(name: str) -> int:
+    """Return a number that is drawn for a name with MGG_TEST_SEED."""
+    return int(hashlib.sha256(f"{os.environ[SEED]} {name}".encode()).hexdigest(), 16)
+
+
+def not_drawn(items) -> set:
+    """Return the tests marked ``drawn`` that are not among those drawn."""
+    functions = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("drawn") is not None:
+            functions[item.nodeid.partition("[")[0]].append(item)
+    left_out = set()
+    for of_one in functions.values():
+        (count,) = of_one[0].get_closest_marker("drawn").args
+        left_out |= set(sorted(of_one, key=lambda item: _number(item.nodeid))[count:])
+    return left_out
 
 
 def unsampled(items, more: int = 0) -> set:
@@ -110,16 +138,15 @@ def unsampled(items, more: int = 0) -> set:
     """
     grids = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled") is not None:
-            only_long = item.get_closest_marker("long") is not None
-            grids[item.nodeid.partition("[")[0], only_long].append(item)
+        if item.get_closest_marker("sampled") is not None and item.get_closest_marker("long") is None:
+            grids[item.nodeid.partition("[")[0]].append(item)
     left_out = set()
-    for (name, only_long), grid in grids.items():
+    for name, grid in grids.items():
         (strength,) = grid[0].get_closest_marker("sampled").args or (1,)
         seed = [int(os.environ.get("MGG_TEST_RANKS", "0")), zlib.crc32(name.encode())]
         seed += [int(os.environ[SEED])] * (more > 0)
         combinations = facets([item.callspec.params for item in grid])
-        chosen = cover(combinations, strength + (0 if only_long else more), np.random.default_rng(seed))
+        chosen = cover(combinations, strength + more, np.random.default_rng(seed))
         # With --seeds a combination is there several times: all of them, or none.
         sample = {tuple(combinations[at]) for at in chosen}
         left_out |= {item for item, each in zip(grid, combinations, strict=True) if tuple(each) not in sample}
