@@ -15,7 +15,7 @@ A test marked ``trials`` takes the fixture ``trials``: how often it does what it
 torture`). It belongs to the tiers that the mark names.
 
 A test draws if it takes the fixture ``rng`` or is a test of hypothesis. Of those that `make test` runs, test-long runs
-one in REPEATED again, with another seed. Which ones it draws with MGG_TEST_SEED, and so it does n of the combinations of
+one in REPEATED again, with another seed. Which ones, it draws with MGG_TEST_SEED, as it draws n of the combinations of
 parameters of a test marked ``drawn(n)``: in time its runs go through all.
 
 Of the combinations of the parameters of a sampled test the sample has all n-tuples of values of n different
