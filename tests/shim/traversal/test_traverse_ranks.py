@@ -11,7 +11,7 @@ from mgg_hpc.data import generate, writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime.backends.cuda.traversal.places import PLACES
 
-WORDS = {"bfs": ("--sources", "3"), "sssp": ("--sources", "2"), "cc": (), "pagerank": ()}
+WORDS = {"bfs": ("--sources", "3"), "sssp": ("--sources", "2"), "cc": (), "pagerank": ("--tolerance", "1e-7")}
 ON_GPUS = ("--backend", "cuda", "--share-gpu", "-o", "found.h5")
 
 
