@@ -1,5 +1,5 @@
-"""What a GPU reaches, a benchmark at a time: `mgg bench ... --device cuda` with the options of `make gpu-bench`, or the
-same at tiny sizes over the shim, whose figures say nothing but that the programs work.
+"""What a GPU reaches, a benchmark at a time: `mgg bench ... --device cuda` with the options of `make gpu-bench`, or a
+study; or the same at tiny sizes over the shim, whose figures say nothing but that the programs work.
 
     python tests/gpu/bench.py aggregate --json aggregate.json
     python tests/gpu/bench.py sweep --device shim --library FOLDER/_cuda.so --json sweep.json
@@ -29,11 +29,15 @@ from gpu.pes.shim_device import shim_device
 from mgg_hpc.bench_verbs import bench
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.cuda import module
+from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
+from mgg_hpc.study_verb import study
 from mgg_hpc.tools.bench.epoch import gpu as epoch_gpu
 from mgg_hpc.tools.bench.epoch.gpu_memory import Held
-from mgg_hpc.tools.bench.harness import watch
+from mgg_hpc.tools.bench.harness import document, watch
 from mgg_hpc.tools.bench.harness.gpu import Device
+from mgg_hpc.tools.bench.harness.options import BenchOptions
 from mgg_hpc.tools.bench.profile import gpu as profile_gpu
+from mgg_hpc.tools.study import table
 
 GPU_TURNS, SHIM_TURNS = 9, 2
 CELL_SECONDS = 60.0  # a cell that takes longer hangs
@@ -42,7 +46,7 @@ LAUNCHER = Path(__file__).parents[1] / "shim" / "bench" / "launch_child.py"
 
 @dataclass(frozen=True)
 class Bench:
-    """Words after `mgg bench`: what is measured everywhere, on a GPU, and over the shim."""
+    """Words after `mgg bench`, or `mgg study`: what is measured everywhere, on a GPU, and over the shim."""
 
     words: str
     gpu: str = ""
@@ -50,6 +54,7 @@ class Bench:
     device: bool = True
     turns: int = GPU_TURNS  # 0: it takes no turns
     cell_seconds: float = CELL_SECONDS
+    study: bool = False
 
 
 TINY_GRAPHS = "rmat:6:4 uniform:5"
@@ -79,6 +84,13 @@ BENCHES = {
     "start": Bench(
         "start", "--backend cuda", "rmat:6:8 --backend serial", device=False, turns=3, cell_seconds=120.0
     ),
+    "traversal": Bench(
+        "traversal",
+        "rmat:22:16 uniform:22:16 {real} --sources 8",
+        "rmat:6:4 --sources 1",
+        turns=0,
+        study=True,
+    ),
 }
 
 
@@ -102,12 +114,27 @@ def shim(library: Path, seed: int) -> Iterator[None]:
     device = shim_device(engine, seed)
     Device.current = lambda: device  # type: ignore[method-assign]
     module.load, module.need_device = lambda: engine.module, lambda _: 1
+    cuda_rank.hardware = lambda: (engine.module, engine.arrays)
     epoch_gpu.GpuMemory = NoMemory
     profile_gpu.CHILD = (sys.executable, str(LAUNCHER), str(library))
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (LAUNCHER.parents[1], LAUNCHER.parents[2])))
     with tempfile.TemporaryDirectory(prefix="mgg-ncu-") as folder:
         os.environ["PATH"] = f"{fake_ncu.made(Path(folder) / 'bin')}{os.pathsep}{os.environ['PATH']}"
         yield
+
+
+def run_study(asked: list[str], json_file: Path | None) -> None:
+    """Run a study, and write its rows as documents of benchmarks are written."""
+    with tempfile.TemporaryDirectory(prefix="mgg-study-") as folder:
+        csv = Path(folder) / "rows.csv"
+        study.main([*asked, f"--csv={csv}", "--plot=none"], standalone_mode=False)
+        rows = table.read(csv)
+    options = BenchOptions(turns=0, json=json_file, table=json_file and json_file.with_suffix(".md"))
+    found = document.begin(asked[0], options, Device.current()) | {"rows": rows}
+    columns = list(dict.fromkeys(name for row in rows for name in row if name not in ("study", "device")))
+    cells = [[str(row.get(name, "")) for name in columns] for row in rows]
+    sheet = document.Sheet("searches", [name.replace("_", " ") for name in columns], cells)
+    document.write(found, [sheet], options)
 
 
 def main(words: list[str]) -> int:
@@ -134,13 +161,16 @@ def main(words: list[str]) -> int:
     asked = [word.format(real=real) for word in asked if word != "{real}" or real.is_file()]
     asked += ["--device=cuda"] if chosen.device else []
     asked += [f"--turns={given.turns or (SHIM_TURNS if on_shim else chosen.turns)}"] if chosen.turns else []
-    if given.json:
+    if given.json and not chosen.study:
         asked += [f"--json={given.json}", f"--table={given.json.with_suffix('.md')}"]
     seconds = result.case_seconds(given, chosen.cell_seconds)
     watch.Watched.over = lambda name: result.case(name, seconds)
     try:
         with shim(given.library, given.seed) if on_shim else contextlib.nullcontext():
-            bench.main(asked, standalone_mode=False)
+            if chosen.study:
+                run_study(asked, given.json)
+            else:
+                bench.main(asked, standalone_mode=False)
     except InputError as error:
         print(f"gpu-bench: {error}", file=sys.stderr)
         return 3 if str(error).startswith(("ncu is not on PATH", "ncu may not read")) else 2

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -257,6 +258,30 @@ def _huge(found: Found) -> Read:
         if name in cases
     )
     return "; ".join(said), True
+
+
+TRAVERSAL = "make gpu-bench PARTS=traversal"
+
+
+def _searches(found: Found, variant: str) -> dict[str, dict[str, Any]]:
+    """Return the row of a way to read edges, by graph."""
+    return {row["graph"]: row for row in found["traversal"]["rows"] if row["variant"] == variant}
+
+
+@figure("bandwidth of searches, edges in the host's memory, over that of copies", "0.93", TRAVERSAL)
+def _bandwidth(found: Found) -> Read:
+    rows = some(_searches(found, "host, 8 bytes").values())
+    shares = {row["graph"]: row["gb_per_s"] / row["copy_gb_per_s"] for row in rows}
+    said = ", ".join(f"{graph} {share:.2f}" for graph, share in shares.items())
+    return f"{said}; copies {rows[0]['copy_gb_per_s']:.1f} GB/s", min(shares.values()) >= 0.93
+
+
+@figure("searches of edges in the host's memory against managed memory", "2.6 in the mean", TRAVERSAL)
+def _managed(found: Found) -> Read:
+    ours, theirs = (_searches(found, f"{place}, 8 bytes") for place in ("host", "managed"))
+    times = some(theirs[graph]["median_ms"] / row["median_ms"] for graph, row in ours.items())
+    mean = statistics.geometric_mean(times)
+    return f"{mean:.2f}, of {len(times)} graphs", mean >= 2.6
 
 
 def read(folder: Path) -> Found:

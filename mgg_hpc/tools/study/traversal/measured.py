@@ -23,7 +23,7 @@ from ....runtime.backends.cuda.traversal.graph import DeviceGraph, DeviceTravers
 from ....traversal import part as parts
 from ....traversal import requests, runs
 from ....traversal.part import Part
-from ...bench.harness import document, timing
+from ...bench.harness import document, timing, watch
 from .. import plot
 from ..table import Files, Table
 
@@ -112,10 +112,11 @@ def measure(table: Table, backend: DeviceBackend, graph: Graph, sources: int) ->
     about = document.about(graph)
     first: float | None = None
     for way in WAYS:
-        made = DeviceTraversal(backend).of(
-            part.graph, edges=way.place, reads=way.reads, wide=way.item == 8, below=False
-        )
-        timed, moved = searched(replace(part, engine=made), made, nodes, way)
+        with watch.cell(graph.name, way):
+            made = DeviceTraversal(backend).of(
+                part.graph, edges=way.place, reads=way.reads, wide=way.item == 8, below=False
+            )
+            timed, moved = searched(replace(part, engine=made), made, nodes, way)
         ms = timing.spread([1e3 * seconds for seconds in timed])
         first = first or ms["median"]
         more: dict[str, Any] = {"edge_bytes": way.item, "moved_bytes": round(moved / len(nodes))}
