@@ -57,7 +57,7 @@ void dropout(const DeviceDropoutCsr& call, const gpu::Launch& launch);
 void gather_floor(const DeviceFloor& call, const Shape& shape, const gpu::Launch& launch);
 // One step of a traversal (gpu/traversal/traverse.cu).
 #define MGG_DECLARE(Index)                                                                             \
-  void traverse(const DeviceBfs<Index>& call, Reads reads, bool below, const gpu::Launch& launch);     \
+  void traverse(const DeviceBfs<Index>& call, Reads reads, bool bottom_up, const gpu::Launch& launch);     \
   void traverse(const DeviceSssp<Index>& call, Reads reads, const gpu::Launch& launch);                \
   void traverse(const DeviceComponents<Index>& call, Reads reads, const gpu::Launch& launch);          \
   void traverse(const DevicePageRank<Index>& call, Reads reads, const gpu::Launch& launch);

@@ -62,7 +62,7 @@ void load_rows() {
 template <class Index>
 void load_traversals() {
   for (const Reads reads : {Reads::strided, Reads::merged, Reads::aligned}) {
-    for (const bool below : {false, true}) traverse(DeviceBfs<Index>{}, reads, below, {});
+    for (const bool bottom_up : {false, true}) traverse(DeviceBfs<Index>{}, reads, bottom_up, {});
     traverse(DeviceSssp<Index>{}, reads, {});
     traverse(DeviceComponents<Index>{}, reads, {});
     traverse(DevicePageRank<Index>{}, reads, {});

@@ -103,12 +103,18 @@ template <class Id>
 void collect(Flat<const int64_t> indptr, Flat<const Id> indices, Flat<const float> length, Flat<const int32_t> chosen,
              Flat<const int64_t> out_indptr, Flat<Id> out_indices, Flat<float> out_length) {
   const auto lists = static_cast<int64_t>(chosen.size());
-  require(out_indptr.size() == chosen.size() + 1, "collect: an offset for each list");
+  require(out_indptr.size() == chosen.size() + 1 &&
+              out_indptr.data()[lists] == static_cast<int64_t>(out_indices.size()),
+          "collect: an offset for each list, and a place for each edge");
   require((length.size() == 0 || length.size() == indices.size()) &&
               out_length.size() == (length.size() ? out_indices.size() : 0),
           "collect: a length for each edge, or none");
   const int64_t *from = indptr.data(), *to = out_indptr.data();
   const int32_t* list = chosen.data();
+  const auto count = static_cast<int64_t>(indptr.size()) - 1;
+  for (int64_t i = 0; i < lists; ++i)
+    require(list[i] >= 0 && list[i] < count && from[list[i] + 1] - from[list[i]] == to[i + 1] - to[i],
+            "collect: a list of another length, or none");
   const Id* edge = indices.data();
   const float* given = length.size() ? length.data() : nullptr;
   Id* out = out_indices.data();

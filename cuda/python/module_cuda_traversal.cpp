@@ -46,10 +46,10 @@ mgg::Reads reads_named(const std::string& name) {
 template <class Lists>
 using IndexOf = std::remove_const_t<std::remove_pointer_t<decltype(std::decay_t<Lists>::edge)>>;
 
-void bfs(const Lists& lists, uint64_t parent, uint64_t depth, int32_t level, bool below, const LaunchShape& launch) {
+void bfs(const Lists& lists, uint64_t parent, uint64_t depth, int32_t level, bool bottom_up, const LaunchShape& launch) {
   lists.each_width([&](const auto& of) {
     using Index = IndexOf<decltype(of)>;
-    mgg::traverse(mgg::DeviceBfs<Index>{of, at<uint32_t>(parent), at<int32_t>(depth), level}, lists.reads, below,
+    mgg::traverse(mgg::DeviceBfs<Index>{of, at<uint32_t>(parent), at<int32_t>(depth), level}, lists.reads, bottom_up,
                   launch.configuration());
   });
 }
@@ -124,7 +124,7 @@ offset: int64 [count + 1]; edge: int32, or int64 if wide; length: float32, or 0;
         if ((edge | length) % 128) throw std::invalid_argument("lists: edges and lengths are aligned to 128 bytes");
         new (self) Lists{count, offset, edge, length, number, wide, reads_named(reads)};
       }, "count"_a, "offset"_a, "edge"_a, "length"_a, "number"_a, "wide"_a, "reads"_a);
-  module.def("bfs_level", bfs, "lists"_a, "parent"_a, "depth"_a, "level"_a, "below"_a, "launch"_a, Released());
+  module.def("bfs_level", bfs, "lists"_a, "parent"_a, "depth"_a, "level"_a, "bottom_up"_a, "launch"_a, Released());
   module.def("frontier", frontier, "sources"_a, "offset"_a, "depth"_a, "level"_a, "found"_a, "launch"_a, Released());
   module.def("sssp_round", round<mgg::DeviceSssp, uint32_t>, "lists"_a, "value"_a, "active"_a, "next"_a, "found"_a,
              "launch"_a, Released());

@@ -58,7 +58,7 @@ def process_traverse(
     """
     comm = mpi.world()
     with mpi.agree(comm):
-        _check(kind, graph, nodes, sources, backend, edges, options | {"share_gpu": share_gpu})
+        _check(kind, graph, nodes, sources, backend, share_gpu, options)
         if comm.rank == 0 and output is not None:
             for path in row_files.paths(output, list(ARRAYS[kind])).values():
                 check_output(path, force=force)
@@ -106,14 +106,12 @@ def _check(
     nodes: tuple[int, ...],
     sources: int | None,
     backend: str,
-    edges: str,
+    share_gpu: bool,
     options: dict[str, Any],
 ) -> None:
     """Raise InputError for options that do not fit together or the graph, before it is read."""
     gpu = backends.needs_gpus(backend)
-    if edges != "device" and not gpu:
-        raise InputError(f"--edges {edges} is for --backend cuda; CPUs have one memory")
-    if options.get("share_gpu") and not gpu:
+    if share_gpu and not gpu:
         raise InputError("--share-gpu is for --backend cuda")
     if gpu and options.get("width"):
         raise InputError("--width is for CPUs; GPUs have no buckets")

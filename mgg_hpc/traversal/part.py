@@ -23,7 +23,7 @@ from ..plan.ranges import bounds_of
 from ..plan.workload import SplitEdges, prefix_sum
 from ..runtime import cores, exchange, mpi
 from ..runtime.backends.base import Backend
-from ..runtime.backends.traversal import LocalGraph, Source, Traversal, memory_for_edges
+from ..runtime.backends.traversal import LocalGraph, Source, Traversal, own_pages
 
 HOT = 1 << 17  # hot sources at most: their values of 4 bytes lie in the second cache of a core
 
@@ -81,6 +81,7 @@ def load(path: Path, comm: Any, backend: Backend, *, weights: bool = False, edge
         kernels = backend.traversal
         if kernels is None:
             raise InputError(f"backend {backend.capabilities.name} has no traversals; take another one")
+        kernels.check(edges)
         file = open_graph(path)
     with file:
         with mpi.agree(comm):
@@ -168,7 +169,7 @@ def _in_edges(
     number[sources] = np.arange(len(sources), dtype=np.int32)
     order = np.argsort(number[own], kind="stable").astype(np.int32)
     indptr = prefix_sum(np.diff(rows.indptr)[order])
-    indices = memory_for_edges(len(rows.indices))
+    indices = own_pages(4 * len(rows.indices)).view(np.int32)
     place = np.empty(len(indices) if places else 0, np.int64)
     native.load().localize(rows.indptr, rows.indices, number, order, indptr, indices, place)
     lists = None
@@ -198,7 +199,7 @@ def _with_out_edges(
     """
     if shared:
         return replace(graph, out_indptr=graph.indptr, out_indices=graph.indices), None
-    out_indices = memory_for_edges(len(graph.indices))
+    out_indices = own_pages(graph.indices.nbytes).view(np.int32)
     place = np.empty(len(graph.indices) if places else 0, np.int64)
     native.load().transpose(graph.indptr, graph.indices, graph.out_indptr, out_indices, place)
     return replace(graph, out_indices=out_indices), place

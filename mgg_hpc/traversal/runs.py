@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..data import native
 from ..errors import InputError
+from ..runtime import mpi
 from . import checks
 from .part import Part
 
@@ -62,6 +63,7 @@ def bfs(part: Part, nodes: list[int], *, check: bool = True) -> Iterator[Run]:
     where a node is not reached.
     """
     graph = part.graph
+    _prepare(part, "bfs")
     parent, depth = np.empty(graph.rows, np.int32), np.empty(graph.rows, np.int32)
     for node in nodes:
         source = part.find(node)
@@ -89,6 +91,7 @@ def sssp(
     )
     mean = total / max(1, count) or 1.0
     part.engine.set_lengths(part.out_order(lengths), width or mean)
+    _prepare(part, "sssp")
     distance = np.empty(part.graph.rows, np.float32)
     for node in nodes:
         source = part.find(node)
@@ -105,6 +108,7 @@ def components(part: Part, *, repeats: int = 1, check: bool = True) -> Iterator[
     Raises InputError for a directed graph.
     """
     check_undirected(part.name, directed=part.directed)
+    _prepare(part, "components")
     label = np.empty(part.graph.rows, np.int64)
     for _ in range(repeats):
         seconds, moved, steps = _timed(part, lambda: part.engine.components(part.names, label))
@@ -129,6 +133,7 @@ def pagerank(
     less than what float32 resolves.
     """
     check_tolerance(tolerance, dtype)
+    _prepare(part, "pagerank")
     rank = np.empty(part.graph.rows, np.dtype(dtype))
     for _ in range(repeats):
         seconds, moved, told = _timed(
@@ -174,6 +179,11 @@ def _lengths(part: Part, seed: int) -> NDArray[np.float32]:
     lengths = np.empty(len(graph.indices), np.float32)
     native.load().lengths(graph.indptr, graph.indices, part.ids, part.names, part.directed, seed, lengths)
     return lengths
+
+
+def _prepare(part: Part, kind: str) -> None:
+    with mpi.agree(part.comm):
+        part.engine.prepare(kind)
 
 
 def _timed(part: Part, call: Callable[[], Any]) -> tuple[float, int, Any]:

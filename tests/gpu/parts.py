@@ -20,7 +20,14 @@ TABLE = (*KERNELS, "mgg_hpc/reference.py", "cuda/bench", "mgg_hpc/tools/bench/ov
 TABLE += ("tests/cases.py", "tests/memory.py", "tests/world.py", "tests/gpu/pes", "tests/gpu/result.py")
 TABLE += ("tests/gpu/run.py", "mgg_hpc/traversal")
 PROCESSES = (*TABLE, "tests/gpu/processes.py")
-TRAINING = (*PROCESSES, "tests/gpu/training.py", "mgg_hpc/nn", "mgg_hpc/training", "mgg_hpc/config.py")
+TRAINING = (
+    *PROCESSES,
+    "tests/gpu/training.py",
+    "mgg_hpc/traversal",
+    "mgg_hpc/nn",
+    "mgg_hpc/training",
+    "mgg_hpc/config.py",
+)
 BENCH = (*KERNELS, "cuda/bench", "tests/gpu/bench.py", "mgg_hpc/tools/bench/harness")
 # The folder of each benchmark that is not called as it is.
 BENCH_FOLDERS = {

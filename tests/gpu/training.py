@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ from mgg_hpc import config
 from mgg_hpc.data import generate, writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.readers.digits import read_digits
-from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime import backends, mpi
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
 from mgg_hpc.training import train
 from mgg_hpc.training.job import build
 from mgg_hpc.training.profile import profiler, trace
 from mgg_hpc.training.trainer import Trainer
+from mgg_hpc.traversal import part as parts
+from mgg_hpc.traversal import runs as searches
 
 EPOCHS, FEW_EPOCHS = 30, 3
 NODES = 20_000  # of the drawn graph
@@ -116,7 +119,7 @@ class Runs:
         )
 
     def losses(self, settings: config.Settings, comm: Any) -> tuple[np.ndarray, bool]:
-        """Return the losses of each epoch and of the validation rows after the last, and whether epochs were replayed.
+        """Return the losses of each epoch and of the validation rows after the last, and whether epochs were reruns.
 
         Collective.
         """
@@ -128,7 +131,7 @@ class Runs:
         trainer.evaluate()
         found.append(trainer.scores().val_loss)
         job.close()
-        return np.array(found), trainer.replayed.recorded
+        return np.array(found), trainer.reruns.recorded
 
     def check(self, case: Case) -> tuple[float, str]:
         """The worst error as a share of the tolerance, and what is wrong. Collective."""
@@ -170,6 +173,34 @@ class Runs:
         same = seen.shape == tuple(rows.shape) and bool((seen == self.comm.rank + 2).all())
         job.backend.memory.close()
         return "" if same and len(rows) else "another library's array is not over the same memory"
+
+    def traversals(self) -> str:
+        """What differs between traversals of these ranks' GPUs and those of one CPU. Collective."""
+        from mpi4py import MPI
+
+        path, wrong = self.folder / "sbm.h5", []
+        cpu = backends.make(backends.choose_cpu("serial", MPI.COMM_SELF), MPI.COMM_SELF)
+        whole = parts.load(path, MPI.COMM_SELF, cpu, weights=True)
+        for edges in ("device", "host"):
+            gpus = backends.make(backends.choose("cuda", self.comm, share_gpu=True), self.comm)
+            mine = parts.load(path, self.comm, gpus, weights=True, edges=edges)
+            for kind in (
+                searches.bfs,
+                searches.sssp,
+                searches.components,
+                partial(searches.pagerank, tolerance=1e-7),
+            ):
+                given = ([0, 1],) if kind in (searches.bfs, searches.sssp) else ()
+                for found, wanted in zip(kind(mine, *given), kind(whole, *given), strict=True):
+                    for name, values in wanted.arrays.items():
+                        of_all = np.empty_like(values)
+                        of_all[whole.ids] = values
+                        apart = np.abs(found.arrays[name] - of_all[mine.ids]).max(initial=0)
+                        if not apart <= (1e-6 if name == "rank" else 0):
+                            wrong.append(f"{name}, edges on the {edges}: apart by {apart:.3g}")
+            gpus.memory.close()
+        cpu.memory.close()
+        return "; ".join(wrong[:1])
 
     def waits(self) -> str:
         """Where some rank's host waits for its GPU within a training step, by `mgg train --profile`. Collective."""
@@ -218,6 +249,7 @@ def play(arguments: argparse.Namespace) -> int:
         others = (
             ("waits of the host", "a training step", runs.waits),
             ("arrays of other libraries", "rows", runs.arrays),
+            ("traversals", "four kinds", runs.traversals),
         )
         for name, case, check in () if arguments.small else others:
             line = report.line(name, "")

@@ -22,6 +22,7 @@ EDGES = ("gpu/edges/edges.cuh", ("edges_float32",))
 TAPES = ("gpu/edges/propagate.cuh", ("edges_float32",))
 GET = ("gpu/sums/get.cuh", ("get_float32",))
 HALO = ("gpu/sums/halo.cuh", ("halo_float32",))
+TRAVERSE = ("gpu/traversal/traverse.cuh", ("traverse",))
 EXERCISE = ("exercises.cpp", ("exercises",))
 
 PARTIAL = "    store_partial(task.slot, sum);\n"
@@ -209,9 +210,27 @@ FAULTS = {
     "an edge of a batch that is left out": Fault(
         TAPES, "first < batch.count; first +=", "first + 1 < batch.count; first +=", "propagate"
     ),
+    "a parent that is the last of those that a warp has found": Fault(
+        TRAVERSE, "lane == device::lowest(above)", "lane == device::highest(above)", "traversals"
+    ),
+    "edges before a list that is read from the start of a line": Fault(
+        TRAVERSE,
+        "const bool mine = e >= first && e < last;\n      const Index value",
+        "const bool mine = e < last;\n      const Index value",
+        "traversals",
+    ),
+    "a shorter way that the next round does not know of": Fault(
+        TRAVERSE, "> bits) call.next[row] = 1, *call.found = 1;", "> bits) *call.found = 1;", "traversals"
+    ),
+    "a frontier of one lane's sources": Fault(
+        TRAVERSE,
+        "other = 16; other > 0; other /= 2) {\n    sources +=",
+        "other = 0; other > 0; other /= 2) {\n    sources +=",
+        "traversals",
+    ),
 }
 
-# The faults that `make test` plants; `make test-long` plants all of them.
+# The faults that `make test` plants; `make test-long` draws some of the others.
 BY_MAKE_TEST = ("a wrong buffer", "a credit that nobody waits for", "a tail that overruns")
 
 

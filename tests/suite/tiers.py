@@ -22,8 +22,8 @@ Of the combinations of the parameters of a sampled test the sample has all n-tup
 parameters (n-wise testing, see Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every
 value of every parameter). A parameter whose values are dataclasses counts as its fields. The sample of `make test-fast`
 and `make test` is the same in each run, and another on each number of MPI ranks. That of `make test-long` has all
-(n + 1)-tuples and is drawn with MGG_TEST_SEED: another in each run, less tests without random numbers that `make test`
-runs. Tests that take one of SLOW_FIXTURES are slow. Without ``--tier`` all tests run.
+(n + 1)-tuples and is drawn with MGG_TEST_SEED: another in each run, less tests that `make test` runs and that it does
+not run again. Tests that take one of SLOW_FIXTURES are slow. Without ``--tier`` all tests run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from suite.seeds import SEED, SEED_OFFSET, draws
 TIERS = ("fast", "test", "long", "torture")
 # A test that takes one of these is slow: the kernels over the shim are compiled first.
 SLOW_FIXTURES = {"shim"}
-REPEATED = 3
+REPEATED = 3  # of so many tests that draw and that `make test` runs, `make test-long` runs one
 
 
 def pytest_addoption(parser):

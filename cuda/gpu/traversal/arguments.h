@@ -21,17 +21,17 @@ struct DeviceLists {
   const int32_t* number;  // of each list, or null where the i-th list is that of i
 };
 
-// One level: what the sources on it have edges to, and was not reached, is on the next one. Or from below: rows that were
-// not reached look for a source on the level.
+// One level: what the sources on it have edges to, and was not reached, is on the next one. Bottom-up, rows that were not
+// reached look for a source on the level.
 template <class Index>
 struct DeviceBfs {
-  DeviceLists<Index> lists;  // of out-edges; from below, of in-edges
+  DeviceLists<Index> lists;  // of out-edges; bottom-up, of in-edges
   uint32_t* parent;          // the first source with an edge to each row, of those on the level before; all ones: none
   int32_t* depth;            // -1: not reached
   int32_t level;
 };
 
-// What lies on a level: found[0] is set to the number of sources, found[1] to that of their edges, from 0 on.
+// The frontier of a level: found[0] is raised by the number of its sources, found[1] by that of their out-edges.
 struct DeviceFrontier {
   int64_t sources;
   const int64_t* offset;  // of lists of out-edges

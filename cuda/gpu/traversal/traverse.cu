@@ -14,8 +14,8 @@ namespace mgg {
     gpu::launch(MGG_BY_READS(kernel, Index), call, launch);                        \
   }
 #define MGG_OF_INDEX(Index)                                                                                 \
-  void traverse(const DeviceBfs<Index>& call, Reads reads, bool below, const gpu::Launch& launch) {         \
-    gpu::launch(below ? MGG_BY_READS(bfs_from_below, Index) : MGG_BY_READS(bfs_level, Index), call, launch); \
+  void traverse(const DeviceBfs<Index>& call, Reads reads, bool bottom_up, const gpu::Launch& launch) {     \
+    gpu::launch(bottom_up ? MGG_BY_READS(bfs_bottom_up, Index) : MGG_BY_READS(bfs_level, Index), call, launch); \
   }                                                                                                         \
   MGG_TRAVERSE(DeviceSssp, sssp_round, Index)                                                               \
   MGG_TRAVERSE(DeviceComponents, components_round, Index)                                                   \

@@ -70,7 +70,7 @@ MGG_KERNEL void bfs_level(DeviceBfs<Index> call) {
 
 // A row's list is read until a source on the level is found, which is the first of them, since lists ascend.
 template <Reads READS, class Index>
-MGG_KERNEL void bfs_from_below(DeviceBfs<Index> call) {
+MGG_KERNEL void bfs_bottom_up(DeviceBfs<Index> call) {
   const DeviceLists<Index>& lists = call.lists;
   const int lane = device::thread() % 32;
   const auto reach = [&](int64_t row, Index source) {

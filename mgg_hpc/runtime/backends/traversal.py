@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from ...plan.workload import HaloLists
 
 
-def memory_for_edges(count: int) -> NDArray[np.int32]:
-    """Return int32 [count], uninitialised, on pages of its own, which can be locked for a GPU as they are."""
-    page, nbytes = mmap.PAGESIZE, 4 * count
+def own_pages(nbytes: int) -> NDArray[np.uint8]:
+    """Return uninitialised memory that shares no page with others, so that it can be locked for a GPU as it is."""
+    page = mmap.PAGESIZE
     whole = np.empty(nbytes + 2 * page, np.uint8)
-    return whole[-whole.ctypes.data % page :][:nbytes].view(np.int32)
+    return whole[-whole.ctypes.data % page :][:nbytes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,12 @@ class Traversal(Protocol):
 
     moved: int
 
+    def prepare(self, kind: str) -> None:
+        """Set up what a kind of traversal takes ("bfs", "sssp", "components", "pagerank"), before it is timed.
+
+        Raises InputError for what does not fit.
+        """
+
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values of the halo's rows, [H], from each rank's own, [n] of 4 or 8 bytes; until the next call.
 
@@ -110,6 +116,9 @@ class Traversal(Protocol):
 
 class TraversalKernels(Protocol):
     """Makes traversals of graphs."""
+
+    def check(self, edges: str) -> None:
+        """Raise InputError for a place of edges that this backend does not have."""
 
     def of(self, graph: LocalGraph, *, edges: str = "device") -> Traversal:
         """Return traversals of a graph. Collective. Frees nothing before the backend is closed.

@@ -96,9 +96,6 @@ class HostArrays:
         memory = np.full(nbytes + 4096, 0xA5, np.uint8)  # pages
         return memory[-memory.ctypes.data % 4096 :][:nbytes]
 
-    def to_host(self, managed):
-        assert managed.ctypes.data % 4096 == 0
-
     def lock(self, address, nbytes):
         self.locked[address] = nbytes
         return lambda: self.locked.pop(address)

@@ -16,12 +16,10 @@ def test_every_way_is_timed(on_gpus, tmp_path):
     assert [row["variant"] for row in rows] == [str(way) for way in WAYS]
     assert (tmp_path / "traversal.png").exists()
     for row in rows:
-        moved = row["moved_bytes"] * row["turns"]
         assert row["min_ms"] <= row["median_ms"] <= row["max_ms"]
-        lowest, highest = (moved / (row["turns"] * row[name]) / 1e6 for name in ("max_ms", "min_ms"))
-        assert lowest - 1e-3 <= row["gb_per_s"] <= highest + 1e-3
-        assert row["copy_gb_per_s"] > 0
-    by_way = {row["variant"]: row["moved_bytes"] for row in rows}
+        assert row["copy_gb_per_s"] > 0 and row["times_first"] > 0
+        assert ("moved_bytes" in row) == ("gb_per_s" in row) == row["variant"].startswith("host")
+    by_way = {row["variant"]: row["moved_bytes"] for row in rows if "moved_bytes" in row}
     # Requests for edges of 8 bytes, which `counted` counts, and of 4.
     assert by_way["host, 8 bytes"] <= by_way["host, 8 bytes, merged"]
-    assert by_way["host, 4 bytes"] < by_way["host, 8 bytes"] == by_way["copied, 8 bytes"]
+    assert by_way["host, 4 bytes"] < by_way["host, 8 bytes"] < by_way["host, 8 bytes, strided"]

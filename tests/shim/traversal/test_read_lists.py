@@ -35,7 +35,7 @@ def test_larger_graphs(rng, engine, monkeypatch, reads, edges, wide):
 
 def counted(engine, device: Part, reads: str) -> list[int]:
     """Requests by their size of a search in breadth first, as the shim counts them."""
-    other = read_as(engine, device, reads, wide=True, edges="host", below=False)
+    other = read_as(engine, device, reads, wide=True, edges="host", bottom_up=False)
     engine.module.shim_counts()
     list(runs.bfs(other, runs.draw_sources(device, 1, 3), check=False))
     counts = engine.module.shim_counts()

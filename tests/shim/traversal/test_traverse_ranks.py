@@ -24,14 +24,20 @@ def graph_of(rng, *, directed: bool) -> Graph:
     return Graph("rmat", drawn.indptr, drawn.indices, weight=weight)
 
 
+def few(rng, *, directed: bool) -> Graph:
+    """Two nodes, so that a third rank has none."""
+    return Graph("few", np.array([0, 1, 2]), np.array([1, 0], np.int32), directed=directed)
+
+
 @pytest.mark.slow
 @pytest.mark.sampled(1)
+@pytest.mark.parametrize("graph", [graph_of, few])
 @pytest.mark.parametrize("kind", sorted(WORDS))
 @pytest.mark.parametrize("edges", PLACES)
 @pytest.mark.parametrize(("ranks", "fault"), [(2, "none"), (2, "far"), (3, "none")])
-def test_results_are_those_of_one_cpu(rng, on_gpus, tmp_path, kind, edges, ranks, fault):
+def test_results_are_those_of_one_cpu(rng, on_gpus, tmp_path, kind, edges, ranks, fault, graph):
     """far: no pointer leads to a peer."""
-    writer.write(tmp_path / "graph.h5", graph_of(rng, directed=kind != "cc"))
+    writer.write(tmp_path / "graph.h5", graph(rng, directed=kind != "cc"))
     words = ("traverse", kind, "graph.h5", *WORDS[kind])
     done = on_gpus(ranks, *words, "--edges", edges, *ON_GPUS, fault=fault)
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ..base import Recording
+from . import optional
 from .tapes.kernels import TapeKernels, cupy_kernels
-
-HOST = -1  # CUDA's number of the host among devices
 
 
 @contextlib.contextmanager
@@ -84,9 +83,6 @@ class DeviceArrays(Protocol):
 
         Raises InputError without CuPy.
         """
-
-    def to_host(self, managed: NDArray[np.uint8]) -> None:
-        """Move the pages of memory of `managed` back to the host."""
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """See Memory.lock."""
@@ -174,22 +170,14 @@ class TorchArrays:
 
     def managed(self, nbytes: int) -> NDArray[np.uint8]:
         """See DeviceArrays."""
-        try:
-            from cupy.cuda import malloc_managed, runtime
-        except ImportError as error:
-            raise InputError("managed memory takes CuPy (pip install cupy-cuda13x)") from error
-        memory = malloc_managed(nbytes)
+        cupy = optional.cupy()
+        if cupy is None:
+            raise InputError("managed memory takes CuPy (pip install cupy-cuda13x)")
+        memory, runtime = cupy.cuda.malloc_managed(nbytes), cupy.cuda.runtime
         runtime.memAdvise(
             memory.ptr, nbytes, runtime.cudaMemAdviseSetReadMostly, self._torch.cuda.current_device()
         )
         return np.asarray(_Managed(memory, nbytes))
-
-    def to_host(self, managed: NDArray[np.uint8]) -> None:
-        """See DeviceArrays."""
-        from cupy.cuda import runtime
-
-        runtime.memPrefetchAsync(managed.ctypes.data, managed.nbytes, HOST, self.stream())
-        self.finish()
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """See DeviceArrays."""
@@ -199,8 +187,8 @@ class TorchArrays:
         error = int(runtime.cudaHostRegister(address, nbytes, 0))
         if error:
             raise InputError(
-                f"{nbytes:,} bytes of the host's memory cannot be locked for copies to the GPU (CUDA error {error}); "
-                "free memory of the host, or keep rows in files (plan.scratch)"
+                f"{nbytes:,} bytes of the host's memory cannot be locked for the GPU (CUDA error {error}): free some of "
+                "it, keep rows of training in files (plan.scratch), or edges of traversals on the GPU (--edges)"
             )
         return lambda: runtime.cudaHostUnregister(address)
 

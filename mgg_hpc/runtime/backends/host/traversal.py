@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....errors import InputError
 from ....plan.layout import RowFormat
 from ..traversal import LocalGraph, Source
 from . import exchange
@@ -22,6 +23,11 @@ class HostTraversal:
 
     def __init__(self, memory: HostMemory, collectives: HostCollectives, threads: int) -> None:
         self._memory, self._collectives, self._threads = memory, collectives, threads
+
+    def check(self, edges: str) -> None:
+        """See TraversalKernels; there is one memory."""
+        if edges != "device":
+            raise InputError(f"--edges {edges} is for --backend cuda; CPUs have one memory")
 
     def of(self, graph: LocalGraph, *, edges: str = "device") -> HostGraph:
         """See TraversalKernels; there is one memory."""
@@ -59,6 +65,9 @@ class HostGraph:
         """Drop native objects, which arrays that are alive at exit would keep."""
         self._bfs = self._sssp = self._components = self._native = self._exchange = None
         self._ranks.clear()
+
+    def prepare(self, kind: str) -> None:
+        """See Traversal; the first call of a kind sets it up."""
 
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
         """See Traversal."""

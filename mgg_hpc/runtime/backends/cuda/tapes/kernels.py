@@ -1,18 +1,14 @@
-"""Kernels of tapes, made of their source by CuPy: its NVRTC, and its cache on disk.
-
-CuPy is optional, and this is the only file of the backend that names it.
-"""
+"""Kernels of tapes, made of their source by CuPy: its NVRTC, and its cache on disk."""
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .....data import user_cache
+from .. import optional
 
 OPTIONS = ("-std=c++17",)
 THREADS = 256  # of a CUDA block
@@ -34,15 +30,13 @@ def cupy_kernels() -> TapeKernels | None:
     What CuPy compiles it keeps in the user's cache folder, under a digest of the source, the options, the compiler and
     the GPU's architecture.
     """
+    found = optional.cupy()
     try:
-        # Read when CuPy is imported, or later: what the user has set stays.
-        os.environ.setdefault("CUPY_CACHE_DIR", str(user_cache.folder() / "cupy"))
-        import cupy
-
-        cupy.cuda.nvrtc.getVersion()
-    except Exception:  # not installed, without its libraries, or without a home
-        return None
-    return CupyKernels(cupy)
+        if found is not None:
+            found.cuda.nvrtc.getVersion()
+    except Exception:  # without its libraries
+        found = None
+    return found and CupyKernels(found)
 
 
 class CupyKernels:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .....plan.launch import LANES
 from .....plan.layout import RowFormat
 from .....plan.workload import HaloLists, prefix_sum
 from .... import exchange, mpi
@@ -18,50 +17,57 @@ if TYPE_CHECKING:
     from ..rank import RankBackend
 
 PACK = RowFormat(np.dtype(np.float32), 4)  # what is fetched at once
-BOXES = 2  # used in turn, so that one barrier a crossing is enough
+BYTES_PER_ROW = 60  # of tables and values, for each row that is sent or arrives
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where values of one size lie: place, in the outbox; arrived, of the halo's; ids, of packs, for each outbox."""
+    """Where values of one size lie.
+
+    place: int64, of each value in the outbox; arrived: int64, of the halo's among what has arrived. ids: int64, of the
+    packs that are fetched; packs: where they arrive. nbytes: that are sent.
+    """
 
     place: Any
     arrived: Any
-    ids: list[Any]
-    packs: Any  # that have arrived
+    ids: Any
+    packs: Any
+    nbytes: int
 
 
 class Crossing:
     """Values of 4 or 8 bytes, packed by rank into an outbox, from which the others fetch them.
 
-    All calls are collective, and go to the current stream.
+    All calls are collective, and go to the current stream. Ranks meet after each of them, once their streams have got
+    there, so that nobody packs while another one fetches.
     """
 
     def __init__(
         self, backend: RankBackend, lists: HaloLists, number: NDArray[np.int32], halo: NDArray[np.int32]
     ) -> None:
         """number: int32 [n], of this rank's rows among its sources. halo: int32 [H], of the halo's rows."""
-        self._backend, self._turn = backend, 0
+        self._backend = backend
         self._send, self._receive = lists.send_counts.sum(0), lists.receive_counts.sum(0)
         self._sent, self._halo = (on_device(backend, each) for each in (number[lists.send_rows], halo))
         most = -mpi.least(backend.comm, -int(_packs(self._send, 8).sum()))
-        backend.memory.reserve(BOXES * most * PACK.row_bytes)
-        self._outbox = backend.symmetric(BOXES * most, PACK)
-        self._bounds = np.arange(backend.size + 1, dtype=np.int64) * BOXES * most
-        self._layouts = {item: self._layout(item, most) for item in (4, 8)}
+        backend.memory.reserve(most * PACK.row_bytes)
+        self._outbox = backend.symmetric(most, PACK)
+        self._bounds = np.arange(backend.size + 1, dtype=np.int64) * most
+        self._layouts = {item: self._layout(item) for item in (4, 8)}
 
-    def _layout(self, item: int, most: int) -> _Layout:
+    def _layout(self, item: int) -> _Layout:
         backend, each = self._backend, PACK.row_bytes // item
-        begin = prefix_sum(_packs(self._send, item))[:-1]
+        sent, arriving = _packs(self._send, item), _packs(self._receive, item)
+        begin = prefix_sum(sent)[:-1]
         ones = np.ones(backend.size, np.int64)
         of_others = exchange.send(backend.comm, begin, ones)  # where what comes from each begins
-        arriving = _packs(self._receive, item)
         ids = _runs(self._bounds[:-1] + of_others, arriving)
         return _Layout(
             place=on_device(backend, _runs(begin * each, self._send)),
             arrived=on_device(backend, _runs(prefix_sum(arriving)[:-1] * each, self._receive)),
-            ids=[backend.arrays.uploaded(ids + box * most) for box in range(BOXES)],
+            ids=backend.arrays.uploaded(ids),
             packs=backend.memory.padded(len(ids), PACK),
+            nbytes=int(sent.sum()) * PACK.row_bytes,
         )
 
     def cross(self, item: int, values: Any, *, all: bool, following: Any = None, found: Any = None) -> int:
@@ -70,24 +76,21 @@ class Crossing:
         item: bytes of a value. values: [S], compared as unsigned integers. following: uint8 [S], set to 1 where a value
         is replaced; found: int32, set to 1 if any is.
         """
-        backend, layout, box = self._backend, self._layouts[item], self._turn
-        self._turn = (box + 1) % BOXES
+        backend, layout = self._backend, self._layouts[item]
         arrays, native = backend.arrays, backend.native
         at = arrays.address
         count, halo = int(self._send.sum()), int(self._receive.sum())
-        begin = len(self._outbox.local) // BOXES * box * PACK.row_bytes
         native.pack_values(
             item, count, at(self._sent), at(layout.place), at(values),
-            int(self._outbox.addresses[backend.rank]) + begin, backend.spread(LANES, -(-count // LANES)),
+            int(self._outbox.addresses[backend.rank]), backend.spread(1, count),
         )  # fmt: skip
         backend.publish(self._outbox)
-        backend.gathers.anywhere(backend, self._outbox, self._bounds, layout.ids[box], layout.packs)
+        backend.gathers.anywhere(backend, self._outbox, self._bounds, layout.ids, layout.packs)
         native.arrive_values(
             item, halo, at(self._halo), at(layout.arrived), at(layout.packs), at(values), all,
-            0 if following is None else at(following), 0 if found is None else at(found),
-            backend.spread(LANES, -(-halo // LANES)),
+            0 if following is None else at(following), 0 if found is None else at(found), backend.spread(1, halo),
         )  # fmt: skip
-        return int(_packs(self._send, item).sum()) * PACK.row_bytes
+        return layout.nbytes
 
 
 def _packs(counts: NDArray[np.int64], item: int) -> NDArray[np.int64]:

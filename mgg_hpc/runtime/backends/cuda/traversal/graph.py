@@ -6,27 +6,29 @@ of sources. Ranks work on their own rows, and values of the halo cross after eac
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import time
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .....errors import InputError
-from .....plan import launch
 from .... import cores, mpi
-from ...traversal import LocalGraph, Source, memory_for_edges
+from ...traversal import LocalGraph, Source, own_pages
+from . import crossing
 from .crossing import Crossing
-from .places import PLACES, EdgeLists, on_device
+from .places import PART, PLACES, EdgeLists, on_device
 
 if TYPE_CHECKING:
     from ..kernels import DeviceBackend
     from ..rank import RankBackend
 
 BYTES_PER_SOURCE = 72  # of values, offsets and numbers
-# A search goes into rows that are not reached where the frontier has more than 1 / MANY of their edges, until it is
-# less than 1 / FEW of all sources (Beamer, Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC '12).
-MANY, FEW = 14, 24
+# A search goes bottom-up once the frontier has more than 1 / ALPHA of the edges that no frontier has had, until it is
+# less than 1 / BETA of all sources (Beamer, Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC '12).
+ALPHA, BETA = 14, 24
 
 
 class DeviceTraversal:
@@ -35,6 +37,13 @@ class DeviceTraversal:
     def __init__(self, backend: DeviceBackend) -> None:
         self._backend = backend
 
+    def check(self, edges: str) -> None:
+        """See TraversalKernels."""
+        if edges not in PLACES:
+            raise InputError(f"edges: {edges} is none of {', '.join(PLACES)}")
+        if edges == "managed":
+            self._backend.arrays.managed(1)
+
     def of(
         self,
         graph: LocalGraph,
@@ -42,75 +51,86 @@ class DeviceTraversal:
         edges: str = "device",
         reads: str = "aligned",
         wide: bool = False,
-        below: bool = True,
+        bottom_up: bool = True,
     ) -> DeviceGraph:
         """See TraversalKernels.
 
-        reads: how lists are read, "strided", "merged" or "aligned". wide: edges of 8 bytes. below: whether searches may
-        look from rows that are not reached for sources that are.
+        reads: how lists are read, "strided", "merged" or "aligned". wide: edges of 8 bytes. bottom_up: whether searches
+        may go bottom-up.
         """
-        if edges not in PLACES:
-            raise InputError(f"edges: {edges} is none of {', '.join(PLACES)}")
-        return DeviceGraph(self._backend, graph, edges, reads, wide=wide, below=below)
+        return DeviceGraph(self._backend, graph, edges, reads, wide=wide, bottom_up=bottom_up)
 
 
 class DeviceGraph:
-    """See Traversal."""
+    """See Traversal. search_seconds: what the levels of the last search took, without copies of its results."""
 
     def __init__(
-        self, backend: DeviceBackend, graph: LocalGraph, edges: str, reads: str, *, wide: bool, below: bool
+        self,
+        backend: DeviceBackend,
+        graph: LocalGraph,
+        edges: str,
+        reads: str,
+        *,
+        wide: bool,
+        bottom_up: bool,
     ) -> None:
-        self.moved = 0
-        self._backend, self._graph, self._edges, self._reads, self._below = (
-            backend,
-            graph,
-            edges,
-            reads,
-            below,
-        )
-        self._index = np.dtype(np.int64 if wide else np.int32)
+        self.moved, self.search_seconds = 0, 0.0
+        self._backend, self._graph, self._edges, self._reads = backend, graph, edges, reads
+        self._bottom_up, self._index = bottom_up, np.dtype(np.int64 if wide else np.int32)
         self._alone = graph.lists is None and graph.rows == graph.sources
-        self._check_room()
-        rows = graph.out_indices
-        if not self._alone:
-            rows = np.take(
-                graph.slot, rows, out=memory_for_edges(len(rows)), mode="clip"
-            )  # "raise" would copy
-        self._out = self._lists(graph.out_indptr, rows, None)
         self._in: EdgeLists | None = None
         self._crossing: Crossing | None = None
+        with self._agreed():
+            self._need(
+                BYTES_PER_SOURCE * graph.sources + self._of_crossing(), self._of_edges(self._index.itemsize)
+            )
+            rows = graph.out_indices
+            if not self._alone:  # "raise" would copy
+                rows = own_pages(rows.nbytes).view(np.int32)
+                np.take(graph.slot, graph.out_indices, out=rows, mode="clip")
+            self._out = self._lists(graph.out_indptr, rows, None)
         if graph.lists is not None:
             ranks = cast("RankBackend", backend)
             self._crossing = Crossing(ranks, graph.lists, graph.slot, graph.halo)
-        self._shape = backend.spread(launch.LANES, graph.sources)
+        self._shape = backend.spread(1, graph.sources)
         self._found = backend.arrays.zeros(16)
 
-    def _check_room(self) -> None:
-        """Raise InputError for a graph that does not fit; the same on all ranks."""
-        graph, backend = self._graph, self._backend
-        lists = 1 if graph.out_indices is graph.indices else 2
-        held = lists * self._index.itemsize * len(graph.out_indices)
-        needed, free = BYTES_PER_SOURCE * graph.sources, int(backend.native.memory()[0])
-        said = None
+    def _agreed(self) -> AbstractContextManager[None]:
+        """Raise an InputError of any rank inside on all of them."""
+        if self._graph.lists is None:
+            return nullcontext()
+        return mpi.agree(cast("RankBackend", self._backend).comm)
+
+    def _of_crossing(self) -> int:
+        """Return the bytes that `Crossing` takes on the GPU."""
+        lists = self._graph.lists
+        return 0 if lists is None else crossing.BYTES_PER_ROW * (len(lists.send_rows) + len(self._graph.halo))
+
+    def _of_edges(self, item: int) -> tuple[int, int]:
+        """Return what values of so many bytes of all edges take: bytes on the GPU, and on the host beside the graph."""
+        nbytes = item * len(self._graph.out_indices)
         if self._edges == "device":
-            needed += held + self._index.itemsize * len(
-                graph.out_indices
-            )  # one of them twice, while it is uploaded
-        elif self._more_on_host(held) > (host := cores.memory_available()):
-            said = f"the edges take {held / 2**30:.1f} GiB of the host's memory, and {host / 2**30:.1f} GiB are free"
+            return 2 * nbytes, 0  # twice, while they are uploaded
+        # The graph's own edges are read where they are, but for those that get other numbers or another size.
+        more = nbytes if self._edges == "managed" or item > 4 or not self._alone else 0
+        return (2 * PART if self._edges == "copied" else 0), more
+
+    def _need(self, held: int, edges: tuple[int, int]) -> None:
+        """Raise InputError for bytes that are not free. held: of values and tables. edges: on the GPU, on the host."""
+        needed, free = held + edges[0], self._backend.memory.free()
         if needed > free:
             said = f"the graph takes {needed / 2**30:.1f} GiB on the GPU, and {free / 2**30:.1f} GiB are free"
             if self._edges == "device":
                 said += "; leave its edges in the host's memory (--edges host)"
-        with mpi.agree(cast("RankBackend", backend).comm) if graph.lists is not None else nullcontext():
-            if said:
-                raise InputError(said)
-
-    def _more_on_host(self, held: int) -> int:
-        """Return the bytes of the host's memory that edges take beside the graph's own, of all lists' bytes."""
-        if self._edges == "managed" or self._index.itemsize > 4:
-            return held
-        return 0 if self._alone else 4 * len(self._graph.out_indices)
+            raise InputError(said)
+        here = (
+            1 if self._graph.lists is None else mpi.node(cast("RankBackend", self._backend).comm).Get_size()
+        )
+        if here * edges[1] > (host := cores.memory_available()):
+            raise InputError(
+                f"edges take {here * edges[1] / 2**30:.1f} GiB of the host's memory, and {host / 2**30:.1f} GiB are "
+                "free"
+            )
 
     def _lists(
         self, indptr: NDArray[np.int64], indices: NDArray[Any], number: NDArray[np.int32] | None
@@ -118,16 +138,19 @@ class DeviceGraph:
         indices = indices.astype(self._index, copy=False)
         return EdgeLists(self._backend, self._edges, self._reads, indptr, indices, number)
 
-    def _in_lists(self) -> EdgeLists:
-        """Return the lists of in-edges, made at the first call."""
+    def prepare(self, kind: str) -> None:
+        """See Traversal: lists of in-edges."""
         graph = self._graph
-        if self._in is None:
-            same = graph.indices is graph.out_indices
-            self._in = (
-                self._out
-                if same
-                else self._lists(graph.indptr, graph.indices, None if self._alone else graph.slot)
-            )
+        if self._in is not None or not (kind == "pagerank" or (kind == "bfs" and self._bottom_up)):
+            return
+        if graph.indices is graph.out_indices:
+            self._in = self._out
+            return
+        self._need(0, self._of_edges(self._index.itemsize))
+        self._in = self._lists(graph.indptr, graph.indices, None if self._alone else graph.slot)
+
+    def _in_lists(self) -> EdgeLists:
+        assert self._in is not None, "prepare first"
         return self._in
 
     def edges_to_host(self) -> None:
@@ -158,7 +181,8 @@ class DeviceGraph:
 
     def _into(self, out: NDArray[Any], memory: Any) -> None:
         """Copy the rows' values to an array of the host."""
-        out[:] = self._from_device(memory, out.dtype)[self._graph.slot]
+        found = self._from_device(memory, out.dtype)
+        out[:] = found if self._alone else found[self._graph.slot]
 
     def _at_rows(self, values: NDArray[Any], other: Any) -> Any:
         """Return the rows' values among those of all sources, where the halo has another one, on the GPU."""
@@ -166,15 +190,23 @@ class DeviceGraph:
         whole[self._graph.slot] = values
         return on_device(self._backend, whole)
 
+    def _none_reached(self, source: Source, value: int) -> Any:
+        """Return int32 [S] on the GPU, -1 but for a value at the source."""
+        memory = self._backend.arrays.zeros(max(4 * self._graph.sources, 1))
+        memory[:] = 0xFF
+        if source.slot >= 0:
+            item = np.array([value], np.int32).view(np.uint8)
+            memory[4 * source.slot : 4 * source.slot + 4] = self._backend.arrays.uploaded(item)
+        return memory
+
     def bfs(self, source: Source, parent: NDArray[np.int32], depth: NDArray[np.int32]) -> int:
         """See Traversal."""
         graph, backend = self._graph, self._backend
-        begin = [np.full(graph.sources, -1, np.int32) for _ in range(2)]
-        if source.slot >= 0:
-            begin[0][source.slot], begin[1][source.slot] = source.slot, 0
-        parents, depths = (on_device(backend, each) for each in begin)
+        parents, depths = self._none_reached(source, source.slot), self._none_reached(source, 0)
         at, native = backend.arrays.address, backend.native
-        level, below, unread = 0, False, len(graph.out_indices)
+        level, bottom_up, unread = 0, False, len(graph.out_indices)
+        backend.arrays.finish()
+        began = time.perf_counter()
         while True:
             self._found[:] = 0
             native.frontier(
@@ -184,29 +216,33 @@ class DeviceGraph:
             if not backend.collectives.least(-sources):
                 break
             unread -= edges
-            if self._below:
-                below = sources * FEW > graph.sources if below else edges * MANY > unread
-            self._level(parents, depths, level, below)
+            if self._bottom_up:
+                bottom_up = sources * BETA > graph.sources if bottom_up else edges * ALPHA > unread
+            self._level(parents, depths, level, bottom_up)
             self._cross(4, depths)
             level += 1
+        self.search_seconds = time.perf_counter() - began
         self._into(parent, parents)
         self._into(depth, depths)
         return level - 1
 
-    def _level(self, parents: Any, depths: Any, level: int, below: bool) -> None:
+    def _level(self, parents: Any, depths: Any, level: int, bottom_up: bool) -> None:
         """Reach the rows of the next level."""
         at = self._backend.arrays.address
 
-        def on_it() -> NDArray[np.bool_]:
+        def wanted() -> NDArray[np.bool_]:
             found = self._from_device(depths, np.dtype(np.int32))
-            return found[self._graph.slot] < 0 if below else found == level
+            return found[self._graph.slot] < 0 if bottom_up else found == level
 
-        for lists in (self._in_lists() if below else self._out).each(on_it):
-            self._backend.native.bfs_level(lists, at(parents), at(depths), level, below, self._shape)
+        for lists, shape in (self._in_lists() if bottom_up else self._out).each(wanted):
+            self._backend.native.bfs_level(lists, at(parents), at(depths), level, bottom_up, shape)
 
     def set_lengths(self, lengths: NDArray[np.float32], width: float) -> None:
         """See Traversal; rounds need no width."""
-        self._out.set_lengths(lengths)
+        with self._agreed():
+            on_gpu, on_host = self._of_edges(lengths.itemsize)
+            self._need(0, (on_gpu, max(on_host, lengths.nbytes)))
+            self._out.set_lengths(lengths)
 
     def sssp(self, source: Source, distance: NDArray[np.float32]) -> int:
         """See Traversal."""
@@ -229,8 +265,10 @@ class DeviceGraph:
         values, now, following = (on_device(backend, each) for each in (begin, active, np.zeros_like(active)))
         while True:
             self._found[:] = 0
-            for lists in self._out.each(lambda: self._from_device(now, np.dtype(np.bool_)), lengths=lengths):  # noqa: B023
-                step(lists, at(values), at(now), at(following), at(self._found), self._shape)
+            for lists, shape in self._out.each(
+                partial(self._from_device, now, np.dtype(np.bool_)), lengths=lengths
+            ):
+                step(lists, at(values), at(now), at(following), at(self._found), shape)
             self._cross(begin.itemsize, values, following=following)
             if not backend.collectives.least(-int(backend.arrays.downloaded(self._found).any())):
                 break
@@ -261,7 +299,7 @@ class DeviceGraph:
             done += 1
             base = (1 - damping + damping * dangling) / graph.total
             self._cross(4, given, all=True)
-            for lists in self._in_lists().each(lambda: np.ones(graph.rows, np.bool_)):
+            for lists, shape in self._in_lists().each(lambda: np.ones(graph.rows, np.bool_)):
                 backend.native.pagerank_round(
                     lists,
                     at(given),
@@ -270,7 +308,7 @@ class DeviceGraph:
                     at(following),
                     *(at(sums[i]) for i in range(2)),
                     base,
-                    self._shape,
+                    shape,
                 )
             change, dangling = self._sum(*(backend.arrays.total(sums[i]) for i in range(2)))
             given, following = following, given

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import mmap
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .....data import native
+from .....plan.launch import LANES
 from .....plan.workload import prefix_sum
+from ...traversal import own_pages
 from ..context import DeviceContext
 
 PLACES = ("device", "host", "managed", "copied")
@@ -47,54 +50,58 @@ class EdgeLists:
         number: NDArray[np.int32] | None,
     ) -> None:
         self._context, self._place, self._reads = context, place, reads
-        self._indptr, self._indices, self._number = indptr, indices, number
-        self._lengths: NDArray[np.float32] | None = None
+        self._count, self._item = len(indptr) - 1, indices.itemsize
+        self._lanes = 1 if reads == "strided" else LANES
         self.offset = on_device(context, indptr)
-        self._numbers = None if number is None else on_device(context, number)
+        self._number = number
         self._copies = PartCopies(context) if place == "copied" else None
-        self._edges = None if self._copies else self._put(indices)
-        self._held_lengths: Any = None
-        self._native = None if self._copies else self._made(len(indptr) - 1, self.offset, self._edges, 0)
+        self._lengths: Any = None
+        if self._copies:
+            self._indptr, self._indices, self._degree = indptr, indices, np.diff(indptr)
+            return
+        self._numbers = None if number is None else on_device(context, number)
+        self._edges = self._put(indices)
+        self._native = self._made()
 
     def set_lengths(self, lengths: NDArray[np.float32]) -> None:
         """Set the lengths of edges, [E]."""
-        self._lengths = lengths
         if self._copies:
+            self._lengths = lengths
             return
-        self._held_lengths = self._put(lengths)
-        count, address = len(self._indptr) - 1, address_of(self._context, self._held_lengths)
-        self._native = self._made(count, self.offset, self._edges, address)
+        self._lengths = None  # its memory is free for the next ones
+        self._lengths = self._put(lengths)
+        self._native = self._made()
 
-    def each(self, wanted: Wanted, *, lengths: bool = False) -> Iterator[Any]:
-        """Yield lists for the launches of one step: all, or those for which ``wanted`` says so, bool [L], in parts.
+    def each(self, wanted: Wanted, *, lengths: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Yield lists, and the shape of a launch, for the launches of one step.
 
-        lengths: whether the step reads the lengths of edges. A launch belongs between two of them.
+        They are all lists, or those for which ``wanted`` says so, bool [L], in parts. lengths: whether the step reads
+        the lengths of edges. A launch belongs between two of them.
         """
         if self._copies is None:
-            yield self._native
+            yield self._native, self._context.spread(self._lanes, self._count)
             return
         chosen = np.flatnonzero(wanted()).astype(np.int32)
-        count = np.diff(self._indptr)[chosen]
-        item = self._indices.itemsize + (4 if lengths else 0)
-        ends = np.cumsum(count * item + 12)  # with an offset and a number
+        degree = self._degree[chosen]
+        item = self._item + (4 if lengths else 0)
+        ends = np.cumsum(degree * item + 12)  # with an offset and a number
         begin = 0
         while begin < len(chosen):
             before = int(ends[begin - 1]) if begin else 0
             end = max(begin + 1, int(np.searchsorted(ends, before + PART, side="right")))
-            yield from self._part(chosen[begin:end], lengths=lengths)
+            yield from self._part(self._copies, chosen[begin:end], degree[begin:end], lengths=lengths)
             begin = end
 
-    def to_host(self) -> None:
-        """Move edges in managed memory back to the host."""
-        if self._place == "managed":
-            for memory in (self._edges, self._held_lengths):
-                if memory is not None:
-                    self._context.arrays.to_host(memory)
-
-    def _part(self, chosen: NDArray[np.int32], *, lengths: bool) -> Iterator[Any]:
+    def _part(
+        self,
+        copies: PartCopies,
+        chosen: NDArray[np.int32],
+        degree: NDArray[np.int64],
+        *,
+        lengths: bool,
+    ) -> Iterator[tuple[Any, Any]]:
         """Collect some lists, copy them, and yield them."""
-        assert self._copies is not None
-        indptr = prefix_sum(np.diff(self._indptr)[chosen])
+        indptr = prefix_sum(degree)
         total, width = int(indptr[-1]), self._indices.dtype
         numbers = chosen if self._number is None else self._number[chosen]
         fields: list[tuple[np.dtype[Any], int]] = [
@@ -103,44 +110,54 @@ class EdgeLists:
             (width, total),
         ]
         fields += [(np.dtype(np.float32), total)] * lengths
-        arrays = self._copies.begin(fields)
+        arrays = copies.begin(fields)
         arrays[0][:], arrays[1][:] = indptr, numbers
         none = np.zeros(0, np.float32)
         given, taken = (self._lengths, arrays[3]) if lengths else (none, none)
         native.load().collect(self._indptr, self._indices, given, chosen, indptr, arrays[2], taken)
-        at = [*self._copies.upload(), 0]
-        yield self._context.native.EdgeLists(
-            len(chosen), at[0], at[2], at[3], at[1], width.itemsize == 8, self._reads
+        at = [*copies.upload(), 0]
+        lists = self._context.native.EdgeLists(
+            len(chosen), at[0], at[2], at[3], at[1], self._item == 8, self._reads
         )
-        self._copies.launched()
+        yield lists, self._context.spread(self._lanes, len(chosen))
+        copies.launched()
 
-    def _made(self, count: int, offset: Any, edges: Any, lengths: int) -> Any:
-        at = [address_of(self._context, each) for each in (offset, edges)]
-        number = 0 if self._numbers is None else address_of(self._context, self._numbers)
-        return self._context.native.EdgeLists(
-            count, at[0], at[1], lengths, number, self._indices.itemsize == 8, self._reads
-        )
+    def to_host(self) -> None:
+        """Move edges in managed memory back to the host."""
+        if self._place == "managed":
+            self._edges[:: mmap.PAGESIZE] = self._edges[
+                :: mmap.PAGESIZE
+            ].copy()  # a write ends the GPU's copies
+
+    def _made(self) -> Any:
+        """Return the lists as the module takes them."""
+        at = [
+            0 if array is None else address_of(self._context, array)
+            for array in (self.offset, self._edges, self._lengths, self._numbers)
+        ]
+        return self._context.native.EdgeLists(self._count, *at, self._item == 8, self._reads)
 
     def _put(self, values: NDArray[Any]) -> Any:
-        """Return the bytes of an array in this place, aligned to LINE."""
+        """Return the bytes of an array in this place, aligned to LINE.
+
+        In the host's memory they stay where they are if they have pages of their own (`own_pages`).
+        """
         values = np.ascontiguousarray(values)
         if self._place == "device":
             return on_device(self._context, values)
-        if self._place == "managed":
-            memory = self._context.arrays.managed(max(values.nbytes, 1))
-        elif values.nbytes and values.ctypes.data % LINE == 0:
-            weakref.finalize(self, self._context.arrays.lock(values.ctypes.data, values.nbytes))
-            return values
+        if self._place == "host" and values.nbytes and values.ctypes.data % mmap.PAGESIZE == 0:
+            memory = values.view(np.uint8).reshape(-1)
         else:
-            memory = self._context.arrays.pinned(values.nbytes + LINE + 1)
-            first = -memory.ctypes.data % LINE
-            memory = memory[first : first + max(values.nbytes, 1)]
-        memory[: values.nbytes] = values.view(np.uint8).reshape(-1)
+            make = self._context.arrays.managed if self._place == "managed" else own_pages
+            memory = make(max(values.nbytes, 1))
+            memory[: values.nbytes] = values.view(np.uint8).reshape(-1)
+        if self._place == "host":
+            weakref.finalize(memory, self._context.arrays.lock(memory.ctypes.data, memory.nbytes))
         return memory
 
 
 class PartCopies:
-    """Parts on their way: arrays of one are filled in the host's memory while the one before is copied and read."""
+    """Copies of parts to the GPU: one is filled in the host's memory while the one before is copied and read."""
 
     def __init__(self, context: DeviceContext) -> None:
         self._context, self._copies = context, context.arrays.copies()
@@ -180,7 +197,7 @@ class PartCopies:
         return [address + start for start in self._starts]
 
     def launched(self) -> None:
-        """Say that all launches are made that read the part."""
+        """Let the part's memory be used again once what was launched by now has ended."""
         self._used[self._turn] = self._copies.launched()
         self._turn = (self._turn + 1) % PARTS
 
