@@ -31,6 +31,7 @@ PART = 64 << 20  # bytes that are copied at once, or those of the longest list
 PARTS = 2
 
 Wanted = Callable[[], NDArray[np.bool_]]
+Fields = list[tuple[np.dtype[Any], int]]  # types of arrays, and how many items each has
 
 
 class EdgeLists:
@@ -167,8 +168,8 @@ class PartCopies:
         self._used = [self._copies.launched()] * PARTS  # and after the last launch that reads it
         self._turn, self._starts, self._nbytes = 0, [0], 0
 
-    def begin(self, fields: list[tuple[np.dtype[Any], int]]) -> list[NDArray[Any]]:
-        """Return arrays of these types and lengths for the next part."""
+    def begin(self, fields: Fields) -> list[NDArray[Any]]:
+        """Return the arrays of the next part, to be filled."""
         turn, copies = self._turn, self._copies
         if self._copied[turn] is not None:
             copies.finish(self._copied[turn])
