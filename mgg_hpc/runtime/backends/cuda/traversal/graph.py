@@ -80,10 +80,11 @@ class DeviceGraph:
         self._alone = graph.lists is None and graph.rows == graph.sources
         self._in: EdgeLists | None = None
         self._crossing: Crossing | None = None
+        # Ranks of this node.
+        self._here = 1 if graph.lists is None else mpi.node(cast("RankBackend", backend).comm).Get_size()
         with self._agreed():
-            self._need(
-                BYTES_PER_SOURCE * graph.sources + self._of_crossing(), self._of_edges(self._index.itemsize)
-            )
+            held = BYTES_PER_SOURCE * graph.sources + self._of_crossing()
+            self._need(held, self._of_edges(self._index.itemsize))
             rows = graph.out_indices
             if not self._alone:  # "raise" would copy
                 rows = own_pages(rows.nbytes).view(np.int32)
@@ -123,13 +124,10 @@ class DeviceGraph:
             if self._edges == "device":
                 said += "; leave its edges in the host's memory (--edges host)"
             raise InputError(said)
-        here = (
-            1 if self._graph.lists is None else mpi.node(cast("RankBackend", self._backend).comm).Get_size()
-        )
-        if here * edges[1] > (host := cores.memory_available()):
+        on_host, free = self._here * edges[1], cores.memory_available()
+        if on_host > free:
             raise InputError(
-                f"edges take {here * edges[1] / 2**30:.1f} GiB of the host's memory, and {host / 2**30:.1f} GiB are "
-                "free"
+                f"edges take {on_host / 2**30:.1f} GiB of the host's memory, and {free / 2**30:.1f} GiB are free"
             )
 
     def _lists(

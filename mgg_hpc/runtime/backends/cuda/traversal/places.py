@@ -105,11 +105,7 @@ class EdgeLists:
         indptr = prefix_sum(degree)
         total, width = int(indptr[-1]), self._indices.dtype
         numbers = chosen if self._number is None else self._number[chosen]
-        fields: list[tuple[np.dtype[Any], int]] = [
-            (indptr.dtype, len(indptr)),
-            (numbers.dtype, len(numbers)),
-            (width, total),
-        ]
+        fields: Fields = [(indptr.dtype, len(indptr)), (numbers.dtype, len(numbers)), (width, total)]
         fields += [(np.dtype(np.float32), total)] * lengths
         arrays = copies.begin(fields)
         arrays[0][:], arrays[1][:] = indptr, numbers
@@ -126,9 +122,8 @@ class EdgeLists:
     def to_host(self) -> None:
         """Move edges in managed memory back to the host."""
         if self._place == "managed":
-            self._edges[:: mmap.PAGESIZE] = self._edges[
-                :: mmap.PAGESIZE
-            ].copy()  # a write ends the GPU's copies
+            a_byte_of_each = self._edges[:: mmap.PAGESIZE]
+            a_byte_of_each[:] = a_byte_of_each.copy()  # a write ends the GPU's copy of a page
 
     def _made(self) -> Any:
         """Return the lists as the module takes them."""
