@@ -127,12 +127,12 @@ def names_of_grid(folder: Path, tier: str, seed: int, name: str = "test_grid") -
     return set(names_of(lines))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "count"), [("test_rare", 16), ("test_often", 30)])
 def test_in_time_all_are_drawn(tmp_path, name, count):
-    drawn = [names_of_grid(tmp_path, "long", seed, name) for seed in range(12)]
+    drawn = [names_of_grid(tmp_path, "long", seed, name) for seed in range(8)]
     assert drawn[0] == names_of_grid(tmp_path, "long", 0, name) != drawn[1]
-    assert len(set().union(*drawn)) > 0.8 * count
+    assert len(set().union(*drawn)) > 0.7 * count
 
 
 @pytest.mark.slow
