@@ -17,7 +17,6 @@ from mpi4py import MPI
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.runtime import backends, mpi
-from mgg_hpc.runtime.backends.cuda.traversal.graph import DeviceTraversal
 from mgg_hpc.runtime.backends.cuda.traversal.places import PLACES
 from mgg_hpc.runtime.backends.simulated import World
 from mgg_hpc.traversal import part as parts
@@ -55,7 +54,7 @@ def loaded(engine: Engine, graph: Graph) -> Iterator[tuple[Part, Part]]:
 def read_as(engine: Engine, part: Part, reads: str, **options: Any) -> Part:
     """Return the part on the device with another way to read its lists, see DeviceTraversal.of."""
     (device,) = engine.backends(World(1))
-    return replace(part, engine=DeviceTraversal(device).of(part.graph, reads=reads, **options))
+    return replace(part, engine=device.traversal.of(part.graph, reads=reads, **options))
 
 
 def same(found: Iterable[Run], wanted: Iterable[Run]) -> float:

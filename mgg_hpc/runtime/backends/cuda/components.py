@@ -78,7 +78,9 @@ class DeviceMemory:
 
 
 class DeviceCollectives:
-    """Ranks that one process simulates."""
+    """Ranks that one process simulates. comm: of all ranks, where they are processes."""
+
+    comm: Any = None
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size

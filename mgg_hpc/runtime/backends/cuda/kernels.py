@@ -29,6 +29,7 @@ from .edges import DeviceEdges
 from .launches import DeviceLaunches
 from .transfers import streaming
 from .transfers.gather import Gathers
+from .traversal.crossing import Ranks
 from .traversal.graph import DeviceTraversal
 
 
@@ -87,7 +88,7 @@ class DeviceBackend(DeviceLaunches):
     @property
     def traversal(self) -> DeviceTraversal:
         """See Backend.traversal."""
-        return DeviceTraversal(self)
+        return DeviceTraversal(Ranks(self, self.memory, self.collectives, self.fetch))
 
     def publish(self, rows: Rows) -> None:
         """See Backend.publish; on the current stream."""
@@ -182,6 +183,11 @@ class DeviceBackend(DeviceLaunches):
         self.gathers.anywhere(self, src, bounds, ids, out)
         if own is not None:
             self.stream.meter.count(own, len(ids) - own, src.format, 0)
+
+    def fetch(self, src: Rows, bounds: NDArray[np.int64], ids: Any, out: Any) -> None:
+        """Wait for all ranks' rows, and gather some; see `gather`. Collective."""
+        self.publish(src)
+        self.gathers.anywhere(self, src, bounds, ids, out)
 
     def dropout(self, x: Any, out: Any, ids: Any, key: RngKey, csr: tuple[Any, Any] | None = None) -> None:
         """See Backend.dropout; stored values of a CSR matrix are float32."""

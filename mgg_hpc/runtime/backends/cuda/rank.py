@@ -279,7 +279,7 @@ class RankCollectives(DeviceCollectives):
 
     def __init__(self, backend: RankBackend) -> None:
         super().__init__(backend.rank, backend.size)
-        self._backend = backend
+        self._backend, self.comm = backend, backend.comm
 
     def sum(self, values: Any) -> None:
         """See Collectives.sum: by NCCL where each rank has a GPU of its own, else over the symmetric heap."""
@@ -295,8 +295,8 @@ class RankCollectives(DeviceCollectives):
 
     def least(self, mine: int) -> int:
         """See DeviceCollectives.least."""
-        return mpi.least(self._backend.comm, mine)
+        return mpi.least(self.comm, mine)
 
     def sum_on_host(self, values: NDArray[np.float64]) -> None:
         """See DeviceCollectives.sum_on_host."""
-        mpi.sum_in_rank_order(self._backend.comm, values)
+        mpi.sum_in_rank_order(self.comm, values)

@@ -20,7 +20,7 @@ from ....data.graph import Graph
 from ....errors import InputError
 from ....runtime import backends, mpi
 from ....runtime.backends.cuda.kernels import DeviceBackend
-from ....runtime.backends.cuda.traversal.graph import DeviceGraph, DeviceTraversal
+from ....runtime.backends.cuda.traversal.graph import DeviceGraph
 from ....traversal import part as parts
 from ....traversal import requests, runs
 from ....traversal.part import Part
@@ -114,7 +114,7 @@ def measure(table: Table, backend: DeviceBackend, graph: Graph, sources: int) ->
     first: list[float] = []
     for way in WAYS:
         with watch.cell(graph.name, way):
-            made = DeviceTraversal(backend).of(
+            made = backend.traversal.of(
                 part.graph, edges=way.place, reads=way.reads, wide=way.item == 8, bottom_up=False
             )
             timed, moved = searched(replace(part, engine=made), made, nodes, way)

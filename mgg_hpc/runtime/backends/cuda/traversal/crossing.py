@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .....plan.layout import RowFormat
 from .....plan.workload import HaloLists, prefix_sum
-from .... import exchange, mpi
+from .... import exchange
+from ...arguments import Rows
+from ..components import DeviceCollectives, DeviceMemory
+from ..context import DeviceContext
 from .places import on_device
 
-if TYPE_CHECKING:
-    from ..rank import RankBackend
+# Makes rows of all ranks visible, and fetches some by number: see DeviceBackend.fetch.
+Fetch = Callable[[Rows, NDArray[np.int64], Any, Any], None]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This rank's GPU, its memory, all ranks, and how rows of others are fetched."""
+
+    context: DeviceContext
+    memory: DeviceMemory
+    collectives: DeviceCollectives
+    fetch: Fetch
+
 
 PACK = RowFormat(np.dtype(np.float32), 4)  # what is fetched at once
 BYTES_PER_ROW = 60  # of tables and values, for each row that is sent or arrives
@@ -43,30 +58,31 @@ class Crossing:
     """
 
     def __init__(
-        self, backend: RankBackend, lists: HaloLists, number: NDArray[np.int32], halo: NDArray[np.int32]
+        self, ranks: Ranks, lists: HaloLists, number: NDArray[np.int32], halo: NDArray[np.int32]
     ) -> None:
         """number: int32 [n], of this rank's rows among its sources. halo: int32 [H], of the halo's rows."""
-        self._backend = backend
+        self._ranks, context = ranks, ranks.context
         self._send, self._receive = lists.send_counts.sum(0), lists.receive_counts.sum(0)
-        self._sent, self._halo = (on_device(backend, each) for each in (number[lists.send_rows], halo))
-        most = -mpi.least(backend.comm, -int(_packs(self._send, 8).sum()))
-        backend.memory.reserve(most * PACK.row_bytes)
-        self._outbox = backend.symmetric(most, PACK)
-        self._bounds = np.arange(backend.size + 1, dtype=np.int64) * most
+        self._sent, self._halo = (on_device(context, each) for each in (number[lists.send_rows], halo))
+        most = -ranks.collectives.least(-int(_packs(self._send, 8).sum()))
+        ranks.memory.reserve(most * PACK.row_bytes)
+        self._outbox = context.symmetric(most, PACK)
+        self._bounds = np.arange(context.size + 1, dtype=np.int64) * most
         self._layouts = {item: self._layout(item) for item in (4, 8)}
 
     def _layout(self, item: int) -> _Layout:
-        backend, each = self._backend, PACK.row_bytes // item
+        ranks, each = self._ranks, PACK.row_bytes // item
+        context = ranks.context
         sent, arriving = _packs(self._send, item), _packs(self._receive, item)
         begin = prefix_sum(sent)[:-1]
-        ones = np.ones(backend.size, np.int64)
-        of_others = exchange.send(backend.comm, begin, ones)  # where what comes from each begins
+        ones = np.ones(context.size, np.int64)
+        of_others = exchange.send(ranks.collectives.comm, begin, ones)  # where what comes from each begins
         ids = _runs(self._bounds[:-1] + of_others, arriving)
         return _Layout(
-            place=on_device(backend, _runs(begin * each, self._send)),
-            arrived=on_device(backend, _runs(prefix_sum(arriving)[:-1] * each, self._receive)),
-            ids=backend.arrays.uploaded(ids),
-            packs=backend.memory.padded(len(ids), PACK),
+            place=on_device(context, _runs(begin * each, self._send)),
+            arrived=on_device(context, _runs(prefix_sum(arriving)[:-1] * each, self._receive)),
+            ids=context.arrays.uploaded(ids),
+            packs=ranks.memory.padded(len(ids), PACK),
             nbytes=int(sent.sum()) * PACK.row_bytes,
         )
 
@@ -76,19 +92,17 @@ class Crossing:
         item: bytes of a value. values: [S], compared as unsigned integers. following: uint8 [S], set to 1 where a value
         is replaced; found: int32, set to 1 if any is.
         """
-        backend, layout = self._backend, self._layouts[item]
-        arrays, native = backend.arrays, backend.native
-        at = arrays.address
+        context, layout = self._ranks.context, self._layouts[item]
+        at, native = context.arrays.address, context.native
         count, halo = int(self._send.sum()), int(self._receive.sum())
         native.pack_values(
             item, count, at(self._sent), at(layout.place), at(values),
-            int(self._outbox.addresses[backend.rank]), backend.spread(1, count),
+            int(self._outbox.addresses[context.rank]), context.spread(1, count),
         )  # fmt: skip
-        backend.publish(self._outbox)
-        backend.gathers.anywhere(backend, self._outbox, self._bounds, layout.ids, layout.packs)
+        self._ranks.fetch(self._outbox, self._bounds, layout.ids, layout.packs)
         native.arrive_values(
             item, halo, at(self._halo), at(layout.arrived), at(layout.packs), at(values), all,
-            0 if following is None else at(following), 0 if found is None else at(found), backend.spread(1, halo),
+            0 if following is None else at(following), 0 if found is None else at(found), context.spread(1, halo),
         )  # fmt: skip
         return layout.nbytes
 

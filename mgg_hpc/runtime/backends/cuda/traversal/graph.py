@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,8 @@ from .....errors import InputError
 from .... import cores, mpi
 from ...traversal import LocalGraph, Source, own_pages
 from . import crossing
-from .crossing import Crossing
+from .crossing import Crossing, Ranks
 from .places import PART, PLACES, EdgeLists, on_device
-
-if TYPE_CHECKING:
-    from ..kernels import DeviceBackend
-    from ..rank import RankBackend
 
 BYTES_PER_SOURCE = 72  # of values, offsets and numbers
 # A search goes bottom-up once the frontier has more than 1 / ALPHA of the edges that no frontier has had, until it is
@@ -34,15 +30,15 @@ ALPHA, BETA = 14, 24
 class DeviceTraversal:
     """See TraversalKernels."""
 
-    def __init__(self, backend: DeviceBackend) -> None:
-        self._backend = backend
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
 
     def check(self, edges: str) -> None:
         """See TraversalKernels."""
         if edges not in PLACES:
             raise InputError(f"edges: {edges} is none of {', '.join(PLACES)}")
         if edges == "managed":
-            self._backend.arrays.managed(1)
+            self._ranks.context.arrays.managed(1)
 
     def of(
         self,
@@ -58,7 +54,7 @@ class DeviceTraversal:
         reads: how lists are read, "strided", "merged" or "aligned". wide: edges of 8 bytes. bottom_up: whether searches
         may go bottom-up.
         """
-        return DeviceGraph(self._backend, graph, edges, reads, wide=wide, bottom_up=bottom_up)
+        return DeviceGraph(self._ranks, graph, edges, reads, wide=wide, bottom_up=bottom_up)
 
 
 class DeviceGraph:
@@ -66,7 +62,7 @@ class DeviceGraph:
 
     def __init__(
         self,
-        backend: DeviceBackend,
+        ranks: Ranks,
         graph: LocalGraph,
         edges: str,
         reads: str,
@@ -75,13 +71,14 @@ class DeviceGraph:
         bottom_up: bool,
     ) -> None:
         self.moved, self.search_seconds = 0, 0.0
-        self._backend, self._graph, self._edges, self._reads = backend, graph, edges, reads
+        self._ranks, self._context = ranks, ranks.context
+        self._graph, self._edges, self._reads = graph, edges, reads
         self._bottom_up, self._index = bottom_up, np.dtype(np.int64 if wide else np.int32)
         self._alone = graph.lists is None and graph.rows == graph.sources
         self._in: EdgeLists | None = None
         self._crossing: Crossing | None = None
         # Ranks of this node.
-        self._here = 1 if graph.lists is None else mpi.node(cast("RankBackend", backend).comm).Get_size()
+        self._here = 1 if graph.lists is None else mpi.node(ranks.collectives.comm).Get_size()
         with self._agreed():
             held = BYTES_PER_SOURCE * graph.sources + self._of_crossing()
             self._need(held, self._of_edges(self._index.itemsize))
@@ -91,16 +88,15 @@ class DeviceGraph:
                 np.take(graph.slot, graph.out_indices, out=rows, mode="clip")
             self._out = self._lists(graph.out_indptr, rows, None)
         if graph.lists is not None:
-            ranks = cast("RankBackend", backend)
             self._crossing = Crossing(ranks, graph.lists, graph.slot, graph.halo)
-        self._shape = backend.spread(1, graph.sources)
-        self._found = backend.arrays.zeros(16)
+        self._shape = ranks.context.spread(1, graph.sources)
+        self._found = ranks.context.arrays.zeros(16)
 
     def _agreed(self) -> AbstractContextManager[None]:
         """Raise an InputError of any rank inside on all of them."""
         if self._graph.lists is None:
             return nullcontext()
-        return mpi.agree(cast("RankBackend", self._backend).comm)
+        return mpi.agree(self._ranks.collectives.comm)
 
     def _of_crossing(self) -> int:
         """Return the bytes that `Crossing` takes on the GPU."""
@@ -118,7 +114,7 @@ class DeviceGraph:
 
     def _need(self, held: int, edges: tuple[int, int]) -> None:
         """Raise InputError for bytes that are not free. held: of values and tables. edges: on the GPU, on the host."""
-        needed, free = held + edges[0], self._backend.memory.free()
+        needed, free = held + edges[0], self._ranks.memory.free()
         if needed > free:
             said = f"the graph takes {needed / 2**30:.1f} GiB on the GPU, and {free / 2**30:.1f} GiB are free"
             if self._edges == "device":
@@ -134,7 +130,7 @@ class DeviceGraph:
         self, indptr: NDArray[np.int64], indices: NDArray[Any], number: NDArray[np.int32] | None
     ) -> EdgeLists:
         indices = indices.astype(self._index, copy=False)
-        return EdgeLists(self._backend, self._edges, self._reads, indptr, indices, number)
+        return EdgeLists(self._context, self._edges, self._reads, indptr, indices, number)
 
     def prepare(self, kind: str) -> None:
         """See Traversal: lists of in-edges."""
@@ -163,7 +159,7 @@ class DeviceGraph:
             return np.zeros(0, values.dtype)
         whole = np.zeros(self._graph.sources, values.dtype)
         whole[self._graph.slot] = values
-        memory = on_device(self._backend, whole)
+        memory = on_device(self._context, whole)
         self.moved += self._crossing.cross(values.itemsize, memory, all=True)
         return self._from_device(memory, values.dtype)[self._graph.halo]
 
@@ -175,7 +171,7 @@ class DeviceGraph:
     def _from_device(self, memory: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return values of all sources, [S]."""
         nbytes = self._graph.sources * dtype.itemsize
-        return self._backend.arrays.downloaded(memory)[:nbytes].view(dtype)
+        return self._context.arrays.downloaded(memory)[:nbytes].view(dtype)
 
     def _into(self, out: NDArray[Any], memory: Any) -> None:
         """Copy the rows' values to an array of the host."""
@@ -186,32 +182,32 @@ class DeviceGraph:
         """Return the rows' values among those of all sources, where the halo has another one, on the GPU."""
         whole = np.full(self._graph.sources, other, values.dtype)
         whole[self._graph.slot] = values
-        return on_device(self._backend, whole)
+        return on_device(self._context, whole)
 
     def _none_reached(self, source: Source, value: int) -> Any:
         """Return int32 [S] on the GPU, -1 but for a value at the source."""
-        memory = self._backend.arrays.zeros(max(4 * self._graph.sources, 1))
+        memory = self._context.arrays.zeros(max(4 * self._graph.sources, 1))
         memory[:] = 0xFF
         if source.slot >= 0:
             item = np.array([value], np.int32).view(np.uint8)
-            memory[4 * source.slot : 4 * source.slot + 4] = self._backend.arrays.uploaded(item)
+            memory[4 * source.slot : 4 * source.slot + 4] = self._context.arrays.uploaded(item)
         return memory
 
     def bfs(self, source: Source, parent: NDArray[np.int32], depth: NDArray[np.int32]) -> int:
         """See Traversal."""
-        graph, backend = self._graph, self._backend
+        graph, context = self._graph, self._context
         parents, depths = self._none_reached(source, source.slot), self._none_reached(source, 0)
-        at, native = backend.arrays.address, backend.native
+        at, native = context.arrays.address, context.native
         level, bottom_up, unread = 0, False, len(graph.out_indices)
-        backend.arrays.finish()
+        context.arrays.finish()
         began = time.perf_counter()
         while True:
             self._found[:] = 0
             native.frontier(
                 graph.sources, at(self._out.offset), at(depths), level, at(self._found), self._shape
             )
-            sources, edges = backend.arrays.downloaded(self._found).view(np.uint64).tolist()
-            if not backend.collectives.least(-sources):
+            sources, edges = context.arrays.downloaded(self._found).view(np.uint64).tolist()
+            if not self._ranks.collectives.least(-sources):
                 break
             unread -= edges
             if self._bottom_up:
@@ -226,14 +222,14 @@ class DeviceGraph:
 
     def _level(self, parents: Any, depths: Any, level: int, bottom_up: bool) -> None:
         """Reach the rows of the next level."""
-        at = self._backend.arrays.address
+        at = self._context.arrays.address
 
         def wanted() -> NDArray[np.bool_]:
             found = self._from_device(depths, np.dtype(np.int32))
             return found[self._graph.slot] < 0 if bottom_up else found == level
 
         for lists, shape in (self._in_lists() if bottom_up else self._out).each(wanted):
-            self._backend.native.bfs_level(lists, at(parents), at(depths), level, bottom_up, shape)
+            self._context.native.bfs_level(lists, at(parents), at(depths), level, bottom_up, shape)
 
     def set_lengths(self, lengths: NDArray[np.float32], width: float) -> None:
         """See Traversal; rounds need no width."""
@@ -248,19 +244,19 @@ class DeviceGraph:
         active = np.zeros(self._graph.sources, np.uint8)
         if source.slot >= 0:
             begin[source.slot], active[source.slot] = 0, 1
-        return self._rounds(self._backend.native.sssp_round, begin, active, distance, lengths=True)
+        return self._rounds(self._context.native.sssp_round, begin, active, distance, lengths=True)
 
     def components(self, names: NDArray[np.int64], label: NDArray[np.int64]) -> int:
         """See Traversal."""
         active = np.ones(self._graph.sources, np.uint8)
-        return self._rounds(self._backend.native.components_round, names, active, label, lengths=False)
+        return self._rounds(self._context.native.components_round, names, active, label, lengths=False)
 
     def _rounds(
         self, step: Any, begin: NDArray[Any], active: NDArray[np.uint8], out: NDArray[Any], *, lengths: bool
     ) -> int:
         """Run rounds over the sources that are active until none is on any rank; return their number."""
-        backend, at, rounds = self._backend, self._backend.arrays.address, 0
-        values, now, following = (on_device(backend, each) for each in (begin, active, np.zeros_like(active)))
+        context, at, rounds = self._context, self._context.arrays.address, 0
+        values, now, following = (on_device(context, each) for each in (begin, active, np.zeros_like(active)))
         while True:
             self._found[:] = 0
             for lists, shape in self._out.each(
@@ -268,7 +264,7 @@ class DeviceGraph:
             ):
                 step(lists, at(values), at(now), at(following), at(self._found), shape)
             self._cross(begin.itemsize, values, following=following)
-            if not backend.collectives.least(-int(backend.arrays.downloaded(self._found).any())):
+            if not self._ranks.collectives.least(-int(context.arrays.downloaded(self._found).any())):
                 break
             rounds += 1
             now, following = following, now
@@ -282,14 +278,14 @@ class DeviceGraph:
         """See Traversal. Raises InputError for float64."""
         if rank.dtype != np.float32:
             raise InputError("PageRank on GPUs is of float32; take --dtype float32, or a backend of CPUs")
-        graph, backend, at = self._graph, self._backend, self._backend.arrays.address
+        graph, context, at = self._graph, self._context, self._context.arrays.address
         inverse = np.divide(
             damping, graph.out_degree, out=np.zeros(graph.rows), where=graph.out_degree > 0
         ).astype(np.float32)
         first = np.full(graph.rows, 1 / graph.total, np.float32)
         ranks, inverses, given = (self._at_rows(each, 0) for each in (first, inverse, first * inverse))
         following = self._at_rows(np.zeros_like(first), 0)
-        sums = backend.arrays.uploaded(np.zeros((2, graph.sources), np.float32))
+        sums = context.arrays.uploaded(np.zeros((2, graph.sources), np.float32))
         dangling = float(first[inverse == 0].sum(dtype=np.float64))
         change, dangling = self._sum(np.inf, dangling)
         done = 0
@@ -298,7 +294,7 @@ class DeviceGraph:
             base = (1 - damping + damping * dangling) / graph.total
             self._cross(4, given, all=True)
             for lists, shape in self._in_lists().each(lambda: np.ones(graph.rows, np.bool_)):
-                backend.native.pagerank_round(
+                context.native.pagerank_round(
                     lists,
                     at(given),
                     at(inverses),
@@ -308,7 +304,7 @@ class DeviceGraph:
                     base,
                     shape,
                 )
-            change, dangling = self._sum(*(backend.arrays.total(sums[i]) for i in range(2)))
+            change, dangling = self._sum(*(context.arrays.total(sums[i]) for i in range(2)))
             given, following = following, given
         self._into(rank, ranks)
         return done, change
@@ -316,5 +312,5 @@ class DeviceGraph:
     def _sum(self, *values: float) -> list[float]:
         """Return the sums of values over all ranks."""
         total = np.array(values)
-        self._backend.collectives.sum_on_host(total)
+        self._ranks.collectives.sum_on_host(total)
         return total.tolist()
