@@ -131,7 +131,7 @@ class Runs:
         trainer.evaluate()
         found.append(trainer.scores().val_loss)
         job.close()
-        return np.array(found), trainer.reruns.recorded
+        return np.array(found), trainer.replayed.recorded
 
     def check(self, case: Case) -> tuple[float, str]:
         """The worst error as a share of the tolerance, and what is wrong. Collective."""
