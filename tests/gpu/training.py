@@ -119,7 +119,7 @@ class Runs:
         )
 
     def losses(self, settings: config.Settings, comm: Any) -> tuple[np.ndarray, bool]:
-        """Return the losses of each epoch and of the validation rows after the last, and whether epochs were reruns.
+        """Return the losses of each epoch and of the validation rows after the last, and whether epochs were replayed.
 
         Collective.
         """
@@ -195,9 +195,9 @@ class Runs:
                     for name, values in wanted.arrays.items():
                         of_all = np.empty_like(values)
                         of_all[whole.ids] = values
-                        apart = np.abs(found.arrays[name] - of_all[mine.ids]).max(initial=0)
-                        if not apart <= (1e-6 if name == "rank" else 0):
-                            wrong.append(f"{name}, edges on the {edges}: apart by {apart:.3g}")
+                        error = 1e-6 if name == "rank" else 0
+                        if not np.allclose(found.arrays[name], of_all[mine.ids], rtol=0, atol=error):
+                            wrong.append(f"{name}, edges on the {edges}")
             gpus.memory.close()
         cpu.memory.close()
         return "; ".join(wrong[:1])
