@@ -1,5 +1,6 @@
-"""What a GPU reaches, a benchmark at a time: `mgg bench ... --device cuda` with the options of `make gpu-bench`, or a
-study; or the same at tiny sizes over the shim, whose figures say nothing but that the programs work.
+"""Run one benchmark of a GPU: `mgg bench ... --device cuda`, or a study, with the options of `make gpu-bench`.
+
+Over the shim sizes are tiny, and figures say nothing but that the programs work.
 
     python tests/gpu/bench.py aggregate --json aggregate.json
     python tests/gpu/bench.py sweep --device shim --library FOLDER/_cuda.so --json sweep.json

@@ -175,7 +175,7 @@ class Runs:
         return "" if same and len(rows) else "another library's array is not over the same memory"
 
     def traversals(self) -> str:
-        """What differs between traversals of these ranks' GPUs and those of one CPU. Collective."""
+        """Return the arrays that traversals on these ranks do not compute as one CPU does, or "". Collective."""
         from mpi4py import MPI
 
         path, wrong = self.folder / "sbm.h5", []

@@ -1,4 +1,4 @@
-"""Searches in breadth first on a GPU, by where edges lie and how lists are read.
+"""Times of breadth-first searches on a GPU, by where edges lie and how lists are read.
 
 EMOGI: figures 2.9, 2.10 and 2.13 of Min's dissertation.
 
@@ -76,16 +76,12 @@ def run(graphs: list[Graph], sources: int, files: Files) -> int:
     backend = backends.make(backends.choose("cuda", comm), comm, threads=mpi.threads(comm))
     with backends.closed_on_error(backend.memory.close):
         device = cast(DeviceBackend, backend)
-        name = device.native.limits()["name"]
-        copied = copy_gb_per_s(device)
-        table = Table("traversal", {"device": name, "copy_gb_per_s": round(copied, 2)})
+        name, copied = device.native.limits()["name"], round(copy_gb_per_s(device), 2)
+        table = Table("traversal", {"device": name, "copy_gb_per_s": copied})
         for graph in graphs:
             measure(table, device, graph, sources)
     backend.memory.close()
-    shown = [[_cell(row.get(column)) for column in SHOWN] for row in table.rows]
-    about = f"{name}: {sources} searches in breadth first; copies of page-locked memory {copied:.1f} GB/s"
-    document.show([about], [document.Sheet("searches", [each.replace("_", " ") for each in SHOWN], shown)])
-    table.save(files, plot.bars_by("graph", "{graph}", "a search in breadth first"))
+    table.finish(files, plot.bars_by("graph", "{graph}", "a breadth-first search"), SHOWN)
     return 0
 
 
@@ -139,11 +135,3 @@ def searched(part: Part, made: DeviceGraph, nodes: list[int], way: Way) -> tuple
         reached = np.flatnonzero(run.arrays["depth"] >= 0)
         moved += requests.moved(requests.of_lists(offset[reached], offset[reached + 1], way.item, way.reads))
     return timed, moved
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:,.3f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

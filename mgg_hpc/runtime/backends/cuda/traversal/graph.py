@@ -83,9 +83,9 @@ class DeviceGraph:
             held = BYTES_PER_SOURCE * graph.sources + self._of_crossing()
             self._need(held, self._of_edges(self._index.itemsize))
             rows = graph.out_indices
-            if not self._alone:  # "raise" would copy
+            if not self._alone:
                 rows = own_pages(rows.nbytes).view(np.int32)
-                np.take(graph.slot, graph.out_indices, out=rows, mode="clip")
+                np.take(graph.slot, graph.out_indices, out=rows, mode="clip")  # another mode would copy first
             self._out = self._lists(graph.out_indptr, rows, None)
         if graph.lists is not None:
             self._crossing = Crossing(ranks, graph.lists, graph.slot, graph.halo)
@@ -234,8 +234,8 @@ class DeviceGraph:
     def set_lengths(self, lengths: NDArray[np.float32], width: float) -> None:
         """See Traversal; rounds need no width."""
         with self._agreed():
-            on_gpu, on_host = self._of_edges(lengths.itemsize)
-            self._need(0, (on_gpu, max(on_host, lengths.nbytes)))
+            on_gpu, _ = self._of_edges(lengths.itemsize)
+            self._need(0, (on_gpu, lengths.nbytes if self._edges in ("host", "managed") else 0))
             self._out.set_lengths(lengths)
 
     def sssp(self, source: Source, distance: NDArray[np.float32]) -> int:
