@@ -29,19 +29,19 @@ TRAINING = (
     "mgg_hpc/config.py",
 )
 BENCH = (*KERNELS, "cuda/bench", "tests/gpu/bench.py", "mgg_hpc/tools/bench/harness")
-# The folder of each benchmark that is not called as it is.
-BENCH_FOLDERS = {
-    "half-rows": "aggregate",
-    CONTACT_BENCH: "aggregate",
-    "sweep-narrow": "sweep",
-    "start": "startup.py",
-    "traversal": "harness",
+# What each benchmark runs, in mgg_hpc/tools, where that is not the folder of bench/ called as it is.
+BENCH_SOURCES = {
+    "half-rows": "bench/aggregate",
+    CONTACT_BENCH: "bench/aggregate",
+    "sweep-narrow": "bench/sweep",
+    "start": "bench/startup.py",
+    "traversal": "study/traversal",
 }
 # And what these share with other benchmarks, or measure beside the kernels.
 BENCH_MORE = dict.fromkeys(
     ("sweep", "sweep-narrow", "profile"), ("mgg_hpc/tools/bench/aggregate", "mgg_hpc/tools/bench/overlap")
 )
-BENCH_MORE["traversal"] = ("mgg_hpc/traversal", "mgg_hpc/tools/study/traversal")
+BENCH_MORE["traversal"] = ("mgg_hpc/traversal", "mgg_hpc/tools/study/plot.py", "mgg_hpc/tools/study/table.py")
 BENCH_MORE |= {
     name: (shared, "mgg_hpc/nn", "mgg_hpc/training", "mgg_hpc/config.py")
     for name, shared in (("epoch", "mgg_hpc/tools/bench/baselines"), ("start", "mgg_hpc/tools/bench/epoch"))
@@ -148,7 +148,7 @@ def bench(name: str, shim: Path | None, seed: int) -> Part:
     """Return a benchmark as a part. The shim's is tiny, and says nothing but that the program works."""
     where = on_shim(shim, "plain") if shim else ()
     expected = BENCHES.get(name, 45)
-    sources = (*BENCH, f"mgg_hpc/tools/bench/{BENCH_FOLDERS.get(name, name.partition('-')[0])}")
+    sources = (*BENCH, f"mgg_hpc/tools/{BENCH_SOURCES.get(name, f'bench/{name}')}")
     sources += BENCH_MORE.get(name, ())
     return Part(
         name, program("bench", name, *where, "--seed", seed), expected, max(60.0, 4 * expected), sources

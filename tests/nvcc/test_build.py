@@ -29,7 +29,7 @@ def configure(require, tmp_path):
     return run
 
 
-SOURCES = 16  # of CUDA: four for each type of rows, and four
+SOURCES = 17  # of CUDA: four for each type of rows, and five
 NO_NVSHMEM = {"MGG_NVSHMEM": "/nonexistent"}
 
 

@@ -55,6 +55,7 @@ def tools(require, tmp_path_factory):
     return program, sass.offsets(compiler, tmp_path_factory.mktemp("offsets"))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("architecture", resources.ARCHITECTURES)
 def test_linked_kernels_keep_the_rules(require, tools, architecture):
     program, members = tools

@@ -46,6 +46,7 @@ def run(rng, build, library, operations):
 DIFFERENT = ("get", "sum", "weighted", "mean", "max", "epilogue", "transposed", "same bits", "large")
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("bulk", [True, False], ids=["sm_90", "before"])
 def test_the_table_of_cases(rng, sanitized, tmp_path, bulk):
     library = sanitized.folder / "_cuda.so" if bulk else sanitized.before(tmp_path)

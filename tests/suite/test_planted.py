@@ -191,6 +191,7 @@ def test_nothing_is_found_where_no_fault_is_planted(tmp_path, tests, ranks):
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("name", PYTHON)
 def test_a_fault_in_python_is_found(name, tmp_path):
     fault = PYTHON[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import json
 import re
 import time
@@ -30,35 +29,22 @@ def accepted(tmp_path):
     return run
 
 
-# Parts that are much alike, of which a run of the tests draws one each.
-ALIKE = (
-    ("smoke", "random", "many-repeats"),
-    ("table", "half-remote"),
-    ("processes-1", "processes-2", "processes-4", "processes-2-unreached", "processes-4-unreached"),
-    ("training-1", "training-2"),
-    parts.TOOLS,
-    ("planted",),
-)
-
-
-def test_alike_parts_are_all_parts(tmp_path):
-    every = {part.name for part in parts.parts_of("test", tmp_path, tmp_path, 0)}
-    assert every == set(itertools.chain(*ALIKE))
-
-
 @pytest.mark.long
+@pytest.mark.drawn(3)
 @pytest.mark.timeout(1200)  # it may build the sanitized modules first
-def test_parts_over_the_shim(rng, shim, sanitized, tmp_path, accepted, capsys):
-    for name, build in (("plain", shim), ("sanitized", sanitized)):
-        (tmp_path / name).symlink_to(build.folder)
-    faults.plant_shim(shim, sanitized, tmp_path / "faulty")
-    chosen = [str(rng.choice(names)) for names in ALIKE]
-    code, found = accepted("--parts", ",".join(chosen), "--seconds", "1000")
+@pytest.mark.parametrize("name", [part.name for part in parts.parts_of("test", Path(), Path(), 0)])
+def test_a_part_over_the_shim(request, shim, tmp_path, accepted, capsys, name):
+    (tmp_path / "plain").symlink_to(shim.folder)
+    if name in ("memcheck", "planted"):
+        sanitized = request.getfixturevalue("sanitized")
+        (tmp_path / "sanitized").symlink_to(sanitized.folder)
+        if name == "planted":
+            faults.plant_shim(shim, sanitized, tmp_path / "faulty")
+    code, found = accepted("--parts", name, "--seconds", "1000")
     assert code == 0, found
-    ended = {name: found[name] for name in chosen}
-    assert all(part["verdict"] == "passed" and part["cases"] == part["passed"] > 0 for part in ended.values())
-    assert found["planted"]["cases"] == 4
-    assert "memcheck" not in chosen or found["memcheck"]["cases"] == 3
+    ended = found[name]
+    assert ended["verdict"] == "passed" and ended["cases"] == ended["passed"] > 0
+    assert ended["cases"] == {"planted": 4, "memcheck": 3}.get(name, ended["cases"])
     assert "failed" not in capsys.readouterr().out
 
 
@@ -252,10 +238,10 @@ def included(sources):
 
 
 def imported(part):
-    """The modules of mgg_hpc/tools/bench that a benchmark's own, and those that they import, need."""
-    bench = accept.ROOT / "mgg_hpc" / "tools" / "bench"
-    own = bench / parts.BENCH_FOLDERS.get(part.name, part.name)
-    files = [own if own.suffix else own / "gpu.py"]
+    """The modules of mgg_hpc/tools that a benchmark's own, and those that they import, need."""
+    tools = accept.ROOT / "mgg_hpc" / "tools"
+    own = tools / parts.BENCH_SOURCES.get(part.name, f"bench/{part.name}")
+    files = [own] if own.suffix else [own / "gpu.py"] if (own / "gpu.py").exists() else list(own.glob("*.py"))
     found = set(files)
     while files:
         file = files.pop()
@@ -264,7 +250,7 @@ def imported(part):
                 continue
             folder = file.parents[each.level - 1].joinpath(*(each.module or "").split("."))
             for path in (folder.with_suffix(".py"), *(folder / f"{name.name}.py" for name in each.names)):
-                if path.is_relative_to(bench) and path.exists() and path not in found:
+                if path.is_relative_to(tools) and path.exists() and path not in found:
                     found.add(path)
                     files.append(path)
     assert len(found) > 3
