@@ -104,7 +104,7 @@ GROUPS: dict[str, list[Part]] = {
         Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False, seed=""),
         units("long"),
         one_by_one(),
-        *(over_mpi("long", ranks) for ranks in (1, 2, 3, 4)),
+        *(over_mpi("long", ranks) for ranks in (2, 3)),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),
     ],
     "torture": torture(),

@@ -69,7 +69,7 @@ def chosen(folder: Path, count: int, rng: np.random.Generator) -> list[int]:
     return sorted({*list(first.values())[:count], *order[: max(0, count - len(first))]})
 
 
-@pytest.mark.trials(test=2, long=6, torture=1000)
+@pytest.mark.trials(long=2, torture=1000)
 def test_a_kill_at_any_call_leaves_a_checkpoint_to_go_on_with(prepared, tmp_path, rng, trials):
     began = time.monotonic()
     folder = copied(prepared, tmp_path / "first")
@@ -100,10 +100,10 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_to_go_on_with(prepared, tmp_path
 @pytest.mark.parametrize(
     "action",
     [
-        pytest.param("ENOSPC", marks=pytest.mark.trials(long=2, torture=1000)),
-        pytest.param("ENOSPC+", marks=pytest.mark.trials(test=1, long=3, torture=1000)),
+        pytest.param("ENOSPC", marks=pytest.mark.trials(long=1, torture=1000)),
+        pytest.param("ENOSPC+", marks=pytest.mark.trials(long=1, torture=1000)),
         pytest.param("EDQUOT+", marks=pytest.mark.trials(long=1, torture=1000)),
-        pytest.param("EIO", marks=pytest.mark.trials(long=2, torture=1000)),
+        pytest.param("EIO", marks=pytest.mark.trials(long=1, torture=1000)),
     ],
 )
 def test_an_error_of_any_call_is_one_line_and_leaves_the_last_checkpoint(
@@ -149,7 +149,7 @@ def copied(prepared: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.trials(torture=40, long=3)
+@pytest.mark.trials(long=1, torture=40)
 def test_a_disk_that_is_full_is_one_line_and_leaves_the_last_checkpoint(
     prepared, tmp_path, rng, trials, require
 ):
@@ -186,7 +186,7 @@ def test_a_disk_that_is_full_is_one_line_and_leaves_the_last_checkpoint(
 @pytest.mark.parametrize(
     "what",
     [
-        pytest.param("a file", marks=pytest.mark.trials(test=1, torture=1)),
+        pytest.param("a file", marks=pytest.mark.trials(long=1, torture=1)),
         pytest.param("read-only", marks=pytest.mark.trials(long=1, torture=1)),
     ],
 )

@@ -69,10 +69,10 @@ def kill_at_random(
 @pytest.mark.parametrize(
     ("model", "ranks"),
     [
-        pytest.param("gcn", 2, marks=pytest.mark.trials(test=1, torture=50)),
+        pytest.param("gcn", 2, marks=pytest.mark.trials(long=1, torture=50)),
         pytest.param("gat", 2, marks=pytest.mark.trials(torture=50)),
         pytest.param("gcn", 4, marks=pytest.mark.trials(torture=50)),
-        pytest.param("gat", 4, marks=pytest.mark.trials(long=3, torture=50)),
+        pytest.param("gat", 4, marks=pytest.mark.trials(torture=50)),
     ],
 )
 def test_a_run_that_is_killed_at_random_instants_ends_as_one_that_was_not(
