@@ -27,7 +27,6 @@ REMOTE = ("ordinary", "all_remote", "hub")
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.drawn(40)
 @pytest.mark.parametrize("transfer", ["get", "halo"])
 @pytest.mark.parametrize("reach", REACH)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
@@ -49,7 +48,6 @@ def test_any_geometry(rng, engine, transfer, geometry, case):
 
 
 @pytest.mark.sampled
-@pytest.mark.drawn(2)
 @pytest.mark.parametrize("case", REMOTE)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
@@ -61,7 +59,6 @@ def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
 
 
 @pytest.mark.sampled
-@pytest.mark.drawn(6)
 @pytest.mark.parametrize("case", REMOTE)
 @pytest.mark.parametrize(
     ("transfer", "ablation"),

@@ -21,14 +21,12 @@ SUMS = ("sum", "weighted", "max", "same bits")
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.drawn(300)
 @pytest.mark.parametrize("line", list(table.entries(whole=True)), ids=str)
 def test_the_table(rng, engine, line):
     table.check(engine, line, rng)
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.drawn(60)
 @pytest.mark.parametrize(
     "line", [line for line in table.entries(whole=False) if line.operation in SUMS], ids=str
 )

@@ -37,14 +37,14 @@ class Part:
 
 def seed_of(tier: str) -> str:
     """Return which seed the tests of a tier draw with, see Part."""
-    return "new" if tier == "long" else "fixed"
+    return "new" if tier in ("long", "random") else "fixed"
 
 
-def units(tier: str) -> Part:
-    """Return the part that runs the tests of one process, two at a time."""
+def units(tier: str, seconds: int = 0) -> Part:
+    """Return the part that runs the tests of one process, two at a time; seconds: as many as begin within these."""
     apart = [f"--ignore={folder}" for folder in ONE_BY_ONE]
     parallel = ("-n", "2", "--dist", "worksteal", *apart, "tests")
-    command = (*PYTEST, "--tier", tier, "-m", "not mpi", *parallel)
+    command = (*PYTEST, *_tier(tier, seconds), "-m", "not mpi", *parallel)
     return Part(f"{tier} units", command, PASSIVE, seed=seed_of(tier))
 
 
@@ -53,9 +53,10 @@ def one_by_one() -> Part:
     return Part("long one by one", (*PYTEST, "--tier", "long", "-m", "not mpi", *ONE_BY_ONE), seed="new")
 
 
-def over_mpi(tier: str, ranks: int) -> Part:
+def over_mpi(tier: str, ranks: int, seconds: int = 0) -> Part:
     """Return the part that runs the MPI tests. A rank that fails ends the others (-m mpi4py, -x): they wait for it."""
-    command = (str(Path(PYTHON).with_name("mpiexec")), "-n", str(ranks), *_ranks(tier), "tests/mpi")
+    mpiexec = str(Path(PYTHON).with_name("mpiexec"))
+    command = (mpiexec, "-n", str(ranks), *_ranks(tier, seconds), "tests/mpi")
     return Part(f"{tier} MPI {ranks}", command, _environment(ranks), seed=seed_of(tier))
 
 
@@ -88,8 +89,12 @@ def _environment(ranks: int) -> dict[str, str]:
     return PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
 
 
-def _ranks(tier: str) -> tuple[str, ...]:
-    return (PYTHON, "-m", "mpi4py", "-m", "pytest", "-q", "-x", "--with-mpi", "--tier", tier)
+def _ranks(tier: str, seconds: int = 0) -> tuple[str, ...]:
+    return (PYTHON, "-m", "mpi4py", "-m", "pytest", "-q", "-x", "--with-mpi", *_tier(tier, seconds))
+
+
+def _tier(tier: str, seconds: int) -> tuple[str, ...]:
+    return ("--tier", tier, *(("--seconds", str(seconds)) if seconds else ()))
 
 
 GROUPS: dict[str, list[Part]] = {
@@ -104,8 +109,11 @@ GROUPS: dict[str, list[Part]] = {
         Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False, seed=""),
         units("long"),
         one_by_one(),
-        *(over_mpi("long", ranks) for ranks in (2, 3)),
+        *(over_mpi("long", ranks) for ranks in (2, 4)),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),
+        units("random", 300),
+        over_mpi("random", 2, 60),
+        over_mpi("random", 3, 90),
     ],
     "torture": torture(),
 }

@@ -201,7 +201,9 @@ def counted(outcome: Outcome) -> str:
         return f" ({outcome.why})" if outcome.why else ""
     named = [f"{outcome.tests[kind]} {kind}" for kind in ("failed", "skipped") if outcome.tests[kind]]
     why = [outcome.why] if outcome.why and not outcome.tests["failed"] else []
-    return ": " + ", ".join([f"{sum(outcome.tests.values()):,} tests", *named, *why])
+    done = sum(outcome.tests.values())
+    of = f" of {outcome.total:,}" if outcome.total is not None and outcome.total > done else ""
+    return ": " + ", ".join([f"{done:,}{of} tests", *named, *why])
 
 
 def show_failure(outcome: Outcome) -> None:

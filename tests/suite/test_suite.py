@@ -93,6 +93,7 @@ def run_pytest(folder: Path, text: str, *words: str, **variables: str) -> tuple[
         ("fast", {"test_plain"}),
         ("test", {"test_plain", "test_slow"}),
         ("long", {"test_long"}),
+        ("random", set()),
     ],
 )
 def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
@@ -102,10 +103,10 @@ def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
     grid, rare, often = ([name for name in names if name.startswith(start)] for start in starts)
     assert {name for name in names if name not in grid + rare + often} == others, said
     assert len(rare) == (3 if tier == "long" else 0)
-    assert 2 <= len(often) <= 20 if tier == "long" else len(often) == 30
+    assert len(often) == (0 if tier == "long" else 30)
     assert lines[0] == {"total": len(names)}
     # There are four widths, and eight pairs of a width and another value; some of those have been run by `make test`.
-    assert 4 < len(grid) < 16 if tier == "long" else len(grid) == 4
+    assert 4 < len(grid) < 16 if tier == "random" else len(grid) == (0 if tier == "long" else 4)
     values = (
         "width=0",
         "width=1",
@@ -118,32 +119,52 @@ def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
         "[list",
         "[dict",
     )
-    assert tier == "long" or all(any(value in name for name in grid) for value in values)
+    assert tier in ("long", "random") or all(any(value in name for name in grid) for value in values)
 
 
-def names_of_grid(folder: Path, tier: str, seed: int, name: str = "test_grid") -> set[str]:
-    """Return the tests of the grid that a tier runs."""
+def names_of_tier(folder: Path, tier: str, seed: int, name: str = "test_grid") -> list[str]:
+    """Return the tests of this name that a tier runs, in their order."""
     _, lines = run_pytest(folder, GRID, "--tier", tier, "-k", name, MGG_TEST_SEED=str(seed))
-    return set(names_of(lines))
+    return names_of(lines)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "count"), [("test_rare", 16), ("test_often", 30)])
-def test_in_time_all_are_drawn(tmp_path, name, count):
-    drawn = [names_of_grid(tmp_path, "long", seed, name) for seed in range(8)]
-    assert drawn[0] == names_of_grid(tmp_path, "long", 0, name) != drawn[1]
-    assert len(set().union(*drawn)) > 0.7 * count
+def test_in_time_all_are_drawn(tmp_path):
+    drawn = [names_of_tier(tmp_path, "long", seed, "test_rare") for seed in range(8)]
+    assert drawn[0] == names_of_tier(tmp_path, "long", 0, "test_rare") != drawn[1]
+    assert len(set().union(*drawn)) > 0.7 * 16
 
 
 @pytest.mark.slow
 def test_each_run_of_test_long_draws_a_sample_of_its_own(tmp_path):
     """And none has what `make test` runs, which is always the same; in time they have run all combinations."""
-    always = names_of_grid(tmp_path, "test", 2023)
-    assert always == names_of_grid(tmp_path, "test", 7)
-    samples = [names_of_grid(tmp_path, "long", seed) for seed in range(12)]
-    assert samples[0] == names_of_grid(tmp_path, "long", 0) != samples[1]
+    always = set(names_of_tier(tmp_path, "test", 2023))
+    assert always == set(names_of_tier(tmp_path, "test", 7))
+    samples = [set(names_of_tier(tmp_path, "random", seed)) for seed in range(12)]
+    assert samples[0] == set(names_of_tier(tmp_path, "random", 0)) != samples[1]
     assert all(always.isdisjoint(sample) for sample in samples)
     assert len(always.union(*samples)) == 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_random_tests_come_in_another_order_and_end_in_time(tmp_path, processes):
+    sleeps = GRID.replace("test_often(number, rng): pass", "test_often(number, rng): time.sleep(0.05)")
+    words = ("--tier", "random", "-k", "often", "-n", processes)
+    orders = []
+    for seed in ("1", "2", "1"):
+        said, lines = run_pytest(
+            tmp_path,
+            "import time\n" + textwrap.dedent(sleeps),
+            *words,
+            "--seconds",
+            "0.3",
+            MGG_TEST_SEED=seed,
+        )
+        assert lines[0] == {"total": 30} and 1 <= len(names_of(lines)) < 20, said
+        assert f"{len(names_of(lines))} passed" in said
+        orders.append(names_of(lines)[0])
+    assert processes == "2" or orders[0] == orders[2] != orders[1]
 
 
 @pytest.mark.slow

@@ -1,29 +1,30 @@
-"""A pytest plugin: which tests belong to `make test-fast`, `test`, `test-long` and `torture` (``--tier``).
+"""A pytest plugin: which tests belong to a tier of `make test-fast`, `test`, `test-long` or `torture` (``--tier``).
 
-=======================================  =========  =========  ==============  =========
-test                                     test-fast  test       test-long       torture
-=======================================  =========  =========  ==============  =========
-unmarked                                 yes        yes        some that draw  no
-``@pytest.mark.slow``                    no         yes        some that draw  no
-``@pytest.mark.long``                    no         no         yes             no
-``@pytest.mark.drawn(n)``                                      n of them
-``@pytest.mark.sampled(n)``              sample     sample     other sample    no
-``@pytest.mark.trials(test=2, long=5)``  no         2 trials   5 trials        no
-=======================================  =========  =========  ==============  =========
+=======================================  =========  =========  ==========  ============  =========
+test                                     fast       test       long        random        torture
+=======================================  =========  =========  ==========  ============  =========
+unmarked                                 yes        yes        no          if it draws   no
+``@pytest.mark.slow``                    no         yes        no          if it draws   no
+``@pytest.mark.long``                    no         no         yes         no            no
+``@pytest.mark.drawn(n)``, and ``long``  no         no         n of them   no            no
+``@pytest.mark.sampled(n)``              sample     sample     no          other sample  no
+``@pytest.mark.trials(test=2, long=5)``  no         2 trials   5 trials    no            no
+=======================================  =========  =========  ==========  ============  =========
 
 A test marked ``trials`` takes the fixture ``trials``: how often it does what it does (``torture=200``: in `make
 torture`). It belongs to the tiers that the mark names.
 
-A test draws if it takes the fixture ``rng`` or is a test of hypothesis. Of those that `make test` runs, test-long runs
-one in REPEATED again, with another seed. Which ones, it draws with MGG_TEST_SEED, as it draws n of the combinations of
-parameters of a test marked ``drawn(n)``: in time its runs go through all.
+`make test-long` runs the tier ``long``, and then ``random`` with ``--seconds``: with another seed than `make test`,
+tests that draw, which take the fixture ``rng`` or are tests of hypothesis. There are more than it has time for, so they
+come in an order drawn with MGG_TEST_SEED. So are the n combinations of parameters that are run of a test marked
+``drawn(n)``. In time runs go through all.
 
 Of the combinations of the parameters of a sampled test the sample has all n-tuples of values of n different
 parameters (n-wise testing, see Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every
 value of every parameter). A parameter whose values are dataclasses counts as its fields. The sample of `make test-fast`
-and `make test` is the same in each run, and another on each number of MPI ranks. That of `make test-long` has all
-(n + 1)-tuples and is drawn with MGG_TEST_SEED: another in each run, less tests that `make test` runs and that it does
-not run again. Tests that take one of SLOW_FIXTURES are slow. Without ``--tier`` all tests run.
+and `make test` is the same in each run, and another on each number of MPI ranks. That of the tier ``random`` has all
+(n + 1)-tuples and is drawn with MGG_TEST_SEED: another in each run. Tests that take one of SLOW_FIXTURES are slow.
+Without ``--tier`` all tests run.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import hashlib
 import heapq
 import itertools
 import os
+import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -42,16 +44,19 @@ import pytest
 
 from suite.seeds import SEED, SEED_OFFSET, draws
 
-TIERS = ("fast", "test", "long", "torture")
+TIERS = ("fast", "test", "long", "random", "torture")
 # A test that takes one of these is slow: the kernels over the shim are compiled first.
 SLOW_FIXTURES = {"shim"}
-REPEATED = 3  # of so many tests that draw and that `make test` runs, `make test-long` runs one
+# Tests in a random order come in so many rounds, each of all files, so that a file's fixtures are made once a round.
+ROUNDS = 12
+DEADLINE = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--tier", choices=TIERS, help="run the tests of `make test-fast`, `test`, `test-long` or `torture`"
     )
+    parser.addoption("--seconds", type=float, metavar="S", help="begin no test S seconds after the first")
 
 
 def pytest_configure(config):
@@ -69,18 +74,32 @@ def pytest_collection_modifyitems(config, items):
     tier = config.getoption("--tier")
     if tier is None:
         return
-    left_out = unsampled(items)
-    # Of a grid, those that only test-long runs, and those that it does not run.
-    beyond, unused = (left_out, unsampled(items, more=1)) if tier == "long" else (set(), left_out)
-    kept, dropped = [], []
-    for item in items:
-        (kept if item not in unused and belongs(item, tier, item in beyond) else dropped).append(item)
+    beyond = unsampled(items)  # `make test` does not run them
+    unused = unsampled(items, more=1) if tier == "random" else set()
+    kept = [item for item in items if item not in unused and belongs(item, tier, item in beyond)]
     if tier == "long":
         undrawn = not_drawn(kept)
-        dropped += undrawn
         kept = [item for item in kept if item not in undrawn]
+    if tier == "random":
+        kept.sort(key=lambda item: _number(item.nodeid) % ROUNDS)
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
-    config.hook.pytest_deselected(items=dropped)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Leave out what would begin after ``--seconds`` from the first test on: no other plugin sees it."""
+    seconds = item.config.getoption("--seconds")
+    if seconds is None:
+        return None
+    now = time.monotonic()
+    over = now > item.config.stash.setdefault(DEADLINE, now + seconds)
+    if item.config.getoption("--with-mpi", default=False):
+        from mpi4py import MPI
+
+        over = MPI.COMM_WORLD.bcast(over)  # ranks run the same tests
+    return over or None
 
 
 @pytest.fixture
@@ -102,13 +121,15 @@ def long_except(values: Iterable[object], *kept: object) -> list[object]:
 
 
 def belongs(item, tier: str, beyond: bool) -> bool:
-    """Whether a test belongs to a tier, see above; ``beyond``: it is not in the sample that `make test` runs."""
+    """Whether a test belongs to a tier, see above; ``beyond``: it is a combination that `make test` leaves out."""
     trials = item.get_closest_marker("trials")
     if trials is not None or tier == "torture":
         return trials is not None and tier in trials.kwargs
-    only_long = beyond or item.get_closest_marker("long") is not None
     if tier == "long":
-        return only_long or (draws(item) and _number(item.nodeid) % REPEATED == 0)
+        return item.get_closest_marker("long") is not None
+    only_long = beyond or item.get_closest_marker("long") is not None
+    if tier == "random":
+        return beyond or (draws(item) and not only_long)
     slow = item.get_closest_marker("slow") is not None or not SLOW_FIXTURES.isdisjoint(item.fixturenames)
     return not only_long and not (tier == "fast" and slow)
 

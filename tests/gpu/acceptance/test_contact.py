@@ -281,7 +281,7 @@ def contact(shim, tmp_path):
     return Contact(tmp_path, shim)
 
 
-@pytest.mark.trials(long=1, torture=10)
+@pytest.mark.trials(torture=10)
 @pytest.mark.timeout(2400)
 def test_the_command_over_the_shim_is_killed_and_goes_on(contact, rng, trials):
     """At instants drawn from its whole way, from the first part to the last."""

@@ -52,7 +52,6 @@ def run(case, given, kind, more, ranks, transfer, threads):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.drawn(200)
 @pytest.mark.parametrize("world", WORLDS, ids=str)
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: np.dtype(kind).name)
