@@ -79,6 +79,7 @@ def test_no_race_and_no_wrong_value(built):
         assert found.returncode == 0, found.stderr
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(built, fault):
     *change, ranks = FAULTS[fault]

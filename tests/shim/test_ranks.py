@@ -69,6 +69,7 @@ RUNS = {
 }
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", long_except(RUNS, "undirected", "directed, sparse, narrow"))
 def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, kind):
     ranks, graph, hidden = RUNS[kind]
@@ -91,7 +92,7 @@ def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, kind):
             np.testing.assert_allclose(gpu[name][:], cpu[name][:], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", long_except([1, 2], 2))
 def test_rows_that_pass_through_gpus_give_the_same_losses(on_gpus, trained, tmp_path, ranks):
     """One rank keeps rows in the host's memory, two ranks keep them in files. Predictions are compared, too."""
     plan = {"memory": "300K"} | ({"scratch": "."} if ranks > 1 else {})
@@ -116,6 +117,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", long_except(BATCHES, "sage"))
 def test_batches_train_as_on_a_cpu(trained, tmp_path, kind):
     ranks, model, graph, fault = BATCHES[kind]
@@ -127,6 +129,7 @@ def test_batches_train_as_on_a_cpu(trained, tmp_path, kind):
     assert (summary_of(tmp_path)["bytes"]["remote"] > 0) == crosses
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("transfer", long_except(["auto", "get", "halo", ["get", "halo"]], "auto"), ids=str)
 def test_a_run_without_pointers_to_peers(trained, tmp_path, transfer):
     """Rows and gradients come by NVSHMEM's gets and puts; "auto" measures what they cost."""
@@ -143,8 +146,9 @@ MODELS = {
 }
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("transfer", long_except(["auto", "halo"], "auto"))
-@pytest.mark.parametrize("name", long_except(MODELS, "attention", "maxima"))
+@pytest.mark.parametrize("name", long_except(MODELS, "attention"))
 def test_attention_or_maxima_without_pointers_to_peers(trained, tmp_path, name, transfer):
     """Rows arrive before the kernel that reads them. (With pointers: tests/gpu/training.py.)"""
     jobs.write_job(tmp_path, jobs.blocks(60), model=MODELS[name], plan={"transfer": transfer})
@@ -268,6 +272,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("what", long_except(REFUSED, "heap", "memory", "torch without CUDA", "an old GPU"))
 def test_what_cannot_be_is_one_line(on_gpus, tmp_path, what):
     ranks, words, machine, begins, *has = REFUSED[what]

@@ -171,7 +171,7 @@ def test_the_transport_keeps_its_promises_across_hosts(program, hosts, ranks):
     assert hosts.segments() == []
 
 
-@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_table_of_hard_cases_across_hosts(built, hosts, ranks):
     """What test_shmem.py does on one host; with two ranks on each, some peers are within reach and some are not."""

@@ -90,6 +90,7 @@ def test_a_cancelled_job_saves_and_is_not_requeued(user, write_job):
 
 
 @pytest.mark.long
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_requeued_job_goes_on_with_the_same_bits(user, write_job, request, nodes):
     """SIGUSR1 comes to the script as it does before the time limit."""

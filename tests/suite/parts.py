@@ -111,9 +111,9 @@ GROUPS: dict[str, list[Part]] = {
         one_by_one(),
         *(over_mpi("long", ranks) for ranks in (2, 4)),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),
-        units("random", 300),
-        over_mpi("random", 2, 60),
-        over_mpi("random", 3, 90),
+        units("random", 240),
+        over_mpi("random", 2, 45),
+        over_mpi("random", 3, 60),
     ],
     "torture": torture(),
 }

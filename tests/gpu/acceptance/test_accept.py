@@ -30,7 +30,7 @@ def accepted(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.timeout(1200)  # it may build the sanitized modules first
 @pytest.mark.parametrize("name", [part.name for part in parts.parts_of("test", Path(), Path(), 0)])
 def test_a_part_over_the_shim(request, shim, tmp_path, accepted, capsys, name):

@@ -103,7 +103,7 @@ def test_a_fault_of_the_source_is_found(rng, engine, compiling, monkeypatch, nam
 
 
 @pytest.mark.long
-@pytest.mark.drawn(16)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize("columns", tapes.WIDTHS)
 @pytest.mark.parametrize("way", tapes.WAYS)
