@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scipy.sparse
-from suite.tiers import long_except
 from world import SMALL, play
 
 from mgg_hpc import _host, reference
@@ -248,8 +247,9 @@ def python(*arguments, **environment):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("isa", long_except(OTHERS, *OTHERS[-1:]))
+@pytest.mark.long
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("isa", OTHERS)
 def test_the_other_instruction_sets(rng, isa):
     """A part of the table again, forced: which kernels run is chosen when a process starts."""
     drawn = rng.permutation([name for name in cases.CASES if name != "hub"])[:2]

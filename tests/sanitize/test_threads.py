@@ -131,6 +131,7 @@ def reported(done):
     return done.returncode == 66 and "ThreadSanitizer: data race" in done.stderr
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("reach", ["near", "far"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_schedules_are_free_of_races(program, files, run, threads, reach):
@@ -152,6 +153,7 @@ def test_a_planted_race_is_reported(program, files, run, fault, threads, reach, 
     assert reported(done), done.stderr[-3000:]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", WEAKENED)
 def test_a_weaker_memory_order_is_reported(compiler, objects, files, run, tmp_path, name):
     compile, link = compiler

@@ -70,7 +70,7 @@ RUNS = {
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("kind", long_except(RUNS, "undirected", "directed, sparse, narrow"))
+@pytest.mark.parametrize("kind", long_except(RUNS, "undirected"))
 def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, kind):
     ranks, graph, hidden = RUNS[kind]
     jobs.write_job(tmp_path, graph(), model={"hidden": hidden})
@@ -92,7 +92,7 @@ def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, kind):
             np.testing.assert_allclose(gpu[name][:], cpu[name][:], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("ranks", long_except([1, 2], 2))
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.random), 2])
 def test_rows_that_pass_through_gpus_give_the_same_losses(on_gpus, trained, tmp_path, ranks):
     """One rank keeps rows in the host's memory, two ranks keep them in files. Predictions are compared, too."""
     plan = {"memory": "300K"} | ({"scratch": "."} if ranks > 1 else {})
@@ -130,7 +130,7 @@ def test_batches_train_as_on_a_cpu(trained, tmp_path, kind):
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("transfer", long_except(["auto", "get", "halo", ["get", "halo"]], "auto"), ids=str)
+@pytest.mark.parametrize("transfer", long_except(["auto", "get", "halo", ["get", "halo"]]), ids=str)
 def test_a_run_without_pointers_to_peers(trained, tmp_path, transfer):
     """Rows and gradients come by NVSHMEM's gets and puts; "auto" measures what they cost."""
     jobs.write_job(tmp_path, jobs.blocks(), plan={"transfer": transfer})
@@ -156,6 +156,7 @@ def test_attention_or_maxima_without_pointers_to_peers(trained, tmp_path, name, 
     same_losses(tmp_path)
 
 
+@pytest.mark.long
 def test_gradients_are_summed_by_a_process_group_where_each_rank_has_a_gpu(trained, tmp_path):
     """And what cannot be recorded, here all of it, is launched each time, and said."""
     jobs.write_job(tmp_path, jobs.blocks(), train={"epochs": 6})
@@ -325,6 +326,7 @@ def test_two_ranks_that_are_profiled_say_what_they_hide(trained, tmp_path):
     assert "GPU ms" not in said  # which only CUDA tells of
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("fault", long_except(["none", "far"], "none"))
 def test_the_study_of_primitives_has_each_of_nvshmems_calls(on_gpus, tmp_path, fault):
     """Ranks compare the sums of all variants, bit by bit; with and without pointers between them."""

@@ -16,7 +16,7 @@ from .test_planted import LOOK
 
 TESTS = Path(__file__).parents[1]
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.one_of("sanitizers", "shim")]
 
 MOST_SAID = 16 << 20  # bytes: a report about the reporting of a fault may never end
 SECONDS = 250

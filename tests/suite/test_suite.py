@@ -62,6 +62,18 @@ GRID = """
     def test_often(number, rng): pass
 
     def test_plain(): pass
+
+    @pytest.mark.random
+    def test_random(): pass
+
+    @pytest.mark.long
+    @pytest.mark.one_of("builds", "one")
+    @pytest.mark.parametrize("number", range(2))
+    def test_one_build(number): pass
+
+    @pytest.mark.long
+    @pytest.mark.one_of("builds", "other")
+    def test_other_build(): pass
 """
 
 
@@ -93,15 +105,16 @@ def run_pytest(folder: Path, text: str, *words: str, **variables: str) -> tuple[
         ("fast", {"test_plain"}),
         ("test", {"test_plain", "test_slow"}),
         ("long", {"test_long"}),
-        ("random", set()),
+        ("random", {"test_random"}),
     ],
 )
 def test_each_test_belongs_to_its_tiers(tmp_path, tier, others):
     said, lines = run_pytest(tmp_path, GRID, "--tier", tier)
     names = names_of(lines)
-    starts = ("test_grid", "test_rare", "test_often")
-    grid, rare, often = ([name for name in names if name.startswith(start)] for start in starts)
-    assert {name for name in names if name not in grid + rare + often} == others, said
+    starts = ("test_grid", "test_rare", "test_often", "test_one", "test_other")
+    grid, rare, often, one, other = ([name for name in names if name.startswith(start)] for start in starts)
+    assert {name for name in names if name not in grid + rare + often + one + other} == others, said
+    assert (len(one), len(other)) in ([(2, 0), (0, 1)] if tier == "long" else [(0, 0)])
     assert len(rare) == (3 if tier == "long" else 0)
     assert len(often) == (0 if tier == "long" else 30)
     assert lines[0] == {"total": len(names)}
@@ -129,13 +142,14 @@ def names_of_tier(folder: Path, tier: str, seed: int, name: str = "test_grid") -
 
 
 @pytest.mark.long
-def test_in_time_all_are_drawn(tmp_path):
-    drawn = [names_of_tier(tmp_path, "long", seed, "test_rare") for seed in range(8)]
-    assert drawn[0] == names_of_tier(tmp_path, "long", 0, "test_rare") != drawn[1]
-    assert len(set().union(*drawn)) > 0.7 * 16
+@pytest.mark.parametrize(("name", "least"), [("test_rare", 12), ("build", 3)])
+def test_in_time_all_are_drawn(tmp_path, name, least):
+    drawn = [names_of_tier(tmp_path, "long", seed, name) for seed in range(8)]
+    assert drawn[0] == names_of_tier(tmp_path, "long", 0, name)
+    assert len(set().union(*drawn)) >= least
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_run_of_test_long_draws_a_sample_of_its_own(tmp_path):
     """And none has what `make test` runs, which is always the same; in time they have run all combinations."""
     always = set(names_of_tier(tmp_path, "test", 2023))
@@ -147,7 +161,7 @@ def test_each_run_of_test_long_draws_a_sample_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("processes", tiers.long_except(["0", "2"], "0"))
 def test_random_tests_come_in_another_order_and_end_in_time(tmp_path, processes):
     sleeps = GRID.replace("test_often(number, rng): pass", "test_often(number, rng): time.sleep(0.05)")
     words = ("--tier", "random", "-k", "often", "-n", processes)

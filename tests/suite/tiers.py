@@ -7,6 +7,8 @@ unmarked                                 yes        yes        no          if it
 ``@pytest.mark.slow``                    no         yes        no          if it draws   no
 ``@pytest.mark.long``                    no         no         yes         no            no
 ``@pytest.mark.drawn(n)``, and ``long``  no         no         n of them   no            no
+``@pytest.mark.one_of(a, b)``, ``long``  no         no         b of one a  no            no
+``@pytest.mark.random``                  no         no         no          yes           no
 ``@pytest.mark.sampled(n)``              sample     sample     no          other sample  no
 ``@pytest.mark.trials(test=2, long=5)``  no         2 trials   5 trials    no            no
 =======================================  =========  =========  ==========  ============  =========
@@ -17,7 +19,7 @@ torture`). It belongs to the tiers that the mark names.
 `make test-long` runs the tier ``long``, and then ``random`` with ``--seconds``: with another seed than `make test`,
 tests that draw, which take the fixture ``rng`` or are tests of hypothesis. There are more than it has time for, so they
 come in an order drawn with MGG_TEST_SEED. So are the n combinations of parameters that are run of a test marked
-``drawn(n)``. In time runs go through all.
+``drawn(n)``, and which member b runs of a group a of tests marked ``one_of(a, b)``. In time runs go through all.
 
 Of the combinations of the parameters of a sampled test the sample has all n-tuples of values of n different
 parameters (n-wise testing, see Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every
@@ -65,6 +67,8 @@ def pytest_configure(config):
         "long: run by `make test-long` alone",
         "trials(test=n, long=n, torture=n): the tiers that run a test, and how many trials of it",
         "drawn(n): of the combinations of parameters that `make test-long` would run it runs n",
+        "one_of(group, member): `make test-long` runs the tests of one member of the group",
+        "random: run by the last parts of `make test-long` alone, if there is time",
         "sampled(n=1): of the combinations of parameters `make test` runs some, with all n-tuples of values",
     ):
         config.addinivalue_line("markers", line)
@@ -78,7 +82,7 @@ def pytest_collection_modifyitems(config, items):
     unused = unsampled(items, more=1) if tier == "random" else set()
     kept = [item for item in items if item not in unused and belongs(item, tier, item in beyond)]
     if tier == "long":
-        undrawn = not_drawn(kept)
+        undrawn = not_drawn(kept) | of_other_members(kept)
         kept = [item for item in kept if item not in undrawn]
     if tier == "random":
         kept.sort(key=lambda item: _number(item.nodeid) % ROUNDS)
@@ -125,11 +129,12 @@ def belongs(item, tier: str, beyond: bool) -> bool:
     trials = item.get_closest_marker("trials")
     if trials is not None or tier == "torture":
         return trials is not None and tier in trials.kwargs
-    if tier == "long":
-        return item.get_closest_marker("long") is not None
-    only_long = beyond or item.get_closest_marker("long") is not None
+    only_random, only_long = (item.get_closest_marker(name) is not None for name in ("random", "long"))
     if tier == "random":
-        return beyond or (draws(item) and not only_long)
+        return beyond or only_random or (draws(item) and not only_long)
+    if tier == "long":
+        return only_long and not only_random
+    only_long |= beyond or only_random
     slow = item.get_closest_marker("slow") is not None or not SLOW_FIXTURES.isdisjoint(item.fixturenames)
     return not only_long and not (tier == "fast" and slow)
 
@@ -149,6 +154,20 @@ def not_drawn(items) -> set:
     for of_one in functions.values():
         (count,) = of_one[0].get_closest_marker("drawn").args
         left_out |= set(sorted(of_one, key=lambda item: _number(item.nodeid))[count:])
+    return left_out
+
+
+def of_other_members(items) -> set:
+    """Return the tests marked ``one_of`` that are not of the member that is drawn of their group."""
+    members = defaultdict(lambda: defaultdict(set))
+    for item in items:
+        if (mark := item.get_closest_marker("one_of")) is not None:
+            group, member = mark.args
+            members[group][member].add(item)
+    left_out = set()
+    for group in members.values():
+        chosen = min(group, key=_number)
+        left_out |= set().union(*(tests for member, tests in group.items() if member != chosen))
     return left_out
 
 

@@ -137,7 +137,7 @@ def test_aggregate_writes_a_document_a_table_and_a_picture(mgg, tmp_path):
     assert "gather floor" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.random
 def test_peers_of_an_environment_take_part_and_others_are_named(mgg, tmp_path):
     """This environment has torch and SciPy, and no DGL."""
     options = ["--peers=dgl,torch,scipy", f"--peers-env={sys.prefix}", "--turns=2", "--json=a.json"]

@@ -40,7 +40,7 @@ def job(tmp_path, monkeypatch):
     return job
 
 
-@pytest.mark.slow
+@pytest.mark.random
 def test_a_row_says_what_a_run_of_the_same_keys_says(job, capsys, tmp_path):
     words = ("--batch-size", "10", "--set", "train.learning_rate=0.02", "--plot", "s.svg")
     assert mgg("study", "sampling", job(), "--seeds", "2", *words) == 0

@@ -150,7 +150,7 @@ def test_a_model_beyond_memory_is_refused_with_both_numbers(tmp_path, monkeypatc
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.random
 def test_threads_are_those_of_the_environment_unless_the_job_says(tmp_path, monkeypatch):
     write_job(tmp_path, blocks())
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")  # of nested parallel regions

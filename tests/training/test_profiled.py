@@ -121,7 +121,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.random
 def test_a_run_that_fails_while_it_is_profiled_ends_as_ever(tmp_path):
     """A process that ended with the profiler at work would crash."""
     job = write_job(tmp_path, blocks(), train={"epochs": 8})

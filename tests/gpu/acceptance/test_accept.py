@@ -29,10 +29,19 @@ def accepted(tmp_path):
     return run
 
 
+SANITIZED = pytest.mark.one_of("sanitizers", "shim")
+
+
 @pytest.mark.long
 @pytest.mark.drawn(2)
 @pytest.mark.timeout(1200)  # it may build the sanitized modules first
-@pytest.mark.parametrize("name", [part.name for part in parts.parts_of("test", Path(), Path(), 0)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(part.name, marks=SANITIZED) if part.name in ("memcheck", "planted") else part.name
+        for part in parts.parts_of("test", Path(), Path(), 0)
+    ],
+)
 def test_a_part_over_the_shim(request, shim, tmp_path, accepted, capsys, name):
     (tmp_path / "plain").symlink_to(shim.folder)
     if name in ("memcheck", "planted"):

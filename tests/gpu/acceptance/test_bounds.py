@@ -13,7 +13,7 @@ from gpu import bounds, training
 MULTIPLES = {"float32": 50, "bfloat16": 4}
 
 
-@pytest.mark.long
+@pytest.mark.random
 def test_bounds_are_multiples_of_what_rounding_does():
     done = programs.python(bounds.__file__, "--ranks", 2, "--nodes", 500)
     assert done.returncode == 0, done.stderr

@@ -164,7 +164,7 @@ def test_killed_at_ten_instants_it_goes_on_and_loses_nothing(tmp_path, rng):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.random
 def test_what_a_killed_part_has_written_is_kept_until_it_has_ended(tmp_path):
     runs, results = tmp_path / "runs", tmp_path / "results"
     paths = {"tests": str(ROOT / "tests"), "root": str(ROOT)}

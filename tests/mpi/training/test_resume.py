@@ -140,6 +140,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop,
 BATCHES = {"mode": "sampled", "fanouts": [3, 4], "batch_size": 5, "epochs": 4, "seed": 5}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("place", [(0, 2), (2, 3)])
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 def test_a_run_that_was_stopped_within_an_epoch_goes_on_with_the_same_bits(
@@ -206,6 +207,7 @@ def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, 
         record(f"from 1 to {comm.size} ranks to 1 to {comm.size} ranks, {model}", comm.size**2, 0)
 
 
+@pytest.mark.long
 def test_any_number_of_ranks_goes_on_within_an_epoch_of_any_other(comm, folder, job, stop):
     settings = config.load(job("whole", {"hidden": 9}, train=BATCHES | {"dtype": "float64"}))
     shown, epochs = train.Shown(dry_run=False, bar=False, profile=False), BATCHES["epochs"]

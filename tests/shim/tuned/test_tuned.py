@@ -105,6 +105,7 @@ def losses(run: Path) -> list[str]:
         return [row["loss"] for row in csv.DictReader(file)]
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_its_own_search_and_with_what_it_has_found(trained, tmp_path):
     """Whatever other runs have found meanwhile: sums on GPUs are cut by the knobs."""
     jobs.write_job(

@@ -15,7 +15,7 @@ from mgg_hpc.data import writer
 from mgg_hpc.tools.report.least import crossing
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_have_their_balance_and_a_timeline(tmp_path):
     write_job(tmp_path, blocks(600), train={"epochs": 6}, plan={"transfer": "halo"}, run={"folder": "runs"})
     done = run("launch", "-n", "2", "train", "job.toml", "--profile", folder=tmp_path)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from jobs import MGG, blocks, clean_environment, run, write_job
 from safetensors.numpy import load_file
 
@@ -43,6 +44,7 @@ def killed_within_an_epoch(job: Path, folder: Path) -> folders.Position:
     return found.at
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_within_an_epoch_goes_on_with_the_same_bits(tmp_path):
     train = {"mode": "sampled", "fanouts": [3, 3], "batch_size": 1, "epochs": EPOCHS}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
