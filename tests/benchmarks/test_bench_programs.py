@@ -124,6 +124,7 @@ def test_the_tables_have_times_and_memory_over_ours():
 
 
 @pytest.mark.long
+@pytest.mark.one_of("benchmarks", "programs")
 def test_all_parts_run(tmp_path):
     output = tmp_path / "programs.json"
     words = [

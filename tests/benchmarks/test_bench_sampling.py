@@ -35,6 +35,7 @@ def test_a_loss_that_is_another_is_refused(sampling):
 
 
 @pytest.mark.long
+@pytest.mark.one_of("benchmarks", "sampling")
 def test_all_parts_run_and_count_all_edges_where_fanouts_leave_none_out(tmp_path):
     output = tmp_path / "sampling.json"
     words = ["--graphs=rmat:8:4", "--fanouts=5000,5000", "--batch-size=256", "--batches=1", "--turns=1"]

@@ -34,6 +34,7 @@ def test_results_that_differ_are_refused(traversal):
 
 
 @pytest.mark.long
+@pytest.mark.one_of("benchmarks", "traversal")
 def test_all_parts_run(tmp_path):
     """Beside SciPy, whose results are ours."""
     output = tmp_path / "traversal.json"

@@ -42,7 +42,7 @@ def seed_of(tier: str) -> str:
 
 def units(tier: str, seconds: int = 0) -> Part:
     """Return the part that runs the tests of one process, two at a time; seconds: as many as begin within these."""
-    apart = [f"--ignore={folder}" for folder in ONE_BY_ONE]
+    apart = [f"--ignore={folder}" for folder in ONE_BY_ONE] if tier == "long" else []
     parallel = ("-n", "2", "--dist", "worksteal", *apart, "tests")
     command = (*PYTEST, *_tier(tier, seconds), "-m", "not mpi", *parallel)
     return Part(f"{tier} units", command, PASSIVE, seed=seed_of(tier))
@@ -111,7 +111,7 @@ GROUPS: dict[str, list[Part]] = {
         one_by_one(),
         *(over_mpi("long", ranks) for ranks in (2, 4)),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),
-        units("random", 240),
+        units("random", 180),
         over_mpi("random", 2, 45),
         over_mpi("random", 3, 60),
     ],
