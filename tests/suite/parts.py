@@ -109,7 +109,7 @@ GROUPS: dict[str, list[Part]] = {
         Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False, seed=""),
         units("long"),
         one_by_one(),
-        *(over_mpi("long", ranks) for ranks in (2, 4)),
+        over_mpi("long", 4),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),
         units("random", 180),
         over_mpi("random", 2, 45),

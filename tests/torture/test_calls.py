@@ -97,6 +97,7 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_to_go_on_with(prepared, tmp_path
     record("SIGKILL at calls of a checkpoint", len(numbers), 0, seconds=seconds)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "action",
     [

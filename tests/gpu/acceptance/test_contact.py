@@ -43,6 +43,7 @@ def test_a_case_that_hangs_is_named(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.one_of("contact", "a kernel")
 def test_a_kernel_that_hangs_is_named_within_30_s(shim, tmp_path):
     library = shim.altered(
         "gpu/rows/gather.cuh",
@@ -66,6 +67,7 @@ def test_a_kernel_that_hangs_is_named_within_30_s(shim, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.one_of("contact", "a benchmark")
 def test_a_benchmark_that_hangs_names_its_cell(shim, tmp_path):
     library = shim.altered(
         "gpu/rows/gather.cuh",
@@ -117,6 +119,7 @@ def endings(results):
 
 
 @pytest.mark.long
+@pytest.mark.one_of("contact", "kills")
 @pytest.mark.timeout(600)
 def test_killed_at_ten_instants_it_goes_on_and_loses_nothing(tmp_path, rng):
     runs, results = tmp_path / "runs", tmp_path / "results"

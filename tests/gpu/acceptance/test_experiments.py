@@ -40,7 +40,7 @@ def test_a_constant_has_its_value_while_it_is_measured(monkeypatch, name):
     assert all(seen[constant] == value for constant, value in experiments.EXPERIMENTS[name].constants.items())
 
 
-@pytest.mark.long
+@pytest.mark.random
 def test_a_change_is_timed_beside_what_stands(shim, tmp_path):
     words = [*experiments.WORDS, "rmat:6:4", "--transfers=direct,halo"]
     library = shim.folder / "_cuda.so"
