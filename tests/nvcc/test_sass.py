@@ -57,13 +57,15 @@ def tools(require, tmp_path_factory):
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("architecture", resources.ARCHITECTURES)
-def test_linked_kernels_keep_the_rules(require, tools, architecture):
+def test_linked_kernels_keep_the_rules(rng, require, tools, architecture):
+    """A third of them, drawn anew in each run; sass.py looks at all."""
     program, members = tools
     require(resources.module() is not None, "no mgg_hpc/_cuda", "make cuda")
     names, said = set(), []
     for name, kernel in sass.kernels(resources.module(), program, architecture):
         names.add(name)
-        said += sass.wrong(name, kernel, architecture, members)
+        if rng.integers(3) == 0:
+            said += sass.wrong(name, kernel, architecture, members)
     assert names == {name for _, name in resources.allowed()}
     assert not said
 

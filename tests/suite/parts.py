@@ -50,7 +50,8 @@ def units(tier: str, seconds: int = 0) -> Part:
 
 def one_by_one() -> Part:
     """Return the part that runs, one by one, the tests that measure time or take the whole machine."""
-    return Part("long one by one", (*PYTEST, "--tier", "long", "-m", "not mpi", *ONE_BY_ONE), seed="new")
+    command = (*PYTEST, *_tier("long", 360), "-m", "not mpi", *ONE_BY_ONE)
+    return Part("long one by one", command, seed="new")
 
 
 def over_mpi(tier: str, ranks: int, seconds: int = 0) -> Part:
@@ -107,7 +108,7 @@ GROUPS: dict[str, list[Part]] = {
     "test": [units("test"), *(over_mpi("test", ranks) for ranks in (1, 2, 4))],
     "long": [
         Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False, seed=""),
-        units("long"),
+        units("long", 800),
         one_by_one(),
         over_mpi("long", 4),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),

@@ -16,10 +16,11 @@ unmarked                                 yes        yes        no          if it
 A test marked ``trials`` takes the fixture ``trials``: how often it does what it does (``torture=200``: in `make
 torture`). It belongs to the tiers that the mark names.
 
-`make test-long` runs the tier ``long``, and then ``random`` with ``--seconds``: with another seed than `make test`,
-tests that draw, which take the fixture ``rng`` or are tests of hypothesis. There are more than it has time for, so they
-come in an order drawn with MGG_TEST_SEED. So are the n combinations of parameters that are run of a test marked
-``drawn(n)``, and which member b runs of a group a of tests marked ``one_of(a, b)``. In time runs go through all.
+`make test-long` runs the tier ``long``, file by file, and then ``random``: with another seed than `make test`, tests
+that draw, which take the fixture ``rng`` or are tests of hypothesis. ``--seconds`` bounds both, since machines are not
+equally fast, and of random tests there are more than any has time for; so they come in an order drawn with
+MGG_TEST_SEED. So are the n combinations of parameters that are run of a test marked ``drawn(n)``, and which member b
+runs of a group a of tests marked ``one_of(a, b)``. In time runs go through all.
 
 Of the combinations of the parameters of a sampled test the sample has all n-tuples of values of n different
 parameters (n-wise testing, see Kuhn, Kacker and Lei, Introduction to Combinatorial Testing, 2013; default 1: every
@@ -86,6 +87,8 @@ def pytest_collection_modifyitems(config, items):
         kept = [item for item in kept if item not in undrawn]
     if tier == "random":
         kept.sort(key=lambda item: _number(item.nodeid) % ROUNDS)
+    elif tier == "long" and config.getoption("--seconds") is not None:
+        kept.sort(key=lambda item: _number(item.nodeid.partition("::")[0]))
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
