@@ -58,10 +58,10 @@ SUITE := $(BIN)/python tests/suite/run.py
 test-fast: setup ## what to run after every edit: 90 s
 	@$(SUITE) fast
 
-test: setup ## the test suite: 11 min on 2 cores
+test: setup ## the test suite: 10 to 25 min on 2 cores
 	@$(SUITE) test
 
-test-long: setup ## the rest: GPU build, OpenSHMEM, Slurm, sanitizers, planted faults, other random numbers: 20 min
+test-long: setup ## the rest: GPU build, OpenSHMEM, Slurm, sanitizers, planted faults, other random numbers: 25 to 45 min
 	@$(SUITE) long
 
 torture: setup ## kill, stop and damage runs some 4,000 times, and keep what was found in docs/reliability.md: an hour
