@@ -110,6 +110,7 @@ def test_what_cannot_be_trained_is_refused(capsys, job, words, said):
 
 
 @pytest.mark.long
+@pytest.mark.one_of("accuracy", "sampled")
 @pytest.mark.data
 def test_sampled_training_is_as_accurate_on_a_real_graph(data_folder, tmp_path, monkeypatch):
     """Within a point of full-graph training by ten seeds; of two, whose means deviate more, within two."""

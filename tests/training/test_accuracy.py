@@ -31,6 +31,7 @@ def lowest(seeds: int, target: float, mean: float, deviation: float) -> float:
 
 @pytest.mark.data
 @pytest.mark.slow
+@pytest.mark.one_of("accuracy", "whole graphs")
 @pytest.mark.parametrize("name", long_except(CASES, "cora"))
 def test_mean_of_a_few_seeds_reaches_the_published_accuracy(name, request, tmp_path):
     if name != "digits":
