@@ -29,7 +29,7 @@ TRAINING = (
     "mgg_hpc/config.py",
 )
 BENCH = (*KERNELS, "cuda/bench", "tests/gpu/bench.py", "mgg_hpc/tools/bench/harness")
-# What each benchmark runs, in mgg_hpc/tools, where that is not the folder of bench/ called as it is.
+# The modules of a benchmark, by their path in mgg_hpc/tools, where it is not bench/NAME.
 BENCH_SOURCES = {
     "half-rows": "bench/aggregate",
     CONTACT_BENCH: "bench/aggregate",

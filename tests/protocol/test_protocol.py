@@ -144,7 +144,7 @@ def survives(text: str) -> bool:
 
 @pytest.mark.trials(long=40, torture=1000)
 def test_every_mutant_is_caught_or_known_to_be_harmless(require, rng, trials):
-    """Of so many trials, or of all that there are."""
+    """`make test-long` tries some mutants, which are drawn, and `make torture` all of them."""
     for program in ("spin", "gcc"):
         require(shutil.which(program) is not None, f"no {program}", f"apt install {program}")
     made = mutants.mutants(MODEL.read_text())

@@ -66,6 +66,11 @@ class Outcome:
             if line.get("outcome") == "skipped":
                 self.skips[line["why"]] += 1
 
+    def count(self) -> str:
+        """Return the number of tests that ran, and of how many where some did not."""
+        done = sum(self.tests.values())
+        return f"{done:,} of {self.total:,}" if self.total is not None and self.total > done else f"{done:,}"
+
 
 def main(words: list[str] | None = None) -> int:
     """Run what the command line asks for; returns the exit code."""
@@ -201,9 +206,7 @@ def counted(outcome: Outcome) -> str:
         return f" ({outcome.why})" if outcome.why else ""
     named = [f"{outcome.tests[kind]} {kind}" for kind in ("failed", "skipped") if outcome.tests[kind]]
     why = [outcome.why] if outcome.why and not outcome.tests["failed"] else []
-    done = sum(outcome.tests.values())
-    of = f" of {outcome.total:,}" if outcome.total is not None and outcome.total > done else ""
-    return ": " + ", ".join([f"{done:,}{of} tests", *named, *why])
+    return ": " + ", ".join([f"{outcome.count()} tests", *named, *why])
 
 
 def show_failure(outcome: Outcome) -> None:
@@ -226,7 +229,7 @@ def sum_up(outcomes: list[Outcome], seconds: float, console: Console) -> None:
         table.add_column(name, justify="left" if name in ("part", "result") else "right")
     for outcome in outcomes:
         tests = outcome.tests
-        counts = [f"{n:,}" for n in (sum(tests.values()), tests["failed"], tests["skipped"])]
+        counts = [outcome.count(), f"{tests['failed']:,}", f"{tests['skipped']:,}"]
         result = outcome.result + (f": {outcome.why}" if outcome.why else "")
         counts = counts if outcome.part.reports else [""] * 3
         table.add_row(outcome.part.name, *counts, f"{outcome.seconds:.0f}", result)

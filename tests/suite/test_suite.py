@@ -254,6 +254,7 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, mon
     pytest_ = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py")
     made = [
         Part("tests", pytest_, {"PYTHONPATH": str(TESTS)}),
+        Part("bounded", (*pytest_, "--seconds", "0"), {"PYTHONPATH": str(TESTS)}),
         python("good", "print('fine')"),
         python("bad", "import sys; print('as bad as can be'); sys.exit(3)"),
         python("hangs", "import time; time.sleep(60)", limit=0.5),
@@ -266,6 +267,7 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, mon
     cells = ([cell.strip() for cell in line.split("│")] for line in said.splitlines())
     rows = {row[1]: row[2:] for row in cells if len(row) > 3}
     assert rows["tests"][:3] == ["6", "1", "4"] and rows["tests"][4] == "failed: 1 failed"
+    assert rows["bounded"][0] == "1 of 6" and rows["bounded"][4] == "passed"
     assert rows["good"][4] == "passed" and rows["bad"][4] == "failed: exit code 3"
     assert rows["hangs"][4].startswith("failed: did not end within ") and float(rows["hangs"][3]) < 15
     assert rows["empty"][4] == "failed: no test ran"
@@ -273,7 +275,7 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, mon
     assert "3 tests skipped: no spin; to run them: apt install spin\n" in said
     assert "1 test skipped: there is a GPU\n" in said
     assert "skipped: all of 'lacks'; to run them: apt install nothing\n" in said
-    assert said.rstrip().splitlines()[-1] == "2 passed, 4 failed, 4 skipped"
+    assert said.rstrip().splitlines()[-1] == "3 passed, 4 failed, 4 skipped"
     assert said.startswith("random numbers: MGG_TEST_SEED=")
 
 

@@ -17,4 +17,4 @@ def test_mutants_are_read_or_refused_in_one_line(format_, trials, tmp_path, rng)
     path, seeds = tmp_path / format_, rng.integers(2**62, size=trials)
     with Worker("data.readers_arrays.array_mutants") as worker:
         make_one = partial(make, format_, path=path)
-        try_mutants(f"mutants of arrays, {format_}", worker, make_one, path, seeds, taken=(0.0, 0.9))
+        try_mutants(f"mutants of arrays, {format_}", worker, make_one, path, seeds, taken=(0.02, 0.9))

@@ -355,9 +355,8 @@ def test_runs_are_private_whatever_the_umask_is(mgg, folder, job):
 def test_a_finished_run_trains_on_from_its_end(mgg, folder, job):
     """Without a checkpoint between, since a run that ends writes its last state."""
     plan = {"transfer": "direct"}
-    assert mgg(
-        "train", job("longer", MODELS["gcn"], train={"epochs": EPOCHS + 4, "seed": 5}, plan=plan)
-    ).codes == {0}
+    longer = job("longer", MODELS["gcn"], train={"epochs": EPOCHS + 4, "seed": 5}, plan=plan)
+    assert mgg("train", longer).codes == {0}
     assert mgg("train", job("on", MODELS["gcn"], plan=plan)).codes == {0}
     resumed = mgg("resume", folder / "on", "--set", f"train.epochs={EPOCHS + 4}")
     assert resumed.codes == {0} and f"going on after epoch {EPOCHS} " in resumed.out[0]
@@ -396,6 +395,5 @@ def test_a_signal_within_the_first_epoch_saves_it(comm, mgg, folder, job, monkey
 
     monkeypatch.setattr(train, "_epoch", signalled)
     stopped = mgg("train", job("first", MODELS["gcn"]))
-    assert stopped.codes == {3}
-    assert "after epoch 1, which is saved" in "".join(stopped.err)
+    assert stopped.codes == {3} and "after epoch 1, which is saved" in "".join(stopped.err)
     assert len(metrics(folder / "first" / "001")) == 1
