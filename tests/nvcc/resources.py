@@ -39,6 +39,12 @@ def module() -> Path | None:
     return next(iter(sorted((ROOT / "mgg_hpc").glob("_cuda.*so"))), None)
 
 
+def architectures(library: Path, program: str) -> list[str]:
+    """Those that a module was compiled for."""
+    listed = subprocess.run([program, "-lelf", library], capture_output=True, text=True, check=True)
+    return sorted(set(re.findall(r"\.(sm_\d+)\.", listed.stdout)))
+
+
 def measured(library: Path, program: str) -> Used:
     """(architecture, kernel) -> registers, stack, local and shared bytes."""
     dumped = subprocess.run([program, "-res-usage", library], capture_output=True, text=True, check=True)
@@ -114,9 +120,9 @@ def worse(found: Used, table: Used, *, registers: bool = True) -> list[str]:
             continue
         columns = list(zip(COLUMNS, used, was, strict=True))[0 if registers else 1 :]
         said += [f"{name}: {now} {column}, was {before}" for column, now, before in columns if now > before]
-    return said + [
-        f"{' '.join(key)} is in {TABLE.name}, but not built" for key in table.keys() - found.keys()
-    ]
+    built = {architecture for architecture, _ in found}
+    lost = sorted(key for key in table.keys() - found.keys() if key[0] in built)
+    return said + [f"{' '.join(key)} is in {TABLE.name}, but not built" for key in lost]
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,6 @@
 """The machine code (SASS) of GPU kernels: what no source shows and no test over the shim can see.
 
-python tests/nvcc/sass.py [ARCHITECTURE]     prints what is wrong in mgg_hpc/_cuda, for all three or for one
+python tests/nvcc/sass.py [ARCHITECTURE]     prints what is wrong in mgg_hpc/_cuda, for all it has or for one
 
 Three rules, for every kernel of the project:
 
@@ -379,7 +379,7 @@ def main(arguments: list[str]) -> int:
     problems, count = list[str](), 0
     with tempfile.TemporaryDirectory() as folder:
         members = offsets(compiler, Path(folder))
-    for architecture in arguments or resources.ARCHITECTURES:
+    for architecture in arguments or resources.architectures(library, program):
         for name, kernel in kernels(library, program, architecture):
             problems += wrong(name, kernel, architecture, members)
             count += 1

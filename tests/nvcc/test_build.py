@@ -70,8 +70,8 @@ def test_anything_else_is_refused(configure):
     assert done.returncode != 0 and "MGG_CUDA=YES: expected AUTO, ON or OFF" in done.stderr
 
 
-def test_three_architectures_take_minutes_and_less_than_four_gigabytes(require, capsys):
-    """As the last `make cuda` found: three minutes on two quiet cores, and more on slow ones with neighbours.
+def test_kernels_take_minutes_and_less_than_four_gigabytes(require, capsys):
+    """As the last `make cuda` found. Three architectures: 3 minutes on two quiet cores, 9 on slow ones with neighbours.
 
     Memory is twice that of the largest process: two run at once.
     """

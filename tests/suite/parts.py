@@ -23,6 +23,7 @@ class Part:
     reports: it is pytest, and writes the outcome of each test (report.py). seed: of its random numbers, "fixed" or
     "new" in each run; "" for a part that draws none.
     programs, install: what the machine must have, and the command that installs it. limit: seconds.
+    most: it begins no test after so many seconds (pytest's ``--seconds``), or fewer if a run has less time; 0: all run.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Part:
     programs: tuple[str, ...] = ()
     install: str = ""
     limit: float = 3600.0
+    most: float = 0.0
 
 
 def seed_of(tier: str) -> str:
@@ -40,25 +42,25 @@ def seed_of(tier: str) -> str:
     return "new" if tier in ("long", "random") else "fixed"
 
 
-def units(tier: str, seconds: int = 0) -> Part:
-    """Return the part that runs the tests of one process, two at a time; seconds: as many as begin within these."""
+def units(tier: str, most: int = 0) -> Part:
+    """Return the part that runs the tests of one process, two at a time."""
     apart = [f"--ignore={folder}" for folder in ONE_BY_ONE] if tier == "long" else []
     parallel = ("-n", "2", "--dist", "worksteal", *apart, "tests")
-    command = (*PYTEST, *_tier(tier, seconds), "-m", "not mpi", *parallel)
-    return Part(f"{tier} units", command, PASSIVE, seed=seed_of(tier))
+    command = (*PYTEST, "--tier", tier, "-m", "not mpi", *parallel)
+    return Part(f"{tier} units", command, PASSIVE, seed=seed_of(tier), most=most)
 
 
-def one_by_one() -> Part:
+def one_by_one(most: int) -> Part:
     """Return the part that runs, one by one, the tests that measure time or take the whole machine."""
-    command = (*PYTEST, *_tier("long", 360), "-m", "not mpi", *ONE_BY_ONE)
-    return Part("long one by one", command, seed="new")
+    command = (*PYTEST, "--tier", "long", "-m", "not mpi", *ONE_BY_ONE)
+    return Part("long one by one", command, seed="new", most=most)
 
 
-def over_mpi(tier: str, ranks: int, seconds: int = 0) -> Part:
+def over_mpi(tier: str, ranks: int, most: int = 0) -> Part:
     """Return the part that runs the MPI tests. A rank that fails ends the others (-m mpi4py, -x): they wait for it."""
     mpiexec = str(Path(PYTHON).with_name("mpiexec"))
-    command = (mpiexec, "-n", str(ranks), *_ranks(tier, seconds), "tests/mpi")
-    return Part(f"{tier} MPI {ranks}", command, _environment(ranks), seed=seed_of(tier))
+    command = (mpiexec, "-n", str(ranks), *_ranks(tier), "tests/mpi")
+    return Part(f"{tier} MPI {ranks}", command, _environment(ranks), seed=seed_of(tier), most=most)
 
 
 def over_shmem(ranks: int) -> Part:
@@ -90,12 +92,8 @@ def _environment(ranks: int) -> dict[str, str]:
     return PASSIVE | {"MGG_TEST_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
 
 
-def _ranks(tier: str, seconds: int = 0) -> tuple[str, ...]:
-    return (PYTHON, "-m", "mpi4py", "-m", "pytest", "-q", "-x", "--with-mpi", *_tier(tier, seconds))
-
-
-def _tier(tier: str, seconds: int) -> tuple[str, ...]:
-    return ("--tier", tier, *(("--seconds", str(seconds)) if seconds else ()))
+def _ranks(tier: str) -> tuple[str, ...]:
+    return (PYTHON, "-m", "mpi4py", "-m", "pytest", "-q", "-x", "--with-mpi", "--tier", tier)
 
 
 GROUPS: dict[str, list[Part]] = {
@@ -108,10 +106,11 @@ GROUPS: dict[str, list[Part]] = {
     "test": [units("test"), *(over_mpi("test", ranks) for ranks in (1, 2, 4))],
     "long": [
         Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False, seed=""),
-        units("long", 800),
-        one_by_one(),
         over_mpi("long", 4),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),
+        # Those that may end early share what is left of a run's time.
+        units("long", 800),
+        one_by_one(360),
         units("random", 180),
         over_mpi("random", 2, 45),
         over_mpi("random", 3, 60),

@@ -1,9 +1,10 @@
 """Run the test suite part by part, show how far it is, go on after a part that failed, and sum up.
 
-    python tests/suite/run.py test              the parts of `make test`
-    python tests/suite/run.py lint test long    several groups, as .ci/run does
-    python tests/suite/run.py --list test       what would run
-    python tests/suite/run.py long --only gpu   the parts of a group whose names contain "gpu"
+    python tests/suite/run.py test                 the parts of `make test`
+    python tests/suite/run.py lint test long       several groups, as .ci/run does
+    python tests/suite/run.py --list test          what would run
+    python tests/suite/run.py long --only gpu      the parts of a group whose names contain "gpu"
+    python tests/suite/run.py long --minutes 20    in so many minutes: bounded parts (`Part.most`) run fewer tests
 
 All that a part prints is in build/tests/PART.log. Exit code 0: all parts passed; 1: some failed; 2: no such part; 130:
 interrupted, after a table of what had run.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import secrets
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -39,6 +41,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "tests"
 POLL = 0.2  # seconds between looks at a part
 GRACE = 10.0  # seconds between asking a part to end and ending it
+LEAST = 0.1  # of Part.most, whatever time is left
 INTERRUPTED = 130
 QUIET = 30.0  # seconds between two lines that tell how far a part is, where there is no terminal
 MOST_SHOWN = 120  # lines of a log that are printed when a part fails
@@ -77,6 +80,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run the test suite part by part.")
     parser.add_argument("groups", nargs="+", choices=GROUPS, help="which groups of parts")
     parser.add_argument("--only", default="", metavar="TEXT", help="the parts whose names contain this")
+    parser.add_argument("--minutes", type=float, metavar="M", help="of all parts: some begin fewer tests")
     parser.add_argument("--list", action="store_true", help="print the parts and their commands, run nothing")
     chosen = parser.parse_args(words)
     parts = [part for group in chosen.groups for part in GROUPS[group] if chosen.only in part.name]
@@ -90,11 +94,11 @@ def main(words: list[str] | None = None) -> int:
             print(f"{part.name}: {' '.join(part.command)}")
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the part that runs is ended
-    return run_all(parts, Console(soft_wrap=True, markup=False))
+    return run_all(parts, Console(soft_wrap=True, markup=False), chosen.minutes)
 
 
-def run_all(parts: list[Part], console: Console) -> int:
-    """Run the parts one after another and print a table of them."""
+def run_all(parts: list[Part], console: Console, minutes: float | None = None) -> int:
+    """Run the parts one after another and print a table of them; minutes: what they have, see `seconds_of`."""
     seeds = seeds_of(parts)
     for kind, seed in seeds.items():
         new = " (new in each run)" if kind == "new" and SEED not in os.environ else ""
@@ -103,8 +107,10 @@ def run_all(parts: list[Part], console: Console) -> int:
     outcomes: list[Outcome] = []
     interrupted = False
     for number, part in enumerate(parts, 1):
+        left = math.inf if minutes is None else 60 * minutes - (time.monotonic() - began)
+        bounded = replace(part, most=seconds_of(parts[number - 1 :], left))
         try:
-            outcome = run(part, seeds.get(part.seed, str(FIXED)), f"[{number}/{len(parts)}]", console)
+            outcome = run(bounded, seeds.get(part.seed, str(FIXED)), f"[{number}/{len(parts)}]", console)
         except KeyboardInterrupt:
             console.print(f"interrupted in {part.name}")
             interrupted = True
@@ -114,6 +120,17 @@ def run_all(parts: list[Part], console: Console) -> int:
             show_failure(outcome)
     sum_up(outcomes, time.monotonic() - began, console)
     return INTERRUPTED if interrupted else int(any(outcome.result == "failed" for outcome in outcomes))
+
+
+def seconds_of(parts: list[Part], left: float) -> float:
+    """Return how many seconds the first of these parts may begin tests: `Part.most`, or its share of what is left.
+
+    left: seconds of all of them. Parts without a bound should run before those that have one.
+    """
+    if not parts[0].most or left == math.inf:
+        return parts[0].most
+    share = left / sum(part.most for part in parts)
+    return math.ceil(parts[0].most * min(max(share, LEAST), 1))
 
 
 def seeds_of(parts: list[Part]) -> dict[str, str]:
@@ -136,6 +153,7 @@ def run(part: Part, seed: str, place: str, console: Console) -> Outcome:
     report = file_of(part, "jsonl")
     report.unlink(missing_ok=True)
     command = [*part.command, *(["--report", str(report)] if part.reports else [])]
+    command += ["--seconds", str(part.most)] if part.most else []
     outcome = Outcome(part, "failed")
     began = time.monotonic()
     with file_of(part, "log").open("w") as said:

@@ -236,8 +236,8 @@ def parts(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "FOLDER", tmp_path / "logs")
     monkeypatch.setattr(run, "ROOT", tmp_path)
 
-    def run_parts(*made: Part) -> tuple[int, str]:
-        code = run.run_all(list(made), Console(width=200, markup=False))
+    def run_parts(*made: Part, minutes: float | None = None) -> tuple[int, str]:
+        code = run.run_all(list(made), Console(width=200, markup=False), minutes)
         return code, capsys.readouterr().out
 
     return run_parts
@@ -254,7 +254,7 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, mon
     pytest_ = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py")
     made = [
         Part("tests", pytest_, {"PYTHONPATH": str(TESTS)}),
-        Part("bounded", (*pytest_, "--seconds", "0"), {"PYTHONPATH": str(TESTS)}),
+        Part("bounded", pytest_, {"PYTHONPATH": str(TESTS)}, most=0.001),
         python("good", "print('fine')"),
         python("bad", "import sys; print('as bad as can be'); sys.exit(3)"),
         python("hangs", "import time; time.sleep(60)", limit=0.5),
@@ -277,6 +277,17 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, mon
     assert "skipped: all of 'lacks'; to run them: apt install nothing\n" in said
     assert said.rstrip().splitlines()[-1] == "3 passed, 4 failed, 4 skipped"
     assert said.startswith("random numbers: MGG_TEST_SEED=")
+
+
+def test_parts_that_may_begin_fewer_tests_share_what_is_left(tmp_path, parts):
+    """What one does not use is the others'."""
+    write = "import sys; open('given', 'a').write(' '.join(sys.argv[1:]) + ';')"
+    made = [python("all", write), python("first", write, most=300), python("last", write, most=100)]
+    for minutes in (None, 200 / 60, 0):
+        assert parts(*made, minutes=minutes)[0] == 0
+    given = (tmp_path / "given").read_text().split(";")[:-1]
+    ends = [["", "--seconds 300", "--seconds 100"], ["", "--seconds 150", "--seconds 100"]]
+    assert [given[:3], given[3:6]] == ends and given[6:] == ["", "--seconds 30", "--seconds 10"]
 
 
 def test_where_ci_promises_everything_nothing_is_skipped(parts, monkeypatch):
