@@ -69,12 +69,16 @@ def test_loads_overlap_with_what_runs_between_calls(tmp_path):
 def test_a_rate_holds_for_reads_and_writes(rng, tmp_path):
     x = rng.standard_normal((400, 256)).astype(np.float32)
     for place in ("host", "file"):
-        began = time.perf_counter()
-        store = store_of(place, x, tmp_path, rate=4096e3)
-        assert 0.09 < time.perf_counter() - began < 0.3
-        began = time.perf_counter()
-        np.testing.assert_array_equal(store.read(0, 400), x)
-        assert 0.09 < time.perf_counter() - began < 0.3
+        taken = {"write": [], "read": []}
+        for _ in range(3):
+            began = time.perf_counter()
+            store = store_of(place, x, tmp_path, rate=4096e3)
+            taken["write"].append(time.perf_counter() - began)
+            began = time.perf_counter()
+            np.testing.assert_array_equal(store.read(0, 400), x)
+            taken["read"].append(time.perf_counter() - began)
+        for seconds in taken.values():  # of a busy machine one may be longer
+            assert 0.09 < min(seconds) < 0.18, taken
 
 
 def test_stores_that_share_a_pace_are_one_device(rng, tmp_path, grid):
