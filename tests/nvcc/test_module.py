@@ -150,7 +150,9 @@ def test_kernels_that_come_or_go_are_named():
     assert resources.worse({**was, ("sm_90", "new"): (1, 0, 0, 0)}, was) == [
         "sm_90 new is not in resources.csv"
     ]
-    assert resources.worse({}, was) == ["sm_90 sum<4> is in resources.csv, but not built"]
+    now = {("sm_90", "new"): (1, 0, 0, 0)}
+    table = {**was, **now, ("sm_80", "new"): (1, 0, 0, 0)}  # nothing was built for sm_80
+    assert resources.worse(now, table) == ["sm_90 sum<4> is in resources.csv, but not built"]
 
 
 def test_a_module_of_another_version_is_refused():

@@ -11,7 +11,7 @@ import pytest
 
 from . import resources, sass
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # nvdisasm takes minutes
 
 HALO = "gpu/sums/halo.cuh"
 ROWS = "gpu/row_worker.cuh"

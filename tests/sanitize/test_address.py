@@ -19,7 +19,8 @@ ROOT = HERE.parents[1]
 # ranks have nothing that four have not.
 FEWER = " and ".join(f"not -{number}-" for number in (2, 8, 16, 31, 32, 127, 128, 513))
 
-pytestmark = [pytest.mark.long, pytest.mark.one_of("sanitizers", "host")]
+# The first may build the sanitized module, which takes minutes.
+pytestmark = [pytest.mark.long, pytest.mark.one_of("sanitizers", "host"), pytest.mark.timeout(900)]
 
 
 def python(environment, rows, *arguments):

@@ -16,7 +16,8 @@ from .test_planted import LOOK
 
 TESTS = Path(__file__).parents[1]
 
-pytestmark = [pytest.mark.long, pytest.mark.one_of("sanitizers", "shim")]
+# The first may build the sanitized module, which takes minutes.
+pytestmark = [pytest.mark.long, pytest.mark.one_of("sanitizers", "shim"), pytest.mark.timeout(900)]
 
 MOST_SAID = 16 << 20  # bytes: a report about the reporting of a fault may never end
 SECONDS = 250
