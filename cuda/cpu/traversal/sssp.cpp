@@ -12,6 +12,8 @@ constexpr int64_t none = std::numeric_limits<int64_t>::max();
 constexpr size_t own_bucket = 1024;  // sources up to which a thread goes on with a bucket of its own
 constexpr int64_t ahead = 16;        // edges ahead whose distances are asked for
 constexpr int64_t sources_each = 32;
+constexpr int64_t sources_ahead = 4;
+constexpr int64_t edges_ahead = 32;
 
 float load(const float* at) {
   float value;
@@ -73,6 +75,21 @@ void Sssp::move_window(int64_t first) {
     if (relaxed_[slot] != distance_[slot]) put(bins_[0], slot, bucket_of(distance_[slot]));
 }
 
+// Prefetches what sources after the i-th need, in two steps: one lies where the other says.
+void Sssp::ask_for(const std::vector<int32_t>& sources, int64_t i) const {
+  const auto size = static_cast<int64_t>(sources.size());
+  if (i + 2 * sources_ahead < size) {
+    const int32_t slot = sources[i + 2 * sources_ahead];
+    __builtin_prefetch(&graph_.out.indptr[slot]);
+    __builtin_prefetch(&distance_[slot]);
+    __builtin_prefetch(&relaxed_[slot]);
+  }
+  if (i + sources_ahead < size) {
+    const WeightedEdge* first = edges_ + graph_.out.indptr[sources[i + sources_ahead]];
+    for (int64_t e = 0; e < edges_ahead; e += 8) __builtin_prefetch(first + e);
+  }
+}
+
 void Sssp::relax(Bins& bins, int32_t slot, int64_t bucket) {
   const float from = load(&distance_[slot]);
   if (from == load(&relaxed_[slot]) || bucket_of(from) < bucket) return;  // this was done already
@@ -81,6 +98,7 @@ void Sssp::relax(Bins& bins, int32_t slot, int64_t bucket) {
   const WeightedEdge* const end = edges_ + graph_.out.indptr[slot + 1];
   float* const distance = distance_.data();
   for (; edge < end; ++edge) {
+    __builtin_prefetch(edge + edges_ahead);
     __builtin_prefetch(distance + std::min(edge + ahead, end - 1)->slot);
     float shorter = from + edge->length, now = load(distance + edge->slot);
     while (shorter < now)
@@ -113,14 +131,19 @@ void Sssp::advance(int64_t bucket) {
     {
       Bins& mine = bins_[omp_get_thread_num()];
       claimed.each([&](int64_t item) {
-        for (int64_t i = sources_each * item; i < std::min(sources_each * (item + 1), size); ++i)
+        for (int64_t i = sources_each * item; i < std::min(sources_each * (item + 1), size); ++i) {
+          ask_for(frontier_, i);
           relax(mine, frontier_[i], bucket);
+        }
       });
       std::vector<int32_t> few;
       while (!mine.of[at].empty() && mine.of[at].size() < own_bucket) {
         few.clear();
         few.swap(mine.of[at]);
-        for (const int32_t slot : few) relax(mine, slot, bucket);
+        for (size_t i = 0; i < few.size(); ++i) {
+          ask_for(few, static_cast<int64_t>(i));
+          relax(mine, few[i], bucket);
+        }
       }
     }
   }
