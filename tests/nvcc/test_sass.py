@@ -56,7 +56,7 @@ def tools(require, tmp_path_factory):
 
 
 def test_linked_kernels_keep_the_rules(rng, require, tools):
-    """Of one architecture that the module has: each takes minutes."""
+    """One architecture of the module is checked, chosen at random, since disassembling the kernels takes minutes."""
     program, members = tools
     require(resources.module() is not None, "no mgg_hpc/_cuda", "make cuda")
     architecture = str(rng.choice(resources.architectures(resources.module(), program)))

@@ -23,7 +23,7 @@ class Part:
     reports: it is pytest, and writes the outcome of each test (report.py). seed: of its random numbers, "fixed" or
     "new" in each run; "" for a part that draws none.
     programs, install: what the machine must have, and the command that installs it. limit: seconds.
-    most: it begins no test after so many seconds (pytest's ``--seconds``), or fewer if a run has less time; 0: all run.
+    most: seconds after which it starts no further test (pytest's ``--seconds``); 0: no limit. A run may shorten it.
     """
 
     name: str
@@ -108,7 +108,7 @@ GROUPS: dict[str, list[Part]] = {
         Part("GPU build", ("make", "--no-print-directory", "cuda"), reports=False, seed=""),
         over_mpi("long", 4),
         *(over_shmem(ranks) for ranks in (1, 2, 4)),
-        # Those that may end early share what is left of a run's time.
+        # Parts with a time limit come last: they share what the others leave of `run.py --minutes`.
         units("long", 800),
         one_by_one(360),
         units("random", 180),

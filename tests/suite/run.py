@@ -4,7 +4,7 @@
     python tests/suite/run.py lint test long       several groups, as .ci/run does
     python tests/suite/run.py --list test          what would run
     python tests/suite/run.py long --only gpu      the parts of a group whose names contain "gpu"
-    python tests/suite/run.py long --minutes 20    in so many minutes: bounded parts (`Part.most`) run fewer tests
+    python tests/suite/run.py long --minutes 20    within about 20 minutes: parts with a time limit run fewer tests
 
 All that a part prints is in build/tests/PART.log. Exit code 0: all parts passed; 1: some failed; 2: no such part; 130:
 interrupted, after a table of what had run.
@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "tests"
 POLL = 0.2  # seconds between looks at a part
 GRACE = 10.0  # seconds between asking a part to end and ending it
-LEAST = 0.1  # of Part.most, whatever time is left
+LEAST = 0.1  # the smallest share of Part.most that a part gets
 INTERRUPTED = 130
 QUIET = 30.0  # seconds between two lines that tell how far a part is, where there is no terminal
 MOST_SHOWN = 120  # lines of a log that are printed when a part fails
@@ -80,7 +80,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run the test suite part by part.")
     parser.add_argument("groups", nargs="+", choices=GROUPS, help="which groups of parts")
     parser.add_argument("--only", default="", metavar="TEXT", help="the parts whose names contain this")
-    parser.add_argument("--minutes", type=float, metavar="M", help="of all parts: some begin fewer tests")
+    parser.add_argument("--minutes", type=float, metavar="M", help="shorten the time limits of parts to fit")
     parser.add_argument("--list", action="store_true", help="print the parts and their commands, run nothing")
     chosen = parser.parse_args(words)
     parts = [part for group in chosen.groups for part in GROUPS[group] if chosen.only in part.name]
@@ -91,14 +91,17 @@ def main(words: list[str] | None = None) -> int:
         return 2
     if chosen.list:
         for part in parts:
-            print(f"{part.name}: {' '.join(part.command)}")
+            print(f"{part.name}: {' '.join(command_of(part))}")
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the part that runs is ended
     return run_all(parts, Console(soft_wrap=True, markup=False), chosen.minutes)
 
 
 def run_all(parts: list[Part], console: Console, minutes: float | None = None) -> int:
-    """Run the parts one after another and print a table of them; minutes: what they have, see `seconds_of`."""
+    """Run the parts one after another and print a table of them.
+
+    minutes: about how long all of them may take; the time limits of parts are shortened to fit.
+    """
     seeds = seeds_of(parts)
     for kind, seed in seeds.items():
         new = " (new in each run)" if kind == "new" and SEED not in os.environ else ""
@@ -108,9 +111,9 @@ def run_all(parts: list[Part], console: Console, minutes: float | None = None) -
     interrupted = False
     for number, part in enumerate(parts, 1):
         left = math.inf if minutes is None else 60 * minutes - (time.monotonic() - began)
-        bounded = replace(part, most=seconds_of(parts[number - 1 :], left))
+        limited = replace(part, most=seconds_of(parts[number - 1 :], left))
         try:
-            outcome = run(bounded, seeds.get(part.seed, str(FIXED)), f"[{number}/{len(parts)}]", console)
+            outcome = run(limited, seeds.get(part.seed, str(FIXED)), f"[{number}/{len(parts)}]", console)
         except KeyboardInterrupt:
             console.print(f"interrupted in {part.name}")
             interrupted = True
@@ -123,9 +126,9 @@ def run_all(parts: list[Part], console: Console, minutes: float | None = None) -
 
 
 def seconds_of(parts: list[Part], left: float) -> float:
-    """Return how many seconds the first of these parts may begin tests: `Part.most`, or its share of what is left.
+    """Return the time limit of the first of these parts: `Part.most`, or its share of the seconds ``left`` for all.
 
-    left: seconds of all of them. Parts without a bound should run before those that have one.
+    Time of parts without a limit is not set aside, so they should run first.
     """
     if not parts[0].most or left == math.inf:
         return parts[0].most
@@ -152,8 +155,7 @@ def run(part: Part, seed: str, place: str, console: Console) -> Outcome:
     FOLDER.mkdir(parents=True, exist_ok=True)
     report = file_of(part, "jsonl")
     report.unlink(missing_ok=True)
-    command = [*part.command, *(["--report", str(report)] if part.reports else [])]
-    command += ["--seconds", str(part.most)] if part.most else []
+    command = [*command_of(part), *(["--report", str(report)] if part.reports else [])]
     outcome = Outcome(part, "failed")
     began = time.monotonic()
     with file_of(part, "log").open("w") as said:
@@ -179,6 +181,11 @@ def run(part: Part, seed: str, place: str, console: Console) -> Outcome:
     told = f"{outcome.result} in {outcome.seconds:.0f} s{counted(outcome)}"
     console.print(f"{place} {part.name}: {told}", highlight=False)
     return outcome
+
+
+def command_of(part: Part) -> list[str]:
+    """Return the command of a part with its time limit."""
+    return [*part.command, *(["--seconds", str(part.most)] if part.most else [])]
 
 
 def file_of(part: Part, kind: str) -> Path:

@@ -280,7 +280,7 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, mon
 
 
 def test_parts_that_may_begin_fewer_tests_share_what_is_left(tmp_path, parts):
-    """What one does not use is the others'."""
+    """Time that a part leaves unused goes to the parts after it."""
     write = "import sys; open('given', 'a').write(' '.join(sys.argv[1:]) + ';')"
     made = [python("all", write), python("first", write, most=300), python("last", write, most=100)]
     for minutes in (None, 200 / 60, 0):

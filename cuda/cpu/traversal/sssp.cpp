@@ -10,9 +10,9 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr int64_t none = std::numeric_limits<int64_t>::max();
 constexpr size_t own_bucket = 1024;  // sources up to which a thread goes on with a bucket of its own
-constexpr int64_t ahead = 16;        // edges ahead whose distances are asked for
+constexpr int64_t ahead = 16;        // edges ahead whose distances are prefetched
 constexpr int64_t sources_each = 32;
-constexpr int64_t sources_ahead = 4;
+constexpr int64_t sources_ahead = 4;  // sources ahead whose first edges are prefetched
 constexpr int64_t edges_ahead = 32;
 
 float load(const float* at) {
@@ -75,8 +75,9 @@ void Sssp::move_window(int64_t first) {
     if (relaxed_[slot] != distance_[slot]) put(bins_[0], slot, bucket_of(distance_[slot]));
 }
 
-// Prefetches what sources after the i-th need, in two steps: one lies where the other says.
-void Sssp::ask_for(const std::vector<int32_t>& sources, int64_t i) const {
+// Prefetches the first edges of a later source, and the offset and distances of one later still: edges lie where the
+// offset says, so that must be there first.
+void Sssp::prefetch(const std::vector<int32_t>& sources, int64_t i) const {
   const auto size = static_cast<int64_t>(sources.size());
   if (i + 2 * sources_ahead < size) {
     const int32_t slot = sources[i + 2 * sources_ahead];
@@ -132,7 +133,7 @@ void Sssp::advance(int64_t bucket) {
       Bins& mine = bins_[omp_get_thread_num()];
       claimed.each([&](int64_t item) {
         for (int64_t i = sources_each * item; i < std::min(sources_each * (item + 1), size); ++i) {
-          ask_for(frontier_, i);
+          prefetch(frontier_, i);
           relax(mine, frontier_[i], bucket);
         }
       });
@@ -141,7 +142,7 @@ void Sssp::advance(int64_t bucket) {
         few.clear();
         few.swap(mine.of[at]);
         for (size_t i = 0; i < few.size(); ++i) {
-          ask_for(few, static_cast<int64_t>(i));
+          prefetch(few, static_cast<int64_t>(i));
           relax(mine, few[i], bucket);
         }
       }

@@ -40,7 +40,7 @@ class Sssp {
     return static_cast<int64_t>(std::min(static_cast<double>(distance) * scale_, 4e18));
   }
   void put(Bins& bins, int32_t slot, int64_t bucket);
-  void ask_for(const std::vector<int32_t>& sources, int64_t i) const;
+  void prefetch(const std::vector<int32_t>& sources, int64_t i) const;
   void relax(Bins& bins, int32_t slot, int64_t bucket);
   bool refill();  // moves the window to the first bucket behind it that has sources
   void move_window(int64_t first);

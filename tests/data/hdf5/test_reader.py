@@ -162,5 +162,5 @@ def test_nothing_stays_open(tmp_path):
     for _ in range(3):
         with pytest.raises(Exception, match="not HDF5"):
             open_graph(tmp_path / "a.h5")
-    # What earlier tests forgot may be closed meanwhile.
+    # Fewer where the garbage collector has closed files of earlier tests.
     assert len(list(Path("/proc/self/fd").iterdir())) <= before

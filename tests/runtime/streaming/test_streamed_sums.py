@@ -70,7 +70,7 @@ def test_sums_are_within_the_error_bound(rng, tmp_path, name, place, slots, thre
             wanted = reference.aggregate(*edges, case.nodes, x, given)
             assert (np.abs(out - wanted) <= reference.error_bound(*edges, case.nodes, x, given)).all()
         store.close()
-    assert open_files() <= before  # what earlier tests forgot may be closed meanwhile
+    assert open_files() <= before  # fewer where files of earlier tests were collected
     assert {path.name for path in tmp_path.iterdir()} <= {"dataset"}
 
 
