@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
+from programs import wait_until
 
 from mgg_hpc.data.assembly.work import WorkFolder
 from mgg_hpc.errors import InputError
@@ -65,7 +67,9 @@ def test_folder_of_a_running_launch_stays(tmp_path, monkeypatch):
     folder = tmp_path / "tmp" / "mgg-launch-abc"
     folder.mkdir()
     child = os.posix_spawn("/bin/sleep", ["sleep", "30"], {"MGG_STATUS": str(folder / "status")})
+    environment = Path(f"/proc/{child}/environ")
     try:
+        wait_until(environment.read_bytes, 5)  # it is empty for some milliseconds after a process began
         process_clean(None, dry_run=False)
         assert folder.exists()
     finally:
