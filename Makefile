@@ -29,9 +29,16 @@ SOURCES += openshmem-came
 endif
 endif
 
+# GPU kernels are compiled again where CMAKE_ARGS says something else than the last time.
+ifneq ($(strip $(CMAKE_ARGS)),)
+ifneq ($(strip $(CMAKE_ARGS)),$(strip $(file <$(VENV)/.cuda.arguments)))
+CUDA_ARGUMENTS := other-arguments
+endif
+endif
+
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came help setup cuda demo test test-fast test-long torture gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came other-arguments help setup cuda demo test test-fast test-long torture gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -43,7 +50,7 @@ $(VENV)/.complete: $(METADATA) $(SOURCES)
 
 cuda: $(VENV)/.cuda ## add the GPU kernels (mgg_hpc/_cuda, _cuda_studies); no GPU is needed to build them
 
-$(VENV)/.cuda: $(VENV)/.complete
+$(VENV)/.cuda: $(VENV)/.complete $(CUDA_ARGUMENTS)
 	@.ci/setup "$(PYTHON)" $(VENV) cuda
 
 inputs/digits.h5: | setup

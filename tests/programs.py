@@ -83,3 +83,12 @@ def is_running(number: int) -> bool:
         return Path("/proc", str(number), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def open_files(folder: Path) -> list[str]:
+    """Return the names of files in a folder that this process has open, removed ones too."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the list's own
+            found.append(str(descriptor.readlink()))
+    return [name for name in found if name.startswith(f"{folder.resolve()}/")]

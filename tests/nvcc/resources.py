@@ -40,18 +40,28 @@ def module() -> Path | None:
 
 
 def architectures(library: Path, program: str) -> list[str]:
-    """Those that a module was compiled for."""
+    """Those that a module was compiled for. Raises ValueError for a module without GPU code."""
     listed = subprocess.run([program, "-lelf", library], capture_output=True, text=True, check=True)
-    return sorted(set(re.findall(r"\.(sm_\d+)\.", listed.stdout)))
+    found = sorted(set(re.findall(r"\.(sm_\w+)\.", listed.stdout)))
+    if not found:
+        raise ValueError(f"{library}: no GPU code that {program} lists")
+    return found
 
 
 def measured(library: Path, program: str) -> Used:
-    """(architecture, kernel) -> registers, stack, local and shared bytes."""
+    """(architecture, kernel) -> registers, stack, local and shared bytes.
+
+    Raises ValueError where there is nothing of an architecture that the module was compiled for.
+    """
     dumped = subprocess.run([program, "-res-usage", library], capture_output=True, text=True, check=True)
     plain = subprocess.run(
         ["c++filt"], input=dumped.stdout + dumped.stderr, capture_output=True, text=True, check=True
     )
-    return parsed(plain.stdout)
+    found = parsed(plain.stdout)
+    lacking = set(architectures(library, program)) - {architecture for architecture, _ in found}
+    if lacking:
+        raise ValueError(f"{library}: no kernels of {' '.join(sorted(lacking))} in what {program} prints")
+    return found
 
 
 def parsed(text: str) -> Used:
@@ -86,15 +96,15 @@ def allowed() -> Used:
 
 
 def write(found: Used, compiler: str) -> None:
-    """Write the table. Raises KeyError for a kernel that some architecture lacks."""
+    """Write the table. Raises KeyError, and writes nothing, for a kernel that some architecture lacks."""
+    rows = [("kernel", *COLUMNS)]
+    for kernel in sorted({kernel for _, kernel in found}):
+        values = zip(*(found[architecture, kernel] for architecture in ARCHITECTURES), strict=True)
+        cells = (of[:1] if len(set(of)) == 1 else of for of in values)
+        rows.append((kernel, *(" ".join(map(str, of)) for of in cells)))
     with TABLE.open("w", newline="") as file:
         file.write(f"# nvcc {compiler}\n# where they differ: {' '.join(ARCHITECTURES)}\n")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("kernel", *COLUMNS))
-        for kernel in sorted({kernel for _, kernel in found}):
-            values = zip(*(found[architecture, kernel] for architecture in ARCHITECTURES), strict=True)
-            cells = (of[:1] if len(set(of)) == 1 else of for of in values)
-            writer.writerow((kernel, *(" ".join(map(str, of)) for of in cells)))
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def same_compiler() -> bool:
@@ -131,8 +141,12 @@ def main(arguments: list[str]) -> int:
     if program is None or library is None:
         print("needs cuobjdump and a built mgg_hpc/_cuda: make cuda", file=sys.stderr)
         return 2
+    update, built = arguments == ["--update"], set(architectures(library, program))
+    if built != set(ARCHITECTURES) if update else not built <= set(ARCHITECTURES):
+        print(f"{TABLE.name} is for {ARCHITECTURES}, {library.name} for {sorted(built)}", file=sys.stderr)
+        return 2
     found = measured(library, program)
-    if arguments == ["--update"]:
+    if update:
         from mgg_hpc.runtime.backends.cuda import module as cuda_module
 
         write(found, cuda_module.load().compiler())

@@ -379,7 +379,11 @@ def main(arguments: list[str]) -> int:
     problems, count = list[str](), 0
     with tempfile.TemporaryDirectory() as folder:
         members = offsets(compiler, Path(folder))
-    for architecture in arguments or resources.architectures(library, program):
+    chosen = arguments or resources.architectures(library, program)
+    if unknown := set(chosen) - PARAMETERS.keys():
+        print(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(PARAMETERS)}", file=sys.stderr)
+        return 2
+    for architecture in chosen:
         for name, kernel in kernels(library, program, architecture):
             problems += wrong(name, kernel, architecture, members)
             count += 1

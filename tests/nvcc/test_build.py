@@ -71,7 +71,7 @@ def test_anything_else_is_refused(configure):
 
 
 def test_kernels_take_minutes_and_less_than_four_gigabytes(require, capsys):
-    """As the last `make cuda` found. Three architectures: 3 minutes on two quiet cores, 9 on slow ones with neighbours.
+    """As the last `make cuda` found. Three architectures: 3 minutes on two quiet cores, 9 on slow, busy ones.
 
     Memory is twice that of the largest process: two run at once.
     """

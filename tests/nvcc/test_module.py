@@ -102,8 +102,6 @@ def test_no_kernel_takes_more_than_the_table_says(library, require):
     program = resources.cuobjdump()
     require(program is not None, "no cuobjdump", "make cuda")
     found, same = resources.measured(library, program), resources.same_compiler()
-    built = {architecture for architecture, _ in found}
-    assert built and built == set(resources.architectures(library, program))
     assert not resources.worse(found, resources.allowed(), registers=same)
 
 

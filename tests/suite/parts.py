@@ -22,8 +22,9 @@ class Part:
 
     reports: it is pytest, and writes the outcome of each test (report.py). seed: of its random numbers, "fixed" or
     "new" in each run; "" for a part that draws none.
-    programs, install: what the machine must have, and the command that installs it. limit: seconds.
-    most: seconds after which it starts no further test (pytest's ``--seconds``); 0: no limit. A run may shorten it.
+    programs, install: what the machine must have, and the command that installs it.
+    timeout: seconds after which it is ended. time_limit: seconds after which it starts no further test (pytest's
+    ``--seconds``); 0: no limit. A run may shorten it.
     """
 
     name: str
@@ -33,8 +34,8 @@ class Part:
     seed: str = "fixed"
     programs: tuple[str, ...] = ()
     install: str = ""
-    limit: float = 3600.0
-    most: float = 0.0
+    timeout: float = 3600.0
+    time_limit: float = 0.0
 
 
 def seed_of(tier: str) -> str:
@@ -42,25 +43,27 @@ def seed_of(tier: str) -> str:
     return "new" if tier in ("long", "random") else "fixed"
 
 
-def units(tier: str, most: int = 0) -> Part:
+def units(tier: str, time_limit: int = 0) -> Part:
     """Return the part that runs the tests of one process, two at a time."""
     apart = [f"--ignore={folder}" for folder in ONE_BY_ONE] if tier == "long" else []
     parallel = ("-n", "2", "--dist", "worksteal", *apart, "tests")
     command = (*PYTEST, "--tier", tier, "-m", "not mpi", *parallel)
-    return Part(f"{tier} units", command, PASSIVE, seed=seed_of(tier), most=most)
+    return Part(f"{tier} units", command, PASSIVE, seed=seed_of(tier), time_limit=time_limit)
 
 
-def one_by_one(most: int) -> Part:
+def one_by_one(time_limit: int) -> Part:
     """Return the part that runs, one by one, the tests that measure time or take the whole machine."""
     command = (*PYTEST, "--tier", "long", "-m", "not mpi", *ONE_BY_ONE)
-    return Part("long one by one", command, seed="new", most=most)
+    return Part("long one by one", command, seed="new", time_limit=time_limit)
 
 
-def over_mpi(tier: str, ranks: int, most: int = 0) -> Part:
+def over_mpi(tier: str, ranks: int, time_limit: int = 0) -> Part:
     """Return the part that runs the MPI tests. A rank that fails ends the others (-m mpi4py, -x): they wait for it."""
     mpiexec = str(Path(PYTHON).with_name("mpiexec"))
     command = (mpiexec, "-n", str(ranks), *_ranks(tier), "tests/mpi")
-    return Part(f"{tier} MPI {ranks}", command, _environment(ranks), seed=seed_of(tier), most=most)
+    return Part(
+        f"{tier} MPI {ranks}", command, _environment(ranks), seed=seed_of(tier), time_limit=time_limit
+    )
 
 
 def over_shmem(ranks: int) -> Part:
@@ -83,7 +86,7 @@ def torture() -> list[Part]:
     ranks = replace(over_mpi("test", 4), name="torture MPI 4")
     command = (*ranks.command[:-1], "tests/mpi/training/test_resume.py")
     return [
-        Part("torture", alone, PASSIVE | counted, seed="new", limit=7200.0),
+        Part("torture", alone, PASSIVE | counted, seed="new", timeout=7200.0),
         replace(ranks, command=command, environment=ranks.environment | counted),
     ]
 

@@ -4,7 +4,7 @@
     python tests/suite/run.py lint test long       several groups, as .ci/run does
     python tests/suite/run.py --list test          what would run
     python tests/suite/run.py long --only gpu      the parts of a group whose names contain "gpu"
-    python tests/suite/run.py long --minutes 20    within about 20 minutes: parts with a time limit run fewer tests
+    python tests/suite/run.py long --minutes 20    in about 20 minutes, if parts with a time limit can run fewer tests
 
 All that a part prints is in build/tests/PART.log. Exit code 0: all parts passed; 1: some failed; 2: no such part; 130:
 interrupted, after a table of what had run.
@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "tests"
 POLL = 0.2  # seconds between looks at a part
 GRACE = 10.0  # seconds between asking a part to end and ending it
-LEAST = 0.1  # the smallest share of Part.most that a part gets
+LEAST_SHARE = 0.1  # of Part.time_limit, however little time is left
 INTERRUPTED = 130
 QUIET = 30.0  # seconds between two lines that tell how far a part is, where there is no terminal
 MOST_SHOWN = 120  # lines of a log that are printed when a part fails
@@ -80,7 +80,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run the test suite part by part.")
     parser.add_argument("groups", nargs="+", choices=GROUPS, help="which groups of parts")
     parser.add_argument("--only", default="", metavar="TEXT", help="the parts whose names contain this")
-    parser.add_argument("--minutes", type=float, metavar="M", help="shorten the time limits of parts to fit")
+    parser.add_argument("--minutes", type=float, metavar="M", help="end in about M minutes, where limits allow")
     parser.add_argument("--list", action="store_true", help="print the parts and their commands, run nothing")
     chosen = parser.parse_args(words)
     parts = [part for group in chosen.groups for part in GROUPS[group] if chosen.only in part.name]
@@ -100,7 +100,7 @@ def main(words: list[str] | None = None) -> int:
 def run_all(parts: list[Part], console: Console, minutes: float | None = None) -> int:
     """Run the parts one after another and print a table of them.
 
-    minutes: about how long all of them may take; the time limits of parts are shortened to fit.
+    minutes: about how long all of them may take. The time limits of parts that have one are shortened to fit.
     """
     seeds = seeds_of(parts)
     for kind, seed in seeds.items():
@@ -111,7 +111,7 @@ def run_all(parts: list[Part], console: Console, minutes: float | None = None) -
     interrupted = False
     for number, part in enumerate(parts, 1):
         left = math.inf if minutes is None else 60 * minutes - (time.monotonic() - began)
-        limited = replace(part, most=seconds_of(parts[number - 1 :], left))
+        limited = replace(part, time_limit=time_limit_of(parts[number - 1 :], left))
         try:
             outcome = run(limited, seeds.get(part.seed, str(FIXED)), f"[{number}/{len(parts)}]", console)
         except KeyboardInterrupt:
@@ -125,15 +125,16 @@ def run_all(parts: list[Part], console: Console, minutes: float | None = None) -
     return INTERRUPTED if interrupted else int(any(outcome.result == "failed" for outcome in outcomes))
 
 
-def seconds_of(parts: list[Part], left: float) -> float:
-    """Return the time limit of the first of these parts: `Part.most`, or its share of the seconds ``left`` for all.
+def time_limit_of(parts: list[Part], left: float) -> float:
+    """Return `Part.time_limit` of the first of these parts, or its share of the seconds ``left`` for all of them.
 
     Time of parts without a limit is not set aside, so they should run first.
     """
-    if not parts[0].most or left == math.inf:
-        return parts[0].most
-    share = left / sum(part.most for part in parts)
-    return math.ceil(parts[0].most * min(max(share, LEAST), 1))
+    limit = parts[0].time_limit
+    if not limit or left == math.inf:
+        return limit
+    share = left / sum(part.time_limit for part in parts)
+    return math.ceil(limit * min(max(share, LEAST_SHARE), 1))
 
 
 def seeds_of(parts: list[Part]) -> dict[str, str]:
@@ -144,7 +145,7 @@ def seeds_of(parts: list[Part]) -> dict[str, str]:
 
 
 def run(part: Part, seed: str, place: str, console: Console) -> Outcome:
-    """Run one part to its end, or until its limit."""
+    """Run one part to its end, or until its timeout."""
     missing = [program for program in part.programs if shutil.which(program) is None]
     if missing and os.environ.get("CI") != "true":
         why = f"no {' or '.join(missing)} ({part.install})"
@@ -185,7 +186,7 @@ def run(part: Part, seed: str, place: str, console: Console) -> Outcome:
 
 def command_of(part: Part) -> list[str]:
     """Return the command of a part with its time limit."""
-    return [*part.command, *(["--seconds", str(part.most)] if part.most else [])]
+    return [*part.command, *(["--seconds", str(part.time_limit)] if part.time_limit else [])]
 
 
 def file_of(part: Part, kind: str) -> Path:
@@ -199,7 +200,7 @@ def watch(
     """Show how far a part is until it ends; returns what went wrong beside its exit code, or nothing."""
     name, failures = TextColumn("{task.description}"), TextColumn("{task.fields[failed]}")
     columns = (name, BarColumn(), MofNCompleteColumn(), failures, TimeElapsedColumn())
-    deadline, read, told = time.monotonic() + part.limit, 0, time.monotonic()
+    deadline, read, told = time.monotonic() + part.timeout, 0, time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"{place} {part.name}", total=None, failed="")
         while True:
@@ -221,7 +222,7 @@ def watch(
                 tests = f"{done:,} of {outcome.total or '?'} tests" if part.reports else "runs"
                 console.print(f"{place} {part.name}: {tests}")
             if time.monotonic() > deadline:
-                return f"did not end within {part.limit:.0f} s"
+                return f"did not end within {part.timeout:.0f} s"
             time.sleep(POLL)
 
 

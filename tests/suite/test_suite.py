@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import textwrap
+from math import inf
 from pathlib import Path
 
 import programs
@@ -254,10 +255,10 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, mon
     pytest_ = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py")
     made = [
         Part("tests", pytest_, {"PYTHONPATH": str(TESTS)}),
-        Part("bounded", pytest_, {"PYTHONPATH": str(TESTS)}, most=0.001),
+        Part("bounded", pytest_, {"PYTHONPATH": str(TESTS)}, time_limit=1e-9),
         python("good", "print('fine')"),
         python("bad", "import sys; print('as bad as can be'); sys.exit(3)"),
-        python("hangs", "import time; time.sleep(60)", limit=0.5),
+        python("hangs", "import time; time.sleep(60)", timeout=0.5),
         python("lacks", "", programs=("no-such-program",), install="apt install nothing"),
         Part("empty", (sys.executable, "-c", "import sys; print('nothing to do')")),
     ]
@@ -282,12 +283,26 @@ def test_a_run_goes_on_after_a_part_that_failed_and_sums_up(tmp_path, parts, mon
 def test_parts_that_may_begin_fewer_tests_share_what_is_left(tmp_path, parts):
     """Time that a part leaves unused goes to the parts after it."""
     write = "import sys; open('given', 'a').write(' '.join(sys.argv[1:]) + ';')"
-    made = [python("all", write), python("first", write, most=300), python("last", write, most=100)]
-    for minutes in (None, 200 / 60, 0):
-        assert parts(*made, minutes=minutes)[0] == 0
-    given = (tmp_path / "given").read_text().split(";")[:-1]
-    ends = [["", "--seconds 300", "--seconds 100"], ["", "--seconds 150", "--seconds 100"]]
-    assert [given[:3], given[3:6]] == ends and given[6:] == ["", "--seconds 30", "--seconds 10"]
+    made = [
+        python("all", write),
+        python("first", write, time_limit=300),
+        python("last", write, time_limit=100),
+    ]
+    first_and_last = {
+        left: [run.time_limit_of(made[1:], left), run.time_limit_of(made[2:], left)]
+        for left in (inf, 500, 200, 50, 0, -9)
+    }
+    assert first_and_last == {
+        inf: [300, 100],
+        500: [300, 100],
+        200: [150, 100],
+        50: [38, 50],
+        0: [30, 10],
+        -9: [30, 10],
+    }
+    assert run.time_limit_of(made, 200) == 0  # it has none
+    assert parts(*made, minutes=0)[0] == 0
+    assert (tmp_path / "given").read_text() == ";--seconds 30;--seconds 10;"
 
 
 def test_where_ci_promises_everything_nothing_is_skipped(parts, monkeypatch):
