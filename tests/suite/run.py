@@ -80,7 +80,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run the test suite part by part.")
     parser.add_argument("groups", nargs="+", choices=GROUPS, help="which groups of parts")
     parser.add_argument("--only", default="", metavar="TEXT", help="the parts whose names contain this")
-    parser.add_argument("--minutes", type=float, metavar="M", help="end in about M minutes, where limits allow")
+    parser.add_argument("--minutes", type=float, metavar="M", help="end in about M minutes, if limits allow")
     parser.add_argument("--list", action="store_true", help="print the parts and their commands, run nothing")
     chosen = parser.parse_args(words)
     parts = [part for group in chosen.groups for part in GROUPS[group] if chosen.only in part.name]
