@@ -45,8 +45,10 @@ def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
     assert len(PROGRAMS) == 7 and COMMANDS[1:] == ["python train.py", "mgg launch -n 2 train.py"]
     alone, together = (printed(folder, command) for command in COMMANDS[1:])
     assert NUMBER.sub("#", alone) == NUMBER.sub("#", together)
-    numbers, others = ([float(number) for number in NUMBER.findall(text)] for text in (alone, together))
-    assert numbers == pytest.approx(others, abs=2e-3)  # a last digit, or one node of 500
+    for one, other in zip(NUMBER.findall(alone), NUMBER.findall(together), strict=True):
+        last_digit = 10.0 ** -len(one.partition(".")[2])
+        apart = 1.1 * last_digit if "." in one else 0  # rounding, which may also move one node of 500
+        assert float(one) == pytest.approx(float(other), abs=max(apart, 2.5e-3)), (one, other)
     epochs = re.findall(r"^epoch \d+: loss ([\d.]+), validation ([\d.]+)$", alone, re.M)
     assert len(epochs) == 3 and float(epochs[-1][0]) < float(epochs[0][0])
     assert float(epochs[-1][1]) > 0.6  # of 5 classes

@@ -59,9 +59,10 @@ def test_waiting_for_peers_is_metered_and_rounds_are_stamped(rng, comm, backend,
     backend.aggregate(plan, "copy", "sum", rows, backend.memory.padded(plan.destinations, format))
     ended = time.perf_counter()
     reads_late = plan.lists.receive_counts[:, late].any() if transfer == "halo" else True
+    late_by = comm.bcast(began, late) - began
     with mpi.agree(comm):
         assert 0 <= meter.waited <= ended - began
-        assert comm.rank == late or not reads_late or meter.waited > 0.2
+        assert comm.rank == late or not reads_late or meter.waited > late_by - 0.1
         assert len(meter.exchanges) == (transfer == "halo")
         for kept, values in meter.exchanges:
             assert kept is plan

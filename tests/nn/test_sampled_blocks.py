@@ -166,48 +166,32 @@ def test_sums_over_many_draws_have_the_whole_sums_as_their_mean(rng):
         assert np.std(found, axis=0).max() > 0.01
 
 
-GATED = (
-    "gin",
-    "gin_trained_eps",
-    "gin_mlp",
-)  # a ReLU within may pass gradients in one type and not in the other
-
-
 @pytest.mark.parametrize("name", LAYERS)
 def test_half_rows_are_near_float32_ones(rng, name):
-    matrix, layer = matrix_of(rng, weighted=True), LAYERS[name]
-    results = {}
+    """The median of nine draws is: where rounding changes a sign, a ReLU or LeakyReLU has another gradient."""
+    errors = []
+    for _ in range(9):
+        ours, _ = LAYERS[name].pair(FEATURES, 8, torch.float32)
+        half, exact = both_types(rng, ours)
+        errors.append([float((a - b).norm() / b.norm()) for a, b in zip(half, exact, strict=True)])
+    out, gradients = np.median(errors, axis=0)
+    assert out < 0.01 and gradients < 0.05
+
+
+def both_types(rng, layer):
+    """Output and gradients, end to end, of a layer with bfloat16 rows, and with float32 rows of the same values."""
+    matrix, results = matrix_of(rng, weighted=True), []
     whole = rng.standard_normal((NODES, FEATURES)).astype(np.float32)
     pushed = rng.standard_normal((NODES, 32)).astype(np.float32)
-    ours, _ = layer.pair(FEATURES, 8, torch.float32)
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.bfloat16, torch.float32):
         with opened(rng, dtype, matrix) as graph:
             [batch] = mgg.NeighborLoader(graph, [4, 3], batch_size=9, input_nodes=torch.arange(20, 29))
             block = batch.blocks[0]
             x = torch.from_numpy(whole[block.numbers]).to(torch.bfloat16).to(dtype).requires_grad_()
-            ours.zero_grad()
-            out = ours(x, block)
+            layer.zero_grad()
+            out = layer(x, block)
             assert out.dtype == dtype
             out.backward(torch.from_numpy(pushed[: block.destinations, : out.shape[1]]).to(dtype))
-            gradients = [x.grad.float(), *(parameter.grad for parameter in ours.parameters())]
-            results[dtype] = [out.detach().float(), torch.cat([each.reshape(-1) for each in gradients])]
-    compared = slice(1 if name in GATED else 2)
-    both = zip(
-        results[torch.bfloat16][compared], results[torch.float32][compared], (0.02, 0.12), strict=False
-    )
-    for half, exact, bound in both:
-        assert float((half - exact).norm() / exact.norm()) < bound
-
-
-def test_dropout_draws_by_node_on_a_block_as_on_a_graph(rng):
-    matrix = matrix_of(rng)
-    with opened(rng, torch.float64, matrix) as graph:
-        [batch] = mgg.NeighborLoader(graph, [4], batch_size=9, input_nodes=torch.arange(20, 29))
-        [block] = batch.blocks
-        whole, here = (mgg.nn.Dropout(0.5, stream=7) for _ in range(2))
-        of_all = whole(graph.x, graph)
-        torch.testing.assert_close(
-            here(batch.x, block), of_all[torch.from_numpy(block.numbers)], rtol=0, atol=0
-        )
-        conv = mgg.nn.GATConv(FEATURES, 4, dropout=0.5).double()
-        assert len(conv(batch.x, block)) == block.destinations
+            gradients = [x.grad.float(), *(parameter.grad for parameter in layer.parameters())]
+            results.append([out.detach().float(), torch.cat([each.reshape(-1) for each in gradients])])
+    return results

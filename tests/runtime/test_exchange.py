@@ -16,5 +16,5 @@ def test_no_acknowledgement_is_lost(tmp_path):
     folders = ["-I", ROOT / "cuda", "-I", ROOT / "cuda" / "include"]
     compiler = os.environ.get("CXX", "c++").split()
     subprocess.run([*compiler, "-std=c++17", "-O2", "-pthread", *folders, *source, "-o", program], check=True)
-    ended = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([program], capture_output=True, text=True, timeout=200, check=False)
     assert (ended.returncode, ended.stdout) == (0, "done\n")

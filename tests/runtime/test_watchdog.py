@@ -73,11 +73,12 @@ def test_a_process_that_was_stopped_is_left_alone(tmp_path):
 def test_the_limit_of_epochs_follows_the_longest_of_them(quick, capfd):
     ended = threading.Event()
     with Watchdog(0, Limit(60.0, factor=3.0, least=0.3), ended.set) as watched:
+        began = time.monotonic()
         watched.step("epoch 1", repeats=True)
         assert watched.seconds == 60.0  # nothing is measured yet
         time.sleep(0.4)
         watched.step("epoch 2", repeats=True)
-        assert 1.2 <= watched.seconds < 3.0
+        assert 1.2 <= watched.seconds < 3 * (time.monotonic() - began)
         watched.step("writing what was found")
         assert watched.seconds == 60.0
         watched.step("epoch 3", repeats=True)
@@ -94,8 +95,9 @@ def test_zero_never_ends_anything(quick):
 
 JOB = """
     import time
-    from mgg_hpc.runtime import mpi
+    from mgg_hpc.runtime import mpi, watchdog
     from mgg_hpc.runtime.watchdog import Limit, Watchdog
+    watchdog._OTHERS_SECONDS = 4.0
     comm = mpi.world()
     with Watchdog(comm.rank, Limit(3.0)) as watched:
         for epoch in range(1, 4):
@@ -113,8 +115,8 @@ def test_all_ranks_say_where_they_are_when_one_does_not_come(tmp_path):
     start = "import sys; from mgg_hpc.runtime import launch; sys.exit(launch.run(sys.argv[1:], 2))"
     began = time.monotonic()
     done = jobs.python("-c", start, sys.executable, tmp_path / "job.py")
-    assert done.returncode == 1 and time.monotonic() - began < 20
+    assert done.returncode == 1 and time.monotonic() - began < 50
     said = "has made no progress for 3 s; its last step:"
     assert f"mgg: error: rank 0 {said} epoch 2" in done.stderr
     assert f"mgg: error: rank 1 {said} asleep" in done.stderr
-    assert f'File "{tmp_path / "job.py"}", line 11' in done.stderr  # where it sleeps
+    assert f'File "{tmp_path / "job.py"}", line 12' in done.stderr  # where it sleeps

@@ -135,14 +135,14 @@ def test_ranks_that_end_leave_nothing(script, start):
 
 
 @pytest.mark.parametrize("victim", ["rank", "launcher"])
-def test_a_killed_job_is_gone_in_five_seconds(script, start, victim):
+def test_a_killed_job_is_gone_in_ten_seconds(script, start, victim):
     command, pids = script
     before = segments()
     process = start(2, *command, 1 << 20, pids, "for ever")
     wait_until(lambda: len(list(pids.iterdir())) == 2, 30)
     number = int(next(pids.iterdir()).name) if victim == "rank" else process.pid
     os.kill(number, signal.SIGKILL if victim == "rank" else signal.SIGTERM)
-    process.communicate(timeout=5)
+    process.communicate(timeout=10)
     assert process.returncode != 0
     wait_until(lambda: gone(pids), 2)
     wait_until(lambda: segments() <= before, 2)
@@ -188,7 +188,7 @@ def test_a_rank_killed_on_one_host_ends_the_job_on_both(script, hosts):
     try:
         wait_until(lambda: len(list(pids.iterdir())) == 2, 30)
         os.kill(int(next(pids.iterdir()).name), signal.SIGKILL)
-        process.communicate(timeout=5)
+        process.communicate(timeout=10)
         assert process.returncode != 0
         wait_until(lambda: not hosts.processes(), 2)
         assert hosts.segments() == []
@@ -224,7 +224,7 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
         count += len(connection.recv(1 << 20))
     print(time.monotonic() - began)
 else:
-    for _ in range(100):
+    for _ in range(1000):
         try:
             connection = socket.create_connection(("a", 7700))
             break

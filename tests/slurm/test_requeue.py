@@ -60,7 +60,7 @@ def wait_for_restart(user, number, seconds):
         user,
         number,
         seconds,
-        lambda facts: facts["Restarts"] == "1" and facts["JobState"] not in ("PENDING", "REQUEUED"),
+        lambda facts: facts.get("Restarts") == "1" and facts.get("JobState") not in ("PENDING", "REQUEUED"),
     )
 
 
@@ -188,7 +188,7 @@ def test_a_job_that_loses_one_of_its_nodes_goes_on_when_it_is_back(user, write_j
     number = user.sbatch("requeue.sbatch", write_job(EPOCHS), options=options, **shmem)
     user.wait_for_epochs(number, 25)
     user.cluster.lose_node("node2")
-    wait_for(user, number, 120, lambda facts: facts["Restarts"] == "1")
+    wait_for(user, number, 120, lambda facts: facts.get("Restarts") == "1")
     user.cluster.start_node("node2")
     facts, output = user.cluster.result(number), user.output(number)
     assert (facts["JobState"], facts["Restarts"]) == ("COMPLETED", "1"), output

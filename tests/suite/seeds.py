@@ -54,9 +54,15 @@ def seed_offset() -> int:
 
 @pytest.fixture
 def rng(request, seed_offset) -> np.random.Generator:
-    """Random numbers of this test alone, the same in each run with the same MGG_TEST_SEED and on all ranks."""
+    """Random numbers of this test alone, the same in each run with the same MGG_TEST_SEED and on all ranks.
+
+    Weights of layers are drawn by torch, where the test's module imports it: its generator is seeded too.
+    """
     name = _DRAW.sub("", request.node.nodeid).removesuffix("[]")
-    return np.random.default_rng([int(os.environ[SEED]) + seed_offset, zlib.crc32(name.encode())])
+    seeds = [int(os.environ[SEED]) + seed_offset, zlib.crc32(name.encode())]
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
+    return np.random.default_rng(seeds)
 
 
 def draws(item: pytest.Item) -> bool:

@@ -76,14 +76,17 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_to_go_on_with(prepared, tmp_path
     assert run(folder, 0, "count").returncode == 0
     assert set(calls(folder)) - {"rmdir"} == KINDS  # a folder is removed where a checkpoint was pruned
     numbers = chosen(folder, trials, rng)
-    for number in numbers:
-        folder = copied(prepared, tmp_path / f"kill{number}")
-        # A checkpoint that is due while another is written waits for it, so that some runs make fewer calls.
+    for wanted in numbers:
+        number = wanted
+        folder = copied(prepared, tmp_path / "killed")
+        # A checkpoint that is due while another is written waits for it, so that some runs make fewer calls: they are
+        # killed at one of those.
         for _ in range(20):
             killed = run(folder, number, ["kill", "torn"][number % 2])
             if killed.returncode != 0:
                 break
             assert len(calls(folder)) < number
+            number = int(rng.integers(1, len(calls(folder)) + 1))
             shutil.rmtree(folder / "runs")
         assert killed.returncode == -9, killed.stderr
         where = folder / "runs" / "001"

@@ -120,7 +120,7 @@ def test_how_parts_end(tmp_path, accepted, script, monkeypatch, capsys):
         script("bad", "failures, code = ['sum-float32-1-hub: 3 beyond their bound'], 1"),
         script("dies", "raise RuntimeError('the GPU is gone')"),
         script("silent", "sys.exit(0)"),
-        script("hangs", HANGS, expected=0.2, limit=1.0),
+        script("hangs", HANGS, expected=0.2, limit=3.0),
         script("torn", TEARS),
         script("leaves", LEAVES.format(file=tmp_path / "left")),
         script("lacks", "print('gpu-test: no daemon'); sys.exit(3)"),
@@ -134,7 +134,8 @@ def test_how_parts_end(tmp_path, accepted, script, monkeypatch, capsys):
     assert ends["bad"] == ("failed", "sum-float32-1-hub: 3 beyond their bound")
     assert ends["dies"] == ("failed", "RuntimeError: the GPU is gone (exit code 1)")
     assert ends["silent"] == ("failed", "nothing was said (exit code 0)")
-    assert ends["hangs"] == ("failed", "did not end within 1 s; it said last: waits [for/ever]")
+    assert ends["hangs"][0] == "failed"
+    assert re.fullmatch(r"did not end within [3-9] s; it said last: waits \[for/ever\]", ends["hangs"][1])
     assert ends["torn"] == ("failed", "died while it wrote (exit code 1)")
     left = int((tmp_path / "left").read_text())
     wait_until(lambda: not is_running(left), 5)  # what a part leaves behind is ended with it

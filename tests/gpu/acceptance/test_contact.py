@@ -60,7 +60,7 @@ def test_a_kernel_that_hangs_is_named_within_30_s(shim, tmp_path):
     assert time.perf_counter() - began < 30
     assert (ending.verdict, ending.why) == ("failed", "gather-float32-33-ordinary: did not end within 15 s")
     assert ending.passed == 2  # what went before it is kept
-    words = ["run.py", *map(str, words), "--case-seconds", "1"]
+    words = ["run.py", *map(str, words), "--operations", "gather", "--case-seconds", "5"]
     assert smoke.failure_of(words, tmp_path / "smoke.json", 30).startswith(
         "gather-float32-33-ordinary: did not end"
     )
@@ -91,7 +91,7 @@ sys.path[:0] = [{tests!r}, {root!r}]
 from gpu import result
 open({runs!r}, "a").write({name!r} + "\\n")
 for cases in range(1, 5):
-    time.sleep({seconds})
+    {between}
     line = {{"cases": cases, "passed": cases, "failures": []}}
     result.write_json(__import__("pathlib").Path(sys.argv[-1]), "mgg-gpu-test", {{"lines": [line]}})
 """
@@ -130,7 +130,7 @@ def test_killed_at_ten_instants_it_goes_on_and_loses_nothing(tmp_path, rng):
         "results": str(results),
     }
     for name in NAMES:
-        text = PART.format(**paths, runs=str(runs), name=name, seconds=0.15)
+        text = PART.format(**paths, runs=str(runs), name=name, between="time.sleep(0.15)")
         (tmp_path / f"{name}.py").write_text(text)
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER.format(**paths, names=NAMES))
@@ -171,7 +171,9 @@ def test_killed_at_ten_instants_it_goes_on_and_loses_nothing(tmp_path, rng):
 def test_what_a_killed_part_has_written_is_kept_until_it_has_ended(tmp_path):
     runs, results = tmp_path / "runs", tmp_path / "results"
     paths = {"tests": str(ROOT / "tests"), "root": str(ROOT)}
-    (tmp_path / "one.py").write_text(PART.format(**paths, runs=str(runs), name="one", seconds=0.4))
+    until = tmp_path / "until"  # it writes so many cases, and waits
+    between = f"time.sleep(60 * (cases > int(open({str(until)!r}).read())))"
+    (tmp_path / "one.py").write_text(PART.format(**paths, runs=str(runs), name="one", between=between))
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER.format(**paths, folder=str(tmp_path), results=str(results), names=["one"]))
 
@@ -184,12 +186,13 @@ def test_what_a_killed_part_has_written_is_kept_until_it_has_ended(tmp_path):
         (3, 2),
         (1, 3),
     ):  # what the call before has left is kept when this one begins
-        runs.write_text("")
+        until.write_text(str(killed_at))
         process = subprocess.Popen([sys.executable, driver], start_new_session=True)
-        programs.wait_until(lambda: runs.read_text() and cases(results / "running") == killed_at, 60)  # noqa: B023
+        programs.wait_until(lambda: cases(results / "running") == killed_at, 60)  # noqa: B023
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert cases(results) == kept
+    until.write_text("4")
     assert programs.python(driver).returncode == 0
     assert cases(results) == 4 and endings(results)["one"]["cases"] == 4
     assert not list((results / "running").glob("one.*"))

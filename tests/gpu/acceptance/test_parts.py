@@ -191,8 +191,8 @@ time.sleep(60)
 @pytest.mark.slow
 def test_a_tool_that_hangs_is_ended_with_what_it_runs(tmp_path):
     child = tmp_path / "child"
-    with pytest.raises(InputError, match="took more than 2 s"):
-        sanitize.run([sys.executable, "-c", HANGS, str(child)], dict(os.environ), 2.0)
+    with pytest.raises(InputError, match="took more than 5 s"):
+        sanitize.run([sys.executable, "-c", HANGS, str(child)], dict(os.environ), 5.0)
     programs.wait_until(lambda: not programs.is_running(int(child.read_text())), 5)
 
 

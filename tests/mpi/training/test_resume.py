@@ -169,7 +169,7 @@ def test_a_run_that_was_stopped_within_an_epoch_goes_on_with_the_same_bits(
 @pytest.mark.parametrize("model", [pytest.param("gcn", marks=pytest.mark.long), "gat"])
 def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, monkeypatch, model):
     """Losses are equal to rounding; moments, weights and learned rows are the same when they are read."""
-    settings = config.load(job("whole", MODELS[model]))
+    settings = config.load(job("whole", MODELS[model], train={"dtype": "float64"}))
     monkeypatch.setattr(train.resume, "write", lambda line: None)
     first_part = 4
     for before in range(1, comm.size + 1):
@@ -201,7 +201,7 @@ def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, 
                 reference = folder / "losses.npy"
                 if not reference.exists():
                     np.save(reference, losses)
-                np.testing.assert_allclose(losses, np.load(reference), rtol=1e-6)
+                np.testing.assert_allclose(losses, np.load(reference), rtol=1e-10)
             comm.Barrier()
     if comm.rank == 0:
         record(f"from 1 to {comm.size} ranks to 1 to {comm.size} ranks, {model}", comm.size**2, 0)

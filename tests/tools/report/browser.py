@@ -172,4 +172,5 @@ def started(program: str, folder: Path) -> Iterator[Browser]:
     finally:
         programs.end(process, seconds=programs.GRACE)
         os.close(to_browser[1]), os.close(to_us[0])
+        programs.wait_until(lambda: not left(folder), programs.GRACE)
         shutil.rmtree(folder)

@@ -13,8 +13,11 @@ from mgg_hpc.data import user_cache
 
 WRITER = """
 import sys
+from pathlib import Path
 from mgg_hpc.data import user_cache
-for number in range(40):
+number = 0
+while not Path(sys.argv[2]).exists():
+    number += 1
     text = f"{sys.argv[1]} {number}" * 3000
     user_cache.write("deep/one.json", {"format": "f", "version": 1, "first": text, "last": text})
 """
@@ -26,8 +29,9 @@ def cache(tmp_path, monkeypatch) -> Path:
     return tmp_path / "mgg-hpc"
 
 
-def test_readers_find_whole_documents_while_others_write(cache):
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(number)]) for number in range(3)]
+def test_readers_find_whole_documents_while_others_write(cache, tmp_path):
+    enough = tmp_path / "enough"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(number), enough]) for number in range(3)]
     seen = set()
     while any(writer.poll() is None for writer in writers):
         found, word = user_cache.read("deep/one.json", "f", 1)
@@ -35,7 +39,9 @@ def test_readers_find_whole_documents_while_others_write(cache):
         if found is not None:
             assert found["first"] == found["last"]
             seen.add(found["first"][:5])
-    assert len(seen) > 3 and {writer.returncode for writer in writers} == {0}
+            if len(seen) > 20 and len({each[0] for each in seen}) == 3:
+                enough.touch()
+    assert {writer.returncode for writer in writers} == {0}
     assert [path.name for path in (cache / "deep").iterdir()] == ["one.json"]
     assert (cache / "deep" / "one.json").stat().st_mode & 0o777 == 0o600
 
