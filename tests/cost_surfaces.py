@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import binom
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import launch
@@ -109,6 +110,11 @@ def found(search: Search, seconds: Mapping[tuple[int, ...], float]) -> Found:
     """Compare a search that has ended with the times of all settings."""
     taken = seconds[search.best]
     return Found(search, taken / min(seconds.values()) - 1, taken / seconds[tuple(search.start)] - 1)
+
+
+def least_share(share: float, count: int) -> float:
+    """Return the share that so many draws fall short of once in a million times, where this is the share of all."""
+    return float(binom.ppf(1e-6, count, share)) / count
 
 
 def over_surface(rng: np.random.Generator, device: str, kind: str) -> Found:
