@@ -21,7 +21,7 @@ from jobs import MGG, clean_environment, run
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 COLUMNS = 96
-PROCESSOR_SECONDS = 24.0  # twice what the demo takes on two cores that other work shares
+IMPORTS = 8  # twice the processor time of the demo, in times of importing what it trains with
 TRAIN = ["launch", "-n", "2", "--mpi", "auto", "train"]
 
 
@@ -72,17 +72,19 @@ def test_make_demo_runs_these_commands():
 
 
 def processor_seconds() -> float:
-    """Return the processor time of all ended children, which other work on the machine does not lengthen."""
+    """Return the processor time of all ended children, which other work on the machine hardly lengthens."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def test_the_demo_is_short_and_ends_with_its_table(inputs, tmp_path):
+    before = processor_seconds()
+    assert programs.python("-c", "import torch, mgg_hpc.training.train").returncode == 0
     began = processor_seconds()
     imported = run("import", "digits", "-o", tmp_path / "digits.h5")
     done = run(*TRAIN, inputs / "digits.toml", folder=tmp_path)
     assert (imported.returncode, done.returncode) == (0, 0), imported.stderr + done.stderr
-    assert processor_seconds() - began < PROCESSOR_SECONDS
+    assert processor_seconds() - began < IMPORTS * (began - before)
     assert done.stderr == ""  # no bar where nobody looks
     assert "\x1b" not in done.stdout
     table = cells(done.stdout)
