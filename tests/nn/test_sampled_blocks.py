@@ -195,3 +195,17 @@ def both_types(rng, layer):
             gradients = [x.grad.float(), *(parameter.grad for parameter in layer.parameters())]
             results.append([out.detach().float(), torch.cat([each.reshape(-1) for each in gradients])])
     return results
+
+
+def test_dropout_draws_by_node_on_a_block_as_on_a_graph(rng):
+    matrix = matrix_of(rng)
+    with opened(rng, torch.float64, matrix) as graph:
+        [batch] = mgg.NeighborLoader(graph, [4], batch_size=9, input_nodes=torch.arange(20, 29))
+        [block] = batch.blocks
+        whole, here = (mgg.nn.Dropout(0.5, stream=7) for _ in range(2))
+        of_all = whole(graph.x, graph)
+        torch.testing.assert_close(
+            here(batch.x, block), of_all[torch.from_numpy(block.numbers)], rtol=0, atol=0
+        )
+        conv = mgg.nn.GATConv(FEATURES, 4, dropout=0.5).double()
+        assert len(conv(batch.x, block)) == block.destinations
