@@ -113,7 +113,7 @@ def found(search: Search, seconds: Mapping[tuple[int, ...], float]) -> Found:
 
 
 def least_share(share: float, count: int) -> float:
-    """Return the share that so many draws fall short of once in a million times, where this is the share of all."""
+    """Return the share of ``count`` draws that is undercut once in a million times, if each counts with this chance."""
     return float(binom.ppf(1e-6, count, share)) / count
 
 

@@ -168,7 +168,7 @@ def test_sums_over_many_draws_have_the_whole_sums_as_their_mean(rng):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_half_rows_are_near_float32_ones(rng, name):
-    """The median of nine draws is: where rounding changes a sign, a ReLU or LeakyReLU has another gradient."""
+    """Compare the median error of nine draws: of one draw it is large where rounding changes a sign before a ReLU."""
     errors = []
     for _ in range(9):
         ours, _ = LAYERS[name].pair(FEATURES, 8, torch.float32)
@@ -179,7 +179,7 @@ def test_half_rows_are_near_float32_ones(rng, name):
 
 
 def both_types(rng, layer):
-    """Output and gradients, end to end, of a layer with bfloat16 rows, and with float32 rows of the same values."""
+    """Return [output, all gradients in one tensor] of a layer with bfloat16 rows, and with equal float32 rows."""
     matrix, results = matrix_of(rng, weighted=True), []
     whole = rng.standard_normal((NODES, FEATURES)).astype(np.float32)
     pushed = rng.standard_normal((NODES, 32)).astype(np.float32)

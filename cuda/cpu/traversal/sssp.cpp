@@ -11,8 +11,8 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr int64_t none = std::numeric_limits<int64_t>::max();
 constexpr size_t own_bucket = 1024;  // sources up to which a thread goes on with a bucket of its own
 constexpr int64_t sources_each = 32;
-// How far ahead is prefetched: of the sources, of the edges of one, and of the distances at their ends. To stop at the
-// last edge of a source takes longer than to go on into the next one's.
+// Prefetch distances: in sources, in edges of a source, and in edges whose slots' distances are read. Edges are
+// prefetched past the end of a source, since a comparison with the end takes longer.
 constexpr int64_t sources_ahead = 4, edges_ahead = 32, distances_ahead = 16;
 
 float load(const float* at) {

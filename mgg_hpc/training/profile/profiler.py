@@ -34,7 +34,7 @@ def trace_name(rank: int) -> str:
 
 
 def _clocks() -> float:
-    """Return time.time() less time.perf_counter(), in s: of several readings the one with the least between them."""
+    """Return time.time() minus time.perf_counter(), in seconds, from the quickest of five readings."""
     readings = []
     for _ in range(5):
         before, now, after = time.perf_counter(), time.time(), time.perf_counter()

@@ -33,15 +33,18 @@ def test_readers_find_whole_documents_while_others_write(cache, tmp_path):
     enough = tmp_path / "enough"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(number), enough]) for number in range(3)]
     seen = set()
-    while any(writer.poll() is None for writer in writers):
-        found, word = user_cache.read("deep/one.json", "f", 1)
-        assert word == ""
-        if found is not None:
-            assert found["first"] == found["last"]
-            seen.add(found["first"][:5])
-            if len(seen) > 20 and len({each[0] for each in seen}) == 3:
-                enough.touch()
-    assert {writer.returncode for writer in writers} == {0}
+    try:
+        while len(seen) < 20:
+            assert all(writer.poll() is None for writer in writers)
+            found, word = user_cache.read("deep/one.json", "f", 1)
+            assert word == ""
+            if found is not None:
+                assert found["first"] == found["last"]
+                seen.add(found["first"][:5])
+    finally:
+        enough.touch()
+        codes = {writer.wait() for writer in writers}
+    assert codes == {0}
     assert [path.name for path in (cache / "deep").iterdir()] == ["one.json"]
     assert (cache / "deep" / "one.json").stat().st_mode & 0o777 == 0o600
 
