@@ -23,7 +23,8 @@ from .folders import Position
 from .saver import Saver
 from .state import State
 
-MODEL, OPTIMIZER, DRAWN = "model.", "optimizer.", "torch's random state"
+MODEL, OPTIMIZER = "model.", "optimizer."
+DRAWN, DRAWN_ON_GPU = "torch's random state", "torch's random state on the GPU"  # [ranks, bytes]
 Number = bool | int | float | None
 
 
@@ -34,10 +35,10 @@ class checkpointed:  # noqa: N801 - it is used as a function
             for epoch in state.epochs(200):
                 ...
 
-    What is saved: the model's parameters and buffers, the optimiser's state, rank 0's random state of torch, how often
-    dropout has drawn, and ``state.extra``. Run again, the program goes on after the last epoch that was saved; on as
-    many ranks, with the same bits. SIGTERM, SIGUSR1 and SIGINT save the epoch that runs, and end the program with exit
-    code 3.
+    What is saved: the model's parameters and buffers, the optimiser's state, the state of each rank's generators of
+    torch (another number of ranks gets rank 0's), how often dropout has drawn, and ``state.extra``. Run again, the
+    program goes on after the last epoch that was saved; on as many ranks, with the same bits. SIGTERM, SIGUSR1 and
+    SIGINT save the epoch that runs, and end the program with exit code 3.
 
     model: the same on all ranks. optimizer: of its parameters, and of ``rows``. folder: of the checkpoints; rank 0
     makes it. every, minutes: a checkpoint after every so many epochs, or minutes; 0: not by them. keep: number of the
@@ -115,7 +116,9 @@ class checkpointed:  # noqa: N801 - it is used as a function
 
     def _capture(self, epoch: int) -> State:
         tensors = {MODEL + name: _copied(value) for name, value in self._model.state_dict().items()}
-        tensors[DRAWN] = torch.get_rng_state()
+        drawn = self._comm.gather(_generators(), root=0)
+        for name in drawn[0] if drawn else ():
+            tensors[name] = torch.stack([torch.from_numpy(each[name]) for each in drawn])
         rows = {name: as_array(_copied(parameter)) for name, parameter in self._rows.items()}
         numbers: dict[str, dict[str, Number]] = {}
         for place, parameter in enumerate(self._parameters()):
@@ -167,10 +170,20 @@ class checkpointed:  # noqa: N801 - it is used as a function
             self._optimizer.load_state_dict({"state": slots, "param_groups": groups})
             for name, module in self._dropouts():
                 module.draws.begin(facts["dropout"][name])
-            torch.set_rng_state(tensors[DRAWN])
+            self._restore_generators(tensors)
             self.extra = facts["extra"]
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise InputError(f"{folder}: is not of this model and optimiser ({error!r})") from error
+
+    def _restore_generators(self, tensors: Mapping[str, Tensor]) -> None:
+        states = {name: tensors[name] for name in (DRAWN, DRAWN_ON_GPU) if name in tensors or name == DRAWN}
+        for name, every in states.items():  # older checkpoints have rank 0's alone
+            same = every.dim() > 1 and len(every) == self._comm.size
+            mine = every if every.dim() == 1 else every[self._comm.rank if same else 0].clone()
+            if name == DRAWN:
+                torch.set_rng_state(mine)
+            elif torch.cuda.is_available():
+                torch.cuda.set_rng_state(mine)
 
     def _slots(
         self, place: int, parameter: Tensor, tensors: Mapping[str, Tensor], rows: Mapping[str, Any]
@@ -197,6 +210,14 @@ class checkpointed:  # noqa: N801 - it is used as a function
         for name, module in self._model.named_modules():
             if isinstance(module, Dropout) and module.counts:
                 yield name, module
+
+
+def _generators() -> dict[str, Any]:
+    """Return the states of this rank's generators of torch, uint8 arrays, by name."""
+    found = {DRAWN: torch.get_rng_state().numpy()}
+    if torch.cuda.is_initialized():
+        found[DRAWN_ON_GPU] = torch.cuda.get_rng_state().numpy()
+    return found
 
 
 def _copied(tensor: Tensor) -> Tensor:

@@ -61,10 +61,10 @@ class _Task:
 class Saver:
     """The checkpoints of one run. All methods are collective.
 
-    folder: where they are, on rank 0; None elsewhere. capture: returns this rank's `State` at a place. apart: whether
-    every rank writes files. sound: where the newest checkpoint so far is, or START. again: the command that goes
-    on, for messages. before: called by rank 0's thread before it writes, to make durable what the state refers to.
-    waits: called with what it waits for, before it does.
+    folder: where they are, on rank 0; None elsewhere. capture: returns this rank's `State` at a place; called on all
+    ranks. apart: whether every rank writes files. sound: where the newest checkpoint so far is, or START. again: the
+    command that goes on, for messages. before: called by rank 0's thread before it writes, to make durable what the
+    state refers to. waits: called with what it waits for, before it does.
     """
 
     def __init__(
@@ -167,9 +167,8 @@ class Saver:
                 self._draft = folders.draft(self._folder, *at)
             except OSError as error:
                 wrong, self._draft = f"{self._folder}: {error.strerror}", None
-        if self._apart:
-            self._draft = self._comm.bcast(self._draft, root=0)
-        state = self._capture(at) if (first or self._apart) and self._draft else None
+        self._draft = self._comm.bcast(self._draft, root=0)
+        state = self._capture(at) if self._draft else None
         draft, rank, alone = self._draft, self._comm.rank, first and not self._apart
 
         def save() -> Any:

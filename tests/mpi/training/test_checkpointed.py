@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import mgg_hpc as mgg
 from mgg_hpc.errors import InputError, StoppedBySignal
-from mgg_hpc.runtime import signals
+from mgg_hpc.runtime import mpi, signals
 
 pytestmark = pytest.mark.mpi
 
@@ -25,18 +25,20 @@ OPTIMIZERS = {
 
 
 class Net(torch.nn.Module):
-    """Two layers with dropout that counts its own draws, and a batch norm."""
+    """Two layers with dropout that counts its own draws, torch's, which draws as many as a rank has rows, and a batch
+    norm.
+    """
 
     def __init__(self, graph: mgg.DistGraph):
         super().__init__()
         self.first = mgg.nn.SAGEConv(5, 8)
         self.norm = mgg.nn.BatchNorm(8)
-        self.dropout = mgg.nn.Dropout(0.4)
+        self.dropout, self.torchs = mgg.nn.Dropout(0.4), torch.nn.Dropout(0.1)
         self.second = mgg.nn.GATConv(8, graph.num_classes, dropout=0.2)
 
     def forward(self, rows: torch.Tensor, graph: mgg.DistGraph) -> torch.Tensor:
         h = self.norm(self.first(rows, graph), graph).relu()
-        return self.second(self.dropout(h, graph), graph)
+        return self.second(self.torchs(self.dropout(h, graph)), graph)
 
 
 @pytest.fixture
@@ -84,6 +86,37 @@ def test_a_loop_that_was_stopped_ends_with_the_same_bits(loop, folder, monkeypat
     assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
     _, nothing, again = loop(folder / "parts", kind=kind)
     assert nothing == [] and again["losses"] == losses
+
+
+def test_the_generators_of_all_ranks_are_kept(comm, folder, listening, monkeypatch):
+    """CPU and GPU: each rank gets its own again, and another number of ranks, or an older checkpoint, rank 0's."""
+    on_gpu = {"state": torch.full((16,), comm.rank, dtype=torch.uint8)}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: on_gpu["state"])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: on_gpu.update(state=state.clone()))
+    model = torch.nn.Linear(2, 2)
+    mgg.manual_seed(9)
+    torch.rand(7 * comm.rank)
+
+    def run(ranks, epochs: int) -> tuple[torch.Tensor, torch.Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with mgg.checkpointed(model, optimizer, folder, comm=ranks) as state:
+            began = torch.get_rng_state(), on_gpu["state"]
+            for _ in state.epochs(epochs):
+                pass
+        return began
+
+    wanted = run(comm, 1)
+    torch.rand(3), on_gpu.update(state=on_gpu["state"] + 1)
+    found, of_first = run(comm, 1), comm.bcast(wanted, root=0)
+    torch.rand(3), on_gpu.update(state=on_gpu["state"] + 1)
+    alone = run(MPI.COMM_SELF, 1)
+    older = mgg.checkpointed(model, torch.optim.SGD(model.parameters(), lr=0.1), folder, comm=comm)
+    torch.rand(3), older._restore_generators({"torch's random state": of_first[0]})
+    with mpi.agree(comm):
+        assert all(map(torch.equal, found, wanted)) and all(map(torch.equal, alone, of_first))
+        assert torch.equal(torch.get_rng_state(), of_first[0])
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_name(comm, folder, listening):
