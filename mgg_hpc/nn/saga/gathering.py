@@ -13,6 +13,7 @@ from ...runtime import mpi
 from ..autograd.aggregation import aggregate, mean_scale, scaled_sum
 from ..graph.dist_graph import DistGraph
 from ..graph.edge_data import EdgeValues
+from ..graph.loading import edge_data_of
 from ..graph.matrix import Adjacency
 from ..graph.view import GraphView
 from ..sampling.block import Block
@@ -45,6 +46,13 @@ def data_of(graph: GraphView, name: str) -> Tensor:
     if not isinstance(graph, (DistGraph, Block)):
         raise TypeError(f"a {type(graph).__name__} has no data of edges; open the graph with mgg.open")
     return graph.edge_data(name)
+
+
+def data_shape(graph: GraphView, name: str) -> tuple[int, ...]:
+    """Return the shape of one edge's data by name. Raises as `data_of` does."""
+    if isinstance(graph, DistGraph):
+        return edge_data_of(graph.part, name).shape[1:]
+    return graph.edge_shape(name) if isinstance(graph, Block) else tuple(data_of(graph, name).shape[1:])
 
 
 def has_weights(graph: GraphView) -> bool:

@@ -21,7 +21,7 @@ from .columns import ByColumn, WeightParts, by_column, of_parameters
 from .compiling import TooLargeError
 from .explaining import explained
 from .fused import Call, propagate
-from .gathering import Examples, edge_columns, propagation, summed, weight_parts
+from .gathering import Examples, data_shape, edge_columns, propagation, summed, weight_parts
 from .operators import NotByColumnError
 from .program import Program, Stages
 from .stages import Staged, at_vertices, linear, staged
@@ -58,7 +58,8 @@ class Layer(Stages):
 
     def __init__(self) -> None:
         super().__init__()
-        self._programs: dict[tuple[Any, ...], Program] = {}
+        self._programs: dict[tuple[Any, ...], Program] = {}  # the one of the last call is last
+        self._names: dict[tuple[Any, ...], tuple[str, ...]] = {}  # of the data of edges that programs read
         self._kept: WeakKeyDictionary[Plan, dict[Any, EdgeValues]] = WeakKeyDictionary()
 
     def forward(self, x: Input, graph: GraphView) -> Tensor:
@@ -98,9 +99,16 @@ class Layer(Stages):
         parts = weight_parts(graph, self.kind, self.accumulator)
         streams = isinstance(graph, StreamedGraph)
         key = x.shape[1], x.dtype, self.training, parts, self.accumulator, self.kind, self.fuse, streams
-        if key not in self._programs:
-            self._programs[key] = self._planned(x, graph, parts)
-        return self._programs[key]
+        program = self._programs.pop(self._with_shapes(key, graph), None)
+        if program is None:
+            program = self._planned(x, graph, parts)
+            self._names[key] = program.traced.names if program.traced else ()
+        self._programs[self._with_shapes(key, graph)] = program
+        return program
+
+    def _with_shapes(self, key: tuple[Any, ...], graph: GraphView) -> tuple[Any, ...]:
+        """Return a key with the shapes of the data of edges that its programs read, which graphs may differ in."""
+        return key, *(data_shape(graph, name) for name in self._names.get(key, ()))
 
     def _planned(self, x: Tensor, graph: GraphView, parts: WeightParts) -> Program:
         try:

@@ -159,6 +159,10 @@ class Block(GraphView):
         edge = np.zeros(0, np.int64) if self._hop.edge is None else self._hop.edge
         return self._source.there(torch.from_numpy(self._source.edges.edge_data(name, edge)))
 
+    def edge_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of one edge's data by name. Raises ValueError as `edge_data` does."""
+        return self._source.edges.edge_data(name, np.zeros(0, np.int64)).shape[1:]
+
     def edge_values(self, adjacency: Adjacency, given: Tensor | str, fill: LoopFill = "mean") -> EdgeValues:
         """Return values of the edges of an adjacency, of the accumulator's type.
 

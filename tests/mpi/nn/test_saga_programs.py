@@ -218,6 +218,71 @@ def test_weights_of_a_normalised_graph_belong_to_tapes_and_tensors_too(rng, comm
             compare(comm, stored, rng, layer, directed, "halo", torch.float64, runs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("computed", [False, True])
+def test_maxima_of_half_rows_that_rounding_makes_equal_share_their_gradient(
+    rng, comm, stored, dtype, computed
+):
+    """As torch's own maxima of half rows do: values are compared as they are stored."""
+
+    class Most(Form):
+        def apply_vertex(self, vertex, accum):
+            return accum
+
+    graph = whole_graph(rng, comm, True)
+    graph.x[:] = 1 + graph.x % 1 / 16  # 129 float16, or 17 bfloat16, in [1, 1 + 1 / 16]
+    layer = Most((lambda of, e: e.src.exp() - e.src) if computed else FORMS["copy"][0], "max")
+    path = stored(f"half {int(rng.integers(1 << 40))}", graph)
+    name = str(dtype).removeprefix("torch.")
+    with mgg.open(path, backend="serial" if comm.size == 1 else "shm", dtype=name) as held:
+        x, all_x = held.x.clone().requires_grad_(), torch.from_numpy(graph.x).to(dtype).requires_grad_()
+        gradient = torch.from_numpy(rng.integers(1, 4, graph.x.shape)).to(dtype)
+        mine = slice(int(held.part.bounds[comm.rank]), int(held.part.bounds[comm.rank + 1]))
+        layer(x, held).backward(gradient[mine])
+        by_hand(layer, all_x, graph).backward(gradient)
+        with mpi.agree(comm):
+            assert len(all_x.detach().unique()) < all_x.numel() / 2
+            whole, most = all_x.grad[mine].double(), float(all_x.grad.abs().max())
+            # Each of up to 3 NODES shares is rounded, and so are sums of them.
+            torch.testing.assert_close(x.grad.double(), whole, rtol=0, atol=4 * torch.finfo(dtype).eps * most)
+
+
+def test_one_layer_takes_graphs_whose_data_have_other_widths(rng, comm, stored):
+    """In memory and streamed, one graph after the other and back."""
+    layer = Form(lambda of, e: torch.tanh(e.data["one"] * e.src + of.bias) * e.data["other"]).double()
+    for turn in range(3):
+        graph = whole_graph(rng, comm, True)
+        edges, names = len(graph.indices), ("one", "other")[:: 1 if turn % 2 else -1]
+        graph.edge.clear()
+        for name, width in zip(names, (1, CHANNELS), strict=True):
+            graph.edge[name] = rng.standard_normal((edges, width)).astype(np.float32)
+        path = stored(f"widths {int(rng.integers(1 << 40))}", graph)
+        wanted = by_hand(layer, torch.from_numpy(graph.x).double(), graph).detach()
+        for streaming in (None, mgg.Streaming(1 << 20)):
+            backend = "serial" if comm.size == 1 else "shm"
+            with (
+                mgg.open(path, backend=backend, dtype="float64", streaming=streaming) as held,
+                torch.no_grad(),
+            ):
+                out = layer(held.x, held)
+                out = out if streaming is None else out.tensor()
+                mine = slice(int(held.part.bounds[comm.rank]), int(held.part.bounds[comm.rank + 1]))
+                with mpi.agree(comm):
+                    near(out, wanted[mine], torch.float64, wanted)
+
+
+def test_explain_tells_of_the_last_call(rng, comm, stored):
+    """Also where that ran a program of an earlier one."""
+    path = stored(f"explain {int(rng.integers(1 << 40))}", whole_graph(rng, comm, True))
+    layer, told = Form(lambda of, e: e.src if of.training else torch.tanh(e.src - e.dst)), []
+    with mgg.open(path, backend="serial" if comm.size == 1 else "shm") as held, torch.no_grad():
+        for training in (True, False, True):
+            layer.train(training)(held.x, held)
+            told.append(layer.explain())
+    with mpi.agree(comm):
+        assert SUM in told[0] and TAPE in told[1] and told[2] == told[0]
+
+
 def test_wrong_types_and_names_are_refused(rng, comm, stored):
     """Types that have no matrix, data that are not there, and in-degrees that differ, each in one line."""
     graph = whole_graph(rng, comm, True)
