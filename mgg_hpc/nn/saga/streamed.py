@@ -25,7 +25,7 @@ from ...runtime.streaming.behind import read_ahead
 from ...runtime.streaming.store import Store
 from ..first_order import first_order
 from ..streaming.graph import StreamedGraph
-from ..streaming.rows import Gradient, StreamedRows, add, read, write
+from ..streaming.rows import Gradient, StreamedRows, add, give_back_with, read, write
 from ..streaming.sweep import Sweep
 from .program import Program, Stages
 from .stages import at_vertices
@@ -125,6 +125,7 @@ class _Run:
         if self.reads_rows:
             return self.x.store
         store = self.graph.new_store(sum(self.sums.source_widths))
+        give_back_with(self, self.graph, store)  # also where the backward never runs
         with torch.no_grad():
             for (low, high), x in self._ahead(self._cut(0, self.graph.rows)):
                 write(store, self.graph.first + low, torch.cat(self._sources(x, low, high), 1))

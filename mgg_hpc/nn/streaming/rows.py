@@ -62,7 +62,7 @@ class StreamedRows:
     def __init__(self, graph: Stores, store: Store, token: Tensor, gradient: Gradient | None = None) -> None:
         self.graph, self.store, self.token = graph, store, token
         self.gradient = gradient or Gradient()
-        weakref.finalize(self, _drop, weakref.ref(graph), store)
+        give_back_with(self, graph, store)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -93,6 +93,11 @@ class StreamedRows:
 
 
 BLOCK = 1024  # rows that are added at a time
+
+
+def give_back_with(reader: object, graph: Stores, store: Store) -> None:
+    """Give a store back once a reader of its rows is gone, unless that was done before."""
+    weakref.finalize(reader, _drop, weakref.ref(graph), store)
 
 
 def _drop(graph: weakref.ref[Stores], store: Store) -> None:

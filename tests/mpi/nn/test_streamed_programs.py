@@ -4,6 +4,8 @@ come, and on any number of ranks.
 
 from __future__ import annotations
 
+import dataclasses
+
 import cases
 import numpy as np
 import pytest
@@ -33,11 +35,11 @@ class Vertices(Form):
 
 @pytest.fixture
 def drawn(rng, comm, stored):
-    """Write a drawn graph; returns a function from directed, and whether edges have data beside their weights, to its
-    path and the number of edges of the rank that has most.
+    """Write a drawn graph; returns a function from directed, whether edges have data beside their weights, and whether
+    features are small whole numbers, to its path and the number of edges of the rank that has most.
     """
 
-    def drawn(directed, of_edges=True):
+    def drawn(directed, of_edges=True, whole=False):
         case = cases.csr(*drawn_edges(rng, NODES, directed=directed), NODES, cases.even(NODES, comm.size))
         edges = len(case.indices)
         data = {
@@ -55,7 +57,9 @@ def drawn(rng, comm, stored):
             case.indptr,
             case.indices,
             weight,
-            rng.standard_normal((NODES, CHANNELS)).astype(np.float32),
+            (
+                rng.integers(-1, 2, (NODES, CHANNELS)) if whole else rng.standard_normal((NODES, CHANNELS))
+            ).astype(np.float32),
             rng.integers(0, CLASSES, NODES),
             classes=CLASSES,
             train=every,
@@ -166,6 +170,28 @@ def test_weights_stream_without_other_data_of_edges(rng, comm, drawn, directed, 
     forms = (lambda of, e: of.far(e.src), lambda of, e: of.far(e.src) * e.weight)
     layers = [Vertices(form, accumulator).double() for form in (*forms, FORMS["gate"][0])]
     same(comm, path, layers, torch.float64, ways(None, edges)["copied"])
+
+
+class Whole(Form):
+    """A form whose rows stay whole numbers."""
+
+    def apply_vertex(self, vertex, accum):
+        return accum - self.near(vertex)
+
+
+@pytest.mark.parametrize("way", ["in place", "copied", "by stages", "by destinations"])
+@pytest.mark.parametrize("name", ["copy", "product of sources", "difference"])
+def test_equal_maxima_of_several_chunks_share_their_gradient(rng, comm, drawn, name, way):
+    """Rows and parameters are whole numbers, so that most maxima are reached by edges of several chunks."""
+    path, edges = drawn(True, whole=True)
+    layers = [Whole(FORMS[name][0], "max").double() for _ in range(2)]
+    with torch.no_grad():
+        for parameter in (parameter for layer in layers for parameter in layer.parameters()):
+            parameter.copy_(torch.from_numpy(comm.bcast(rng.integers(-1, 2, parameter.shape))))
+    how = dataclasses.replace(ways(None, edges)[way], memory=plans(edges, 1) + 40_000)
+    cut = same(comm, path, layers, torch.float64, how)
+    with mpi.agree(comm):
+        assert way == "in place" or len(cut.order.sources) > 3
 
 
 def test_grids_have_what_layers_read(rng, comm, drawn, monkeypatch):
@@ -366,6 +392,42 @@ def test_steps_of_deep_models(rng, comm, drawn, tmp_path_factory, way):
     with mpi.agree(comm):
         assert losses["stream"] == pytest.approx(losses["memory"], rel=1e-5)
         assert len(set(losses["memory"])) == 3
+
+
+@pytest.mark.parametrize("way", ["in place", "copied", "from a file"])
+def test_outputs_that_are_dropped_without_backward_leave_nothing(rng, comm, drawn, tmp_path_factory, way):
+    """Neither stores nor places of activations, and what is computed later is right."""
+    torch.manual_seed(int(rng.integers(2**31)))
+    path, edges = drawn(False)
+    streaming = ways(comm.bcast(tmp_path_factory.mktemp("scratch")), edges)[way]
+    layers = [Vertices(FORMS["gate"][0]), Vertices(FORMS["difference"][0], "max")]
+    wanted, gradients, _ = trained(comm, path, layers, torch.float32, streaming)
+    for layer in layers:
+        layer.zero_grad()
+    held = []
+    with mgg.open(path, backend="serial" if comm.size == 1 else "shm", streaming=streaming) as graph:
+        for _ in range(4):
+            x = graph.x
+            for layer in layers:
+                x = layer(x, graph)
+            del x
+            held.append((len(graph._stores._leases), len(graph._stores._free), graph.spill._end))
+        x = graph.x
+        for layer in layers:
+            x = layer(x, graph)
+        loss = graph.loss(x.tensor()[:, :CLASSES], torch.nn.functional.cross_entropy)
+        loss.backward()
+        held.append((held[-1][0], graph.spill._end))
+    found = [
+        summed(comm, p.grad).reshape(p.shape)
+        for layer in layers
+        for p in layer.parameters()
+        if p.grad is not None
+    ]
+    with mpi.agree(comm):
+        assert held[1:4] == held[:1] * 3 and held[0][2] == held[-1][1], held
+        assert torch.equal(loss.detach(), wanted)
+        assert all(map(torch.equal, found, gradients))
 
 
 class Unread(Form):
