@@ -1,8 +1,9 @@
-"""Memory of just the size that was asked for, so that whoever reads or writes beyond it can be found out."""
+"""Memory whose ends are watched, and memory of many GiB of which nothing is there until it is touched."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import weakref
 
 import numpy as np
@@ -25,3 +26,9 @@ def heap_zeros(size: int, alignment: int = 64) -> np.ndarray:
     pointer = ctypes.c_void_p()
     assert libc.posix_memalign(ctypes.byref(pointer), alignment, size) == 0
     return array_at(pointer.value, size, libc.free, pointer.value)
+
+
+def untouched(size: int) -> np.ndarray:
+    """``size`` zero bytes that begin with a page, of which only those that are touched take memory."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    return np.frombuffer(mmap.mmap(-1, max(1, size), flags=flags), np.uint8)[:size]

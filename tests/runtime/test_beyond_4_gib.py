@@ -1,0 +1,235 @@
+"""Rows, edges and slots beyond 4 GiB: sparse memory and files, of which only what is read or written is ever there."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from memory import untouched
+from world import SMALL
+
+from mgg_hpc import reference
+from mgg_hpc.plan import halo, workload
+from mgg_hpc.plan.layout import HALO, RowFormat
+from mgg_hpc.plan.streaming import grid
+from mgg_hpc.runtime.backends.arguments import Options, RngKey
+from mgg_hpc.runtime.backends.host import components, serial
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
+from mgg_hpc.runtime.sampling.gather import take_csr
+from mgg_hpc.runtime.sampling.sampler import Sampler
+from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
+from mgg_hpc.runtime.streaming.direct import DirectFile, Pages
+from mgg_hpc.runtime.streaming.file_store import FileStore
+from mgg_hpc.runtime.streaming.store import HostStore
+
+FAR = 1 << 32  # bytes
+FORMAT = RowFormat(np.dtype(np.float32), 1024)
+ROWS = FAR // FORMAT.row_bytes + 40  # of each rank
+LAST = ROWS - 20  # the rows from here on have values; an offset that lost its upper bits finds zeros
+
+
+@pytest.fixture(autouse=True)
+def sparse(monkeypatch):
+    """Backends allocate memory that is not there before it is touched."""
+    for module in (components, serial):
+        monkeypatch.setattr(module, "aligned_zeros", untouched)
+
+
+class Far:
+    """Two ranks with ``ROWS`` rows each, of which the last 20 have values, and four destinations."""
+
+    def __init__(self, rng):
+        self.bounds = np.array([0, ROWS, 2 * ROWS])
+        self.x = rng.integers(1, 100, (2, 20, 1024)).astype(np.float32)
+        world = World(2)
+        self.backends = [SerialBackend(rank, world, Options(SMALL, 1)) for rank in range(2)]
+        counts = np.diff(self.bounds)
+        self.rows = [backend.rows(counts, FORMAT, symmetric=True) for backend in self.backends]
+        for rows, values in zip(self.rows, self.x, strict=True):
+            rows.local[LAST:] = values
+        self.source, self.indptr = rng.integers(0, 40, 80), np.array([0, 3, 3, 60, 80])
+
+    @property
+    def indices(self):
+        """Sources as rows of the graph."""
+        return self.source // 20 * ROWS + LAST + self.source % 20
+
+    def values(self, source):
+        return self.x.reshape(40, 1024)[source]
+
+    def wanted(self, reduce, weight=None):
+        destination = np.repeat(np.arange(4), np.diff(self.indptr))
+        return reference.aggregate(self.source, destination, 4, self.values(np.arange(40)), weight, reduce)
+
+
+@pytest.mark.parametrize("reached", ["all", "own"])
+def test_rows_beyond_4_gib_are_gathered(rng, reached):
+    far = Far(rng)
+    which = rng.integers(0, 40, 50)
+    ids = which // 20 * ROWS + LAST + which % 20
+    for rank, (backend, rows) in enumerate(zip(far.backends, far.rows, strict=True)):
+        addresses = rows.addresses if reached == "all" else np.where(np.arange(2) == rank, rows.addresses, 0)
+        out = components.padded(50, FORMAT)
+        backend.gather(replace(rows, addresses=addresses), far.bounds, ids, out)
+        np.testing.assert_array_equal(out, far.values(which))
+
+
+def staged_far(plan):
+    """The same plan, whose halo lies beyond 4 GiB of the staging."""
+    chunks, lists = plan.chunks.copy(), plan.lists
+    chunks["first_row"][chunks["kind"] == HALO] += ROWS
+    lists = replace(lists, send_places=lists.send_places + ROWS, capacity=lists.capacity + ROWS)
+    return replace(plan, chunks=chunks, lists=lists)
+
+
+@pytest.mark.parametrize("transfer", ["direct", "get", "halo", "halo in far staging"])
+@pytest.mark.parametrize("reduce", ["sum", "max", "ties"])
+def test_rows_beyond_4_gib_are_summed(rng, transfer, reduce):
+    far = Far(rng)
+    edges = [workload.split(rank, far.bounds, far.indptr, far.indices, keep_edges=True) for rank in range(2)]
+    if transfer.startswith("halo"):
+        plans = [plan for plan, _ in halo.of_all_ranks(edges, 2)]
+        plans = [staged_far(plan) for plan in plans] if transfer != "halo" else plans
+    else:
+        plans = [workload.direct(each, transfer) for each in edges]
+    for backend, plan in zip(far.backends, plans, strict=True):
+        backend.prepare(plan, FORMAT)
+    weight = rng.integers(0, 4, 80).astype(np.float32)
+
+    def run(rank):
+        backend, plan, out = far.backends[rank], plans[rank], components.padded(4, FORMAT)
+        if reduce == "ties":
+            reached = np.empty((4, 1024), np.float32)
+            backend.edges.max_ties(plan, far.rows[rank], out, reached)
+        else:
+            backend.aggregate(plan, "mul", reduce, far.rows[rank], out, edge=weight[plan.edge])
+        return out
+
+    with ThreadPoolExecutor(2) as pool:
+        wanted = far.wanted("max") if reduce == "ties" else far.wanted(reduce, weight)
+        for out in pool.map(run, range(2)):
+            np.testing.assert_array_equal(out, wanted)
+
+
+def test_edges_beyond_4_gib_are_sampled():
+    """More than 2^32 edges, of which no more are drawn than a few."""
+    edges = FAR + 1000
+    indptr = np.array([0, 2**31 - 5, FAR - 20, FAR + 17, edges])
+    indices = untouched(4 * edges).view(np.int32)
+    indices[FAR:], indices[FAR + 17 :] = 2, 1
+    sampler = Sampler(indptr, indices)
+    for step in range(5):
+        got = sampler.sample(np.array([3, 2]), [6, 4], seed=3, step=step, edges=True)
+        nodes, hops = reference.sample(indptr, indices, [3, 2], [6, 4], seed=3, step=step)
+        assert got.nodes.tolist() == nodes
+        for hop, (_, places, _, edge) in zip(got.hops, hops, strict=True):
+            assert (hop.indices.tolist(), hop.edge.tolist()) == (places, edge)
+
+
+def test_values_beyond_4_gib_of_a_csr_matrix_are_taken(rng):
+    stored = FAR + 64
+    indptr = np.array([0, 3, FAR, FAR + 40, stored])
+    columns, values = (untouched(4 * stored).view(kind) for kind in (np.int32, np.float32))
+    columns[FAR:], values[FAR:] = rng.integers(1, 99, 64), rng.standard_normal(64)
+    _, found_columns, found = take_csr(indptr, columns, values, np.array([3, 0, 2]))
+    order = np.r_[FAR + 40 : stored, 0:3, FAR : FAR + 40]
+    np.testing.assert_array_equal(found_columns, columns[order])
+    np.testing.assert_array_equal(found, values[order])
+
+
+def test_rows_beyond_4_gib_are_dropped_as_others_are(rng):
+    """Three rows, 9 GiB apart, which are as wide as the result's."""
+    values, apart = rng.standard_normal((3, 40)).astype(np.float32), 9 << 28
+    x = np.lib.stride_tricks.as_strided(
+        untouched(4 * (2 * apart + 40)).view(np.float32), (3, 40), (4 * apart, 4)
+    )
+    x[:] = values
+    ids, key, found = np.arange(3), RngKey(0.4, 5, 3, 1), []
+    for given in (x, values):
+        out = components.padded(3, RowFormat(values.dtype, 40))
+        Far(rng).backends[0].dropout(given, out, ids, key)
+        found.append(out)
+    np.testing.assert_array_equal(*found)
+
+
+# ---- stores
+
+BOUNDS = np.append(0, np.arange(LAST, ROWS + 1, 5))  # of source intervals: the first has no edges
+
+
+def memory_store(values, folder):
+    rows = untouched(ROWS * FORMAT.row_bytes).view(np.float32).reshape(ROWS, 1024)
+    rows[LAST:] = values
+    return HostStore(FORMAT, ROWS, rows=rows)
+
+
+def dataset_store(values, folder, direct):
+    """Rows of a sparse file that begin beyond 4 GiB, not with a block."""
+    offset = FAR + 24
+    with (folder / "dataset").open("wb") as file:
+        file.seek(offset + LAST * FORMAT.row_bytes)
+        file.write(values.tobytes())
+    return FileStore.over(folder / "dataset", offset, FORMAT, ROWS, direct=direct)
+
+
+def scratch_store(values, folder, direct):
+    store = FileStore(FORMAT, ROWS, folder, direct=direct)
+    store.write(LAST, values[:7])
+    store.write(LAST + 7, values[7:])
+    return store
+
+
+STORES = {
+    "memory": memory_store,
+    "dataset": lambda values, folder: dataset_store(values, folder, False),
+    "direct": lambda values, folder: dataset_store(values, folder, True),
+    "scratch": lambda values, folder: scratch_store(values, folder, False),
+    "direct scratch": lambda values, folder: scratch_store(values, folder, True),
+}
+
+
+@pytest.mark.parametrize("place", STORES)
+def test_rows_of_a_store_beyond_4_gib_are_read(rng, tmp_path, monkeypatch, place):
+    """By a pass, alone and as the second rank of a chain, whose slots are larger than 4 GiB too; and by themselves."""
+    monkeypatch.setattr(os, "posix_fallocate", lambda file, offset, size: os.truncate(file, offset + size))
+    values = rng.integers(1, 100, (20, 1024)).astype(np.float32)
+    store = STORES[place](values, tmp_path)
+    np.testing.assert_array_equal(store.read(LAST + 2, 13), values[2:15])
+    source, indptr = rng.integers(0, 20, 50), np.array([0, 30, 30, 50])
+    plan = grid.grid_plan(BOUNDS, grid.turned(0, len(BOUNDS) - 1), indptr, LAST + source)
+    order = grid.passed(BOUNDS, [grid.chunks_of(plan)], 3)
+    nbytes, world = order.slots * slot_bytes(order.capacity, FORMAT), World(2)
+    backends = [SerialBackend(rank, world, Options(SMALL, 1)) for rank in range(2)]
+    wanted = reference.aggregate(source, np.repeat(np.arange(3), np.diff(indptr)), 3, values)
+    for chains in ([], [[1, 0]]):
+        buffers = [ChunkBuffer(backend, nbytes, chains) for backend in backends]
+
+        def run(rank, buffers=buffers):
+            out = components.padded(3, FORMAT)
+            with backends[rank].stream_rows(store, order, buffers[rank]) as rows:
+                backends[rank].aggregate(plan, "copy", "sum", rows, out)
+            return out
+
+        with ThreadPoolExecutor(2) as pool:
+            for out in pool.map(run, range(2)):
+                np.testing.assert_array_equal(out, wanted)
+    store.close()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_bytes_beyond_4_gib_of_a_file_are_written_and_read(rng, tmp_path, direct):
+    """In whole blocks, and in parts of them."""
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    opened = DirectFile(file, Pages(), direct=direct, writes=True, name="file")
+    for offset in (FAR, FAR + 4096, FAR + 12345):
+        values = rng.integers(1, 256, 9000, dtype=np.uint8)
+        opened.write(offset, values)
+        np.testing.assert_array_equal(opened.read(offset, 9000), values)
+        with (tmp_path / "file").open("rb") as plain:
+            plain.seek(offset)
+            assert plain.read(9000) == values.tobytes()
+    opened.close()
