@@ -38,7 +38,7 @@ endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came other-arguments help setup cuda demo test test-fast test-long torture gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came other-arguments help setup cuda demo test test-fast test-long torture coverage gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -59,22 +59,48 @@ inputs/digits.h5: | setup
 demo: setup inputs/digits.h5 ## train a GCN on handwritten digits over 2 ranks (RANKS=4, MPI=system)
 	@$(BIN)/mgg launch -n $(RANKS) --mpi $(MPI) train inputs/digits.toml
 
-# Each is a list of parts (tests/suite/parts.py), shown as they run; logs are in build/tests.
-SUITE := $(BIN)/python tests/suite/run.py
+# Tests are divided into tiers (tests/tiers.py). Those of one process run two at a time, those on MPI ranks after them.
+# What they load is compiled before (tests/builds.py).
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q
+UNITS := $(PYTEST) -n 2 --dist worksteal
+# $(call over,LAUNCHER,RANKS): a rank that fails ends the others, which may wait for it (-m mpi4py, -x).
+over = OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 MGG_TEST_RANKS=$(2) $(1) $(2) $(BIN)/python -m mpi4py -m pytest -q -x --with-mpi
+ranks = $(call over,$(BIN)/mpiexec -n,$(1))
+# Tests that measure time or take the whole machine.
+ALONE := tests/benchmarks tests/shmem tests/slurm tests/torture
+SEED := $(or $(MGG_TEST_SEED),$(shell shuf -i 0-999999 -n 1))
+seeded = export MGG_TEST_SEED=$(SEED); echo "random numbers: MGG_TEST_SEED=$(SEED)"
 
-test-fast: setup ## what to run after every edit: 90 s
-	@$(SUITE) fast
+test-fast: $(VENV)/.tests ## what to run after every edit: a minute
+	@$(BIN)/ruff check -q
+	@$(UNITS) --tier fast && $(call ranks,2) --tier fast tests/mpi
 
-test: setup ## the test suite: 10 to 25 min on 2 cores
-	@$(SUITE) test
+test: $(VENV)/.tests ## the test suite: 5 min on 2 cores
+	@$(BIN)/python tests/builds.py test
+	@failed=0; $(UNITS) || failed=1; $(call ranks,3) tests/mpi || failed=1; exit $$failed
 
-test-long: setup ## the rest: GPU build, OpenSHMEM, Slurm, sanitizers, planted faults, other random numbers: 25 to 45 min
-	@$(SUITE) long
+test-long: $(VENV)/.tests cuda wheel ## the rest: OpenSHMEM, Slurm, sanitizers, planted faults, other random numbers: 30 min
+	@$(seeded); $(BIN)/python tests/builds.py long || exit 1; failed=0; \
+	$(UNITS) --tier long $(ALONE:%=--ignore=%) tests || failed=1; \
+	$(PYTEST) --tier long $(ALONE) || failed=1; \
+	$(call ranks,3) --tier long tests/mpi || failed=1; \
+	if command -v oshc++ >/dev/null; then \
+	  $(call over,$(BIN)/python tests/shmem/launch.py,3) --tier long tests/shmem || failed=1; \
+	fi; exit $$failed
 
-torture: setup ## kill, stop and damage runs some 4,000 times, and keep what was found in docs/reliability.md: an hour
-	@mkdir -p build/tests && rm -f build/tests/torture.jsonl
-	@$(SUITE) torture
-	@PYTHONPATH=tests $(BIN)/python tests/torture/page.py build/tests/torture.jsonl
+torture: $(VENV)/.tests ## kill, stop and damage runs some 4,000 times, and keep what was found in docs/reliability.md: an hour
+	@$(seeded); export MGG_TEST_DRAW=all MGG_TORTURE_REPORT=build/tests/torture.jsonl; \
+	mkdir -p build/tests && rm -f $$MGG_TORTURE_REPORT; failed=0; \
+	$(PYTEST) --tier torture --timeout 7200 || failed=1; \
+	$(call ranks,4) tests/mpi/training/test_resume.py || failed=1; \
+	PYTHONPATH=tests $(BIN)/python tests/torture/page.py $$MGG_TORTURE_REPORT; exit $$failed
+
+# Every process that a test starts is measured (patch in pyproject.toml), but not one that is killed.
+coverage: $(VENV)/.tests ## share of the lines of mgg_hpc that `make test` runs: build/coverage
+	@$(BIN)/python tests/builds.py test; export COVERAGE_FILE=$(CURDIR)/build/coverage/data; rm -rf build/coverage; \
+	mkdir -p build/coverage; $(subst -m pytest,-m coverage run -m pytest,$(UNITS)); \
+	$(subst -m mpi4py,-m coverage run -m mpi4py,$(call ranks,3)) tests/mpi; \
+	$(BIN)/coverage combine -q; $(BIN)/coverage report --skip-covered --sort=miss | tail -40
 
 # On a machine with a GPU and no network: neither .venv nor set-up. WHEELS is a folder with what PYTHON lacks.
 # What has passed is not run again; PARTS="table memcheck" runs these, and again.
@@ -108,12 +134,12 @@ GPU_RESULTS ?= $(GPU_BUILD)/results
 gpu-results: setup ## keep what gpu-test and gpu-bench found, and write docs/gpu-results.md (GPU_RESULTS=folder)
 	@$(BIN)/python tests/gpu/page.py $(GPU_RESULTS)
 
-lint: setup ## style, imports and types
+lint: $(VENV)/.tests ## style, imports and types
 	@$(BIN)/ruff check -q
 	@$(BIN)/ruff format -q --check
 	@$(BIN)/mypy --no-error-summary
 
-format: setup ## put the code into its format
+format: $(VENV)/.tests ## put the code into its format
 	@$(BIN)/ruff format -q
 
 accuracy: setup ## published accuracies of GCN, GraphSAGE and GAT, ten seeds each

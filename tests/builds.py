@@ -1,74 +1,307 @@
-"""Native builds that tests make: compiled once, and again only when a source or a tool changes."""
+"""Native builds that tests load. They are made before the tests of a tier start, since no test compiles:
+
+    python tests/builds.py test         what `make test` needs
+    python tests/builds.py long         what `make test-long` needs, with the faults that MGG_TEST_SEED draws
+    python tests/builds.py shim ...     builds by name
+
+A build is kept in build/tests/made/NAME, and made anew when the native sources, the compiler, Python or nanobind are
+others. A test whose build is missing fails and names the command that makes it.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
+import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-import filelock
 import nanobind
 import programs
+import pytest
+from seeds import FIXED, SEED
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "tests" / "made"
-SOURCES = ("CMakeLists.txt", "cuda", "tests/shim", "tests/builds.py")
-# Those of code with the address and the undefined-behaviour sanitizer.
+SOURCES = ("CMakeLists.txt", "cuda", "tests/shim/src", "tests/shim/build.py", "tests/builds.py")
+# Options of code with the address and the undefined-behaviour sanitizer.
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".txt", ".py", ".cmake")
+COMPILING = "MGG_TEST_COMPILE"  # set where tests of compiled tapes run only to compile them
 
 
-def made_once(name: str, make: Callable[[Path], object]) -> Path:
-    """Return the folder build/tests/made/NAME that ``make(folder)`` fills.
+@dataclass(frozen=True)
+class Target:
+    """A build: ``make(folder)`` fills its folder. needs: programs, and the command that installs them.
 
-    It is filled by the first process that asks, and anew when the native sources, the compiler or nanobind are others.
+    sources: files and folders on which it depends beside SOURCES. draws: it depends on MGG_TEST_SEED.
     """
-    folder = FOLDER / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    digest, made = _digest(), folder / "made"
-    with filelock.FileLock(f"{folder}.lock"):
-        if not made.exists() or made.read_text() != digest:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            make(folder)
-            made.write_text(digest)
+
+    make: Callable[[Path], object]
+    needs: tuple[str, ...] = ("g++",)
+    install: str = "apt install g++"
+    sources: tuple[str, ...] = ()
+    draws: bool = False
+
+    def stamp(self) -> str:
+        """Return what the sources, the tools and the random numbers are of which it is made."""
+        return digest(self.sources) + (os.environ.get(SEED, str(FIXED)) if self.draws else "")
+
+    def missing(self) -> str:
+        """Return what this machine lacks for it, and the command that installs that; or nothing."""
+        lacking = [program for program in self.needs if shutil.which(program) is None]
+        return f"no {lacking[0]} ({self.install})" if lacking else ""
+
+
+def made(name: str) -> Path:
+    """Return the folder of a build. Fails the test where it is missing, and names what makes it."""
+    folder, made = FOLDER / name, target(name)
+    if not is_made(folder, made):
+        if made.missing() and os.environ.get("CI") != "true":
+            pytest.skip(made.missing())
+        pytest.fail(f"not built: python tests/builds.py '{name}'", pytrace=False)
     return folder
 
 
-def _digest() -> str:
+def is_made(folder: Path, target: Target) -> bool:
+    """Return whether a build is there and of the sources as they are."""
+    stamp = folder / "made"
+    return stamp.exists() and stamp.read_text() == target.stamp()
+
+
+def build(name: str) -> None:
+    """Make a build that is missing or old, and say how long that took."""
+    folder, wanted = FOLDER / name, target(name)
+    if is_made(folder, wanted):
+        return
+    if wanted.missing():
+        print(f"tests: {name} is not built: {wanted.missing()}", flush=True)
+        return
+    print(f"tests: building {name} ...", end="", flush=True)
+    began = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    wanted.make(folder)
+    (folder / "made").write_text(wanted.stamp())
+    print(f" {time.monotonic() - began:.0f} s", flush=True)
+
+
+@functools.cache
+def digest(more: tuple[str, ...] = ()) -> str:
+    """Return a digest of the native sources, more files and folders, and the tools that compile them."""
     seen = hashlib.sha256(f"{nanobind.__version__} {sys.version}".encode())
-    seen.update(programs.run("g++", "--version").stdout.encode())
-    for name in SOURCES:
+    if shutil.which("g++"):
+        seen.update(programs.run("g++", "--version").stdout.encode())
+    for name in (*SOURCES, *more):
         path = ROOT / name
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
-            if file.suffix in SUFFIXES and not file.name.startswith("test_"):
+            if file.suffix in SUFFIXES:
                 seen.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
     return seen.hexdigest()
 
 
-def compile_host(folder: Path, sources: Path, require: Callable[..., None], *options: str) -> None:
+def slug(name: str) -> str:
+    """Return a name of a folder for a sentence."""
+    return re.sub(r"\W+", "-", name).strip("-")
+
+
+def compile_all(commands: Iterable[list[object]]) -> None:
+    """Run compilers, two at a time. Raises RuntimeError with what the first that fails says."""
+
+    def run(command: list[object]) -> None:
+        done = programs.run(*command)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stderr[-4000:]}")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, commands))
+
+
+# ---- the kernels over the shim ---------------------------------------------------------------------------
+
+
+def shim_build(name: str = "shim"):
+    """Return the shim.build.Build of "shim" or "shim-sanitized", which may not be made yet."""
+    from shim.build import Build
+
+    return Build("g++", FOLDER / name, SANITIZERS if name == "shim-sanitized" else ())
+
+
+def _planted_in_shim(name: str) -> Callable[[Path], object]:
+    def make(folder: Path) -> None:
+        from shim.test_planted import FAULTS
+
+        fault = FAULTS[name]
+        plain = shim_build()
+        kernels = plain.older(FOLDER / "shim-before") if fault.before else plain
+        file, objects = fault.where
+        kernels.altered(file, fault.old, fault.new, objects, folder)
+
+    return make
+
+
+def _tapes(tier: str) -> Callable[[Path], object]:
+    """Run a tier's tests of compiled tapes, which then compile their programs: the same ones, by the same seed."""
+
+    def make(folder: Path) -> None:
+        words = [
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--timeout=0",
+            f"--tier={tier}",
+            "-m",
+            "compiled",
+        ]
+        done = programs.python(
+            *words, "tests/shim/tapes", cwd=ROOT, env={**os.environ, COMPILING: str(folder)}
+        )
+        if done.returncode:
+            raise RuntimeError(done.stdout[-4000:])
+
+    return make
+
+
+def _sanitized_with_a_shift(folder: Path) -> None:
+    objects = ("rows", "aggregate_float32", "aggregate_float16", "aggregate_bfloat16")
+    old, new = "all << (in_warp - lane);", "all << (in_warp - lane + 32);"
+    shim_build("shim-sanitized").altered("gpu/worker.cuh", old, new, objects, folder)
+
+
+def _hanging(folder: Path) -> None:
+    """gather/_cuda.so hangs in each gather, floor/_cuda.so in the one that benchmarks measure."""
+    hang = "for (volatile bool hangs = true; hangs;) {}\n"
+    places = {"gather": "    const int64_t id = call.ids[i];", "floor": "  if (call.seen) call.seen["}
+    for name, place in places.items():
+        (folder / name).mkdir()
+        shim_build().altered("gpu/rows/gather.cuh", place, hang + place, ("rows",), folder / name)
+
+
+def _reported(folder: Path) -> None:
+    from gpu.variants import faults
+
+    faults.plant_shim(shim_build(), shim_build("shim-sanitized"), folder)
+
+
+# ---- the host's code -------------------------------------------------------------------------------------
+
+
+def compile_host(folder: Path, sources: Path, *options: str) -> None:
     """Build _host in ``folder`` from the tree ``sources``, for one instruction set, with more options of CMake."""
-    compiler = shutil.which("g++")
-    require(compiler is not None, "no g++", "apt install g++")
-    tools = {name: shutil.which(name, path=Path(sys.executable).parent) for name in ("cmake", "ninja")}
-    require(None not in tools.values(), f"no cmake or ninja beside {sys.executable}")
+    beside = Path(sys.executable).parent
     given = {
-        "CMAKE_MAKE_PROGRAM": tools["ninja"],
+        "CMAKE_MAKE_PROGRAM": beside / "ninja",
         "Python_EXECUTABLE": sys.executable,
-        "CMAKE_CXX_COMPILER": compiler,
+        "CMAKE_CXX_COMPILER": "g++",
         "MGG_ISAS": "baseline",
         "MGG_CUDA": "OFF",
     }
     defined = [f"-D{name}={value}" for name, value in given.items()]
     for command in (
-        [tools["cmake"], "-G", "Ninja", *defined, *options, "-S", sources],
-        [tools["ninja"], "_host"],
+        [beside / "cmake", "-G", "Ninja", *defined, *options, "-S", sources],
+        [beside / "ninja", "_host"],
     ):
         done = programs.run(*command, cwd=folder)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        if done.returncode:
+            raise RuntimeError(done.stdout[-3000:] + done.stderr[-3000:])
+
+
+def _host_planted(folder: Path) -> None:
+    """One tree in which the drawn faults are planted in turn: NAME/_host*.so, and none/_host*.so without a fault."""
+    from test_planted import DRAWN_HOST, HOST
+
+    tree, objects = folder / "tree", folder / "objects"
+    objects.mkdir()
+    tree.mkdir()
+    shutil.copytree(ROOT / "cuda", tree / "cuda")
+    shutil.copy(ROOT / "CMakeLists.txt", tree)
+    for name in ("none", *DRAWN_HOST):
+        if name != "none":
+            fault = HOST[name]
+            text = (ROOT / fault.file).read_text()
+            assert text.count(fault.old) == 1, (
+                f"{fault.file}: {fault.old!r} is there {text.count(fault.old)} times"
+            )
+            (tree / fault.file).write_text(text.replace(fault.old, fault.new))
+        compile_host(objects, tree, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
+        (folder / slug(name)).mkdir()
+        for path in objects.glob("_host*.so"):
+            path.rename(folder / slug(name) / path.name)
+        if name != "none":
+            shutil.copy(ROOT / fault.file, tree / fault.file)
+    shutil.rmtree(tree)
+
+
+def _acknowledged(folder: Path) -> None:
+    sources = [ROOT / "tests/runtime/acknowledged.cpp", ROOT / "cuda/runtime/halo_exchange.cpp"]
+    include = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda/include'}"]
+    compile_all([["g++", "-std=c++17", "-O2", "-pthread", *include, *sources, "-o", folder / "acknowledged"]])
+
+
+def _transport(folder: Path) -> None:
+    sources = [ROOT / "tests/shmem/transport.cpp", ROOT / "cuda/runtime/runtime_shmem.cpp"]
+    include = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda/include'}"]
+    compile_all([["oshc++", "-std=c++17", "-O1", *include, *sources, "-lmpi", "-o", folder / "transport"]])
+
+
+def _schedules(folder: Path) -> None:
+    from sanitize.test_threads import make
+
+    make(folder)
+
+
+def _chunk_streams(folder: Path) -> None:
+    from sanitize.test_chunk_streams import make
+
+    make(folder)
+
+
+TAPES = ("mgg_hpc/runtime/backends", "mgg_hpc/nn/saga", "tests/gpu/pes", "tests/shim/tapes", "examples")
+CLANG = {"needs": ("clang++",), "install": "apt install clang libclang-rt-dev libomp-dev"}
+TARGETS = {
+    "shim": Target(lambda folder: shim_build().whole()),
+    "shim-before": Target(lambda folder: shim_build().before(folder)),
+    "tapes": Target(_tapes("test"), sources=TAPES, draws=True),
+    "tapes-long": Target(_tapes("long"), sources=TAPES, draws=True),
+    "acknowledged": Target(_acknowledged),
+    "shim-sanitized": Target(lambda folder: shim_build("shim-sanitized").whole()),
+    "shim-sanitized-before": Target(lambda folder: shim_build("shim-sanitized").before(folder)),
+    "shim-sanitized-shift": Target(_sanitized_with_a_shift),
+    "shim-hangs": Target(_hanging),
+    "shim-reported": Target(_reported),
+    "host-sanitized": Target(lambda folder: compile_host(folder, ROOT, "-DMGG_SANITIZE=address;undefined")),
+    "host-planted": Target(_host_planted, sources=("tests/test_planted.py",), draws=True),
+    "schedules": Target(_schedules, **CLANG, sources=("tests/sanitize",)),
+    "chunk-streams": Target(_chunk_streams, sources=("tests/sanitize",), draws=True),
+    "transport": Target(_transport, ("oshc++",), "apt install openmpi-bin libopenmpi-dev"),
+}
+
+
+def target(name: str) -> Target:
+    """Return a target by its name; those of faults in the shim's kernels are named "shim: FAULT"."""
+    if name.startswith("shim: "):
+        return Target(_planted_in_shim(name.removeprefix("shim: ")))
+    return TARGETS[name]
+
+
+def of_tier(tier: str) -> list[str]:
+    """Return the builds that the tests of a tier load."""
+    test = ["shim", "shim-before", "tapes", "acknowledged"]
+    if tier == "test":
+        return test
+    from shim.test_planted import DRAWN
+
+    others = [name for name in TARGETS if name not in test]
+    return [*test, *others, *(f"shim: {name}" for name in DRAWN)]
 
 
 def sanitized_environment(compiler: str) -> dict[str, str]:
@@ -87,3 +320,22 @@ def sanitized_environment(compiler: str) -> dict[str, str]:
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "OMP_NUM_THREADS": "2",
     }
+
+
+def main(words: list[str]) -> int:
+    """Make the builds that the command line names."""
+    names = of_tier(words[0]) if words in (["test"], ["long"]) else words
+    if not words or any(name not in TARGETS and not name.startswith("shim: ") for name in names):
+        print(f"{__doc__}\nbuilds: {', '.join(TARGETS)}", file=sys.stderr)
+        return 2
+    for name in names:
+        try:
+            build(name)
+        except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
+            print(f"\ntests: {name}: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

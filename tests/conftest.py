@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builds import SANITIZERS, made_once
 
-pytest_plugins = ["suite.seeds", "suite.tiers", "suite.report"]
+pytest_plugins = ["seeds", "tiers"]
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +25,7 @@ def data_folder(require) -> Path:
 def require() -> Callable[..., None]:
     """Return require(there, what, install): skip a test that lacks ``what``, which the command ``install`` installs.
 
-    Where CI=true promises that everything is there, the test fails instead. suite/run.py prints one line for each
-    command.
+    Where CI=true promises that everything is there, the test fails instead.
     """
 
     def check(there: bool, what: str, install: str = "") -> None:
@@ -42,25 +39,22 @@ def require() -> Callable[..., None]:
     return check
 
 
-def shim_build(require: Callable[..., None], name: str, flags: tuple[str, ...]) -> Any:
-    """Return a shim.build.Build whose module is compiled with these flags."""
-    from shim.build import Build
-
-    compiler = shutil.which("g++")
-    require(compiler is not None, "no g++", "apt install g++")
-    return Build(compiler, made_once(name, lambda at: Build(compiler, at, flags).whole()), flags)
-
-
 @pytest.fixture(scope="session")
-def shim(require) -> Any:
+def shim() -> Any:
     """A shim.build.Build: the GPU kernels compiled for the host, and the module that they make."""
-    return shim_build(require, "shim", ())
+    from builds import made, shim_build
+
+    made("shim")
+    return shim_build()
 
 
 @pytest.fixture(scope="session")
-def sanitized(require) -> Any:
+def sanitized() -> Any:
     """As `shim`, with the address and the undefined-behaviour sanitizer; it loads where their libraries do first."""
-    return shim_build(require, "shim-sanitized", SANITIZERS)
+    from builds import made, shim_build
+
+    made("shim-sanitized")
+    return shim_build("shim-sanitized")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import os
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import scipy.sparse
 import tomli_w
 
 from mgg_hpc import reference
+from mgg_hpc.__main__ import main
 from mgg_hpc.data import generate, writer
 from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges, from_edges
 
@@ -115,15 +118,21 @@ def clean_environment() -> dict[str, str]:
     }
 
 
-def run(
-    *arguments: str | Path, folder: Path | None = None, seconds: float = 120
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run `mgg` in a process of its own."""
-    return programs.run(MGG, *arguments, cwd=folder, env=clean_environment(), timeout=seconds)
+    return programs.run(MGG, *arguments, cwd=folder, env=clean_environment())
+
+
+def call(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `mgg` in this process, with ``folder`` as the current one: as `run`, but for what a new process sees."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def python(
-    *arguments: str | Path, folder: Path | None = None, seconds: float = 250, **environment: str
+    *arguments: str | Path, folder: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own, with more in its environment."""
-    return programs.python(*arguments, cwd=folder, env=clean_environment() | environment, timeout=seconds)
+    return programs.python(*arguments, cwd=folder, env=clean_environment() | environment)

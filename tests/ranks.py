@@ -6,6 +6,8 @@ A run over several ranks in which nothing ran has failed, and so has one of anot
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +26,14 @@ def pytest_runtest_logreport(report):
     global passed  # noqa: PLW0603 - pytest gives this hook no place of its own to count in
     if report.when == "call" and report.passed and "mpi" in report.keywords:
         passed += 1
+    if report.failed and _rank() > 0:
+        print(f"\nrank {_rank()}: {report.nodeid}\n{report.longreprtext}", file=sys.__stderr__, flush=True)
 
 
 def pytest_sessionstart(session):
+    if _with_mpi(session.config) and _rank() > 0:  # rank 0 tells of all tests
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        reporter._tw._file = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the session lasts
     promised = os.environ.get("MGG_TEST_RANKS")
     if promised and _with_mpi(session.config):
         from mpi4py import MPI
@@ -46,6 +53,11 @@ def pytest_sessionfinish(session, exitstatus):
         if MPI.COMM_WORLD.Get_size() > 1 or os.environ.get("MGG_TEST_RANKS"):
             print("no MPI test passed: a run that tested nothing has failed")
             session.exitstatus = exitstatus or 1
+
+
+def _rank() -> int:
+    """Rank of this process, without MPI's being started for it."""
+    return sys.modules["mpi4py.MPI"].COMM_WORLD.Get_rank() if "mpi4py.MPI" in sys.modules else 0
 
 
 def _with_mpi(config) -> bool:

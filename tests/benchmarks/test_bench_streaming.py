@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from jobs import clean_environment
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 

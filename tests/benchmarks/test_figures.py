@@ -23,9 +23,7 @@ def bench(tmp_path):
     def bench(*options: str) -> dict:
         output = tmp_path / "bench.json"
         command = [sys.executable, ROOT / "benchmarks" / "run.py", "--json", output, *options]
-        done = subprocess.run(
-            command, env=clean_environment(), capture_output=True, text=True, timeout=250, check=False
-        )
+        done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stderr == ""
         return json.loads(output.read_text()) | {"text": done.stdout}
@@ -82,9 +80,7 @@ def test_aggregation_is_twice_as_fast_as_torch(weighted, data_folder, tmp_path):
     command += ["--peers=torch", f"--peers-env={sys.prefix}", "--turns=5", f"--json={output}"]
     best = 0.0
     for _ in range(4):
-        subprocess.run(
-            [*command, *["--weighted"] * weighted], env=clean_environment(), check=True, timeout=250
-        )
+        subprocess.run([*command, *["--weighted"] * weighted], env=clean_environment(), check=True)
         best = max(best, json.loads(output.read_text())["speedup"]["torch"])
         if best >= 2.0:
             break

@@ -64,6 +64,7 @@ def cells(text: str) -> dict[str, str]:
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
+@pytest.mark.long
 def test_make_demo_runs_these_commands():
     text = programs.run("make", "-n", "demo", cwd=ROOT).stdout
     assert f"mgg {' '.join(TRAIN)} inputs/digits.toml" in text
@@ -77,6 +78,7 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.long
 def test_the_demo_is_short_and_ends_with_its_table(inputs, tmp_path):
     before = processor_seconds()
     assert programs.python("-c", "import torch, mgg_hpc.training.train").returncode == 0
@@ -100,6 +102,7 @@ def test_the_demo_is_short_and_ends_with_its_table(inputs, tmp_path):
     assert done.stdout.rstrip().splitlines()[-1].startswith("└")
 
 
+@pytest.mark.long
 def test_a_terminal_shows_the_bar_and_the_whole_table(inputs, tmp_path):
     code, shown = in_terminal([MGG, *TRAIN, inputs / "digits.toml"], tmp_path)
     assert code == 0, shown

@@ -40,7 +40,7 @@ def printed(folder: Path, command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_programs_print_the_same_on_one_rank_and_on_two(folder):
     assert len(PROGRAMS) == 7 and COMMANDS[1:] == ["python train.py", "mgg launch -n 2 train.py"]
     alone, together = (printed(folder, command) for command in COMMANDS[1:])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from scipy import sparse
-from suite.tiers import long_except
+from tiers import long_except
 
 from mgg_hpc.data import generate
 from mgg_hpc.plan.ranges import edge_balanced

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import programs
 import pytest
+from tiers import drawn
 
 from . import mutants
 
@@ -89,8 +90,7 @@ def check(require, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.drawn(4)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", drawn(WORLDS, 4))
 def test_nothing_is_lost_overwritten_or_waited_for_in_vain(check, world):
     states, wrong = check(WORLDS[world])
     assert wrong is None
@@ -98,8 +98,7 @@ def test_nothing_is_lost_overwritten_or_waited_for_in_vain(check, world):
 
 
 @pytest.mark.long
-@pytest.mark.drawn(4)
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", drawn(ELEMENTS, 4))
 def test_each_element_that_is_taken_away_is_missed(check, element):
     _, wrong = check(f"{WORLDS[ELEMENTS[element]]} -DWITHOUT_{element}")
     assert wrong and re.match(r"assertion violated|invalid end state", wrong)
@@ -117,8 +116,7 @@ def test_warps_of_a_block_read_no_row_before_they_know_of_it(check, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.drawn(3)
-@pytest.mark.parametrize("element", sorted(set(re.findall(r"WITHOUT_([A-Z_]+)", BLOCK.read_text()))))
+@pytest.mark.parametrize("element", drawn(set(re.findall(r"WITHOUT_([A-Z_]+)", BLOCK.read_text())), 3))
 def test_each_element_of_the_hand_over_is_missed(check, tmp_path, element):
     _, wrong = search(BLOCK.read_text(), f"-DWITHOUT_{element}", tmp_path, "-O0", "-w")
     assert wrong and re.match(r"assertion violated|invalid end state", wrong)
@@ -142,7 +140,8 @@ def survives(text: str) -> bool:
         )
 
 
-@pytest.mark.trials(long=40, torture=1000)
+@pytest.mark.long
+@pytest.mark.trials(40, torture=1000)
 def test_every_mutant_is_caught_or_known_to_be_harmless(require, rng, trials):
     """`make test-long` tries some mutants, which are drawn, and `make torture` all of them."""
     for program in ("spin", "gcc"):

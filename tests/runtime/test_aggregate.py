@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scipy.sparse
+from tiers import drawn
 from world import SMALL, play
 
 from mgg_hpc import _host, reference
@@ -248,8 +249,7 @@ def python(*arguments, **environment):
 
 
 @pytest.mark.long
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("isa", OTHERS)
+@pytest.mark.parametrize("isa", drawn(OTHERS, 1))
 def test_the_other_instruction_sets(rng, isa):
     """A part of the table again, forced: which kernels run is chosen when a process starts."""
     drawn = rng.permutation([name for name in cases.CASES if name != "hub"])[:2]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import jobs
 import pytest
-from suite.tiers import long_except
+from tiers import long_except
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import find_mpi, launch, segments

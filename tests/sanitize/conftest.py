@@ -6,20 +6,19 @@ import shutil
 from pathlib import Path
 
 import pytest
-from builds import compile_host, made_once, sanitized_environment
+from builds import made, sanitized_environment
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def sanitized(require, tmp_path_factory) -> dict[str, str]:
+def sanitized(tmp_path_factory) -> dict[str, str]:
     """The environment of a Python that loads the package with the sanitized extension.
 
     Kernels are built for one instruction set: what surrounds them is the same in all, and vector code that GCC's
     sanitizers do not see is left to guarded pages.
     """
-    sanitizers_on = "-DMGG_SANITIZE=address;undefined"
-    build = made_once("host-sanitized", lambda folder: compile_host(folder, ROOT, require, sanitizers_on))
+    build = made("host-sanitized")
     package = tmp_path_factory.mktemp("tree") / "mgg_hpc"
     package.mkdir()
     for path in (ROOT / "mgg_hpc").iterdir():

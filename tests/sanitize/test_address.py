@@ -19,8 +19,7 @@ ROOT = HERE.parents[1]
 # ranks have nothing that four have not.
 FEWER = " and ".join(f"not -{number}-" for number in (2, 8, 16, 31, 32, 127, 128, 513))
 
-# The first may build the sanitized module, which takes minutes.
-pytestmark = [pytest.mark.long, pytest.mark.one_of("sanitizers", "host"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.long
 
 
 def python(environment, rows, *arguments):

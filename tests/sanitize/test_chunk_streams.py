@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
+import builds
 import pytest
+from tiers import drawn
 
 HERE = Path(__file__).parent
 CUDA = HERE.parents[1] / "cuda"
@@ -38,38 +39,40 @@ FAULTS = {
     ),
 }
 
+DRAWN = drawn(FAULTS, 2)
+
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module")
-def built(require, tmp_path_factory):
-    """What compiles the program with a file replaced, and returns its path."""
-    compiler = shutil.which("g++")
-    require(compiler is not None, "no g++", "apt install g++")
-
-    def build(file=None, old="", new=""):
-        folder = tmp_path_factory.mktemp("chunks")
+def make(folder: Path) -> None:
+    """Build the program as it is, none/program, and with each of the drawn faults."""
+    commands = []
+    for name in ("none", *DRAWN):
+        at = folder / builds.slug(name)
+        at.mkdir()
         streams = [STREAM, SOURCE]
-        if file is not None:
+        if name != "none":
+            file, old, new, _ = FAULTS[name]
             text = (CUDA / file).read_text()
-            assert text.count(old) == 1
-            changed = folder / "changed" / Path(CUDA / file).relative_to(CUDA)
+            assert text.count(old) == 1, f"{file}: {old}"
+            changed = at / "changed" / Path(CUDA / file).relative_to(CUDA)
             changed.parent.mkdir(parents=True)
             changed.write_text(text.replace(old, new))
             streams = [changed if each == file else each for each in streams]
-        program = folder / "program"
-        flags = ["-std=c++17", "-O1", "-g1", "-fsanitize=thread", f"-I{folder / 'changed'}", f"-I{CUDA}"]
+        flags = ["-std=c++17", "-O1", "-g1", "-fsanitize=thread", f"-I{at / 'changed'}", f"-I{CUDA}"]
         sources = [HERE / "chunk_streams.cpp", *streams]
-        subprocess.run([compiler, *flags, f"-I{CUDA / 'include'}", *sources, "-o", program], check=True)
-        return program
+        commands.append(["g++", *flags, f"-I{CUDA / 'include'}", *sources, "-o", at / "program"])
+    builds.compile_all(commands)
 
-    return build
+
+@pytest.fixture(scope="module")
+def built():
+    """Returns the program with a fault, or with "none"."""
+    return lambda name="none": builds.made("chunk-streams") / builds.slug(name) / "program"
 
 
 def run(program, ranks, passes):
-    return subprocess.run(
-        [program, str(ranks), str(passes)], capture_output=True, text=True, timeout=120, check=False
-    )
+    return subprocess.run([program, str(ranks), str(passes)], capture_output=True, text=True, check=False)
 
 
 def test_no_race_and_no_wrong_value(built):
@@ -79,10 +82,8 @@ def test_no_race_and_no_wrong_value(built):
         assert found.returncode == 0, found.stderr
 
 
-@pytest.mark.drawn(2)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", DRAWN)
 def test_faults_are_found(built, fault):
-    *change, ranks = FAULTS[fault]
-    found = run(built(*change), ranks, 12)
+    found = run(built(fault), FAULTS[fault][-1], 12)
     assert found.returncode != 0
     assert "data race" in found.stderr or "another value" in found.stderr

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import builds
 import cases
 import numpy as np
 import plans
@@ -43,43 +43,41 @@ WEAKENED = {
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module")
-def compiler(require):
-    """What compiles sources into objects, by the sources' names, and what links them into a program."""
-    clang = shutil.which("clang++")
-    require(clang is not None, "no clang++", "apt install clang")
-    libraries = Path(clang).resolve().parents[1] / "lib"
-    for name, package in (("libarcher.so", "libomp-dev"), ("libclang_rt.tsan*.a", "libclang-rt-dev")):
-        require(any(libraries.rglob(name)), f"no {name}", f"apt install {package}")
+def make(folder: Path) -> None:
+    """Build the program that runs the schedules, and one for each weaker memory order."""
 
-    def compile(sources, folder, *options):
-        def built(source):
-            target = folder / f"{source.stem}.o"
-            subprocess.run([clang, *options, *FLAGS, "-c", source, "-o", target], check=True)
-            return target
+    def compiled(sources, folder, *options):
+        objects = {source.name: folder / f"{source.stem}.o" for source in sources}
+        builds.compile_all(
+            ["clang++", *options, *FLAGS, "-c", source, "-o", objects[source.name]] for source in sources
+        )
+        return objects
 
-        with ThreadPoolExecutor(2) as pool:
-            return dict(zip((source.name for source in sources), pool.map(built, sources), strict=True))
-
-    def link(objects, program):
-        subprocess.run([clang, *FLAGS, *objects.values(), "-o", program], check=True)
-        return program
-
-    return compile, link
-
-
-@pytest.fixture(scope="module")
-def objects(compiler, tmp_path_factory):
-    """schedules.cpp and the schedules as they are, compiled."""
-    compile, _ = compiler
-    return compile(SOURCES, tmp_path_factory.mktemp("objects"))
+    objects = compiled(SOURCES, folder)
+    programs_of = {"schedules": objects}
+    for name, (header, strong, order, users) in WEAKENED.items():
+        cuda = folder / name  # a copy of all sources, whose folder is searched first
+        shutil.copytree(CUDA, cuda)
+        text = (cuda / header).read_text()
+        assert text.count(strong + order) == 1, f"{header}: {strong + order}"
+        (cuda / header).write_text(text.replace(strong + order, strong + "relaxed"))
+        weak = [cuda / user.relative_to(CUDA) if user.is_relative_to(CUDA) else user for user in users]
+        programs_of[f"weak-{name}"] = objects | compiled(weak, cuda, f"-I{cuda}", f"-I{cuda / 'include'}")
+    builds.compile_all(
+        ["clang++", *FLAGS, *each.values(), "-o", folder / name] for name, each in programs_of.items()
+    )
 
 
 @pytest.fixture(scope="module")
-def program(compiler, objects, tmp_path_factory):
-    """The same as a program."""
-    _, link = compiler
-    return link(objects, tmp_path_factory.mktemp("program") / "schedules")
+def built():
+    """The folder of the programs."""
+    return builds.made("schedules")
+
+
+@pytest.fixture(scope="module")
+def program(built):
+    """The program that runs the schedules as they are."""
+    return built / "schedules"
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +114,7 @@ def run(tmp_path):
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as child:
             try:
-                out, err = child.communicate(timeout=120)
+                out, err = child.communicate()
             finally:
                 child.kill()
                 # A report ends the program before LLVM's OpenMP takes its name off the list of loaded ones.
@@ -131,7 +129,6 @@ def reported(done):
     return done.returncode == 66 and "ThreadSanitizer: data race" in done.stderr
 
 
-@pytest.mark.drawn(2)
 @pytest.mark.parametrize("reach", ["near", "far"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_schedules_are_free_of_races(program, files, run, threads, reach):
@@ -153,17 +150,6 @@ def test_a_planted_race_is_reported(program, files, run, fault, threads, reach, 
     assert reported(done), done.stderr[-3000:]
 
 
-@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", WEAKENED)
-def test_a_weaker_memory_order_is_reported(compiler, objects, files, run, tmp_path, name):
-    compile, link = compiler
-    header, strong, order, users = WEAKENED[name]
-    folder = tmp_path / "cuda"  # a copy of all sources, whose folder is searched first
-    shutil.copytree(CUDA, folder)
-    text = (folder / header).read_text()
-    assert text.count(strong + order) == 1
-    (folder / header).write_text(text.replace(strong + order, strong + "relaxed"))
-    weak = [folder / user.relative_to(CUDA) if user.is_relative_to(CUDA) else user for user in users]
-    again = compile(weak, tmp_path, f"-I{folder}", f"-I{folder / 'include'}")
-    weaker = link(objects | again, tmp_path / "weaker")
-    assert reported(run(weaker, 3, "near", "none", *files.values()))
+def test_a_weaker_memory_order_is_reported(built, files, run, name):
+    assert reported(run(built / f"weak-{name}", 3, "near", "none", *files.values()))

@@ -8,7 +8,7 @@ from pathlib import Path
 import jobs
 import programs
 import pytest
-from builds import made_once
+from builds import made
 
 from .build import Build
 
@@ -26,7 +26,7 @@ def on_gpus(shim, tmp_path):
         program = (sys.executable, CHILD, shim.folder / "_cuda.so", fault, "--", *words)
         variables = jobs.clean_environment() | {"OMP_NUM_THREADS": "1"} | environment
         by = program[1:] if ranks is None else ("-c", LAUNCH, ranks, *program)
-        return programs.python(*by, cwd=tmp_path, env=variables, timeout=100)
+        return programs.python(*by, cwd=tmp_path, env=variables)
 
     return run
 
@@ -34,4 +34,4 @@ def on_gpus(shim, tmp_path):
 @pytest.fixture(scope="session")
 def shim_before(shim) -> Build:
     """The kernels as they are before sm_90: without bulk copies."""
-    return shim.older(made_once("shim-before", shim.before))
+    return shim.older(made("shim-before"))

@@ -121,7 +121,7 @@ def test_the_model_of_expected_times_counts_what_runs(rng, traced, engine, width
     assert traced.shim_counts()["most_atomics_an_address"] == made["most_atomics"] == parts
 
 
-@pytest.mark.parametrize("scale", [14, 16, pytest.param(20, marks=pytest.mark.trials(torture=1))])
+@pytest.mark.parametrize("scale", [14, 16, pytest.param(20, marks=pytest.mark.torture)])
 def test_a_halo_claims_by_warp_and_fences_once_a_block(rng, engine, scale):
     """Rows of 16 columns over two PEs; by worker, there would be a claim for each 16 tasks at most."""
     graph = graphs.read(f"rmat:{scale}:16")

@@ -58,6 +58,7 @@ def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
         table.compare(engine, made, entry, rng, "halo", reach, SMALL, deferred_bytes=room)
 
 
+@pytest.mark.long
 @pytest.mark.sampled
 @pytest.mark.parametrize("case", REMOTE)
 @pytest.mark.parametrize(
@@ -82,6 +83,7 @@ def test_what_mgg_is_compared_with_gives_the_same_bits(rng, engine, case, transf
         table.compare(engine, made, entry, rng, transfer, REACH["all"](ranks), SMALL, ablation)
 
 
+@pytest.mark.long
 @pytest.mark.sampled
 @pytest.mark.parametrize("case", REMOTE)
 @pytest.mark.parametrize("width", [16, 129])

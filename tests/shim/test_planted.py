@@ -9,7 +9,8 @@ from pathlib import Path
 
 import programs
 import pytest
-from suite.tiers import long_except
+from builds import made
+from tiers import drawn
 
 from .build import with_other_text
 
@@ -230,8 +231,7 @@ FAULTS = {
     ),
 }
 
-# The faults that `make test` plants; `make test-long` draws some of the others.
-BY_MAKE_TEST = ("a wrong buffer", "a credit that nobody waits for")
+DRAWN = drawn(FAULTS, 6)  # by `make test-long`
 
 
 # Checks entries of the table, gathers rows of peers that pointers do not reach, or exercises the transport.
@@ -267,7 +267,7 @@ def look(library: Path, by: str, seed: list[int], turns: int, width: int = 33, c
     cases = cases or USUAL.get(by, ("ordinary", "hub"))
     entries = [(by, "float32", wide, case) for case in cases for wide in (1, width)]
     arguments = map(json.dumps, (str(library), seed, turns, entries))
-    done = programs.python("-c", LOOK, *arguments, env=os.environ | {"PYTHONPATH": str(TESTS)}, timeout=120)
+    done = programs.python("-c", LOOK, *arguments, env=os.environ | {"PYTHONPATH": str(TESTS)})
     assert (done.returncode == 0) == (done.stdout == "unnoticed\n"), done.stderr[-3000:]
     return (done.stdout or done.stderr).strip().splitlines()[-1]
 
@@ -278,18 +278,17 @@ def test_a_fault_is_of_a_text_that_is_there_once(name):
     with_other_text(fault.where[0], fault.old, fault.new)  # raises where it is not
 
 
-@pytest.mark.drawn(2)
-@pytest.mark.parametrize("by", long_except(sorted({fault.by for fault in FAULTS.values()}), "halo"))
+@pytest.mark.long
+@pytest.mark.parametrize("by", drawn({fault.by for fault in FAULTS.values()}, 2))
 def test_nothing_is_found_where_no_fault_is_planted(rng, shim, by):
     assert look(shim.folder / "_cuda.so", by, list(rng.bytes(4)), 2) == "unnoticed"
 
 
-@pytest.mark.drawn(4)
-@pytest.mark.parametrize("name", long_except(FAULTS, *BY_MAKE_TEST))
-def test_a_planted_fault_is_found(rng, shim, shim_before, tmp_path, name):
+@pytest.mark.long
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_planted_fault_is_found(rng, name):
     fault = FAULTS[name]
-    file, objects = fault.where
-    library = (shim_before if fault.before else shim).altered(file, fault.old, fault.new, objects, tmp_path)
+    library = made(f"shim: {name}") / "_cuda.so"
     found = look(library, fault.by, list(rng.bytes(4)), 100, fault.width, fault.cases)
     assert found.startswith(
         ("AssertionError", "RuntimeError", "mgg_hpc.traversal.checks.WrongResultError")

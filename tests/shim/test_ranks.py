@@ -12,7 +12,7 @@ import jobs
 import numpy as np
 import pytest
 import safetensors.numpy
-from suite.tiers import long_except
+from tiers import drawn, long_except
 
 from mgg_hpc.tools.study import names, table
 
@@ -46,7 +46,7 @@ def columns(folder: Path) -> dict[str, list[float]]:
 def of_cpu(tmp_path: Path) -> dict[str, list[float]]:
     """The same job on one CPU."""
     settings = ("--set", "run.folder=cpu", "--set", "run.backend=serial", "--set", "train.dtype=float32")
-    done = jobs.run("train", "job.toml", *settings, folder=tmp_path)
+    done = jobs.call("train", "job.toml", *settings, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     return columns(tmp_path / "cpu")
 
@@ -69,8 +69,7 @@ RUNS = {
 }
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("kind", long_except(RUNS, "undirected"))
+@pytest.mark.parametrize("kind", long_except(RUNS, "undirected", draw=1))
 def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, kind):
     ranks, graph, hidden = RUNS[kind]
     jobs.write_job(tmp_path, graph(), model={"hidden": hidden})
@@ -85,14 +84,15 @@ def test_a_run_is_that_of_the_cpu(on_gpus, trained, tmp_path, kind):
     assert (summary["bytes"]["remote"] > 0) == (ranks > 1)
 
     assert on_gpus(ranks, "predict", "runs", "-o", "gpu.h5").returncode == 0
-    assert jobs.run("predict", "cpu", "-o", "cpu.h5", folder=tmp_path).returncode == 0
+    assert jobs.call("predict", "cpu", "-o", "cpu.h5", folder=tmp_path).returncode == 0
     with h5py.File(tmp_path / "gpu.h5") as gpu, h5py.File(tmp_path / "cpu.h5") as cpu:
         assert gpu.keys() == cpu.keys()
         for name in ("probability", "embedding"):
             np.testing.assert_allclose(gpu[name][:], cpu[name][:], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.random), 2])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_rows_that_pass_through_gpus_give_the_same_losses(on_gpus, trained, tmp_path, ranks):
     """One rank keeps rows in the host's memory, two ranks keep them in files. Predictions are compared, too."""
     plan = {"memory": "300K"} | ({"scratch": "."} if ranks > 1 else {})
@@ -102,7 +102,7 @@ def test_rows_that_pass_through_gpus_give_the_same_losses(on_gpus, trained, tmp_
     same_losses(tmp_path)
     done = on_gpus(ranks, "predict", "runs", "-o", "gpu.h5", "--what", "embedding")
     assert (done.returncode, done.stderr) == (0, "")
-    assert jobs.run("predict", "cpu", "-o", "cpu.h5", "--what", "embedding", folder=tmp_path).returncode == 0
+    assert jobs.call("predict", "cpu", "-o", "cpu.h5", "--what", "embedding", folder=tmp_path).returncode == 0
     with h5py.File(tmp_path / "gpu.h5") as gpu, h5py.File(tmp_path / "cpu.h5") as cpu:
         np.testing.assert_allclose(gpu["embedding"][:], cpu["embedding"][:], rtol=1e-4, atol=1e-5)
 
@@ -117,8 +117,7 @@ BATCHES = {
 }
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("kind", long_except(BATCHES, "sage"))
+@pytest.mark.parametrize("kind", long_except(BATCHES, draw=2))
 def test_batches_train_as_on_a_cpu(trained, tmp_path, kind):
     ranks, model, graph, fault = BATCHES[kind]
     train = {"mode": "sampled", "fanouts": [4, 3], "batch_size": 20, "epochs": 2}
@@ -129,8 +128,7 @@ def test_batches_train_as_on_a_cpu(trained, tmp_path, kind):
     assert (summary_of(tmp_path)["bytes"]["remote"] > 0) == crosses
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("transfer", long_except(["auto", "get", "halo", ["get", "halo"]]), ids=str)
+@pytest.mark.parametrize("transfer", long_except(["auto", "get", "halo", ["get", "halo"]], draw=1), ids=str)
 def test_a_run_without_pointers_to_peers(trained, tmp_path, transfer):
     """Rows and gradients come by NVSHMEM's gets and puts; "auto" measures what they cost."""
     jobs.write_job(tmp_path, jobs.blocks(), plan={"transfer": transfer})
@@ -146,9 +144,9 @@ MODELS = {
 }
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("transfer", long_except(["auto", "halo"], "auto"))
-@pytest.mark.parametrize("name", long_except(MODELS, "attention"))
+@pytest.mark.long
+@pytest.mark.parametrize("transfer", drawn(["auto", "halo"], 1))
+@pytest.mark.parametrize("name", drawn(MODELS, 2))
 def test_attention_or_maxima_without_pointers_to_peers(trained, tmp_path, name, transfer):
     """Rows arrive before the kernel that reads them. (With pointers: tests/gpu/training.py.)"""
     jobs.write_job(tmp_path, jobs.blocks(60), model=MODELS[name], plan={"transfer": transfer})
@@ -186,7 +184,8 @@ def test_half_rows_train_as_float32_does_to_their_rounding(on_gpus, trained, tmp
         np.testing.assert_allclose(file["probability"][:].sum(1), 1, rtol=1e-2)
 
 
-@pytest.mark.parametrize("ranks", long_except([1, 2], 1))
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_features_may_stay_on_the_host(trained, tmp_path, ranks):
     jobs.write_job(tmp_path, jobs.blocks(), train={"normalize_features": "row"}, run={"features": "host"})
     assert "the features stay in the host's memory" in trained(ranks, *SHARED)
@@ -273,8 +272,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.drawn(2)
-@pytest.mark.parametrize("what", long_except(REFUSED, "heap", "memory", "torch without CUDA", "an old GPU"))
+@pytest.mark.parametrize("what", long_except(REFUSED, "heap", draw=3))
 def test_what_cannot_be_is_one_line(on_gpus, tmp_path, what):
     ranks, words, machine, begins, *has = REFUSED[what]
     jobs.write_job(tmp_path, jobs.blocks())
@@ -326,7 +324,7 @@ def test_two_ranks_that_are_profiled_say_what_they_hide(trained, tmp_path):
     assert "GPU ms" not in said  # which only CUDA tells of
 
 
-@pytest.mark.random
+@pytest.mark.long
 @pytest.mark.parametrize("fault", long_except(["none", "far"], "none"))
 def test_the_study_of_primitives_has_each_of_nvshmems_calls(on_gpus, tmp_path, fault):
     """Ranks compare the sums of all variants, bit by bit; with and without pointers between them."""

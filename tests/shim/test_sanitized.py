@@ -9,15 +9,15 @@ from pathlib import Path
 import cases
 import programs
 import pytest
-from builds import sanitized_environment
+from builds import made, sanitized_environment
 from gpu.pes import table
+from tiers import drawn
 
 from .test_planted import LOOK
 
 TESTS = Path(__file__).parents[1]
 
-# The first may build the sanitized module, which takes minutes.
-pytestmark = [pytest.mark.long, pytest.mark.one_of("sanitizers", "shim"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.long
 
 MOST_SAID = 16 << 20  # bytes: a report about the reporting of a fault may never end
 SECONDS = 250
@@ -47,20 +47,16 @@ def run(rng, build, library, operations):
 DIFFERENT = ("get", "sum", "weighted", "mean", "max", "epilogue", "transposed", "same bits", "large")
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("bulk", [True, False], ids=["sm_90", "before"])
-def test_the_table_of_cases(rng, sanitized, tmp_path, bulk):
-    library = sanitized.folder / "_cuda.so" if bulk else sanitized.before(tmp_path)
+@pytest.mark.parametrize("bulk", drawn([True, False], 1), ids={True: "sm_90", False: "before"}.get)
+def test_the_table_of_cases(rng, sanitized, bulk):
+    library = made("shim-sanitized" if bulk else "shim-sanitized-before") / "_cuda.so"
     done = run(rng, sanitized, library, [*table.OPERATIONS] if bulk else DIFFERENT)
     assert done.stdout.strip() == "unnoticed", done.stderr[-6000:]
 
 
-def test_planted_undefined_behaviour_is_reported(rng, sanitized, tmp_path):
+def test_planted_undefined_behaviour_is_reported(rng, sanitized):
     """(An address beyond its array is planted by tests/gpu/variants/faults.py, for memcheck.)"""
-    objects = ("rows", "aggregate_float32", "aggregate_float16", "aggregate_bfloat16")
-    old, new = "all << (in_warp - lane);", "all << (in_warp - lane + 32);"
-    library = sanitized.altered("gpu/worker.cuh", old, new, objects, tmp_path)
-    done = run(rng, sanitized, library, ["sum"])
+    done = run(rng, sanitized, made("shim-sanitized-shift") / "_cuda.so", ["sum"])
     assert done.returncode != 0 and "unnoticed" not in done.stdout
     assert "runtime error: shift exponent" in done.stderr, done.stderr[-4000:]
     assert "gpu/worker.cuh" in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,9 @@ from pathlib import Path
 
 import programs
 import pytest
+from builds import made
 from programs import wait_until
+from tiers import drawn
 
 TESTS = Path(__file__).with_name("test_shmem.py")
 ROOT = Path(__file__).parents[2]
@@ -48,15 +49,9 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def program(built, require, tmp_path_factory):
+def program(built):
     """transport.cpp, compiled."""
-    compiler = shutil.which("oshc++")
-    require(compiler is not None, "no oshc++", "apt install openmpi-bin libopenmpi-dev")
-    path = tmp_path_factory.mktemp("transport") / "transport"
-    sources = [Path(__file__).with_name("transport.cpp"), ROOT / "cuda" / "runtime" / "runtime_shmem.cpp"]
-    folders = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]
-    subprocess.run([compiler, "-std=c++17", "-O1", *folders, *sources, "-lmpi", "-o", path], check=True)
-    return path
+    return made("transport") / "transport"
 
 
 @pytest.fixture
@@ -171,8 +166,7 @@ def test_the_transport_keeps_its_promises_across_hosts(program, hosts, ranks):
     assert hosts.segments() == []
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", drawn([1, 2], 1))
 def test_the_table_of_hard_cases_across_hosts(built, hosts, ranks):
     """What test_shmem.py does on one host; with two ranks on each, some peers are within reach and some are not."""
     tests = ["-m", "mpi4py", "-m", "pytest", "-q", "-x", "--color=no", "--with-mpi", "-m", "mpi", TESTS]

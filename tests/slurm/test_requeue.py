@@ -90,8 +90,7 @@ def test_a_cancelled_job_saves_and_is_not_requeued(user, write_job):
 
 
 @pytest.mark.long
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [2])
 def test_a_requeued_job_goes_on_with_the_same_bits(user, write_job, request, nodes):
     """SIGUSR1 comes to the script as it does before the time limit."""
     variables = request.getfixturevalue("shmem") if nodes == 2 else {}
@@ -131,7 +130,8 @@ def test_a_job_that_is_not_requeued_saves_and_ends_with_3(user, write_job, scrip
     assert saved(run) == len(metrics(run))
 
 
-@pytest.mark.trials(torture=1)
+@pytest.mark.torture
+@pytest.mark.trials(1, torture=1)
 def test_the_time_limit(user, write_job):
     """A job that may be requeued goes on; one that may not ends, and has saved too."""
     began = time.monotonic()
@@ -163,7 +163,8 @@ def impatient(cluster):
     cluster.wait_for_nodes()
 
 
-@pytest.mark.trials(torture=1)
+@pytest.mark.torture
+@pytest.mark.trials(1, torture=1)
 def test_a_job_that_loses_its_node_goes_on_elsewhere(user, write_job, impatient):
     """One that may not be requeued ends."""
     began = time.monotonic()
@@ -181,7 +182,8 @@ def test_a_job_that_loses_its_node_goes_on_elsewhere(user, write_job, impatient)
     record("Slurm loses a node, one job on it goes on", 1, 0, seconds=time.monotonic() - began)
 
 
-@pytest.mark.trials(torture=1)
+@pytest.mark.torture
+@pytest.mark.trials(1, torture=1)
 def test_a_job_that_loses_one_of_its_nodes_goes_on_when_it_is_back(user, write_job, impatient, shmem):
     began = time.monotonic()
     options = ["--nodes=2", "--ntasks=2"]

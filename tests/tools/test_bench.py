@@ -73,7 +73,6 @@ def mgg(tmp_path):
             env=clean_environment(),
             capture_output=True,
             text=True,
-            timeout=200,
             check=False,
         )
 
@@ -137,7 +136,7 @@ def test_aggregate_writes_a_document_a_table_and_a_picture(mgg, tmp_path):
     assert "gather floor" in done.stdout
 
 
-@pytest.mark.random
+@pytest.mark.long
 def test_peers_of_an_environment_take_part_and_others_are_named(mgg, tmp_path):
     """This environment has torch and SciPy, and no DGL."""
     options = ["--peers=dgl,torch,scipy", f"--peers-env={sys.prefix}", "--turns=2", "--json=a.json"]

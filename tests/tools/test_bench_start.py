@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 from jobs import MGG, clean_environment
-from suite.tiers import long_except
+from tiers import long_except
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", long_except([1, 2], 1))
 def test_parts_of_a_start_are_shown_and_written(tmp_path, ranks):
     words = ["rmat:8:4", "--ranks", str(ranks), "--turns", "2", "--json", "s.json", "--table", "s.md"]
@@ -20,7 +20,6 @@ def test_parts_of_a_start_are_shown_and_written(tmp_path, ranks):
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

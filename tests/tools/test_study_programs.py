@@ -9,7 +9,7 @@ from mgg_hpc.tools.bench.programs.parts import PARTS
 from mgg_hpc.tools.study import table
 
 
-@pytest.mark.random
+@pytest.mark.long
 def test_each_part_writes_a_table_and_a_picture(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = (

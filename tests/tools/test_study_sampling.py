@@ -40,7 +40,7 @@ def job(tmp_path, monkeypatch):
     return job
 
 
-@pytest.mark.random
+@pytest.mark.long
 def test_a_row_says_what_a_run_of_the_same_keys_says(job, capsys, tmp_path):
     words = ("--batch-size", "10", "--set", "train.learning_rate=0.02", "--plot", "s.svg")
     assert mgg("study", "sampling", job(), "--seeds", "2", *words) == 0
@@ -110,7 +110,6 @@ def test_what_cannot_be_trained_is_refused(capsys, job, words, said):
 
 
 @pytest.mark.long
-@pytest.mark.one_of("accuracy", "sampled")
 @pytest.mark.data
 def test_sampled_training_is_as_accurate_on_a_real_graph(data_folder, tmp_path, monkeypatch):
     """Within a point of full-graph training by ten seeds; of two, whose means deviate more, within two."""

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from command import refused
 from jobs import MGG, clean_environment
-from suite.tiers import long_except
+from tiers import long_except
 
 from mgg_hpc.tools.study import cpu, table
 
@@ -20,14 +20,13 @@ def ended(folder, *words: str) -> str:
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=200,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("study", long_except([*cpu.STUDIES, "design-space"], "primitives"))
 def test_a_study_starts_its_ranks_and_writes_its_files_here(tmp_path, study):
     said = ended(tmp_path, study, "rmat:6:4", "--ranks", "2", "--threads", "1", "--turns", "1")

@@ -11,6 +11,7 @@ from pathlib import Path
 import jobs
 import numpy as np
 import pytest
+from tiers import drawn
 
 from torture import at_call
 from torture.launched import assert_same_runs, metrics, saved
@@ -69,7 +70,8 @@ def chosen(folder: Path, count: int, rng: np.random.Generator) -> list[int]:
     return sorted({*list(first.values())[:count], *order[: max(0, count - len(first))]})
 
 
-@pytest.mark.trials(long=2, torture=1000)
+@pytest.mark.long
+@pytest.mark.trials(2, torture=1000)
 def test_a_kill_at_any_call_leaves_a_checkpoint_to_go_on_with(prepared, tmp_path, rng, trials):
     began = time.monotonic()
     folder = copied(prepared, tmp_path / "first")
@@ -100,16 +102,9 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_to_go_on_with(prepared, tmp_path
     record("SIGKILL at calls of a checkpoint", len(numbers), 0, seconds=seconds)
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize(
-    "action",
-    [
-        pytest.param("ENOSPC", marks=pytest.mark.trials(long=1, torture=1000)),
-        pytest.param("ENOSPC+", marks=pytest.mark.trials(long=1, torture=1000)),
-        pytest.param("EDQUOT+", marks=pytest.mark.trials(long=1, torture=1000)),
-        pytest.param("EIO", marks=pytest.mark.trials(long=1, torture=1000)),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.trials(1, torture=1000)
+@pytest.mark.parametrize("action", drawn(["ENOSPC", "ENOSPC+", "EDQUOT+", "EIO"], 1))
 def test_an_error_of_any_call_is_one_line_and_leaves_the_last_checkpoint(
     prepared, tmp_path, rng, trials, action
 ):
@@ -153,7 +148,8 @@ def copied(prepared: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.trials(long=1, torture=40)
+@pytest.mark.long
+@pytest.mark.trials(1, torture=40)
 def test_a_disk_that_is_full_is_one_line_and_leaves_the_last_checkpoint(
     prepared, tmp_path, rng, trials, require
 ):
@@ -187,13 +183,9 @@ def test_a_disk_that_is_full_is_one_line_and_leaves_the_last_checkpoint(
     record("file systems that end at any size", trials, 0, seconds=seconds, exit_codes=ends)
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param("a file", marks=pytest.mark.trials(long=1, torture=1)),
-        pytest.param("read-only", marks=pytest.mark.trials(long=1, torture=1)),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.trials(1, torture=1)
+@pytest.mark.parametrize("what", ["a file", "read-only"])
 def test_a_folder_that_cannot_be_written_to_is_one_line(prepared, tmp_path, trials, what, require):
     folder = copied(prepared, tmp_path / "job")
     if what == "a file":

@@ -33,7 +33,8 @@ def write_job(folder: Path, **run: object) -> list[str]:
     return ["train", "job.toml", "--no-progress"]
 
 
-@pytest.mark.trials(long=2, torture=100)
+@pytest.mark.long
+@pytest.mark.trials(2, torture=100)
 def test_a_fault_of_any_rank_ends_the_job(tmp_path, rng, trials):
     began = time.monotonic()
     words, slowest, counts, segments = write_job(tmp_path), 0.0, Counter(), set()
@@ -62,7 +63,8 @@ def test_a_fault_of_any_rank_ends_the_job(tmp_path, rng, trials):
     record("faults of a rank", trials, 0, seconds=seconds, kinds=dict(counts), slowest=round(slowest, 2))
 
 
-@pytest.mark.trials(long=1, torture=10)
+@pytest.mark.long
+@pytest.mark.trials(1, torture=10)
 def test_a_stopped_rank_is_named_by_the_watchdog(tmp_path, rng, trials):
     """The others print where they are, and the job ends soon after the limit."""
     began, limit, slowest = time.monotonic(), 3, 0.0
@@ -84,7 +86,8 @@ def test_a_stopped_rank_is_named_by_the_watchdog(tmp_path, rng, trials):
     record(f"SIGSTOP of a rank, limit {limit} s", trials, 0, seconds=seconds, slowest=round(slowest, 2))
 
 
-@pytest.mark.trials(long=1, torture=10)
+@pytest.mark.long
+@pytest.mark.trials(1, torture=10)
 def test_a_pause_within_the_limit_changes_nothing(tmp_path, rng, trials):
     began, limit = time.monotonic(), 8
     words = write_job(tmp_path, watchdog=limit)

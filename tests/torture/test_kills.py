@@ -66,13 +66,14 @@ def kill_at_random(
     return mapped
 
 
+@pytest.mark.trials(1, torture=50)
 @pytest.mark.parametrize(
     ("model", "ranks"),
     [
-        pytest.param("gcn", 2, marks=pytest.mark.trials(long=1, torture=50)),
-        pytest.param("gat", 2, marks=pytest.mark.trials(torture=50)),
-        pytest.param("gcn", 4, marks=pytest.mark.trials(torture=50)),
-        pytest.param("gat", 4, marks=pytest.mark.trials(torture=50)),
+        pytest.param("gcn", 2, marks=pytest.mark.long),
+        pytest.param("gat", 2, marks=pytest.mark.torture),
+        pytest.param("gcn", 4, marks=pytest.mark.torture),
+        pytest.param("gat", 4, marks=pytest.mark.torture),
     ],
 )
 def test_a_run_that_is_killed_at_random_instants_ends_as_one_that_was_not(

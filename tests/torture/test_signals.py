@@ -25,7 +25,8 @@ EARLY = re.compile(
 )
 
 
-@pytest.mark.trials(long=2, torture=100)
+@pytest.mark.long
+@pytest.mark.trials(2, torture=100)
 def test_a_signal_at_any_moment_saves_and_ends_with_3(tmp_path, rng, trials):
     """While it starts, reads, trains or saves; every second trial has a second signal, a moment after the first."""
     began = time.monotonic()

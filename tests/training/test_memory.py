@@ -13,7 +13,7 @@ import pytest
 import torch
 from jobs import python, write_job
 from mpi4py import MPI
-from suite.tiers import long_except
+from tiers import long_except
 
 from mgg_hpc import config
 from mgg_hpc.data import generate

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from jobs import blocks, files, python, run, write_job
-from suite.tiers import long_except
+from tiers import long_except
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.training.profile import profiler
@@ -29,7 +29,7 @@ def traced(path):
     return {event["name"] for event in events if event.get("cat") == "user_annotation"}, events
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("transfer", long_except(["direct", "halo"], "halo"))
 def test_two_ranks_write_their_traces_and_train_as_ever(tmp_path, monkeypatch, transfer):
     (tmp_path / "tmp").mkdir()
@@ -121,7 +121,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.random
+@pytest.mark.long
 def test_a_run_that_fails_while_it_is_profiled_ends_as_ever(tmp_path):
     """A process that ended with the profiler at work would crash."""
     job = write_job(tmp_path, blocks(), train={"epochs": 8})

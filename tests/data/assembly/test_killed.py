@@ -30,7 +30,7 @@ def started(folder, name: str) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-@pytest.mark.trials(test=2, long=4, torture=40)
+@pytest.mark.trials(2, torture=40)
 def test_a_killed_import_goes_on(rng, tmp_path, trials):
     pairs = rng.integers(2000, size=(60_000, 2))
     (tmp_path / "edges.txt").write_text("".join(f"{u} {v}\n" for u, v in pairs))

@@ -29,14 +29,14 @@ def worker():
         yield started
 
 
-@pytest.mark.trials(test=60, long=400, torture=1400)
+@pytest.mark.trials(20, torture=1400)
 def test_mutants_are_taken_or_refused_in_one_line(originals, worker, trials, tmp_path, rng):
     path, seeds = tmp_path / "m.h5", rng.integers(2**62, size=trials)
     make = partial(originals.make, path=path)
     try_mutants("mutants of graph files", worker, make, path, seeds, taken=(0.05, 0.5))
 
 
-@pytest.mark.trials(test=30, long=150, torture=600)
+@pytest.mark.trials(20, torture=600)
 def test_every_flipped_bit_of_data_is_found(originals, worker, trials, tmp_path, rng):
     """In the bytes of datasets, digests among them: everything else in the file is HDF5's own."""
     began, missed = time.monotonic(), []
@@ -54,7 +54,7 @@ def test_every_flipped_bit_of_data_is_found(originals, worker, trials, tmp_path,
     assert not missed, "\n".join(missed)
 
 
-@pytest.mark.trials(test=150, long=300, torture=1000)
+@pytest.mark.trials(20, torture=1000)
 def test_a_flipped_bit_of_structure_is_found_or_changes_nothing(originals, trials, tmp_path, rng):
     """What HDF5 has put between the data: checksums find a flip, or else it is in bytes without a meaning."""
     began, missed, without = time.monotonic(), [], 0

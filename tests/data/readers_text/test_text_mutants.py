@@ -12,7 +12,7 @@ from .text_mutants import FORMATS, make
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.trials(test=100, long=200, torture=2000)
+@pytest.mark.trials(20, torture=2000)
 def test_mutants_are_read_or_refused_in_one_line(format_, trials, tmp_path, rng):
     path, seeds = tmp_path / format_, rng.integers(2**62, size=trials)
     with Worker("data.readers_text.text_mutants") as worker:

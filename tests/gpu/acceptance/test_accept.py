@@ -9,10 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from builds import made
 from programs import is_running, wait_until
+from tiers import drawn
 
 from gpu import accept, bench, page, parts
-from gpu.variants import faults
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
@@ -29,26 +32,14 @@ def accepted(tmp_path):
     return run
 
 
-SANITIZED = pytest.mark.one_of("sanitizers", "shim")
-
-
-@pytest.mark.long
-@pytest.mark.drawn(2)
-@pytest.mark.timeout(1200)  # it may build the sanitized modules first
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(part.name, marks=SANITIZED) if part.name in ("memcheck", "planted") else part.name
-        for part in parts.parts_of("test", Path(), Path(), 0)
-    ],
-)
+@pytest.mark.parametrize("name", drawn([part.name for part in parts.parts_of("test", Path(), Path(), 0)], 3))
 def test_a_part_over_the_shim(request, shim, tmp_path, accepted, capsys, name):
     (tmp_path / "plain").symlink_to(shim.folder)
     if name in ("memcheck", "planted"):
         sanitized = request.getfixturevalue("sanitized")
         (tmp_path / "sanitized").symlink_to(sanitized.folder)
         if name == "planted":
-            faults.plant_shim(shim, sanitized, tmp_path / "faulty")
+            (tmp_path / "faulty").symlink_to(made("shim-reported"))
     code, found = accepted("--parts", name, "--seconds", "1000")
     assert code == 0, found
     ended = found[name]
@@ -57,7 +48,6 @@ def test_a_part_over_the_shim(request, shim, tmp_path, accepted, capsys, name):
     assert "failed" not in capsys.readouterr().out
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_all_benchmarks_over_the_shim_and_their_page(shim, tmp_path, accepted, monkeypatch):
     (tmp_path / "plain").symlink_to(shim.folder)
@@ -113,7 +103,6 @@ HANGS = "print('waits [for/ever]', flush=True); time.sleep(60)"
 TEARS = "open(sys.argv[-1], 'w').write('{'); print('died while it wrote'); sys.exit(1)"
 
 
-@pytest.mark.slow
 def test_how_parts_end(tmp_path, accepted, script, monkeypatch, capsys):
     made = [
         script("good", "cases = 7"),
@@ -145,7 +134,6 @@ def test_how_parts_end(tmp_path, accepted, script, monkeypatch, capsys):
     assert all(word in said for word in ("good", "7 / 7", "left out", "did not end"))
 
 
-@pytest.mark.slow
 def test_which_parts_run_and_in_which_order(tmp_path, accepted, script, monkeypatch, capsys):
     """Parts that passed do not run again, parts that never ran come first, and parts without time are left."""
     made = [script("one", "code = 1"), script("two", expected=40.0), script("three")]

@@ -9,11 +9,12 @@ import pytest
 
 from gpu import bounds, training
 
+pytestmark = pytest.mark.long
+
 # TOLERANCE is at least so many times what is measured with the seed that `make gpu-test` draws by.
 MULTIPLES = {"float32": 50, "bfloat16": 4}
 
 
-@pytest.mark.random
 def test_bounds_are_multiples_of_what_rounding_does():
     done = programs.python(bounds.__file__, "--ranks", 2, "--nodes", 500)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import programs
 import pytest
+from builds import made
 
 from gpu import accept, parts, result, smoke
 from mgg_hpc.runtime import segments
@@ -24,6 +25,8 @@ HANG = """
 import sys
 sys.path.insert(0, {tests!r})
 from gpu import result
+
+pytestmark = pytest.mark.long
 with result.case("first", 9.0):
     pass
 with result.case("second-float32", 1.0):
@@ -32,7 +35,6 @@ with result.case("second-float32", 1.0):
 """
 
 
-@pytest.mark.slow
 def test_a_case_that_hangs_is_named(tmp_path):
     done = programs.python("-c", HANG.format(tests=str(ROOT / "tests")))
     assert done.returncode == 1 and "most recent call first" in done.stderr
@@ -42,16 +44,8 @@ def test_a_case_that_hangs_is_named(tmp_path):
     assert cut == "killed by magic (exit code 9, in one)"
 
 
-@pytest.mark.long
-@pytest.mark.one_of("contact", "a kernel")
-def test_a_kernel_that_hangs_is_named_within_30_s(shim, tmp_path):
-    library = shim.altered(
-        "gpu/rows/gather.cuh",
-        "    const int64_t id = call.ids[i];\n",
-        "    const int64_t id = call.ids[i];\n    for (volatile bool hangs = true; hangs;) {}\n",
-        ("rows",),
-        tmp_path,
-    )
+def test_a_kernel_that_hangs_is_named_within_30_s(tmp_path):
+    library = made("shim-hangs") / "gather" / "_cuda.so"
     words = ("--device", "shim", "--library", library, "--small", "--operations", "sddmm,gather")
     words += ("--case-seconds", result.CASE_SECONDS)  # as on a GPU
     part = parts.Part("table", parts.program("run", *words), 30, 120)
@@ -66,16 +60,8 @@ def test_a_kernel_that_hangs_is_named_within_30_s(shim, tmp_path):
     )
 
 
-@pytest.mark.long
-@pytest.mark.one_of("contact", "a benchmark")
-def test_a_benchmark_that_hangs_names_its_cell(shim, tmp_path):
-    library = shim.altered(
-        "gpu/rows/gather.cuh",
-        "  if (call.seen) call.seen[",
-        "  for (volatile bool hangs = true; hangs;) {}\n  if (call.seen) call.seen[",
-        ("rows",),
-        tmp_path,
-    )
+def test_a_benchmark_that_hangs_names_its_cell(tmp_path):
+    library = made("shim-hangs") / "floor" / "_cuda.so"
     words = ("--device", "shim", "--library", library, "--case-seconds", 8)
     part = parts.Part("aggregate-one", parts.program("bench", "aggregate-one", *words), 30, 120)
     ending = accept.run(part, tmp_path, dict(os.environ), 120)
@@ -118,8 +104,6 @@ def endings(results):
     return {part["part"]: part for part in json.loads((results / "contact.json").read_text())["parts"]}
 
 
-@pytest.mark.long
-@pytest.mark.one_of("contact", "kills")
 @pytest.mark.timeout(600)
 def test_killed_at_ten_instants_it_goes_on_and_loses_nothing(tmp_path, rng):
     runs, results = tmp_path / "runs", tmp_path / "results"
@@ -167,7 +151,6 @@ def test_killed_at_ten_instants_it_goes_on_and_loses_nothing(tmp_path, rng):
     )
 
 
-@pytest.mark.random
 def test_what_a_killed_part_has_written_is_kept_until_it_has_ended(tmp_path):
     runs, results = tmp_path / "runs", tmp_path / "results"
     paths = {"tests": str(ROOT / "tests"), "root": str(ROOT)}
@@ -198,7 +181,6 @@ def test_what_a_killed_part_has_written_is_kept_until_it_has_ended(tmp_path):
     assert not list((results / "running").glob("one.*"))
 
 
-@pytest.mark.slow
 def test_a_part_ends_with_the_command_that_is_killed(tmp_path):
     (tmp_path / "one.py").write_text(
         f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
@@ -287,7 +269,8 @@ def contact(shim, tmp_path):
     return Contact(tmp_path, shim)
 
 
-@pytest.mark.trials(torture=10)
+@pytest.mark.torture
+@pytest.mark.trials(10, torture=10)
 @pytest.mark.timeout(2400)
 def test_the_command_over_the_shim_is_killed_and_goes_on(contact, rng, trials):
     """At instants drawn from its whole way, from the first part to the last."""
@@ -307,7 +290,8 @@ def test_the_command_over_the_shim_is_killed_and_goes_on(contact, rng, trials):
     assert sum(took.values()) < SHARED * CONTACT_SECONDS and took["smoke"] < SHARED * SMOKE_SECONDS
 
 
-@pytest.mark.trials(torture=1)
+@pytest.mark.torture
+@pytest.mark.trials(1, torture=1)
 @pytest.mark.timeout(1200)
 def test_the_command_over_the_shim_takes_less_than_five_minutes(contact):
     began = time.perf_counter()

@@ -13,6 +13,8 @@ from gpu.variants import experiments
 from gpu.variants.edits import edited
 from mgg_hpc.runtime.backends.cuda.transfers import halo
 
+pytestmark = pytest.mark.long
+
 CHANGES = [name for name, each in experiments.EXPERIMENTS.items() if each.builds]
 CONSTANTS = [name for name, each in experiments.EXPERIMENTS.items() if each.constants]
 
@@ -40,7 +42,6 @@ def test_a_constant_has_its_value_while_it_is_measured(monkeypatch, name):
     assert all(seen[constant] == value for constant, value in experiments.EXPERIMENTS[name].constants.items())
 
 
-@pytest.mark.random
 def test_a_change_is_timed_beside_what_stands(shim, tmp_path):
     words = [*experiments.WORDS, "rmat:6:4", "--transfers=direct,halo"]
     library = shim.folder / "_cuda.so"

@@ -8,6 +8,8 @@ import pytest
 
 from gpu import page
 
+pytestmark = pytest.mark.long
+
 GPU = {"name": "NVIDIA H200", "multiprocessors": 132, "memory_bytes": 141 << 30}
 GPU |= {"driver": 13010, "runtime": 13000}
 

@@ -19,8 +19,9 @@ from gpu.result import Line
 from gpu.variants import faults
 from mgg_hpc.errors import InputError
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.slow
+
 def test_random_graphs_are_made_small_where_they_fail(engine, monkeypatch):
     def wrong(engine, problem):
         assert problem.edges < 10, "too many edges"
@@ -49,7 +50,6 @@ def alone(engine):
     job.finish()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_processes_find_wrong_sums_and_other_bits(rng, alone, monkeypatch, seed):
     entry = table.Entry("processes", "float32", 33, "ordinary")
@@ -148,7 +148,6 @@ def failures(check, tool):
     return line.failures
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tool", sanitize.TOOLS)
 def test_reports_of_a_sanitizer_count(played, tool):
     fault = faults.FAULTS[tool]
@@ -188,7 +187,6 @@ time.sleep(60)
 """
 
 
-@pytest.mark.slow
 def test_a_tool_that_hangs_is_ended_with_what_it_runs(tmp_path):
     child = tmp_path / "child"
     with pytest.raises(InputError, match="took more than 5 s"):
@@ -246,7 +244,6 @@ def test_a_daemon_is_started_probed_and_ended(tmp_path, control, monkeypatch):
     assert (tmp_path / "told").read_text() == 2 * "-d|quit -t 5|"
 
 
-@pytest.mark.slow
 def test_a_daemon_that_does_not_start_leaves_the_part_out(tmp_path, control):
     control(1)
     words = (processes.__file__, "--ranks", 2, "--mps")

@@ -12,11 +12,13 @@ from pathlib import Path
 import jobs
 import programs
 import pytest
-from suite.tiers import long_except
+from tiers import long_except
 
 from gpu import prepare, run
 from gpu.pes import table
 from mgg_hpc.runtime.backends.cuda import module
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,7 +30,6 @@ def library(shim, monkeypatch):
     return shim.folder / "_cuda.so"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("share", long_except([None, "0.25"], "0.25"))
 def test_the_tool_over_the_shim(library, tmp_path, capsys, share):
     result = tmp_path / "result.json"
@@ -79,7 +80,6 @@ def test_wrong_options_are_named(capsys, words, said):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.long
 def test_without_a_gpu_it_says_so(require):
     require(bool(list((ROOT / "mgg_hpc").glob("_cuda*.so"))), "no mgg_hpc/_cuda", "make cuda")
     if module.load().devices()[0]:
@@ -95,7 +95,6 @@ def test_preparing_names_every_missing_wheel(tmp_path, monkeypatch):
     assert prepare.missing(tmp_path) == ["absent_one", "absent-wheel"]
 
 
-@pytest.mark.long
 def test_preparing_without_a_gpu(tmp_path, require):
     require(not prepare.missing(tmp_path), "not all that gpu-test needs", "make cuda")
     program = ROOT / "tests/gpu/prepare.py"
@@ -104,7 +103,6 @@ def test_preparing_without_a_gpu(tmp_path, require):
     assert (done.returncode, done.stderr) == (2, said)
 
 
-@pytest.mark.slow
 def test_preparing_starts_two_ranks_that_meet(tmp_path, monkeypatch):
     assert prepare.speaks_mpi(tmp_path) == ""
     other = tmp_path / "other.py"
@@ -119,7 +117,6 @@ def test_preparing_starts_two_ranks_that_meet(tmp_path, monkeypatch):
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.long
 def test_ranks_meet_where_the_machines_name_has_no_address(tmp_path, require):
     """In a container or a virtual machine, as one that is lent may be."""
     require(os.geteuid() == 0 and shutil.which("unshare") is not None, "no root or no unshare", "as root")

@@ -22,6 +22,8 @@ from mgg_hpc.tools.bench.aggregate import cusparse, gpu_alone, gpu_baselines, su
 from mgg_hpc.tools.bench.aggregate import gpu as aggregate_gpu
 from mgg_hpc.tools.bench.harness import expected, gpu, graphs, sums
 
+pytestmark = pytest.mark.long
+
 SHIM, ROOT = Path(__file__).parents[1], Path(__file__).parents[3]
 
 

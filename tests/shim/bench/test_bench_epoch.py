@@ -16,6 +16,8 @@ from mgg_hpc.tools.bench.epoch.gpu_memory import Held
 from mgg_hpc.tools.bench.epoch.shape import Shape, labelled
 from mgg_hpc.tools.bench.harness import graphs
 
+pytestmark = pytest.mark.long
+
 SHAPE = Shape(features=12, hidden=5, classes=7, dropout=0.5)
 
 

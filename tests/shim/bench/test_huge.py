@@ -14,6 +14,8 @@ from mgg_hpc.tools.bench.huge import gpu as huge_gpu
 from mgg_hpc.tools.bench.huge import random_graph
 from mgg_hpc.tools.bench.huge.gpu import Layer, Size
 
+pytestmark = pytest.mark.long
+
 MASK = (1 << 64) - 1
 
 

@@ -16,6 +16,8 @@ from mgg_hpc.tools.bench.sweep import gpu as sweep_gpu
 
 from .test_bench_epoch import Counted
 
+pytestmark = pytest.mark.long
+
 # What is run, the function that measures a cell, the call at which it is ended, and how many cells are there then.
 ENDED = {
     "aggregate": (

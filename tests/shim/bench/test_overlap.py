@@ -12,6 +12,8 @@ from mgg_hpc.tools.bench.harness import graphs
 from mgg_hpc.tools.bench.overlap import gpu as overlap_gpu
 from mgg_hpc.tools.bench.overlap import gpu_transfers
 
+pytestmark = pytest.mark.long
+
 FLOAT = np.dtype(np.float32)
 
 

@@ -21,6 +21,8 @@ from mgg_hpc.tools.bench.profile import launches, ncu
 
 from . import fake_ncu
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 
 # As `ncu --csv --page raw` writes it.

@@ -14,6 +14,8 @@ from mgg_hpc.tools.bench.harness import graphs
 from mgg_hpc.tools.bench.overlap import gpu_transfers
 from mgg_hpc.tools.study import gpu, names, space, table
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def study(device, tmp_path, capsys):

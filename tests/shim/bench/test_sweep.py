@@ -18,6 +18,8 @@ from mgg_hpc.tools.bench.sweep import gpu as sweep_gpu
 from mgg_hpc.tools.bench.sweep import settings
 from mgg_hpc.tools.bench.sweep.settings import Run, Setting
 
+pytestmark = pytest.mark.long
+
 FLOAT = np.dtype(np.float32)
 KNOBS = {"ps": [1, 2, 16], "dist": [1, 4], "wpb": [2, 8, 32]}
 

@@ -1,12 +1,17 @@
-"""Compiled tapes where the host plays the GPU: their source, by the host's compiler, over the shim of a module."""
+"""Compiled tapes where the host plays the GPU: their source, by the host's compiler, over the shim of a module.
+
+They are compiled by `python tests/builds.py tapes`, which runs their tests for that (builds.COMPILING).
+"""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-import subprocess
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import builds
 
 from mgg_hpc.runtime.backends.cuda.tapes.kernels import THREADS
 
@@ -14,17 +19,21 @@ from ..build import CUDA, SHIM
 
 
 class HostKernels:
-    """See TapeKernels. library: the module whose shim runs the kernels; folder: for what is compiled."""
+    """Kernels of tapes by their text. library: the module whose shim runs them."""
 
-    def __init__(self, compiler: str, library: Path, module: object, folder: Path) -> None:
-        self.compiler, self.library, self.module, self.folder = compiler, library, module, folder
+    def __init__(self, library: Path, module: object) -> None:
+        self.library, self.module = library, module
+        self.compiling = os.environ.get(builds.COMPILING)
+        self.folder = Path(self.compiling or builds.made("tapes"))
+        self.folders = [self.folder, builds.FOLDER / "tapes-long", builds.FOLDER / "tapes"]
         self.launches = 0
         self._functions: dict[str, int] = {}
 
     def compile_all(self, texts: list[str]) -> None:
         """Compile several at once."""
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(self._compiled, texts))
+        if self.compiling:
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(self._compiled, texts))
 
     def load(self, text: str) -> bool:
         if text not in self._functions:
@@ -33,15 +42,16 @@ class HostKernels:
         return True
 
     def _compiled(self, text: str) -> Path:
-        target = self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
-        if not target.exists():
+        name = f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
+        there = [folder / name for folder in self.folders if (folder / name).exists()]
+        target = there[0] if there else self.folder / name
+        if not there:
+            assert self.compiling, "a tape is not compiled: python tests/builds.py tapes"
             source = target.with_suffix(".cpp")
             source.write_text(text)
             flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-DMGG_SHIM", "-w"]
             include = [f"-I{path}" for path in (SHIM, CUDA, CUDA / "include")]
-            command = [self.compiler, *flags, *include, source, self.library, "-o", target]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr[-4000:]
+            builds.compile_all([["g++", *flags, *include, source, self.library, "-o", target]])
         return target
 
     def launch(self, text: str, words, blocks: int, stream: int) -> None:

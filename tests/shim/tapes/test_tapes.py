@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from types import SimpleNamespace
 
 import cases
@@ -15,6 +16,7 @@ from gpu.pes.played import Played
 from gpu.pes.shim_device import HostClock
 from gpu.pes.tapes import propagated
 from gpu.variants import tapes as timing
+from tiers import drawn
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.cuda.tapes import source
@@ -27,9 +29,9 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 @pytest.fixture
-def compiling(shim, engine, tmp_path, monkeypatch):
+def compiling(shim, engine, monkeypatch):
     """What compiles tapes for the engine."""
-    made = HostKernels(shim.compiler, shim.folder / "_cuda.so", engine.module, tmp_path)
+    made = HostKernels(shim.folder / "_cuda.so", engine.module)
     monkeypatch.setattr(engine.arrays, "tape_kernels", lambda: made)
     return made
 
@@ -65,6 +67,7 @@ COMPILED = [
 ]
 
 
+@pytest.mark.compiled
 def test_a_tape_is_compiled(rng, engine, compiling):
     """All at once, since most of the time goes to the compiler."""
     drawn = [(tapes.tape(*words), dtype) for *words, dtype in COMPILED]
@@ -88,6 +91,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.compiled
 @pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_source_is_found(rng, engine, compiling, monkeypatch, name):
@@ -102,12 +106,12 @@ def test_a_fault_of_the_source_is_found(rng, engine, compiling, monkeypatch, nam
             propagated(engine, cases.hub(rng, 2), entry, rng, given=given)
 
 
+@pytest.mark.compiled
 @pytest.mark.long
-@pytest.mark.drawn(8)
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
-@pytest.mark.parametrize("columns", tapes.WIDTHS)
-@pytest.mark.parametrize("way", tapes.WAYS)
-@pytest.mark.parametrize("program", tapes.PROGRAMS)
+@pytest.mark.parametrize(
+    ("program", "way", "columns", "reduce"),
+    drawn(itertools.product(tapes.PROGRAMS, tapes.WAYS, tapes.WIDTHS, ["sum", "mean"]), 8),
+)
 def test_any_tape_is_compiled(rng, engine, compiling, program, way, columns, reduce):
     check(engine, tapes.tape(program, way, columns, reduce), rng, str(rng.choice(DTYPES)))
 
@@ -132,6 +136,7 @@ def wide(count: int, steps: int, far: int = 5) -> Tape:
     return Tape(5, far, values, made, [Output(1, 5)], count)
 
 
+@pytest.mark.compiled
 def test_a_tape_that_is_too_large_is_compiled_or_refused(engine, played, compiling):
     for tape in (wide(3, 129), wide(63, 63)):
         played[0].tape_kernels = compiling
@@ -149,6 +154,7 @@ def test_a_tape_that_is_too_large_is_compiled_or_refused(engine, played, compili
         propagate(*played, wide(100, 100))
 
 
+@pytest.mark.compiled
 def test_both_ways_are_timed(engine, compiling, capsys):
     """As on a GPU, over a small graph."""
     timing.report(engine, compiling, HostClock(), 4, [5], 1)

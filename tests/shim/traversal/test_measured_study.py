@@ -8,7 +8,7 @@ from mgg_hpc.tools.study import table
 from mgg_hpc.tools.study.traversal.measured import WAYS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_way_is_timed(on_gpus, tmp_path):
     done = on_gpus(None, "study", "traversal", "rmat:6:4", "--sources", "2", "--device", "cuda")
     assert (done.returncode, done.stderr) == (0, "")

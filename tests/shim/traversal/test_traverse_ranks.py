@@ -29,7 +29,7 @@ def few(rng, *, directed: bool) -> Graph:
     return Graph("few", np.array([0, 1, 2]), np.array([1, 0], np.int32), directed=directed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("graph", [graph_of, few])
 @pytest.mark.parametrize("kind", sorted(WORDS))
@@ -42,7 +42,7 @@ def test_results_are_those_of_one_cpu(rng, on_gpus, tmp_path, kind, edges, ranks
     done = on_gpus(ranks, *words, "--edges", edges, *ON_GPUS, fault=fault)
     assert (done.returncode, done.stderr) == (0, "")
     assert "MiB crossed" in done.stdout
-    cpu = jobs.run(*words, "-o", "wanted.h5", folder=tmp_path)
+    cpu = jobs.call(*words, "-o", "wanted.h5", folder=tmp_path)
     assert cpu.returncode == 0, cpu.stderr
     with h5py.File(tmp_path / "found.h5") as found, h5py.File(tmp_path / "wanted.h5") as wanted:
         assert found.keys() == wanted.keys()

@@ -27,6 +27,7 @@ LAUNCH = (
 REACH = {"near": lambda rank, peer: True, "far": lambda rank, peer: rank == peer}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("transfer", "reach"), [("direct", "near"), ("get", "far"), ("halo", "near")])
 def test_settings_that_were_tried_leave_no_memory_behind(rng, engine, transfer, reach):
     """Whatever was tried before, smaller plans and launches leave as much free as larger ones did."""
@@ -55,7 +56,7 @@ def trained(shim, tmp_path):
             "OMP_NUM_THREADS": "1",
             "XDG_CACHE_HOME": str(tmp_path / "cache"),
         }
-        done = programs.python("-c", LAUNCH, 2, *program, cwd=tmp_path, env=variables, timeout=100)
+        done = programs.python("-c", LAUNCH, 2, *program, cwd=tmp_path, env=variables)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return done.stdout
 

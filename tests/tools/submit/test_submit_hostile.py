@@ -165,7 +165,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.trials(test=20, torture=500)
+@pytest.mark.trials(20, torture=500)
 def test_hostile_strings_are_refused_or_stay_what_they_are(folder, rng, trials, capsys, field):
     """They are executed by neither `mgg submit` nor the script, leave no file, and reach `mgg train` unchanged."""
     began, accepted = time.monotonic(), 0

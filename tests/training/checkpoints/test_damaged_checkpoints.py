@@ -30,7 +30,7 @@ def test_sound_checkpoints_are_taken(worker):
         assert answer.kind == "taken", answer.said
 
 
-@pytest.mark.trials(test=40, long=200, torture=600)
+@pytest.mark.trials(20, torture=600)
 def test_mutants_are_taken_or_refused_in_one_line(worker, trials, tmp_path, rng):
     originals, began, failures, taken = Originals(worker.folder), time.monotonic(), [], 0
     for seed in rng.integers(2**62, size=trials).tolist():
@@ -50,7 +50,7 @@ def test_mutants_are_taken_or_refused_in_one_line(worker, trials, tmp_path, rng)
     assert taken < 0.5 * trials
 
 
-@pytest.mark.trials(test=30, long=150, torture=400)
+@pytest.mark.trials(20, torture=400)
 def test_every_flipped_bit_is_found(worker, trials, tmp_path, rng):
     """In any file of a checkpoint, its manifest among them: none has bytes without a meaning."""
     began, missed = time.monotonic(), []

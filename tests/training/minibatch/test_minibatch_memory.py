@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jobs import python, write_job
-from suite.tiers import long_except
+from tiers import long_except
 
 from mgg_hpc.data import generate
 from mgg_hpc.data.graph import SparseRows
