@@ -31,7 +31,7 @@ def create(parent: Path) -> Path:
     Raises InputError if it cannot be written to.
     """
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        make_folders(parent)
         last = max((int(p.name) for p in parent.iterdir() if p.name.isdecimal()), default=0)
         for number in itertools.count(last + 1):
             folder = parent / f"{number:03d}"
@@ -43,11 +43,31 @@ def create(parent: Path) -> Path:
         link = temporary(parent / "latest")
         link.symlink_to(folder.name)
         link.replace(parent / "latest")
+        sync(folder)
+        sync(parent)
     except OSError as error:
         raise InputError(
             f"run.folder: {parent} cannot be written to ({error.strerror}); name another"
         ) from error
     return folder
+
+
+def make_folders(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder and the missing ones above it, and wait until their names are on the disk. mode: of the folder."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(mode, parents=True, exist_ok=True)
+    for each in missing:
+        with suppress(PermissionError):  # a folder may be written to and not read
+            sync(each.parent)
+
+
+def sync(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def make_private(folder: Path) -> None:

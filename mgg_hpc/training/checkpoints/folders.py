@@ -24,6 +24,7 @@ import xxhash
 
 from ...data.readers.limits import shown
 from ...errors import InputError
+from ..run_folder import make_folders, sync
 
 FORMAT, VERSION = "mgg-checkpoint", 1
 MANIFEST = "manifest.json"
@@ -77,7 +78,7 @@ def name_of(epoch: int, batch: int = 0) -> str:
 def make(parent: Path) -> None:
     """Make the folder of checkpoints, if it is not there. Raises InputError where it cannot be written to."""
     try:
-        parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+        make_folders(parent, PRIVATE_FOLDER)
         parent.chmod(PRIVATE_FOLDER)
         if not os.access(parent, os.W_OK | os.X_OK):
             raise PermissionError(13, os.strerror(13))
@@ -124,12 +125,12 @@ def commit(folder: Path, epoch: int, files: Mapping[str, Written], batch: int = 
     content["files"] = {name: asdict(file) for name, file in sorted(files.items())}
     content["digest"] = _digest(content)
     write_file(folder / MANIFEST, [json.dumps(content, indent=1).encode()])
-    _sync(folder)
+    sync(folder)
     made = folder.parent / name_of(epoch, batch)
     if made.exists():
         made.rename(draft(folder.parent, epoch, batch) / "replaced")
     folder.rename(made)
-    _sync(folder.parent)
+    sync(folder.parent)
     return made
 
 
@@ -259,11 +260,3 @@ def _places(parent: Path) -> list[Position]:
     """Return the places of which there is a checkpoint, sound or not."""
     found = (_NAME.fullmatch(entry.name) for entry in parent.iterdir()) if parent.is_dir() else ()
     return [Position(int(match[1]), int(match[2] or 0)) for match in found if match]
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
