@@ -43,7 +43,6 @@ def create(parent: Path) -> Path:
         link = temporary(parent / "latest")
         link.symlink_to(folder.name)
         link.replace(parent / "latest")
-        sync(folder)
         sync(parent)
     except OSError as error:
         raise InputError(

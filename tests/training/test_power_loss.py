@@ -88,7 +88,8 @@ class Disk:
 
 def check(files: dict[str, bytes | None]) -> None:
     """What has the name of a checkpoint, or of a run's file, is whole, and so is all that it builds on."""
-    for path, data in files.items():
+    folders_of = {str(parent) for path in files for parent in Path(path).parents}
+    for path, data in ({**dict.fromkeys(folders_of), **files}).items():
         head, _, name = path.rpartition("/")
         if name.startswith("epoch-") and "." not in name:
             check_checkpoint(files, path)
@@ -97,13 +98,21 @@ def check(files: dict[str, bytes | None]) -> None:
             if name == "summary.json":
                 told, job = json.loads(data), files.get(f"{head}/job.toml") or b""
                 assert told["epochs"] == tomllib.loads(job.decode())["train"]["epochs"], "has not finished"
+                lines = (files.get(f"{head}/metrics.csv") or b"").count(b"\n")
+                assert lines == told["epochs"] + 1, "a run has finished without its metrics"
                 chosen = files.get(f"{head}/checkpoints/model.safetensors")
                 assert chosen and safetensors.torch.load(chosen), "a run has finished without weights"
 
 
 def check_checkpoint(files: dict[str, bytes | None], folder: str) -> None:
     manifest = files.get(f"{folder}/manifest.json")
-    assert manifest, f"{folder} has no manifest"
+    if f"{folder}/manifest.json" not in files:  # it is being removed, since there is a later one
+        kept = [
+            path for path in files if path.startswith(f"{folder[:-7]}") and path.endswith("/manifest.json")
+        ]
+        assert max(kept, default="") > folder, f"{folder} has no manifest"
+        return
+    assert manifest, f"{folder} has an empty manifest"
     for name, told in json.loads(manifest)["files"].items():
         data = files.get(f"{folder}/{name}")
         assert data is not None, f"{folder}/{name} is not there"
@@ -126,6 +135,7 @@ def quiet(monkeypatch):
         signal.signal(number, handler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["features", "learned"])
 def test_a_run_is_whole_at_each_moment_and_on_the_disk_at_its_end(tmp_path, monkeypatch, quiet, given):
     """New, gone on with, and with what a killed job left."""
@@ -148,6 +158,17 @@ def test_a_run_is_whole_at_each_moment_and_on_the_disk_at_its_end(tmp_path, monk
     assert given == "features" or files[f"{run}/checkpoints/input.npy"]
 
 
+@pytest.mark.slow
+def test_a_run_without_checkpoints_is_on_the_disk_at_its_end(tmp_path, monkeypatch, quiet):
+    run, never = {"threads": 1, "folder": str(tmp_path / "runs")}, {"every_epochs": 0, "every_minutes": 0.0}
+    job = write_job(tmp_path, blocks(40), model={"hidden": 3}, run=run, checkpoint=never)
+    disk = Disk(tmp_path, monkeypatch, lambda files: None)
+    assert mgg("train", job) == 0
+    check({name: data for name, data in disk.left().items() if name.startswith("runs")})
+    assert "runs/001/summary.json" in disk.left()
+
+
+@pytest.mark.slow
 def test_a_loop_of_ones_own_is_whole_at_each_moment(tmp_path, monkeypatch, quiet):
     disk = Disk(tmp_path, monkeypatch, check)
     model = torch.nn.Linear(3, 2)
