@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+OTHER_RANKS = "MGG_TEST_OTHER_RANKS"
+
 passed = 0
 
 
@@ -28,6 +30,21 @@ def pytest_runtest_logreport(report):
         passed += 1
     if report.failed and _rank() > 0:
         print(f"\nrank {_rank()}: {report.nodeid}\n{report.longreprtext}", file=sys.__stderr__, flush=True)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "ranks(*numbers): runs on these numbers of ranks, too")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keep only tests marked ``ranks`` with this number of ranks, where test_other_ranks.py has started them."""
+    if os.environ.get(OTHER_RANKS):
+        from mpi4py import MPI
+
+        marks = [(item, item.get_closest_marker("ranks")) for item in items]
+        kept = [item for item, mark in marks if mark and MPI.COMM_WORLD.Get_size() in mark.args]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
 
 
 def pytest_sessionstart(session):

@@ -13,6 +13,8 @@ import pytest
 from exchanged import GEOMETRY
 from ranks import (  # noqa: F401
     comm,
+    pytest_collection_modifyitems,
+    pytest_configure,
     pytest_runtest_logreport,
     pytest_sessionfinish,
     pytest_sessionstart,

@@ -17,6 +17,7 @@ from mgg_hpc.training.profile import stamps
 pytestmark = pytest.mark.mpi
 
 
+@pytest.mark.ranks(4)
 @pytest.mark.sampled
 @pytest.mark.parametrize("transfer", exchanged.TRANSFERS)
 @pytest.mark.parametrize("name", cases.CASES)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from ranks import (  # noqa: F401
     comm,
+    pytest_collection_modifyitems,
+    pytest_configure,
     pytest_runtest_logreport,
     pytest_sessionfinish,
     pytest_sessionstart,

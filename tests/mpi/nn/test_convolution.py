@@ -48,6 +48,7 @@ def compare(comm, mine, found, wanted, summed_found, summed_wanted):
             np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.ranks(1, 4)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("transfer", "weighted", "relu"),

@@ -55,6 +55,7 @@ def summed(comm, values: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(total)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("directed", "transfer", "dtype"),
     [

@@ -72,6 +72,7 @@ def compare(rng, comm, layer, graph, in_channels, out_channels, x_all=None, feat
         check(found, wanted, graph.mine)
 
 
+@pytest.mark.ranks(1)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("directed", "transfer", "dtype"),

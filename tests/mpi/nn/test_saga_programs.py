@@ -181,6 +181,7 @@ def near(found, wanted, dtype, whole):
     torch.testing.assert_close(found, wanted, rtol=0, atol=4 * TOLERANCE[dtype] * size)
 
 
+@pytest.mark.ranks(1)
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
 @pytest.mark.parametrize("name", examples.PROGRAMS)
 def test_the_papers_programs_are_those_of_edge_lists(rng, comm, stored, name, transfer):
@@ -193,6 +194,7 @@ def test_the_papers_programs_are_those_of_edge_lists(rng, comm, stored, name, tr
             compare(comm, stored, rng, layer, directed, transfer, dtype, runs)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max"])
 @pytest.mark.parametrize("name", FORMS)
 def test_forms_of_messages_are_those_of_edge_lists(rng, comm, stored, name, accumulator):

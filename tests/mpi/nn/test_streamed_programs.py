@@ -128,6 +128,8 @@ def ways(folder, edges, columns=1):
     }
 
 
+@pytest.mark.ranks(1)
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", ways(None, 0))
 @pytest.mark.parametrize("name", examples.PROGRAMS)
 def test_the_papers_programs_stream(rng, comm, drawn, tmp_path_factory, name, way):

@@ -29,6 +29,7 @@ def shared_store(comm, place, format, count, folder):
     return FileStore(format, count, folder, direct=place == "direct", node=comm)
 
 
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("place", ["host", "file", "direct"])
 @pytest.mark.parametrize("name", cases.CASES)
 def test_sums_over_a_chain(rng, comm, backend, folder, name, place):

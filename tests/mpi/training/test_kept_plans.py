@@ -57,6 +57,7 @@ def unplanned(monkeypatch):
     return call
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("path", GRAPHS, indirect=True)
 @pytest.mark.parametrize("transfer", ["halo", "direct"])
 @pytest.mark.parametrize("model", MODELS)

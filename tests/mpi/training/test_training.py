@@ -84,6 +84,7 @@ def losses(chosen: config.Settings, comm: MPI.Intracomm, epochs: int = 30) -> np
     return np.array(values)
 
 
+@pytest.mark.ranks(1)
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", GRAPHS)
