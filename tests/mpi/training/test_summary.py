@@ -1,0 +1,110 @@
+"""summary.json: times are those of the slowest rank, counts those of all ranks, and each is under its own name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import runs
+from jobs import blocks
+
+from mgg_hpc.nn.graph import transfer
+from mgg_hpc.runtime import mpi
+from mgg_hpc.runtime.backends.base import Meter
+from mgg_hpc.training.history import History
+from mgg_hpc.training.job import build
+from mgg_hpc.training.metrics import Scores
+from mgg_hpc.training.minibatch.counts import Counts
+from mgg_hpc.training.profile.summary import summarise
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_made_up_histories_are_put_together(comm, stored, mode):
+    train = (
+        {"mode": mode, "fanouts": [3, 2], "batch_size": 11, "seed": 12} if mode == "sampled" else {"seed": 12}
+    )
+    job = build(runs.settings(stored("g", blocks(90)), train=train, model={"hidden": 4}), comm)
+    rank, last = comm.rank, comm.size - 1
+    history = History(
+        epoch_ms=[3.0, 1.0, 2.5],
+        eval_ms=[6.0, 4.0, 5.5],
+        # The slowest in one epoch is the first rank, in another the last; ranks may have replayed some.
+        aggregate_ms=[10.0 + rank, 30.0 - rank, 20.0][: 3 if rank else 2],
+        moved=Meter(
+            local_bytes=1 + rank, remote_bytes=10 + rank, remote_rows=100 + rank, messages=1000 + rank
+        ),
+        best_epoch=2,
+        scores=Scores(0.1, 0.2, 0.3, 0.4, (0.5, 0.6, 0.7)),
+        loss=0.8,
+        timed_epochs=3,
+        phases={"aggregate": 0.5 + rank},
+        batches=Counts(batches=6, edges=60 + rank, rows=30 + rank, waited=0.25 * (last - rank)),
+        recorded=True,
+        not_recorded="why",
+    )
+    job.phases.seconds = {"read": 1.0 + rank, "plan": 5.0 - rank}
+    graph, need = SimpleNamespace(heap_bytes=77), SimpleNamespace(peak=900 + rank)
+    found = summarise(job, graph, history, need, SimpleNamespace(read=lambda heap: heap + rank))
+    job.backend.memory.close()
+    total = comm.size * last // 2  # of the ranks' numbers
+    with mpi.agree(comm):
+        wanted = {
+            "ranks": comm.size,
+            "seed": 12,
+            "epochs": 3,
+            "timed_epochs": 3,
+            "best_epoch": 2,
+            "val_accuracy": 0.2,
+            "test_accuracy": 0.3,
+            "test_macro_f1": 0.7,
+            "final_loss": 0.8,
+            "start_ms": {"read": 1e3 * (1.0 + last), "plan": 5e3},
+            "epoch_ms": {"min": 1.0, "median": 2.5, "max": 3.0},
+            "eval_ms": {"min": 4.0, "median": 5.5, "max": 6.0},
+            "aggregate_ms": {"min": 10.0 + last, "median": 20.0 + last / 2, "max": 30.0},
+            "bytes": {"local": comm.size + total, "remote": 10 * comm.size + total},
+            "remote_rows": 100 * comm.size + total,
+            "messages": 1000 * comm.size + total,
+            "peak_rss_bytes": [77 + each for each in range(comm.size)],
+            "estimated_bytes": [900 + each for each in range(comm.size)],
+            "heap_bytes": 77,
+            "cuda_graph": True,
+            "cuda_graph_failure": "why",
+        }
+        assert {name: found[name] for name in wanted} == wanted
+        for number, each in enumerate(found["per_rank"]):
+            assert each["bytes"] == {"local": 1 + number, "remote": 10 + number}
+            assert each["remote_rows"] == 100 + number
+            assert each["phases_ms"] == {"aggregate": 500.0 + 1000 * number}
+            assert each["rows"] == found["bounds"][number + 1] - found["bounds"][number]
+        if mode == "sampled":
+            epochs = 6 / found["batches"]
+            drawn = {
+                "edges": round((60 * comm.size + total) / epochs),
+                "rows": round((30 * comm.size + total) / epochs),
+            }
+            assert found["sampled"] == {
+                "fanouts": [3, 2], "batch_size": 11, "wait_ms": 250 * last / epochs, **drawn
+            }  # fmt: skip
+
+
+def test_a_transfer_is_chosen_by_what_the_slowest_rank_would_take(comm, stored, monkeypatch):
+    """Direct takes most ranks 1 s, and the last one 6 s; a halo takes all of them 5 s, and gets 9 s."""
+    last = comm.rank == comm.size - 1
+    seconds = {"direct": 6.0 if last else 1.0, "halo": 5.0, "get": 9.0}
+    forward = {name: [each / 2, each / 4] for name, each in seconds.items()}
+    backward = {name: [0.0, each / 4] for name, each in seconds.items()}
+    passes = iter([forward, backward])
+    monkeypatch.setattr(transfer.cost_model, "seconds", lambda *given: next(passes))
+    monkeypatch.setattr(transfer.probe, "measure", lambda *given: dict.fromkeys(seconds))
+    path = stored("g", blocks(90))
+    job = build(runs.settings(path, model={"hidden": 4}), comm)
+    job.backend.memory.close()
+    with mpi.agree(comm):
+        chosen = "halo" if comm.size > 1 else "direct"
+        assert job.transfer.transfers == (chosen, chosen)
+        if comm.size > 1:
+            each = "direct 3000.0 + 3000.0, get 4500.0 + 4500.0, halo 2500.0 + 2500.0"
+            assert job.transfer.why == f"remote rows, ms an epoch by layer: {each}"
