@@ -38,6 +38,16 @@ def summed(case, x, weight=None, reduce="sum"):
     return reference.aggregate(source, destination, case.nodes, x, weight, reduce)
 
 
+def weights(rng, case):
+    """Weights of all edges, some of which are 0: with others above 0 alone, with any, and of some rows all."""
+    weight, destination = (
+        rng.standard_normal(len(case.indices)),
+        reference.edge_list(case.indptr, case.indices)[1],
+    )
+    weight = np.where(destination % 5 < 2, np.abs(weight), weight)
+    return np.where((rng.random(len(weight)) < 0.2) | (destination % 5 == 2), 0, weight)
+
+
 def check(case, x, out, weight=None):
     wanted = summed(case, x, weight)
     bound = reference.error_bound(*reference.edge_list(case.indptr, case.indices), case.nodes, x, weight)
@@ -57,7 +67,7 @@ def test_sums_are_within_the_error_bound(rng, name, ranks, transfer):
     for width, kind in itertools.product(widths, (np.float32, np.float64)):
         x = rng.standard_normal((case.nodes, width)).astype(kind)
         check(case, x, play(case, x, transfer=transfer))
-        weight = rng.standard_normal(len(case.indices)).astype(kind)
+        weight = weights(rng, case).astype(kind)
         check(case, x, play(case, x, weight=weight, transfer=transfer), weight)
 
 
@@ -82,7 +92,7 @@ def test_half_rows_are_summed_in_float32(rng, kind, name, transfer):
     for width in rng.choice([1, 7, 8, 16, 33, 129, 513], 3, replace=False):
         x = rng.standard_normal((case.nodes, width)).astype(kind)
         check(case, x, play(case, x, transfer=transfer))
-        weight = rng.standard_normal(len(case.indices)).astype(np.float32)
+        weight = weights(rng, case).astype(np.float32)
         check(case, x, play(case, x, weight=weight, transfer=transfer), weight)
 
 
@@ -126,7 +136,7 @@ def test_means_and_maxima(rng, name, reduce, transfer):
     case = cases.CASES[name](rng, 4)
     for width in (7, 48):
         x = rng.standard_normal((case.nodes, width)) - 3.0  # below the 0 that an empty maximum might leave
-        weight = rng.standard_normal(len(case.indices))
+        weight = weights(rng, case)
         for w in (None, weight):
             out = play(case, x, weight=w, reduce=reduce, transfer=transfer)
             np.testing.assert_allclose(out, summed(case, x, w, reduce), rtol=1e-12, atol=1e-12)

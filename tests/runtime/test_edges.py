@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from world import SMALL, plans_of
+from world import geometry_of, plans_of
 
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
@@ -41,7 +41,8 @@ class Played:
             self.case = cases.csr(destination, source, self.case.nodes, self.case.bounds)
         ranks = len(self.case.bounds) - 1
         world = World(ranks)
-        self.backends = [SerialBackend(r, world, Options(SMALL, self.threads)) for r in range(ranks)]
+        options = Options(geometry_of(self.case), self.threads)
+        self.backends = [SerialBackend(r, world, options) for r in range(ranks)]
         self.plans = plans_of(self.case, self.transfer)
 
     def mine(self, rank):
@@ -118,6 +119,9 @@ class Problem:
     additive: bool
     p: float
     scored: bool = False  # whether edges have scores of their own
+    few: bool = (
+        False  # whether scores are few numbers: equal ones, and 0, are among those of each destination
+    )
 
     def __post_init__(self):
         rng, nodes, heads = self.rng, self.case.nodes, self.heads
@@ -127,6 +131,9 @@ class Problem:
         self.scores = [draw(heads, layout.accumulator) * 2 for _ in range(2)]
         edges = (len(self.case.indices), heads)
         self.edge_score = rng.standard_normal(edges).astype(layout.accumulator) if self.scored else None
+        if self.few:
+            self.scores = [np.rint(each) for each in self.scores]
+            self.edge_score = None if self.edge_score is None else np.rint(self.edge_score)
         self.bias = rng.standard_normal(heads * self.channels).astype(layout.accumulator)
         self.gradient = draw(heads * self.channels, self.kind)
         self.ids = rng.permutation(np.arange(nodes) + (1 << 33))
@@ -190,7 +197,8 @@ class Problem:
 
 def problem(rng, name, ranks, kind, *, additive, p, scored=False):
     heads, channels = SHAPES[rng.integers(len(SHAPES))]
-    return Problem(cases.CASES[name](rng, ranks), heads, channels, np.dtype(kind), rng, additive, p, scored)
+    case, few = cases.CASES[name](rng, ranks), bool(rng.integers(2))
+    return Problem(case, heads, channels, np.dtype(kind), rng, additive, p, scored, few)
 
 
 def forward(task, played):
@@ -282,9 +290,11 @@ def test_attention_of_half_rows(rng, transfer, scores, kind):
 @pytest.mark.parametrize("name", cases.CASES)
 def test_maxima_their_ties_and_their_adjoint(rng, name, ranks, transfer):
     case = cases.CASES[name](rng, ranks)
-    kind = np.dtype(rng.choice(["float32", "float64", "float16"]))
+    kind = np.dtype(rng.choice(["float32", "float64", "float16", "bfloat16"]))
     width = int(rng.choice(cases.WIDTHS[:-1]))
-    x = rng.integers(-3, 3, (case.nodes, width)).astype(kind)
+    # Neighbouring numbers of the type, and finer ones that are rounded to them: ties, and what is none by a bit.
+    eps = ml_dtypes.finfo(kind).eps
+    x = (1 + rng.integers(-12, 13, (case.nodes, width)) * (float(eps) / 4)).astype(kind)
     source, destination = reference.edge_list(case.indptr, case.indices)
     most = reference.aggregate(source, destination, case.nodes, x, reduce="max")
     ties = reference.max_ties(source, destination, case.nodes, x)
@@ -324,6 +334,7 @@ def test_weights_and_dot_products_by_head(rng, name, ranks, transfer):
     layout = TailedRows(kind, columns)
     x, y = (rng.standard_normal((case.nodes, columns)).astype(kind) for _ in range(2))
     weight = rng.standard_normal((len(case.indices), heads)).astype(layout.accumulator)
+    weight[rng.random(weight.shape) < 0.2] = 0
     source, destination = reference.edge_list(case.indptr, case.indices)
     by_head = [slice(k * channels, (k + 1) * channels) for k in range(heads)]
 

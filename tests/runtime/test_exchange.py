@@ -7,6 +7,6 @@ from builds import made
 
 
 def test_no_acknowledgement_is_lost():
-    """Rows that arrive while nobody calls the transport are acknowledged all the same."""
+    """Rows that arrive while nobody calls the transport are acknowledged all the same; packets keep their places."""
     ended = programs.run(made("acknowledged") / "acknowledged")
     assert (ended.returncode, ended.stdout) == (0, "done\n")
