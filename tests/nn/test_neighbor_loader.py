@@ -134,6 +134,19 @@ def test_refusals(graph, options, message):
         mgg.NeighborLoader(graph, **{"num_neighbors": [3, 2]} | options)
 
 
+def test_weights_of_sampled_edges_are_those_of_the_graph(rng):
+    matrix = sp.random_array((NODES, NODES), density=0.05, rng=rng, dtype=np.float32, format="csr")
+    with mgg.from_scipy(matrix, np.ones((NODES, 1), np.float32), backend="serial") as graph:
+        loader = mgg.NeighborLoader(
+            graph, [4, 3], batch_size=50, input_nodes=np.arange(NODES), edge_data=["weight"]
+        )
+        for batch in loader:
+            for block in batch.blocks:
+                source, destination = block.edge_index().numpy()
+                wanted = matrix[block.numbers[destination], block.numbers[source]]
+                np.testing.assert_array_equal(np.ravel(block.edge_data("weight")), np.ravel(wanted))
+
+
 def test_data_of_edges_that_a_loader_was_not_told_of_are_refused(graph):
     [batch] = mgg.NeighborLoader(graph, [3], batch_size=NODES)
     layer = mgg.nn.GATConv(7, 2, edge_dim=1)

@@ -122,6 +122,16 @@ def test_self_loops_are_added_where_missing_and_kept_where_present():
     assert roots.tolist() == [0.5, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("name", cases.CASES)
+def test_bytes_of_a_plan_are_known_before_it_is_made(rng, name):
+    case = cases.CASES[name](rng, 3)
+    for rank in range(3):
+        split = workload.split(rank, case.bounds, *case.part(rank))
+        plan = workload.direct(split)
+        made = 2 * plan.segments.nbytes + plan.indices.nbytes + plan.halo.nbytes
+        assert split.plan_nbytes == made
+
+
 def test_rows_are_padded_to_16_bytes():
     for width in cases.WIDTHS:
         for kind in (np.float32, np.float64):

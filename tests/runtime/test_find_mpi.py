@@ -56,3 +56,26 @@ def test_a_machine_whose_name_has_no_address_is_named_to_the_launcher(tmp_path, 
     assert find_mpi.launcher_flags(openmpi) == ["--bind-to", "none"]
     monkeypatch.setattr(find_mpi.socket, "gethostbyname", lambda name: "127.0.1.1")
     assert find_mpi.launcher_flags(mpich) == []
+
+
+@pytest.mark.parametrize("where", ["a module", "a launcher", "a launcher, 64 bits", "the loader"])
+def test_the_machines_own_library_is_beside_its_launcher_or_where_the_loader_looks(
+    tmp_path, monkeypatch, where
+):
+    folder = tmp_path / ("lib64" if "64" in where else "lib")
+    folder.mkdir()
+    (folder / "libmpi.so.12").touch()
+    (tmp_path / "bin").mkdir()
+    if "launcher" in where:
+        (tmp_path / "bin" / "mpirun").touch()
+    ldconfig = tmp_path / "ldconfig"
+    ldconfig.write_text(
+        f"#!/bin/sh\necho 2 libs\nprintf '\\tlibmpi.so.12 (libc6,x86-64) => {folder}/libmpi.so.12\\n'\n"
+    )
+    ldconfig.chmod(0o755)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":{folder}" if where == "a module" else "")
+    monkeypatch.setenv("PATH", f"/nowhere:{tmp_path / 'bin'}")
+    monkeypatch.setattr(
+        find_mpi.shutil, "which", lambda *_, **__: str(ldconfig) if where == "the loader" else None
+    )
+    assert find_mpi.system_library() == folder / "libmpi.so.12"

@@ -26,7 +26,7 @@ def drawn(rng) -> dict[str, np.ndarray]:
         "number": np.arange(LISTED),
         "flow-rate": rng.standard_normal((LISTED, 3)).astype(np.float32),
         "half": rng.standard_normal((LISTED, 2, 2)).astype(np.float16),
-        "kind": rng.integers(7, size=LISTED).astype(np.uint8),
+        "class": rng.integers(7, size=LISTED).astype(np.uint8),
     }
 
 
@@ -85,13 +85,13 @@ def test_a_file_has_the_data_of_its_edges(graph, rng, path):
             part = opened.slice(lo, hi)
             assert part.edge.keys() == graph.edge.keys()
             assert all(same(part.edge[name], values[run]) for name, values in graph.edge.items())
-        assert opened.slice(3, 17, edge_data=["kind"]).edge.keys() == {"kind"}
+        assert opened.slice(3, 17, edge_data=["class"]).edge.keys() == {"class"}
         assert opened.slice(3, 17, edge_data=()).edge == {}
     facts = verify(path)
     assert "edge/flow-rate is finite" in facts and "edge/half is finite" in facts
     assert describe(path)["edge_data"]["half"] == {"type": "float16", "shape": [2, 2]}
-    flip_byte(path, "edge/kind", 5)
-    with open_graph(path) as opened, refused("/edge/kind is damaged: the digest of block 0"):
+    flip_byte(path, "edge/class", 5)
+    with open_graph(path) as opened, refused("/edge/class is damaged: the digest of block 0"):
         opened.slice(0, NODES)
 
 
@@ -152,8 +152,8 @@ def test_data_that_the_format_has_not(graph, path, edge, said):
         (lambda edge: edge.create_dataset("a b", data=[1]), "named 'a b'"),
         (lambda edge: edge.create_dataset("more", data=np.zeros(3, "i4")), "/digest/edge/more is missing"),
         (lambda edge: edge.__setitem__("more", h5py.SoftLink("/graph/weight")), "/edge/more is a link"),
-        (lambda edge: edge.__delitem__("kind") or edge.create_dataset("kind", data=np.zeros(3, "u1")),
-         r"/edge/kind is uint8 \[3\]; expected float32, float16 or integers"),
+        (lambda edge: edge.__delitem__("class") or edge.create_dataset("class", data=np.zeros(3, "u1")),
+         r"/edge/class is uint8 \[3\]; expected float32, float16 or integers"),
     ],
 )  # fmt: skip
 def test_files_with_other_things_among_it_are_refused(graph, path, change, said):
