@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -253,6 +254,28 @@ def _transport(folder: Path) -> None:
     compile_all([["oshc++", "-std=c++17", "-O1", *include, *sources, "-lmpi", "-o", folder / "transport"]])
 
 
+def _old_driver(folder: Path) -> None:
+    """libcuda.so.1 of the version that MGG_TEST_DRIVER names."""
+    source = folder / "driver.c"
+    source.write_text(
+        "#include <stdlib.h>\n"
+        'int cuDriverGetVersion(int* version) { return *version = atoi(getenv("MGG_TEST_DRIVER")), 0; }\n'
+    )
+    compile_all([["g++", "-shared", "-fPIC", "-x", "c", source, "-o", folder / "libcuda.so.1"]])
+
+
+def _nvcc_tapes(folder: Path) -> None:
+    from nvcc.test_tapes import make
+
+    make(folder, nvcc())
+
+
+def nvcc() -> str | None:
+    """Return the CUDA compiler: of PATH, or of its wheel."""
+    wheel = Path(sysconfig.get_path("platlib")) / "nvidia" / "cu13" / "bin"
+    return shutil.which("nvcc") or shutil.which("nvcc", path=str(wheel))
+
+
 def _schedules(folder: Path) -> None:
     from sanitize.test_threads import make
 
@@ -282,6 +305,8 @@ TARGETS = {
     "host-planted": Target(_host_planted, sources=("tests/test_planted.py",), draws=True),
     "schedules": Target(_schedules, **CLANG, sources=("tests/sanitize",)),
     "chunk-streams": Target(_chunk_streams, sources=("tests/sanitize",), draws=True),
+    "old-driver": Target(_old_driver),
+    "nvcc-tapes": Target(_nvcc_tapes, (nvcc() or "nvcc",), "make cuda", sources=(*TAPES, "tests/nvcc")),
     "transport": Target(_transport, ("oshc++",), "apt install openmpi-bin libopenmpi-dev"),
 }
 

@@ -128,7 +128,7 @@ DRAWN = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_numbers_are_the_same_in_each_run_and_can_be_drawn_again(run, pytester):
     for _ in range(2):
         run(text=DRAWN)
@@ -144,7 +144,7 @@ def test_numbers_are_the_same_in_each_run_and_can_be_drawn_again(run, pytester):
     assert (pytester.path / "drawn.txt").read_text().split()[-1] == twenty[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_seeds_are_no_parameters_of_a_grid(run):
     grid = GRID.replace("test_grid(line, ranks, kind)", "test_grid(line, ranks, kind, rng)")
     assert [len(run("-k", "grid", "--seeds", seeds, text=grid)[0]) for seeds in ("1", "5")] == [4, 20]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 
 import jobs
 import pytest
+from builds import made
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.cuda import module as cuda_module
@@ -51,19 +51,16 @@ def test_its_stub_is_python(library):
     assert {"Plan", "Exchange", "EdgeRows"} <= classes
 
 
-DRIVER = 'extern "C" int cuDriverGetVersion(int* version) { return *version = %d, 0; }'
-
-
 @pytest.mark.long
-def test_a_driver_that_is_too_old_is_named_with_what_would_do(rng, library, require, tmp_path):
+def test_a_driver_that_is_too_old_is_named_with_what_would_do(rng, library):
     """All that the CUDA runtime asks of such a driver is its version."""
-    compiler = shutil.which("g++")
-    require(compiler is not None, "no g++", "apt install g++")
     major, minor = map(int, rng.integers((11, 0), (13, 10)))
-    made = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", tmp_path / "libcuda.so.1"]
-    subprocess.run(made, input=DRIVER % (1000 * major + 10 * minor), text=True, check=True)
     code = "from mgg_hpc.runtime.backends.cuda import module as cuda_module; print(*cuda_module.load().devices())"
-    variables = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    variables = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(made("old-driver")),
+        "MGG_TEST_DRIVER": str(1000 * major + 10 * minor),
+    }
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     needed = cuda_module.load().compiler().rsplit(".", 1)[0]
@@ -97,60 +94,41 @@ def test_the_cpu_package_does_not_load_it():
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.long
-def test_no_kernel_takes_more_than_the_table_says(library, require):
+@pytest.fixture(scope="module")
+def kernels(library, require):
+    """What each kernel of the module takes, by architecture and name."""
     program = resources.cuobjdump()
     require(program is not None, "no cuobjdump", "make cuda")
-    found, same = resources.measured(library, program), resources.same_compiler()
-    assert not resources.worse(found, resources.allowed(), registers=same)
+    return resources.measured(library, program)
 
 
-def test_the_table_covers_every_kernel_of_three_architectures():
-    table = resources.allowed()
-    kernels = {kernel for _, kernel in table}
-    assert set(table) == {(arch, kernel) for arch in ("sm_80", "sm_90", "sm_100") for kernel in kernels}
-    names = (
-        "aggregate_direct",
-        "over_edges",
-        "give_credits",
-        "gather_rows",
-        "gather_floor",
-        "dropout_",
-    )
-    for name in names:
-        assert any(kernel.startswith(name) for kernel in kernels)
+@pytest.mark.long
+def test_hot_kernels_have_no_stack_and_do_not_spill(kernels):
+    names = {kernel.partition("<")[0] for _, kernel in kernels}
+    assert names >= {"aggregate_direct", "aggregate_get", "aggregate_halo", "over_edges", "gather_rows"}
+    hot = {key: used for key, used in kernels.items() if not resources.NOT_HOT.match(key[1])}
+    assert len(hot) > 100
+    assert {key: used for key, used in hot.items() if used.stack or used.local} == {}
 
 
-def test_the_table_is_read_as_it_was_written(tmp_path, monkeypatch):
-    found = {
-        (architecture, kernel): (registers, 0, 8 * (architecture == "sm_80"), 16)
-        for architecture in resources.ARCHITECTURES
-        for kernel, registers in (("sum<4, true>", 32), ("sum<8, true>", 64))
-    }
-    monkeypatch.setattr(resources, "TABLE", tmp_path / "resources.csv")
-    resources.write(found, "13.0")
-    assert resources.allowed() == found
+@pytest.mark.long
+def test_all_kernels_are_loaded_before_the_first_runs(kernels, engine):
+    architecture = min(kernels)[0]
+    linked = {name for each, name in kernels if each == architecture and not name.startswith("device::")}
+    engine.module.shim_counts()  # of the tests before
+    assert engine.module.load_all() == len(linked)
+    assert not any(engine.module.shim_counts().values()), "and none has run"
 
 
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [(0, "9 registers, was 8"), (1, "of stack"), (2, "of local memory"), (3, "shared, was")],
-)
-def test_what_is_worse_is_named(column, said):
-    was = {("sm_90", "sum<4>"): (8, 0, 0, 16)}
-    now = {("sm_90", "sum<4>"): tuple(value + (at == column) for at, value in enumerate((8, 0, 0, 16)))}
-    assert not resources.worse(was, was)
-    assert any(said in line for line in resources.worse(now, was))
-
-
-def test_kernels_that_come_or_go_are_named():
-    was = {("sm_90", "sum<4>"): (8, 0, 0, 0)}
-    assert resources.worse({**was, ("sm_90", "new"): (1, 0, 0, 0)}, was) == [
-        "sm_90 new is not in resources.csv"
-    ]
-    now = {("sm_90", "new"): (1, 0, 0, 0)}
-    table = {**was, **now, ("sm_80", "new"): (1, 0, 0, 0)}  # nothing was built for sm_80
-    assert resources.worse(now, table) == ["sm_90 sum<4> is in resources.csv, but not built"]
+def test_what_a_kernel_takes_is_read_by_its_name():
+    text = """
+arch = sm_90
+ Function void mgg::sum<4, true>(mgg::Call):
+  REG:70 STACK:0 SHARED:16 LOCAL:0 CONSTANT[0]:1
+ Function __internal():
+  REG:8 STACK:8 SHARED:0 LOCAL:0
+"""
+    assert resources.parsed(text) == {("sm_90", "sum<4, true>"): resources.Used(70, 0, 16, 0)}
 
 
 def test_a_module_of_another_version_is_refused():

@@ -199,6 +199,7 @@ AUTO = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("name", AUTO)
 def test_auto_says_which_backend_it_takes_and_why(trained, tmp_path, name):

@@ -41,6 +41,7 @@ def test_sums_without_bulk_copies(rng, shim_before, line):
     table.check(Engine.shim(shim_before.folder / "_cuda.so"), line, rng)
 
 
+@pytest.mark.long
 @pytest.mark.sampled
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("operation", table.OPERATIONS)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from command import refused
 from jobs import MGG, blocks, clean_environment
+from tiers import long_except
 
 from mgg_hpc.data import writer
 from mgg_hpc.errors import InputError
@@ -158,7 +159,7 @@ def test_peers_of_an_environment_take_part_and_others_are_named(mgg, tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_orders_are_compared_with_rows_as_they_were_beside_a_peer(mgg, peer, tmp_path):
     options = ["--orders=none,community", "--peers=dgl", "--turns=2", "--json=a.json", "--table=a.md"]
     done = mgg("aggregate", "rmat:8:4", "--widths=16", "--peers-env", peer(), *options)
@@ -176,8 +177,8 @@ def test_orders_are_compared_with_rows_as_they_were_beside_a_peer(mgg, peer, tmp
     assert "| rmat8, community | float32 x 16 |" in (tmp_path / "a.md").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.sampled(0)
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -197,8 +198,8 @@ def test_a_peer_that_cannot_or_errs_is_left_out_of_the_case(mgg, peer, tmp_path,
     assert said in note
 
 
+@pytest.mark.long
 @pytest.mark.sampled(0)
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "how"),
     [
@@ -267,7 +268,7 @@ REFUSED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", REFUSED)
+@pytest.mark.parametrize("arguments", long_except(REFUSED, *list(REFUSED)[::6]))
 def test_what_will_not_do_is_refused_in_one_line(capsys, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     if arguments.startswith("profile"):
@@ -301,7 +302,7 @@ def test_epoch_trains_us_and_a_peer(mgg, peer, tmp_path):
     assert (tmp_path / "e.png").stat().st_size > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_peer_that_computes_something_else_is_left_out(mgg, peer, tmp_path):
     """Here one whose self loops weigh twice."""
     writer.write(tmp_path / "blocks.h5", blocks())

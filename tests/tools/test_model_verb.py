@@ -173,8 +173,8 @@ def mebibytes(text: str) -> float:
     return float(number) * {"B": 2.0**-20, "KiB": 2.0**-10, "MiB": 1.0, "GiB": 1024.0}[unit]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("transfer", [pytest.param("direct", marks=pytest.mark.long), "halo"])
+@pytest.mark.long
+@pytest.mark.parametrize("transfer", ["direct", "halo"])
 def test_ranks_are_rehearsed_as_they_are(cache, tmp_path, transfer):
     """What two ranks say of their plan and memory, one process says of them."""
     writer.write(tmp_path / "graph.h5", jobs.blocks(20_000, features=50))

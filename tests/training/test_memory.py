@@ -13,7 +13,6 @@ import pytest
 import torch
 from jobs import python, write_job
 from mpi4py import MPI
-from tiers import long_except
 
 from mgg_hpc import config
 from mgg_hpc.data import generate
@@ -132,8 +131,8 @@ def large(tmp_path_factory) -> Path:
     return folder / "job.toml"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", long_except(SETTINGS, "gin"))
+@pytest.mark.long
+@pytest.mark.parametrize("name", SETTINGS)
 def test_what_is_predicted_is_what_training_takes(large, name):
     there, still, peak = json.loads(printed(TRAINED, large, *SETTINGS[name], OMP_NUM_THREADS="1"))
     assert there + still == pytest.approx(peak, rel=0.15)

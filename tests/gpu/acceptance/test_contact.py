@@ -19,14 +19,14 @@ from builds import made
 from gpu import accept, parts, result, smoke
 from mgg_hpc.runtime import segments
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 
 HANG = """
 import sys
 sys.path.insert(0, {tests!r})
 from gpu import result
-
-pytestmark = pytest.mark.long
 with result.case("first", 9.0):
     pass
 with result.case("second-float32", 1.0):

@@ -63,6 +63,7 @@ def trained(shim, tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_a_search_over_nodes_moves_far_ps_too(trained, tmp_path):
     """It begins at the job file's far_ps."""
     jobs.write_job(

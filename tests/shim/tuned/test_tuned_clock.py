@@ -125,6 +125,7 @@ class DeviceClock:
         return 1e-6 * (serial + each + self.atomic * done.counts["atomics"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transfer", ["direct", "get", pytest.param("halo", marks=pytest.mark.long)])
 def test_the_search_is_near_the_best_of_all_settings_by_what_launches_did(rng, engine, transfer):
     tuned = Tuned(engine, rng, transfer)

@@ -88,6 +88,7 @@ def test_an_order_goes_with_every_method(rng, capsys):
     assert ordered[1]["halo"] == plain[1]["halo"]  # the parts are the same
 
 
+@pytest.mark.long
 def test_a_table_and_a_picture(rng, capsys):
     write("g.h5", random_graph(rng))
     assert mgg("partition", "g.h5", "-n", "2", "--compare", "--plot", "c.png") == 0

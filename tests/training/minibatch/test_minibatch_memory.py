@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jobs import python, write_job
-from tiers import long_except
 
 from mgg_hpc.data import generate
 from mgg_hpc.data.graph import SparseRows
@@ -67,8 +66,8 @@ def large(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", long_except(SETTINGS, "sage"))
+@pytest.mark.long
+@pytest.mark.parametrize("name", SETTINGS)
 def test_what_is_predicted_is_what_batches_take(large, name):
     job = large / ("sparse" if name == "sparse" else "dense") / "job.toml"
     done = python("-c", TRAINED, job, *SETTINGS[name], OMP_NUM_THREADS="1")
