@@ -47,7 +47,7 @@ def test_mutants_are_taken_or_refused_in_one_line(worker, trials, tmp_path, rng)
         taken=taken,
     )
     assert not failures, "\n".join(failures)
-    assert taken < 0.5 * trials
+    assert taken <= 0.5 * trials + 2 * trials**0.5
 
 
 @pytest.mark.trials(20, torture=400)
