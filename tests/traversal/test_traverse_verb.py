@@ -12,7 +12,7 @@ from jobs import blocks, directed_weighted, renumbered
 
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import from_edges
-from mgg_hpc.traversal import checks
+from mgg_hpc.traversal import checks, part
 
 
 @pytest.fixture
@@ -45,6 +45,38 @@ def test_several_sources_have_a_column_each(graph, capsys):
     assert distance.shape == (120, 2) and distance[3, 0] == distance[8, 1] == 0
     assert distance[8, 0] == distance[3, 1]  # the graph is undirected
     assert np.array_equal(np.load("one.npy"), distance[:, 1])
+
+
+@pytest.mark.parametrize("hot", [0, 1, 7])
+def test_results_are_the_same_however_many_sources_are_hot(graph, monkeypatch, hot):
+    for kind, options in (("bfs", ["--source", 3]), ("sssp", ["--source", 3]), ("pagerank", []), ("cc", [])):
+        assert mgg("traverse", kind, "g.h5", *options, "-o", f"{kind}.h5") == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(part, "HOT", hot)
+            assert mgg("traverse", kind, "g.h5", *options, "-o", f"{kind}-{hot}.h5") == 0
+        with h5py.File(f"{kind}.h5") as whole, h5py.File(f"{kind}-{hot}.h5") as other:
+            for name in whole:
+                if name != "parent":  # of several, whichever comes first
+                    np.testing.assert_allclose(other[name][:], whole[name][:], rtol=1e-5)
+
+
+def test_the_hot_sources_are_those_with_most_edges_of_all_ranks(monkeypatch):
+    """Of equal ones the first; of rows with no more edges than the mean none."""
+    degree = np.array([5, 1, 9, 5, 0, 5], np.int32)
+    others = (np.array([1, 4]), np.array([7, 5], np.int32))
+
+    class Ranks:
+        """Another rank has eight rows before, with 12 edges and two candidates."""
+
+        def allreduce(self, mine):
+            return mine + (8 if mine == 6 else 12)
+
+        def allgather(self, mine):
+            return [others, mine]
+
+    for most, wanted in ((9, [10, 1, 4, 8, 11, 13]), (4, [10, 1, 4, 8]), (2, [10, 1])):
+        monkeypatch.setattr(part, "HOT", most)
+        assert part._hot(Ranks(), degree, 8).tolist() == wanted
 
 
 def test_json(graph, capsys):

@@ -33,6 +33,13 @@ class Vertices(Form):
         return torch.tanh(self.near(vertex) + accum)
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Rows are computed, and gradients added, in several blocks."""
+    monkeypatch.setattr("mgg_hpc.nn.streaming.graph._block_rows", lambda *given: 130)
+    monkeypatch.setattr("mgg_hpc.nn.streaming.rows.BLOCK", 70)
+
+
 @pytest.fixture
 def drawn(rng, comm, stored):
     """Write a drawn graph; returns a function from directed, whether edges have data beside their weights, and whether
@@ -430,6 +437,32 @@ def test_outputs_that_are_dropped_without_backward_leave_nothing(rng, comm, draw
         assert held[1:4] == held[:1] * 3 and held[0][2] == held[-1][1], held
         assert torch.equal(loss.detach(), wanted)
         assert all(map(torch.equal, found, gradients))
+
+
+@pytest.mark.parametrize("way", ["in place", "from a file"])
+def test_rows_with_several_readers_get_the_gradients_of_all(rng, comm, drawn, tmp_path_factory, way):
+    """Two layers and the loss read the output of the first."""
+    torch.manual_seed(int(rng.integers(2**31)))
+    path, edges = drawn(True)
+    streaming = ways(comm.bcast(tmp_path_factory.mktemp("scratch")), edges)[way]
+    layers = [Vertices(FORMS[name][0]).double() for name in ("gate", "difference", "weights")]
+    found = []
+    for how in (None, streaming):
+        for layer in layers:
+            layer.zero_grad()
+        with mgg.open(
+            path, backend="serial" if comm.size == 1 else "shm", dtype="float64", streaming=how
+        ) as graph:
+            first = layers[0](graph.x, graph)
+            read = [layers[1](first, graph), layers[2](first, graph), first]
+            sums = sum(each if how is None else each.tensor() for each in read)
+            graph.loss(sums[:, :CLASSES], torch.nn.functional.cross_entropy).backward()
+        parameters = [p for layer in layers for p in layer.parameters() if p.grad is not None]
+        found.append([summed(comm, p.grad).reshape(p.shape) for p in parameters])
+    with mpi.agree(comm):
+        for one, other in zip(*found, strict=True):
+            bound = 8 * TOLERANCE[torch.float64] * max(1.0, float(one.abs().max()))
+            torch.testing.assert_close(one, other, rtol=0, atol=bound)
 
 
 class Unread(Form):
