@@ -66,6 +66,7 @@ def test_a_transfer_takes_what_the_links_of_its_ranks_take(rng):
     assert seconds(found.between["halo"]) == pytest.approx(network + packing, rel=1e-12)
     for made, latency in ((found, given.link_us), (far, given.network_us)):
         wanted = 1e-6 * (latency + given.launch_us)
+        assert made.hides and made.halo_rounds == 1
         assert made.fixed == pytest.approx(dict.fromkeys(("direct", "get", "halo"), wanted), rel=1e-12)
 
 
