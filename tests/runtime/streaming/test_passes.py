@@ -226,3 +226,15 @@ def test_stores_give_back_what_they_hold(rng, tmp_path, place):
         assert rows.strides[0] == RowFormat(x.dtype, width).row_bytes
         assert store.read(7, 0).shape == (0, width)
         store.close()
+
+
+@pytest.mark.parametrize("dim", [5, 16])
+@pytest.mark.parametrize(
+    "laid", [np.asfortranarray, lambda x: np.repeat(x, 2, axis=0)[::2], lambda x: x[:1].repeat(8, 0)]
+)
+def test_rows_are_written_however_they_lie_in_memory(rng, tmp_path, dim, laid):
+    x = laid(rng.standard_normal((8, dim)).astype(np.float32))
+    store = FileStore(RowFormat(x.dtype, dim), 16, tmp_path)
+    store.write(8, x)
+    np.testing.assert_array_equal(store.read(8, 8), x)
+    store.close()
