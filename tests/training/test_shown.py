@@ -184,6 +184,7 @@ def test_the_plan_and_the_memory_of_each_rank(printed):
         ["0", "1 B", "20 B", "300 B", "4 B", "50 B", "375 B"],
     ]
     assert memory.Estimate(1, 2, 3, 4, 5, before=600).peak == 600
+    assert report.told([4, 3, 2, 1]) == "4 B, 3 B, 2 B, 1 B" and report.told([3, 5, 1, 4, 2]) == "1 B to 5 B"
     report.print_memory(job_of(Alone()), need, measured=777)
     assert [row[-2:] for row in printed()[0]] == [["peak", "measured"], *[["375 B", "777 B"]] * 2]
 

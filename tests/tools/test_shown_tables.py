@@ -1,0 +1,141 @@
+"""Tables of `mgg partition --compare`, `mgg model` and `mgg train --profile`: each number stands under its label."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mgg_hpc.tools import model_report
+from mgg_hpc.tools.partition import compare
+from mgg_hpc.training.profile import profiler
+
+
+@pytest.fixture
+def printed(capsys, monkeypatch):
+    """What was printed: tables as lines of cells, and other lines without their spaces."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def printed() -> tuple[list[list[str]], list[str]]:
+        lines = capsys.readouterr().out.splitlines()
+        rows = [
+            [cell.strip() for cell in line[1:-1].split(line[0])] for line in lines if line[:1] in ("│", "┃")
+        ]
+        return rows, [line.strip() for line in lines if line.strip() and not set(line) & set("│┃━─")]
+
+    return printed
+
+
+def test_a_comparison_of_partitions(printed):
+    def method(at: int) -> dict:
+        moved = {
+            str(width): {"halo": (at + width) * 10**6, "direct": (at + width + 1) * 10**6}
+            for width in (16, 64)
+        }
+        counts = {"cut": at + 1, "halo": at + 2, "largest_halo": at + 3}
+        return (
+            {"method": f"by{at}", "seconds": at / 8, "edge_balance": 1.5 + at, "row_balance": 2.5 + at}
+            | counts
+            | {"bytes": moved}
+        )
+
+    document = {"parts": 7, "nodes": 1234, "edges": 5678, "methods": [method(at) for at in (2, 30)]}
+    compare._print(Path("g.h5"), document)
+    rows, lines = printed()
+    assert rows == [
+        ["method", "seconds", "edges*", "rows*", "cut edges", "halo rows", "of one rank"],
+        ["by2", "0.25", "3.500", "4.500", "3", "4", "5"],
+        ["by30", "3.75", "31.500", "32.500", "31", "32", "33"],
+        ["method", "halo 16", "direct 16", "halo 64", "direct 64"],
+        ["by2", "18.0", "19.0", "66.0", "67.0"],
+        ["by30", "46.0", "47.0", "94.0", "95.0"],
+    ]
+    assert "g.h5: 7 parts, 1,234 rows, 5,678 edges" in lines
+
+
+def test_predictions(printed):
+    def transfer(at: int) -> dict:
+        sizes = {"rows": at + 1, "bytes": at + 2, "most_bytes": at + 3, "messages": at + 4}
+        return sizes | {"aggregation_ms": [at, 0.25], "epoch_ms": at + 0.75}
+
+    def job(ranks: int, chosen: list[str]) -> dict:
+        transfers = {name: transfer(at + ranks) for name, at in (("direct", 10), ("halo", 20))}
+        return {
+            "ranks": ranks,
+            "edges": {"max": 3 * ranks, "mean": 2 * ranks},
+            "transfers": transfers,
+            "chosen": chosen,
+            "epoch_ms": 99.5,
+        }
+
+    document = {
+        "graph": {"name": "g", "nodes": 1234, "edges": 5678},
+        "model": {"name": "gcn", "layers": 4, "hidden": 32},
+        "system": "s",
+        "jobs": [job(2, ["halo", "halo"]), job(300, ["direct", "halo"])],
+        "basis": ["a basis"],
+    }
+    model_report.show(document)
+    rows, lines = printed()
+    assert rows == [
+        ["ranks", "balance", "transfer", "rows", "bytes", "most", "messages", "sums ms", "epoch ms"],
+        ["2", "1.50", "direct", "13", "14 B", "15 B", "16", "12.25", "12.75"],
+        ["", "", "halo*", "23", "24 B", "25 B", "26", "22.25", "22.75"],
+        ["300", "1.50", "direct", "311", "312 B", "313 B", "314", "310.25", "310.75"],
+        ["", "", "halo", "321", "322 B", "323 B", "324", "320.25", "320.75"],
+        ["", "", "direct, halo*", "", "", "", "", "", "99.50"],
+    ]
+    assert "gcn (4 layers, 32 hidden) on g (1,234 nodes, 5,678 edges), s: one training epoch" in " ".join(
+        lines
+    )
+    assert lines[-1] == "a basis"
+
+
+def test_a_profile(printed):
+    summary = {
+        "epochs": [4, 5, 6],
+        "ranks": 2,
+        "without_graphs": False,
+        "spans": [
+            {"span": ["epoch"], "calls": 1.0, "host_ms": 2.5, "gpu_ms": 3.5},
+            {"span": ["epoch", "step"], "calls": 4.0, "host_ms": 5.5, "gpu_ms": 6.5},
+        ],
+        "exchanges": [
+            {
+                "layer": 1,
+                "direction": "forward",
+                "transfer": "halo",
+                "width": 7,
+                "both_ms": 8.5,
+                "sums_ms": 9.5,
+                "transfer_ms": 10.5,
+                "hidden_share": 0.11,
+            },
+            {
+                "layer": 2,
+                "direction": "backward",
+                "transfer": "get",
+                "width": 12,
+                "unknown": "no row is remote",
+            },
+        ],
+        "waits": [{"rank": 13, "span": ["epoch", "step", "here"], "call": "cudaX", "calls": 14.0}],
+    }
+    profiler.print_summary(summary, Path("run/profile/summary.json"), on_gpus=True)
+    rows, lines = printed()
+    assert rows == [
+        ["span", "calls", "host ms", "GPU ms"],
+        ["epoch", "1", "2.500", "3.500"],
+        ["step", "4", "5.500", "6.500"],
+        ["aggregation", "transfer", "width", "both", "sums alone", "transfer alone", "hidden"],
+        ["layer 1 forward", "halo", "7", "8.500", "9.500", "10.500", "0.11"],
+        ["layer 2 backward", "get", "12", "-", "-", "-", "not known"],
+    ]
+    said = " ".join(lines)
+    for line in (
+        "an epoch: mean of epochs 4 to 6, slowest of 2 ranks",
+        "layer 2 backward: not known, no row is remote",
+        "rank 13 waits within epoch / step / here: cudaX, 14 an epoch",
+        "traces and their summary: run/profile",
+    ):
+        assert line in said
