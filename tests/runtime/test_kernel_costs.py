@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mgg_hpc.plan.cost_model import RowCost
 from mgg_hpc.runtime import cores, kernel_costs
 
 
@@ -34,3 +35,38 @@ def test_an_action_takes_what_it_takes_on_the_slowest_rank(rng, monkeypatch, sha
     else:
         wanted = takes.max(axis=1).min()
     assert found == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_costs_are_those_that_times_were_made_of(rng, monkeypatch, ranks):
+    """Reads of each class of distances, destinations and segments take made-up seconds, which are found again."""
+    sizes = (1 << 13, 1 << 14, 1 << 16)
+    monkeypatch.setattr(kernel_costs, "SIZES", sizes)
+    monkeypatch.setattr(kernel_costs, "EDGES", 1 << 11)
+    destination, segment = (RowCost(*rng.uniform(1e-9, 1e-6, 2)) for _ in range(2))
+    reads = np.cumsum(rng.uniform(1e-9, 1e-6, (len(kernel_costs.WIDTHS), len(sizes))), axis=1)
+
+    def seconds(sums, plan, rows):
+        size = rows.local.nbytes * (ranks if rows.symmetric else 1)
+        taken = destination.of(plan.destinations, rows.format.row_bytes)
+        if plan.edges:
+            width, within = kernel_costs.WIDTHS.index(rows.format.dim), np.array(sizes) <= size
+            taken += plan.edges * (reads[width] * np.diff(sizes, prepend=0))[within].sum() / size
+            taken += segment.of(len(plan.segments), rows.format.row_bytes)
+        return taken
+
+    def rows(counts, format, *, symmetric):
+        local = np.empty((counts[0], format.dim), np.float32)
+        return SimpleNamespace(local=local, format=format, symmetric=symmetric)
+
+    memory = SimpleNamespace(release=lambda rows: None)
+    backend = SimpleNamespace(rows=rows, publish=lambda rows: None, memory=memory)
+    comm = SimpleNamespace(rank=0, size=ranks, allgather=lambda mine: [mine] * ranks)
+    monkeypatch.setattr(kernel_costs._Sums, "seconds", seconds)
+    sums = kernel_costs._Sums(comm, backend)
+    sums.measure_destinations()
+    for found, wanted in ((sums.destination, destination), (sums.segment, segment)):
+        assert (found.row, found.byte) == pytest.approx((wanted.row, wanted.byte), rel=1e-6)
+    for transfer in ("halo", "direct", "get") if ranks > 1 else ("halo",):
+        found = sums.gather(transfer)
+        np.testing.assert_allclose(found.seconds, reads, rtol=1e-6)
