@@ -60,10 +60,22 @@ def run(case, given, kind, more, ranks, transfer, threads):
 @pytest.mark.parametrize("way", tapes.WAYS)
 @pytest.mark.parametrize("program", tapes.PROGRAMS)
 def test_tapes_are_those_of_the_reference(rng, program, way, columns, kind, reduce, world):
-    ranks, transfer = world
     name = "hub" if rng.integers(4) == 0 else str(rng.choice(list(cases.CASES)))
+    check(rng, tapes.tape(program, way, columns, reduce), name, kind, world)
+
+
+@pytest.mark.parametrize("world", [(1, "direct"), (2, "get"), (4, "halo")], ids=str)
+@pytest.mark.parametrize("name", ["ordinary", "hub"])
+@pytest.mark.parametrize("way", tapes.WAYS)
+def test_equal_maxima_lie_in_several_parts_and_chunks(rng, way, name, world):
+    for columns in (1, 33):
+        check(rng, tapes.tape("largest", way, columns), name, np.float32, world)
+
+
+def check(rng, given, name, kind, world):
+    """Compare a tape over a case with the reference."""
+    ranks, transfer = world
     case = cases.CASES[name](rng, ranks)
-    given = tapes.tape(program, way, columns, reduce)
     more = tapes.arrays(given, case.nodes, len(case.indices), rng)
     ends = reference.edge_list(case.indptr, case.indices)
     rest = (more["far"], more["near"], more["shared"], more["edge"])
@@ -71,5 +83,6 @@ def test_tapes_are_those_of_the_reference(rng, program, way, columns, kind, redu
     found = run(case, given, kind, more, ranks, transfer, int(rng.integers(1, 3)))
     for output, right in zip(found, wanted, strict=True):
         assert output.shape == right.shape and np.isfinite(output).all()
-        size = max(np.abs(right).max(initial=0.0), columns**0.5)  # of sums over columns, which may cancel
+        # Of sums over columns, which may cancel.
+        size = max(np.abs(right).max(initial=0.0), given.tape.columns**0.5)
         assert np.abs(output - right).max(initial=0.0) <= EPS[output.dtype] * size
