@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
+import programs
 import pytest
 
 OTHER_RANKS = "MGG_TEST_OTHER_RANKS"
@@ -22,6 +24,20 @@ def comm():
     from mgg_hpc.runtime import mpi
 
     return mpi.world()
+
+
+@pytest.fixture
+def no_segments_left():
+    """Check that the test maps no other shared memory in its end than before, and leaves none that nobody maps."""
+    from mgg_hpc.runtime import segments
+
+    def mapped() -> set[str]:
+        return segments._files_of(Path("/proc/self"), "/dev/shm/")
+
+    before, began = mapped(), time.time()
+    yield
+    assert mapped() == before
+    programs.wait_until(lambda: not segments.left_since(began), 1, lambda: str(segments.left_since(began)))
 
 
 def pytest_runtest_logreport(report):

@@ -13,6 +13,7 @@ import pytest
 from exchanged import GEOMETRY
 from ranks import (  # noqa: F401
     comm,
+    no_segments_left,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_runtest_logreport,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -152,15 +151,14 @@ def test_window_shares_bytes(comm, nbytes):
         shared.address(0)
 
 
-def test_window_that_does_not_fit_is_refused_on_all_ranks_with_both_numbers(comm, monkeypatch):
-    before = sorted(Path("/dev/shm").iterdir())
-    comm.Barrier()
+def test_window_that_does_not_fit_is_refused_on_all_ranks_with_both_numbers(
+    comm, monkeypatch, no_segments_left
+):
     with pytest.raises(InputError, match=r"need .* GiB .* is .* GiB"):
         mpi.SharedWindow(mpi.node(comm), 1 << 50)
     monkeypatch.setattr(window, "free_shared", lambda: 3 << 20)
     with pytest.raises(InputError, match=r"free space of /dev/shm is 3\.0 MiB"):
         mpi.SharedWindow(mpi.node(comm), 4 << 20)
-    assert sorted(Path("/dev/shm").iterdir()) == before
 
 
 PROMISES = ["MGG_RANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]

@@ -82,10 +82,8 @@ class Whole:
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("message", [structure.MESSAGE_BYTES, 100])
-def test_every_rank_has_the_whole_graph(rng, comm, node, monkeypatch, message, index):
+def test_every_rank_has_the_whole_graph(rng, comm, node, monkeypatch, message, index, no_segments_left):
     monkeypatch.setattr(structure, "MESSAGE_BYTES", message)
-    before = sorted(Path("/dev/shm").iterdir())
-    comm.Barrier()
     whole = Whole(rng, comm.size)
     found = whole.shared(comm, node, index=index)
     with mpi.agree(comm):
@@ -97,19 +95,16 @@ def test_every_rank_has_the_whole_graph(rng, comm, node, monkeypatch, message, i
     comm.Barrier()
     with mpi.agree(comm):
         assert not is_shared(found.indices)
-        assert sorted(Path("/dev/shm").iterdir()) == before
 
 
-def test_one_rank_copies_nothing(rng):
+def test_one_rank_copies_nothing(rng, no_segments_left):
     whole, alone = Whole(rng, 1), MPI.COMM_SELF
-    before = sorted(Path("/dev/shm").iterdir())
     indptr, indices = whole.matrix.indptr.astype(np.int64), whole.matrix.indices
     found = structure.share(alone, whole.bounds, indptr, indices, nodes={"half": whole.half})
     assert np.shares_memory(found.indptr, indptr) and np.shares_memory(found.indices, indices)
     assert np.shares_memory(found.nodes["half"], whole.half) and not found.nodes["half"].flags.writeable
     assert indptr.flags.writeable and whole.half.flags.writeable
     found.close()
-    assert sorted(Path("/dev/shm").iterdir()) == before
 
 
 def test_graphs_without_edges_or_weights_are_shared(comm, node):
