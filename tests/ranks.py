@@ -44,8 +44,9 @@ def pytest_runtest_logreport(report):
     global passed  # noqa: PLW0603 - pytest gives this hook no place of its own to count in
     if report.when == "call" and report.passed and "mpi" in report.keywords:
         passed += 1
-    if report.failed and _rank() > 0:
-        print(f"\nrank {_rank()}: {report.nodeid}\n{report.longreprtext}", file=sys.__stderr__, flush=True)
+    rank = _world().Get_rank() if "mpi4py.MPI" in sys.modules else 0
+    if report.failed and rank > 0:
+        print(f"\nrank {rank}: {report.nodeid}\n{report.longreprtext}", file=sys.__stderr__, flush=True)
 
 
 def pytest_configure(config):
@@ -55,23 +56,19 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     """Keep only tests marked ``ranks`` with this number of ranks, where test_other_ranks.py has started them."""
     if os.environ.get(OTHER_RANKS):
-        from mpi4py import MPI
-
         marks = [(item, item.get_closest_marker("ranks")) for item in items]
-        kept = [item for item, mark in marks if mark and MPI.COMM_WORLD.Get_size() in mark.args]
+        kept = [item for item, mark in marks if mark and _world().Get_size() in mark.args]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept
 
 
 def pytest_sessionstart(session):
-    if _with_mpi(session.config) and _rank() > 0:  # rank 0 tells of all tests
+    if _with_mpi(session.config) and _world().Get_rank() > 0:  # rank 0 tells of all tests
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         reporter._tw._file = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the session lasts
     promised = os.environ.get("MGG_TEST_RANKS")
     if promised and _with_mpi(session.config):
-        from mpi4py import MPI
-
-        size = MPI.COMM_WORLD.Get_size()
+        size = _world().Get_size()
         if size != int(promised):
             pytest.exit(f"MGG_TEST_RANKS={promised}, but MPI runs {size} ranks", returncode=1)
 
@@ -80,17 +77,17 @@ def pytest_sessionfinish(session, exitstatus):
     for plugin in session.config.pluginmanager.get_plugins():
         if type(plugin).__name__ == "MPIPlugin":
             plugin._is_testing_mpi = False  # it would end each rank's report with forty lines about MPI
-    if _with_mpi(session.config) and not session.config.option.collectonly and passed == 0:
-        from mpi4py import MPI
-
-        if MPI.COMM_WORLD.Get_size() > 1 or os.environ.get("MGG_TEST_RANKS"):
-            print("no MPI test passed: a run that tested nothing has failed")
-            session.exitstatus = exitstatus or 1
+    nothing = _with_mpi(session.config) and not session.config.option.collectonly and passed == 0
+    if nothing and (_world().Get_size() > 1 or os.environ.get("MGG_TEST_RANKS")):
+        print("no MPI test passed: a run that tested nothing has failed")
+        session.exitstatus = exitstatus or 1
 
 
-def _rank() -> int:
-    """Rank of this process, without MPI's being started for it."""
-    return sys.modules["mpi4py.MPI"].COMM_WORLD.Get_rank() if "mpi4py.MPI" in sys.modules else 0
+def _world():
+    """All ranks; starts MPI."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
 
 
 def _with_mpi(config) -> bool:
