@@ -110,6 +110,16 @@ def test_chunk_csr_is_the_local_and_remote_csr_of_the_paper(rng):
     assert Counter(found) == Counter(listed_edges(case, 2))
 
 
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_plan_of_a_matrix_has_its_entries_in_one_chunk_of_its_own(rng, rank):
+    case = cases.CASES["empty_rows"](rng, 1)
+    plan = workload.rectangular(rank, case.indptr, case.indices, 100)
+    assert planned_edges(plan, np.zeros(rank + 1, np.int64), rank) == listed_edges(case, 0)
+    assert plan.chunks[["pe", "rows"]].tolist() == [(rank, 100)] and plan.transfer == "none"
+    assert set(plan.segments["destination"]) == set(range(len(case.indptr) - 1))
+    assert plan.halo_bounds.tolist() == [0] * (rank + 2) and not len(plan.halo)
+
+
 def test_self_loops_are_added_where_missing_and_kept_where_present():
     indptr, indices = np.array([0, 2, 2, 4]), np.array([5, 0, 6, 5], np.int32)
     weight = np.array([0.5, 2.0, 3.0, 4.0], np.float32)
