@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import os
 import re
 import shutil
@@ -276,16 +277,15 @@ def nvcc() -> str | None:
     return shutil.which("nvcc") or shutil.which("nvcc", path=str(wheel))
 
 
-def _schedules(folder: Path) -> None:
-    from sanitize.test_threads import make
+def _by_test_file(file: str) -> Callable[[Path], object]:
+    """Return the function ``make`` of a file of tests."""
 
-    make(folder)
+    def make(folder: Path) -> None:
+        path = ROOT / "tests" / file
+        sys.path.insert(0, str(path.parent))
+        importlib.import_module(path.stem).make(folder)
 
-
-def _chunk_streams(folder: Path) -> None:
-    from sanitize.test_chunk_streams import make
-
-    make(folder)
+    return make
 
 
 TAPES = ("mgg_hpc/runtime/backends", "mgg_hpc/nn/saga", "tests/gpu/pes", "tests/shim/tapes", "examples")
@@ -303,8 +303,10 @@ TARGETS = {
     "shim-reported": Target(_reported),
     "host-sanitized": Target(lambda folder: compile_host(folder, ROOT, "-DMGG_SANITIZE=address;undefined")),
     "host-planted": Target(_host_planted, sources=("tests/test_planted.py",), draws=True),
-    "schedules": Target(_schedules, **CLANG, sources=("tests/sanitize",)),
-    "chunk-streams": Target(_chunk_streams, sources=("tests/sanitize",), draws=True),
+    "schedules": Target(_by_test_file("sanitize/test_threads.py"), **CLANG, sources=("tests/sanitize",)),
+    "chunk-streams": Target(
+        _by_test_file("sanitize/test_chunk_streams.py"), sources=("tests/sanitize",), draws=True
+    ),
     "old-driver": Target(_old_driver),
     "nvcc-tapes": Target(_nvcc_tapes, (nvcc() or "nvcc",), "make cuda", sources=(*TAPES, "tests/nvcc")),
     "transport": Target(_transport, ("oshc++",), "apt install openmpi-bin libopenmpi-dev"),
