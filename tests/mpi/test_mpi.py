@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mgg_hpc.errors import InputError
-from mgg_hpc.runtime import cores, mpi, window
+from mgg_hpc.runtime import cores, exit_code, mpi, window
 from mgg_hpc.runtime.backends.cuda.collectives import NcclSums
 
 pytestmark = pytest.mark.mpi
@@ -173,3 +173,7 @@ def test_world_of_another_size_than_promised_is_refused(comm, monkeypatch, name)
         mpi.world()
     monkeypatch.setenv(name, str(comm.size))
     assert mpi.world() == comm
+
+
+def test_rank_0_alone_reports_for_the_job(comm):
+    assert comm.allgather(exit_code.is_first()) == [rank == 0 for rank in range(comm.size)]
