@@ -79,7 +79,8 @@ class Sums(ABC):
         self, call: int, held: list[Tensor] | None, results: list[Tensor], ends: bool
     ) -> list[Tensor]:
         """Return maxima, and what is summed of the edges that reach them. Rows without edges so far have -inf."""
-        none = self.grid.forward.degrees(call).to(self.graph.device)[:, None] == 0
+        forward = self.grid.forward
+        none = forward.degrees(call).to(self.graph.device)[:, None] == 0
         highest, sums = results[0].masked_fill(none, -torch.inf), results[1:]
         if held is not None:
             before, own = held[0], highest
@@ -88,7 +89,11 @@ class Sums(ABC):
                 one * (before == highest) + other * (own == highest)
                 for one, other in zip(held[1:], sums, strict=True)
             ]
-        return [highest.masked_fill(highest == -torch.inf, 0) if ends else highest, *sums]
+        if ends:  # rows without any edges have 0, and others may have -inf
+            every = [other for other, of in enumerate(forward.of) if of == forward.of[call]]
+            edges = sum((forward.degrees(each) for each in every[1:]), forward.degrees(every[0]))
+            highest = highest.masked_fill(edges.to(self.graph.device)[:, None] == 0, 0)
+        return [highest, *sums]
 
     @abstractmethod
     def backward(
