@@ -86,7 +86,8 @@ class DirectFile:
         while done < whole:
             got = os.preadv(self.number, [box.data[done:]], start + done)
             done += got
-            if got % BLOCK or not got:
+            # A direct read that ends within a block has met the end of the file.
+            if not got or (self.direct and got % BLOCK):
                 break
         if start + done < offset + nbytes:
             raise OSError(f"{self.name} ends at byte {start + done}")

@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+from system_calls import move_little
 
 from mgg_hpc.runtime.streaming.direct import BLOCK, MOST_KEPT, DirectFile, Pages, new_pages, scratch_file
 
@@ -15,9 +16,12 @@ def opened(folder, pages, size, *, direct):
     return DirectFile(scratch_file(folder, size), pages, direct=direct, writes=True, name="scratch")
 
 
+@pytest.mark.parametrize("little", [False, True], ids=["whole", "in few bytes a call"])
 @pytest.mark.parametrize("direct", [True, False])
-def test_any_place_is_written_and_read(rng, tmp_path, direct):
+def test_any_place_is_written_and_read(rng, tmp_path, monkeypatch, direct, little):
     size = 40 * BLOCK
+    if little:
+        move_little(monkeypatch, rng, unit=BLOCK if direct else 1, most=2 if direct else 5000)
     file, wanted = opened(tmp_path, Pages(), size, direct=direct), np.zeros(size, np.uint8)
     for _ in range(60):
         first = int(rng.integers(size)) if rng.integers(2) else int(rng.integers(40)) * BLOCK
