@@ -11,10 +11,13 @@ import cases
 import numpy as np
 import pytest
 from chunks.gridded import Gridded, cut, loaded_rows, lone, store_of
+from system_calls import move_little
 
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.host.components import padded
+from mgg_hpc.runtime.streaming import direct as direct_files
+from mgg_hpc.runtime.streaming import file_store
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
 from mgg_hpc.runtime.streaming.file_store import FileStore
 from mgg_hpc.runtime.streaming.store import HostStore, Pace
@@ -237,4 +240,23 @@ def test_rows_are_written_however_they_lie_in_memory(rng, tmp_path, dim, laid):
     store = FileStore(RowFormat(x.dtype, dim), 16, tmp_path)
     store.write(8, x)
     np.testing.assert_array_equal(store.read(8, 8), x)
+    store.close()
+
+
+@pytest.mark.parametrize("little", [False, True], ids=["whole", "in few blocks a call"])
+@pytest.mark.parametrize("width", [3, 4, 37])
+@pytest.mark.parametrize("place", ["file", "direct"])
+def test_rows_are_written_in_pieces_and_leave_others_alone(rng, tmp_path, monkeypatch, place, width, little):
+    """Padded ones, and those that lie as they are stored; rows of one block are neighbours."""
+    monkeypatch.setattr(file_store, "PADDED", 4096)
+    monkeypatch.setattr(direct_files, "PIECE", 2 * direct_files.BLOCK)
+    if little:
+        move_little(monkeypatch, rng, unit=direct_files.BLOCK, most=2)
+    x = rng.standard_normal((1500, width)).astype(np.float32)
+    store = store_of(place, x, tmp_path)
+    for _ in range(6):
+        first, last = np.sort(rng.integers(1501, size=2))
+        x[first:last] = rng.standard_normal((last - first, width))
+        store.write(int(first), x[first:last])
+        np.testing.assert_array_equal(store.read(0, 1500), x)
     store.close()

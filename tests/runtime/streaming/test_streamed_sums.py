@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import cases
 import ml_dtypes
 import numpy as np
 import programs
 import pytest
 from chunks.gridded import PLACES, Gridded, cut, loaded_rows, lone, store_of
+from world import SMALL
 
 from mgg_hpc import reference
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime.backends.arguments import Epilogue, RngKey
+from mgg_hpc.plan.streaming import grid
+from mgg_hpc.runtime.backends.arguments import Epilogue, Options, RngKey
 from mgg_hpc.runtime.backends.edges import Attention, TailedRows
 from mgg_hpc.runtime.backends.host.components import padded
+from mgg_hpc.runtime.backends.host.serial import SerialBackend
+from mgg_hpc.runtime.backends.simulated import World
+from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -158,3 +165,53 @@ def test_attention(rng, tmp_path, name, p):
     plan = workload.build(0, case.bounds, case.indptr, case.indices)
     backend.edges.attend(plan, attention(slice(None)), rows, wanted, score=score)
     np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+def test_chunks_of_more_than_4_mib_are_loaded_in_pieces(rng, tmp_path, place, chained):
+    """Two and a bit of them; rows of 999 columns are padded. The second rank of a chain copies them from the first."""
+    rows, columns = 2500, 999
+    x = rng.integers(-9, 10, (rows, columns)).astype(np.float32)
+    ends = np.stack([rng.integers(rows, size=300), np.sort(rng.integers(40, size=300))])
+    indptr, sources = np.searchsorted(ends[1], np.arange(41)), np.array([0, rows - 40, rows])
+    plan, store = grid.grid_plan(sources, np.arange(2), indptr, ends[0]), store_of(place, x, tmp_path)
+    order, world = grid.passed(sources, [grid.chunks_of(plan)], 2), World(2)
+    backends = [SerialBackend(rank, world, Options(SMALL, 1)) for rank in range(2)]
+    nbytes = order.slots * slot_bytes(order.capacity, store.format)
+    buffers = [ChunkBuffer(backend, nbytes, [[1, 0]] if chained else ()) for backend in backends]
+
+    def run(rank):
+        out = padded(40, store.format)
+        with backends[rank].stream_rows(store, order, buffers[rank]) as streamed:
+            backends[rank].aggregate(plan, "copy", "sum", streamed, out)
+        return out
+
+    with ThreadPoolExecutor(2) as pool:
+        for out in pool.map(run, range(2)):
+            np.testing.assert_array_equal(out, reference.aggregate(*ends, 40, x))
+    store.close()
+
+
+@pytest.mark.parametrize("kind", [np.dtype(np.float32), BFLOAT16], ids=str)
+@pytest.mark.parametrize("name", ["ordinary", "hub", "duplicates"])
+def test_equal_maxima_lie_in_several_chunks(rng, tmp_path, name, kind):
+    """Numbers that are next to each other, and finer ones that are rounded to them; their ties are counted."""
+    case = cases.CASES[name](rng, 1)
+    cells, backend = gridded(case, rng), lone()
+    eps = float(ml_dtypes.finfo(kind).eps)
+    x = (1 + rng.integers(-12, 13, (case.nodes, 7)) * (eps / 4)).astype(kind)
+    store = store_of("host", x, tmp_path)
+
+    def call(plan, rows, target):
+        out, ties = np.full((2, plan.destinations, 7), np.nan, np.float32)
+        out = out.astype(kind)
+        backend.edges.max_ties(plan, rows, out, ties)
+        return out.astype(np.float32), ties
+
+    found = cells.run(backend, store, cells.order(2), call)
+    edges = reference.edge_list(case.indptr, case.indices)
+    wanted = reference.aggregate(*edges, case.nodes, x, reduce="max")
+    np.testing.assert_array_equal(np.concatenate([out for out, _ in found]), wanted)
+    ties = reference.max_ties(*edges, case.nodes, x)
+    np.testing.assert_array_equal(np.concatenate([each for _, each in found]), ties)
