@@ -138,7 +138,7 @@ def quiet(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("given", ["features", "learned"])
 def test_a_run_is_whole_at_each_moment_and_on_the_disk_at_its_end(tmp_path, monkeypatch, quiet, given):
-    """New, gone on with, and with what a killed job left."""
+    """New, gone on with, with what a killed job left, and its predictions."""
     model = {"hidden": 3} | ({"input": "learned", "embedding": 2} if given == "learned" else {})
     root, options = tmp_path / "disk", {"checkpoint": {"every_epochs": 1}, "train": {"epochs": 2}}
     root.mkdir()
@@ -148,8 +148,11 @@ def test_a_run_is_whole_at_each_moment_and_on_the_disk_at_its_end(tmp_path, monk
     assert mgg("train", job) == 0
     (root / "all/runs/001/checkpoints/.epoch-0000009.0123456789ab.tmp").mkdir()
     assert mgg("resume", root / "all" / "runs", "--set", "train.epochs=4") == 0
+    for name in ("out.h5", "out.npy"):
+        assert mgg("predict", root / "all" / "runs", "-o", root / name, "--what", "class") == 0
     assert not disk.lost, disk.lost[0]
     files, run = disk.left(), "all/runs/001"
+    assert all(files[name] == (root / name).read_bytes() for name in ("out.h5", "out.npy"))
     for name in ("job.toml", "summary.json", "metrics.csv", "checkpoints/model.safetensors"):
         assert files[f"{run}/{name}"] == (root / run / name).read_bytes()
     assert len(files[f"{run}/metrics.csv"].splitlines()) == 5
