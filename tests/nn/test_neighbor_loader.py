@@ -87,6 +87,21 @@ def test_a_loss_is_the_mean_over_the_batch(graph, rng):
         torch.testing.assert_close(*torch.autograd.grad(loss, out), *torch.autograd.grad(wanted, out))
 
 
+def test_a_loss_of_several_labels_is_the_mean_over_all_of_them(rng):
+    x, y = (
+        rng.standard_normal((NODES, 3)).astype(np.float32),
+        rng.integers(2, size=(NODES, 5)).astype(np.float32),
+    )
+    matrix = sp.random_array((NODES, NODES), density=0.05, rng=rng, dtype=np.float32, format="csr")
+    entropy = torch.nn.functional.binary_cross_entropy_with_logits
+    with mgg.from_scipy(matrix, x, y, train=np.ones(NODES, bool), backend="serial") as graph:
+        for batch in mgg.NeighborLoader(graph, [2], batch_size=70):
+            out = torch.from_numpy(rng.standard_normal((len(batch.rows), 5))).float()
+            torch.testing.assert_close(batch.loss(out, entropy), entropy(out, batch.y))
+            with pytest.raises(mgg.InputError, match=r"out is \[\d+, 4\], and batch.y \[\d+, 5\]"):
+                batch.loss(out[:, :4], entropy)
+
+
 def test_losses_that_cannot_be(graph):
     [batch] = mgg.NeighborLoader(graph, [4], batch_size=NODES)
     rows = len(batch.rows)

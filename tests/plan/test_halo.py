@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from world import plans_of
 
-from mgg_hpc.plan import halo, workload
+from mgg_hpc.plan import halo, halo_schedule, workload
 from mgg_hpc.plan.layout import HALO, OWNED
 
 
@@ -85,3 +85,44 @@ def test_small_halos_come_in_one_round_and_large_ones_in_a_few():
     assert halo.round_count(0) == halo.round_count(halo.ROWS_PER_ROUND) == 1
     assert halo.round_count(3 * halo.ROWS_PER_ROUND) == 3
     assert halo.round_count(10**9) == halo.MOST_ROUNDS
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+@pytest.mark.parametrize("name", cases.CASES)
+def test_chunks_fill_the_receivers_staging_once_each_with_a_signal_of_its_own(rng, name, rows):
+    case = cases.CASES[name](rng, 3)
+    plans = plans_of(case, "halo", 1)
+    made = [halo_schedule.in_chunks(plan, rows, min(rows, 2)) for plan in plans]
+    for rank, (plan, schedule) in enumerate(zip(plans, made, strict=True)):
+        staged, signals = np.full(len(plan.halo), -1), []
+        for sender, other in enumerate(made):
+            for push in other.pushes[other.pushes["pe"] == rank]:
+                assert 0 < push["rows"] <= rows and push["box"] == push["first"]
+                sent = other.send_rows[push["first"] :][: push["rows"]]
+                part = slice(int(push["place"]), int(push["place"] + push["rows"]))
+                assert (staged[part] < 0).all() and len(staged[part]) == len(sent)
+                staged[part] = case.bounds[sender] + sent
+                signals.append((int(push["signal"]), part.start, int(push["rows"]), sender))
+        lists = plan.lists.receive_counts[0]
+        owner = np.repeat(np.arange(3), lists)
+        np.testing.assert_array_equal(staged, case.bounds[owner] + plan.halo if len(owner) else [])
+        found = [(int(a["signal"]), int(a["first"]), int(a["rows"])) for a in schedule.arrivals]
+        assert sorted(found) == sorted(each[:3] for each in signals)
+        assert len({signal for signal, *_ in found}) == len(found)
+        assert dict(zip((a[0] for a in found), schedule.origins.tolist(), strict=True)) == {
+            s: pe for s, *_, pe in signals
+        }
+        assert all(signal < schedule.credits for signal, *_ in found)
+        assert schedule.signals == schedule.credits + 3 and schedule.signals == made[0].signals
+        assert schedule.owners.tolist() == np.flatnonzero(lists).tolist()
+        assert halo_schedule.crosses(plan) == bool(len(schedule.pushes) or found)
+        assert halo_schedule.extent(plan) == (plan.lists.capacity, plan.lists.most_sent)
+
+
+def test_chunks_are_of_halos_in_one_round(rng):
+    case = cases.ordinary(rng, 2)
+    for plan in (plans_of(case, "halo", 2)[0], plans_of(case, "direct")[0]):
+        with pytest.raises(ValueError, match="GPUs take a plan of one round"):
+            halo_schedule.in_chunks(plan, 4, 4)
+    assert halo_schedule.extent(plan) is None and not halo_schedule.crosses(plan)
+    assert [halo_schedule.rows_a_chunk(size, 1000) for size in (16, 1000, 1001)] == [62, 1, 1]

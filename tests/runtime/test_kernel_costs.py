@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from mgg_hpc.plan.cost_model import RowCost
 from mgg_hpc.runtime import cores, kernel_costs
@@ -70,3 +71,12 @@ def test_costs_are_those_that_times_were_made_of(rng, monkeypatch, ranks):
     for transfer in ("halo", "direct", "get") if ranks > 1 else ("halo",):
         found = sums.gather(transfer)
         np.testing.assert_allclose(found.seconds, reads, rtol=1e-6)
+
+
+def test_rates_of_products_are_those_of_their_operations(monkeypatch):
+    """Products of [32768, 64] and [64, k], or of [32768, k] and [k, k] where k is larger, which take a second."""
+    ran = []
+    monkeypatch.setattr(kernel_costs, "slowest", lambda comm, action: ran.append(action()) or 1.0)
+    found = kernel_costs._products(None, torch.get_num_threads())
+    assert [k for k, _ in found] == list(kernel_costs.PRODUCTS) == [out.shape[1] for out in ran]
+    assert [rate for _, rate in found] == [2.0 * 32768 * max(k, 64) * k for k in kernel_costs.PRODUCTS]
