@@ -82,6 +82,14 @@ def test_runs_of_any_size_give_the_same(rng, monkeypatch):
         assert order.locality(graph.indptr, graph.indices).gap == pytest.approx(measured.gap)
 
 
+def test_near_is_up_to_the_window(monkeypatch):
+    """Ends 0, 3, 4 and 5 rows apart, in either direction."""
+    monkeypatch.setattr(order, "WINDOW", 4)
+    found = order.locality(np.array([0, 4, 4, 4, 4, 5, 6]), np.array([0, 3, 4, 5, 0, 0], np.int32))
+    assert found.near == pytest.approx(4 / 6)
+    assert found.gap == pytest.approx((np.log2(4) + 2 * np.log2(5) + 2 * np.log2(6)) / 6)
+
+
 def test_degrees_descend_and_equal_ones_keep_their_order(rng):
     graph = graph_of(cases.hub(rng, 1))
     counts = np.diff(graph.indptr).tolist()

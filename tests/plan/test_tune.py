@@ -40,6 +40,25 @@ def test_a_setting_that_was_lucky_once_is_not_kept():
     assert found.best == (16, -1) and found.gain == 0
 
 
+@pytest.mark.parametrize("lucky", [0, 1])
+def test_of_repeated_times_the_least_counts(lucky):
+    """Of a setting's two in the search, and of its three in the comparison; the default takes 1 s, and then 0.95 s."""
+    searched, compared = [3.0, 3.0], [3.0, 3.0, 3.0]
+    searched[lucky], compared[2 * lucky] = 0.8, 0.9
+    times = {(8, -1): iter(searched + compared), (16, -1): iter([1.0] * REPEATS + [0.95] * ROUNDS)}
+    found = search(CPU, lambda setting: next(times[setting]) if setting in times else 2.0, (16, -1))
+    assert found.best == (8, -1) and found.seconds == (0.95, 0.9)
+    assert found.gain == pytest.approx(1 - 0.9 / 0.95)
+
+
+@pytest.mark.parametrize(("saved", "kept"), [(0.005, False), (0.02, True)])
+def test_a_setting_that_saves_less_than_a_hundredth_is_not_kept(saved, kept):
+    times = {(8, -1): iter([0.5] * REPEATS + [1 - saved] * ROUNDS)}
+    found = search(CPU, lambda setting: next(times[setting]) if setting in times else 1.0, (16, -1))
+    assert found.best == ((8, -1) if kept else (16, -1))
+    assert found.gain == pytest.approx(saved if kept else 0)
+
+
 def test_knobs_are_moved_in_their_order_and_ps_retreats_while_wpb_grows():
     """A surface on which only ps and wpb together save time."""
 
