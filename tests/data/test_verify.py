@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 import h5py
 import numpy as np
 import pytest
 
-from mgg_hpc.data import structure
+from mgg_hpc.data import schema, structure
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.data.structure import ArraySource, check, edge_slices
 from mgg_hpc.data.symmetry import unpaired_edge
 from mgg_hpc.data.verify import verify
-from mgg_hpc.data.writer import write, write_bounds
+from mgg_hpc.data.writer import graph_file, write, write_bounds
 from mgg_hpc.errors import InputError
 
 from .graphs import edge_set, random_graph, refused
@@ -147,21 +148,42 @@ def test_values_come_before_digests(path):
         verify(path)
 
 
+def named(graph: Graph, path) -> None:
+    """Write a graph with data of its edges, and with a number and a word for each row."""
+    words = np.arange(graph.nodes + 1) * 2
+    more = {
+        schema.NODE_ID: np.arange(graph.nodes) * 10**10,
+        schema.NAME_OFFSETS: words,
+        schema.NAME_TEXT: np.frombuffer(b"xy" * graph.nodes, np.uint8),
+    }
+    graph = replace(graph, edge={"flow": np.ones((graph.edges, 2), np.float32), "kind": graph.indices.copy()})
+    held = schema.contents(graph)
+    layouts = {name: schema.Layout(each.dtype, each.shape) for name, each in more.items()}
+    with graph_file(path, replace(held, datasets={**held.datasets, **layouts}), force=True) as file:
+        for name, array in {**schema.arrays(graph), **more}.items():
+            file.put(name, [array])
+
+
 @pytest.mark.slow
-def test_every_flipped_bit_of_the_data_is_found(path, rng):
+@pytest.mark.parametrize(("contents", "count"), [("dense", 10), ("sparse", 11), ("named", 13)])
+def test_a_flipped_bit_of_any_dataset_is_found(path, rng, contents, count):
+    """In all datasets, which are indptr, indices, weight, x, y, 3 masks and so on, and in their digests."""
+    if contents == "sparse":
+        write(path, random_graph(rng, sparse=True, multilabel=True, weighted=True, permuted=True), force=True)
+    if contents == "named":
+        named(random_graph(rng, weighted=True, symmetric=False), path)
     whole = path.read_bytes()
     with h5py.File(path) as file:
         names = []
         file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
         spans = [(file[name].id.get_offset(), file[name].nbytes) for name in names if file[name].nbytes]
-    assert len(spans) == 2 * 10  # indptr, indices, weight, x, y, 3 masks, permutation, bounds: and digests
+    assert len(spans) == 2 * count
     for offset, length in spans:
-        for _ in range(3):
-            data = bytearray(whole)
-            data[offset + int(rng.integers(length))] ^= 1 << int(rng.integers(8))
-            path.write_bytes(data)
-            with pytest.raises(InputError):
-                verify(path)
+        data = bytearray(whole)
+        data[offset + int(rng.integers(length))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+        with pytest.raises(InputError):
+            verify(path)
 
 
 def test_edge_slices_are_all_edges_in_order(rng, slices):
