@@ -19,7 +19,9 @@ def transposed(case):
 @pytest.mark.parametrize("asked", [None, 3])
 @pytest.mark.parametrize("ranks", [1, 3, 8])
 @pytest.mark.parametrize("name", cases.CASES)
-def test_counts_are_those_of_plans(rng, name, ranks, asked):
+def test_counts_are_those_of_plans(rng, monkeypatch, name, ranks, asked):
+    """Marks are used for all graphs, or for none."""
+    monkeypatch.setattr(counts, "MARKED", int(rng.choice([0, 1 << 20])))
     case = cases.CASES[name](rng, ranks)
     traffic = counts.of_all_ranks(case.bounds, case.part, asked)
     split = [workload.split(rank, case.bounds, *case.part(rank)) for rank in range(ranks)]
@@ -75,3 +77,18 @@ def test_reuse_is_that_of_a_cache(rng):
     scan = counts.reuse_of(np.arange(100_000), 100_000)
     assert scan.beyond(10) == scan.beyond(50_000) == 1.0
     assert counts.reuse_of(np.zeros(0, np.int32), 0).beyond(5) == 0
+
+
+def test_reuse_is_measured_in_the_middle(rng, monkeypatch):
+    """Counted run by run, of more edges than are looked at."""
+    monkeypatch.setattr(counts, "SAMPLED", 3000)
+    sources = rng.integers(0, 400, 10_001)
+    sources[:3500], sources[6500:] = 1, 2
+    found, middle = counts.reuse_of(sources, 402), sources[3500:6500]
+    assert found.lengths.tolist() == [256, 512, 1024, 2048, 3000, 10_001]
+    for length, distinct in zip(found.lengths[:4].astype(int), found.distinct, strict=False):
+        runs = [
+            len(np.unique(run)) for run in np.split(middle, range(length, 3000, length)) if len(run) == length
+        ]
+        assert distinct == np.mean(runs)
+    assert found.distinct[4:].tolist() == [max(len(np.unique(middle)), *found.distinct[:4]), 402]
