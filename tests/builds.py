@@ -32,7 +32,7 @@ from seeds import FIXED, SEED
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "tests" / "made"
-SOURCES = ("CMakeLists.txt", "cuda", "tests/shim/src", "tests/shim/build.py", "tests/builds.py")
+SOURCES = ("CMakeLists.txt", "cuda", "tests/shim/src", "tests/shim/build.py")
 # Options of code with the address and the undefined-behaviour sanitizer.
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".txt", ".py", ".cmake")
@@ -297,7 +297,6 @@ TARGETS = {
     "tapes-long": Target(_tapes("long"), sources=TAPES, draws=True),
     "acknowledged": Target(_acknowledged),
     "shim-sanitized": Target(lambda folder: shim_build("shim-sanitized").whole()),
-    "shim-sanitized-before": Target(lambda folder: shim_build("shim-sanitized").before(folder)),
     "shim-sanitized-shift": Target(_sanitized_with_a_shift),
     "shim-hangs": Target(_hanging),
     "shim-reported": Target(_reported),

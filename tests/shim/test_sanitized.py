@@ -11,7 +11,6 @@ import programs
 import pytest
 from builds import made, sanitized_environment
 from gpu.pes import table
-from tiers import drawn
 
 from .test_planted import LOOK
 
@@ -43,14 +42,8 @@ def run(rng, build, library, operations):
     return programs.run_limited(*command, env=environment, seconds=SECONDS)
 
 
-# Of kernels that are others before sm_90: those that sum over pointers, and over gets.
-DIFFERENT = ("get", "sum", "weighted", "mean", "max", "epilogue", "transposed", "same bits", "large")
-
-
-@pytest.mark.parametrize("bulk", drawn([True, False], 1), ids={True: "sm_90", False: "before"}.get)
-def test_the_table_of_cases(rng, sanitized, bulk):
-    library = made("shim-sanitized" if bulk else "shim-sanitized-before") / "_cuda.so"
-    done = run(rng, sanitized, library, [*table.OPERATIONS] if bulk else DIFFERENT)
+def test_the_table_of_cases(rng, sanitized):
+    done = run(rng, sanitized, made("shim-sanitized") / "_cuda.so", [*table.OPERATIONS])
     assert done.stdout.strip() == "unnoticed", done.stderr[-6000:]
 
 
