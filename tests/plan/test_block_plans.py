@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from memory import untouched
 
 from mgg_hpc.plan.blocks import BlockWeights, block_plans
 from mgg_hpc.plan.workload import prefix_sum
 
+FAR = 1 << 32
 SHAPES = {
     "plain": (9, 20, 3.0),
     "no edges": (4, 6, 0.0),
@@ -62,8 +64,10 @@ def test_plans_list_edges_both_ways(rng, shape, loops, weighted):
     indptr, indices = drawn(rng, SHAPES[shape])
     has_loop = rng.integers(0, 2, destinations).astype(np.uint8)
     factor = rng.uniform(1, 9, len(indices) if weighted == "by edge" else destinations)
-    whole = rng.uniform(1, 2, 50).astype(np.float32)
-    edge = rng.integers(0, 50, len(indices))
+    factor[rng.random(len(factor)) < 0.2] = 0
+    whole = untouched(4 * (FAR + 50)).view(np.float32)  # of a graph of more than 2^32 edges
+    whole[FAR:] = rng.uniform(1, 2, 50) * (rng.random(50) < 0.8)
+    edge = FAR + rng.integers(0, 50, len(indices))
     given = BlockWeights(factor, by_edge=weighted == "by edge", dtype=np.dtype(np.float64))
     if weighted == "of the graph":
         given = BlockWeights(factor, by_edge=False, dtype=np.dtype(np.float64), weight=whole, edge=edge)

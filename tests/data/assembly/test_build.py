@@ -258,8 +258,8 @@ def test_two_builds_of_one_file_are_kept_apart(rng, tmp_path, little):
             build_graph(Imported("g", listed), tmp_path / "g.h5", memory=4000)
 
 
-def node_rows(rng, nodes, step=7):
-    """Datasets of nodes in pieces, and the same as fields of a Graph."""
+def node_rows(rng, nodes):
+    """Datasets of nodes in pieces, of other sizes each, and the same as fields of a Graph."""
     kind = rng.integers(4, size=nodes)
     fields = {
         "x": rng.normal(size=(nodes, 3)).astype(np.float32),
@@ -271,6 +271,7 @@ def node_rows(rng, nodes, step=7):
     paths = dict(zip((schema.X, schema.Y, *schema.MASKS), fields.values(), strict=True))
 
     def pieces(array):
+        step = int(rng.integers(1, 20))
         return lambda: (array[low : low + step] for low in range(0, len(array), step))
 
     of_nodes = {

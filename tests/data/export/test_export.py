@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from types import ModuleType, SimpleNamespace
 
+import h5py
 import networkx as nx
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from command import mgg, refused
 
 from mgg_hpc.data import libraries, schema
 from mgg_hpc.data.assembly import build_graph
+from mgg_hpc.data.export import imported, matrix_market, row_files
 from mgg_hpc.data.export.imported import in_imported_order, whole
 from mgg_hpc.data.readers.npz import open_npz
 from mgg_hpc.data.store import open_graph
@@ -29,7 +33,10 @@ MEMORY = 512 << 20
 
 @pytest.fixture(autouse=True)
 def in_tmp_path(tmp_path, monkeypatch):
+    """Pieces are so small that all datasets have several."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(matrix_market, "LINES", 37)
+    monkeypatch.setattr(imported, "PIECE", 100)
 
 
 @pytest.fixture(
@@ -201,3 +208,40 @@ def test_dgl_and_back(rng, monkeypatch):
     monkeypatch.setitem(sys.modules, "dgl", None)
     with pytest.raises(InputError, match="to_dgl: dgl is not installed"):
         libraries.to_dgl(graph)
+
+
+class Ranks:
+    """Ranks that are threads; what one sends waits for the other."""
+
+    def __init__(self, rank, size, sent):
+        self.rank, self.size, self._sent = rank, size, sent
+
+    def Send(self, array, target):  # noqa: N802
+        self._sent[self.rank].put(array.copy())
+
+    def Recv(self, array, source):  # noqa: N802
+        array[:] = self._sent[source].get(timeout=10)
+
+
+@pytest.mark.parametrize("block", [1, 3, 1 << 16])
+@pytest.mark.parametrize("ending", ["h5", "npy"])
+def test_rows_of_all_ranks_are_sent_in_blocks(rng, monkeypatch, ending, block):
+    monkeypatch.setattr(row_files, "BLOCK", block)
+    bounds, ids = np.array([0, 4, 4, 11, 17]), rng.permutation(17)
+    x, words = rng.standard_normal((17, 2)), np.array([f"w{i}".encode() for i in range(17)], "S4")
+    sent, output = [SimpleQueue() for _ in range(4)], Path(f"out.{ending}")
+
+    def write_part(rank):
+        mine = slice(int(bounds[rank]), int(bounds[rank + 1]))
+        arrays = {"x": x[mine], "name": words[mine]}
+        row_files.write(Ranks(rank, 4, sent), output, ids[mine], arrays, bounds, {})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write_part, range(4)))
+    if ending == "npy":
+        found = {name: np.load(path) for name, path in row_files.paths(output, ["x", "name"]).items()}
+    else:
+        with h5py.File(output) as file:
+            found = {name: file[name][:] for name in ("x", "name")}
+    np.testing.assert_array_equal(found["x"][ids], x)
+    np.testing.assert_array_equal(found["name"][ids].astype("S4"), words)

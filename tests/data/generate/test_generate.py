@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mgg_hpc.data.generate import draw_rmat, rmat, sbm
+from mgg_hpc.data.generate.drawn import spans
 from mgg_hpc.data.graph import Graph, from_edges, masks, split_per_class
 from mgg_hpc.data.structure import ArraySource, check
 from mgg_hpc.data.writer import write
@@ -192,3 +193,10 @@ def test_parameters_that_make_no_graph(seed):
     ]:
         with refused(r"expected|must not"):
             wrong()
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_bytes", "step"), [(10, 1 << 20, 4), (8, 1 << 20, 4), (3, 5 << 20, 1), (0, 8, 1)]
+)
+def test_pieces_of_4_mib_are_all_rows_once(rows, row_bytes, step):
+    assert list(spans(rows, row_bytes)) == [(low, min(low + step, rows)) for low in range(0, rows, step)]

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 import zstandard
 from pyarrow import parquet
 
+from mgg_hpc.data.readers.arrays.node_rows import of_array
 from mgg_hpc.data.readers.node_arrays import node_rows
 
 from ..graphs import refused
@@ -229,3 +230,13 @@ def test_a_line_of_other_blanks_is_a_word(tmp_path):
     (tmp_path / "x.csv").write_bytes(b"\x0b\n1 2\n")
     with refused(r"x\.csv:2: 2 columns; expected 1, as in the first line"):
         node_rows(features=tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 17])
+def test_an_array_in_memory_comes_in_pieces(rng, blocks, rows):
+    array = np.asfortranarray(rng.standard_normal((rows, 3)))
+    given = of_array(array)
+    found = list(given.pieces())
+    assert given.layout.shape == (rows, 3) and all(piece.flags.c_contiguous for piece in found)
+    assert len(found) == (-(-rows // 2) if blocks else min(rows, 1))
+    np.testing.assert_array_equal(np.concatenate([np.empty((0, 3)), *found]), array)
