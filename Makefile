@@ -38,7 +38,7 @@ endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came other-arguments help setup cuda demo test test-fast test-long torture coverage gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came other-arguments help setup cuda demo test test-fast test-long torture coverage mutants gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -101,6 +101,13 @@ coverage: $(VENV)/.tests ## share of the lines of mgg_hpc that `make test` runs:
 	mkdir -p build/coverage; $(subst -m pytest,-m coverage run -m pytest,$(UNITS)); \
 	$(subst -m mpi4py,-m coverage run -m mpi4py,$(call ranks,3)) tests/mpi; \
 	$(BIN)/coverage combine -q; $(BIN)/coverage report --skip-covered --sort=miss | tail -40
+
+# cosmic-ray is the extra `mutants`, which nothing else needs.
+mutants: $(VENV)/.tests ## share of random faults that the tests of their folder find, after hours (MUTANTS=300 SEED=1)
+	@$(BIN)/python -c "import cosmic_ray" 2>/dev/null || \
+	  $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_INSTALL_FLAGS) "cosmic-ray>=8.4"
+	@nice $(BIN)/python -P tests/mutants.py --mutants $(or $(MUTANTS),300) \
+	  --seed $(if $(findstring command,$(origin SEED)),$(SEED),1)
 
 # On a machine with a GPU and no network: neither .venv nor set-up. WHEELS is a folder with what PYTHON lacks.
 # What has passed is not run again; PARTS="table memcheck" runs these, and again.
