@@ -183,7 +183,7 @@ class Copy:
 
 def found(done: subprocess.CompletedProcess[str]) -> bool:
     """Whether a test failed. A run whose tests could not be collected has found nothing."""
-    named = re.search(r"^(FAILED|ERROR) tests/\S+::", done.stdout, re.MULTILINE)
+    named = re.search(r"^(FAILED|ERROR|rank \d+:) tests/\S+::", done.stdout + done.stderr, re.MULTILINE)
     return done.returncode != 0 and named is not None
 
 

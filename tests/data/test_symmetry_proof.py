@@ -18,8 +18,9 @@ from .graphs import random_graph
 
 @pytest.mark.parametrize("ids", [np.int32, np.int64])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_native_sum_is_that_of_the_formula(rng, ids, weighted):
-    count = int(rng.integers(1, 3000))
+@pytest.mark.parametrize("most", [3000, 50_000], ids=["by one thread", "by several"])
+def test_the_native_sum_is_that_of_the_formula(rng, ids, weighted, most):
+    count = int(rng.integers(0.8 * most, most))
     v, u = rng.integers(2**31 - 1, size=(2, count))
     u[: count // 3] = v[: count // 3]
     weight = rng.choice([0.0, -0.0, 1.5, -2.0], size=count).astype(np.float32) if weighted else None

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import mgg_hpc as mgg
 from mgg_hpc.config import ModelSettings
+from mgg_hpc.nn.autograd import aggregation
 from mgg_hpc.nn.layers.models import GNN
 from mgg_hpc.nn.layers.random import Draws
 
@@ -45,7 +46,10 @@ class OwnLayers(torch.nn.Module):
 
     def forward(self, x, graphs):
         first, last = graphs.view(0), graphs.view(1)
-        h = self.dropout(self.norm(self.gated(x, first), first), first)
+        edges, ends = first.adjacency("edges"), x[:, :1]
+        scores = aggregation.edge_sums(ends, ends[: first.destinations], first, edges)
+        attended = aggregation.aggregate(x, first, edges, edge_weight=aggregation.edge_softmax(scores, edges))
+        h = self.dropout(self.norm(self.gated(x, first) + attended, first), first)
         return self.last(h, last, edge_attr="weight")
 
 

@@ -326,7 +326,7 @@ def test_two_ranks_that_are_profiled_say_what_they_hide(trained, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("fault", long_except(["none", "far"], "none"))
+@pytest.mark.parametrize("fault", drawn(["none", "far"], 1))
 def test_the_study_of_primitives_has_each_of_nvshmems_calls(on_gpus, tmp_path, fault):
     """Ranks compare the sums of all variants, bit by bit; with and without pointers between them."""
     words = ("study", "primitives", "rmat:6:4", "--device=cuda", "--widths=5", "--turns=2", "--plot=none")

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from command import refused
 from jobs import MGG, clean_environment
-from tiers import long_except
+from tiers import drawn
 
 from mgg_hpc.tools.study import cpu, table
 
@@ -27,7 +27,7 @@ def ended(folder, *words: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("study", long_except([*cpu.STUDIES, "design-space"], "primitives"))
+@pytest.mark.parametrize("study", drawn([*cpu.STUDIES, "design-space"], 2))
 def test_a_study_starts_its_ranks_and_writes_its_files_here(tmp_path, study):
     said = ended(tmp_path, study, "rmat:6:4", "--ranks", "2", "--threads", "1", "--turns", "1")
     assert "2 x 1 ranks x threads, backend shm" in said

@@ -12,7 +12,6 @@ import h5py
 import numpy as np
 import pytest
 from jobs import blocks, call, files, run, write_job
-from tiers import long_except
 
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import writer
@@ -74,8 +73,9 @@ WRONG = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", long_except([1, 2], 1))
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize(
+    ("what", "ranks"), [*((what, 1) for what in WRONG), pytest.param("features", 2, marks=pytest.mark.long)]
+)
 def test_wrong_input_is_one_line_and_code_2(tmp_path, ranks, what):
     make, message = WRONG[what]
     make(tmp_path)

@@ -360,3 +360,19 @@ def test_ids_of_more_than_32_bits_take_all_steps(rng, little):
     native.load().sort_buckets(given, 0, base, made.shift, False, degree, out, np.zeros(0, np.uint8))
     order = np.lexsort((u, v))
     assert np.array_equal(out, u[order]) and np.array_equal(degree, np.bincount(v, minlength=rows_there))
+
+
+@pytest.mark.parametrize("by_source", [False, True])
+def test_many_edges_are_grouped_by_several_threads(rng, by_source):
+    """In the order of the stream within each bucket, with their data; some threads have no edge of a bucket."""
+    edges = 200_000
+    ends = rng.integers(20_000, size=(2, edges), dtype=np.uint32)
+    ends[:, : edges // 2] //= 2
+    payload = rng.integers(256, size=3 * edges, dtype=np.uint8)
+    run = runs.grouped((*ends, payload), 3, 0, 19_999, by_source=by_source)
+    order = np.argsort(ends[int(by_source)] >> run.shift, kind="stable")
+    wanted = *ends[:, order], payload.reshape(-1, 3)[order].reshape(-1)
+    for found, right in zip(run.edges(0, edges), wanted, strict=True):
+        assert np.array_equal(found, right)
+    counts = np.bincount(ends[int(by_source)] >> run.shift, minlength=len(run.offsets) - 1)
+    assert np.array_equal(run.offsets, np.append(0, np.cumsum(counts)))

@@ -32,7 +32,7 @@ def accepted(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("name", drawn([part.name for part in parts.parts_of("test", Path(), Path(), 0)], 3))
+@pytest.mark.parametrize("name", drawn([part.name for part in parts.parts_of("test", Path(), Path(), 0)], 2))
 def test_a_part_over_the_shim(request, shim, tmp_path, accepted, capsys, name):
     (tmp_path / "plain").symlink_to(shim.folder)
     if name in ("memcheck", "planted"):

@@ -29,7 +29,9 @@ def symmetric(case, weight):
 def drawn(rng, comm, name, directed, weighted):
     case = cases.CASES[name](rng, comm.size)
     table = rng.random((max(1, case.nodes), max(1, case.nodes)))
-    table[rng.random(table.shape) < 0.3] = 0  # weights of zero, also of all edges of a node, its self loop among them
+    table[rng.random(table.shape) < 0.3] = (
+        0  # weights of zero, also of all edges of a node, its self loop among them
+    )
     nothing = rng.random(len(table)) < 0.2
     table[nothing], table[:, nothing] = 0, 0
     if not directed:
