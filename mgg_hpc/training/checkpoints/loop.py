@@ -116,7 +116,7 @@ class checkpointed:  # noqa: N801 - it is used as a function
 
     def _capture(self, epoch: int) -> State:
         tensors = {MODEL + name: _copied(value) for name, value in self._model.state_dict().items()}
-        drawn = self._comm.gather(_generators(), root=0)
+        drawn = self._comm.gather(_generators(), root=0) or []  # None on other ranks
         for name in drawn[0] if drawn else ():
             tensors[name] = torch.stack([torch.from_numpy(each[name]) for each in drawn])
         rows = {name: as_array(_copied(parameter)) for name, parameter in self._rows.items()}
