@@ -87,6 +87,18 @@ def test_words_that_would_favour_some_neighbours_are_refused(fanout):
     assert refused > 5
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_more_rows_than_there_was_room_for_are_told_apart(dtype):
+    """A batch of 1,000 rows and more, from few seeds, by one sampler that makes several: the table of rows grows."""
+    indptr, indices = graph_of([6] * 3000, dtype=dtype)
+    sampler = Sampler(indptr, indices)
+    for step in range(2):
+        seeds = np.arange(8) + 100 * step
+        got = sampler.sample(seeds, [6, 6, 5], seed=SEED, step=step, edges=True)
+        assert len(got.nodes) > 1000
+        same(got, reference.sample(indptr, indices, seeds, [6, 6, 5], seed=SEED, step=step), weighted=False)
+
+
 def test_one_node_and_none():
     for degree in (0, 1, 3):
         indptr, indices = np.array([0, degree]), np.zeros(degree, np.int32)
