@@ -29,8 +29,11 @@ SOURCES += openshmem-came
 endif
 endif
 
-# GPU kernels are compiled again where CMAKE_ARGS says something else than the last time.
+# Compiled again where CMAKE_ARGS says something else than the last time.
 ifneq ($(strip $(CMAKE_ARGS)),)
+ifneq ($(strip $(CMAKE_ARGS)),$(strip $(file <$(VENV)/.arguments)))
+SOURCES += other-arguments
+endif
 ifneq ($(strip $(CMAKE_ARGS)),$(strip $(file <$(VENV)/.cuda.arguments)))
 CUDA_ARGUMENTS := other-arguments
 endif
@@ -38,15 +41,21 @@ endif
 
 export PIP_INSTALL_FLAGS
 
-.PHONY: openshmem-came other-arguments help setup cuda demo test test-fast test-long torture coverage mutants gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came other-arguments help setup wheel cuda demo test test-fast test-long torture coverage mutants gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
-setup: $(VENV)/.complete ## build .venv: the package, its native extension, an MPI, the test tools
+setup: $(VENV)/.complete ## build .venv: the package, its native extensions, an MPI
 
 $(VENV)/.complete: $(METADATA) $(SOURCES)
 	@.ci/setup "$(PYTHON)" $(VENV) $(if $(filter $(METADATA),$?),install,compile)
+
+$(VENV)/.tests: $(METADATA) | $(VENV)/.complete
+	@.ci/setup "$(PYTHON)" $(VENV) tests
+
+wheel: setup ## build a wheel in dist/, for CPUs of every kind
+	@.ci/setup "$(PYTHON)" $(VENV) wheel
 
 cuda: $(VENV)/.cuda ## add the GPU kernels (mgg_hpc/_cuda, _cuda_studies); no GPU is needed to build them
 

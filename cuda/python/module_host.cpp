@@ -12,10 +12,8 @@
 #include <optional>
 #include <type_traits>
 
-#include "mgg/semantics.h"
 #include "python/module_host.h"
 #include "runtime/pointer_transport.h"
-#include "cpu/random.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -31,7 +29,7 @@ using mgg::require;
 
 // ---- instruction sets
 
-#if MGG_HAVE_AVX2
+#if MGG_HAVE_AVX2 || MGG_HAVE_AVX512
 // The features that -march=x86-64-v3 and -v4 may use, one by one, since older compilers cannot be asked for the levels.
 bool runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
@@ -54,12 +52,17 @@ std::vector<std::string> instruction_sets() {
 #if MGG_HAVE_AVX2
   if (runs_avx2()) found.push_back("avx2");
 #endif
+#if MGG_HAVE_BASELINE
   found.push_back("baseline");
+#endif
   return found;
 }
 
 std::string choose_instruction_set() {
   const auto found = instruction_sets();
+  if (found.empty())
+    throw std::invalid_argument("kernels were compiled for another machine's instruction set; to compile them for "
+                                "all: CMAKE_ARGS=-DMGG_ISAS=all make setup");
   const char* forced = std::getenv("MGG_ISA");
   if (!forced || !*forced) return found.front();
   for (const auto& name : found)
@@ -67,50 +70,6 @@ std::string choose_instruction_set() {
   std::string known;
   for (const auto& name : found) known += (known.empty() ? "" : ", ") + name;
   throw std::invalid_argument("MGG_ISA=" + std::string(forced) + ": this machine runs " + known);
-}
-
-template <class Call>
-void dropout_here(const Call& call) {
-  MGG_DISPATCH(dropout, call);
-}
-
-// ---- random draws
-
-// S: what rows are stored in; T: the type of the arrays that hold them (uint16 for halves).
-template <class S, class T>
-void dropout_rows(Matrix<const T> x, Matrix<T> out, Flat<const int64_t> node, double p, uint64_t seed,
-                  uint32_t epoch, uint32_t stream, int threads) {
-  require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1), "dropout: x and out differ in shape");
-  require(node.size() == x.shape(0), "dropout: one node id for each row");
-  // A rank may own no rows, and NumPy gives empty arrays strides of 0.
-  require(x.size() == 0 || (x.stride(1) == 1 && out.stride(1) == 1), "dropout: columns must be contiguous");
-  nb::gil_scoped_release release;
-  dropout_here(mgg::DropoutRows<S>{reinterpret_cast<const S*>(x.data()), reinterpret_cast<S*>(out.data()), x.stride(0),
-                                   out.stride(0), node.data(), static_cast<int64_t>(x.shape(0)),
-                                   static_cast<int64_t>(x.shape(1)), p, {seed, epoch, stream}, threads});
-}
-
-template <class T>
-void dropout_csr(Flat<const int64_t> indptr, Flat<const int32_t> index, Flat<const T> value, Flat<T> out,
-                 Flat<const int64_t> node, double p, uint64_t seed, uint32_t epoch, uint32_t stream, int threads) {
-  require(indptr.size() == node.size() + 1, "dropout: one node id for each row");
-  require(index.size() == value.size() && out.size() == value.size(), "dropout: arrays differ in length");
-  require(static_cast<size_t>(indptr.data()[node.size()]) == value.size(), "dropout: indptr does not end at nnz");
-  nb::gil_scoped_release release;
-  dropout_here(mgg::DropoutCsr<T>{indptr.data(), index.data(), value.data(), out.data(), node.data(),
-                                  static_cast<int64_t>(node.size()), p, {seed, epoch, stream}, threads});
-}
-
-// Initial weights: few, so drawn one by one. Node and column of a draw are the parameter's row and column.
-template <class T>
-void uniform_rows(Matrix<T> out, double low, double high, uint64_t seed, uint32_t stream) {
-  const int64_t rows = out.shape(0), columns = out.shape(1);
-  require(rows <= 1 || out.stride(0) == columns, "uniform: not contiguous");
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t c = 0; c < columns; ++c) {
-      const uint32_t word = mgg::draw(seed, 0, stream, i, c >> 2).word[c & 3];
-      out.data()[i * columns + c] = static_cast<T>(low + (high - low) * mgg::unit_interval(word));
-    }
 }
 
 // Nothing is converted: a converted output would be written and thrown away.
@@ -129,22 +88,6 @@ and nothing is exchanged. transport: its address for a schedule with gets, else 
 not fit.)");
 }
 
-template <class S, class T>
-void bind_dropout(nb::module_& m, const char* name) {
-  m.def(name, &dropout_rows<S, T>, "x"_a.noconvert(), "out"_a.noconvert(), "node"_a.noconvert(), "p"_a, "seed"_a,
-        "epoch"_a, "stream"_a, "threads"_a, "Dropout of rows x [n, F] into out. node: int64 [n], original ids.");
-}
-
-template <class T>
-void bind(nb::module_& m) {
-  bind_dropout<T, T>(m, "dropout_rows");
-  m.def("dropout_csr", &dropout_csr<T>, "indptr"_a.noconvert(), "index"_a.noconvert(), "value"_a.noconvert(),
-        "out"_a.noconvert(), "node"_a.noconvert(), "p"_a, "seed"_a, "epoch"_a, "stream"_a, "threads"_a,
-        "Dropout of a CSR's stored values into out. index: columns. node: int64 [n], original ids.");
-  m.def("uniform_rows", &uniform_rows<T>, "out"_a.noconvert(), "low"_a, "high"_a, "seed"_a, "stream"_a,
-        "Fill contiguous out [n, F] with draws in [low, high) of (seed, stream, row, column).");
-}
-
 }  // namespace
 
 const std::string& mgg::instruction_set() {
@@ -155,6 +98,7 @@ const std::string& mgg::instruction_set() {
 void bind_floor(nb::module_& m);                      // module_floor.cpp
 void bind_edges(nb::class_<HostSchedule>& schedule);  // module_edges.cpp
 void bind_gather(nb::module_& m);                     // module_gather.cpp
+void bind_random(nb::module_& m);                     // module_random.cpp
 void bind_sampling(nb::module_& m);                   // module_sampling.cpp
 void bind_streams(nb::module_& m);                    // module_streams.cpp
 void bind_traversal(nb::module_& m);                  // module_traversal.cpp
@@ -223,12 +167,9 @@ depend on it, and on no other size. gets: remote rows are fetched by gets. Raise
   bind_aggregate<mgg::Float16, uint16_t>(schedule, "aggregate_float16");
   bind_aggregate<mgg::BFloat16, uint16_t>(schedule, "aggregate_bfloat16");
   bind_edges(schedule);
-  bind<float>(m);
-  bind<double>(m);
-  bind_dropout<mgg::Float16, uint16_t>(m, "dropout_rows_float16");
-  bind_dropout<mgg::BFloat16, uint16_t>(m, "dropout_rows_bfloat16");
   bind_floor(m);
   bind_gather(m);
+  bind_random(m);
   bind_sampling(m);
   bind_streams(m);
   bind_traversal(m);
