@@ -1,15 +1,18 @@
-"""The source distribution builds by itself, and the wheel built from it runs."""
+"""The source distribution holds all sources, and the wheel trains where there is no compiler."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
 
 import programs
 import pytest
+from jobs import blocks, write_job
 
 ROOT = Path(__file__).parents[2]
 BUILT = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "*.so", "*.h5", "runs", "__pycache__")
@@ -34,14 +37,11 @@ def sdist(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist, tmp_path_factory):
-    """The wheel made from the archive alone, without optimisation: this is not about speed."""
-    folder = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
-    (tree,) = folder.iterdir()
-    options = "-DMGG_CUDA=OFF -DMGG_ISAS=baseline"
-    return backend("build_wheel('dist')", tree, SKBUILD_CMAKE_BUILD_TYPE="Debug", CMAKE_ARGS=options)
+def wheel():
+    """The wheel that `make wheel` has built."""
+    found = sorted((ROOT / "dist").glob("mgg_hpc-*.whl"), key=lambda path: path.stat().st_mtime)
+    assert found, "no wheel in dist: make wheel"
+    return found[-1]
 
 
 def modules() -> set[str]:
@@ -55,16 +55,32 @@ def test_sdist_holds_all_sources(sdist):
     assert sources | modules() | {"LICENSE", "CMakeLists.txt", "pyproject.toml", "setup.cfg"} <= names
 
 
-def test_wheel_from_the_sdist_runs(wheel, tmp_path):
+def test_the_wheel_has_all_modules(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        archive.extractall(tmp_path)
     assert "py3-none-any" not in wheel.name
-    assert [name for name in names if name.startswith("mgg_hpc/_host.") and name.endswith(".so")]
+    for module in ("_host", "_graph"):
+        assert [name for name in names if name.startswith(f"mgg_hpc/{module}.") and name.endswith(".so")]
     assert modules() <= set(names)
     assert any(name.endswith("LICENSE") for name in names)
-    program = "import mgg_hpc._host as host; print(host.__file__, host.instruction_sets())"
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    ended = programs.python("-P", "-c", program, cwd=tmp_path, env=environment)
-    assert ended.stdout.startswith(str(tmp_path))
-    assert "baseline" in ended.stdout
+
+
+def test_the_wheel_trains_in_a_new_environment_without_a_compiler(wheel, tmp_path):
+    """Its dependencies are those of this environment, whose own mgg_hpc is not found there."""
+    venv = tmp_path / "venv"
+    assert programs.python("-m", "venv", venv).returncode == 0
+    site = Path(sysconfig.get_path("platlib", vars={"base": venv, "platbase": venv}))
+    (site / "dependencies.pth").write_text(sysconfig.get_path("platlib"))
+    environment = {"PATH": str(venv / "bin"), "HOME": str(tmp_path)}
+    environment["MPI4PY_LIBMPI"] = str(Path(sys.prefix, "lib", "libmpi.so.12"))  # the mpich wheel's
+    installed = programs.run(
+        venv / "bin" / "python", "-m", "pip", "install", "--no-index", "--no-deps", wheel, env=environment
+    )
+    assert installed.returncode == 0, installed.stderr
+    write_job(tmp_path, blocks())
+    for words in (["--help"], ["doctor"], ["train", "job.toml"]):
+        done = programs.run(venv / "bin" / "mgg", *words, cwd=tmp_path, env=environment)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    code = "import mgg_hpc._host as host; print(host.__file__, host.instruction_sets())"
+    done = programs.run(venv / "bin" / "python", "-c", code, cwd=tmp_path, env=environment)
+    assert done.stdout.startswith(str(site)) and "baseline" in done.stdout, done.stdout + done.stderr
