@@ -40,7 +40,8 @@ def sdist(tmp_path_factory):
 def wheel():
     """The wheel that `make wheel` has built."""
     found = sorted((ROOT / "dist").glob("mgg_hpc-*.whl"), key=lambda path: path.stat().st_mtime)
-    assert found, "no wheel in dist: make wheel"
+    if not found:
+        pytest.fail("no wheel in dist: make wheel", pytrace=False)
     return found[-1]
 
 
@@ -68,14 +69,13 @@ def test_the_wheel_has_all_modules(wheel):
 def test_the_wheel_trains_in_a_new_environment_without_a_compiler(wheel, tmp_path):
     """Its dependencies are those of this environment, whose own mgg_hpc is not found there."""
     venv = tmp_path / "venv"
-    assert programs.python("-m", "venv", venv).returncode == 0
+    assert programs.python("-m", "venv", "--without-pip", venv).returncode == 0
     site = Path(sysconfig.get_path("platlib", vars={"base": venv, "platbase": venv}))
     (site / "dependencies.pth").write_text(sysconfig.get_path("platlib"))
     environment = {"PATH": str(venv / "bin"), "HOME": str(tmp_path)}
     environment["MPI4PY_LIBMPI"] = str(Path(sys.prefix, "lib", "libmpi.so.12"))  # the mpich wheel's
-    installed = programs.run(
-        venv / "bin" / "python", "-m", "pip", "install", "--no-index", "--no-deps", wheel, env=environment
-    )
+    pip = ("-m", "pip", "--python", venv / "bin" / "python", "install", "--no-index", "--no-deps")
+    installed = programs.python(*pip, wheel)
     assert installed.returncode == 0, installed.stderr
     write_job(tmp_path, blocks())
     for words in (["--help"], ["doctor"], ["train", "job.toml"]):
