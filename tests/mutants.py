@@ -48,6 +48,7 @@ NEEDS_GPU = re.compile(r"backends/cuda|training/cuda_graph")  # tests/shim/test_
 NATIVE = {
     "cpu/traversal": ("traversal",),
     "graph/check_traversal": ("traversal",),
+    "graph/local_graph": ("traversal",),
     "cpu/sampling": ("nn", "training"),
     "cpu": ("nn", "runtime"),
     "graph/parse": ("data",),

@@ -96,6 +96,16 @@ def test_the_first_wrong_value_is_named(rng, change, path, slices):
         verify(path)
 
 
+@pytest.mark.parametrize(
+    ("parts", "bounds", "counts"), [(2, [0, 40], 2), (2, [0, 9, 20, 40], 2), (2, [0, 20, 40], 3)]
+)
+def test_bounds_are_written_of_as_many_parts_as_are_said(path, parts, bounds, counts):
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="2 parts have 3 bounds and 2 edge counts"):
+        write_bounds(path, parts, np.array(bounds), "edges", [100] * counts)
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("bad", [40, -1, 2**31 - 1, -(2**31)])
 def test_a_source_out_of_range_is_named_with_its_row(bad, path, slices, rng):
     with h5py.File(path) as file:

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 
 from mgg_hpc.data import generate, native, schema
 from mgg_hpc.data.generate import draw_like
-from mgg_hpc.data.generate.alias import alias
+from mgg_hpc.data.generate.alias import alias, table_of
 from mgg_hpc.data.generate.degrees import Degrees
 from mgg_hpc.data.generate.shapes import SHAPES
 from mgg_hpc.data.structure import ArraySource, check
@@ -167,3 +167,16 @@ def test_graphs_that_there_is_no_room_for(seed):
     for scale in (0.0, -1.0, float("nan"), float("inf")):
         with refused("expected a number above 0"):
             generate.draw_like("reddit", seed, scale=scale)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 7])
+@pytest.mark.parametrize("nodes", [7, 8, 20, 1000, 12345])
+def test_each_row_of_a_class_is_in_one_column_of_its_table(nodes, classes):
+    *_, first, sizes = table_of(nodes, classes, lambda ranks: (1 / ranks, np.ones(len(ranks))))
+    for label, (starts, counts) in enumerate(
+        zip(first.reshape(classes, -1), sizes.reshape(classes, -1), strict=True)
+    ):
+        rows = [start + np.arange(count) for start, count in zip(starts, counts, strict=True)]
+        wanted = np.arange(len(range(label, nodes, classes)))
+        np.testing.assert_array_equal(np.concatenate(rows), wanted)
+        assert (starts >= 0).all() and (starts < len(wanted)).all()
