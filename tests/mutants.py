@@ -49,7 +49,7 @@ NATIVE = {
     "cpu/traversal": ("traversal",),
     "graph/check_traversal": ("traversal",),
     "graph/local_graph": ("traversal",),
-    "cpu/sampling": ("nn", "training"),
+    "cpu/sampling": ("nn", "runtime", "training"),
     "cpu": ("nn", "runtime"),
     "graph/parse": ("data",),
     "graph": ("data", "plan"),
