@@ -73,3 +73,17 @@ def test_debians_own_python_is_understood(machine, require):
     machine.has("python3", 'exec /usr/bin/python3 "$@"')
     line = machine.first_line()  # no compiler on this machine, so there is at least that to say
     assert "g++" in line
+
+
+@pytest.mark.parametrize("pip", ["exit 0", "exit 1"], ids=["installed", "failed"])
+def test_what_tests_need_is_installed_apart(tmp_path, pip):
+    """VENV/.tests, for the Makefile, is there only after pip has installed all that setup.cfg lists for tests."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\n[ "$2" != pip ] || {pip}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    ended = programs.run(ROOT / ".ci" / "setup", "python3", tmp_path, "tests", cwd=ROOT)
+    assert (ended.returncode == 0) == (tmp_path / ".tests").exists() == (pip == "exit 0")
+    packages = {line.partition(">=")[0] for line in (tmp_path / ".required").read_text().split()}
+    assert {"pytest", "hypothesis", "ruff", "mypy", "matplotlib"} <= packages
+    assert not {"torch", "mpich"} & packages
