@@ -169,7 +169,7 @@ def test_the_transport_keeps_its_promises_across_hosts(program, hosts, ranks):
 @pytest.mark.parametrize("ranks", drawn([1, 2], 1))
 def test_the_table_of_hard_cases_across_hosts(built, hosts, ranks):
     """What test_shmem.py does on one host; with two ranks on each, some peers are within reach and some are not."""
-    tests = ["-m", "mpi4py", "-m", "pytest", "-q", "-x", "--color=no", "--with-mpi", "-m", "mpi", TESTS]
+    tests = ["-m", "mpi4py", "-m", "pytest", "-q", "-x", "--color=no", "--with-mpi", "--tier", "long", TESTS]
     environment = {"MGG_TEST_TRANSFERS": "get,halo", "MGG_TEST_RANKS": str(2 * ranks), "OMP_NUM_THREADS": "1"}
     ended = hosts.run([sys.executable, *tests], ranks, environment, folder=ROOT, seconds=150)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
