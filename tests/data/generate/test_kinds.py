@@ -9,6 +9,7 @@ from scipy import stats
 
 from mgg_hpc.data import native
 from mgg_hpc.data.generate import draw_grid, draw_kronecker, draw_rmat, draw_uniform
+from mgg_hpc.data.generate.random_state import counter, key_of
 from mgg_hpc.data.structure import ArraySource, check
 
 from ..graphs import edge_set, refused
@@ -154,3 +155,19 @@ def test_kinds_that_make_no_graph(seed):
     ]:
         with refused(r"expected|must not"):
             wrong()
+
+
+def test_calls_that_would_draw_no_graph_are_refused(seed):
+    key, begin = key_of(seed), counter(1)
+    for nodes, dtype in ((0, np.int32), (2**31 + 1, np.int32), (0, np.int64)):
+        with pytest.raises(ValueError, match="ids of this many nodes do not fit"):
+            native.load().uniform_edges(key, begin, 0, nodes, *np.empty((2, 3), dtype))
+    for count, base in ((2, 3), (3, 2), (5, 3), (8, 3), (9, 3)):
+        bounds, names = np.arange(count, dtype=np.uint64), np.arange(base, dtype=np.int32)
+        ends = np.empty((2, 3), np.int32)
+        if count in (3, 8):
+            native.load().kronecker_edges(key, begin, 0, 1, bounds, names, *ends)
+            assert ((ends >= 0) & (ends < base)).all()
+            continue
+        with pytest.raises(ValueError, match="expected the bounds of 2 x 2 or 3 x 3 cells"):
+            native.load().kronecker_edges(key, begin, 0, 1, bounds, names, *ends)

@@ -19,6 +19,7 @@ from mgg_hpc.runtime.backends.host.components import padded
 from mgg_hpc.runtime.streaming import direct as direct_files
 from mgg_hpc.runtime.streaming import file_store
 from mgg_hpc.runtime.streaming.buffer import ChunkBuffer, slot_bytes
+from mgg_hpc.runtime.streaming.direct import BLOCK, scratch_file
 from mgg_hpc.runtime.streaming.file_store import FileStore
 from mgg_hpc.runtime.streaming.store import HostStore, Pace
 
@@ -259,4 +260,25 @@ def test_rows_are_written_in_pieces_and_leave_others_alone(rng, tmp_path, monkey
         x[first:last] = rng.standard_normal((last - first, width))
         store.write(int(first), x[first:last])
         np.testing.assert_array_equal(store.read(0, 1500), x)
+    store.close()
+
+
+@pytest.mark.parametrize("count", [1, 1024, 1025])
+def test_room_for_all_rows_is_taken_before_any_is_written(tmp_path, monkeypatch, count):
+    asked = []
+
+    def scratch(folder, nbytes):
+        asked.append(nbytes)
+        return scratch_file(folder, nbytes)
+
+    monkeypatch.setattr(file_store, "scratch_file", scratch)
+    FileStore(RowFormat(np.dtype(np.float32), 64), count, tmp_path).close()
+    assert len(asked) == 1 and asked[0] % BLOCK == 0 and 0 <= asked[0] - 256 * count < BLOCK
+
+
+def test_rows_of_a_file_are_those_behind_an_offset(rng, tmp_path):
+    x = rng.standard_normal((9, 4)).astype(np.float32)
+    (tmp_path / "rows").write_bytes(bytes(80) + x.tobytes())
+    store = FileStore.over(path=tmp_path / "rows", offset=80, format=RowFormat(x.dtype, 4), count=9)
+    np.testing.assert_array_equal(store.read(2, 5), x[2:7])
     store.close()
