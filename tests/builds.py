@@ -321,7 +321,7 @@ def target(name: str) -> Target:
 
 def of_tier(tier: str) -> list[str]:
     """Return the builds that the tests of a tier load."""
-    test = ["shim", "shim-before", "tapes", "acknowledged"]
+    test = ["shim", "tapes", "acknowledged"]
     if tier == "test":
         return test
     from shim.test_planted import DRAWN
