@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from scipy import sparse
-from tiers import long_except
 
 from mgg_hpc.data import generate
 from mgg_hpc.plan.ranges import edge_balanced
@@ -20,7 +19,7 @@ from mgg_hpc.tools.bench.overlap.cpu import Subject
 from mgg_hpc.tools.study import cpu, epochs, names, space, table
 from mgg_hpc.training.trainer import Trainer
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.long]
 
 GRAPH = "rmat:7:6"
 
@@ -80,8 +79,7 @@ def test_the_widest_rows_are_measured_first_and_listed_as_asked(comm, drawn, fol
     assert list(dict.fromkeys(row["width_values"] for row in rows)) == [3, 20, 8]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("study", long_except([*cpu.STUDIES], "interleaving", "transfers"))
+@pytest.mark.parametrize("study", cpu.STUDIES)
 def test_a_study_writes_a_row_for_each_variant_and_width(comm, drawn, folder, mgg, study):
     csv, plot = folder / "study.csv", folder / "study.png"
     ended = mgg(
@@ -133,7 +131,6 @@ def test_every_way_trains_as_one_rank_does(comm, drawn, folder, model):
         training.job.backend.memory.close()
 
 
-@pytest.mark.slow
 def test_epochs_have_a_row_for_each_way_of_both_models(comm, drawn, folder, mgg, monkeypatch):
     monkeypatch.setattr(epochs.graphs, "read", lambda _: drawn)
     csv, plot = folder / "epochs.csv", folder / "epochs.png"
@@ -152,8 +149,7 @@ def test_epochs_have_a_row_for_each_way_of_both_models(comm, drawn, folder, mgg,
     assert {path.name for path in folder.iterdir()} == {"epochs.csv", "epochs.png"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("transfer", long_except([*space.TRANSFERS], "halo"))
+@pytest.mark.parametrize("transfer", space.TRANSFERS)
 def test_the_design_space_has_both_maps_and_the_searchs_path(comm, drawn, folder, mgg, monkeypatch, transfer):
     knobs = {"ps": (64, 256), "dist": (0, 32, 64), "wpb": (4, 16)}
     monkeypatch.setattr(space, "KNOBS", knobs)

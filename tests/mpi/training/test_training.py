@@ -117,6 +117,7 @@ def test_losses_of_other_models_do_not_depend_on_the_number_of_ranks(comm, store
     np.testing.assert_allclose(found[compared], alone[compared], rtol=TOLERANCE["float64"], atol=0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])
 @pytest.mark.parametrize("kind", ["dense", "directed-weighted"])
 def test_losses_with_data_of_edges_depend_neither_on_transfer_nor_on_numbering(comm, stored, kind, transfer):
