@@ -40,6 +40,8 @@ endif
 endif
 
 export PIP_INSTALL_FLAGS
+# Byte code is kept, whatever the machine is set to: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: openshmem-came other-arguments help setup wheel cuda demo test test-fast test-long torture coverage mutants gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
 
@@ -147,7 +149,7 @@ gpu-experiments: ## changes of a line or a flag, timed beside what stands; after
 
 # With matplotlib, which .venv has: a GPU machine may have none.
 GPU_RESULTS ?= $(GPU_BUILD)/results
-gpu-results: setup ## keep what gpu-test and gpu-bench found, and write docs/gpu-results.md (GPU_RESULTS=folder)
+gpu-results: $(VENV)/.tests ## keep what gpu-test and gpu-bench found, and write docs/gpu-results.md (GPU_RESULTS=folder)
 	@$(BIN)/python tests/gpu/page.py $(GPU_RESULTS)
 
 lint: $(VENV)/.tests ## style, imports and types

@@ -3,18 +3,19 @@
 ==========================================  ====  ====  ====  =======
 test                                        fast  test  long  torture
 ==========================================  ====  ====  ====  =======
-unmarked                                    yes   yes   1     no
+unmarked                                    4     yes   1     no
 ``slow``, or one that takes the shim        no    yes   1     no
 ``long``                                    no    no    yes   no
 ``torture``                                 no    no    no    yes
-``trials(n, torture=m)``: it does n trials  yes   yes   5 n   m
-``sampled(n)``: a grid of parameters        2     2     3     no
+``trials(n, torture=m)``: it does n trials  4     yes   5 n   m
+``sampled(n)``: a grid of parameters        4     2     3     no
 ==========================================  ====  ====  ====  =======
 
 1: if it draws random numbers, since `make test-long` draws others. 2: a sample of the grid with all n-tuples of
 values of n different parameters (default: every value of every parameter; see Kuhn, Kacker and Lei, Introduction to
 Combinatorial Testing, 2013), the same in each run, of the combinations that are not marked ``long``. 3: a sample of the
-others, drawn with MGG_TEST_SEED. ``--tier all`` runs every combination of every grid.
+others, drawn with MGG_TEST_SEED. 4: of a test with parameters the first and the last combination that `make test` runs.
+``--tier all`` runs every combination of every grid.
 
 Tests marked ``mpi`` run under ``mpiexec ... pytest --with-mpi``, and no others do.
 """
@@ -71,6 +72,10 @@ def pytest_collection_modifyitems(config, items):
     if tier == "long":
         unused = unsampled(kept, int(os.environ[SEED]))
         kept = [item for item in kept if item not in unused]
+    if tier == "fast":
+        grids = itertools.groupby(kept, key=lambda item: item.nodeid.partition("[")[0])
+        ends = [(grid[0], grid[-1]) for grid in (list(each) for _, each in grids)]
+        kept = list(dict.fromkeys(itertools.chain(*ends)))
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept

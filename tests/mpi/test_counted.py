@@ -44,6 +44,7 @@ def random_graph(rng, directed: bool) -> Graph:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("transfer", ["direct", "get", "halo"])

@@ -69,6 +69,7 @@ def test_edges_are_split_and_ordered_by_rounds_as_numpy_does(rng, name, ranks, w
         )
 
 
+@pytest.mark.slow
 def test_a_rank_of_many_edges_is_split_as_numpy_does(rng):
     """Several runs of rows for the threads, and halos that are found by marks and by sorting."""
     ranks, nodes, edges = 4, 60_000, 400_000

@@ -34,6 +34,7 @@ def test_ranges_cover_all_rows_with_balanced_edges(degrees, parts):
     assert edge_counts(offsets(degrees), bounds).tolist() == counts
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(degrees_of_rows, numbers_of_parts)
 def test_each_split_is_the_nearest_to_its_share(degrees, parts):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cost_surfaces import CPU, GPU, KNOBS, surface
 
-from mgg_hpc.plan.tune import MOST_POINTS, REPEATS, ROUNDS, Search, search
+from mgg_hpc.plan.tune import MOST_POINTS, REPEATS, ROUNDS, Knob, Search, search
 
 # Shares of searches within 5 percent, of 10,000 (tests/cost_surfaces.py 10000). Where steps of 10 percent lie between
 # equal times, some searches stop on such a step; where knobs are coupled, some stop in another valley.
@@ -79,6 +79,15 @@ def test_knobs_are_moved_in_their_order_and_ps_retreats_while_wpb_grows():
         "compare",
     ]
     assert found.best == (8, 4, 16) and found.gain == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("bottom", "step"), [(4.0, 0), (4.4, 0), (4.6, 1), (3.4, -1)])
+def test_where_time_is_known_on_both_sides_a_parabola_says_where_to_look(bottom, step):
+    """Places 2 and 6 are measured first, from the start at place 4."""
+    values = tuple(range(9))
+    found = search([Knob("wpb", values)], lambda setting: 1 + (setting[0] - bottom) ** 2, (4,))
+    moved = {each.setting[0] for each in found.steps if each.knob == "wpb"}
+    assert moved == {2, 6} | ({4 + step} if step else set())
 
 
 def test_settings_that_cannot_be_measured_are_passed_over(rng):

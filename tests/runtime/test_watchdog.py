@@ -32,6 +32,7 @@ def test_no_progress_ends_the_job_and_says_where_it_was(quick, capfd):
     assert "in test_no_progress_ends_the_job_and_says_where_it_was" in said  # where this thread's Python is
 
 
+@pytest.mark.slow
 def test_who_makes_steps_is_left_alone(quick, capsys):
     ended = threading.Event()
     with Watchdog(0, Limit(1.5), ended.set) as watched:  # a thread may get no core for a second
@@ -53,7 +54,7 @@ STEPS = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_that_was_stopped_is_left_alone(tmp_path):
     """Ctrl-Z, or a job that Slurm suspends: what the clock shows afterwards is not this rank's time."""
     program = tmp_path / "job.py"
@@ -70,6 +71,7 @@ def test_a_process_that_was_stopped_is_left_alone(tmp_path):
     assert (process.returncode, said) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_limit_of_epochs_follows_the_longest_of_them(quick, capfd):
     ended = threading.Event()
     with Watchdog(0, Limit(60.0, factor=3.0, least=0.3), ended.set) as watched:

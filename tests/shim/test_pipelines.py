@@ -9,6 +9,7 @@ import pytest
 from gpu.pes import table
 from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
+from tiers import long_except
 from world import plans_of
 
 from mgg_hpc.errors import InputError
@@ -48,7 +49,7 @@ def test_any_geometry(rng, engine, transfer, geometry, case):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("case", REMOTE)
+@pytest.mark.parametrize("case", long_except(REMOTE, "ordinary", "all_remote"))
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
     entry = table.Entry("halo", "float32", 129, case)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from jobs import python
-from tiers import long_except
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "accuracy.py"
 
@@ -30,8 +29,8 @@ def lowest(seeds: int, target: float, mean: float, deviation: float) -> float:
 
 
 @pytest.mark.data
-@pytest.mark.slow
-@pytest.mark.parametrize("name", long_except(CASES, "cora"))
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
 def test_mean_of_a_few_seeds_reaches_the_published_accuracy(name, request, tmp_path):
     if name != "digits":
         request.getfixturevalue("data_folder")

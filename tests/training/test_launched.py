@@ -19,7 +19,7 @@ from mgg_hpc.runtime import cores
 from mgg_hpc.training import run_folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_train_and_predict_what_one_rank_predicts(tmp_path):
     write_job(tmp_path, blocks(), train={"epochs": 20, "dtype": "float64"})
     done = run("launch", "-n", "2", "train", "job.toml", folder=tmp_path)

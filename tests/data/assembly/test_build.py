@@ -124,6 +124,7 @@ def test_a_file_equals_that_of_all_edges_at_once(rng, tmp_path, little, kind, as
     verify(tmp_path / "600.h5")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("where", ["reading", "sorting", "writing"])
 def test_a_build_that_was_stopped_goes_on_where_it_was(rng, tmp_path, little, monkeypatch, where, marked):

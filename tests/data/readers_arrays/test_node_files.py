@@ -174,6 +174,7 @@ WRONG = {
         (_table(a=[1.0, None]), " has nan at row 1, column 0"),
         (_table(), " holds no rows"),
         (_table(a=np.zeros(0)), " holds no rows"),
+        (_table(a=pa.array([], pa.list_(pa.float32()))), " holds no rows"),
         (b"PAR1" * 5, " is not a Parquet file|cannot be read"),
     ],
     "x.dat": [(b"1,2\n", ": its name does not tell what it is; expected .npy, .csv")],

@@ -195,6 +195,7 @@ class Unweighted(Form):
         return accum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["in place", "copied", "by stages", "by destinations"])
 @pytest.mark.parametrize("name", ["copy", "product of sources", "difference"])
 def test_equal_maxima_of_several_chunks_share_their_gradient(rng, comm, drawn, name, way):

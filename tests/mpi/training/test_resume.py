@@ -114,6 +114,7 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop, model):
     sections = {"checkpoint": {"every_epochs": EPOCHS - 1}, "plan": {"transfer": TRANSFERS[model]}}
@@ -140,6 +141,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(mgg, folder, job, stop,
 BATCHES = {"mode": "sampled", "fanouts": [3, 4], "batch_size": 5, "epochs": 4, "seed": 5}
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("place", [(0, 2), (2, 3)])
 @pytest.mark.parametrize("model", ["gcn", "gat"])
@@ -166,6 +168,7 @@ def test_a_run_that_was_stopped_within_an_epoch_goes_on_with_the_same_bits(
     assert_same(tensors(one, BATCHES["epochs"]), tensors(other, BATCHES["epochs"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [pytest.param("gcn", marks=pytest.mark.long), "gat"])
 def test_any_number_of_ranks_goes_on_with_a_run_of_any_other(comm, folder, job, monkeypatch, model):
     """Losses are equal to rounding; moments, weights and learned rows are the same when they are read."""
@@ -292,6 +295,7 @@ def test_another_job_and_another_graph_are_refused_by_name(mgg, folder, job, sto
     assert mgg("resume", folder / "mine").codes == {0}
 
 
+@pytest.mark.slow
 def test_a_renumbered_copy_is_the_same_graph(mgg, folder, job, stop, first):
     path = job("order", MODELS["gat"])
     with stop(3):

@@ -69,6 +69,7 @@ def results(run: Path) -> tuple[list[list[str]], dict[str, bytes]]:
     return rows, {name: value.tobytes() for name, value in weights.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("transfer", MODELS)
 def test_a_search_changes_no_bit_and_is_not_repeated(comm, folder, trained, transfer):
@@ -128,6 +129,7 @@ def test_ranks_with_other_clocks_take_the_same_steps(comm, trained, monkeypatch,
     assert train.tuning is tuning
 
 
+@pytest.mark.slow
 def test_small_graphs_and_short_trainings_are_left_alone(comm, trained, monkeypatch):
     _, tuner, _ = trained("halo", "auto")
     assert tuner.targets == []
@@ -142,6 +144,7 @@ def test_small_graphs_and_short_trainings_are_left_alone(comm, trained, monkeypa
     assert [each["wpb"] for each in kept["tuned"]] == [target.geometry.wpb for target in tuner.targets]
 
 
+@pytest.mark.slow
 def test_what_the_job_file_sets_is_not_moved_unless_all_is(comm, trained, monkeypatch):
     monkeypatch.setattr(tuning, "WORTHWHILE", 1)
     moved = {}

@@ -64,6 +64,7 @@ def test_a_file_that_ends_before_says_where(tmp_path):
     file.close()
 
 
+@pytest.mark.slow
 def test_memory_is_used_again_once_no_array_is_left():
     pages = Pages()
     taken = pages.take(3 * BLOCK - 5)

@@ -53,6 +53,7 @@ def grid(rng):
     return Gridded(cases.CASES["ordinary"](rng, 1), cut(97, 8), cut(97, 40))
 
 
+@pytest.mark.slow
 def test_loads_overlap_with_what_runs_between_calls(tmp_path):
     """Each interval has edges from itself alone. Its load takes as long as what runs before its call."""
     loops = np.arange(96)
@@ -72,6 +73,7 @@ def test_loads_overlap_with_what_runs_between_calls(tmp_path):
     assert backend.stream.meter.waited > 7 * seconds
 
 
+@pytest.mark.slow
 def test_a_rate_holds_for_reads_and_writes(rng, tmp_path):
     x = rng.standard_normal((400, 256)).astype(np.float32)
     for place in ("host", "file"):
@@ -87,6 +89,7 @@ def test_a_rate_holds_for_reads_and_writes(rng, tmp_path):
             assert 0.09 < min(seconds) < 0.18, taken
 
 
+@pytest.mark.slow
 def test_stores_that_share_a_pace_are_one_device(rng, tmp_path, grid):
     """Reads of one store and chunks of another take their time one after the other."""
     x, taken = np.ones((97, 256), np.float32), []

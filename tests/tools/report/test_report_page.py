@@ -129,6 +129,7 @@ def test_a_page_stays_small(copied, tmp_path, rng):
     assert "epoch 4, as it was profiled" in page.said
 
 
+@pytest.mark.slow
 def test_names_are_shown_and_not_obeyed(copied, tmp_path):
     run, rows = 'x"y<b>$_$', 'a" onload="alert(1)" x="'
     folders = [copied(run), copied()]

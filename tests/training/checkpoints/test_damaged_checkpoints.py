@@ -30,6 +30,7 @@ def test_sound_checkpoints_are_taken(worker):
         assert answer.kind == "taken", answer.said
 
 
+@pytest.mark.slow
 @pytest.mark.trials(20, torture=600)
 def test_mutants_are_taken_or_refused_in_one_line(worker, trials, tmp_path, rng):
     originals, began, failures, taken = Originals(worker.folder), time.monotonic(), [], 0
