@@ -91,7 +91,7 @@ test: $(VENV)/.tests ## the test suite: 5 min on 2 cores
 	@failed=0; $(UNITS) || failed=1; $(call ranks,3) tests/mpi || failed=1; exit $$failed
 
 test-long: $(VENV)/.tests cuda wheel ## the rest: OpenSHMEM, Slurm, sanitizers, planted faults, other random numbers: 30 min
-	@$(seeded); $(BIN)/python tests/builds.py long || exit 1; failed=0; \
+	@$(seeded); failed=0; $(BIN)/python tests/builds.py long || failed=1; \
 	$(UNITS) --tier long $(ALONE:%=--ignore=%) tests || failed=1; \
 	$(PYTEST) --tier long $(ALONE) || failed=1; \
 	$(call ranks,3) --tier long tests/mpi || failed=1; \
@@ -101,7 +101,7 @@ test-long: $(VENV)/.tests cuda wheel ## the rest: OpenSHMEM, Slurm, sanitizers, 
 
 torture: $(VENV)/.tests ## kill, stop and damage runs some 4,000 times, and keep what was found in docs/reliability.md: an hour
 	@$(seeded); export MGG_TEST_DRAW=all MGG_TORTURE_REPORT=build/tests/torture.jsonl; \
-	mkdir -p build/tests && rm -f $$MGG_TORTURE_REPORT; failed=0; \
+	$(BIN)/python tests/builds.py torture; mkdir -p build/tests && rm -f $$MGG_TORTURE_REPORT; failed=0; \
 	$(PYTEST) --tier torture --timeout 7200 || failed=1; \
 	$(call ranks,4) tests/mpi/training/test_resume.py || failed=1; \
 	PYTHONPATH=tests $(BIN)/python tests/torture/page.py $$MGG_TORTURE_REPORT; exit $$failed

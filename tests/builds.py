@@ -2,6 +2,7 @@
 
     python tests/builds.py test         what `make test` needs
     python tests/builds.py long         what `make test-long` needs, with the faults that MGG_TEST_SEED draws
+    python tests/builds.py torture      what `make torture` needs
     python tests/builds.py shim ...     builds by name
 
 A build is kept in build/tests/made/NAME, and made anew when the native sources, the compiler, Python or nanobind are
@@ -36,6 +37,7 @@ SOURCES = ("CMakeLists.txt", "cuda", "tests/shim/src", "tests/shim/build.py")
 # Options of code with the address and the undefined-behaviour sanitizer.
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".txt", ".py", ".cmake")
+TIERS = ("test", "long", "torture")
 COMPILING = "MGG_TEST_COMPILE"  # set where tests of compiled tapes run only to compile them
 
 
@@ -43,7 +45,8 @@ COMPILING = "MGG_TEST_COMPILE"  # set where tests of compiled tapes run only to 
 class Target:
     """A build: ``make(folder)`` fills its folder. needs: programs, and the command that installs them.
 
-    sources: files and folders on which it depends beside SOURCES. draws: it depends on MGG_TEST_SEED.
+    sources: files and folders on which it depends beside SOURCES. draws: it depends on MGG_TEST_SEED. keeps: its folder
+    is not emptied before it is made anew. stamped: more on which it depends.
     """
 
     make: Callable[[Path], object]
@@ -51,10 +54,12 @@ class Target:
     install: str = "apt install g++"
     sources: tuple[str, ...] = ()
     draws: bool = False
+    keeps: bool = False
+    stamped: str = ""
 
     def stamp(self) -> str:
         """Return what the sources, the tools and the random numbers are of which it is made."""
-        return digest(self.sources) + (os.environ.get(SEED, str(FIXED)) if self.draws else "")
+        return digest(self.sources) + self.stamped + (os.environ.get(SEED, str(FIXED)) if self.draws else "")
 
     def missing(self) -> str:
         """Return what this machine lacks for it, and the command that installs that; or nothing."""
@@ -68,8 +73,14 @@ def made(name: str) -> Path:
     if not is_made(folder, made):
         if made.missing() and os.environ.get("CI") != "true":
             pytest.skip(made.missing())
-        pytest.fail(f"not built: python tests/builds.py '{name}'", pytrace=False)
+        pytest.fail(f"not built: {command(name)}", pytrace=False)
     return folder
+
+
+def command(name: str) -> str:
+    """Return the command that makes a build, with the random numbers on which it depends."""
+    seed = f"{SEED}={os.environ[SEED]} " if target(name).draws else ""
+    return f"{seed}{os.path.relpath(sys.executable)} tests/builds.py '{name}'"
 
 
 def is_made(folder: Path, target: Target) -> bool:
@@ -88,8 +99,9 @@ def build(name: str) -> None:
         return
     print(f"tests: building {name} ...", end="", flush=True)
     began = time.monotonic()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    if not wanted.keeps:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
     wanted.make(folder)
     (folder / "made").write_text(wanted.stamp())
     print(f" {time.monotonic() - began:.0f} s", flush=True)
@@ -290,40 +302,46 @@ def _by_test_file(file: str) -> Callable[[Path], object]:
 
 TAPES = ("mgg_hpc/runtime/backends", "mgg_hpc/nn/saga", "tests/gpu/pes", "tests/shim/tapes", "examples")
 CLANG = {"needs": ("clang++",), "install": "apt install clang libclang-rt-dev libomp-dev"}
+HERE = ("tests/builds.py",)
 TARGETS = {
     "shim": Target(lambda folder: shim_build().whole()),
     "shim-before": Target(lambda folder: shim_build().before(folder)),
-    "tapes": Target(_tapes("test"), sources=TAPES, draws=True),
-    "tapes-long": Target(_tapes("long"), sources=TAPES, draws=True),
-    "acknowledged": Target(_acknowledged),
+    "tapes": Target(_tapes("test"), sources=TAPES, draws=True, keeps=True),  # files are named by their texts
+    "tapes-long": Target(_tapes("long"), sources=TAPES, draws=True, keeps=True),
+    "acknowledged": Target(_acknowledged, sources=("tests/runtime/acknowledged.cpp",)),
     "shim-sanitized": Target(lambda folder: shim_build("shim-sanitized").whole()),
-    "shim-sanitized-shift": Target(_sanitized_with_a_shift),
-    "shim-hangs": Target(_hanging),
-    "shim-reported": Target(_reported),
+    "shim-sanitized-shift": Target(_sanitized_with_a_shift, sources=HERE),
+    "shim-hangs": Target(_hanging, sources=HERE),
+    "shim-reported": Target(_reported, sources=("tests/gpu/variants",)),
     "host-sanitized": Target(lambda folder: compile_host(folder, ROOT, "-DMGG_SANITIZE=address;undefined")),
     "host-planted": Target(_host_planted, sources=("tests/test_planted.py",), draws=True),
     "schedules": Target(_by_test_file("sanitize/test_threads.py"), **CLANG, sources=("tests/sanitize",)),
     "chunk-streams": Target(
         _by_test_file("sanitize/test_chunk_streams.py"), sources=("tests/sanitize",), draws=True
     ),
-    "old-driver": Target(_old_driver),
+    "old-driver": Target(_old_driver, sources=HERE),
     "nvcc-tapes": Target(_nvcc_tapes, (nvcc() or "nvcc",), "make cuda", sources=(*TAPES, "tests/nvcc")),
-    "transport": Target(_transport, ("oshc++",), "apt install openmpi-bin libopenmpi-dev"),
+    "transport": Target(
+        _transport, ("oshc++",), "apt install openmpi-bin libopenmpi-dev", ("tests/shmem/transport.cpp",)
+    ),
 }
 
 
 def target(name: str) -> Target:
     """Return a target by its name; those of faults in the shim's kernels are named "shim: FAULT"."""
     if name.startswith("shim: "):
-        return Target(_planted_in_shim(name.removeprefix("shim: ")))
+        from shim.test_planted import FAULTS
+
+        fault = name.removeprefix("shim: ")
+        return Target(_planted_in_shim(fault), stamped=repr(FAULTS[fault]))
     return TARGETS[name]
 
 
 def of_tier(tier: str) -> list[str]:
     """Return the builds that the tests of a tier load."""
     test = ["shim", "tapes", "acknowledged"]
-    if tier == "test":
-        return test
+    if tier != "long":
+        return {"test": test, "torture": ["shim"]}[tier]
     from shim.test_planted import DRAWN
 
     others = [name for name in TARGETS if name not in test]
@@ -349,18 +367,22 @@ def sanitized_environment(compiler: str) -> dict[str, str]:
 
 
 def main(words: list[str]) -> int:
-    """Make the builds that the command line names."""
-    names = of_tier(words[0]) if words in (["test"], ["long"]) else words
-    if not words or any(name not in TARGETS and not name.startswith("shim: ") for name in names):
-        print(f"{__doc__}\nbuilds: {', '.join(TARGETS)}", file=sys.stderr)
-        return 2
+    """Make the builds that the command line names, those of a tier by its name."""
+    names = dict.fromkeys(name for word in words for name in (of_tier(word) if word in TIERS else [word]))
+    for name in names:
+        try:
+            target(name)
+        except KeyError:
+            print(f"tests: no build {name!r}; expected {', '.join((*TIERS, *TARGETS))}", file=sys.stderr)
+            return 2
+    failed = 0
     for name in names:
         try:
             build(name)
         except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
-            print(f"\ntests: {name}: {error}", file=sys.stderr)
-            return 1
-    return 0
+            print(f" failed\ntests: {name}: {error}", file=sys.stderr)
+            failed = 1
+    return failed
 
 
 if __name__ == "__main__":

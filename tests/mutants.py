@@ -72,7 +72,7 @@ NO_CODE = re.compile(r'//.*|"(?:\\.|[^"\\])*"|^\s*#.*|\b(?:static_assert|throw|t
 
 
 class Place(NamedTuple):
-    """A place that can be changed in several ways: (operator, occurrence) of cosmic-ray, or (start, end, new text).
+    """A place in a file, and its changes: (operator, occurrence) of cosmic-ray, or (start, end, new text).
 
     line: 0 outside of functions and in C++, where all tests of the file are tried.
     """
@@ -80,7 +80,7 @@ class Place(NamedTuple):
     file: str
     folders: tuple[str, ...]
     line: int
-    ways: list[tuple]
+    changes: list[tuple]
 
 
 def python_places() -> Iterator[Place]:
@@ -91,22 +91,20 @@ def python_places() -> Iterator[Place]:
     operators = [(name, operator()) for name, operator in made if not operator.arguments()]
     for path in [path for folder in FOLDERS for path in sorted((TREE / "mgg_hpc" / folder).rglob("*.py"))]:
         file = str(path.relative_to(TREE))
-        nodes, tree, ways = (
-            list(ast_nodes(get_ast_from_path(path))),
-            ast.parse(path.read_text()),
-            defaultdict(list),
-        )
+        nodes = list(ast_nodes(get_ast_from_path(path)))
+        tree = ast.parse(path.read_text())
+        changes = defaultdict(list)
         for name, operator in operators if not NEEDS_GPU.search(file) else ():
             positions = (position for node in nodes for position in operator.mutation_positions(node))
             for occurrence, (start, end) in enumerate(positions):
-                ways[start, end].append((name, occurrence))
+                changes[start, end].append((name, occurrence))
         excluded = list(no_place(tree))
         bodies = [
             (node.body[0].lineno, node.end_lineno)
             for node in ast.walk(tree)
             if isinstance(node, ast.FunctionDef)
         ]
-        for (start, _), each in sorted(ways.items()):
+        for (start, _), each in sorted(changes.items()):
             if not any(first <= start < last for first, last in excluded):
                 line = start[0] if any(first <= start[0] <= last for first, last in bodies) else 0
                 folders = {file.split("/")[1]: None} | ({"traversal": None} if "traversal" in file else {})
@@ -174,19 +172,16 @@ def run(tests: Iterable[str], *options: str, mpi: bool, limit: float, **variable
         "MGG_DATA": data,
     }
     variables |= {"PYTEST_DEBUG_TEMPROOT": str(OUT / "tmp"), "OMP_NUM_THREADS": "1" if mpi else "2"}
-    started, launcher = (
-        [sys.executable, "-P", *(["-m", "mpi4py"] * mpi), ROOT / "tests" / "mutants.py", "tests"],
-        [],
-    )
+    started = [sys.executable, "-P", *(["-m", "mpi4py"] * mpi), ROOT / "tests" / "mutants.py", "tests"]
+    launcher = []
     if mpi:
         launcher = [Path(sys.executable).with_name("mpiexec"), "-n", RANKS]
         variables |= {"MGG_TEST_RANKS": RANKS}
     options = ("-qx", "-p", "no:cacheprovider", "--timeout", "120", *(["--with-mpi"] * mpi), *options)
+    command = [*launcher, *started, *options, f"@{OUT / 'tests.txt'}"]
     with (OUT / "log.txt").open("w") as log:
-        done = subprocess.Popen(
-            [*launcher, *started, *options, f"@{OUT / 'tests.txt'}"],
-            cwd=TREE, env=os.environ | variables, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+        streams = {"stdout": log, "stderr": log, "start_new_session": True}
+        done = subprocess.Popen(command, cwd=TREE, env=os.environ | variables, **streams)
         try:
             return done.wait(limit)
         except subprocess.TimeoutExpired:
@@ -242,7 +237,10 @@ class Tests:
             shortest.setdefault(name.partition("[")[0], name)
         first = sorted(shortest.values())
         limit = 90 + 10 * sum(map(self.seconds.__getitem__, tests))
-        return bool(tests) and run(dict.fromkeys(first + tests), mpi=self.mpi, limit=limit) != 0
+        code = run(dict.fromkeys(first + tests), mpi=self.mpi, limit=limit) if tests else 0
+        if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+            raise RuntimeError(f"tests of {place.file} did not run: {OUT / 'log.txt'}")
+        return code != 0
 
 
 def compiles(path: Path) -> bool:
@@ -269,12 +267,14 @@ def compiles(path: Path) -> bool:
     return done.returncode == 0
 
 
-def change(text: str, way: tuple) -> str:
+def changed_by(change: tuple, text: str) -> str:
     from cosmic_ray import mutating, plugins
 
-    if isinstance(way[0], str):
-        return mutating.mutate_code(text, plugins.get_operator(way[0])(), way[1])
-    return text[: way[0]] + way[2] + text[way[1] :]
+    if isinstance(change[0], str):
+        operator, occurrence = change
+        return mutating.mutate_code(text, plugins.get_operator(operator)(), occurrence)
+    start, end, new = change
+    return text[:start] + new + text[end:]
 
 
 def table(done: Iterable[dict]) -> str:
@@ -296,33 +296,39 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    if given.mutants < 1:
+        parser.error(f"--mutants {given.mutants}: expected 1 or more")
     shutil.rmtree(TREE, ignore_errors=True)
     for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
+        if not (ROOT / name).exists():  # removed, and not committed yet
+            continue
         (TREE / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, TREE / name)
     for module in (ROOT / "mgg_hpc").glob("_*.so"):
         shutil.copy2(module, TREE / "mgg_hpc")
+    rng, native = random.Random(given.seed), round(NATIVE_SHARE * given.mutants)
+    places = [(list(python_places()), given.mutants - native), (list(native_places()), native)]
+    drawn = [place for there, count in places for place in rng.sample(there, min(count, len(there)))]
+    # C++ comes last, file by file: its faults are in the modules until the next one is compiled.
+    drawn = sorted(
+        ((place, rng.choice(place.changes)) for place in drawn),
+        key=lambda each: (each[0].file[0] == "c", each),
+    )
+    for old in OUT.glob("*.diff"):
+        old.unlink()
     tests = {}
     for kind in ("one process", "MPI"):
         began, tests[kind] = time.time(), Tests(kind == "MPI")
         print(
             f"{len(tests[kind].seconds)} tests, {kind}: recorded in {time.time() - began:.0f} s", flush=True
         )
-    rng, native = random.Random(given.seed), round(NATIVE_SHARE * given.mutants)
-    drawn = rng.sample(list(python_places()), given.mutants - native) + rng.sample(
-        list(native_places()), native
-    )
-    # C++ comes last, file by file: its faults are in the modules until the next one is compiled.
-    drawn = sorted(
-        ((place, rng.choice(place.ways)) for place in drawn), key=lambda each: (each[0].file[0] == "c", each)
-    )
     before = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     found_before = {each["diff"]: each for each in before if each["found"]}
     done = []
-    for number, (place, way) in enumerate(drawn):
+    for number, (place, change) in enumerate(drawn):
         began, path = time.time(), TREE / place.file
         text = path.read_text()
-        changed = change(text, way)
+        changed = changed_by(change, text)
         names = (f"a/{place.file}", f"b/{place.file}")
         diff = "\n".join(difflib.unified_diff(text.split("\n"), changed.split("\n"), *names, lineterm=""))
         one = {
@@ -341,8 +347,8 @@ def main() -> None:
         done.append(one | {"found": found})
         with RESULTS.open("a") as file:
             file.write(json.dumps(done[-1]) + "\n")
-        survivor = OUT / f"{given.seed}-{number:03}.diff"
-        survivor.unlink(missing_ok=True) if found else survivor.write_text(diff + "\n")
+        if not found:
+            (OUT / f"{given.seed}-{number:03}.diff").write_text(diff + "\n")
         print(
             f"{number + 1}/{len(drawn)} {time.time() - began:4.0f} s {found or 'SURVIVES':11} {place.file}",
             flush=True,

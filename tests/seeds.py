@@ -32,6 +32,10 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # In the environment, so that the ranks and the commands that tests start draw the same numbers.
     os.environ.setdefault(SEED, str(FIXED))
+    if not os.environ[SEED].isdecimal():
+        raise pytest.UsageError(f"{SEED}={os.environ[SEED]}: expected a whole number, 0 or more")
+    if config.getoption("--seeds") < 1:
+        raise pytest.UsageError(f"--seeds {config.getoption('--seeds')}: expected 1 or more")
     if hasattr(config.option, "hypothesis_seed") and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = os.environ[SEED]
 
@@ -83,12 +87,15 @@ def again(item: pytest.Item) -> str:
     """Return the command that runs one test with the numbers that it drew, from the folder of the repository."""
     callspec = getattr(item, "callspec", None)
     seed = int(os.environ[SEED]) + (callspec.params.get(SEED_OFFSET, 0) if callspec else 0)
-    name = _DRAW.sub("", item.nodeid).removesuffix("[]")
+    name = f"'{_DRAW.sub('', item.nodeid).removesuffix('[]')}'"
+    tier = item.config.getoption("--tier")
+    if tier != "test":  # `all` has every combination, whichever sample it was in
+        name += f" --tier {'all' if item.get_closest_marker('sampled') else tier}"
     programs = os.path.relpath(Path(sys.executable).parent, item.config.rootpath)
     ranks = os.environ.get("MGG_TEST_RANKS")
     if not ranks or not item.config.getoption("--with-mpi", default=False):
-        return f"{SEED}={seed} {programs}/python -m pytest '{name}'"
-    over_shmem = name.startswith("tests/shmem/")
+        return f"{SEED}={seed} {programs}/python -m pytest {name}"
+    over_shmem = item.nodeid.startswith("tests/shmem/")
     launcher = f"{programs}/python tests/shmem/launch.py" if over_shmem else f"{programs}/mpiexec -n"
     program = f"{programs}/python -m mpi4py -m pytest -x --with-mpi"
-    return f"{SEED}={seed} MGG_TEST_RANKS={ranks} {launcher} {ranks} {program} '{name}'"
+    return f"{SEED}={seed} MGG_TEST_RANKS={ranks} {launcher} {ranks} {program} {name}"

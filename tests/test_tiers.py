@@ -147,6 +147,51 @@ def test_numbers_are_the_same_in_each_run_and_can_be_drawn_again(run, pytester):
     assert (pytester.path / "drawn.txt").read_text().split()[-1] == twenty[1]
 
 
+FAILING = """
+    import pytest
+
+    @pytest.mark.long
+    def test_long(rng): assert 0
+
+    @pytest.mark.trials(1)
+    def test_tried(rng, trials): assert trials == 1
+
+    @pytest.mark.sampled
+    @pytest.mark.parametrize("b", range(2))
+    @pytest.mark.parametrize("a", range(2))
+    def test_grid(rng, a, b): assert 0
+"""
+
+
+def test_what_failed_in_the_long_tier_fails_again_by_the_command_that_is_printed(run):
+    _, said = run("--tier", "long", text=FAILING, seed="9")
+    told = re.findall(r"MGG_TEST_SEED=9 \S*python -m pytest '(test_it.py::\S+)'(.*)", said)
+    assert len(told) == 4 and {name.partition("::")[2][:9] for name, _ in told} == {
+        "test_long",
+        "test_trie",
+        "test_grid",
+    }
+    for name, options in told:
+        assert "1 failed" in run(name, *options.split(), text=FAILING, seed="9")[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "reason"),
+    [
+        (["--seeds", "0"], {}, "--seeds 0: expected 1 or more"),
+        ([], {"MGG_TEST_SEED": "x"}, "MGG_TEST_SEED=x: expected a whole number, 0 or more"),
+        ([], {"MGG_TEST_DRAW": "some"}, "MGG_TEST_DRAW=some: expected all, or nothing"),
+    ],
+)
+def test_wrong_options_are_one_line(pytester, monkeypatch, options, variables, reason):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    pytester.makeini("[pytest]\npythonpath = " + str(tiers.__file__).removesuffix("/tiers.py"))
+    pytester.makeconftest('pytest_plugins = ["seeds", "tiers"]')
+    ended = pytester.runpytest_subprocess(*options)
+    assert ended.ret == pytest.ExitCode.USAGE_ERROR and ended.stderr.str().strip() == f"ERROR: {reason}"
+
+
 @pytest.mark.long
 def test_seeds_are_no_parameters_of_a_grid(run):
     grid = GRID.replace("test_grid(line, ranks, kind)", "test_grid(line, ranks, kind, rng)")

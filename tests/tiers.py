@@ -15,7 +15,7 @@ unmarked                                    4     yes   1     no
 values of n different parameters (default: every value of every parameter; see Kuhn, Kacker and Lei, Introduction to
 Combinatorial Testing, 2013), the same in each run, of the combinations that are not marked ``long``. 3: a sample of the
 others, drawn with MGG_TEST_SEED. 4: of a test with parameters the first and the last combination that `make test` runs.
-``--tier all`` runs every combination of every grid.
+``--tier all`` runs every combination of every grid, but none of ``torture``.
 
 Tests marked ``mpi`` run under ``mpiexec ... pytest --with-mpi``, and no others do.
 """
@@ -52,6 +52,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if os.environ.get(DRAW, "all") != "all":
+        raise pytest.UsageError(f"{DRAW}={os.environ[DRAW]}: expected all, or nothing")
     for line in (
         "data: needs the graphs of MGG_DATA",
         "slow: left out of `make test-fast`",
@@ -90,7 +92,7 @@ def belongs(item: pytest.Item, tier: str, beyond: bool) -> bool:
     if tier == "torture":
         return has("torture") or (has("trials") and "torture" in item.get_closest_marker("trials").kwargs)
     if has("torture") or tier == "all":
-        return tier == "all"
+        return not has("torture")
     if tier == "long":
         grid = has("sampled") and not has("long")
         return has("long") or has("trials") or beyond or (draws(item) and not grid)
@@ -104,7 +106,7 @@ def trials(request) -> int:
     mark, tier = request.node.get_closest_marker("trials"), request.config.getoption("--tier")
     if tier == "torture":
         return mark.kwargs["torture"]
-    few = tier != "long" or request.node.get_closest_marker("long") is not None
+    few = tier not in ("long", "all") or request.node.get_closest_marker("long") is not None
     return mark.args[0] * (1 if few else MORE_TRIALS)
 
 

@@ -69,7 +69,8 @@ std::string choose_instruction_set() {
     if (name == forced) return name;
   std::string known;
   for (const auto& name : found) known += (known.empty() ? "" : ", ") + name;
-  throw std::invalid_argument("MGG_ISA=" + std::string(forced) + ": this machine runs " + known);
+  throw std::invalid_argument("MGG_ISA=" + std::string(forced) + ": this build has " + known +
+                              " for this machine; to compile all: CMAKE_ARGS=-DMGG_ISAS=all make setup");
 }
 
 // Nothing is converted: a converted output would be written and thrown away.

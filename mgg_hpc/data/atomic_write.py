@@ -50,9 +50,9 @@ def replacement(path: Path, *, force: bool, size: int, mode: int | None = None) 
         with _full_device(path):
             _claim(name, size, mode)
             yield name
-            _sync(name)
+            sync(name)
             name.replace(target)
-            _sync(target.parent)
+            sync(target.parent)
     finally:
         with suppress(FileNotFoundError, PermissionError):
             name.unlink()
@@ -135,7 +135,8 @@ def _full_device(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until the bytes of a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..data.atomic_write import replacement, temporary
+from ..data.atomic_write import replacement, sync, temporary
 from ..errors import InputError
 
 METRICS = "metrics.csv"
@@ -58,15 +58,6 @@ def make_folders(folder: Path, mode: int = 0o777) -> None:
     for each in missing:
         with suppress(PermissionError):  # a folder may be written to and not read
             sync(each.parent)
-
-
-def sync(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def make_private(folder: Path) -> None:

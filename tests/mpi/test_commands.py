@@ -1,4 +1,4 @@
-"""`train` and `predict` as commands over 1, 2 and 4 ranks: what they write, what they refuse, and how."""
+"""`train` and `predict` as commands over several ranks: what they write, what they refuse, and how."""
 
 from __future__ import annotations
 

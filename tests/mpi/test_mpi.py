@@ -1,4 +1,4 @@
-"""The world of ranks, over 1, 2 and 4 of them: agreement, deterministic sums, shared windows."""
+"""The world of several ranks: agreement, deterministic sums, shared windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole graph in memory that ranks share, over 1, 2 and 4 of them, on one node and on two that are played."""
+"""A whole graph in memory that several ranks share, on one node and on two that are played."""
 
 from __future__ import annotations
 

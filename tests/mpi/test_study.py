@@ -1,4 +1,4 @@
-"""`mgg study` over 1, 2 and 4 ranks: what each variant sums, and what the tables and plots say."""
+"""`mgg study` over several ranks: what each variant sums, and what the tables and plots say."""
 
 from __future__ import annotations
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import programs
+import pytest
 from builds import made
 
 
+@pytest.mark.slow
 def test_no_acknowledgement_is_lost():
     """Rows that arrive while nobody calls the transport are acknowledged all the same; packets keep their places."""
     ended = programs.run(made("acknowledged") / "acknowledged")

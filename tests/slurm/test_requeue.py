@@ -90,17 +90,15 @@ def test_a_cancelled_job_saves_and_is_not_requeued(user, write_job):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("nodes", [2])
-def test_a_requeued_job_goes_on_with_the_same_bits(user, write_job, request, nodes):
+def test_a_requeued_job_goes_on_with_the_same_bits(user, write_job, shmem):
     """SIGUSR1 comes to the script as it does before the time limit."""
-    variables = request.getfixturevalue("shmem") if nodes == 2 else {}
-    options = [f"--nodes={nodes}", "--ntasks=2"]
-    number = user.sbatch("requeue.sbatch", write_job(EPOCHS), options=options, **variables)
+    options = ["--nodes=2", "--ntasks=2"]
+    number = user.sbatch("requeue.sbatch", write_job(EPOCHS), options=options, **shmem)
     user.wait_for_epochs(number, 5)
     user.cluster.user("scancel", "--batch", "--signal=USR1", str(number))
     wait_for_restart(user, number, 60)
     facts, output = user.cluster.result(number), user.output(number)
-    assert (facts["JobState"], facts["NumNodes"]) == ("COMPLETED", str(nodes)), output
+    assert (facts["JobState"], facts["NumNodes"]) == ("COMPLETED", "2"), output
     assert "mgg: saved before the time limit; back into the queue" in output
     assert "going on after epoch" in output
     assert_whole(user, EPOCHS)

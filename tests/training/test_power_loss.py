@@ -35,7 +35,7 @@ class Disk:
         self.root, self.check, self.lost, self.moments = root, check, [], 0
         self._bytes: dict[int, bytes] = {}
         self._names: dict[int, list[tuple[str, int]]] = {}
-        self._open: list[int] = []  # so that no number of a file comes twice
+        self.open: list[int] = []  # so that no number of a file comes twice
         self.sync(root)
         for name in CHANGES:
             monkeypatch.setattr(os, name, self._watched(getattr(os, name), self._looked))
@@ -56,7 +56,7 @@ class Disk:
             self._looked()
 
     def sync(self, path: Path) -> None:
-        self._open.append(os.open(path, os.O_RDONLY))
+        self.open.append(os.open(path, os.O_RDONLY))
         if path.is_dir():
             self._names[path.stat().st_ino] = [(each.name, each.lstat().st_ino) for each in path.iterdir()]
         else:
@@ -126,6 +126,20 @@ def check_checkpoint(files: dict[str, bytes | None], folder: str) -> None:
 
 
 @pytest.fixture
+def disk_of(monkeypatch):
+    """The disk under a folder, by a check of its files."""
+    disks = []
+
+    def disk_of(root, check):
+        disks.append(Disk(root, monkeypatch, check))
+        return disks[-1]
+
+    yield disk_of
+    for descriptor in (each for disk in disks for each in disk.open):
+        os.close(descriptor)
+
+
+@pytest.fixture
 def quiet(monkeypatch):
     """Handlers of signals are as before when the test has ended."""
     monkeypatch.setattr(signals, "_first", [])
@@ -137,14 +151,14 @@ def quiet(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", ["features", "learned"])
-def test_a_run_is_whole_at_each_moment_and_on_the_disk_at_its_end(tmp_path, monkeypatch, quiet, given):
+def test_a_run_is_whole_at_each_moment_and_on_the_disk_at_its_end(tmp_path, disk_of, quiet, given):
     """New, gone on with, with what a killed job left, and its predictions."""
     model = {"hidden": 3} | ({"input": "learned", "embedding": 2} if given == "learned" else {})
     root, options = tmp_path / "disk", {"checkpoint": {"every_epochs": 1}, "train": {"epochs": 2}}
     root.mkdir()
     run = {"threads": 1, "folder": str(root / "all" / "runs")}
     job = write_job(tmp_path, blocks(40), model=model, run=run, **options)
-    disk = Disk(root, monkeypatch, check)
+    disk = disk_of(root, check)
     assert mgg("train", job) == 0
     (root / "all/runs/001/checkpoints/.epoch-0000009.0123456789ab.tmp").mkdir()
     assert mgg("resume", root / "all" / "runs", "--set", "train.epochs=4") == 0
@@ -162,18 +176,18 @@ def test_a_run_is_whole_at_each_moment_and_on_the_disk_at_its_end(tmp_path, monk
 
 
 @pytest.mark.slow
-def test_a_run_without_checkpoints_is_on_the_disk_at_its_end(tmp_path, monkeypatch, quiet):
+def test_a_run_without_checkpoints_is_on_the_disk_at_its_end(tmp_path, disk_of, quiet):
     run, never = {"threads": 1, "folder": str(tmp_path / "runs")}, {"every_epochs": 0, "every_minutes": 0.0}
     job = write_job(tmp_path, blocks(40), model={"hidden": 3}, run=run, checkpoint=never)
-    disk = Disk(tmp_path, monkeypatch, lambda files: None)
+    disk = disk_of(tmp_path, lambda files: None)
     assert mgg("train", job) == 0
     check({name: data for name, data in disk.left().items() if name.startswith("runs")})
     assert "runs/001/summary.json" in disk.left()
 
 
 @pytest.mark.slow
-def test_a_loop_of_ones_own_is_whole_at_each_moment(tmp_path, monkeypatch, quiet):
-    disk = Disk(tmp_path, monkeypatch, check)
+def test_a_loop_of_ones_own_is_whole_at_each_moment(tmp_path, disk_of, quiet):
+    disk = disk_of(tmp_path, check)
     model = torch.nn.Linear(3, 2)
     for last in (3, 5):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -184,8 +198,8 @@ def test_a_loop_of_ones_own_is_whole_at_each_moment(tmp_path, monkeypatch, quiet
         check_checkpoint(disk.left(), f"a/b/epoch-000000{last}")
 
 
-def test_a_checkpoint_of_the_same_place_is_replaced_by_a_whole_one(tmp_path, monkeypatch):
-    disk = Disk(tmp_path, monkeypatch, check)
+def test_a_checkpoint_of_the_same_place_is_replaced_by_a_whole_one(tmp_path, disk_of):
+    disk = disk_of(tmp_path, check)
     for value in range(2):
         draft = folders.draft(tmp_path, 7)
         files = {"state.json": folders.write_file(draft / "state.json", [json.dumps([value]).encode()])}

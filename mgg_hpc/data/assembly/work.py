@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ..atomic_write import replacement
+from ..atomic_write import replacement, sync
 
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
 
@@ -146,9 +146,7 @@ class WorkFolder:
         """Write the manifest; what it names is on disk before."""
         for path in self._unsynced:
             if path.exists():
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                os.fsync(descriptor)
-                os.close(descriptor)
+                sync(path)
         document = {"format": FORMAT, "version": VERSION, "key": self._key, "state": self.state}
         content = json.dumps(document | {"digest": _digest(self.state)}).encode()
         with replacement(self.file(MANIFEST), force=True, size=len(content), mode=0o600) as draft:

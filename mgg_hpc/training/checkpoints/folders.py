@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from ...data.atomic_write import sync
 from ...data.readers.limits import shown
 from ...errors import InputError
-from ..run_folder import make_folders, sync
+from ..run_folder import make_folders
 
 FORMAT, VERSION = "mgg-checkpoint", 1
 MANIFEST = "manifest.json"

@@ -115,10 +115,12 @@ class checkpointed:  # noqa: N801 - it is used as a function
             self._saver.after_epoch(epoch, last=epoch == last)
 
     def _capture(self, epoch: int) -> State:
-        tensors = {MODEL + name: _copied(value) for name, value in self._model.state_dict().items()}
-        drawn = self._comm.gather(_generators(), root=0) or []  # None on other ranks
-        for name in drawn[0] if drawn else ():
-            tensors[name] = torch.stack([torch.from_numpy(each[name]) for each in drawn])
+        generators = self._comm.gather(_generators(), root=0)
+        tensors = {}  # on rank 0
+        if generators is not None:
+            tensors = {MODEL + name: _copied(value) for name, value in self._model.state_dict().items()}
+            for name in set.intersection(*map(set, generators)):
+                tensors[name] = torch.stack([torch.from_numpy(each[name]) for each in generators])
         rows = {name: as_array(_copied(parameter)) for name, parameter in self._rows.items()}
         numbers: dict[str, dict[str, Number]] = {}
         for place, parameter in enumerate(self._parameters()):
@@ -128,7 +130,7 @@ class checkpointed:  # noqa: N801 - it is used as a function
                     numbers.setdefault(str(place), {})[slot] = value
                 elif name and value.shape == parameter.shape:
                     rows[f"{name}.{slot}"] = as_array(_copied(value))
-                else:
+                elif self._comm.rank == 0:
                     tensors[f"{OPTIMIZER}{place}.{slot}"] = _copied(value)
         groups = self._optimizer.param_groups
         facts = {
@@ -144,8 +146,7 @@ class checkpointed:  # noqa: N801 - it is used as a function
             raise TypeError(
                 f"checkpointed: {error}; state.extra and groups of the optimizer hold numbers, texts and lists"
             ) from error
-        first = self._comm.rank == 0
-        return State(facts, tensors if first else {}, self._ids if self._rows else None, rows)
+        return State(facts, tensors, self._ids if self._rows else None, rows)
 
     def _restore(self, folder: Path) -> None:
         facts, tensors = state.read(folder)

@@ -48,7 +48,6 @@ def test_a_part_over_the_shim(request, shim, tmp_path, accepted, capsys, name):
     assert "failed" not in capsys.readouterr().out
 
 
-@pytest.mark.timeout(600)
 def test_all_benchmarks_over_the_shim_and_their_page(shim, tmp_path, accepted, monkeypatch):
     (tmp_path / "plain").symlink_to(shim.folder)
     code, ends = accepted(kind="bench")

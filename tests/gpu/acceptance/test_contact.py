@@ -104,7 +104,6 @@ def endings(results):
     return {part["part"]: part for part in json.loads((results / "contact.json").read_text())["parts"]}
 
 
-@pytest.mark.timeout(600)
 def test_killed_at_ten_instants_it_goes_on_and_loses_nothing(tmp_path, rng):
     runs, results = tmp_path / "runs", tmp_path / "results"
     paths = {

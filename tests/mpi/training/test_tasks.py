@@ -1,4 +1,4 @@
-"""Several labels a node, metrics and inputs of graphs without features, over 1, 2 and 4 ranks."""
+"""Several labels a node, metrics and inputs of graphs without features, over several ranks."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class HostKernels:
         there = [folder / name for folder in self.folders if (folder / name).exists()]
         target = there[0] if there else self.folder / name
         if not there:
-            assert self.compiling, "a tape is not compiled: python tests/builds.py tapes"
+            assert self.compiling, f"a tape is not compiled: {builds.command('tapes')} tapes-long"
             source = target.with_suffix(".cpp")
             source.write_text(text)
             flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-DMGG_SHIM", "-w"]
