@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import zlib
 from pathlib import Path
@@ -87,7 +88,7 @@ def again(item: pytest.Item) -> str:
     """Return the command that runs one test with the numbers that it drew, from the folder of the repository."""
     callspec = getattr(item, "callspec", None)
     seed = int(os.environ[SEED]) + (callspec.params.get(SEED_OFFSET, 0) if callspec else 0)
-    name = f"'{_DRAW.sub('', item.nodeid).removesuffix('[]')}'"
+    name = shlex.quote(_DRAW.sub("", item.nodeid).removesuffix("[]"))
     tier = item.config.getoption("--tier")
     if tier != "test":  # `all` has every combination, whichever sample it was in
         name += f" --tier {'all' if item.get_closest_marker('sampled') else tier}"
