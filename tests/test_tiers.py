@@ -141,7 +141,9 @@ def test_numbers_are_the_same_in_each_run_and_can_be_drawn_again(run, pytester):
     failed = re.findall(r"^FAILED test_it.py::(\S+)", said, re.MULTILINE)
     assert 0 < len(failed) < 20 and said.count("to draw the same again: ") == len(failed)
     seed = 2023 + int(failed[0].rpartition("+")[2].rstrip("]"))
-    assert re.search(rf"MGG_TEST_SEED={seed} \S*python -m pytest test_it.py::test_unlucky$", said, re.MULTILINE)
+    assert re.search(
+        rf"MGG_TEST_SEED={seed} \S*python -m pytest test_it.py::test_unlucky$", said, re.MULTILINE
+    )
     assert "1 failed" in run("-k", "unlucky", text=DRAWN, seed=str(seed))[1]
     run("-k", "numbers", text=DRAWN, seed="2024")
     assert (pytester.path / "drawn.txt").read_text().split()[-1] == twenty[1]
