@@ -141,7 +141,7 @@ gpu-contact gpu-test:
 	@$(if $(GPU_SHIM),,rm -f $(VENV)/.cuda)  # its module is replaced by one for this GPU alone
 	@began=$$(date +%s); $(GPU_PREPARE) && $(call GPU_ACCEPT,$(@:gpu-%=%)) --began $$began
 
-gpu-bench: ## what that GPU reaches; after gpu-test (PARTS="aggregate sweep")
+gpu-bench: ## what that GPU reaches; after gpu-test (PARTS="aggregate overlap")
 	@$(call GPU_ACCEPT,bench)
 
 gpu-experiments: ## changes of a line or a flag, timed beside what stands; after gpu-contact (EXPERIMENTS="claims-1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -115,11 +114,6 @@ def refuse_given(context: click.Context, device: str, *names: str) -> None:
     default="cpu",
     help="cuda: one GPU, with neither threads, pages nor another environment.",
 )
-@click.option(
-    "--expect",
-    type=click.Choice(["H100", "H200"]),
-    help="With --device cuda: print what a model expects of this GPU, and measure nothing.",
-)
 @workers
 @click.pass_context
 def bench_aggregate(context: click.Context, graphs: tuple[str, ...], device: str, **options: Any) -> None:
@@ -131,7 +125,7 @@ def bench_aggregate(context: click.Context, graphs: tuple[str, ...], device: str
     from .tools.bench.aggregate.run import run_aggregate
 
     of_cpus = ("orders", "threads", "pages", "peers_env")
-    refuse_given(context, device, *(of_cpus if device == "cuda" else ["transfers", "expect"]))
+    refuse_given(context, device, *(of_cpus if device == "cuda" else ["transfers"]))
     run_aggregate(graphs, device=device, **options)
 
 
@@ -220,32 +214,6 @@ def bench_overlap(context: click.Context, device: str, **options: Any) -> int:
 
 
 @bench.command(
-    "profile",
-    epilog=example(
-        "mgg bench profile --device cuda",
-        "mgg bench profile my.h5 --device cuda --widths 16,128 --transfers direct,get,halo --json profile.json",
-    ),
-)
-@click.argument("graph", default="rmat:20:16")
-@on_gpu("CPUs have other profilers (perf).")
-@click.option("--widths", default="16,128", help="Of rows, separated by commas.")
-@click.option(
-    "--transfers",
-    default="local,direct,get,halo,floor",
-    help="Which kernels; local: all rows on this GPU; floor: rows read and not summed.",
-)
-@outputs()
-def bench_profile(**options: Any) -> int:
-    """Ask the GPU's counters what kernels do, beside what they must.
-
-    Needs NVIDIA's Nsight Compute (ncu). GRAPH is as in `mgg bench aggregate`. [default: rmat:20:16]
-    """
-    from .tools.bench.profile.gpu import run_profile
-
-    return run_profile(**options)
-
-
-@bench.command(
     "huge",
     epilog=example(
         "mgg bench huge --device cuda --json huge.json",
@@ -283,41 +251,6 @@ def bench_huge(**options: Any) -> int:
 
 
 @bench.command(
-    "sweep",
-    epilog=example(
-        "mgg bench sweep --device cuda --json sweep.json --plot sweep.svg",
-        "mgg bench sweep my.h5 --device cuda --width 64 --transfer get --ps 1,2,4,8 --wpb 4,8,16",
-        "mgg bench sweep --device cuda --share 0.2 --transfer get,halo --seconds 300",
-    ),
-)
-@click.argument("graph", default="uniform:20:16")
-@on_gpu("CPUs have knobs of their own.")
-@click.option("--width", type=WIDTH, default=128, help="Of rows.")
-@click.option("--dtype", type=DTYPES, default="float32", help="Of rows.")
-@click.option("--transfer", default="direct,get,halo", help="Which kernels.")
-@click.option("--share", type=SHARE, default=0.0, help="Of rows, in the host's memory.")
-@click.option("--ps", default="1,2,4,8,16,32", help="Edges of a partition.")
-@click.option("--dist", default="1,2,4,8,16", help="Partitions of a warp.")
-@click.option("--wpb", default="1,2,4,6,8,12,16", help="Warps of a block.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0),
-    default=120.0,
-    help="Of measuring; every other value of each knob is measured all the same.",
-)
-@turns(5, "setting")
-@outputs("Draw them as heat maps into this file (.png, .svg).")
-def bench_sweep(**options: Any) -> int:
-    """Time our kernels at many settings of MGG's knobs: ps, dist and wpb.
-
-    GRAPH is as in `mgg bench aggregate`. [default: uniform:20:16]
-    """
-    from .tools.bench.sweep.gpu import run_sweep
-
-    return run_sweep(**options)
-
-
-@bench.command(
     "start",
     epilog=example(
         "mgg bench start", "mgg bench start rmat:16:16 --ranks 2 --backend cuda --json start.json"
@@ -336,13 +269,3 @@ def bench_start(**options: Any) -> int:
     from .tools.bench.startup import run_start
 
     return run_start(**options)
-
-
-@bench.command("draw", epilog=example("mgg bench draw overlap.json overlap.svg"))
-@click.argument("document", type=Existing)
-@click.argument("picture", type=Output)
-def bench_draw(document: Path, picture: Path) -> None:
-    """Draw what a benchmark wrote with --json into a picture (.png, .svg): where it ran there may be no matplotlib."""
-    from .tools.bench.pictures import draw_again
-
-    draw_again(document, picture)

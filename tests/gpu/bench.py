@@ -3,9 +3,9 @@
 Over the shim sizes are tiny, and figures say nothing but that the programs work.
 
     python tests/gpu/bench.py aggregate --json aggregate.json
-    python tests/gpu/bench.py sweep --device shim --library FOLDER/_cuda.so --json sweep.json
+    python tests/gpu/bench.py overlap --device shim --library FOLDER/_cuda.so --json overlap.json
 
-A table is written beside the JSON. Each cell (a graph, its types and a width; a setting of a sweep) is printed before
+A table is written beside the JSON. Each cell (a graph, its types and a width) is printed before
 it is measured, and ends this program with the stacks of its threads where it does not end in time. Exit code 0:
 measured; 2: there is no GPU, or something is wrong; 3: there is no ncu, or it may not read the GPU's counters.
 """
@@ -37,12 +37,10 @@ from mgg_hpc.tools.bench.epoch.gpu_memory import Held
 from mgg_hpc.tools.bench.harness import document, watch
 from mgg_hpc.tools.bench.harness.gpu import Device
 from mgg_hpc.tools.bench.harness.options import BenchOptions
-from mgg_hpc.tools.bench.profile import gpu as profile_gpu
 from mgg_hpc.tools.study import table
 
 GPU_TURNS, SHIM_TURNS = 9, 2
 CELL_SECONDS = 60.0  # a cell that takes longer hangs
-LAUNCHER = Path(__file__).parents[1] / "shim" / "bench" / "launch_child.py"
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,6 @@ class Bench:
 
 
 TINY_GRAPHS = "rmat:6:4 uniform:5"
-TINY_GRID = "rmat:6:8 --ps 2,8 --dist 1,4 --wpb 2,8 --seconds 2"
 BENCHES = {
     "aggregate": Bench("aggregate", "rmat:20:16 uniform:20:16 {real}", f"{TINY_GRAPHS} --widths 16,64"),
     "aggregate-one": Bench(
@@ -72,9 +69,6 @@ BENCHES = {
     ),
     "overlap": Bench("overlap", shim="uniform:6:4 --width 33 --shares 0,0.2,0.5"),
     "epoch": Bench("epoch", shim="rmat:6:4 --features 12 --hidden 5 --classes 7"),
-    "sweep": Bench("sweep", shim=TINY_GRID),
-    "sweep-narrow": Bench("sweep --width 16", shim=TINY_GRID),
-    "profile": Bench("profile", shim="rmat:7:8 --widths 5,64", turns=0, cell_seconds=200.0),  # under ncu
     "huge": Bench(
         # Its plan is made on the host.
         "huge",
@@ -108,20 +102,14 @@ class NoMemory:
 
 @contextlib.contextmanager
 def shim(library: Path, seed: int) -> Iterator[None]:
-    """Put the shim in the place of the GPU, and a program of our own in that of ncu."""
-    from shim.bench import fake_ncu
-
+    """Put the shim in the place of the GPU."""
     engine = Engine.shim(library)
     device = shim_device(engine, seed)
     Device.current = lambda: device  # type: ignore[method-assign]
     module.load, module.need_device = lambda: engine.module, lambda _: 1
     cuda_rank.hardware = lambda: (engine.module, engine.arrays)
     epoch_gpu.GpuMemory = NoMemory
-    profile_gpu.CHILD = (sys.executable, str(LAUNCHER), str(library))
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (LAUNCHER.parents[1], LAUNCHER.parents[2])))
-    with tempfile.TemporaryDirectory(prefix="mgg-ncu-") as folder:
-        os.environ["PATH"] = f"{fake_ncu.made(Path(folder) / 'bin')}{os.pathsep}{os.environ['PATH']}"
-        yield
+    yield
 
 
 def run_study(asked: list[str], json_file: Path | None) -> None:

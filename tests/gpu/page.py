@@ -26,11 +26,8 @@ from mgg_hpc.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 KEPT, PAGE = ROOT / "benchmarks" / "results" / "gpu", ROOT / "docs" / "gpu-results.md"
-PICTURES = ("aggregate", "half-rows", "overlap", "epoch", "sweep", "sweep-narrow")
+PICTURES = ("aggregate", "half-rows", "overlap", "epoch")
 
-# Of `mgg bench aggregate --expect`, from docs/; nothing there was measured.
-EXPECTED = Path("../benchmarks/results/gpu-expected")
-EXPECTATIONS = {"H100 SXM": "h100.md", "H200": "h200.md"}
 KINDS = ("contact", "test", "bench")  # commands, whose documents say how parts ended
 # The documents of one run, by the names of their parts and of the commands.
 Found = dict[str, Any]
@@ -382,9 +379,6 @@ def text(kept: Path, page: Path) -> str:
         "",
         "Written by `python tests/gpu/page.py` from what `make gpu-test` and `make gpu-bench` found; nothing here is",
         "an estimate. [How to run them, and how to read this](gpu-acceptance.md); [what was tried](gpu-tuning.md).",
-        "",
-        "Not measured, but what [a model](benchmarks.md#on-a-gpu) expects of sums by counts and data sheets:",
-        f"{', '.join(f'[{name}]({EXPECTED / file})' for name, file in EXPECTATIONS.items())}.",
         "",
     ]
     runs = sorted((path for path in kept.glob("*") if path.is_dir()), reverse=True) if kept.is_dir() else []

@@ -9,8 +9,8 @@ from pathlib import Path
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 MPS = (("processes", 2), ("processes", 4), ("training", 2))  # that run with a daemon of MPS, too
 # The benchmarks of bench.py, and the seconds that each is expected to take.
-BENCHES = {"aggregate": 60, "half-rows": 60, "overlap": 90, "epoch": 60, "sweep": 130, "sweep-narrow": 130}
-BENCHES |= {"profile": 120, "huge": 60, "start": 90, "traversal": 60}
+BENCHES = {"aggregate": 60, "half-rows": 60, "overlap": 90, "epoch": 60}
+BENCHES |= {"huge": 60, "start": 90, "traversal": 60}
 CONTACT_BENCH = "aggregate-one"  # a graph of `aggregate`, at two widths
 
 # What decides how a part ends: files and folders. All run these kernels, and what plans and launches them.
@@ -33,14 +33,11 @@ BENCH = (*KERNELS, "cuda/bench", "tests/gpu/bench.py", "mgg_hpc/tools/bench/harn
 BENCH_SOURCES = {
     "half-rows": "bench/aggregate",
     CONTACT_BENCH: "bench/aggregate",
-    "sweep-narrow": "bench/sweep",
     "start": "bench/startup.py",
     "traversal": "study/traversal",
 }
 # And what these share with other benchmarks, or measure beside the kernels.
-BENCH_MORE = dict.fromkeys(
-    ("sweep", "sweep-narrow", "profile"), ("mgg_hpc/tools/bench/aggregate", "mgg_hpc/tools/bench/overlap")
-)
+BENCH_MORE = {}
 BENCH_MORE["traversal"] = ("mgg_hpc/traversal", "mgg_hpc/tools/study/plot.py", "mgg_hpc/tools/study/table.py")
 BENCH_MORE |= {
     name: (shared, "mgg_hpc/nn", "mgg_hpc/training", "mgg_hpc/config.py")

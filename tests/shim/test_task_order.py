@@ -11,7 +11,9 @@ from gpu.pes.played import Played
 
 from mgg_hpc.plan import launch
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.tools.bench.harness import expected, graphs
+from mgg_hpc.tools.bench.harness import graphs
+
+from . import counted
 
 WINDOW = 1 << 14
 NARROW = RowFormat(np.dtype(np.float32), 16)
@@ -63,12 +65,12 @@ def test_destinations_of_several_segments_are_summed_alike(rng, engine):
 @pytest.mark.parametrize(("name", "least"), [("rmat:20:16", 0.85), ("uniform:20:16", 0.9)])
 def test_lanes_of_narrow_rows_are_used(engine, name, least):
     graph = graphs.read(name)
-    workers, part_edges = launch.LANES // launch.shape(NARROW)[0], launch.part_edges(16, 4)
+    lanes, part_edges = launch.shape(NARROW)[0], launch.part_edges(16, 4)
     natural = in_parts(np.diff(graph.indptr), part_edges)
     tasks = tasks_of(engine, graph.indptr, graph.indices, part_edges)
-    np.testing.assert_array_equal(tasks, expected.tasks_of(graph.indptr, part_edges))
-    used, issued = expected.warp_steps(tasks, workers)
-    before = used / expected.warp_steps(natural, workers)[1]
+    np.testing.assert_array_equal(tasks, counted.tasks_of(graph.indptr, part_edges))
+    used, issued = counted.warp_steps(tasks, lanes)
+    before = used / counted.warp_steps(natural, lanes)[1]
     print(
         f"{name}, 16 columns: {used / issued:.3f} of the lane-steps add a row; in the graph's order {before:.3f}"
     )

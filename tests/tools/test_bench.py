@@ -17,9 +17,7 @@ from jobs import MGG, blocks, clean_environment
 from tiers import long_except
 
 from mgg_hpc.data import writer
-from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.turns import take_turns
-from mgg_hpc.tools.bench import pictures
 from mgg_hpc.tools.bench.harness import graphs, timing
 
 FAKE = """
@@ -250,17 +248,9 @@ REFUSED = {
     f"overlap {GPU} --ways=halo,post": "'post' is not one of halo, get, bulk, direct, managed, ring,",
     f"overlap {GPU} --shares=2": "--shares: '2'; expected numbers from 0 to less than 1",
     f"overlap {GPU} uniform:x": "uniform:x: no such graph",
-    f"profile {GPU}": "ncu is not on PATH: NVIDIA Nsight Compute",
-    f"profile {GPU} --widths=0": "--widths 0: '0'; expected numbers",
-    f"profile {GPU} --transfers=get,put": "--transfers get,put: 'put' is not one of local, direct",
-    f"profile {GPU} --json=absent/a.json": "absent/a.json: there is no folder",
     f"huge {GPU} --rows=0": "Invalid value for '--rows'",
     f"huge {GPU} --distribution=even": "Invalid value for '--distribution'",
     f"huge {GPU} --json=absent/a.json": "absent/a.json: there is no folder",
-    f"sweep {GPU} --transfer=get,ring": "--transfer get,ring: 'ring' is not one of direct, get, halo",
-    f"sweep {GPU} --ps=4,x": "--ps 4,x: 'x'; expected numbers of 1 .. 1024",
-    f"sweep {GPU} --share=1": "Invalid value for '--share'",
-    f"sweep {GPU} uniform:x": "uniform:x: no such graph",
     "start nothing": "nothing: no such graph; expected rmat:",
     "start rmat:5 --backend gpu": "the run failed: mgg: error: ",
     "start rmat:5 --json no/where.json": "no/where.json: there is no folder no",
@@ -271,8 +261,6 @@ REFUSED = {
 @pytest.mark.parametrize("arguments", long_except(REFUSED, *list(REFUSED)[::6]))
 def test_what_will_not_do_is_refused_in_one_line(capsys, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
-    if arguments.startswith("profile"):
-        monkeypatch.setenv("PATH", str(tmp_path))
     assert REFUSED[arguments] in refused(capsys, "bench", *arguments.split())
 
 
@@ -334,19 +322,3 @@ def test_turns_alternate():
     }
     late = take_turns(runs, 3, deadline=time.monotonic() - 1)
     assert {name: len(taken) for name, taken in late.items()} == {"a": 1, "b": 1}  # a round at least
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("nothing", "not what a benchmark wrote with --json"),
-        ('{"format": "mgg-bench"}', "not what a benchmark wrote with --json"),
-        ('{"format": "mgg-bench", "benchmark": "overlap"}', "there is no picture of 'overlap'"),
-        ("[]", "not what a benchmark wrote with --json"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(tmp_path, text, said):
-    path = tmp_path / "found.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match=said):
-        pictures.draw_again(path, tmp_path / "found.png")

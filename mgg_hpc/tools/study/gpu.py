@@ -1,4 +1,4 @@
-"""The studies on a GPU, where one process plays two PEs; the design space by the `Sweep` of `mgg bench sweep`."""
+"""The studies on a GPU, where one process plays two PEs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...data.graph import Graph
 from ...errors import InputError
 from ...plan.layout import RowFormat
 from ...plan.tune import Knob, search
-from ..bench.harness import graphs, watch
+from ...runtime.turns import take_turns
+from ..bench.harness import gpu, graphs, sums, timing, watch
 from ..bench.harness.gpu import Device
 from ..bench.harness.options import BenchOptions, numbers_of
 from ..bench.overlap import gpu as overlap
-from ..bench.sweep.gpu import Sweep
-from ..bench.sweep.settings import Setting, runs_of
 from . import maps, plot, space
 from .names import ON_GPU
+from .settings import Run, Runs, Setting, runs_of
 from .table import Files, Table
 
 GRAPH = overlap.GRAPH
@@ -92,12 +92,15 @@ def rows_moved(name: str, case: dict[str, Any], nodes: int) -> int:
 def design_space(
     table: Table, device: Device, graph: Graph, width: int, share: float, transfer: str, turns: int
 ) -> Any:
-    """Search and measure the maps of a transfer, add their rows, and return what draws them."""
+    """Search and measure the maps of a transfer, add their rows, and return what draws them.
+
+    Each setting of the maps takes turns with the default one, to whose time its own is relative.
+    """
     format = RowFormat(np.dtype(np.float32), width)
     runs = runs_of(device, graph, format, share)
+    sure = Checked(runs, graph)
     start = runs.default(transfer)
     knobs = {name: tuple(sorted({*values, getattr(start, name)})) for name, values in KNOBS.items()}
-    sweep = Sweep.over(runs, graph, [transfer], knobs, turns)
 
     def fits(setting: space.Setting) -> bool:
         try:
@@ -107,8 +110,8 @@ def design_space(
         return True
 
     def seconds(setting: space.Setting) -> float:
-        ready = sweep.checked(Setting(transfer, *setting))
-        return statistics.median(device.clock.ms(ready.calls) for _ in range(turns)) / 1e3
+        run = sure.run(Setting(transfer, *setting))
+        return statistics.median(device.clock.ms(run.calls) for _ in range(turns)) / 1e3
 
     found = search(
         [Knob(name, values) for name, values in knobs.items()],
@@ -116,15 +119,43 @@ def design_space(
         (start.ps, start.dist, start.wpb),
         fits,
     )
-    sweep.begin()
-    grid = space.settings_of_maps(knobs, found.start, found.best)
-    sweep.measure("maps", [Setting(transfer, *setting) for setting in grid], whole=True)
-    sweep.finish()
+    default = sure.run(start)
     table.same = conditions(device, graph, width, share) | {"transfer": transfer}
-    for setting in grid:
-        cell = sweep.cells[Setting(transfer, *setting)]
-        if "refused" not in cell:
-            over = cell["over_default"]["median"]
-            table.add(space.MAP, cell["ms"], turns, over, **space.columns(setting))
+    for setting in space.settings_of_maps(knobs, found.start, found.best):
+        if not fits(setting):
+            continue
+        with watch.cell(Setting(transfer, *setting)):
+            run = sure.run(Setting(transfer, *setting))
+            clocks = {each.setting: partial(device.clock.ms, each.calls) for each in (default, run)}
+            ms = take_turns(clocks, turns)
+        over = timing.ratios(ms[run.setting], ms[start])["median"]
+        table.add(space.MAP, timing.spread(ms[run.setting]), turns, over, **space.columns(setting))
+        runs.drop({start.cut})
+        gpu.release()
     space.add_steps(table, found)
     return partial(maps.draw, search=found, knobs=knobs)
+
+
+class Checked:
+    """Runs of which each is compared with SciPy's sums of drawn rows and of the largest hub before it is timed."""
+
+    def __init__(self, runs: Runs, graph: Graph) -> None:
+        self._runs, x = runs, runs.ranks.x
+        self._picked = sums.sample(graph.indptr[: runs.ranks.destinations + 1])
+        self._expected = sums.product(graph, x.astype(np.float32), picked=self._picked)
+        self._limit = sums.allowed(graph, x, picked=self._picked)
+
+    def run(self, setting: Setting) -> Run:
+        """Return a setting's run.
+
+        Raises InputError for too large a block, AssertionError where a sum is not SciPy's, or a row has none.
+        """
+        run = self._runs.run(setting)
+        run.out[:] = float("nan")
+        self._runs.device.clock.ms(run.calls)
+        if count := int((run.out != run.out).any(1).sum()):  # NaN
+            raise AssertionError(f"{setting}: {count} rows were not summed")
+        found = sums.rows_of(run.out, self._picked)
+        if count := int((~(np.abs(found - self._expected) <= self._limit)).sum()):
+            raise AssertionError(f"{setting}: {count} sums differ from SciPy's")
+        return run

@@ -68,7 +68,7 @@ def test_all_benchmarks_over_the_shim_and_their_page(shim, tmp_path, accepted, m
     folder = page.keep(results, tmp_path / "benchmarks" / "kept")
     assert {path.stem for path in folder.glob("pictures/*.svg")} == set(page.PICTURES)
     said = page.text(folder.parent, tmp_path / "docs" / "page.md")
-    assert "## shim, " in said and "| sweep | passed |" in said
+    assert "## shim, " in said and "| overlap | passed |" in said
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from mgg_hpc.tools.bench.aggregate import gpu as aggregate_gpu
 from mgg_hpc.tools.bench.epoch import gpu as epoch_gpu
 from mgg_hpc.tools.bench.huge import gpu as huge_gpu
 from mgg_hpc.tools.bench.overlap import gpu as overlap_gpu
-from mgg_hpc.tools.bench.sweep import gpu as sweep_gpu
 
 from .test_bench_epoch import Counted
 
@@ -30,12 +29,6 @@ ENDED = {
         ("rmat:4:4", "uniform:4", "--features=5", "--hidden=3", "--classes=2", "--peers=none"),
         (epoch_gpu, "measure"),
         (2, 1),
-    ),
-    # The default setting, and those of the first of two groups.
-    "sweep": (
-        ("rmat:5:4", "--ps=2,4,8", "--dist=1", "--wpb=2", "--transfer=direct"),
-        (sweep_gpu.Sweep, "_take_turns"),
-        (2, 2),
     ),
     "huge": (("--rows=50", "--edges=200", "--features=4", "--width=5"), (huge_gpu, "step_ms"), (7, 4)),
 }
@@ -57,5 +50,5 @@ def test_what_is_measured_stays(device, monkeypatch, tmp_path, benchmark):
     files = (f"--json={tmp_path / 'found.json'}", f"--table={tmp_path / 'found.md'}")
     assert mgg("bench", benchmark, *words, "--device=cuda", "--turns=2", *files) == 2
     found = json.loads((tmp_path / "found.json").read_text())
-    assert len(found["cells" if benchmark == "sweep" else "cases"]) == cells
+    assert len(found["cases"]) == cells
     assert (tmp_path / "found.md").read_text().startswith("# mgg bench")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 from command import mgg
 
+from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.tools.bench.harness import gpu as harness
-from mgg_hpc.tools.bench.harness import graphs
+from mgg_hpc.tools.bench.harness import graphs, sums
 from mgg_hpc.tools.bench.overlap import gpu_transfers
-from mgg_hpc.tools.study import gpu, names, space, table
+from mgg_hpc.tools.study import gpu, names, settings, space, table
 
 pytestmark = pytest.mark.long
 
@@ -91,3 +93,39 @@ def test_the_design_space_has_both_maps_and_the_searchs_path(study, monkeypatch,
     best = {ps for ps, _, wpb in mapped if wpb == 4}
     assert len(best) == 1
     assert mapped >= set(itertools.product(best, knobs["dist"], knobs["wpb"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda out, row: out[row] + 1, "4 sums differ from SciPy's"),
+        (lambda out, row: np.nan, "1 rows were not summed"),
+    ],
+    ids=["wrong", "unwritten"],
+)
+def test_settings_that_sum_something_else_are_an_error(device, monkeypatch, change, wrong):
+    """Of rows that are compared, and of one that is not."""
+    monkeypatch.setattr(sums, "SAMPLE", 4)
+    graph = graphs.read("uniform:5:4")
+    picked = sums.sample(graph.indptr)
+    row = picked[0] if "differ" in wrong else np.setdiff1d(np.arange(graph.nodes), picked)[0]
+
+    def changed(self, setting, *, made=settings.Runs.run):
+        run = made(self, setting)
+
+        def call():
+            run.calls[-1]()
+            run.out[row] = change(run.out, row)
+
+        return dataclasses.replace(run, calls=[call])
+
+    monkeypatch.setattr(settings.Runs, "run", changed)
+    with pytest.raises(AssertionError, match=f"get with ps .*, dist .*, wpb .*: {wrong}"):
+        gpu.design_space(table.Table("design-space", {}), device, graph, 4, 0.0, "get", 1)
+
+
+def test_a_share_from_which_nothing_comes(device):
+    with pytest.raises(InputError, match=r"--share 0\.001: no edge of uniform5 comes from there"):
+        gpu.design_space(
+            table.Table("design-space", {}), device, graphs.read("uniform:5:4"), 4, 0.001, "get", 1
+        )

@@ -16,7 +16,7 @@ from typing import Any
 
 from ....data.graph import Graph
 from ....runtime.turns import take_turns
-from ..harness import document, expected, gpu, graphs, sums, timing, watch
+from ..harness import document, gpu, graphs, sums, timing, watch
 from ..harness.gpu import Device, Problem, problem_of
 from ..harness.options import BenchOptions
 from . import gpu_alone, gpu_baselines
@@ -55,15 +55,10 @@ class Comparison:
         """Yield the rows of each width, one for each type, and a note for each baseline that could not take part."""
         weight = graphs.weights(graph) if weighted else None
         edges = gpu.edges_of(graph)
-        sheet = expected.sheet_of(self.found["device"]["name"])
-        reuse = expected.Reuse(graph.indices) if sheet else None
         for width in widths:
             with watch.cell(graph.name, *dtypes, f"width {width}"):
                 problems = [problem_of(self.device, graph, dtype, width, weight, edges) for dtype in dtypes]
                 rows, notes = self.measure_types(problems)
-                if sheet:
-                    pairs = zip(problems, rows, strict=True)
-                    rows = [row | expected_of(problem, row, sheet, reuse) for problem, row in pairs]
             yield rows, notes
             del problems
             gpu.release()
@@ -123,18 +118,6 @@ class Comparison:
         row = row_of(dtype, width, others, floors, "threads", moved, copy)
         rate = moved / row["ms"]["mgg"]["median"] / 1e6
         return row | {"sets": len(problem.sources), "gb_per_s": rate, "of_copy": rate / copy}
-
-
-def expected_of(
-    problem: Problem, row: dict[str, Any], sheet: expected.DataSheet, reuse: expected.Reuse | None
-) -> dict[str, Any]:
-    """Return what the model says of a measured row: "expected", and "bytes_an_edge" of the time at full bandwidth."""
-    geometry = gpu_alone.geometry_of(problem.device, "direct", problem.format)
-    weighted = problem.weight is not None
-    made = expected.expect(problem.graph, problem.format, geometry, sheet, weighted=weighted, reuse=reuse)
-    ms = row["ms"]["mgg"]["median"]
-    says = expected.beside_measured(made, ms, row["floor"]["ms"]["median"])
-    return {"expected": made | says, "bytes_an_edge": ms * sheet.gb_per_s * 1e6 / max(1, problem.graph.edges)}
 
 
 def own_runs(problem: Problem, transfers: Sequence[str]) -> tuple[list[Baseline], Any]:

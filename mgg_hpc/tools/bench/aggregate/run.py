@@ -6,14 +6,11 @@ rows in the same order and stores nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ....plan import order
-from ....plan.layout import RowFormat
-from ..harness import document, expected, graphs
+from ..harness import document, graphs
 from ..harness.document import Sheet, cell, cells
 from ..harness.options import BenchOptions, numbers_of, words_of
 from . import plot, summary
@@ -43,13 +40,9 @@ def run_aggregate(
     weighted: bool,
     transfers: str,
     peers: str | None,
-    expect: str | None = None,
     **others: Any,
 ) -> None:
-    """Measure, print and write. Raises InputError for a graph, option, library or file that cannot be.
-
-    expect: a GPU by its data sheet, of which the model's times are printed; nothing is measured.
-    """
+    """Measure, print and write. Raises InputError for a graph, option, library or file that cannot be."""
     runner = runner_of(device)
     options = BenchOptions(**others)
     compared = words_of("peers", peers or runner.PEERS, runner.LIBRARIES, none=True)
@@ -59,10 +52,6 @@ def run_aggregate(
     kernels = words_of("transfers", transfers, OURS)
     names = names or runner.GRAPHS
     options.check(*names)
-    if expect:
-        found = expectation(names, expect, columns, kinds, weighted, options)
-        document.finish(found, expected_sheets(found["cases"]), options)
-        return
     with runner.comparison(options, compared, kernels) as comparison:
         found, cases = comparison.found, []
         positions: dict[tuple[str, str], int] = {}
@@ -93,69 +82,6 @@ def summed_up(found: dict[str, Any], cases: list[dict[str, Any]]) -> None:
     """Put the cases and what all of them say together into the document."""
     found["cases"], found["summary"] = cases, summary.summarise(cases)
     found["speedup"] = {name: of["mean"] for name, of in found["summary"]["speedup"].items()}
-
-
-def expectation(
-    names: Sequence[str],
-    gpu: str,
-    widths: Sequence[int],
-    dtypes: Sequence[str],
-    weighted: bool,
-    options: BenchOptions,
-) -> dict[str, Any]:
-    """Return the document of what the model expects of each cell on a GPU, which need not be there."""
-    from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
-
-    found, sheet = document.begin("aggregate", options), expected.SHEETS[gpu]
-    found["cases"], found["turns"] = [], 0
-    for name in names:
-        graph = graphs.read(name)
-        reuse = expected.Reuse(graph.indices)
-        case = {**document.about(graph), "weighted": weighted, "order": "none"}
-        for dtype in dtypes:
-            for width in widths:
-                format = RowFormat(np.dtype(dtype), width)
-                made = expected.expect(graph, format, DEFAULT_GEOMETRY, sheet, weighted=weighted, reuse=reuse)
-                found["cases"].append(case | {"dtype": dtype, "width": width, "expected": made})
-    return found
-
-
-def expected_sheets(cases: Sequence[Mapping[str, Any]]) -> list[Sheet]:
-    """Return the model's tables, where it knows the GPU: beside what was measured, or of what may be."""
-    times, moved = [], []
-    known = [case for case in cases if "expected" in case]
-    for case in known:
-        made, head = case["expected"], [summary.rows_named(case), f"{case['dtype']} x {case['width']}"]
-        found = ["-", "-"]
-        if "ms" in case:
-            found = [f"{case['ms']['mgg']['median']:.3f}", f"{made['over_expected']:.2f}"]
-        terms = [f"{value:.3f}" for value in made["terms"].values()]
-        slower = f"{made['second_cache_slowest_ms']:.3f}"
-        times.append([*head, f"{made['ms']:.3f}", *found, *terms, slower, made.get("suspect", "-")])
-        least, each = made["bytes_an_edge"], case.get("bytes_an_edge")
-        counted = [f"{least['cache']:.0f}", f"{least['no_reuse']:.0f}"]
-        counted += [f"{made[f'{unit}_an_edge']:.2f}" for unit in ("sectors", "lines")]
-        taken = "-" if each is None else f"{each:.0f}"
-        moved.append([*head, taken, *counted, f"{made['lane_efficiency']:.2f}"])
-    if not known:
-        return []
-    name, head = known[0]["expected"]["sheet"]["name"], ["graph", "rows"]
-    slower = f"second cache at {expected.CACHE_GB_PER_S[1] / 1e3:.2f} TB/s"
-    ms = ["expected", "mgg", "over expected", *known[0]["expected"]["terms"], slower, "suspect"]
-    counts = [
-        "time x bandwidth",
-        "by a simulated cache",
-        "without reuse",
-        "sectors",
-        "lines",
-        "lane-steps used",
-    ]
-    return [
-        Sheet(f"mgg by counts and the data sheet of {name}: ms, and each term's", [*head, *ms], times),
-        Sheet(
-            "bytes of memory an edge; sectors and lines an edge; share of lane-steps", [*head, *counts], moved
-        ),
-    ]
 
 
 def compare_orders(cases: list[dict[str, Any]]) -> None:
@@ -220,4 +146,4 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
     if abouts := {name: text for case in cases for name, text in case.get("about", {}).items()}:
         lines = [[*each] for each in abouts.items()]
         made.append(Sheet("other libraries: algorithm; before the clock starts; kept", ["", ""], lines))
-    return made + expected_sheets(cases) + summary.sheets(found["summary"])
+    return made + summary.sheets(found["summary"])

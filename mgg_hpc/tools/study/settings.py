@@ -1,29 +1,27 @@
-"""Our kernels at given knobs over the same rows: what `mgg bench sweep` times."""
+"""Our kernels on a GPU at given knobs, over the same rows: what the study of the design space times."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ....data.graph import Graph
-from ....errors import InputError
-from ....plan import halo, halo_schedule, launch, workload
-from ....plan.launch import Launch
-from ....plan.layout import RowFormat
-from ....plan.overlap import transfer_only
-from ....plan.workload import Plan
-from ....runtime.backends.arguments import Geometry, Options, Rows
-from ....runtime.backends.cuda.kernels import DeviceBackend
-from ....runtime.backends.cuda.launches import DEFAULT_GEOMETRY
-from ....runtime.backends.cuda.module import limits_of
-from ....runtime.backends.simulated import World
-from ..aggregate import gpu_alone
-from ..harness.gpu import Call, Device, drawn_rows, edges_of, problem_of
-from ..overlap.gpu_transfers import OWNER_SHARE, cut
+from ...data.graph import Graph
+from ...errors import InputError
+from ...plan import halo, halo_schedule, workload
+from ...plan.layout import RowFormat
+from ...plan.overlap import transfer_only
+from ...plan.workload import Plan
+from ...runtime.backends.arguments import Geometry, Options, Rows
+from ...runtime.backends.cuda.kernels import DeviceBackend
+from ...runtime.backends.cuda.launches import DEFAULT_GEOMETRY
+from ...runtime.backends.simulated import World
+from ..bench.aggregate import gpu_alone
+from ..bench.harness.gpu import Call, Device, drawn_rows, edges_of, problem_of
+from ..bench.overlap.gpu_transfers import OWNER_SHARE, cut
 
 Cut = tuple[str, int, int]  # transfer, ps, dist: what a plan on the GPU depends on
 
@@ -48,12 +46,11 @@ class Setting:
 
 @dataclass
 class Run:
-    """The calls of a setting: calls[i] sums set i of rows; out: the last set's sums. launched: the backend's launch."""
+    """The calls of a setting: calls[i] sums set i of rows; out: the last set's sums."""
 
     setting: Setting
     calls: Sequence[Call]
     out: Any
-    launched: Launch
 
 
 class Ranks:
@@ -121,7 +118,6 @@ class Runs:
 
     def __init__(self, device: Device, ranks: Ranks, format: RowFormat) -> None:
         self.device, self.ranks, self.format = device, ranks, format
-        self.limits = limits_of(device.module)
         self._plans: dict[str, list[Plan]] = {}
         self._backends: dict[Cut, tuple[World, list[DeviceBackend]]] = {}
 
@@ -136,13 +132,6 @@ class Runs:
             self._plans[setting.transfer] = self.ranks.plans(setting.transfer)
         return self._plans[setting.transfer]
 
-    def model(self, setting: Setting) -> dict[str, Any]:
-        """Return the paper's equations for the first PE (plan/launch.py). Raises InputError for too large a block."""
-        partitions = self.plans(setting)[0].partitions(setting.ps)
-        make = {"direct": launch.direct, "get": launch.get, "halo": launch.halo}[setting.transfer]
-        knobs = {name: getattr(setting, name) for name in ("ps", "dist", "wpb")}
-        return asdict(make(*partitions, self.format, **knobs, limits=self.limits))
-
     def run(self, setting: Setting) -> Run:
         """Return a run that is ready to be timed. Raises InputError where the GPU cannot hold a block."""
         geometry, plans = Geometry(setting.ps, setting.dist, setting.wpb), self.plans(setting)
@@ -154,9 +143,8 @@ class Runs:
         world, backends = self._backends[setting.cut]
         for backend in backends:
             backend.options = replace(backend.options, geometry=geometry)
-        launched, *_ = (
-            backend.launch(plan, self.format) for backend, plan in zip(backends, plans, strict=True)
-        )
+        for backend, plan in zip(backends, plans, strict=True):
+            backend.launch(plan, self.format)
         if world.size > 1:
             for backend, plan, rows in zip(backends, plans, self.ranks.sets[0][0], strict=True):
                 backend.ready(plan, rows)
@@ -174,7 +162,7 @@ class Runs:
                 sums[0]()
 
         calls = [partial(call, rows, out) for rows, out in self.ranks.sets]
-        return Run(setting, calls, self.ranks.sets[-1][1], launched)
+        return Run(setting, calls, self.ranks.sets[-1][1])
 
     def drop(self, kept: Collection[Cut]) -> None:
         """Release the plans on the GPU of all cuts but these."""

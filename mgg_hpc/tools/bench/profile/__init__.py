@@ -1,1 +1,0 @@
-"""Counters of a GPU for each kernel, by Nsight Compute."""

@@ -1,1 +1,0 @@
-"""Kernels over a grid of ps, dist and wpb."""
