@@ -24,6 +24,8 @@ NAME = "report.html"
 MOST_RUNS = len(figures.COLOURS)
 MOST_RANKS = 64  # ranks of a run in a table or a figure
 MOST_MATCHED = 256  # ranks up to which the least number of rows is found
+# What a template meets in a summary that is not as a run writes it.
+WRONG = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, jinja2.UndefinedError)
 
 
 def process_report(paths: Sequence[Path], output: Path | None, *, force: bool, least: bool) -> None:
@@ -48,30 +50,17 @@ def process_report(paths: Sequence[Path], output: Path | None, *, force: bool, l
 
 def page(runs: Sequence[Run], *, least: bool) -> str:
     """Return the page. Raises InputError for runs whose files lack what a report needs."""
+    files = jinja2.PackageLoader(__package__, "")
     made = jinja2.Environment(
-        autoescape=True,
-        trim_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        loader=jinja2.PackageLoader(__package__, ""),
+        loader=files, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
     )
     made.filters |= {"size": sizes.shown, "to": format}
-    made.globals |= {
-        "breakdown": breakdown,
-        "crossing": functools.partial(_crossing, wanted=least),
-        "figures": figures,
-    }
-    made.globals |= {"facts": _facts, "imbalance": _imbalance, "phases": _phases, "timeline": timeline}
+    made.globals |= {"breakdown": breakdown, "facts": _facts, "figures": figures, "imbalance": _imbalance}
+    made.globals |= {"crossing": functools.partial(_crossing, wanted=least), "phases": _phases}
+    made.globals |= {"most": MOST_RANKS, "timeline": timeline, "titles": METRICS, "version": __version__}
     try:
-        values = {"most": MOST_RANKS, "titles": METRICS, "version": __version__}
-        return made.get_template("page.html").render(values, runs=runs)
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        jinja2.UndefinedError,
-    ) as error:
+        return made.get_template("page.html").render(runs=runs)
+    except WRONG as error:
         folders = ", ".join(str(run.folder) for run in runs)
         raise InputError(
             f"{folders}: summary.json, tuning.json or profile/ lacks what a run writes ({error!r}); they are damaged"
@@ -80,18 +69,15 @@ def page(runs: Sequence[Run], *, least: bool) -> str:
 
 def _phases(runs: Sequence[Run]) -> tuple[list[str], dict[str, list[float]]]:
     """Return labels of the ranks of runs, and the mean ms of their epochs by phase."""
-    spent = {
-        f"{run.name}: rank {rank}" if len(runs) > 1 else f"rank {rank}": {
-            k: ms / run.summary["timed_epochs"] for k, ms in each["phases_ms"].items()
-        }
-        for run in runs
-        if run.summary.get("timed_epochs")
-        for rank, each in enumerate(run.ranks[:MOST_RANKS])
+    spent = {}
+    for run in (run for run in runs if run.summary.get("timed_epochs")):
+        for rank, each in enumerate(run.ranks[:MOST_RANKS]):
+            label = f"{run.name}: rank {rank}" if len(runs) > 1 else f"rank {rank}"
+            spent[label] = {kind: ms / run.summary["timed_epochs"] for kind, ms in each["phases_ms"].items()}
+    kinds = dict.fromkeys(kind for each in spent.values() for kind, ms in each.items() if ms > 0)
+    return list(spent), {
+        kind: [each.get(kind, 0.0) for each in spent.values()] for kind in kinds if kind != PROFILER
     }
-    kinds = dict.fromkeys(
-        kind for each in spent.values() for kind in each if each[kind] > 0 and kind != PROFILER
-    )
-    return list(spent), {kind: [each.get(kind, 0.0) for each in spent.values()] for kind in kinds}
 
 
 def _imbalance(ranks: Sequence[Mapping[str, Any]]) -> float:
@@ -107,7 +93,7 @@ def _crossing(run: Run, wanted: bool) -> tuple[list[dict[str, Any]] | None, str]
             raise InputError("--no-least was given")
         if len(run.ranks) > MOST_MATCHED:
             raise InputError(
-                f"it is found for each pair of ranks, and only where there are at most {MOST_MATCHED} ranks"
+                f"it is found for pairs of ranks, only where there are at most {MOST_MATCHED} ranks"
             )
         if not path.is_file():
             raise InputError(f"{path} does not exist")
@@ -116,17 +102,15 @@ def _crossing(run: Run, wanted: bool) -> tuple[list[dict[str, Any]] | None, str]
             raise InputError(f"{path} has other rows, or in another order, than when the run trained on it")
     except (InputError, ValueError, IndexError) as error:
         return None, f"The least that must cross is left out: {str(error).rstrip('.')}."
-    ranks = [
-        each | {"least": count}
-        for each, count in zip(run.ranks, found.least.sum(axis=1).tolist(), strict=True)
-    ]
+    least = found.least.sum(axis=1).tolist()
+    ranks = [each | {"least": count} for each, count in zip(run.ranks, least, strict=True)]
     edges, halo, fewest = (int(counts.sum()) for counts in found)
     rows = {"direct": edges, "get": edges, "halo": halo}
     moved = sum(rows.get(each["transfer"], np.nan) * each["row_bytes"] for each in exchanges)
-    least = fewest * sum(each["row_bytes"] for each in exchanges)
-    if not least or moved != run.summary["bytes"]["remote"]:  # the graph does not explain what was moved
+    fewest *= sum(each["row_bytes"] for each in exchanges)
+    if not fewest or moved != run.summary["bytes"]["remote"]:  # the graph does not explain what was moved
         return ranks, ""
-    times = f"An epoch moved {sizes.shown(moved)}, which is {moved / least:.2f} times the least, {sizes.shown(least)}"
+    times = f"An epoch moved {sizes.shown(moved)}, which is {moved / fewest:.2f} times the least, {sizes.shown(fewest)}"
     return ranks, f"{times}, over its {len(exchanges)} aggregations."
 
 

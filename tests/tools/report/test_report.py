@@ -218,55 +218,39 @@ def test_two_ranks_have_their_balance_and_a_timeline_and_a_browser_opens_the_pag
         assert main(["report", str(folder)]) == 2
 
 
-def edited(name, change):
+def swapped(name, old, new):
+    """A text of a file exchanged once."""
+
     def edit(folder):
-        path = folder / name
-        path.write_text(change(path.read_text()))
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace(old, new, 1))
+        assert old in text
 
     return edit
 
 
+DAMAGED, WORDS = "metrics.csv: is damaged", "lacks what a run writes"
 REFUSED = {
     "no run": (lambda folder: (folder / "job.toml").unlink(), "holds no run (job.toml is missing)"),
     "no metrics": (lambda folder: (folder / "metrics.csv").unlink(), "metrics.csv: is missing"),
-    "short line": (
-        edited("metrics.csv", lambda text: text.replace("\n4,", "\n4\n4,", 1)),
-        "metrics.csv: is damaged",
-    ),
-    "a line twice": (
-        edited("metrics.csv", lambda text: text.replace("\n4,", "\n5,", 1)),
-        "must be of epochs 1, 2",
-    ),
-    "words": (
-        edited("metrics.csv", lambda text: text.replace("\n4,", "\n4,x", 1)),
-        "metrics.csv: is damaged",
-    ),
-    "header": (edited("metrics.csv", lambda text: "x" + text), "its first line must name each column"),
-    "column": (edited("metrics.csv", lambda text: text.replace("\n", ",z\n", 1)), "must name each column"),
-    "no text": (lambda folder: (folder / "metrics.csv").write_bytes(b"\xff\xfe"), "metrics.csv: is damaged"),
-    "half a summary": (edited("summary.json", lambda text: text[:200]), "summary.json: is damaged"),
-    "other summary": (
-        edited("summary.json", lambda text: text.replace("mgg-s", "mgg-b")),
-        "is no mgg-summary of version 1",
-    ),
-    "a list": (edited("summary.json", lambda text: f"[{text}]"), "is no mgg-summary of version 1"),
-    "a key less": (
-        edited("summary.json", lambda text: text.replace('"bytes"', '"b"')),
-        "lacks what a run writes",
-    ),
-    "a text": (
-        edited("summary.json", lambda text: text.replace('"per_rank": [', '"per_rank": ["x", ')),
-        "lacks what",
-    ),
-    "infinite": (lambda folder: change(folder, remote_rows="inf"), "lacks what a run writes"),
-    "tuning": (lambda folder: (folder / "tuning.json").write_text("{"), "tuning.json: is damaged"),
-    "deep": (lambda folder: (folder / "tuning.json").write_text("[" * 10**5), "tuning.json: is damaged"),
-    "ranks in words": (
-        lambda folder: write_profile(folder, "two", {0: []}),
-        "ranks must be a whole number of at least 1",
-    ),
+    "a short line": (swapped("metrics.csv", "\n4,", "\n4\n4,"), DAMAGED),
+    "a line twice": (swapped("metrics.csv", "\n4,", "\n5,"), "must be of epochs 1, 2"),
+    "words": (swapped("metrics.csv", "\n4,", "\n4,x"), DAMAGED),
+    "another header": (swapped("metrics.csv", "epoch", "xepoch"), "its first line must name each column"),
+    "one name more": (swapped("metrics.csv", "\n", ",z\n"), "must name each column"),
+    "no text": (lambda folder: (folder / "metrics.csv").write_bytes(b"\xff\xfe"), DAMAGED),
+    "half a summary": (swapped("summary.json", '"model"', "\0"), "summary.json: is damaged"),
+    "another's": (swapped("summary.json", "mgg-summary", "mgg-bench"), "is no mgg-summary of version 1"),
+    "a list": (lambda folder: (folder / "summary.json").write_text("[]"), "is no mgg-summary of version 1"),
+    "a key less": (lambda folder: change(folder, bytes={}), WORDS),
+    "a text for ranks": (lambda folder: change(folder, per_rank=["x"]), WORDS),
+    "a text for a number": (lambda folder: change(folder, remote_rows="inf"), WORDS),
+    "a number for the machine": (lambda folder: change(folder, machine=3), WORDS),
+    "the tuner's": (lambda folder: (folder / "tuning.json").write_text("{"), "tuning.json: is damaged"),
+    "nested": (lambda folder: (folder / "tuning.json").write_text("[" * 10**5), "tuning.json: is damaged"),
+    "ranks in words": (lambda folder: write_profile(folder, "two", {0: []}), "ranks must be a whole number"),
     "no rank": (lambda folder: write_profile(folder, 0, {}), "profile/summary.json: ranks must be"),
-    "a damaged job": (edited("job.toml", lambda text: text + "\n[x]\ny = 1\n"), "unknown section [x]"),
+    "a damaged job": (lambda folder: (folder / "job.toml").write_text("[x]\ny = 1\n"), "unknown section [x]"),
 }
 
 
