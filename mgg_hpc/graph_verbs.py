@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click import Choice, IntRange, argument, option
 
-from .verbs import Existing, Memory, Output, example, to_file
+from .verbs import Existing, Memory, example, to_file
 
 
 @click.command(
@@ -75,7 +75,6 @@ from .verbs import Existing, Memory, Output, example, to_file
 @option("--directed", is_flag=True, help="Read an archive's directed original (dir_indptr).")
 @option("--split", type=IntRange(0), help="Which of an archive's several splits.")
 @option("--download", is_flag=True, help="Fetch Planetoid's files from their authors.")
-@option("--url", "address", help="Fetch them from another address.")
 def import_(
     source: str, folder: Path | None, output: Path, force: bool, format_: str | None, **options: Any
 ) -> None:
@@ -139,7 +138,6 @@ def verify(graph: Path) -> None:
         "mgg partition cora.h5 -n 4 --method metis",
         "mgg partition cora.h5 --assignment parts.npy",
         "mgg partition cora.h5 --order none",
-        "mgg partition cora.h5 -n 4 --compare --plot compare.png",
     ),
 )
 @argument("graph", type=Existing)
@@ -163,16 +161,11 @@ def verify(graph: Path) -> None:
     "reverse Cuthill-McKee, or communities together (the fastest to train on, as a rule). Default: leave them.",
 )
 @option("--memory", type=Memory, help="Memory to use, such as 2G. [default: half of the machine's]")
-@option("--compare", is_flag=True, help="Only report what methods would give for -n ranks; the file stays.")
-@option("--methods", help="To compare, of edges, metis, ldg and the orders. [default: edges,metis,ldg]")
-@option("--widths", help="To compare: columns of a layer's rows. [default: 16,64,256]")
-@option("--plot", type=Output, help="To compare: draw a picture (.png, .svg, .pdf).")
-@option("--json", "as_json", is_flag=True, help="To compare: print JSON.")
-def partition(graph: Path, **options: Any) -> None:
-    """Add row ranges for a number of ranks to a graph file, or renumber its rows, or both; or compare ways to do so.
+def partition(graph: Path, order: str | None, **options: Any) -> None:
+    """Add row ranges for a number of ranks to a graph file, or renumber its rows, or both.
 
     The file keeps the imported numbering: predictions use it with any order, and --order none restores it.
     """
-    from .tools.partition import process_verb
+    from .tools.partition import process_partition
 
-    process_verb(graph, options)
+    process_partition(graph, renumbering=order, **options)

@@ -34,8 +34,8 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool, least: bool
     """Write one page of HTML about a run, or about several side by side. It needs no network, and has no scripts.
 
     RUNS are folders that `mgg train` made, or the folders above them, which stand for the latest run. A run that has
-    not ended is shown as far as it has come. A timeline needs a run with --profile. Pictures need matplotlib.
+    not ended is shown as far as it has come. A timeline needs a run with --profile. It needs matplotlib.
     """
-    from .tools.report.make import process_report
+    from .tools.report.page import process_report
 
     process_report(runs, output, force=force, least=least)

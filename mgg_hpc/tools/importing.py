@@ -32,7 +32,7 @@ NODES = ("name", "features", "feature_type", "labels", "masks", *SPLITS)  # what
 EDGES = ("symmetric", "simple", "memory")  # what the build does with edges of any stream
 FORMATS: dict[str, tuple[str, ...]] = {  # the options that each format takes
     "digits": ("seed",),
-    "planetoid": ("name", "download", "address"),
+    "planetoid": ("name", "download"),
     "npz": ("directed", "split", *NODES, *EDGES),
     "edges": ("nodes", "first", "map_ids", "edge_data", *NODES, *EDGES),
     "npy": ("nodes", "edge_data", *NODES, *EDGES),
@@ -43,7 +43,6 @@ FORMATS: dict[str, tuple[str, ...]] = {  # the options that each format takes
 NEEDS = {  # options that do nothing unless one of others is given, where the format takes those
     "seed": ("split_per_class", "split_random"),
     "feature_type": ("features",),
-    "address": ("download",),
 }
 ENDINGS = {".npz": "npz", ".npy": "npy", ".mtx": "mtx", ".graph": "metis", ".metis": "metis"}
 ENDINGS |= dict.fromkeys(EDGE_LIST_NAMES, "edges")
@@ -103,7 +102,7 @@ def _check_options(format_: str, options: Options) -> None:
 
 
 def _flag(option: str) -> str:
-    return f"--{option.replace('_', '-').replace('address', 'url')}"
+    return f"--{option.replace('_', '-')}"
 
 
 def default_memory() -> int:
@@ -276,7 +275,7 @@ def _planetoid(source: Path, options: Options) -> Source:
     if options["download"]:
         if name is None or folder is not None:
             raise InputError("--download needs --name (cora, citeseer or pubmed) and no folder")
-        return planetoid.download_planetoid(name, base=options["address"] or planetoid.AUTHORS)
+        return planetoid.download_planetoid(name)
     if folder is None:
         raise InputError("planetoid needs the folder with ind.NAME.* files, or --download")
     return planetoid.read_planetoid(folder, name or planetoid.only_name(folder))

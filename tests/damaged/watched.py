@@ -62,7 +62,7 @@ class Worker:
 
     def ask(self, path: Path, limit: float = LIMIT) -> Answer:
         """Return what becomes of a file within ``limit`` seconds."""
-        process = self._process or self._start()
+        process = self._process or self.start()
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(f"{path}\n")
         process.stdin.flush()
@@ -79,7 +79,8 @@ class Worker:
             else Answer("crash", f"exit code {code}")
         )
 
-    def _start(self) -> subprocess.Popen[str]:
+    def start(self) -> subprocess.Popen[str]:
+        """Start the process, and wait until it can read."""
         paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
             self._command,

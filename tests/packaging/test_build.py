@@ -46,7 +46,9 @@ def wheel():
 
 
 def modules() -> set[str]:
-    return {str(path.relative_to(ROOT)) for path in (ROOT / "mgg_hpc").rglob("*.py")}
+    """Paths of all modules and of the report's template."""
+    files = (path for path in (ROOT / "mgg_hpc").rglob("*") if path.suffix in (".py", ".html"))
+    return {str(path.relative_to(ROOT)) for path in files}
 
 
 def test_sdist_holds_all_sources(sdist):

@@ -197,7 +197,6 @@ def test_wrong_input_is_one_line(rng, capsys, monkeypatch):
         ("g.h5 --method ldg", "--method ldg needs -n"),
         ("g.h5 -n 2 --method given", "--method given needs --assignment"),
         ("g.h5 --assignment a.npy --method metis", "--assignment does not go with --method metis"),
-        ("g.h5 -n 2 --plot a.png", "--plot goes with --compare"),
         ("none.h5 --order rcm", "none.h5 does not exist"),
         ("cut.h5 --order rcm", "cut.h5 is not a graph file"),
         ("damaged.h5 --order rcm", "/node/x is damaged"),

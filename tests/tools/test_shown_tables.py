@@ -1,4 +1,4 @@
-"""Tables of `mgg partition --compare`, `mgg model` and `mgg train --profile`: each number stands under its label."""
+"""Tables of `mgg model` and `mgg train --profile`: each number stands under its label."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from mgg_hpc.tools import model_report
-from mgg_hpc.tools.partition import compare
 from mgg_hpc.training.profile import profiler
 
 
@@ -24,33 +23,6 @@ def printed(capsys, monkeypatch):
         return rows, [line.strip() for line in lines if line.strip() and not set(line) & set("│┃━─")]
 
     return printed
-
-
-def test_a_comparison_of_partitions(printed):
-    def method(at: int) -> dict:
-        moved = {
-            str(width): {"halo": (at + width) * 10**6, "direct": (at + width + 1) * 10**6}
-            for width in (16, 64)
-        }
-        counts = {"cut": at + 1, "halo": at + 2, "largest_halo": at + 3}
-        return (
-            {"method": f"by{at}", "seconds": at / 8, "edge_balance": 1.5 + at, "row_balance": 2.5 + at}
-            | counts
-            | {"bytes": moved}
-        )
-
-    document = {"parts": 7, "nodes": 1234, "edges": 5678, "methods": [method(at) for at in (2, 30)]}
-    compare._print(Path("g.h5"), document)
-    rows, lines = printed()
-    assert rows == [
-        ["method", "seconds", "edges*", "rows*", "cut edges", "halo rows", "of one rank"],
-        ["by2", "0.25", "3.500", "4.500", "3", "4", "5"],
-        ["by30", "3.75", "31.500", "32.500", "31", "32", "33"],
-        ["method", "halo 16", "direct 16", "halo 64", "direct 64"],
-        ["by2", "18.0", "19.0", "66.0", "67.0"],
-        ["by30", "46.0", "47.0", "94.0", "95.0"],
-    ]
-    assert "g.h5: 7 parts, 1,234 rows, 5,678 edges" in lines
 
 
 def test_predictions(printed):

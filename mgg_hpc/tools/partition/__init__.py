@@ -1,6 +1,5 @@
-"""`mgg partition`: divide the rows of a graph file among ranks, renumber them, and compare ways to do so."""
+"""`mgg partition`: divide the rows of a graph file among ranks, and renumber them."""
 
 from .process import process_partition
-from .verb import process_verb
 
-__all__ = ["process_partition", "process_verb"]
+__all__ = ["process_partition"]

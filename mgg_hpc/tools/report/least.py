@@ -8,20 +8,18 @@ Karp, SIAM J. Comput. 2, 1973). A transfer of rows alone sends each distinct sou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
+from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ...data.store import open_graph
-from ...plan.ranges import owner_of
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(NamedTuple):
     """Numbers of rows that cross from rank q to rank p in one aggregation: each int64 [P, P], at [p, q].
 
     edges: a row for each edge. halo: each distinct row once. least: rows and partial sums together.
@@ -35,29 +33,20 @@ class Crossing:
 def crossing(path: Path, bounds: NDArray[np.int64]) -> Crossing:
     """Count the rows that cross between all pairs of ranks.
 
-    Raises InputError as `open_graph` does, and for bounds that do not fit the graph.
+    Raises InputError as `open_graph` does, and ValueError for bounds that do not fit the graph.
     """
     ranks = len(bounds) - 1
-    edges, halo, least = (np.zeros((ranks, ranks), dtype=np.int64) for _ in range(3))
+    found = Crossing(*np.zeros((3, ranks, ranks), dtype=np.int64))
     with open_graph(path) as graph:
         for p in range(ranks):
             rows = graph.slice(int(bounds[p]), int(bounds[p + 1]), dense=False)
-            destinations = np.repeat(np.arange(len(rows.ids)), np.diff(rows.indptr))
-            owners = owner_of(bounds, rows.indices)
-            order = np.argsort(owners, kind="stable")
-            parts = np.split(order, np.searchsorted(owners, np.arange(1, ranks), sorter=order))
-            for q, part in enumerate(parts):
-                if q == p or not len(part):
-                    continue
-                sources = rows.indices[part].astype(np.int64) - bounds[q]
-                edges[p, q] = len(part)
-                halo[p, q] = len(np.unique(sources))
-                shape = (int(bounds[q + 1] - bounds[q]), len(rows.ids))
-                least[p, q] = _matched(sources, destinations[part], shape)
-    return Crossing(edges, halo, least)
-
-
-def _matched(sources: NDArray[np.int64], destinations: NDArray[np.int64], shape: tuple[int, int]) -> int:
-    """Return the number of edges of a maximum matching."""
-    matrix = coo_matrix((np.ones(len(sources), dtype=bool), (sources, destinations)), shape=shape).tocsr()
-    return int(np.count_nonzero(maximum_bipartite_matching(matrix, perm_type="column") >= 0))
+            ones, shape = np.ones(len(rows.indices), dtype=bool), (len(rows.ids), graph.nodes)
+            columns = csr_matrix(
+                (ones, rows.indices, rows.indptr), shape=shape
+            ).tocsc()  # keeps parallel edges
+            for q in set(range(ranks)) - {p}:
+                block = columns[:, bounds[q] : bounds[q + 1]]
+                found.edges[p, q], found.halo[p, q] = block.nnz, np.count_nonzero(np.diff(block.indptr))
+                matched = maximum_bipartite_matching(block.tocsr(), perm_type="column")
+                found.least[p, q] = np.count_nonzero(matched >= 0)
+    return found

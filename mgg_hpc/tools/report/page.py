@@ -1,76 +1,131 @@
-"""The page around the report's figures: HTML5 without scripts, links or files of its own."""
+"""The page of `mgg report`: page.html, with the numbers that its template does not find in the runs' files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from html import escape
+import functools
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-STYLE = """
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1c1c1c; --faint: #d6d6d6; --said: #555555; }
-@media screen and (prefers-color-scheme: dark) {
-  :root { --paper: #17191c; --ink: #e8e8e8; --faint: #44484d; --said: #b0b4b8; }
-}
-body { background: var(--paper); color: var(--ink); font: 15px/1.45 system-ui, sans-serif; max-width: 64rem;
-  margin: 1.5rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .4rem; } p { margin: .4rem 0; }
-.said { color: var(--said); font-size: .88rem; }
-.scroll, figure { overflow-x: auto; }
-table { width: max-content; max-width: 64rem; border-collapse: collapse; font-size: .88rem;
-  font-variant-numeric: tabular-nums; margin: .4rem 0; }
-th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--faint); text-align: right; vertical-align: top; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--said); }
-tr.differs td { font-weight: 600; }
-figure { background: #ffffff; color: #1c1c1c; border-radius: 4px; margin: .6rem 0; padding: .4rem; }
-figure svg { width: 100%; min-width: 40rem; height: auto; display: block; }
-@media print {
-  body { margin: 0; max-width: none; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; }
-  .scroll, figure { overflow-x: visible; } figure svg { min-width: 0; } table { max-width: 100%; font-size: .75rem; }
-}
-"""
+import jinja2
+import numpy as np
+
+from ... import __version__, config, sizes
+from ...data.atomic_write import check_output, replacement
+from ...errors import InputError
+from ...training.metrics import METRICS
+from ...training.profile.phases import PROFILER, breakdown
+from . import figures, timeline
+from .least import crossing
+from .read import Run, read
+
+NAME = "report.html"
+MOST_RUNS = len(figures.COLOURS)
+MOST_RANKS = 64  # ranks of a run in a table or a figure
+MOST_MATCHED = 256  # ranks up to which the least number of rows is found
+# What a template meets in a summary that is not as a run writes it.
+WRONG = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, jinja2.UndefinedError)
 
 
-@dataclass
-class Section:
-    """A part of the page: paragraphs, tables and figures below a heading, in order."""
+def process_report(paths: Sequence[Path], output: Path | None, *, force: bool, least: bool) -> None:
+    """Write the report of runs, and print its path.
 
-    title: str
-    parts: list[str] = field(default_factory=list)
-
-    def say(self, text: str) -> None:
-        """Add a paragraph of remarks."""
-        self.parts.append(f'<p class="said">{escape(text)}</p>')
-
-    def figure(self, svg: str) -> None:
-        """Add a figure, an SVG element."""
-        self.parts.append(f"<figure>{svg}</figure>")
-
-    def table(
-        self, head: Sequence[str], rows: Iterable[Sequence[str]], marked: frozenset[int] = frozenset()
-    ) -> None:
-        """Add a table. marked: numbers of rows that stand out."""
-        cells = "".join(f"<th>{escape(each)}</th>" for each in head)
-        lines = []
-        for number, row in enumerate(rows):
-            mark = ' class="differs"' if number in marked else ""
-            lines.append(f"<tr{mark}>" + "".join(f"<td>{escape(each)}</td>" for each in row) + "</tr>")
-        body = "\n".join(lines)
-        self.parts.append(
-            f'<div class="scroll"><table><thead><tr>{cells}</tr></thead>\n<tbody>{body}</tbody></table></div>'
-        )
+    output: the file to write. [default: report.html in the folder of the run, which is replaced; for several runs,
+    report.html in the current folder]. least: whether to find the least number of rows that must cross. Raises
+    InputError for a folder that holds no run, and for damaged files.
+    """
+    if len(paths) > MOST_RUNS:
+        raise InputError(f"{len(paths)} runs are named, and a report shows {MOST_RUNS} at most; name fewer")
+    runs = read(paths)
+    if output is None:
+        output, force = (runs[0].folder / NAME, True) if len(runs) == 1 else (Path(NAME), force)
+    check_output(output, force=force)
+    figures.load()  # before the work, where it is missing
+    content = page(runs, least=least).encode(errors="replace")  # names may hold lone surrogates
+    with replacement(output, force=force, size=len(content), mode=0o600) as name:
+        name.write_bytes(content)
+    print(output)
 
 
-def assembled(title: str, said: str, sections: Iterable[Section]) -> str:
-    """Return the page."""
-    parts = [
-        f"<section><h2>{escape(each.title)}</h2>\n" + "\n".join(each.parts) + "\n</section>"
-        for each in sections
-        if each.parts
-    ]
-    body = "\n".join(parts)
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style></head>\n"
-        f'<body><h1>{escape(title)}</h1>\n<p class="said">{escape(said)}</p>\n{body}\n</body></html>\n'
+def page(runs: Sequence[Run], *, least: bool) -> str:
+    """Return the page. Raises InputError for runs whose files lack what a report needs."""
+    files = jinja2.PackageLoader(__package__, "")
+    made = jinja2.Environment(
+        loader=files, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
     )
+    made.filters |= {"size": sizes.shown, "to": format}
+    made.globals |= {"breakdown": breakdown, "facts": _facts, "figures": figures, "imbalance": _imbalance}
+    made.globals |= {"crossing": functools.partial(_crossing, wanted=least), "phases": _phases}
+    made.globals |= {"most": MOST_RANKS, "timeline": timeline, "titles": METRICS, "version": __version__}
+    try:
+        return made.get_template("page.html").render(runs=runs)
+    except WRONG as error:
+        folders = ", ".join(str(run.folder) for run in runs)
+        raise InputError(
+            f"{folders}: summary.json, tuning.json or profile/ lacks what a run writes ({error!r}); they are damaged"
+        ) from error
+
+
+def _phases(runs: Sequence[Run]) -> tuple[list[str], dict[str, list[float]]]:
+    """Return labels of the ranks of runs, and the mean ms of their epochs by phase."""
+    spent = {}
+    for run in (run for run in runs if run.summary.get("timed_epochs")):
+        for rank, each in enumerate(run.ranks[:MOST_RANKS]):
+            label = f"{run.name}: rank {rank}" if len(runs) > 1 else f"rank {rank}"
+            spent[label] = {kind: ms / run.summary["timed_epochs"] for kind, ms in each["phases_ms"].items()}
+    kinds = dict.fromkeys(kind for each in spent.values() for kind, ms in each.items() if ms > 0)
+    return list(spent), {
+        kind: [each.get(kind, 0.0) for each in spent.values()] for kind in kinds if kind != PROFILER
+    }
+
+
+def _imbalance(ranks: Sequence[Mapping[str, Any]]) -> float:
+    edges = [each["local_edges"] + each["remote_edges"] for each in ranks]
+    return max(edges) * len(edges) / sum(edges) if any(edges) else 1.0
+
+
+def _crossing(run: Run, wanted: bool) -> tuple[list[dict[str, Any]] | None, str]:
+    """Return a run's ranks, each with the least rows that must come to it, or None; and a remark on that number."""
+    path, exchanges = Path(run.settings.graph.file), run.summary["exchanges"]
+    try:
+        if not wanted:
+            raise InputError("--no-least was given")
+        if len(run.ranks) > MOST_MATCHED:
+            raise InputError(
+                f"it is found for pairs of ranks, only where there are at most {MOST_MATCHED} ranks"
+            )
+        if not path.is_file():
+            raise InputError(f"{path} does not exist")
+        found = crossing(path, np.array(run.summary["bounds"], dtype=np.int64))
+        if found.halo.sum(axis=1).tolist() != [each["halo_rows"] for each in run.ranks]:
+            raise InputError(f"{path} has other rows, or in another order, than when the run trained on it")
+    except (InputError, ValueError, IndexError) as error:
+        return None, f"The least that must cross is left out: {str(error).rstrip('.')}."
+    least = found.least.sum(axis=1).tolist()
+    ranks = [each | {"least": count} for each, count in zip(run.ranks, least, strict=True)]
+    edges, halo, fewest = (int(counts.sum()) for counts in found)
+    rows = {"direct": edges, "get": edges, "halo": halo}
+    moved = sum(rows.get(each["transfer"], np.nan) * each["row_bytes"] for each in exchanges)
+    fewest *= sum(each["row_bytes"] for each in exchanges)
+    if not fewest or moved != run.summary["bytes"]["remote"]:  # the graph does not explain what was moved
+        return ranks, ""
+    times = f"An epoch moved {sizes.shown(moved)}, which is {moved / fewest:.2f} times the least, {sizes.shown(fewest)}"
+    return ranks, f"{times}, over its {len(exchanges)} aggregations."
+
+
+def _facts(runs: Sequence[Run], of: str) -> list[tuple[str, list[str], bool]]:
+    """Return the name, the values by run, and whether these differ, of each fact; those that differ come first.
+
+    of: "machine", or "job" for keys of the settings.
+    """
+    if of == "job":
+        trees = [tomllib.loads(config.dumps(run.settings)) for run in runs]
+        facts = [{f"{part}.{key}": tree[part][key] for part in tree for key in tree[part]} for tree in trees]
+    else:
+        known = [run.summary.get("machine", {}) for run in runs]
+        shown = [each | {n: sizes.shown(each[n]) for n in each.keys() & {"memory_bytes"}} for each in known]
+        facts = [{n.removesuffix("_bytes").replace("_", " "): each[n] for n in each} for each in shown]
+    names = dict.fromkeys(name for each in facts for name in each)
+    rows = [(name, [str(each.get(name, "")) for each in facts]) for name in names]
+    return sorted(((name, values, len(set(values)) > 1) for name, values in rows), key=lambda row: not row[2])

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...errors import InputError
-from ...training.profile.phases import STAGES
+from ...training.profile.phases import AGGREGATE, DENSE, STAGES
 from ...training.profile.stamps import CATEGORY, SEE, WAIT
 from ...training.profile.trace import EPOCH
+from .read import content
 
-LARGEST_TRACE = 1 << 28  # bytes, unpacked
 MOST_BARS = 2500  # of all timelines of a page, which stays small so; the longest are kept
-KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
+STAGE, WAITS, KERNEL, ARRIVE = LANES = ("stages", "waits", "kernels", "rows arrive")
+WAITED, ROUND, CHUNK, SEEN = (
+    "wait for a round",
+    "a round is pushed here",
+    "a chunk is pushed here",
+    "a chunk is seen",
+)
+KINDS = (WAITED, ROUND, CHUNK, SEEN, "kernel", "copy")  # beside the phases
+SPAN, KERNELS = "user_annotation", ("kernel", "gpu_memcpy", "gpu_memset")  # categories of events
 
 Event = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A bar on a lane of a rank. begin, end: ms from the begin of the epoch."""
 
     rank: int
@@ -32,144 +36,95 @@ class Bar:
     end: float
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(NamedTuple):
     """The bars of one epoch.
 
-    ranks: the ranks that have a trace, in order. whole, longest: begin and end of the epoch and of the view of its
-    longest exchange, in ms; longest is None where no exchange was traced.
+    ranks: the ranks that have a trace, in order. views: begin and end, in ms, of the epoch and, where an exchange was
+    traced, of the view of its longest one.
     """
 
     epoch: int
     ranks: list[int]
     bars: list[Bar]
-    whole: tuple[float, float]
-    longest: tuple[float, float] | None
+    views: list[tuple[float, float]]
 
 
-def read(traces: Sequence[tuple[int, Path]], timelines: int) -> Timeline | None:
+def read(traces: Mapping[int, Path], timelines: int) -> Timeline | None:
     """Return the last epoch that all traces hold, or None if there is none. Raises InputError for a damaged trace.
 
-    traces: ranks and the paths of their traces. timelines: the number of timelines on the page. Rows that arrive at a
-    rank without a trace are left out.
+    traces: paths by rank. timelines: the number of timelines on the page. Rows that arrive at a rank without a trace
+    are left out.
     """
-    ranks = [rank for rank, _ in traces]
-    every = [_events(path) for _, path in traces]
-    epochs = [_epochs(events) for events in every]
-    both = set.intersection(*(set(each) for each in epochs)) if epochs else set()
-    if not both:
+    events = {rank: _events(path) for rank, path in traces.items()}
+    epochs = {rank: _epochs(found) for rank, found in events.items()}
+    common = set.intersection(*map(set, epochs.values()))
+    if not common:
         return None
-    number = max(both)
-    origin = min(each[number][0] for each in epochs)
+    epoch = max(common)
+    whole = {rank: found[epoch] for rank, found in epochs.items()}
+    origin = min(begin for begin, _ in whole.values())
     bars: list[Bar] = []
-    for rank, events, found in zip(ranks, every, epochs, strict=True):
-        first, last = found[number]
-        inside = [each for each in events if first <= each["ts"] < last]
-        bars += _stages(rank, inside, origin)
-        bars += [
-            _bar(rank, "kernels", _kernel(each), each, origin) for each in inside if each["cat"] in KERNELS
-        ]
-        bars += [_exchanged(rank, each, origin) for each in inside if each["cat"] == CATEGORY]
-    shown = (bar for bar in bars if bar.rank in ranks)
-    bars = sorted(shown, key=lambda bar: bar.begin - bar.end)[: MOST_BARS // timelines]
-    end = max(each[number][1] for each in epochs)
-    return Timeline(number, ranks, bars, (0.0, (end - origin) / 1e3), _longest(bars))
+    for rank, (first, last) in whole.items():
+        inside = [each for each in events[rank] if first <= each["ts"] < last]
+        drawn = [each for each in inside if each["cat"] in (*KERNELS, CATEGORY)] + _stages(inside)
+        bars += [_bar(rank, each, origin) for each in drawn]
+    shown = sorted((bar for bar in bars if bar.rank in traces), key=lambda bar: bar.begin - bar.end)
+    shown = shown[: MOST_BARS // timelines]
+    end = max(end for _, end in whole.values())
+    return Timeline(epoch, list(traces), shown, [(0.0, (end - origin) / 1e3), *_longest(shown)])
 
 
 def _events(path: Path) -> list[Event]:
-    try:
-        with gzip.open(path) as file:
-            content = file.read(LARGEST_TRACE + 1)
-        if len(content) > LARGEST_TRACE:
-            raise InputError(
-                f"{path}: has more than {LARGEST_TRACE >> 20} MiB; profile fewer or smaller epochs"
-            )
-        found = json.loads(content)
-        base = float(found.get("baseTimeNanoseconds", 0)) / 1e3  # each rank's own
-        return [
-            each | {"ts": base + float(each["ts"]), "dur": float(each["dur"])}
-            for each in found["traceEvents"]
-            if each.get("ph") == "X" and "cat" in each
-        ]
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: is damaged ({error}); remove it to report without a timeline") from error
+    """Return the events of a trace that last, by this machine's clock in microseconds."""
+    found = content(path)
+    base = float(found.get("baseTimeNanoseconds", 0)) / 1e3  # each rank's own
+    events = (each for each in found["traceEvents"] if each.get("ph") == "X" and "cat" in each)
+    return [each | {"ts": base + float(each["ts"]), "dur": float(each["dur"])} for each in events]
 
 
-def _epochs(events: Iterable[Event]) -> dict[int, tuple[float, float]]:
+def _epochs(events: Sequence[Event]) -> dict[int, tuple[float, float]]:
     """Return the begin and the end of each traced epoch, in microseconds, by its number."""
-    found = {}
-    for each in events:
-        word, _, number = str(each.get("name")).partition(" ")
-        if each["cat"] == "user_annotation" and word == EPOCH and number.isdecimal():
-            found[int(number)] = (each["ts"], each["ts"] + each["dur"])
-    return found
+    spans = [each for each in events if each["cat"] == SPAN and re.fullmatch(f"{EPOCH} [0-9]+", each["name"])]
+    return {int(each["name"].split()[1]): (each["ts"], each["ts"] + each["dur"]) for each in spans}
 
 
-def _exchanged(rank: int, event: Event, origin: float) -> Bar:
-    """Return the bar of an event of an exchange.
+def _stages(events: Sequence[Event]) -> list[Event]:
+    """Return the stages that contain no other stage."""
+    spans = [each for each in events if each["cat"] == SPAN and "#" not in each["name"]]
+    spans.sort(key=lambda each: (each["ts"], -each["dur"]))
+    later = [*(each["ts"] for each in spans[1:]), float("inf")]
+    return [each for each, begin in zip(spans, later, strict=True) if begin >= each["ts"] + each["dur"]]
 
-    A push is drawn on the lane of the rank at which its rows arrive; the clocks of one machine agree.
+
+def _bar(rank: int, event: Event, origin: float) -> Bar:
+    """Return the bar of an event.
+
+    Kernels that sum rows look like the phase. A push is drawn on the lane of the rank at which its rows arrive: the
+    clocks of one machine agree.
     """
-    if event["name"].startswith(WAIT):
-        return _bar(rank, "waits", "wait for a round", event, origin)
-    if event["name"].startswith(SEE):
-        return _bar(rank, "rows arrive", "a chunk is seen", event, origin)
-    kind = "a round is pushed here" if "round" in event["args"] else "a chunk is pushed here"
-    return _bar(int(event["args"]["to"]), "rows arrive", kind, event, origin)
-
-
-def _kernel(event: Event) -> str:
-    """Return the kind of a kernel or a copy; kernels that sum rows are drawn like the phase."""
-    if event["cat"] != "kernel":
-        return "copy"
-    return "aggregate" if "aggregate" in event["name"] else "kernel"
-
-
-def _bar(rank: int, lane: str, kind: str, event: Event, origin: float) -> Bar:
-    begin = (event["ts"] - origin) / 1e3
+    name, cat, begin = event["name"], event["cat"], (event["ts"] - origin) / 1e3
+    if cat == SPAN:  # a stage's name may start with its layer; the phase of an unknown stage is dense
+        lane, kind = STAGE, STAGES.get(re.sub(r"^layer \S* ", "", name), DENSE)
+    elif cat in KERNELS:
+        lane, kind = KERNEL, "copy" if cat != "kernel" else AGGREGATE if AGGREGATE in name else "kernel"
+    elif name.startswith((WAIT, SEE)):
+        lane, kind = (WAITS, WAITED) if name.startswith(WAIT) else (ARRIVE, SEEN)
+    else:
+        rank, lane, kind = int(event["args"]["to"]), ARRIVE, ROUND if "round" in event["args"] else CHUNK
     return Bar(rank, lane, kind, begin, begin + event["dur"] / 1e3)
 
 
-def _stages(rank: int, events: Iterable[Event], origin: float) -> list[Bar]:
-    """Return the bars of the stages that contain no other stage, by phase."""
-    spans = [each for each in events if each["cat"] == "user_annotation" and "#" not in each["name"]]
-    ordered = sorted(spans, key=lambda each: (each["ts"], -each["dur"]))
-    bars = []
-    for i, each in enumerate(ordered):
-        last = i + 1 == len(ordered) or ordered[i + 1]["ts"] >= each["ts"] + each["dur"]
-        if last:
-            bars.append(_bar(rank, "stages", _phase(each["name"]), each, origin))
-    return bars
+def _longest(bars: Sequence[Bar]) -> list[tuple[float, float]]:
+    """Return the begin and the end of a view of one aggregation, if there is one during which rows arrived.
 
-
-def _phase(name: str) -> str:
-    """Return the phase of a span, whose name may start with its layer; the phase of an unknown stage is dense."""
-    stage = name
-    words = name.split(" ", 2)
-    if words[0] == "layer" and len(words) == 3:
-        stage = words[2]
-    return STAGES.get(stage, "dense")
-
-
-def _longest(bars: Iterable[Bar]) -> tuple[float, float] | None:
-    """Return the begin and the end of a view of one aggregation, or None.
-
-    It is the aggregation with the most time outside its waits, among those during which rows arrived.
+    It is the one with the most time outside its waits.
     """
-    arrived = [bar for bar in bars if bar.lane == "rows arrive"]
-    waits = [bar for bar in bars if bar.lane == "waits"]
-    best, view = 0.0, None
-    for bar in bars:
-        if bar.kind != "aggregate" or not any(
-            each.begin < bar.end and each.end > bar.begin for each in arrived
-        ):
-            continue
-        waited = sum(
-            each.end - each.begin
-            for each in waits
-            if each.rank == bar.rank and bar.begin <= each.begin < bar.end
-        )
+    arrived = [bar for bar in bars if bar.lane == ARRIVE]
+    best, view = 0.0, []
+    for bar in (bar for bar in bars if bar.kind == AGGREGATE):
+        waits = [each for each in bars if each[:2] == (bar.rank, WAITS) and bar.begin <= each.begin < bar.end]
         length = bar.end - bar.begin
-        if length - waited > best:
-            best, view = length - waited, (bar.begin - 0.1 * length, bar.end + 0.1 * length)
+        worked = length - sum(each.end - each.begin for each in waits)
+        if worked > best and any(each.begin < bar.end and each.end > bar.begin for each in arrived):
+            best, view = worked, [(bar.begin - 0.1 * length, bar.end + 0.1 * length)]
     return view

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from damaged.mutants import changed
 from damaged.watched import serve
 
 from data.graphs import random_graph
@@ -19,7 +20,7 @@ from mgg_hpc.data.writer import Partition, write
 from .structures import Structure, seal, structures
 
 SIZES = (0, 1, 2, 7, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
-KINDS = ("sealed", "sealed", "sealed", "edited", "edited", "raw", "cut")
+KINDS = ("sealed", "sealed", "sealed", "edited", "edited", "bytes", "bytes")
 TEXTS = ("", "x", "a/b", "..", "\n", "é" * 300, "9" * 5000)
 Rng = np.random.Generator
 
@@ -62,7 +63,7 @@ class Originals:
             story = _sealed(data, self._structures[number], rng)
             path.write_bytes(data)
         else:
-            story = _raw(data, rng) if kind == "raw" else _cut(data, rng)
+            story = changed(data, rng, near=2048)
             path.write_bytes(data)
         return f"seed {seed}: {self.files[number].stem}, {kind}: {story}"
 
@@ -108,32 +109,6 @@ def _value(rng: Rng, data: bytearray, found: list[Structure], width: int) -> int
     return choices[int(rng.integers(len(choices)))] % (1 << 8 * width)
 
 
-def _raw(data: bytearray, rng: Rng) -> str:
-    places = rng.integers(
-        min(len(data), int(rng.choice([256, 2048, len(data)]))), size=int(rng.integers(1, 9))
-    )
-    for at in places.tolist():
-        data[at] = int(rng.integers(256))
-    return f"bytes {sorted(places.tolist())}"
-
-
-def _cut(data: bytearray, rng: Rng) -> str:
-    """Take bytes away at the end or in between, repeat some, or add some."""
-    lo, hi = sorted(rng.integers(len(data), size=2).tolist())
-    how = str(rng.choice(["end", "between", "zeros", "twice", "longer"]))
-    if how == "end":
-        del data[lo:]
-    elif how == "between":
-        del data[lo : min(hi, lo + 64)]
-    elif how == "zeros":
-        data[lo:hi] = bytes(hi - lo)
-    elif how == "twice":
-        data[lo:lo] = data[lo:hi]
-    else:
-        data += bytes(hi)
-    return f"{how} {lo} {hi}"
-
-
 def _edited(path: Path, rng: Rng) -> str:
     """Change a file by HDF5 itself."""
     with h5py.File(path, "r+") as file:
@@ -176,18 +151,8 @@ def _values(file: h5py.File, name: str, rng: Rng, items: list[str]) -> None:
 def _attribute(file: h5py.File, name: str, rng: Rng, items: list[str]) -> None:
     """Another attribute: text, a number, an array, nothing, a reference, or a large one."""
     at = file if rng.random() < 0.7 else file[name]
-    names = [
-        "format",
-        "version",
-        "name",
-        "uuid",
-        "directed",
-        "classes",
-        "multilabel",
-        "method",
-        "shape",
-        "edge_counts",
-    ]
+    names = ["format", "version", "name", "uuid", "directed", "classes", "multilabel", "method", "shape",
+             "edge_counts"]  # fmt: skip
     values = [*TEXTS[:-1], *SIZES[:11], -1, 1.5, True, np.zeros(3), np.array([40, 6]), np.zeros((2, 2), "i8"),
               h5py.Empty("i4"), file.ref, np.bytes_(b"\xff\xfe"), np.zeros(7000), np.array([40, 2**62]),
               np.array(["a", "b"], dtype=object), np.zeros((), "V3"), np.array((1, 2.0), "i4,f8")]  # fmt: skip

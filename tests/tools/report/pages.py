@@ -6,15 +6,12 @@ import csv
 import gzip
 import json
 import re
-from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
-
 EPOCHS = 9  # of the run in conftest.py
 LARGEST = 3_000_000  # bytes of a page
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+OUTSIDE = {"script", "link", "iframe", "object", "embed", "img", "base", "form", "foreignobject"}
 
 
 class Page(HTMLParser):
@@ -23,42 +20,34 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tables: list[list[list[str]]] = []
-        self.tags: Counter[str] = Counter()
+        self.tags: set[str] = set()
         self.ids: list[str] = []
         self.references: list[str] = []
-        self.paths: list[tuple[str, str]] = []
         self.labels: list[str] = []
         self.drawn: set[str] = set()  # texts in figures
-        self.wrong: list[str] = []
+        self.title = self.said = ""
         self._open: list[str] = []
-        self._cell = False
-        self.said = ""
         self.feed(text)
         self.close()
-        assert not self._open and not self.wrong
+        assert not self._open
 
     def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.tags[tag] += 1
-        self.wrong += [name for name in found if name.startswith("on")]
-        self.references += [
-            value
-            for name, value in attrs
-            if name in ("src", "href", "xlink:href", "data", "action", "poster")
-        ]
-        self.references += [each for _, value in attrs for each in re.findall(r"url\(([^)]*)\)", value or "")]
-        self.labels += [found["aria-label"]] if "aria-label" in found else []
-        self.ids += [found["id"]] if "id" in found else []
-        if tag == "path" and "id" not in found:
-            self.paths.append((found["d"], found.get("style", "")))
+        self.tags.add(tag)
+        for name, value in attrs:
+            assert not name.startswith("on")
+            self.references += re.findall(r"url\(([^)]*)\)", value or "")
+            self.references += (
+                [value] if name in ("src", "href", "xlink:href", "data", "action", "poster") else []
+            )
+            self.ids += [value] if name == "id" else []
+            self.labels += [value] if name == "aria-label" else []
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":
             self.tables[-1].append([])
         elif tag in ("td", "th"):
             self.tables[-1][-1].append("")
-            self._cell = True
-        if tag not in VOID:
+        if tag not in {"meta", "br"}:
             self._open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
@@ -66,21 +55,23 @@ class Page(HTMLParser):
         self.handle_endtag(tag)
 
     def handle_endtag(self, tag):
-        if not self._open or self._open.pop() != tag:
-            self.wrong.append(tag)
-        if tag in ("td", "th"):
-            self._cell = False
+        assert self._open.pop() == tag
 
     def handle_data(self, data):
         self.said += data
-        if self._open and self._open[-1] == "text":
+        self.title += data * (self._open[-1:] == ["title"])
+        if "text" in self._open:
             self.drawn.add(data)
-        if self._cell:
+        if self._open and self._open[-1] in ("td", "th"):
             self.tables[-1][-1][-1] += data
+
+    def with_head(self, *heads: str) -> list[list[list[str]]]:
+        """The tables whose first line has these words."""
+        return [table for table in self.tables if set(heads) <= set(table[0])]
 
     def table(self, heading: str) -> list[dict[str, str]]:
         """The rows of the first table with this heading."""
-        rows = next(rows for rows in self.tables if heading in rows[0])
+        rows = self.with_head(heading)[0]
         return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
 
     def facts(self, run: str) -> dict[str, str]:
@@ -94,20 +85,15 @@ def checked(path: Path) -> Page:
     assert len(text.encode()) < LARGEST
     page = Page(text)
     assert not re.search(r"https?:|//[a-z]|@import|javascript:|data:", text)
-    assert not set(page.tags) & {
-        "script",
-        "link",
-        "iframe",
-        "object",
-        "embed",
-        "img",
-        "base",
-        "form",
-        "foreignobject",
-    }
+    assert not page.tags & OUTSIDE
     assert page.references and all(each.startswith("#") for each in page.references)
     assert {each[1:] for each in page.references} <= set(page.ids) and len(set(page.ids)) == len(page.ids)
     return page
+
+
+def change(run: Path, **values: object) -> None:
+    """Change values of a run's summary."""
+    (run / "summary.json").write_text(json.dumps(summary_of(run) | values))
 
 
 def summary_of(run: Path) -> dict:
@@ -119,10 +105,6 @@ def lines_of(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def profile_of(run: Path) -> dict:
-    return json.loads((run / "profile" / "summary.json").read_text())
-
-
 def write_profile(run: Path, ranks: object, traced: dict[int, list[dict]]) -> None:
     """Write a profile of so many ranks, with a trace of epoch 4, which takes 1 ms, for each rank in ``traced``."""
     (run / "profile").mkdir()
@@ -132,13 +114,3 @@ def write_profile(run: Path, ranks: object, traced: dict[int, list[dict]]) -> No
         epoch = {"ph": "X", "cat": "user_annotation", "name": "epoch 4", "ts": 0, "dur": 1000}
         content = json.dumps({"traceEvents": [epoch, *events]}).encode()
         (run / "profile" / f"rank-{rank}.json.gz").write_bytes(gzip.compress(content))
-
-
-def curves_of(page: Page, points: int) -> list[np.ndarray]:
-    """The heights of all curves with so many points, downwards."""
-    found = []
-    for path, style in page.paths:
-        places = np.array([each.split() for each in re.findall(r"[ML] ([-\d.]+ [-\d.]+)", path)], float)
-        if len(places) == points and "fill: none" in style and np.all(np.diff(places[:, 0]) > 0):
-            found.append(places[:, 1])
-    return found

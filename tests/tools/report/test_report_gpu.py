@@ -69,7 +69,7 @@ def test_chunks_stand_where_their_kernels_are(tmp_path, trace):
     paths = [tmp_path / trace_name(rank) for rank in range(2)]
     for path, events in zip(paths, content, strict=True):
         path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
-    found = timeline.read(list(enumerate(paths)), 1)
+    found = timeline.read(dict(enumerate(paths)), 1)
     bars = sorted(
         (bar.rank, bar.lane, bar.kind, round(bar.begin, 6), round(bar.end, 6)) for bar in found.bars
     )
@@ -88,7 +88,7 @@ def test_chunks_stand_where_their_kernels_are(tmp_path, trace):
             (1, "rows arrive", "a chunk is pushed here", 0.3005, 0.3025),
         ]
     )
-    assert found.longest == pytest.approx((0.1 - 0.006, 0.16 + 0.006))
+    assert found.views == [pytest.approx((0.0, 1.0)), pytest.approx((0.1 - 0.006, 0.16 + 0.006))]
 
 
 def test_times_without_their_kernels_are_left_out(trace):

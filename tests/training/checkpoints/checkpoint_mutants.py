@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from damaged.mutants import changed
 from damaged.watched import serve
 
 from mgg_hpc import config
@@ -61,10 +62,8 @@ def seal(folder: Path) -> None:
         content.pop("digest", None)
         for file in files:
             data = file.read_bytes()
-            content["files"][file.name] = {
-                "bytes": len(data),
-                "digest": folders.xxhash.xxh3_128_hexdigest(data),
-            }
+            digest = folders.xxhash.xxh3_128_hexdigest(data)
+            content["files"][file.name] = {"bytes": len(data), "digest": digest}
         del content["files"][folders.MANIFEST]
         reseal(path, content)
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
@@ -139,9 +138,8 @@ def _manifest(folder: Path, rng: Rng) -> str:
     content.pop("digest")
     story = _vary(content, rng)
     if isinstance(content.get("files"), dict) and rng.random() < 0.3:
-        name = str(
-            rng.choice(["../job.toml", "/etc/passwd", "..", ".", "", "a/b", "manifest.json", "x" * 300])
-        )
+        paths = ["../job.toml", "/etc/passwd", "..", ".", "", "a/b", "manifest.json", "x" * 300]
+        name = str(rng.choice(paths))
         content["files"][name] = {"bytes": _odd(rng), "digest": "0" * 32}
         story += f", {name!r:.30}"
     if rng.random() < 0.8:
@@ -163,7 +161,7 @@ def _tensors(folder: Path, rng: Rng) -> str:
         path.write_bytes(struct.pack("<Q", length) + data[8:])
         return f"length {length}"
     if how == 1:
-        text = [
+        odd = [
             "[" * 60_000,
             '{"a":' * 60_000,
             "{}",
@@ -172,27 +170,21 @@ def _tensors(folder: Path, rng: Rng) -> str:
             '"x"',
             "",
             "{" + '"a":{},' * 1000 + '"b":{}}',
-        ][int(rng.integers(8))].encode()
+        ]
+        text = odd[int(rng.integers(len(odd)))].encode()
     else:
         story = _vary(header, rng)
         name = str(rng.choice(list(header) or ["x"]))
         if how == 2:
-            dtype = str(
-                rng.choice(
-                    ["F64", "F16", "BF16", "I8", "U64", "BOOL", "F8_E4M3", "F8_E8M0", "F4", "F6_E2M3", "C64"]
-                )
-            )
+            dtype = str(rng.choice(DTYPES))
             header[name] = {"dtype": dtype, "shape": [1, 8], "data_offsets": [0, 8]}
         elif how == 3 and isinstance(header.get(name), dict):
-            header[name]["shape"] = [
-                int(rng.choice([0, 1, 5, 2**31, 2**62])) for _ in range(int(rng.integers(70)))
-            ]
+            sizes = [0, 1, 5, 2**31, 2**62]
+            header[name]["shape"] = [int(rng.choice(sizes)) for _ in range(int(rng.integers(70)))]
         text = json.dumps(header).encode()
     if how == 5:
-        changed = bytearray(body)
-        for at in rng.integers(len(body), size=8):
-            changed[at] = int(rng.integers(256))
-        body, text, story = bytes(changed), data[8 : 8 + size], "bytes"
+        body, text = bytearray(body), data[8 : 8 + size]
+        story = changed(body, rng)
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
     return f"{how} {story if how > 1 else text[:20]!r}"
 
@@ -211,29 +203,18 @@ def _arrays(folder: Path, rng: Rng) -> str:
     elif how == 1:
         np.save(path, array[: int(rng.integers(len(array)))])
     elif how == 2:
-        np.save(
-            path,
-            np.zeros(
-                [(), (150,), (150, 0), (0, 3), (150, 3, 1), (151, 3), (0, 2**20, 2**20)][
-                    int(rng.integers(7))
-                ],
-                array.dtype,
-            ),
-        )
+        np.save(path, np.zeros(SHAPES[int(rng.integers(len(SHAPES)))], array.dtype))
     elif how == 3:
-        values = [-1, 0, 149, 150, 2**40, -(2**63), 2**63 - 1]
-        array[int(rng.integers(len(array)))] = (
-            values[int(rng.integers(7))] if array.dtype == np.int64 else np.nan
-        )
+        odd = int(rng.choice([-1, 0, 149, 150, 2**40, -(2**63), 2**63 - 1]))
+        array[int(rng.integers(len(array)))] = odd if array.dtype == np.int64 else np.nan
         np.save(path, array)
     elif how == 4:
         np.save(path, np.array([{}, []], dtype=object), allow_pickle=True)
     else:
         data = bytearray(path.read_bytes())
-        at = int(rng.integers(128))
-        text = [b"9" * 30, b"(" * 90, b"-", b"\x00", b"\xff", b"'", b"[", b"\x07"][int(rng.integers(8))]
-        data[at : at + len(text)] = text
+        story = changed(data, rng, near=128)
         path.write_bytes(data)
+        return f"{path.name}: {story}"
     return f"{path.name} {how}"
 
 
@@ -247,9 +228,7 @@ def _files(folder: Path, rng: Rng) -> str:
         path.unlink()
     if how == 1:
         (folder / str(rng.choice(["more", ".hidden", "rows.9.ids.npy", "a\nb"]))).write_bytes(b"x")
-    elif how == 2:
-        path.write_bytes(data[: int(rng.integers(len(data)))])
-    elif how == 3:
+    elif how in (2, 3):
         path.write_bytes(data + bytes(int(rng.choice([1, 4096]))))
     elif how == 4:
         shutil.copyfile(before / name, path)
@@ -271,16 +250,12 @@ def _files(folder: Path, rng: Rng) -> str:
 
 
 def _bytes(folder: Path, rng: Rng) -> str:
-    """Some bytes of a file changed at random."""
+    """Bytes of a file changed at random."""
     path = sorted(folder.iterdir())[int(rng.integers(len(list(folder.iterdir()))))]
     data = bytearray(path.read_bytes())
-    places = rng.integers(
-        min(len(data), int(rng.choice([64, 512, len(data)]))), size=int(rng.integers(1, 6))
-    ).tolist()
-    for at in places:
-        data[at] ^= int(rng.integers(1, 256))
+    story = changed(data, rng, near=512)
     path.write_bytes(data)
-    return f"{path.name} {places}"
+    return f"{path.name}: {story}"
 
 
 CHANGES: tuple[Callable[[Path, Rng], str], ...] = (
@@ -301,11 +276,8 @@ class Reader:
         for name, model in RUNS.items():
             run = folder / name
             (run / run_folder.CHECKPOINTS).mkdir(parents=True)
-            sections = {
-                "train": {"epochs": EPOCH},
-                "plan": {"transfer": "direct"},
-                "run": {"backend": "serial", "threads": 1},
-            }
+            sections = {"train": {"epochs": EPOCH}, "plan": {"transfer": "direct"}}
+            sections["run"] = {"backend": "serial", "threads": 1}
             settings = config.load(write_job(run, blocks(150), model=model, **sections))
             (run / run_folder.JOB).write_text(config.dumps(settings))
             (run / run_folder.METRICS).write_text("epoch,loss\n" * 9)

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are refused in one line, whoever damaged them; each flipped bit is found."""
+"""Sound checkpoints are taken, and each flipped bit in one is found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def worker(tmp_path_factory):
     """A worker that can go on with the runs which it has made in ``worker.folder``."""
     folder = tmp_path_factory.mktemp("runs")
     with Worker("training.checkpoints.checkpoint_mutants", str(folder)) as started:
-        started._start()
+        started.start()
         started.folder = folder
         yield started
 
@@ -28,27 +28,6 @@ def test_sound_checkpoints_are_taken(worker):
     for run in Originals(worker.folder).runs:
         answer = worker.ask(run)
         assert answer.kind == "taken", answer.said
-
-
-@pytest.mark.slow
-@pytest.mark.trials(20, torture=600)
-def test_mutants_are_taken_or_refused_in_one_line(worker, trials, tmp_path, rng):
-    originals, began, failures, taken = Originals(worker.folder), time.monotonic(), [], 0
-    for seed in rng.integers(2**62, size=trials).tolist():
-        story = originals.make(seed, tmp_path / "run")
-        answer = worker.ask(tmp_path / "run")
-        taken += answer.kind == "taken"
-        if answer.failed:
-            failures.append(f"{story}: {answer.kind}: {answer.said}")
-    record(
-        "mutants of checkpoints",
-        trials,
-        len(failures),
-        seconds=round(time.monotonic() - began, 1),
-        taken=taken,
-    )
-    assert not failures, "\n".join(failures)
-    assert taken <= 0.5 * trials + 2 * trials**0.5
 
 
 @pytest.mark.trials(20, torture=400)
