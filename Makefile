@@ -138,7 +138,7 @@ GPU_PYTHON = env $$(find $(GPU_BUILD)/mpi -name libmpi.so.12 2>/dev/null | sed "
 GPU_PREPARE = mkdir -p $(GPU_RESULTS) && $(if $(filter shim,$(GPU_DEVICE)),\
 	$(PYTHON) tests/builds.py shim $(if $(filter gpu-test,$@),shim-sanitized shim-reported),\
 	rm -f $(VENV)/.cuda && $(PYTHON) tests/gpu/prepare.py $(GPU_BUILD) "$(WHEELS)")
-GPU_PYTEST = $(GPU_PYTHON) -m pytest -n 1 -m gpu --device $(GPU_DEVICE) -v --until $$until \
+GPU_PYTEST = $(GPU_PYTHON) -m pytest -n 1 -m gpu --device $(GPU_DEVICE) --timeout 0 -v --until $$until \
 	--junitxml $(GPU_RESULTS)/$(@:gpu-%=%)-$$(date +%s).xml $(1) | tee -a $(GPU_RESULTS)/$(@:gpu-%=%).log | grep -v PASSED
 GPU_BENCH = $(GPU_PYTHON) tests/gpu/bench.py --device $(GPU_DEVICE) --results $(GPU_RESULTS) --until $$until
 

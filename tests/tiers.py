@@ -70,7 +70,7 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     tier, mpi = config.getoption("--tier"), config.getoption("--with-mpi", default=False)
     of_kind = [item for item in items if (item.get_closest_marker("mpi") is not None) == mpi]
-    if device := config.getoption("--device"):
+    if device := config.getoption("--device", default=None):
         tier = "all"
     of_kind = [item for item in of_kind if (item.get_closest_marker("gpu") is not None) == bool(device)]
     beyond = unsampled(item for item in of_kind if item.get_closest_marker("long") is None)

@@ -64,7 +64,7 @@ def on_device(request, device):
         program += ["--unreached"] if how == "unreached" else []
         command = [sys.executable, "-c", LAUNCH, ranks, *program, "-x", "-s", "-v", *words]
         with mps(ranks) if how == "mps" else contextlib.nullcontext({}) as variables:
-            environment = os.environ | SHARED | {"PYTEST_ADDOPTS": ""} | variables
+            environment = os.environ | SHARED | variables
             seconds = limit(request.node) - 5
             done = programs.run_limited(*command, env=environment, seconds=seconds)
         assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-6000:] + done.stderr[-3000:]
@@ -75,7 +75,8 @@ def on_device(request, device):
 
 def gpu_words(config: pytest.Config) -> list[object]:
     """Return pytest's words for tests that run on the same device as these."""
-    words: list[object] = ["-p", "no:cacheprovider", "-m", "gpu", "--device", config.getoption("--device")]
+    words: list[object] = ["-p", "no:cacheprovider", "--timeout=0", "-m", "gpu"]
+    words += ["--device", config.getoption("--device")]
     library = config.getoption("--library")
     return words + (["--library", library] if library else [])
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 FIGURE = re.compile(r"^figure (.+): (\S+)$", re.MULTILINE)  # as tests of ranks print them
 
 
-@pytest.mark.timeout(160)
+@pytest.mark.gpu(160)
 @pytest.mark.parametrize(
     ("ranks", "how"), [(1, ""), (2, ""), (4, ""), (2, "unreached"), (4, "unreached"), (2, "mps"), (4, "mps")]
 )
@@ -24,7 +24,7 @@ def test_processes(on_device, device, ranks, how):
     on_device(RANKS / "test_processes.py", ranks=ranks, how=how)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.gpu(240)
 @pytest.mark.parametrize(("ranks", "how"), [(1, ""), (2, ""), (2, "mps")])
 def test_training(on_device, device, record_property, ranks, how):
     if how == "mps" and device == "shim":

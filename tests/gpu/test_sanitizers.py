@@ -84,7 +84,8 @@ def examine(request, device, tmp_path):
             for name in operations
             for graph in GRAPHS
         ]
-        words = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-m", "gpu", "--device", device]
+        words = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--timeout=0", "-m", "gpu"]
+        words += ["--device", device]
         library = library or request.config.getoption("--library")
         if device == "shim" and tool == "memcheck":
             library = library or made("shim-sanitized") / "_cuda.so"
@@ -109,8 +110,7 @@ def examine(request, device, tmp_path):
     return run
 
 
-@pytest.mark.gpu
-@pytest.mark.timeout(150)
+@pytest.mark.gpu(150)
 @pytest.mark.parametrize(
     "operations", [OTHERS, (IN_TURNS,), WAITING], ids=["others", "halo in turns", "halo"]
 )
@@ -125,8 +125,7 @@ def test_nothing_is_reported(examine, tool, operations):
     assert not found and code == 0, "\n".join(found[:3])
 
 
-@pytest.mark.gpu
-@pytest.mark.timeout(60)
+@pytest.mark.gpu(60)
 @pytest.mark.parametrize("tool", FAULTS)
 def test_a_planted_fault_is_reported(examine, device, tool):
     """By its kind, with the kernel's name. (The shim's checks name neither.)"""

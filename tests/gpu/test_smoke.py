@@ -23,11 +23,11 @@ def test_each_operation(rng, engine, entry, record_property):
     record_property("worst", table.check(engine, entry, rng))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.gpu(60)
 def test_two_ranks_start_nvshmem(on_device):
     on_device(f"{RANKS}/test_processes.py::test_an_operation[sum-ordinary]", ranks=2)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.gpu(60)
 def test_a_training_is_recorded_as_a_cuda_graph(on_device):
     on_device(f"{RANKS}/test_training.py::test_losses_are_the_cpus[sbm-auto-float32-2x16-gcn]", ranks=1)

@@ -87,7 +87,7 @@ def check(engine, problem: Problem) -> None:
     table.within(found["direct"], reference.aggregate(*arguments), reference.error_bound(*arguments))
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.gpu(150)
 def test_random_graphs(engine):
     """What fails is made as small as it can be, and printed."""
 
@@ -106,7 +106,7 @@ def test_random_graphs(engine):
     all_are_right()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.gpu(120)
 @pytest.mark.parametrize("case", ["ordinary", "hub"])
 def test_the_same_bits_over_many_runs(rng, engine, case, monkeypatch):
     monkeypatch.setattr(engine, "repeats", 100 if engine.device == "cuda" else 3)

@@ -7,7 +7,7 @@ import pytest
 
 from ..pes import table
 
-pytestmark = [pytest.mark.mpi, pytest.mark.gpu, pytest.mark.timeout(30)]  # kernels of processes take turns
+pytestmark = [pytest.mark.mpi, pytest.mark.gpu(30)]  # kernels of processes take turns
 
 WIDTHS = {"float32": (1, 33, 129), "float16": (31,), "bfloat16": (130,)}
 

@@ -25,7 +25,8 @@ from mgg_hpc.training.trainer import Trainer
 from mgg_hpc.traversal import part as parts
 from mgg_hpc.traversal import runs as searches
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]  # three trainings, one of them on the CPU
+pytestmark = pytest.mark.mpi
+GPU = pytest.mark.gpu(60)  # three trainings, one of them on the CPU
 
 EPOCHS = {"cuda": 30, "shim": 3}
 NODES = {"cuda": 20_000, "shim": 150, None: 2_000}  # of the drawn graph
@@ -142,7 +143,7 @@ def cpu_settings(case: Case, folder: Path, dtype: str, backend: str = "serial") 
     return settings(replace(case, transfer="auto", dtype=dtype, memory=0), folder, backend)
 
 
-@pytest.mark.gpu
+@GPU
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_losses_are_the_cpus(comm, folder, device, case):
     """And the same bits with and without a CUDA graph."""
@@ -162,7 +163,7 @@ def test_losses_are_the_cpus(comm, folder, device, case):
         assert recorded, "epochs were not recorded as a CUDA graph"
 
 
-@pytest.mark.gpu
+@GPU
 def test_the_host_waits_for_no_gpu_within_a_training_step(comm, folder, device):
     """By `mgg train --profile`."""
     path, runs = folder / "traced.toml", folder / "runs"
@@ -181,7 +182,7 @@ def test_the_host_waits_for_no_gpu_within_a_training_step(comm, folder, device):
     assert not waits
 
 
-@pytest.mark.gpu
+@GPU
 def test_other_libraries_arrays_are_over_the_same_memory(comm, folder, device):
     job = build(settings(Case("sbm", "direct"), folder, "cuda"), comm)
     _, rows = job.graph().exchange(5)
@@ -196,7 +197,7 @@ def test_other_libraries_arrays_are_over_the_same_memory(comm, folder, device):
     job.backend.memory.close()
 
 
-@pytest.mark.gpu
+@GPU
 @pytest.mark.parametrize("edges", ["device", "host"])
 def test_traversals_are_the_cpus(comm, folder, device, edges):
     path = folder / "sbm.h5"
