@@ -84,7 +84,7 @@ def test_bounds_are_multiples_of_what_rounding_does():
         "--with-mpi",
         test,
         "-k",
-        "bounds",
+        "bounds and 500",
     )
     command = ("-c", conftest.LAUNCH, 2, sys.executable, *words, "--tier", "all")
     done = programs.python(*command, cwd=ROOT)

@@ -15,7 +15,7 @@ WIDTHS = {"float32": (1, 33, 129), "float16": (31,), "bfloat16": (130,)}
 @pytest.mark.parametrize("case", cases.CASES)
 @pytest.mark.parametrize("operation", [name for name in table.OPERATIONS if name not in table.ONE_PROCESS])
 def test_an_operation(rng, engine, operation, case):
-    if operation == "sddmm" and not engine.pointers:
+    if operation in ("sddmm", *table.EDGES) and not engine.pointers:
         pytest.skip("takes pointers to all rows")
     dtype = str(rng.choice(list(WIDTHS), p=[0.6, 0.2, 0.2]))
     table.check(engine, table.Entry(operation, dtype, int(rng.choice(WIDTHS[dtype])), case), rng)
