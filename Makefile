@@ -43,7 +43,7 @@ export PIP_INSTALL_FLAGS
 # Byte code is kept, whatever the machine is set to: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: openshmem-came other-arguments help setup wheel cuda demo test test-fast test-long torture coverage mutants gpu-contact gpu-test gpu-bench gpu-results gpu-experiments lint format accuracy bench bench-peers clean
+.PHONY: openshmem-came other-arguments help setup wheel cuda demo test test-fast test-long torture coverage mutants gpu-contact gpu-test gpu-bench gpu-results lint format accuracy bench bench-peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -120,35 +120,43 @@ mutants: $(VENV)/.tests ## share of random faults that the tests of their folder
 	@nice $(BIN)/python -P tests/mutants.py --mutants $(or $(MUTANTS),300) \
 	  --seed $(if $(findstring command,$(origin SEED)),$(SEED),1)
 
-# On a machine with a GPU and no network: neither .venv nor set-up. WHEELS is a folder with what PYTHON lacks.
-# What has passed is not run again; PARTS="table memcheck" runs these, and again.
+# On a machine with a GPU and no network: neither .venv nor set-up. WHEELS is a folder with what PYTHON lacks. Tests run
+# in a process that another one replaces where it hangs or crashes (-n 1); what there is no time for is left to --lf.
+# GPU_DEVICE=shim: over the shim, by a PYTHON that has what tests need (.venv/bin/python), with nothing to prepare.
 WHEELS ?=
+TESTS ?=
 PARTS ?=
-empty :=
-comma := ,
+GPU_DEVICE ?= cuda
 GPU_BUILD := build/gpu
-GPU_PYTHON := MGG_DATA="$(MGG_DATA)" PYTHONPATH="$(abspath $(GPU_BUILD))/site:$(CURDIR):$(PYTHONPATH)" $(PYTHON)
-GPU_PARTS := $(if $(PARTS),--again --parts $(subst $(empty) $(empty),$(comma),$(strip $(PARTS))))
-# GPU_SHIM=folder: over the shim's modules there (tests/gpu/acceptance/shim_modules.py), with nothing to prepare.
-GPU_SHIM ?=
-GPU_PREPARE := $(if $(GPU_SHIM),true,$(PYTHON) tests/gpu/prepare.py $(GPU_BUILD) "$(WHEELS)")
-GPU_ACCEPT = $(GPU_PYTHON) tests/gpu/accept.py $(1) --build $(GPU_BUILD) --results $(GPU_BUILD)/results $(GPU_PARTS) \
-	$(if $(GPU_SHIM),--device shim --shim $(GPU_SHIM))
+GPU_RESULTS ?= $(GPU_BUILD)/results
+GPU_TESTS := $(patsubst %,tests/gpu/test_%.py,smoke table ranks sanitizers)
+GPU_UNTIL = until=$$(($$(date +%s) + 540))
+GPU_PYTHON = env $$(find $(GPU_BUILD)/mpi -name libmpi.so.12 2>/dev/null | sed "s/^/MPI4PY_LIBMPI=/;q") \
+	MGG_DATA="$(MGG_DATA)" MGG_BENCH_GRAPHS="$(abspath $(GPU_BUILD))/graphs" MGG_GPU_FAULTY="$(GPU_BUILD)/faulty/_cuda.so" \
+	PYTHONPATH="$(abspath $(GPU_BUILD))/site:$(CURDIR):$(PYTHONPATH)" $(PYTHON)
+# The modules of a GPU are for this one alone.
+GPU_PREPARE = mkdir -p $(GPU_RESULTS) && $(if $(filter shim,$(GPU_DEVICE)),\
+	$(PYTHON) tests/builds.py shim $(if $(filter gpu-test,$@),shim-sanitized shim-reported),\
+	rm -f $(VENV)/.cuda && $(PYTHON) tests/gpu/prepare.py $(GPU_BUILD) "$(WHEELS)")
+GPU_PYTEST = $(GPU_PYTHON) -m pytest -n 1 -m gpu --device $(GPU_DEVICE) --timeout 0 -v --until $$until \
+	--junitxml $(GPU_RESULTS)/$(@:gpu-%=%)-$$(date +%s).xml $(1) | tee -a $(GPU_RESULTS)/$(@:gpu-%=%).log | grep -v PASSED
+GPU_BENCH = $(GPU_PYTHON) tests/gpu/bench.py --device $(GPU_DEVICE) --results $(GPU_RESULTS) --until $$until
 
-gpu-contact: ## ten minutes on this machine's GPU: build, and the parts that say most (PYTHON, WHEELS=folder)
-gpu-test: ## the proof on this machine's GPU, by PYTHON (WHEELS=folder, PARTS="table memcheck")
-gpu-contact gpu-test:
-	@$(if $(GPU_SHIM),,rm -f $(VENV)/.cuda)  # its module is replaced by one for this GPU alone
-	@began=$$(date +%s); $(GPU_PREPARE) && $(call GPU_ACCEPT,$(@:gpu-%=%)) --began $$began
+gpu-contact gpu-test: SHELL := /bin/bash
+gpu-contact gpu-test: .SHELLFLAGS := -o pipefail -c
+
+gpu-contact: ## ten minutes on this machine's GPU: build, and the tests that say most (PYTHON, WHEELS=folder)
+	@$(GPU_UNTIL); $(GPU_PREPARE) && { failed=0; \
+	$(call GPU_PYTEST,tests/gpu/test_smoke.py) || failed=1; $(GPU_BENCH) aggregate-one || failed=1; \
+	$(call GPU_PYTEST,tests/gpu/test_ranks.py -k "processes and 2-] or training and 1-]") || failed=1; exit $$failed; }
+
+gpu-test: ## the proof on this machine's GPU, by PYTHON (WHEELS=folder, TESTS=--lf for what has not passed)
+	@$(GPU_UNTIL); $(GPU_PREPARE) && $(if $(TESTS),,rm -f $(GPU_RESULTS)/*.xml $(GPU_RESULTS)/test.log &&) \
+	$(call GPU_PYTEST,$(if $(filter tests/%,$(TESTS)),,$(GPU_TESTS)) $(TESTS))
 
 gpu-bench: ## what that GPU reaches; after gpu-test (PARTS="aggregate overlap")
-	@$(call GPU_ACCEPT,bench)
+	@$(GPU_UNTIL); $(GPU_BENCH) $(PARTS)
 
-gpu-experiments: ## changes of a line or a flag, timed beside what stands; after gpu-contact (EXPERIMENTS="claims-1")
-	@$(GPU_PYTHON) tests/gpu/variants/experiments.py --build $(GPU_BUILD) $(EXPERIMENTS)
-
-# With matplotlib, which .venv has: a GPU machine may have none.
-GPU_RESULTS ?= $(GPU_BUILD)/results
 gpu-results: $(VENV)/.tests ## keep what gpu-test and gpu-bench found, and write docs/gpu-results.md (GPU_RESULTS=folder)
 	@$(BIN)/python tests/gpu/page.py $(GPU_RESULTS)
 

@@ -192,16 +192,14 @@ def _sanitized_with_a_shift(folder: Path) -> None:
 
 
 def _hanging(folder: Path) -> None:
-    """gather/_cuda.so hangs in each gather, floor/_cuda.so in the one that benchmarks measure."""
-    hang = "for (volatile bool hangs = true; hangs;) {}\n"
-    places = {"gather": "    const int64_t id = call.ids[i];", "floor": "  if (call.seen) call.seen["}
-    for name, place in places.items():
-        (folder / name).mkdir()
-        shim_build().altered("gpu/rows/gather.cuh", place, hang + place, ("rows",), folder / name)
+    """It hangs in each gather."""
+    place = "    const int64_t id = call.ids[i];"
+    hangs = f"for (volatile bool hangs = true; hangs;) {{}}\n{place}"
+    shim_build().altered("gpu/rows/gather.cuh", place, hangs, ("rows",), folder)
 
 
 def _reported(folder: Path) -> None:
-    from gpu.variants import faults
+    from gpu import faults
 
     faults.plant_shim(shim_build(), shim_build("shim-sanitized"), folder)
 
@@ -312,7 +310,7 @@ TARGETS = {
     "shim-sanitized": Target(lambda folder: shim_build("shim-sanitized").whole()),
     "shim-sanitized-shift": Target(_sanitized_with_a_shift, sources=HERE),
     "shim-hangs": Target(_hanging, sources=HERE),
-    "shim-reported": Target(_reported, sources=("tests/gpu/variants",)),
+    "shim-reported": Target(_reported, sources=("tests/gpu/faults.py",)),
     "host-sanitized": Target(lambda folder: compile_host(folder, ROOT, "-DMGG_SANITIZE=address;undefined")),
     "host-planted": Target(_host_planted, sources=("tests/test_planted.py",), draws=True),
     "schedules": Target(_by_test_file("sanitize/test_threads.py"), **CLANG, sources=("tests/sanitize",)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["seeds", "tiers"]
+pytest_plugins = ["seeds", "tiers", "devices"]
 
 
 @pytest.fixture(scope="session")

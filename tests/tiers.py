@@ -17,7 +17,8 @@ Combinatorial Testing, 2013), the same in each run, of the combinations that are
 others, drawn with MGG_TEST_SEED. 4: of a test with parameters the first and the last combination that `make test` runs.
 ``--tier all`` runs every combination of every grid, but none of ``torture``.
 
-Tests marked ``mpi`` run under ``mpiexec ... pytest --with-mpi``, and no others do.
+Tests marked ``mpi`` run under ``mpiexec ... pytest --with-mpi``, and no others do; those marked ``gpu`` with --device
+(devices.py).
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     tier, mpi = config.getoption("--tier"), config.getoption("--with-mpi", default=False)
     of_kind = [item for item in items if (item.get_closest_marker("mpi") is not None) == mpi]
+    if device := config.getoption("--device", default=None):
+        tier = "all"
+    of_kind = [item for item in of_kind if (item.get_closest_marker("gpu") is not None) == bool(device)]
     beyond = unsampled(item for item in of_kind if item.get_closest_marker("long") is None)
     kept = [item for item in of_kind if belongs(item, tier, item in beyond)]
     if tier == "long":

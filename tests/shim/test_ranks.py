@@ -148,7 +148,7 @@ MODELS = {
 @pytest.mark.parametrize("transfer", drawn(["auto", "halo"], 1))
 @pytest.mark.parametrize("name", drawn(MODELS, 2))
 def test_attention_or_maxima_without_pointers_to_peers(trained, tmp_path, name, transfer):
-    """Rows arrive before the kernel that reads them. (With pointers: tests/gpu/training.py.)"""
+    """Rows arrive before the kernel that reads them. (With pointers: tests/gpu/ranks/test_training.py.)"""
     jobs.write_job(tmp_path, jobs.blocks(60), model=MODELS[name], plan={"transfer": transfer})
     assert "transfer halo" in trained(2 if name == "attention" else 3, *SHARED, fault="far")
     same_losses(tmp_path)

@@ -48,7 +48,7 @@ def test_the_table_of_cases(rng, sanitized):
 
 
 def test_planted_undefined_behaviour_is_reported(rng, sanitized):
-    """(An address beyond its array is planted by tests/gpu/variants/faults.py, for memcheck.)"""
+    """(An address beyond its array is planted by tests/gpu/faults.py, for memcheck.)"""
     done = run(rng, sanitized, made("shim-sanitized-shift") / "_cuda.so", ["sum"])
     assert done.returncode != 0 and "unnoticed" not in done.stdout
     assert "runtime error: shift exponent" in done.stderr, done.stderr[-4000:]

@@ -92,8 +92,8 @@ class Edges:
             chunk_bytes=int(self.rng.choice([2000, 1 << 17])),
         )
         rows = [played.rows, *(played.more_rows(x) for x in sets[1:])]
-        mine = [self._mine(played, rank, given) for rank in range(len(played.backends))]
-        made = [[self._outputs(played, rank, outputs) for rank in range(len(mine))] for _ in sets]
+        mine = [self._mine(played, at, given) for at in range(len(played.backends))]
+        made = [[self._outputs(played, at, outputs) for at in range(len(mine))] for _ in sets]
         for each in rows:
             for backend, plan, own in zip(played.backends, played.plans, each, strict=True):
                 if ready is None:
@@ -103,25 +103,27 @@ class Edges:
         self.engine.seed(int(self.rng.integers(1 << 60)))
         with self.engine.together(played.world) as of:
             for each, into in zip(rows, made, strict=True):
-                for rank, (backend, plan) in enumerate(zip(played.backends, played.plans, strict=True)):
+                for at, (backend, plan) in enumerate(zip(played.backends, played.plans, strict=True)):
                     count = plan.destinations
                     out = {
                         name: array[: plan.edges if name in OF_EDGES else count]
-                        for name, array in into[rank].items()
+                        for name, array in into[at].items()
                     }
-                    with of(rank):
-                        call(backend, plan, each[rank], out, mine[rank])
+                    with of(played.ranks[at]):
+                        backend.publish(each[at])
+                        call(backend, plan, each[at], out, mine[at])
         return [self._joined(played, each) for each in made]
 
-    def _mine(self, played, rank, given):
-        part, edges, plan = played.part(rank), played.case.edges(rank), played.plans[rank]
+    def _mine(self, played, at, given):
+        rank, plan = played.ranks[at], played.plans[at]
+        part, edges = played.part(rank), played.case.edges(rank)
         of = dict.fromkeys(OF_EDGES, lambda array: array[edges][plan.edge]) | {"epoch": lambda array: array}
         mine = {name: of.get(name, lambda array: array[part])(array) for name, array in given.items()}
         return {name: self.engine.array(np.ascontiguousarray(array)) for name, array in mine.items()}
 
-    def _outputs(self, played, rank, formats):
+    def _outputs(self, played, at, formats):
         """NaN, with rows behind that nobody may write."""
-        backend, plan = played.backends[rank], played.plans[rank]
+        backend, plan = played.backends[at], played.plans[at]
         made = {}
         for name, format in formats.items():
             if name in OF_EDGES:
@@ -145,7 +147,7 @@ class Edges:
                     part = np.empty_like(part)
                     part[plan.edge] = array[:count]
                 parts.append(part)
-            found[name] = np.concatenate(parts).astype(np.float64)
+            found[name] = np.concatenate(self.engine.everywhere(parts)).astype(np.float64)
         return found
 
 

@@ -7,9 +7,11 @@ import ctypes
 import functools
 import importlib.util
 import os
+import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,15 @@ import ml_dtypes
 import numpy as np
 from memory import heap_zeros
 
+import mgg_hpc
 from mgg_hpc.plan.layout import RowFormat
+from mgg_hpc.runtime import device
 from mgg_hpc.runtime.backends.arguments import Geometry, Options
 from mgg_hpc.runtime.backends.cuda import module as cuda_module
 from mgg_hpc.runtime.backends.cuda.device_arrays import TorchArrays, nothing_freed
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
-from mgg_hpc.runtime.backends.cuda.nvshmem import NvshmemPeers
-from mgg_hpc.runtime.backends.simulated import World
+from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, NvshmemPeers
+from mgg_hpc.runtime.backends.simulated import World, all_reachable
 from mgg_hpc.tools.bench.overlap.studies import Ablation, AblationBackend
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
@@ -149,12 +153,18 @@ def _loaded(library: Path) -> Any:
 
 
 class Engine:
-    """Backends over one native module, and ways in and out of its memory."""
+    """Backends over one native module, and ways in and out of its memory.
+
+    One process plays all PEs of a case, or after `join` one of the PEs of an MPI job: then the job is their world.
+    """
 
     def __init__(self, device: str, module: Any, arrays: Any) -> None:
         self.device, self.module, self.arrays = device, module, arrays
         self.repeats = 10 if device == "cuda" else 2  # of what must give the same bits each time
+        self.job: NvshmemPeers | None = None
+        self._comm: Any = None
         self._seed = 0
+        self._share = 1.0  # of the GPU's blocks, of one process of a job
         self._streams: list[Any] = []
 
     @classmethod
@@ -170,6 +180,32 @@ class Engine:
         module = cuda_module.load() if library is None else cuda_module.checked(_loaded(library))
         cuda_module.need_device(module)
         return cls("cuda", module, TorchArrays())
+
+    def join(self, comm: Any, *, unreached: bool = False) -> None:
+        """Start NVSHMEM with the other processes. unreached: as if no pointer led to another PE. Collective."""
+        assignment = device.take(comm, self.module, share=True)
+        reaches = (lambda rank, peer: rank == peer) if unreached else all_reachable
+        self.job, self._comm = NvshmemPeers(comm, self.module, self.arrays, reaches), comm
+        # Where kernels run side by side, each process sees only its part of the GPU.
+        self._share = 1.0 if self.job.shared_gpu == SIDE_BY_SIDE else 1 / assignment.ranks
+
+    @property
+    def pointers(self) -> bool:
+        """Whether pointers lead to all PEs."""
+        return self.job is None or not self.job.gets
+
+    def world(self, size: int, reaches: Callable[[int, int], bool] = all_reachable) -> Any:
+        """The PEs of a case: the job's, or as many as one process plays."""
+        assert self.job is None or self.job.size == size
+        return self.job or World(size, reaches)
+
+    def ranks(self, world: Any) -> list[int]:
+        """Those that this process plays."""
+        return [world.rank] if world is self.job else list(range(world.size))
+
+    def everywhere(self, values: list[Any]) -> list[Any]:
+        """One value of each PE that this process plays: the values of all PEs. Collective."""
+        return values if self._comm is None else [v for of in self._comm.allgather(values) for v in of]
 
     def answers(self) -> bool:
         """Whether the device still works: after some errors a GPU refuses all that follows."""
@@ -197,33 +233,32 @@ class Engine:
         *,
         searches: bool = False,
     ) -> list[DeviceBackend]:
-        """One for each rank of a world, all of which run kernels at once."""
-        options = Options(geometry, searches=searches)
-        made, ranks = [], range(world.size)
-        far = not all(world.reaches(rank, peer) for rank in ranks for peer in ranks)
-        for rank in ranks:
+        """One for each rank of a world that this process plays, all of which run kernels at once."""
+        options, made = Options(geometry, searches=searches), []
+        for rank in self.ranks(world):
             if ablation is None:
                 backend = DeviceBackend(rank, world, options, self.module, self.arrays)
             else:
                 backend = AblationBackend(rank, world, options, self.module, self.arrays, ablation)
-            backend.share = 1 / world.size
+            if world is self.job:
+                backend.share, backend.alone = self._share, not world.shared_gpu
+            else:
+                backend.share, ranks = 1 / world.size, range(world.size)
+                if self.device == "shim":
+                    backend.has_gets = not all(world.reaches(a, b) for a in ranks for b in ranks)
             if self.device == "shim":
-                backend.has_gets = far
                 backend.channels = list(range(CHANNELS))
             made.append(backend)
         return made
 
-    def backend(self, job: NvshmemPeers, geometry: Geometry, share: float) -> DeviceBackend:
-        """This process's, one of a job's. share: of the GPU's blocks."""
-        made = DeviceBackend(job.rank, job, Options(geometry), self.module, self.arrays)
-        made.share, made.alone = share, not job.shared_gpu
-        if self.device == "shim":
-            made.channels = list(range(CHANNELS))
-        return made
-
     @contextlib.contextmanager
-    def together(self, world: World) -> Iterator[Callable[[int], contextlib.AbstractContextManager]]:
+    def together(self, world: Any) -> Iterator[Callable[[int], contextlib.AbstractContextManager]]:
         """What is launched inside runs at once, as soon as all of it is launched: a rank's within the given context."""
+        if world is self.job:
+            self.seed(self._seed + world.rank, world.rank)
+            yield lambda _: contextlib.nullcontext()
+            self.arrays.finish()
+            return
         if self.device != "shim":
             import torch
 
@@ -276,23 +311,12 @@ class Engine:
 
     def about(self) -> dict[str, Any]:
         """The device, its driver and versions."""
-        return describe(self.device, self.module.limits())
-
-
-def describe(device: str, limits: dict[str, Any]) -> dict[str, Any]:
-    """What stands in every result about where it was found."""
-    import platform
-    from importlib import metadata
-
-    from mgg_hpc import __version__
-
-    versions = {"mgg": __version__, "python": platform.python_version(), "numpy": np.__version__}
-    for name in ("torch", "nvidia-nvshmem-cu13", "cupy-cuda13x"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return {"device": device, **limits, "driver_version": _driver(), "versions": versions}
+        versions = {"mgg": mgg_hpc.__version__, "python": platform.python_version(), "numpy": np.__version__}
+        for name in ("torch", "nvidia-nvshmem-cu13", "cupy-cuda13x"):
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                versions[name] = metadata.version(name)
+        limits = self.module.limits()
+        return {"device": self.device, **limits, "driver_version": _driver(), "versions": versions}
 
 
 def _driver() -> str | None:

@@ -1,4 +1,4 @@
-"""A case of the table, played on every rank by one process."""
+"""A case of the table, played on every rank by one process, or by one process a rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from world import plans_of
 from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, Rows
-from mgg_hpc.runtime.backends.simulated import World, all_reachable
+from mgg_hpc.runtime.backends.simulated import all_reachable
 from mgg_hpc.tools.bench.overlap.ring import ring
 from mgg_hpc.tools.bench.overlap.studies import Ablation
 
@@ -22,10 +22,11 @@ MARGIN = 40  # rows behind each output, which nothing may touch
 
 
 class Played:
-    """A case on every rank of an engine: rows, plans and backends.
+    """A case on every rank of an engine: rows, plans and backends of the ranks that this process plays.
 
-    transfer: "direct", "get", "halo" or "ring". reaches(rank, peer): whether a pointer does. chunk_bytes: of a halo.
-    searches: whether other geometries will be tried.
+    transfer: "direct" ("get" where no pointers lead to other PEs), "get", "halo" or "ring". reaches(rank, peer):
+    whether a pointer does, unless an MPI job says so. chunk_bytes: of a halo. searches: whether other geometries will
+    be tried. Under an MPI job, calls are collective.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class Played:
     ) -> None:
         self.engine, self.case = engine, case
         self.format = RowFormat(x.dtype, x.shape[1])
-        ranks = len(case.bounds) - 1
-        self.world = World(ranks, reaches)
+        self.world = engine.world(len(case.bounds) - 1, reaches)
+        self.ranks = engine.ranks(self.world)
+        if transfer == "direct" and not engine.pointers:
+            transfer = "get"
         if transfer == "ring":
             ablation = replace(ablation or Ablation(), ring=True)
         self.backends = engine.backends(self.world, geometry, ablation, searches=searches)
@@ -52,7 +55,8 @@ class Played:
             backend.rows(np.diff(case.bounds), self.format, symmetric=True) for backend in self.backends
         ]
         self.write(x)
-        self.plans = plans_of(case, "direct" if transfer == "ring" else transfer, 1)
+        plans = plans_of(case, "direct" if transfer == "ring" else transfer, 1)
+        self.plans = [plans[rank] for rank in self.ranks]
         if transfer == "ring":
             self.plans = [ring(plan, case.bounds) for plan in self.plans]
         for backend, plan in zip(self.backends, self.plans, strict=True):
@@ -61,7 +65,7 @@ class Played:
 
     def write(self, x: np.ndarray) -> None:
         """All ranks' rows, [N, F]."""
-        for rank, rows in enumerate(self.rows):
+        for rank, rows in zip(self.ranks, self.rows, strict=True):
             self.engine.fill(rows.local, x[self.part(rank)])
 
     def part(self, rank: int) -> slice:
@@ -70,9 +74,10 @@ class Played:
 
     def each(self, rng: np.random.Generator) -> Iterator[tuple]:
         """(backend, plan, rows, part of the rows, part of the edges), in an order of execution of its own each."""
-        for rank, backend in enumerate(self.backends):
+        for at, rank in enumerate(self.ranks):
             self.engine.seed(int(rng.integers(1 << 60)), rank)
-            yield backend, self.plans[rank], self.rows[rank], self.part(rank), self.case.edges(rank)
+            self.backends[at].publish(self.rows[at])
+            yield self.backends[at], self.plans[at], self.rows[at], self.part(rank), self.case.edges(rank)
 
     def aggregate(self, rng: np.random.Generator, reduce="sum", weight=None, epilogue=None) -> np.ndarray:
         """All ranks' outputs, [N, F]; their rows are NaN before. epilogue(part) makes a rank's."""
@@ -81,7 +86,7 @@ class Played:
     def more_rows(self, x: np.ndarray) -> list[Rows]:
         """Further rows of all ranks, beside the world's own."""
         made = []
-        for rank, backend in enumerate(self.backends):
+        for rank, backend in zip(self.ranks, self.backends, strict=True):
             rows = backend.rows(np.diff(self.case.bounds), self.format, symmetric=True)
             self.engine.fill(rows.local, x[self.part(rank)])
             made.append(rows)
@@ -94,22 +99,23 @@ class Played:
         outputs: list[list] = [[] for _ in sets]
         kept = []
         op = "copy" if weight is None else "mul"
-        for rank, (backend, plan) in enumerate(zip(self.backends, self.plans, strict=True)):
+        for at, (rank, backend, plan) in enumerate(zip(self.ranks, self.backends, self.plans, strict=True)):
             edge = None
             if weight is not None:
                 edge = self.engine.array(weight[self.case.edges(rank)][plan.edge])
             kept.append((edge, epilogue and epilogue(self.part(rank))))
             for rows, into in zip(sets, outputs, strict=True):
                 into.append(self.engine.nan_rows(backend, plan.destinations + MARGIN, self.format))
-                backend.ready(plan, rows[rank], reduce)
+                backend.ready(plan, rows[at], reduce)
         self.engine.seed(int(rng.integers(1 << 60)))
         with self.engine.together(self.world) as of:
             for rows, into in zip(sets, outputs, strict=True):  # no rank is launched ahead of the others
-                for rank, (backend, plan) in enumerate(zip(self.backends, self.plans, strict=True)):
-                    edge, finish = kept[rank]
-                    out = into[rank][: plan.destinations]
-                    with of(rank):
-                        backend.aggregate(plan, op, reduce, rows[rank], out, edge=edge, epilogue=finish)
+                for at, (backend, plan) in enumerate(zip(self.backends, self.plans, strict=True)):
+                    edge, finish = kept[at]
+                    out = into[at][: plan.destinations]
+                    with of(self.ranks[at]):
+                        backend.publish(rows[at])
+                        backend.aggregate(plan, op, reduce, rows[at], out, edge=edge, epilogue=finish)
         return [self._joined(each) for each in outputs]
 
     def one_by_one(self, rng: np.random.Generator, ranks: Sequence[int], reduce="sum") -> np.ndarray:
@@ -134,7 +140,7 @@ class Played:
             behind = beyond[plan.destinations :].astype(np.float32)
             assert np.isnan(behind).all(), "wrote behind its rows"
             found.append(beyond[: plan.destinations])
-        return np.concatenate(found)
+        return np.concatenate(self.engine.everywhere(found))
 
     def edge_lists(self) -> tuple[np.ndarray, np.ndarray]:
         """(sources, destinations) of all edges."""

@@ -29,6 +29,7 @@ ANY = 0  # a width that is drawn each time
 EDGES = ("attention", "max back", "by head", "edges of a halo", "propagate", "propagate over a halo")
 OTHERS = ("traversals",)  # of no rows
 FEW_WIDTHS = (1, 31, 129)  # a lane in part, a worker in part, several passes of a warp in float32
+ONE_PROCESS = ("halo in turns", "large", "traversals")  # which plays the PEs
 RANKS = 3
 CALLS = 5  # of a pipeline: the third waits for a credit
 
@@ -70,9 +71,9 @@ def entries(*, whole: bool, small: bool = False) -> Iterator[Entry]:
                     yield Entry(operation, dtype, width, case)
 
 
-def made(entry: Entry, rng: np.random.Generator, remote_share: float | None) -> cases.Case:
+def made(engine: Engine, entry: Entry, rng: np.random.Generator, remote_share: float | None) -> cases.Case:
     """The graph; remote_share: of two ranks, the second owns this share of all rows."""
-    case = cases.CASES[entry.case](rng, RANKS)
+    case = cases.CASES[entry.case](rng, engine.job.size if engine.job else RANKS)
     if remote_share is None:
         return case
     return replace(case, bounds=np.array([0, round(case.nodes * (1 - remote_share)), case.nodes]))
@@ -80,7 +81,7 @@ def made(entry: Entry, rng: np.random.Generator, remote_share: float | None) -> 
 
 def check(engine: Engine, entry: Entry, rng: np.random.Generator, remote_share: float | None = None) -> float:
     """Run one line; see above."""
-    return OPERATIONS[entry.operation](engine, made(entry, rng, remote_share), entry, rng)
+    return OPERATIONS[entry.operation](engine, made(engine, entry, rng, remote_share), entry, rng)
 
 
 def within(found: np.ndarray, wanted: np.ndarray, bound: np.ndarray) -> float:
@@ -187,7 +188,8 @@ def gathers(engine, case, entry, rng):
     world = Played(engine, case, x)
     ids = rng.integers(0, case.nodes, 3 * case.nodes + 1 if case.nodes else 0)
     for backend, _, rows, _, _ in world.each(rng):
-        beyond = engine.nan_rows(backend, len(ids) + MARGIN, world.format)
+        beyond = backend.symmetric(len(ids) + MARGIN, world.format).local  # into which gets may write
+        beyond[:] = float("nan")
         backend.gathers.rows(backend, rows, case.bounds, engine.array(ids), beyond[: len(ids)])
         found = engine.numpy(beyond)
         assert np.isnan(found[len(ids) :].astype(np.float32)).all(), "wrote behind its rows"
@@ -302,6 +304,7 @@ def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None, 
     found += other.calls(rng, sets[-1:], reduce, weight, finish)
     if transfer == "halo":  # each distinct remote row once, as the kernels have counted
         pushed = [b.halo(p).rows_pushed() for b, p in zip(other.backends, other.plans, strict=True)]
+        pushed = engine.everywhere(pushed)
         assert sum(pushed) == CALLS * distinct_remote_rows(case), f"{pushed} rows were pushed"
     for call, (each, right) in enumerate(zip(found, wanted, strict=True)):
         assert each.tobytes() == right.tobytes(), f"{transfer} differs from direct in call {call + 1}"

@@ -13,9 +13,7 @@ from gpu.pes import table
 from gpu.pes import tape_programs as tapes
 from gpu.pes.engine import SMALL
 from gpu.pes.played import Played
-from gpu.pes.shim_device import HostClock
 from gpu.pes.tapes import propagated
-from gpu.variants import tapes as timing
 from tiers import drawn
 
 from mgg_hpc.errors import InputError
@@ -152,15 +150,6 @@ def test_a_tape_that_is_too_large_is_compiled_or_refused(engine, played, compili
     with pytest.raises(InputError, match="with 100 registers"):
         played[0].tape_kernels = None
         propagate(*played, wide(100, 100))
-
-
-@pytest.mark.compiled
-def test_both_ways_are_timed(engine, compiling, capsys):
-    """As on a GPU, over a small graph."""
-    timing.report(engine, compiling, HostClock(), 4, [5], 1)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split("|")[2].strip() for line in lines[-2:]] == ["forward", "sources"]
-    assert compiling.launches == 2 * (1 + timing.CALLS)
 
 
 def test_what_is_not_compiled_is_interpreted(played):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu.variants.edits import Edit, copy_sources, edited
-
 if TYPE_CHECKING:
     from shim.build import Build
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
 class Fault:
     """What is wrong, the operation of the table that runs into it, and the object of tests/shim/build.py.
 
-    kernel, report: which kernel the tool must name, and of what kind its report must be.
+    kernel, report: which kernel the tool must name, and of what kind its report must be. edits: of a source in cuda/,
+    a text that is there once and what stands in its place.
     """
 
     what: str
@@ -24,11 +26,10 @@ class Fault:
     shim_object: str
     kernel: str
     report: str
-    edits: tuple[Edit, ...]
+    edits: tuple[tuple[str, str, str], ...]
 
 
-EDGES, SUMS = "gpu/edges/edges.cuh", "gpu/sums/aggregate.cuh"
-
+EDGES, SUMS, ROWS = "gpu/edges/edges.cuh", "gpu/sums/aggregate.cuh", "gpu/row_worker.cuh"
 FAULTS = {
     "memcheck": Fault(
         "edges beyond the last are read",
@@ -36,7 +37,7 @@ FAULTS = {
         "edges_float32",
         "Sddmm",
         "Invalid __global__ read",
-        (Edit(EDGES, "end = edge + segment->count;", "end = edge + segment->count + 4;"),),
+        ((EDGES, "end = edge + segment->count;", "end = edge + segment->count + 4;"),),
     ),
     "racecheck": Fault(
         "a row is copied to shared memory by one lane, and read by the others without waiting",
@@ -45,7 +46,7 @@ FAULTS = {
         "aggregate_direct",
         "Race reported|hazard",
         (
-            Edit(
+            (
                 SUMS,
                 "    device::expect_bulk(barrier(row), bytes);\n"
                 "    device::copy_bulk(slot(row, 0), pack_of(from, 0), bytes, barrier(row));\n",
@@ -53,8 +54,8 @@ FAULTS = {
                 "      *reinterpret_cast<device::Pack*>(slot(row, 0) + at) =\n"
                 "          device::load_pack(pack_of(from, 0) + at);\n",
             ),
-            Edit(SUMS, "      await(row);\n", ""),
-            Edit(SUMS, "      have_read();\n", ""),
+            (SUMS, "      await(row);\n", ""),
+            (SUMS, "      have_read();\n", ""),
         ),
     ),
     "initcheck": Fault(
@@ -63,13 +64,7 @@ FAULTS = {
         "aggregate_float32",
         "aggregate_direct",
         "Uninitialized __global__ memory read",
-        (
-            Edit(
-                "gpu/row_worker.cuh",
-                "    store_partial(task.slot, sum);\n    if (!is_last(counters, hub.slots, group, word)) return;\n",
-                "    if (!is_last(counters, hub.slots, group, word)) return;\n",
-            ),
-        ),
+        ((ROWS, "    store_partial(task.slot, sum);\n    if (!is_last(", "    if (!is_last("),),
     ),
     "synccheck": Fault(
         "a lane synchronises with lanes that do not count on it",
@@ -78,7 +73,7 @@ FAULTS = {
         "Weighted",
         "Barrier error",
         (
-            Edit(
+            (
                 EDGES,
                 "device::sync_lanes(worker.mask);  // what lane 0 may see now",
                 "device::sync_lanes(worker.mask & ~(1u << (device::thread() % 32 | (edges.lanes - 1))));  //",
@@ -88,15 +83,33 @@ FAULTS = {
 }
 
 
+def edited(*faults: Fault) -> dict[str, str]:
+    """Return the changed sources, by their names in cuda/. Raises ValueError where a text is not there once."""
+    texts: dict[str, str] = {}
+    for file, old, new in (edit for fault in faults for edit in fault.edits):
+        text = texts.get(file, (ROOT / "cuda" / file).read_text())
+        if text.count(old) != 1:
+            raise ValueError(f"{file}: {old!r} is there {text.count(old)} times; expected once")
+        texts[file] = text.replace(old, new)
+    return texts
+
+
 def plant(folder: Path) -> None:
-    """A copy of the native sources with all faults, for CMake. Raises ValueError where a source has changed."""
-    copy_sources(folder, edited(edit for fault in FAULTS.values() for edit in fault.edits))
+    """Copy what CMake needs, with all faults. What is the same as in a copy of before keeps its time."""
+    texts = {str(ROOT / "cuda" / file): text for file, text in edited(*FAULTS.values()).items()}
+
+    def copy(source: str, target: str) -> None:
+        content = texts[source].encode() if source in texts else Path(source).read_bytes()
+        if not Path(target).exists() or Path(target).read_bytes() != content:
+            Path(target).write_bytes(content)
+
+    shutil.copytree(ROOT / "cuda", folder / "cuda", copy_function=copy, dirs_exist_ok=True)
+    copy(str(ROOT / "CMakeLists.txt"), str(folder / "CMakeLists.txt"))
 
 
 def plant_shim(plain: Build, sanitized: Build, folder: Path) -> None:
     """TOOL/_cuda.so for each tool, of the shim: memcheck's with the address sanitizer."""
     for tool, fault in FAULTS.items():
-        made = folder / tool
-        made.mkdir(parents=True, exist_ok=True)
+        (folder / tool).mkdir(parents=True)
         build = sanitized if tool == "memcheck" else plain
-        build.rewritten(edited(fault.edits), (fault.shim_object,), made)
+        build.rewritten(edited(fault), (fault.shim_object,), folder / tool)
