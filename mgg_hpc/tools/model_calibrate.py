@@ -28,7 +28,7 @@ from .doctor import LAUNCH
 from .model import numbers_of_ranks
 from .terminal import waiting
 
-SECONDS = 300  # after which a measurement has hung
+SECONDS = 600  # after which a measurement has hung
 LAYERS, CLASSES, EPOCHS = 3, 8, 12
 # Rows of each rank, their mean number of edges, and columns: little of anything; rows that a cache holds; and others.
 SHAPES = (
