@@ -54,7 +54,7 @@ def main() -> None:
     for name, (nodes, edges, features, published) in GRAPHS.items():
         for kind, skew in SKEW.items():
             traffic = counted(nodes, edges, skew)
-            product = Layer(row_bytes, 0, ((WIDTH, 2.0 * features * WIDTH),), 4.0 * (features + WIDTH))
+            product = Layer(row_bytes, 0, 2.0 * features * WIDTH, 4.0 * (features + WIDTH))
             before = cost_model.dense(where, max(each.rows for each in traffic.ranks), product)
             times = cost_model.aggregation(where, traffic, row_bytes)
             cells = [f"{1e3 * (before + times[way]):.2f}" for way in ("get", "halo")]

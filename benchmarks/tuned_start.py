@@ -77,7 +77,7 @@ def train(folder: Path, ranks: int, plan: dict[str, Any], epochs: int) -> dict[s
     path = folder / "job.toml"
     path.write_text(tomli_w.dumps(job))
     began = time.perf_counter()
-    model_calibrate.output(ranks, "-c", model_calibrate.TRAIN, "train", str(path), "--no-progress")
+    model_calibrate.output(ranks, "-c", model_calibrate.TRAIN, str(path))
     seconds = time.perf_counter() - began
     (file,) = (folder / f"run{number}").glob("**/summary.json")
     summary = json.loads(file.read_text())

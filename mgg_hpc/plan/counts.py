@@ -1,8 +1,6 @@
 """Count what each rank of a job would sum and move, from one rank's slice of the graph at a time.
 
-No plan is built: counts are taken from the edges themselves, in time and memory of one rank's slice and, where that has
-more edges than the graph has nodes, of one number for each node. They equal what plans and transports count
-(`workload.split`, `halo.in_rounds`, `Meter`), which tests check.
+Plans are made for one rank after another, and their sizes kept: it takes the time and memory of one rank's plans.
 """
 
 from __future__ import annotations
@@ -13,59 +11,30 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from . import halo
-from .layout import SEGMENT
-from .ranges import owner_of
+from . import halo, workload
 
-PACKET_BYTES = (
-    128 << 10
-)  # most that a message of a halo holds (cuda/runtime/halo_exchange.h; halo_schedule.CHUNK_BYTES)
-SAMPLED = 1 << 18  # edges of a rank whose reuse is measured
-MARKED = 8  # marks are used up to this many for each edge; beyond, sorting takes less
+# Most bytes of a message of a halo (cuda/runtime/halo_exchange.h; halo_schedule.CHUNK_BYTES).
+PACKET_BYTES = 128 << 10
 
 Slice = tuple[NDArray[np.int64], NDArray[np.integer]]
-
-
-@dataclass(frozen=True)
-class Reuse:
-    """The mean number of distinct rows that a run of edges reads, for runs of several lengths.
-
-    lengths: float64 [K], edges of a run, ascending, the last one all of the rank's. distinct: float64 [K].
-
-    The share of edges whose row was last read long ago is the slope of this curve (Denning, "The working set model for
-    program behavior", CACM 1968): what a cache of so many rows misses.
-    """
-
-    lengths: NDArray[np.float64]
-    distinct: NDArray[np.float64]
-
-    def beyond(self, rows: float) -> float:
-        """Return the share of edges whose row was last read more than ``rows`` distinct rows ago."""
-        edges, most = self.lengths[-1], self.distinct[-1]
-        if rows >= most or not edges:
-            return 0.0
-        slopes = np.diff(self.distinct, prepend=0) / np.diff(self.lengths, prepend=0)
-        at = int(np.searchsorted(self.distinct, rows, side="right"))
-        # A row that is read for the first time in a pass was last read in the pass before.
-        return float(np.clip(slopes[min(at, len(slopes) - 1)], most / edges, 1.0))
 
 
 @dataclass(frozen=True, eq=False)
 class RankCounts:
     """One rank's part of an aggregation over P ranks, with a halo in W rounds.
 
-    rows: of the rank. edges: int64 [P], by the owner of the source. halo: int32 [W, P], distinct remote rows by round
-    and owner. uses: int64 [2, K]: numbers of edges that use a remote row, and how many rows have each of them.
-    segments: of a plan by "direct" or "get", and by "halo". reuse: of all rows that the edges read.
+    rows: of the rank. edges: int64 [P], by the owner of the source. halo: int64 [W, P], distinct remote rows by round
+    and owner. uses: int64 [2, K], numbers of edges that use a remote row, and how many rows have each of them;
+    local_uses: the same of the rank's own rows. segments: of a plan by "direct" or "get", and by "halo".
     """
 
     rank: int
     rows: int
     edges: NDArray[np.int64]
-    halo: NDArray[np.int32]
+    halo: NDArray[np.int64]
     uses: NDArray[np.int64]
+    local_uses: NDArray[np.int64]
     segments: dict[str, int]
-    reuse: Reuse
 
     @property
     def local_edges(self) -> int:
@@ -82,10 +51,6 @@ class RankCounts:
         """Number of distinct remote rows."""
         return int(self.halo.sum())
 
-    def plan_nbytes(self, transfer: str) -> tuple[int, int]:
-        """Return the bytes of a plan's segments, and of its indices and halo."""
-        return self.segments[transfer] * SEGMENT.itemsize, 4 * (int(self.edges.sum()) + self.halo_rows)
-
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
@@ -100,7 +65,7 @@ class Traffic:
 
     def sent(self) -> NDArray[np.int64]:
         """Return the rows that each rank pushes in a halo, int64 [P]."""
-        return np.sum([each.halo.sum(axis=0, dtype=np.int64) for each in self.ranks], axis=0)
+        return np.sum([each.halo.sum(axis=0) for each in self.ranks], axis=0)
 
     def rows(self, transfer: str) -> NDArray[np.int64]:
         """Return the remote rows that each rank counts, int64 [P]: those of its edges, or that it pushes in a halo."""
@@ -115,7 +80,7 @@ class Traffic:
         if transfer == "get":
             return self.rows("get")
         each = max(1, PACKET_BYTES // row_bytes)
-        return np.sum([(-(-part.halo.astype(np.int64) // each)).sum(axis=0) for part in self.ranks], axis=0)
+        return np.sum([(-(-part.halo // each)).sum(axis=0) for part in self.ranks], axis=0)
 
     def peers(self) -> NDArray[np.int64]:
         """Return from how many ranks each rank needs rows, int64 [P]."""
@@ -138,16 +103,11 @@ def of_all_ranks(
     read: returns a rank's in-edge CSR (indptr int64 [n + 1] from 0, indices [E] global). It may be called twice for a
     rank of a small halo. rounds: of a halo; None: by the largest one, as ranks on CPUs do.
     """
-    ranks = len(bounds) - 1
-    count, found = rounds or 1, []
-    for rank in range(ranks):
-        made = of_rank(rank, bounds, *read(rank), rounds=rounds)
-        count = max(count, len(made.halo))
-        found.append(made)
-    # Ranks counted before the largest halo was known may have taken fewer rounds.
+    found = [of_rank(rank, bounds, *read(rank), rounds=rounds) for rank in range(len(bounds) - 1)]
+    most = max(len(each.halo) for each in found)
     for rank, made in enumerate(found):
-        if len(made.halo) != count:
-            found[rank] = of_rank(rank, bounds, *read(rank), rounds=count)
+        if len(made.halo) != most:
+            found[rank] = of_rank(rank, bounds, *read(rank), rounds=most)
     return Traffic(found)
 
 
@@ -160,156 +120,71 @@ def of_rank(
     rounds: int | None = None,
 ) -> RankCounts:
     """Count one rank's part. Arrays as for `workload.split`. rounds: of its halo; None: as its size asks for."""
-    ranks, first, last = len(bounds) - 1, int(bounds[rank]), int(bounds[rank + 1])
-    sources, used = _distinct(indices, int(bounds[-1]))
-    owner = owner_of(bounds, sources)
-    edges = np.bincount(owner, used, minlength=ranks).astype(np.int64)
-    remote = (sources < first) | (sources >= last)
-    rows, uses = sources[remote], used[remote]
-    count = rounds or halo.round_count(len(rows))
-    round_of = halo.rounds_of(uses, count)
-    by_round = np.bincount(round_of * ranks + owner[remote], minlength=count * ranks).reshape(count, ranks)
-    values = np.bincount(uses) if len(uses) else np.zeros(0, np.int64)
-    present = np.flatnonzero(values)
+    edges = workload.split(rank, bounds, indptr, indices)
+    plan, _, asked = halo.in_rounds(edges, rounds or halo.round_count(len(edges.halo)), ordered=False)
+    by_owner = np.zeros(len(bounds) - 1, dtype=np.int64)
+    by_owner[edges.owners] = [int(count.sum(dtype=np.int64)) for _, count in edges.runs]
+    alone = len(edges.empty) + sum(len(destinations) for destinations, _ in edges.runs)
     return RankCounts(
         rank=rank,
-        rows=last - first,
-        edges=edges,
-        halo=by_round.astype(np.int32),
-        uses=np.array([present, values[present]], dtype=np.int64),
-        segments=_segments(rank, bounds, indptr, indices, rows, round_of, count),
-        reuse=reuse_of(indices, len(sources)),
+        rows=int(bounds[rank + 1] - bounds[rank]),
+        edges=by_owner,
+        halo=asked.counts,
+        uses=_tally(halo.uses(edges)),
+        local_uses=_tally(_local(edges)),
+        segments={"direct": alone, "get": alone, "halo": len(plan.segments)},
     )
 
 
 def of_transposed(bounds: NDArray[np.int64], read: Callable[[int], Slice], forward: Traffic) -> Traffic:
     """Count every rank's part over the reversed edges of a directed graph, whose forward counts are given.
 
-    Edges and rows are exact. Not so the order in which rows are read, for which the forward's stands; the rows of a
-    pair of ranks by round, which are taken as equally many in each, so that messages of a halo may be off by a few; and
-    the segments of a halo, which are counted by owner and not by round.
+    Edges and rows are exact. Not so the rows of a pair of ranks by round, which are taken as equally many in each, so
+    that messages of a halo may be off by a few; and the segments of a halo, which are counted by owner, not by round.
     """
     ranks, rounds = len(bounds) - 1, forward.rounds
-    edges, distinct = np.zeros((ranks, ranks), np.int64), np.zeros((ranks, ranks), np.int64)
+    edges, distinct = np.zeros((2, ranks, ranks), np.int64)
     segments, summed = np.zeros(ranks, np.int64), np.zeros(int(bounds[-1]), dtype=bool)
     uses: list[list[NDArray[np.int64]]] = [[] for _ in range(ranks)]
+    local_uses = []
     for rank in range(ranks):
         indptr, indices = read(rank)
-        owner = owner_of(bounds, indices)
         summed[indices] = True
-        pairs, often = np.unique(
-            owner * (len(indptr) - 1) + np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)),
-            return_counts=True,
-        )
-        edges[:, rank] = np.bincount(owner, minlength=ranks)
-        of_pair = pairs // max(1, len(indptr) - 1)
-        distinct[:, rank] = np.bincount(of_pair, minlength=ranks)
-        segments += np.bincount(owner_of(bounds, _distinct(indices, int(bounds[-1]))[0]), minlength=ranks)
-        for other in np.flatnonzero(distinct[:, rank]).tolist():
-            if other != rank:
-                uses[other].append(np.array(np.unique(often[of_pair == other], return_counts=True)))
-    np.fill_diagonal(distinct, 0)
-    empty = np.add.reduceat(np.append(~summed, False).astype(np.int64), bounds[:-1]) * (np.diff(bounds) > 0)
-    found = []
-    for rank, same in enumerate(forward.ranks):
-        share = (distinct[rank] * np.arange(1, rounds + 1)[:, None]) // rounds
-        several = int(empty[rank] + segments[rank])
-        found.append(
+        made = workload.split(rank, bounds, indptr, indices)
+        segments += np.diff(made.halo_bounds)
+        segments[rank] += len(_local(made))
+        local_uses.append(_tally(made.runs[0][1]))
+        for owner, (destinations, count) in zip(made.owners.tolist(), made.runs, strict=True):
+            edges[owner, rank] = count.sum(dtype=np.int64)
+            if owner != rank:
+                distinct[owner, rank] = len(destinations)
+                uses[owner].append(_tally(count))
+    segments += np.diff(
+        np.searchsorted(np.flatnonzero(~summed), bounds)
+    )  # rows without an edge have one each
+    share = (distinct[:, None] * np.arange(1, rounds + 1)[:, None]) // rounds  # [P, W, P]
+    return Traffic(
+        [
             RankCounts(
                 rank=rank,
                 rows=same.rows,
                 edges=edges[rank],
-                halo=np.diff(share, axis=0, prepend=0).astype(np.int32),
+                halo=np.diff(share[rank], axis=0, prepend=0),
                 uses=np.concatenate([np.zeros((2, 0), np.int64), *uses[rank]], axis=1),
-                segments=dict.fromkeys(same.segments, several),
-                reuse=same.reuse,
+                local_uses=local_uses[rank],
+                segments=dict.fromkeys(same.segments, int(segments[rank])),
             )
-        )
-    return Traffic(found)
+            for rank, same in enumerate(forward.ranks)
+        ]
+    )
 
 
-def _distinct(indices: NDArray[np.integer], nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the distinct values, ascending, and how often each occurs, int64 both."""
-    if nodes > MARKED * len(indices):
-        values, often = np.unique(indices, return_counts=True)
-        return values.astype(np.int64), often.astype(np.int64)
-    often = np.bincount(indices, minlength=nodes)
-    values = np.flatnonzero(often)
-    return values, often[values]
+def _local(edges: workload.SplitEdges) -> NDArray[np.int64]:
+    """Return the number of edges that use each of the rank's own rows that any edge uses, int64."""
+    often = np.bincount(edges.indices[: edges.local_edges])
+    return often[often > 0]
 
 
-def _segments(
-    rank: int,
-    bounds: NDArray[np.int64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.integer],
-    rows: NDArray[np.int64],
-    round_of: NDArray[np.int64],
-    rounds: int,
-) -> dict[str, int]:
-    """Return the number of segments of a plan by each transfer: of destinations and chunks that share edges.
-
-    rows: the halo, ascending global numbers, and round_of the round of each.
-    """
-    degree = np.diff(indptr)
-    destination = np.repeat(np.arange(len(degree)), degree)
-    if bounds[-1] <= MARKED * len(indices):  # a table of nodes is faster than a search for each edge
-        owner = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))[indices]
-        rounds_by_node = np.zeros(int(bounds[-1]), dtype=np.int8)
-        rounds_by_node[rows] = round_of
-        remote = owner != rank
-        chunk = rounds_by_node[indices[remote]]
-    else:
-        owner = owner_of(bounds, indices)
-        remote = owner != rank
-        chunk = round_of[np.searchsorted(rows, indices[remote])]
-    local = np.count_nonzero(np.bincount(destination[~remote], minlength=len(degree)))
-    alone = int(np.count_nonzero(degree == 0)) + local
-    direct = int(alone + _pairs(destination[remote], owner[remote], len(bounds) - 1))
-    return {"direct": direct, "get": direct, "halo": int(alone + _pairs(destination[remote], chunk, rounds))}
-
-
-def _pairs(a: NDArray[np.integer], b: NDArray[np.integer], limit: int) -> int:
-    """Return the number of distinct pairs of values; those of b are below ``limit``."""
-    if not len(a):
-        return 0
-    key = a * limit + b
-    size = (int(a[-1]) + 1) * limit  # a ascends
-    if size > MARKED * len(a):
-        return len(np.unique(key))
-    marks = np.zeros(size, dtype=bool)
-    marks[key] = True
-    return int(np.count_nonzero(marks))
-
-
-def reuse_of(indices: NDArray[np.integer], distinct: int) -> Reuse:
-    """Measure the reuse of rows on SAMPLED edges from the middle of a rank's, in the order of its CSR.
-
-    distinct: of all edges.
-    """
-    edges = len(indices)
-    if not edges:
-        return Reuse(np.zeros(1), np.zeros(1))
-    start = max(0, (edges - SAMPLED) // 2)
-    sample = indices[start : start + SAMPLED]
-    order = np.argsort(sample, kind="stable")
-    before = np.full(len(sample), -1, dtype=np.int64)  # place of the same row's last use
-    same = sample[order[1:]] == sample[order[:-1]]
-    before[order[1:][same]] = order[:-1][same]
-    place = np.arange(len(sample))
-    lengths: list[float] = []
-    found: list[float] = []
-    length = 256
-    while length < len(sample):
-        runs = len(sample) // length
-        whole = place[: runs * length]
-        new = before[: runs * length] < whole - whole % length
-        lengths.append(length)
-        found.append(np.count_nonzero(new) / runs)
-        length *= 2
-    if len(sample) < edges:
-        lengths.append(len(sample))
-        found.append(int(np.count_nonzero(before < 0)))
-    lengths.append(edges)
-    found.append(distinct)
-    return Reuse(np.array(lengths, float), np.maximum.accumulate(np.array(found, float)))
+def _tally(values: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the distinct values, and how often each occurs, int64 [2, K]."""
+    return np.array(np.unique(values, return_counts=True), dtype=np.int64)

@@ -11,10 +11,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from ..errors import InputError
-from .cost_model import Gather, RowCost, System
+from .cost_model import TRANSFERS, RowCost, System
 from .layout import SEGMENT
 
-SECTOR = 32  # bytes: the least that a GPU reads of its memory
 Above = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
 
@@ -65,28 +64,9 @@ class Hosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # 5,120 bytes a clock) are assumptions in their order of size.
 DATA_SHEETS = {
     "dgx-a100": Cluster(
-        name="dgx-a100",
-        ranks_a_node=8,
-        memory_gb_s=1555,
-        link_gb_s=300,
-        network_gb_s=25,
-        tflops=19.5,
-        cache_mib=40,
-        cache_gb_s=3600,
-        messages_million_s=215,
-        basis="data sheets",
+        "dgx-a100", 8, 1555, 300, 25, 19.5, cache_gb_s=3600, messages_million_s=215, basis="data sheets"
     ),
-    "dgx-h100": Cluster(
-        name="dgx-h100",
-        ranks_a_node=8,
-        memory_gb_s=3350,
-        link_gb_s=450,
-        network_gb_s=50,
-        tflops=67,
-        cache_mib=50,
-        cache_gb_s=5500,
-        basis="data sheets",
-    ),
+    "dgx-h100": Cluster("dgx-h100", 8, 3350, 450, 50, 67, cache_mib=50, cache_gb_s=5500, basis="data sheets"),
 }
 
 
@@ -145,40 +125,29 @@ def of_cluster(cluster: Cluster, ranks: int) -> System:
     A row of the transfer halo is read and packed by its owner, and crosses once; one of direct or get crosses for each
     edge. Transfers run under the sums.
     """
-    memory, cache = cluster.memory_gb_s * 1e9, cluster.cache_gb_s * 1e9
-    link, network = cluster.link_gb_s * 1e9, cluster.network_gb_s * 1e9
+    memory, cache = 1e-9 / cluster.memory_gb_s, 1e-9 / cluster.cache_gb_s
+    link, network = 1e-9 / cluster.link_gb_s, 1e-9 / cluster.network_gb_s
     launch = 1e-6 * cluster.launch_us
     barrier = 1e-6 * (cluster.link_us if ranks <= cluster.ranks_a_node else cluster.network_us)
-    packed = 2 / memory  # a row is read from its owner's memory, and again from the receiver's staging
-    index = 4 / memory  # of an edge, read in order
-    message = 1e-6 / cluster.messages_million_s
-    gather = Gather(
-        (cluster.cache_mib * 2**20,),
-        (SECTOR, 2 * SECTOR),
-        tuple((size / cache + index, size / memory + index) for size in (SECTOR, 2 * SECTOR)),
-    )
+    packed = 2 * memory  # a row is read from its owner's memory, and again from the receiver's staging
+    near, halo = RowCost(0.0, link), RowCost(0.0, link + packed)
     return System(
         name=cluster.name,
         ranks_a_node=cluster.ranks_a_node,
-        gather=gather,
-        destination=RowCost(0.0, 1 / memory),
-        segment=RowCost(SEGMENT.itemsize / memory, 0.0),
-        dense=((1, cluster.tflops * 1e12), (2, cluster.tflops * 1e12)),
-        stream=RowCost(0.0, 1 / memory),
-        draw=1 / memory,
+        edge=RowCost(4 * memory, cache),  # an index is read in order
+        miss=RowCost(0.0, memory - cache),
+        segment=RowCost(SEGMENT.itemsize * memory, memory),
+        operation=1e-12 / cluster.tflops,
+        byte=memory,
         layer=6 * launch,
-        step=10 * launch,
-        within={
-            "direct": RowCost(0.0, 1 / link),
-            "get": RowCost(0.0, 1 / link),
-            "halo": RowCost(0.0, 1 / link + packed),
-        },
+        within={"direct": near, "get": near, "halo": halo},
         between={
-            "get": RowCost(message, 1 / network),
-            "halo": RowCost(0.0, 1 / network + packed),
+            "get": RowCost(1e-6 / cluster.messages_million_s, network),
+            "halo": RowCost(0.0, network + packed),
         },
-        fixed={"direct": launch + barrier, "get": launch + barrier, "halo": launch + barrier},
+        fixed=dict.fromkeys(TRANSFERS, launch + barrier),
         message=cluster.network_us * 1e-6 / 8,  # several are under way
+        cache_bytes=int(cluster.cache_mib * 2**20),
         hides=True,
         halo_rounds=1,
     )

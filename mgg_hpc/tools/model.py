@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.table import Table
 
+from .. import sizes
 from ..config import ModelSettings
 from ..data import schema
 from ..data.atomic_write import check_output, replacement
@@ -21,11 +24,11 @@ from ..nn.layers.models import GNN
 from ..nn.layers.random import Draws
 from ..nn.workspace import row_format
 from ..plan import cost_model, counts, system
-from ..plan.cost_model import TRANSFERS, Layer, Predicted, System
+from ..plan.cost_model import Layer, Predicted, System
 from ..plan.counts import Traffic
 from ..plan.ranges import edge_balanced
 from ..runtime import calibration
-from . import model_report
+from ..training.report import console
 from .terminal import waiting
 
 
@@ -56,23 +59,16 @@ def work(shape: Shape) -> list[Layer]:
     layers, width = [], shape.features
     for i, forward in enumerate(model.exchanged(shape.sparse)):
         given = shape.stored if shape.sparse and i == 0 else width
-        passes = (
-            2 if i == 0 and shape.settings.input != "learned" else 3
-        )  # product, gradients of weights, of input
+        # The product, the gradients of the weights, and those of the input.
+        passes = 2 if i == 0 and shape.settings.input != "learned" else 3
         matrices = [each.shape for each in model.convolutions[i].parameters() if each.dim() == 2]
-        products = tuple((min(o, n), 2.0 * passes * o * (given if n == width else n)) for o, n in matrices)
+        operations = sum(2.0 * passes * o * (given if n == width else n) for o, n in matrices)
         draws = (given if i == 0 else width) if shape.settings.dropout else 0.0
         width = model.widths[i]
-        back = row_format(backward[i], shape.dtype).row_bytes if backward[i] else 0
-        layers.append(
-            Layer(
-                row_format(forward, shape.dtype).row_bytes,
-                back,
-                products,
-                streamed=item * (2.0 * draws + 8 * width),
-                draws=draws,
-            )
+        ahead, back = (
+            row_format(each, shape.dtype).row_bytes if each else 0 for each in (forward, backward[i])
         )
+        layers.append(Layer(ahead, back, operations, streamed=item * (2.0 * draws + 8 * width)))
     return layers
 
 
@@ -82,30 +78,28 @@ def bounds_of(file: GraphFile, ranks: int) -> NDArray[np.int64]:
     return edge_balanced(file.indptr(), ranks) if stored is None else stored
 
 
-def edges_of(rows: GraphSlice, kind: str, first: int) -> counts.Slice:
-    """Return (indptr, indices) of a rank's rows in the matrix of a kind of layers."""
-    return weighted_edges(kind, first, rows.indptr, rows.indices, None)[:2]
-
-
 def count(
-    file: GraphFile, bounds: NDArray[np.int64], kind: str, rounds: int | None
+    file: GraphFile,
+    bounds: NDArray[np.int64],
+    shape: Shape,
+    rounds: int | None,
+    seen: Callable[[int, GraphSlice], None] = lambda rank, rows: None,
 ) -> tuple[Traffic, Traffic]:
     """Count what ranks with these bounds move, forward and backward, reading one rank's rows at a time.
 
-    kind: of the layers' matrix. rounds: of a halo, or None as ranks on CPUs choose them.
+    rounds: of a halo, or None as ranks on CPUs choose them; layers that work on edges take one. seen: called with each
+    rank and its rows, as often as they are read.
     """
+    model = shape.made()
 
     def read(rank: int) -> counts.Slice:
         low, high = int(bounds[rank]), int(bounds[rank + 1])
-        return edges_of(file.slice(low, high, dense=False), kind, low)
+        rows = file.slice(low, high, dense=False)
+        seen(rank, rows)
+        return weighted_edges(model.kind, low, rows.indptr, rows.indices, None)[:2]
 
-    forward = counts.of_all_ranks(bounds, read, rounds)
+    forward = counts.of_all_ranks(bounds, read, 1 if model.by_edge else rounds)
     return forward, counts.of_transposed(bounds, read, forward) if file.directed else forward
-
-
-def rounds_of(model: GNN, rounds: int | None) -> int | None:
-    """Return the rounds of a halo where a backend takes ``rounds``: layers that work on edges take one."""
-    return 1 if model.by_edge else rounds
 
 
 def moved(shape: Shape, forward: Traffic, backward: Traffic, transfer: str) -> dict[str, NDArray[np.int64]]:
@@ -114,17 +108,13 @@ def moved(shape: Shape, forward: Traffic, backward: Traffic, transfer: str) -> d
     Bytes are those of values, without padding, as the meter of a run counts them.
     """
     model, item = shape.made(), row_format(1, shape.dtype).dtype.itemsize
-    found = {
-        name: np.zeros(len(forward.ranks), dtype=np.int64)
-        for name in ("rows", "bytes", "messages", "local_bytes")
-    }
-    for traffic, widths in (
-        (forward, model.exchanged(shape.sparse)),
-        (backward, model.exchanged_back(shape.sparse)),
-    ):
+    names, ranks = ("rows", "bytes", "messages", "local_bytes"), len(forward.ranks)
+    found = {name: np.zeros(ranks, dtype=np.int64) for name in names}
+    directions = (forward, model.exchanged(shape.sparse)), (backward, model.exchanged_back(shape.sparse))
+    for traffic, widths in directions:
         local = np.array([each.local_edges for each in traffic.ranks], dtype=np.int64)
+        rows = traffic.rows(transfer)
         for width in filter(None, widths):
-            rows = traffic.rows(transfer)
             found["rows"] += rows
             found["bytes"] += rows * width * item
             found["local_bytes"] += local * width * item
@@ -177,47 +167,50 @@ def process_model(
     systems = {number: system_of(system, number) for number in numbers}
     with open_graph(graph) as file:
         shape = shape_of(file, ModelSettings(**model), features, classes)
-        found = []
-        for number in numbers:
+        jobs = []
+        for number, where in systems.items():
             with waiting(f"counting for {number} ranks"):
-                found.append(about(file, shape, systems[number], number))
-        document = {
-            "format": "mgg-model",
-            "version": 1,
-            "graph": {name: getattr(file, name) for name in ("name", "nodes", "edges", "directed", "uuid")},
-            "model": {**model, "features": shape.features, "classes": shape.classes},
-            "system": system,
-            "basis": basis(system),
-            "jobs": found,
-        }
-    model_report.show(document)
+                traffic = count(file, bounds_of(file, number), shape, where.halo_rounds)
+                jobs.append(about(shape, where, *traffic))
+        found = document(file, shape, system, jobs)
+    show(found)
     if json_path is not None:
         with replacement(json_path, force=force, size=0) as path:
-            path.write_text(json.dumps(document, indent=1) + "\n")
+            path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def document(file: GraphFile, shape: Shape, system: str, jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the predictions of jobs (`about`) as JSON has them, with how far to trust them."""
+    chosen = {name: getattr(shape.settings, name) for name in ("name", "hidden", "layers", "dropout")}
+    return {
+        "format": "mgg-model",
+        "version": 1,
+        "graph": {name: getattr(file, name) for name in ("name", "nodes", "edges", "directed", "uuid")},
+        "model": {**chosen, "features": shape.features, "classes": shape.classes},
+        "system": system,
+        "basis": basis(system),
+        "jobs": jobs,
+    }
 
 
 def basis(name: str) -> list[str]:
-    """Return what of a prediction is counted, measured and modelled, a sentence each."""
+    """Return what of a prediction is counted, measured and modelled, a sentence each; name: of --system."""
     counted = (
         "Rows, bytes and messages are counted, and equal those of a run (messages of a directed graph's backward, and "
         "layers that exchange more than once in a direction, aside)."
     )
-    if name == "this":
-        return [counted, *calibration.load().trust()]
-    described = system.named(name)
-    if isinstance(described, system.Hosts):
+    described = None if name in ("none", "this") else system.named(name)
+    if isinstance(described, system.Cluster):
         return [
             counted,
-            *calibration.load().trust(),
-            f"The network is that of {described.name}, as described. Evaluation, and the sum of gradients over ranks, "
-            "are left out.",
+            f"Times are modelled from rates of {described.basis}; nothing of them was measured: kernels reach a part "
+            "of such rates, so a time is a lower bound, and comparisons of transfers and numbers of ranks hold better "
+            "than times. Evaluation, and the sum of gradients over ranks, are left out.",
         ]
-    return [
-        counted,
-        f"Times are modelled from rates of {described.basis}; nothing of them was measured: kernels reach a part of "
-        "such rates, so a time is a lower bound, and comparisons of transfers and numbers of ranks hold better than "
-        "times. Evaluation, and the sum of gradients over ranks, are left out.",
-    ]
+    if name == "none":
+        return [counted]
+    network = "" if described is None else f" The network is that of {described.name}, as described."
+    return [counted, calibration.load().basis + network]
 
 
 def shape_of(file: GraphFile, model: ModelSettings, features: int | None, classes: int | None) -> Shape:
@@ -235,41 +228,62 @@ def shape_of(file: GraphFile, model: ModelSettings, features: int | None, classe
     )
 
 
-def about(file: GraphFile, shape: Shape, where: System, ranks: int) -> dict[str, Any]:
-    """Return what is known of a job of so many ranks: counts by transfer, balance, and predicted times."""
-    bounds = bounds_of(file, ranks)
-    made = shape.made()
-    forward, backward = count(file, bounds, made.kind, rounds_of(made, where.halo_rounds))
-    return told(shape, where, forward, backward)
-
-
-def told(shape: Shape, where: System, forward: Traffic, backward: Traffic) -> dict[str, Any]:
+def about(shape: Shape, where: System, forward: Traffic, backward: Traffic) -> dict[str, Any]:
     """Return counts by transfer, balance and predicted times, as JSON has them: bytes, rows and messages an epoch."""
     guess = predicted(where, shape, forward, backward)
     edges = np.array([int(each.edges.sum()) for each in forward.ranks])
     rows = [each.rows for each in forward.ranks]
-    names = [name for name in TRANSFERS if name in guess.aggregations]
     by_transfer = {}
-    for name in names:
+    for name, each in guess.aggregations.items():
         moves = moved(shape, forward, backward, name)
         by_transfer[name] = {
-            **{what: int(each.sum()) for what, each in moves.items()},
-            **{f"most_{what}": int(each.max(initial=0)) for what, each in moves.items()},
-            "aggregation_ms": [1e3 * each for each in guess.aggregations[name]],
+            **{what: int(of_ranks.sum()) for what, of_ranks in moves.items()},
+            **{f"most_{what}": int(of_ranks.max()) for what, of_ranks in moves.items()},
+            "aggregation_ms": [1e3 * layer for layer in each],
             "epoch_ms": 1e3 * guess.epoch(name),
         }
+    halo = [each.halo_rows for each in forward.ranks]
     return {
         "ranks": len(forward.ranks),
         "rows": {"min": min(rows), "max": max(rows)},
         "edges": {"min": int(edges.min()), "mean": float(edges.mean()), "max": int(edges.max())},
-        "halo_rows": {
-            "total": int(forward.sent().sum()),
-            "max": max(each.halo_rows for each in forward.ranks),
-        },
-        "peers": int(forward.peers().max(initial=0)),
+        "halo_rows": {"total": sum(halo), "max": max(halo)},
+        "peers": int(forward.peers().max()),
         "transfers": by_transfer,
         "chosen": list(guess.chosen),
         "dense_ms": [1e3 * each for each in guess.dense],
-        "fixed_ms": 1e3 * (guess.fixed * len(guess.dense) + guess.step),
+        "fixed_ms": 1e3 * guess.fixed * len(guess.dense),
         "epoch_ms": 1e3 * guess.epoch(),
     }
+
+
+def show(document: dict[str, Any]) -> None:
+    """Print a table with a row for each number of ranks and transfer, and how far to trust it."""
+    graph, model, timed = document["graph"], document["model"], document["system"] != "none"
+    title = (
+        f"{model['name']} ({model['layers']} layers, {model['hidden']} hidden) on {graph['name']} "
+        f"({graph['nodes']:,} nodes, {graph['edges']:,} edges), {document['system']}: one training epoch"
+    )
+    caption = "* chosen; most: of the busiest rank; balance: most edges over the mean"
+    table = Table(title=title, caption=caption)
+    headings = "ranks", "balance", "transfer", "rows", "bytes", "most", "messages", "sums ms", "epoch ms"
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "transfer" else "right")
+    for job in document["jobs"]:
+        edges = job["edges"]
+        balance = f"{edges['max'] / edges['mean']:.2f}" if edges["mean"] else "1.00"
+        first = f"{job['ranks']:,}", balance
+        for name, each in job["transfers"].items():
+            chosen = "*" if timed and set(job["chosen"]) == {name} else ""
+            counted = f"{each['rows']:,}", sizes.shown(each["bytes"]), sizes.shown(each["most_bytes"])
+            times = sum(each["aggregation_ms"]), each["epoch_ms"]
+            shown = [f"{ms:.2f}" for ms in times] if timed else ["", ""]
+            table.add_row(*first, f"{name}{chosen}", *counted, f"{each['messages']:,}", *shown)
+            first = "", ""
+        if len(set(job["chosen"])) > 1:
+            several = f"{', '.join(job['chosen'])}*"
+            table.add_row("", "", several, "", "", "", "", "", f"{job['epoch_ms']:.2f}")
+        table.add_section()
+    console().print(table)
+    for line in document["basis"]:
+        console().print(line, soft_wrap=True)

@@ -7,8 +7,8 @@ allocates for a row and an edge; plans are described by their sizes alone.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from ..data.store import GraphFile, GraphSlice, open_graph
 from ..errors import DONE, InputError
 from ..nn.graph.handle import plans_of
 from ..nn.inputs.sparse import SparseFeatures
-from ..plan import counts
+from ..plan.cost_model import System
 from ..plan.counts import Traffic
 from ..plan.layout import CHUNK, SEGMENT
 from ..plan.workload import HaloLists, Plan
@@ -42,24 +42,6 @@ from .terminal import waiting
 FEW = 256  # rows of the job that stands in for a rank's
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """Counts, memory and predicted times of a job that was rehearsed.
-
-    name: of the graph. forward, backward: counts of one aggregation. shape: the model's. told: counts and times as
-    `model.told` returns them; without times where this host was not calibrated, and told["untimed"] says why. each: the
-    transfer of each layer. needs: memory of each rank.
-    """
-
-    name: str
-    forward: Traffic
-    backward: Traffic
-    shape: Shape
-    told: dict[str, Any]
-    each: Sequence[str]
-    needs: Sequence[memory.Estimate]
-
-
 def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_run: bool) -> int:
     """Print what each of ``ranks`` ranks would hold, sum and move, and the predicted epoch; return the exit code.
 
@@ -69,39 +51,60 @@ def process_rehearse(path: Path, overrides: tuple[str, ...], ranks: int, *, dry_
         raise InputError("--as-ranks rehearses ranks that are not there; it needs --dry-run")
     if mpi.world().size > 1:
         raise InputError("--as-ranks plays all ranks in one process; start it without mgg launch")
-    _show(rehearse(config.load(path, overrides), ranks))
+    _show(*rehearse(config.load(path, overrides), ranks))
     return DONE
 
 
-def rehearse(settings: Settings, ranks: int) -> Rehearsal:
-    """Count what each of ``ranks`` ranks would hold, sum and move, one rank at a time. Raises InputError."""
+def rehearse(settings: Settings, ranks: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Count what each of ``ranks`` ranks would hold, sum and move, one rank at a time. Raises InputError.
+
+    Returns the predictions (`model.document`), whose job also has "untimed", the reason, where this host was not
+    calibrated, and "planned", the transfer of each layer; and rows, edges, halo_rows, heap, memory and the bytes that
+    an epoch moves by "direct" (and get) and by "halo" of each rank.
+    """
     with open_graph(Path(settings.graph.file)) as file:
         small = _small(settings, file)
-        shape = _shape(settings, file, small)
+        stored = (
+            len(small.x.values) / max(1, small.x.shape[0]) if isinstance(small.x, SparseFeatures) else 0.0
+        )
+        shape = Shape(settings.model, small.part.features, file.classes, small.sparse, stored, small.dtype)
         bounds = model.bounds_of(file, ranks)
-        held, totals = [0] * ranks, dict.fromkeys(metrics.SPLITS, 0)
+        held, totals = dict[int, int](), dict.fromkeys(metrics.SPLITS, 0)
 
-        def read(rank: int) -> counts.Slice:
-            low, high = int(bounds[rank]), int(bounds[rank + 1])
-            rows = file.slice(low, high, dense=False)
-            if not held[rank]:
-                held[rank] = _kept_bytes(rows, small)
-                for name in totals:
-                    mask = getattr(rows, name)
-                    totals[name] += 0 if mask is None else int(np.count_nonzero(mask))
-            return model.edges_of(rows, small.model.kind, low)
+        def seen(rank: int, rows: GraphSlice) -> None:
+            if rank in held:
+                return
+            held[rank] = _kept_bytes(rows, small)
+            for name in totals:
+                mask = getattr(rows, name)
+                totals[name] += 0 if mask is None else int(np.count_nonzero(mask))
 
         with waiting(f"counting for {ranks} ranks"):
-            rounds = model.rounds_of(small.model, small.backend.capabilities.halo_rounds)
-            forward = counts.of_all_ranks(bounds, read, rounds)
-            backward = counts.of_transposed(bounds, read, forward) if file.directed else forward
+            traffic = model.count(file, bounds, shape, small.backend.capabilities.halo_rounds, seen)
         small.part.nodes = file.nodes
         small = replace(small, labels=replace(small.labels, totals=totals))
-        told = _told(shape, forward, backward)
-        each = _transfers(settings, small, told)
-        needs = _needs(small, bounds, (forward, backward), each, held)
+        where, why = System("none", ranks), ""
+        try:
+            where = model.system_of("this", ranks)
+        except InputError as error:
+            why = str(error)
+        told = model.about(shape, where, *traffic) | ({"untimed": why} if why else {})
+        told["planned"] = each = _transfers(settings, small, told)
+        needs = _needs(small, bounds, traffic, each, held)
+        found = model.document(file, shape, where.name, [told])
     small.backend.memory.close()
-    return Rehearsal(file.name, forward, backward, shape, told, each, needs)
+    moves = {name: model.moved(shape, *traffic, name)["bytes"].tolist() for name in ("direct", "halo")}
+    return found, [
+        {
+            "rows": part.rows,
+            "edges": int(part.edges.sum()),
+            "halo_rows": part.halo_rows,
+            "heap": need.heap,
+            "memory": need.peak,
+            **{name: each[part.rank] for name, each in moves.items()},
+        }
+        for part, need in zip(traffic[0].ranks, needs, strict=True)
+    ]
 
 
 def _needs(
@@ -109,13 +112,13 @@ def _needs(
     bounds: NDArray[np.int64],
     traffic: tuple[Traffic, Traffic],
     each: Sequence[str],
-    held: Sequence[int],
+    held: Mapping[int, int],
 ) -> list[memory.Estimate]:
     """Return the memory of each rank. held: bytes of its rows beside plans."""
     step = footprint.measure(small, trains=True)
     base = memory.estimate(small, step=step).in_use
     needs = []
-    for rank, kept in enumerate(held):
+    for rank, kept in held.items():
         alike = _as_rank(small, rank, bounds, traffic, each)
         need = memory.estimate(alike, step=step)
         plans = sum(plan.nbytes for plan in plans_of(alike.layers))
@@ -154,14 +157,6 @@ def _small(settings: Settings, file: GraphFile) -> Job:
         return job.build(here, mpi.world())
 
 
-def _shape(settings: Settings, file: GraphFile, small: Job) -> Shape:
-    """Return the shape of the job's model on the whole graph."""
-    stored = 0.0
-    if isinstance(small.x, SparseFeatures):
-        stored = len(small.x.values) / max(1, small.x.shape[0])
-    return Shape(settings.model, small.part.features, file.classes, small.sparse, stored, small.dtype)
-
-
 def _kept_bytes(rows: GraphSlice, small: Job) -> int:
     """Return the bytes that a rank holds of its rows beside plans: features, labels, splits, ids and scales."""
     count = len(rows.ids)
@@ -172,18 +167,6 @@ def _kept_bytes(rows: GraphSlice, small: Job) -> int:
         stored = count if given is None else len(given.data)
         return nbytes + 8 * (count + 1) + stored * (4 + small.x.values.element_size())
     return nbytes + count * small.x.shape[1] * small.dtype.itemsize
-
-
-def _told(shape: Shape, forward: Traffic, backward: Traffic) -> dict[str, Any]:
-    """Return what `mgg model` tells of the job; without times where this host was not calibrated."""
-    try:
-        where = model.system_of("this", len(forward.ranks))
-    except InputError as error:
-        # Counts do not depend on the system, as long as pointers lead to all ranks.
-        where, wrong = model.system_of("dgx-a100", len(forward.ranks)), str(error)
-        where = replace(where, ranks_a_node=len(forward.ranks))
-        return model.told(shape, where, forward, backward) | {"untimed": wrong}
-    return model.told(shape, where, forward, backward) | {"basis": model.basis("this")}
 
 
 def _transfers(settings: Settings, small: Job, told: dict[str, Any]) -> list[str]:
@@ -242,40 +225,24 @@ def _sized(kind: Any, count: int) -> NDArray[Any]:
     return np.broadcast_to(np.zeros((), kind), (count,))
 
 
-def _show(found: Rehearsal) -> None:
+def _show(found: dict[str, Any], needs: Sequence[dict[str, Any]]) -> None:
     """Print a row for each rank, what the ranks have in common, and the predicted epoch."""
-    forward, told, needs = found.forward, found.told, found.needs
-    moves = {name: model.moved(found.shape, forward, found.backward, name) for name in ("direct", "halo")}
-    mean = max(1.0, told["edges"]["mean"])
-    shown = ", ".join(dict.fromkeys(found.each))
-    ranks = len(forward.ranks)
-    table = Table(
-        title=f"{found.name} as {ranks} ranks, rehearsed one at a time; memory with transfer {shown}, bytes of an epoch"
+    [job], name, ranks = found["jobs"], found["graph"]["name"], len(needs)
+    mean, most = max(1.0, job["edges"]["mean"]), max(each["memory"] for each in needs)
+    shown = ", ".join(dict.fromkeys(job["planned"]))
+    title = (
+        f"{name} as {ranks} ranks, rehearsed one at a time; memory with transfer {shown}, bytes of an epoch"
     )
+    table = Table(title=title)
     for heading in ("rank", "rows", "edges", "of mean", "halo rows", "direct, get", "halo", "heap", "memory"):
         table.add_column(heading, justify="right")
-    for part, need in zip(forward.ranks, needs, strict=True):
-        edges = int(part.edges.sum())
-        moved = [sizes.shown(int(moves[name]["bytes"][part.rank])) for name in moves]
-        cells = [f"{part.rows:,}", f"{edges:,}", f"{edges / mean:.2f}", f"{part.halo_rows:,}", *moved]
-        table.add_row(str(part.rank), *cells, sizes.shown(need.heap), sizes.shown(need.peak))
-    out = console()
-    out.print(table)
-    total = sum(need.peak for need in needs)
-    out.print(
-        f"edges: the largest rank has {told['edges']['max'] / mean:.2f} times the mean of {mean:,.0f}; "
-        f"memory: {sizes.shown(max(need.peak for need in needs))} on the largest rank, {sizes.shown(total)} in all",
-        soft_wrap=True,
-    )
-    for name, moved in told["transfers"].items():
-        time = "" if "untimed" in told else f"; {moved['epoch_ms']:.2f} ms an epoch"
-        out.print(
-            f"{name}: {moved['rows']:,} remote rows an epoch ({sizes.shown(moved['bytes'])}){time}",
-            soft_wrap=True,
-        )
-    if "untimed" in told:
-        out.print(f"no times: {told['untimed']}", soft_wrap=True)
-        return
-    out.print(f"predicted for this host: {', '.join(told['chosen'])}, {told['epoch_ms']:.2f} ms an epoch")
-    for line in told["basis"]:
-        out.print(line, soft_wrap=True)
+    for rank, each in enumerate(needs):
+        counted = (f"{each['rows']:,}", f"{each['edges']:,}", f"{each['edges'] / mean:.2f}")
+        nbytes = (sizes.shown(each[what]) for what in ("direct", "halo", "heap", "memory"))
+        table.add_row(str(rank), *counted, f"{each['halo_rows']:,}", *nbytes)
+    console().print(table)
+    total = sizes.shown(sum(each["memory"] for each in needs))
+    console().print(f"memory: {sizes.shown(most)} on the largest rank, {total} in all", soft_wrap=True)
+    model.show(found)
+    if "untimed" in job:
+        console().print(f"no times: {job['untimed']}", soft_wrap=True)

@@ -68,9 +68,8 @@ def test_counts_are_those_of_a_run(rng, comm, mgg, folder, first, stored, name, 
         with open_graph(path) as file:
             shape = model.shape_of(file, ModelSettings(**settings), None, None)
             bounds = model.bounds_of(file, comm.size)
-            made = shape.made()
-            counted = model.count(file, bounds, made.kind, model.rounds_of(made, None))
-            assert made.by_edge or comm.size == 1 or counted[0].rounds > 1
+            counted = model.count(file, bounds, shape, None)
+            assert shape.made().by_edge or comm.size == 1 or counted[0].rounds > 1
         moved = model.moved(shape, *counted, transfer)
         assert int(moved["rows"].sum()) == found["remote_rows"]
         assert int(moved["bytes"].sum()) == found["bytes"]["remote"]

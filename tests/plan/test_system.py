@@ -52,6 +52,9 @@ def test_a_transfer_takes_what_the_links_of_its_ranks_take(rng):
     found = system.of_cluster(given, given.ranks_a_node)
     far = system.of_cluster(given, given.ranks_a_node + 1)
     rows, size = 1000, 512
+    memory, cache = (size / (1e9 * rate) for rate in (given.memory_gb_s, given.cache_gb_s))
+    assert found.miss.of(1, size) + found.edge.of(1, size) == pytest.approx(memory * (1 + 4 / size))
+    assert found.edge.of(1, size) == pytest.approx(cache + memory * 4 / size)
     link, network, packing = (
         rows * size / (1e9 * rate) for rate in (given.link_gb_s, given.network_gb_s, given.memory_gb_s / 2)
     )

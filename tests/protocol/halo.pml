@@ -1,7 +1,6 @@
 /* The signals of cuda/gpu/sums/halo.cuh between PEs, as a model that Spin checks in every order.
  *
- * PES, CALLS: how many. UPWARDS: only PEs of higher number are sent rows; NEEDS: a bit for each pair that has any; else
- * all are. FAR: rows go by puts with a
+ * PES, CALLS: how many. UPWARDS: only PEs of higher number are sent rows; else all are. FAR: rows go by puts with a
  * signal, from an outbox, and not by stores through pointers; NODES: between nodes of two PEs only. Memory is weak: what
  * a PE stores, or puts, lands at some later time and in any order, unless something orders it; what it loads may be loaded
  * earlier than where it stands.
@@ -14,8 +13,6 @@
 
 #if defined(UPWARDS)
 #define SENDS(p, q) ((p) < (q))
-#elif defined(NEEDS)
-#define SENDS(p, q) ((NEEDS >> PAIR(p, q)) & 1)
 #else
 #define SENDS(p, q) 1
 #endif

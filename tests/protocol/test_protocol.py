@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import programs
 import pytest
 from tiers import drawn
-
-from . import mutants
 
 MODEL = Path(__file__).with_name("halo.pml")
 BLOCK = Path(__file__).with_name("block.pml")  # how the warps of a block tell each other of arrivals
@@ -51,26 +47,18 @@ ELEMENTS = {
 }
 
 
-def search(
-    text: str, options: str, folder: Path, *compiled: str, cycles: bool = False
-) -> tuple[int, str | None]:
-    """(states, what is wrong or None) of a model in a world; cycles: whether it can go on without an end."""
+def search(text: str, options: str, folder: Path, *compiled: str) -> tuple[int, str | None]:
+    """(states, what is wrong or None) of a model in a world."""
 
     def done(*command: str, seconds: float = 60.0) -> str:
         said = programs.run(*command, cwd=folder, timeout=seconds)
-        endless = (
-            "unconditional self-loop" in said.stdout + said.stderr
-        )  # which the checker refuses to search
-        assert said.returncode == 0 or endless, said.stdout + said.stderr
+        assert said.returncode == 0, said.stdout + said.stderr
         return said.stdout + said.stderr
 
     (folder / MODEL.name).write_text(text)
     done("spin", "-a", *options.split(), MODEL.name)
-    what = "-DNP" if cycles else "-DSAFETY"
-    done("gcc", *compiled, what, "-DCOLLAPSE", "-DMEMLIM=6000", "-o", "pan", "pan.c")
-    said = done("./pan", "-m200000", *(["-l"] if cycles else []), seconds=SECONDS)
-    if "unconditional self-loop" in said:
-        return 0, "unconditional self-loop"
+    done("gcc", *compiled, "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=6000", "-o", "pan", "pan.c")
+    said = done("./pan", "-m200000", seconds=SECONDS)
     # Not exhaustive where the depth or the memory that it was given did not do.
     assert "max search depth too small" not in said and "out of memory" not in said, said
     states = re.search(r"([\d.e+]+) states, stored", said)
@@ -120,43 +108,3 @@ def test_warps_of_a_block_read_no_row_before_they_know_of_it(check, tmp_path):
 def test_each_element_of_the_hand_over_is_missed(check, tmp_path, element):
     _, wrong = search(BLOCK.read_text(), f"-DWITHOUT_{element}", tmp_path, "-O0", "-w")
     assert wrong and re.match(r"assertion violated|invalid end state", wrong)
-
-
-# Worlds that are small, and have between them all that the model speaks of: 2 and 3 PEs, two blocks, credits that are
-# waited for, pointers and puts, and needs that are not symmetric: 0 -> 1, 0 -> 2, 1 -> 2, 2 -> 0, four chunks.
-MUTANTS = {
-    "3 PEs, nodes of two, four chunks": "-DPES=3 -DCALLS=3 -DBLOCKS=1 -DNODES -DNEEDS=102",
-    "2 PEs, one way": "-DPES=2 -DCALLS=4 -DBLOCKS=2 -DUPWARDS",
-}
-
-
-def survives(text: str) -> bool:
-    """Whether the checker finds nothing wrong with a model in any of the worlds for mutants."""
-    with tempfile.TemporaryDirectory() as folder:
-        return not any(
-            search(text, options, Path(folder), "-O0", "-w", cycles=cycles)[1]
-            for cycles in (False, True)
-            for options in MUTANTS.values()
-        )
-
-
-@pytest.mark.long
-@pytest.mark.trials(40, torture=1000)
-def test_every_mutant_is_caught_or_known_to_be_harmless(require, rng, trials):
-    """`make test-long` tries some mutants, which are drawn, and `make torture` all of them."""
-    for program in ("spin", "gcc"):
-        require(shutil.which(program) is not None, f"no {program}", f"apt install {program}")
-    made = mutants.mutants(MODEL.read_text())
-    assert len(made) >= 200 and {each.name for each in made} >= set(mutants.HARMLESS)
-    chosen = [made[at] for at in rng.permutation(len(made))[:trials]]
-    with ThreadPoolExecutor(2) as pool:
-        survived = list(pool.map(lambda each: survives(each.text), chosen))
-    for each, yes in zip(chosen, survived, strict=True):
-        assert yes == (each.name in mutants.HARMLESS), each.name
-
-
-@pytest.mark.long
-def test_the_model_without_its_elements_is_what_mutants_are_made_of(require):
-    """No mutant is caught for what its parent has."""
-    require(shutil.which("spin") is not None, "no spin", "apt install spin")
-    assert survives(mutants.without_elements(MODEL.read_text()))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.runtime import cores, kernel_costs, mpi, probe
+from mgg_hpc.runtime import mpi, probe
 from mgg_hpc.runtime.streaming import bandwidth
 
 TURNS = 5
@@ -56,30 +56,6 @@ def alone(monkeypatch):
     monkeypatch.setattr(mpi, "barrier", lambda comm: None)
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["a core for each rank", "ranks share cores"])
-def test_a_turn_takes_as_long_as_its_slowest_rank_and_the_best_turn_counts(monkeypatch, shared):
-    monkeypatch.setattr(cores, "available", lambda: 2 if shared else 8)
-    told = []
-
-    class Listening(Comm):
-        def allgather(self, mine):
-            told.append(mine)
-            return list(told)
-
-    repeats = 4 if shared else 1
-    for taken in TAKEN:
-        clock = Clock(monkeypatch, kernel_costs)
-        action = turns(clock, np.repeat(taken, repeats))
-        found = kernel_costs.slowest(Listening([]), action, TURNS)
-    if not shared:
-        # Turn by turn 5, 6, 9, 40 and 8 seconds on the slowest rank.
-        assert found == pytest.approx(TAKEN.max(axis=0).min())
-    else:
-        ends = 100 + repeats * np.cumsum(TAKEN, axis=1)
-        begins = ends - repeats * TAKEN
-        assert found == pytest.approx((ends.max(axis=0) - begins.min(axis=0)).min() / repeats)
-
-
 def test_a_probe_takes_each_ranks_best_turn_and_then_the_slowest(monkeypatch):
     format, told = RowFormat(np.dtype(np.float32), 4), []
     rows, plan = SimpleNamespace(format=format), SimpleNamespace(destinations=1)
@@ -107,25 +83,3 @@ def test_a_bandwidth_is_that_of_the_best_copy(monkeypatch):
     alone, together = bandwidth.copy_bandwidth(Comm([7.0, 2.0]))
     assert alone == pytest.approx(1000 / 2e-7 / 1e9)
     assert together == pytest.approx(7.0 + 2.0 + 1000 / 4e-7 / 1e9)
-
-
-def test_costs_of_edges_and_of_rows_are_those_of_the_slowest_rank(monkeypatch):
-    """Another rank's edges take 10 s, and its rows 1 s each."""
-    monkeypatch.setattr(kernel_costs, "EDGES", 640)
-    monkeypatch.setattr(kernel_costs, "SIZES", (4096, 8192))
-    monkeypatch.setattr(kernel_costs._Sums, "seconds", lambda self, plan, rows: 1e-3)
-    other = Comm([10.0], rank=0, size=1)
-    plan = SimpleNamespace(edges=320, halo=range(64))
-    backend = SimpleNamespace(
-        prepare=lambda plan, format: None,
-        rows=lambda counts, format, symmetric: SimpleNamespace(local=np.empty((int(counts[0]), format.dim))),
-    )
-    sums = kernel_costs._Sums(other, backend)
-    monkeypatch.setattr(kernel_costs._Sums, "edges", lambda self, *of, everywhere: (plan, None))
-    monkeypatch.setattr(kernel_costs.workload, "direct", lambda edges, transfer: plan)
-    monkeypatch.setattr(kernel_costs._Sums, "beside_edges", lambda self, plan, row_bytes: 0.0)
-    table = sums.gather("halo").seconds
-    assert np.min(table) == pytest.approx(10 / 320)
-    monkeypatch.setattr(kernel_costs.exchange, "halo_in_rounds", lambda comm, edges: (plan, None))
-    within = kernel_costs._within(sums, SimpleNamespace(of=lambda reuse, row_bytes: 0.0))
-    assert within["halo"].of(1, 64) == pytest.approx(10)

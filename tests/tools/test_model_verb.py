@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+from pathlib import Path
 
 import jobs
 import msgspec
 import numpy as np
 import pytest
 
-from mgg_hpc import reference
+from mgg_hpc import config, reference
 from mgg_hpc.__main__ import main
-from mgg_hpc.data import user_cache, writer
+from mgg_hpc.data import store, user_cache, writer
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import system
-from mgg_hpc.plan.cost_model import Gather, RowCost
+from mgg_hpc.plan.cost_model import System
 from mgg_hpc.plan.ranges import edge_balanced
 from mgg_hpc.runtime import calibration
-from mgg_hpc.runtime.calibration import Measured
-from mgg_hpc.tools import model
+from mgg_hpc.tools import model, model_calibrate
 
 DESCRIBED = """
 ranks_a_node = 2
@@ -37,16 +38,8 @@ def cache(monkeypatch, tmp_path):
     return tmp_path / "cache" / "mgg-hpc"
 
 
-def measured(ranks: int = 2) -> Measured:
-    costs = {name: RowCost(1e-8, 1e-10) for name in ("direct", "get", "halo")} if ranks > 1 else {}
-    gather = Gather((1e6,), (64, 256), ((1e-9, 1e-8), (4e-9, 4e-8)))
-    fixed = dict.fromkeys(("direct", "get", "halo"), 1e-5)
-    dense = ((16, 1e9), (256, 4e9))
-    mixed = {"direct": gather, "get": gather} if ranks > 1 else {}
-    each = RowCost(1e-9, 0.0)
-    return Measured(
-        ranks, 1, gather, mixed, each, each, dense, 1e-9, costs, fixed, layer=1e-4, stream=RowCost(0.0, 1e-10)
-    )
+def measured(ranks: int = 2) -> System:
+    return model_calibrate.system(np.linspace(1e-9, 2e-9, len(model_calibrate.COSTS)).tolist(), ranks)
 
 
 def refused(capsys, *arguments: object) -> str:
@@ -117,7 +110,7 @@ def test_a_rehearsal_without_a_calibration_counts_all_transfers(cache, tmp_path,
     job.write_text('[graph]\nfile = "graph.h5"\n')
     assert main(["train", str(job), "--dry-run", "--as-ranks", "16"]) == 0
     out = capsys.readouterr().out
-    assert all(f"{name}: " in out for name in ("direct", "get", "halo")) and "no times" in out
+    assert all(f"│ {name} " in out for name in ("direct", "get", "halo")) and "no times" in out
 
 
 def test_a_calibration_is_kept_and_scaled(cache):
@@ -125,12 +118,45 @@ def test_a_calibration_is_kept_and_scaled(cache):
     assert path.parent == cache
     found = calibration.load()
     assert found.measured == [measured(1), measured(2)]
-    assert found.system(2).gather == measured(2).gather
-    assert found.system(1).within["halo"] == RowCost(0.0, 0.0)
+    assert (found.system(1), found.system(2)) == (measured(1), measured(2))
     eight = found.system(8)
-    assert eight.stream.byte == pytest.approx(4e-10)
-    assert eight.gather.seconds[0] == pytest.approx((4e-9, 4e-8))
-    assert eight.flops(16) == pytest.approx(1e9 / 4)
+    assert eight.ranks_a_node == 8 and eight.within == measured(2).within
+    for name in ("byte", "operation"):
+        assert getattr(eight, name) == pytest.approx(4 * getattr(measured(2), name))
+    assert (eight.edge.row, eight.miss.byte) == pytest.approx((4e-9, 4 * measured(2).miss.byte))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_costs_are_those_that_epochs_were_made_of(rng, monkeypatch, tmp_path, ranks):
+    """Epochs take what made-up costs say; what is found says the same of another graph. Ranks are not quite alike."""
+    names = model_calibrate.COSTS
+    placed = model_calibrate.system(range(len(names)), ranks)
+    assert names.index("ns, halo, a byte") == placed.within["halo"].byte
+    assert names.index("ns, miss, a row") == placed.miss.row and names[-1].startswith("ns, byte")
+    wanted = model_calibrate.system(rng.uniform(1e-9, 1e-8, len(names)).tolist(), ranks)
+    shapes = [(512, 8, 8), (64, 4, 16), (512, 8, 64), (2048, 2, 16), (2048, 8, 64), (1024, 32, 128)]
+    monkeypatch.setattr(model_calibrate.cores, "cache_bytes", lambda: 4 << 16)
+    wanted = dataclasses.replace(wanted, cache_bytes=1 << 16)
+
+    def output(number, *arguments):
+        """Write the summaries of trainings that took what the wanted costs say."""
+        for job in arguments[2:]:
+            settings = config.load(Path(job))
+            with store.open_graph(Path(settings.graph.file)) as file:
+                shape = model.shape_of(file, settings.model, None, None)
+                traffic = model.count(file, model.bounds_of(file, number), shape, None)
+            seconds = model.predicted(wanted, shape, *traffic).epoch(settings.plan.transfer)
+            folder = Path(settings.run.folder)
+            folder.mkdir()
+            (folder / "summary.json").write_text(json.dumps({"epoch_ms": {"min": 1e3 * seconds}}))
+
+    monkeypatch.setattr(model_calibrate, "output", output)
+    costs, error = model_calibrate.fit(model_calibrate.observe(ranks, tmp_path, shapes))
+    assert error < 1e-3 and min(costs) >= 0
+    another = model_calibrate.observe(ranks, tmp_path, [(3000, 12, 32)])
+    assert len(another) == (3 if ranks > 1 else 1)
+    for factors, seconds in another:
+        assert np.dot(factors, costs) == pytest.approx(seconds, rel=0.03)
 
 
 @pytest.mark.parametrize("damage", ["text", "another version", "another processor", "a field less"])
@@ -144,7 +170,7 @@ def test_a_calibration_that_does_not_hold_is_ignored_with_a_word(cache, monkeypa
     elif damage == "another processor":
         monkeypatch.setattr(calibration.cores, "processor", lambda: "another")
     else:
-        del document["measured"][0]["segment"]
+        del document["measured"][0]["segment"]["row"]
         user_cache.write(path.name, document)
     with pytest.raises(InputError, match=r"ignored.*mgg doctor --calibrate"):
         calibration.load()
@@ -195,7 +221,7 @@ def test_hosts_like_this_one_are_joined_by_the_network_of_a_file(cache, tmp_path
     described = tmp_path / "hosts.toml"
     described.write_text('kernels = "this"\nranks_a_node = 2\nnetwork_gb_s = 0.125\nget_us = 8\n')
     found = model.system_of(str(described), 6)
-    assert (found.ranks_a_node, found.gather, found.within) == (2, measured(2).gather, measured(2).within)
+    assert (found.ranks_a_node, found.edge, found.within) == (2, measured(2).edge, measured(2).within)
     assert found.between["halo"].of(10, 64) == pytest.approx(640 / 0.125e9)
     assert found.between["get"].of(10, 64) == pytest.approx(80e-6)
     assert found.between["get"].of(10, 6400) == pytest.approx(64000 / 0.125e9)

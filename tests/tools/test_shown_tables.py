@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mgg_hpc.tools import model_report
+from mgg_hpc.tools import model
 from mgg_hpc.training.profile import profiler
 
 
@@ -47,7 +47,7 @@ def test_predictions(printed):
         "jobs": [job(2, ["halo", "halo"]), job(300, ["direct", "halo"])],
         "basis": ["a basis"],
     }
-    model_report.show(document)
+    model.show(document)
     rows, lines = printed()
     assert rows == [
         ["ranks", "balance", "transfer", "rows", "bytes", "most", "messages", "sums ms", "epoch ms"],
