@@ -113,8 +113,8 @@ def _metrics(path: Path) -> dict[str, NDArray[np.float64]]:
         text = path.read_text(encoding="utf-8")
         first, *lines = text[: text.rfind("\n") + 1].splitlines() or ["epoch"]
         header = first.split(",")
-        table = (
-            np.loadtxt(lines, delimiter=",", comments=None, ndmin=2) if lines else np.empty((0, len(header)))
+        table = np.array([line.split(",") for line in lines], np.float64).reshape(
+            len(lines), -1 if lines else len(header)
         )
     except FileNotFoundError as error:
         raise InputError(f"{path}: is missing; without it there is nothing to report") from error
