@@ -15,24 +15,12 @@ from jobs import python
 import mgg_hpc
 
 PACKAGE = Path(mgg_hpc.__file__).parent
-FLOORS = ["data", "plan", "runtime", "nn", "traversal", "training", "tools"]  # from the ground up
+FLOORS = ["data", "plan", "runtime", "nn", "traversal", "training", "tools", "cli"]  # from the ground up
 BESIDE = {"nn", "traversal"}  # on the same floor
 GROUND = ["__init__", "errors", "sizes", "config", "reference"]  # what every floor may stand on
 # What the package itself offers, to be loaded when it is asked for.
 DOORS = ["data.libraries", "nn", "training.checkpoints"]
-COMMAND_LINE = [
-    "__main__",
-    "bench_verbs",
-    "generate_verbs",
-    "graph_verbs",
-    "job_verbs",
-    "model_verb",
-    "report_verb",
-    "study_runs",
-    "study_verb",
-    "traverse_verb",
-    "verbs",
-]  # stands on top
+COMMAND_LINE = ["__main__"]  # stands on top
 # Reached through the seam alone; `mgg doctor` looks at it too.
 NATIVE = ("_host", "_cuda", "_cuda_studies", "_shmem")
 GRAPH = "_graph"  # native code that needs no backend, reached through data.native alone

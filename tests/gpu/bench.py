@@ -32,11 +32,11 @@ import programs
 
 from gpu.pes.engine import Engine
 from gpu.pes.shim_device import shim_device
-from mgg_hpc.bench_verbs import bench
+from mgg_hpc.cli.bench import bench
+from mgg_hpc.cli.study import study
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.cuda import module
 from mgg_hpc.runtime.backends.cuda import rank as cuda_rank
-from mgg_hpc.study_verb import study
 from mgg_hpc.tools.bench.epoch import gpu as epoch_gpu
 from mgg_hpc.tools.bench.epoch.gpu_memory import Held
 from mgg_hpc.tools.bench.harness import document, watch

@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from mgg_hpc.bench_verbs import bench as verbs
+from mgg_hpc.cli.bench import bench as verbs
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.transfers.halo import Halo

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click import Choice, FloatRange, IntRange, argument, option
 
-from .verbs import Memory, Verbs, example, to_file
+from .options import Memory, Verbs, example, to_file
 
 
 class _Numbers(click.ParamType):
@@ -176,6 +176,6 @@ def generate_like(**options: Any) -> None:
 
 
 def _generate(kind: str, *, output: Path, force: bool, memory: int | None, **options: Any) -> None:
-    from .tools.generate import process_generate
+    from ..tools.generate import process_generate
 
     process_generate(kind, output, force=force, memory=memory, options=options)

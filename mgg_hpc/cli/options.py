@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from . import sizes
+from .. import sizes
 
 Existing = click.Path(path_type=Path)
 Output = click.Path(path_type=Path)

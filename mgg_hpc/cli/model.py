@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click import Choice, FloatRange, IntRange, argument, option
 
-from .verbs import Existing, Output, example
+from .options import Existing, Output, example
 
 
 @click.command(
@@ -49,7 +49,7 @@ def model(
 
     The graph is divided as a job divides it, and one rank's rows are read at a time: a laptop counts for any cluster.
     """
-    from .tools.model import process_model
+    from ..tools.model import process_model
 
     process_model(
         graph,

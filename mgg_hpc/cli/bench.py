@@ -8,8 +8,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from .errors import InputError
-from .verbs import Existing, Output, Verbs, example
+from ..errors import InputError
+from .options import Existing, Output, Verbs, example
 
 WIDTH = click.IntRange(1, 65536)
 DEVICES = click.Choice(["cpu", "cuda"])
@@ -122,7 +122,7 @@ def bench_aggregate(context: click.Context, graphs: tuple[str, ...], device: str
     GRAPHS are rmat:SCALE[:EDGE_FACTOR], uniform:SCALE[:EDGE_FACTOR], graph files (.h5) or archives (.npz).
     [default: rmat:18:16; on a GPU rmat:20:16 and uniform:20:16]
     """
-    from .tools.bench.aggregate.run import run_aggregate
+    from ..tools.bench.aggregate.run import run_aggregate
 
     of_cpus = ("orders", "threads", "pages", "peers_env")
     refuse_given(context, device, *(of_cpus if device == "cuda" else ["transfers"]))
@@ -163,7 +163,7 @@ def bench_epoch(context: click.Context, graphs: tuple[str, ...], device: str, **
     GRAPHS are as in `mgg bench aggregate`; features and labels are drawn. [default: rmat:17:12; on a GPU
     rmat:20:16]
     """
-    from .tools.bench.epoch.run import run_epoch
+    from ..tools.bench.epoch.run import run_epoch
 
     if device == "cuda":
         refuse_given(context, device, "threads", "pages", "peers_env")
@@ -205,10 +205,10 @@ def bench_overlap(context: click.Context, device: str, **options: Any) -> int:
     refuse_given(context, device, *others)
     kept = {name: value for name, value in options.items() if name not in others}
     if device == "cuda":
-        from .tools.bench.overlap import gpu
+        from ..tools.bench.overlap import gpu
 
         return gpu.run_overlap(**kept)
-    from .tools.bench.overlap import cpu
+    from ..tools.bench.overlap import cpu
 
     return cpu.run_overlap(**kept)
 
@@ -245,7 +245,7 @@ def bench_huge(**options: Any) -> int:
 
     Features and edges are drawn on the GPU. A layer is a matrix product, and sums of its rows over the edges.
     """
-    from .tools.bench.huge.gpu import run_huge
+    from ..tools.bench.huge.gpu import run_huge
 
     return run_huge(**options)
 
@@ -266,6 +266,6 @@ def bench_start(**options: Any) -> int:
 
     GRAPH is as in `mgg bench aggregate`. [default: rmat:21:26, a hundred million edges]
     """
-    from .tools.bench.startup import run_start
+    from ..tools.bench.startup import run_start
 
     return run_start(**options)

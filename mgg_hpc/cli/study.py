@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from .bench_verbs import AS_A_JOB, AT_LEAST_ONE, DEVICES, SHARE, WIDTH, together, turns
+from .bench import AS_A_JOB, AT_LEAST_ONE, DEVICES, SHARE, WIDTH, together, turns
+from .options import Output, Verbs, example
 from .study_runs import files_of, request_of, run_epochs, run_here
-from .verbs import Output, Verbs, example
 
 
 @click.group(
@@ -196,8 +196,8 @@ def scaling(graph: str | None, ranks: str, **options: Any) -> int:
 
     Each number of ranks is started on this machine: OSDI '23, figures 7 to 9.
     """
-    from .tools.bench.harness.options import numbers_of
-    from .tools.study import scaling as study_of_ranks
+    from ..tools.bench.harness.options import numbers_of
+    from ..tools.study import scaling as study_of_ranks
 
     return study_of_ranks.run(request_of(graph, options), numbers_of("ranks", ranks))
 
@@ -227,8 +227,8 @@ def sampling(jobs: tuple[Path, ...], fanouts: str | None, batch_size: int | None
     The same graphs, splits and epochs, several seeds: OSDI '23, table 3. JOBS are job files. [default: those of inputs/
     whose graphs are there, but for model.input = "learned"]
     """
-    from .tools.bench.harness.options import numbers_of
-    from .tools.study import sampling as study_of_sampling
+    from ..tools.bench.harness.options import numbers_of
+    from ..tools.study import sampling as study_of_sampling
 
     request = study_of_sampling.Request(
         jobs=jobs or study_of_sampling.jobs_with_graphs(),
@@ -286,11 +286,11 @@ def programs(
     graphs that stream from slow stores: by schedules (figure 14), with and without loads ahead (overlap), on ranks that
     pass chunks on and that load for themselves (ring, figure 16). GRAPHS are for all but density. [default: rmat:14]
     """
-    from .tools.bench.harness import graphs as known
-    from .tools.bench.harness.options import BenchOptions, numbers_of, words_of
-    from .tools.bench.programs.fused import PROGRAMS
-    from .tools.bench.programs.parts import PARTS, PEERS, Request
-    from .tools.study import programs as study_of_programs
+    from ..tools.bench.harness import graphs as known
+    from ..tools.bench.harness.options import BenchOptions, numbers_of, words_of
+    from ..tools.bench.programs.fused import PROGRAMS
+    from ..tools.bench.programs.parts import PARTS, PEERS, Request
+    from ..tools.study import programs as study_of_programs
 
     chosen, baselines = words_of("parts", parts, PARTS), words_of("peers", peers, PEERS, none=True)
     names = graphs or ("rmat:14",)
@@ -329,7 +329,7 @@ def traversal(graphs: tuple[str, ...], sources: int, device: str, **options: Any
     line: EMOGI, figures 2.6, 2.8 and 2.11 of Min's dissertation. With --device cuda searches are timed, and what they
     read is compared with copies, managed memory and Subway: figures 2.9, 2.10 and 2.13. [default: rmat:16 uniform:16]
     """
-    from .tools.bench.harness import graphs as known
+    from ..tools.bench.harness import graphs as known
 
     names = graphs or ("rmat:16", "uniform:16")
     for name in names:
@@ -337,9 +337,9 @@ def traversal(graphs: tuple[str, ...], sources: int, device: str, **options: Any
     paths = files_of(options)
     read = [known.read(name) for name in names]
     if device == "cuda":
-        from .tools.study.traversal import measured
+        from ..tools.study.traversal import measured
 
         return measured.run(read, sources, paths)
-    from .tools.study.traversal import counted
+    from ..tools.study.traversal import counted
 
     return counted.run(read, sources, paths)

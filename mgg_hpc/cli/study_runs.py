@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from .bench_verbs import refuse_given
+from .bench import refuse_given
 
 
 def given_words(context: click.Context) -> list[str]:
@@ -27,9 +27,9 @@ def given_words(context: click.Context) -> list[str]:
 
 def request_of(graph: str | None, options: dict[str, Any]) -> Any:
     """Return what is asked for on CPUs, checked as far as it can be before ranks start. Raises InputError."""
-    from .tools.bench.harness import graphs
-    from .tools.bench.harness.options import numbers_of
-    from .tools.study.cpu import Request
+    from ..tools.bench.harness import graphs
+    from ..tools.bench.harness.options import numbers_of
+    from ..tools.study.cpu import Request
 
     name, paths = graph or "rmat:17:16", files_of(options)
     graphs.check(name)
@@ -39,7 +39,7 @@ def request_of(graph: str | None, options: dict[str, Any]) -> Any:
 
 def files_of(options: dict[str, Any]) -> Any:
     """Return the files that are asked for. Raises InputError for one that cannot be written."""
-    from .tools.study.table import Files
+    from ..tools.study.table import Files
 
     paths = Files(options["csv"], None if options["plot"] == "none" else Path(options["plot"]))
     paths.check()
@@ -54,20 +54,20 @@ def run_here(
     transfer: str | None = None,
 ) -> int:
     """Run a study on ranks that are there, on a GPU, or on ranks that are started with the same command line."""
-    from .runtime import mpi
+    from ..runtime import mpi
 
     name = str(context.info_name)
     if device == "cuda":
         refuse_given(context, device, "ranks", "threads", "backend")
         if mpi.launched():
             return run_on_gpus(context, graph, options)
-        from .tools.study import gpu
+        from ..tools.study import gpu
 
         return gpu.run(name, graph, files_of(options), transfer=transfer, **options)
     refuse_given(context, device, "share")
 
     def measure(request: Any) -> int:
-        from .tools.study import cpu, plot, space
+        from ..tools.study import cpu, plot, space
 
         if transfer is not None:
             return space.run(request, transfer)
@@ -78,7 +78,7 @@ def run_here(
 
 def run_on_cpus(context: click.Context, request: Any, ranks: int, measure: Callable[[Any], int]) -> int:
     """Measure what is asked for on ranks that are there, or start ranks with the same command line."""
-    from .runtime import launch, mpi
+    from ..runtime import launch, mpi
 
     if ranks > 1 and not mpi.launched():
         return launch.process_launch(ranks, ["study", *given_words(context)])
@@ -87,7 +87,7 @@ def run_on_cpus(context: click.Context, request: Any, ranks: int, measure: Calla
 
 def run_epochs(context: click.Context, graph: str | None, device: str, options: dict[str, Any]) -> int:
     """Measure training epochs. Raises InputError for options that are about single aggregations."""
-    from .errors import InputError
+    from ..errors import InputError
 
     if device == "cuda":
         raise InputError("--epochs is for CPUs; on GPUs mgg train and mgg bench epoch time epochs")
@@ -99,7 +99,7 @@ def run_epochs(context: click.Context, graph: str | None, device: str, options: 
             options[name] = Path(str(options[name]).replace("transfers", "epochs"))
 
     def measure(request: Any) -> int:
-        from .tools.study import epochs
+        from ..tools.study import epochs
 
         return epochs.run(request)
 
@@ -108,10 +108,10 @@ def run_epochs(context: click.Context, graph: str | None, device: str, options: 
 
 def run_on_gpus(context: click.Context, graph: str | None, options: dict[str, Any]) -> int:
     """Run a study on the ranks of a launcher, with a GPU each. Raises InputError for one that has no such variants."""
-    from .errors import InputError
-    from .tools.bench.harness import graphs
-    from .tools.bench.harness.options import numbers_of
-    from .tools.study import gpu, gpu_ranks, plot
+    from ..errors import InputError
+    from ..tools.bench.harness import graphs
+    from ..tools.bench.harness.options import numbers_of
+    from ..tools.study import gpu, gpu_ranks, plot
 
     name = str(context.info_name)
     if name != gpu_ranks.STUDY:

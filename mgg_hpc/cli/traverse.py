@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click import Choice, IntRange, argument, option
 
-from .verbs import Existing, Finite, Output, Verbs, example
+from .options import Existing, Finite, Output, Verbs, example
 
 
 def _shared(command: Any) -> Any:
@@ -134,6 +134,6 @@ def pagerank(**options: Any) -> int:
 
 
 def _process(kind: str, options: dict[str, Any]) -> int:
-    from .tools.traverse import process_traverse
+    from ..tools.traverse import process_traverse
 
     return process_traverse(kind, **options)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click import Choice, IntRange, argument, option
 
-from .verbs import Existing, Memory, example, to_file
+from .options import Existing, Memory, example, to_file
 
 
 @click.command(
@@ -86,7 +86,7 @@ def import_(
     is listed too, with the same weight. An import that was stopped goes on where it was when the same command is given
     again.
     """
-    from .tools.importing import process_import
+    from ..tools.importing import process_import
 
     process_import(source, folder, output, force=force, format_=format_, options=options)
 
@@ -106,7 +106,7 @@ def export(graph: Path, output: Path, force: bool, memory: int | None) -> None:
     Nodes have the numbers of the import, whatever the order of rows. An archive has all contents, and gives the same
     graph file again. Beside a Matrix Market file lie the features, labels and masks (.npy). A .pt file is a pickle.
     """
-    from .tools.export import process_export
+    from ..tools.export import process_export
 
     process_export(graph, output, force=force, memory=memory)
 
@@ -116,7 +116,7 @@ def export(graph: Path, output: Path, force: bool, memory: int | None) -> None:
 @option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(graph: Path, as_json: bool) -> None:
     """Print what is in a graph file."""
-    from .tools.files import process_info
+    from ..tools.files import process_info
 
     process_info(graph, as_json=as_json)
 
@@ -125,7 +125,7 @@ def info(graph: Path, as_json: bool) -> None:
 @argument("graph", type=Existing)
 def verify(graph: Path) -> None:
     """Check that a graph file is sound, and name the first value that is not."""
-    from .tools.files import process_verify
+    from ..tools.files import process_verify
 
     process_verify(graph)
 
@@ -166,6 +166,6 @@ def partition(graph: Path, order: str | None, **options: Any) -> None:
 
     The file keeps the imported numbering: predictions use it with any order, and --order none restores it.
     """
-    from .tools.partition import process_partition
+    from ..tools.partition import process_partition
 
     process_partition(graph, renumbering=order, **options)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .verbs import Existing, Output, example
+from .options import Existing, Output, example
 
 
 @click.command(
@@ -36,6 +36,6 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool, least: bool
     RUNS are folders that `mgg train` made, or the folders above them, which stand for the latest run. A run that has
     not ended is shown as far as it has come. A timeline needs a run with --profile. It needs matplotlib.
     """
-    from .tools.report.page import process_report
+    from ..tools.report.page import process_report
 
     process_report(runs, output, force=force, least=least)

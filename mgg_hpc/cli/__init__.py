@@ -1,0 +1,1 @@
+"""The commands of `mgg`: a file for each group of them, which names their options."""

@@ -1,0 +1,178 @@
+"""Commands of job files and their runs: train, resume, predict, submit, tune."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click import IntRange, argument, option
+
+from .options import Existing, example, overriding, to_file
+
+
+@click.command(
+    short_help="Train the model of a job file.",
+    epilog=example(
+        "mgg train inputs/digits.toml",
+        "mgg launch -n 4 train inputs/digits.toml --set train.epochs=50",
+        "mgg launch -n 4 train inputs/digits.toml --dry-run",
+        "mgg train inputs/digits.toml --dry-run --as-ranks 64",
+        "mgg launch -n 2 train inputs/digits.toml --profile",
+    ),
+)
+@argument("job", type=Existing)
+@overriding("Override a key of the job file.")
+@option(
+    "--share-gpu", is_flag=True, help="Let several ranks drive one GPU: for tests, since kernels take turns."
+)
+@option("--dry-run", is_flag=True, help="Print the plan and the memory of each rank, and stop.")
+@option("--as-ranks", type=IntRange(1, 65536), help="With --dry-run, alone: rehearse so many ranks.")
+@option(
+    "--profile",
+    is_flag=True,
+    help="Trace a few epochs: the times of each layer, and the hidden part of transfers.",
+)
+@option("--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only.")
+def train(job: Path, overrides: tuple[str, ...], share_gpu: bool, as_ranks: int | None, **shown: Any) -> int:
+    """Train the model of a job file on this rank, or on all ranks of mpirun or srun."""
+    from ..runtime import signals
+
+    signals.listen()
+    if as_ranks:
+        from ..tools.model_rehearsal import process_rehearse
+
+        return process_rehearse(job, overrides, as_ranks, dry_run=shown["dry_run"])
+    from ..training.train import process_train
+
+    if share_gpu:
+        overrides = (*overrides, "run.share_gpu=true")
+    return process_train(job, overrides, **shown)
+
+
+@click.command(
+    short_help="Go on with a run that was stopped.",
+    epilog=example(
+        "mgg resume runs/digits",
+        "mgg launch -n 4 resume runs/digits/002",
+        "mgg resume runs/digits --set train.epochs=400",
+    ),
+)
+@argument("run", type=Existing)
+@overriding(
+    "Override a key of the run's job that may change: in [run], [checkpoint], [plan], or train.epochs."
+)
+@option("--progress/--no-progress", "shown", default=None, help="Show a bar; default: on a terminal only.")
+def resume(run: Path, overrides: tuple[str, ...], shown: bool | None) -> int:
+    """Go on with a run from its newest checkpoint that is sound, on this rank, or on all ranks of mpirun or srun.
+
+    On as many ranks as before, and with the same threads, torch and processor, all results are those of a run that was
+    never stopped, bit by bit; on another number of ranks, up to rounding.
+    """
+    from ..runtime import signals
+
+    signals.listen()
+    from ..training.train import process_resume
+
+    return process_resume(run, overrides, shown)
+
+
+@click.command(
+    short_help="Write classes, probabilities and embeddings.",
+    epilog=example(
+        "mgg predict runs/digits -o out.h5",
+        "mgg launch -n 2 predict runs/digits/001 -o out.h5",
+        "mgg predict runs/digits -o hidden.npy --what embedding --layer 1",
+        "mgg predict runs/digits -o new.h5 --graph grown.h5",
+        "mgg predict runs/digits -o out.h5 --set run.backend=serial",
+    ),
+)
+@argument("run", type=Existing)
+@to_file("HDF5 file to write; or .npy.")
+@option("--graph", type=Existing, help="Another graph with the same features. [default: that of the run]")
+@option(
+    "--layer",
+    "layers",
+    multiple=True,
+    metavar="NUMBER|all",
+    help="Write this layer's output, from 1 on. [default: the last hidden layer's]",
+)
+@option("--what", default="class,probability,embedding", help="Which of these to write, separated by commas.")
+@overriding("Override a key of the run's job.")
+def predict(run: Path, output: Path, **options: Any) -> int:
+    """Write classes, probabilities and embeddings of a trained run, in the user's numbering of nodes.
+
+    A name that ends in .npy gives one such file; or several, out.class.npy and so on, where several arrays are written.
+    """
+    from ..training.predict import process_predict
+
+    return process_predict(run, output, **options)
+
+
+@click.command(
+    short_help="Submit job files to Slurm.",
+    epilog=example(
+        "mgg submit job.toml --ranks 4 --threads 8 --time 1:00:00",
+        "mgg submit job.toml --nodes 2 --gpus 4 --time 1:00:00",
+        "mgg submit job.toml --gpus 4 --time 4:00:00 --requeue",
+        "mgg submit jobs/*.toml --ranks 2 --at-once 4 --set train.epochs=50",
+        "mgg submit job.toml --nodes 2 --gpus 4 --dry-run",
+    ),
+)
+@argument("jobs", nargs=-1, required=True, type=Existing)
+@option("--nodes", type=IntRange(1, 65536), default=1)
+@option("--gpus", type=IntRange(1, 1024), help="GPUs of each node; a rank drives one.")
+@option("--ranks", type=IntRange(1, 4096), help="Ranks of each node, on CPUs. [default: 1]")
+@option("--threads", type=IntRange(1, 1024), default=1, help="Threads of a rank.")
+@option(
+    "--time",
+    metavar="TIME",
+    help="Time limit as Slurm writes it: 1:30:00, 90 (minutes) or 1-12 (days-hours).",
+)
+@option("--requeue", is_flag=True, help="Save before the time limit, go back into the queue, and go on.")
+@option(
+    "--save-seconds",
+    type=IntRange(10, 3600),
+    default=120,
+    help="With --requeue: time before the limit for ranks to save what they have.",
+)
+@option("--at-once", type=IntRange(1), help="Of several job files, how many run side by side. [default: all]")
+@option("--name", help="The job's name. [default: that of the job file]")
+@option("--partition", help="[default: the site's]")
+@option("--account", help="[default: the site's]")
+@overriding("Override a key of the job files.")
+@option("--dry-run", is_flag=True, help="Print the command instead of running it.")
+def submit(jobs: tuple[Path, ...], overrides: tuple[str, ...], dry_run: bool, **options: Any) -> int:
+    """Check job files and submit them to Slurm: one as a job, several as an array.
+
+    The scripts are those of the checkout that mgg was installed from, or of the folder in MGG_SLURM; the site's
+    settings are in site.env.sh there.
+    """
+    from ..tools.submit import Request, process_submit
+
+    return process_submit(jobs, overrides, Request(**options), dry_run)
+
+
+@click.command(
+    short_help="Search for a job's fastest transfers, ps, dist and wpb.",
+    epilog=example(
+        "mgg tune job.toml",
+        "mgg launch -n 4 tune job.toml",
+        "mgg launch -n 4 tune job.toml --transfers direct,halo",
+    ),
+)
+@argument("job", type=Existing)
+@overriding("Override a key of the job file.")
+@option("--transfers", default="all", help="Which to try, separated by commas. [default: all that run here]")
+def tune(job: Path, overrides: tuple[str, ...], transfers: str) -> int:
+    """Train a few epochs with each transfer while ps, dist and wpb are searched, on all ranks of mpirun or srun.
+
+    Nothing of that training is kept. What was found goes to the user's cache folder, where "mgg train" finds it, on as
+    many ranks of the same kind of machine; the last lines are for the job file.
+    """
+    from ..runtime import signals
+
+    signals.listen()
+    from ..training.tuning.offline import process_tune
+
+    return process_tune(job, overrides, transfers)
