@@ -2,7 +2,6 @@
 
     python benchmarks/streaming.py --folder SCRATCH                    # all parts
     python benchmarks/streaming.py --parts memory --graph rmat:16
-    mgg launch -n 4 benchmarks/streaming.py --parts ring --rate 0.2
 
 memory: a step in memory, with rows in the host's memory (in place, and copied into chunks as devices do), and in files
 past the page cache; plan.memory is a quarter of the features, beside the plans. Peaks are of a process of its own,
@@ -10,7 +9,7 @@ beyond what it had before it opened the graph: edges are counted, and rows in th
 the time of all bytes that storage read and wrote, at the speeds of two threads that do nothing else; "of bound" is the
 time over it, or over that of a step in memory where that takes longer.
 capped: GCN with 256 hidden units and 3 layers from files, in 38 percent of the memory that it takes otherwise.
-schedules, overlap, ring: as `mgg study programs` has them; under a launcher ring runs on its ranks.
+Schedules of sums, loads ahead, and ranks that pass chunks on are parts of programs.py.
 
 Turns alternate (A B A B) in one process; two of each warm up.
 """
@@ -33,6 +32,9 @@ from typing import Any
 import click
 import numpy as np
 import torch
+from ngra import streaming
+from ngra.schedules import WARM_UP, step_ms
+from ngra.streaming import Case
 from real_graphs import read as read_real
 
 from mgg_hpc.data.graph import Graph
@@ -40,18 +42,13 @@ from mgg_hpc.errors import WRONG_INPUT, InputError
 from mgg_hpc.nn.streaming.graph import StreamedGraph, Streaming
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.streaming import grid
-from mgg_hpc.runtime import mpi
 from mgg_hpc.runtime.streaming.file_store import FileStore
 from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools.bench.harness import document, graphs
 from mgg_hpc.tools.bench.harness.document import Sheet
 from mgg_hpc.tools.bench.harness.options import BenchOptions, words_of
-from mgg_hpc.tools.bench.programs import parts as shared
-from mgg_hpc.tools.bench.programs import ring, streaming
-from mgg_hpc.tools.bench.programs.schedules import WARM_UP, step_ms
-from mgg_hpc.tools.bench.programs.streaming import Case
 
-PARTS = ("memory", "schedules", "overlap", "capped", "ring")
+PARTS = ("memory", "capped")
 MIB = 1 << 20
 REQUEST = 4 << 20  # bytes that the loader of chunks reads at a time
 READERS = 2  # threads that read at once, or write
@@ -230,21 +227,8 @@ def capped(case: Case, turns: int) -> list[Sheet]:
     return [table("GCN, 3 layers, 256 hidden, in 38 percent of its memory", case, ways, turns, peak)]
 
 
-def over_ranks(graph: Graph, scratch: Path, turns: int, rate: float) -> None:
-    """Run the part ring on the ranks of a launcher."""
-    comm, path = mpi.world(), scratch / "graph.h5"
-    about = comm.bcast(streaming.write(graph, path) if comm.rank == 0 else None)
-    row = ring.over_ranks(Case(path, about, "gcn", 1), turns, rate)
-    if comm.rank == 0:
-        document.show([], [ring.sheet([row])])
-
-
-def measured(part: str, graph: Graph, scratch: Path, options: BenchOptions, rate: float) -> list[Sheet]:
+def measured(part: str, graph: Graph, scratch: Path, options: BenchOptions) -> list[Sheet]:
     """Return the tables of a part."""
-    if part in shared.PARTS:
-        request = shared.Request(options=options, graphs=[graph], rate=rate)
-        rows, _ = shared.measured(part, request)
-        return [shared.PARTS[part].sheet(rows)]
     about = streaming.write(graph, scratch / "graph.h5")
     streaming.write(graphs.read("rmat:8"), scratch / "small.h5")
     case = Case(scratch / "graph.h5", about, "gcn", options.threads)
@@ -257,8 +241,7 @@ def measured(part: str, graph: Graph, scratch: Path, options: BenchOptions, rate
 @click.option("--folder", type=click.Path(path_type=Path), default=None, help="Of scratch files.")
 @click.option("--turns", default=5, help="Turns that are counted.")
 @click.option("--threads", default=2, help="Of each process.")
-@click.option("--rate", default=0.0, help="GB/s of slow stores. [default: each part's]")
-def main(parts: str, name: str, folder: Path | None, turns: int, threads: int, rate: float) -> None:
+def main(parts: str, name: str, folder: Path | None, turns: int, threads: int) -> None:
     """Measure and print."""
     try:
         chosen = words_of("parts", parts, PARTS)
@@ -266,15 +249,10 @@ def main(parts: str, name: str, folder: Path | None, turns: int, threads: int, r
     except InputError as error:
         click.echo(f"streaming: error: {error}", err=True)
         sys.exit(WRONG_INPUT)
-    comm = mpi.world()
+    options = BenchOptions(turns=turns, threads=threads)
     with tempfile.TemporaryDirectory(dir=folder, prefix="mgg-streaming-") as made:
-        if comm.size > 1:
-            over_ranks(graph, Path(comm.bcast(made)), turns, rate)
-            comm.Barrier()
-            return
-        options = BenchOptions(turns=turns, threads=threads)
         for part in chosen:
-            document.show([], measured(part, graph, Path(made), options, rate))
+            document.show([], measured(part, graph, Path(made), options))
 
 
 if __name__ == "__main__":

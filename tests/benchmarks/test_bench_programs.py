@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from jobs import clean_environment
+from ngra import density, fused
+from ngra.parts import PARTS
 
 from mgg_hpc.data import generate, writer
 from mgg_hpc.tools.bench.baselines.programs import ours
 from mgg_hpc.tools.bench.harness import graphs, libraries
-from mgg_hpc.tools.bench.programs import density, fused
 
 pytestmark = pytest.mark.long
 
@@ -118,8 +119,6 @@ def test_the_tables_have_times_and_memory_over_ours():
     row |= {"edge_tensor_bytes": 40_000, "peak_bytes": {"mgg": 10_000, "dgl int32": 120_000}}
     _, peer = fused.sheet([row]).rows
     assert peer == ["g, gated, dgl int32", "9.0 (9.0 .. 9.0)", "4.50", "0", "3.00", "12.0"]
-    line = fused.lines(row)[1]
-    assert (line["variant"], line["times_first"], line["peak_bytes"]) == ("dgl int32", 4.5, 120_000)
     (first, _) = density.sheet([row | {"percent": 0.3}]).rows
     assert first[0] == "0.3 %, mgg" and first[3:] == ["2000.00", "0.0"]
     assert density.gflops(row, "mgg") == pytest.approx(1000 * 10 * 2 / 2e-3 / 1e9)
@@ -127,14 +126,8 @@ def test_the_tables_have_times_and_memory_over_ours():
 
 def test_all_parts_run(tmp_path):
     output = tmp_path / "programs.json"
-    words = [
-        "--graphs=rmat:8:4",
-        "--programs=gated",
-        "--width=16",
-        "--nodes=100",
-        "--turns=1",
-        "--peers=torch",
-    ]
+    words = ["--parts", ",".join(PARTS), "--graphs=rmat:8:4", "--programs=gated", "--width=16"]
+    words += ["--nodes=100", "--ranks=2", "--turns=1", "--peers=torch"]
     words += ["--json", output, "--plot", tmp_path / "p.svg"]
     command = [sys.executable, ROOT / "benchmarks" / "programs.py", *words]
     done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
@@ -145,4 +138,27 @@ def test_all_parts_run(tmp_path):
     assert row["edge_tensor_bytes"] == row["edges"] * 16 * 4 and min(row["peak_bytes"].values()) > 0
     assert [each["percent"] for each in found["density"]] == list(density.PERCENTS)
     assert all(each["ms"].keys() == {"mgg", "torch"} for each in found["density"])
-    assert all("</svg>" in (tmp_path / f"p-{part}.svg").read_text() for part in ("fused", "density"))
+    ways = [(row["program"], list(row["ms"])) for row in found["schedules"]]
+    assert ways == [(program, ["accumulator", "stage", "destination"]) for program in ("gcn", "gated-gcn")]
+    for row in found["schedules"]:  # one chunk holds all sources
+        assert [row["moved"][way]["sums"] > 0 for way in row["ms"]] == [False, True, False]
+    assert [list(row["ms"]) for row in found["overlap"]] == [["ahead", "when wanted"]] * 2
+    (row,) = found["ring"]
+    assert row["ranks"] == 2 and row["loaded"]["each for itself"] == 2 * row["loaded"]["chains"]
+    assert all("</svg>" in (tmp_path / f"p-{part}.svg").read_text() for part in PARTS)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--graphs karate", "karate/karate.npz: no such graph; name the folder of graphs in MGG_DATA"),
+        ("--parts fused,ring-road", "--parts fused,ring-road: 'ring-road' is not one of fused, density"),
+        ("--peers numpy", "--peers numpy: 'numpy' is not one of none, dgl"),
+        ("--ranks 2;3", "--ranks 2;3: '2;3'; expected numbers of 1 .. 65536"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(words, said):
+    command = [sys.executable, ROOT / "benchmarks" / "programs.py", *words.split()]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("programs: error: ")
+    assert said in done.stderr and done.stderr.count("\n") == 1

@@ -132,12 +132,6 @@ def compared(ms: Mapping[str, Sequence[float]], ours: str = "mgg") -> dict[str, 
     }
 
 
-def named(row: Mapping[str, Any], name: str) -> dict[str, float]:
-    """Return an entry's times of what `compared` returned, by the names of a study's columns."""
-    times = {f"{key}_ms": round(value, 4) for key, value in row["ms"][name].items()}
-    return times | {"times_first": round(row["speedup"].get(name, {"median": 1.0})["median"], 4)}
-
-
 def hidden(ms: Mapping[str, Mapping[str, float]], transfer: str, both: str) -> float:
     """Return the hidden share (`plan.overlap`) of medians, of the sums alone, a transfer alone, and both in one."""
     return hidden_share(*(ms[name]["median"] for name in ("sum", transfer, both)))

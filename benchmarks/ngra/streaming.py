@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import Linear
 from torch.nn.functional import cross_entropy
 
-from ....data import writer
-from ....data.graph import Graph
-from ....nn import saga
-from ....nn.api import open_graph
-from ....nn.graph.dist_graph import DistGraph
-from ....nn.streaming.graph import StreamedGraph, Streaming
-from ..harness import timing
+from mgg_hpc.data import writer
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.nn import saga
+from mgg_hpc.nn.api import open_graph
+from mgg_hpc.nn.graph.dist_graph import DistGraph
+from mgg_hpc.nn.streaming.graph import StreamedGraph, Streaming
+from mgg_hpc.tools.bench.harness import timing
 
 FEATURES, CLASSES = 128, 16
 LEAST = 256 << 10  # bytes of rows that small graphs stream through

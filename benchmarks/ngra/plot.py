@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..harness import plots
-from ..harness.plots import COLOURS, FAINT, INK
+from mgg_hpc.tools.bench.harness import plots
+from mgg_hpc.tools.bench.harness.plots import COLOURS, FAINT, INK
+
 from .fused import FUSED, TENSORS
 
 TENSORS_COLOUR = "#f0c4ba"

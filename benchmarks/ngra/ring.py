@@ -1,32 +1,34 @@
 """Ranks that pass the chunks of a streamed graph on, and ranks that each load for themselves (NGra, section 4.2).
 
-    python -m mgg_hpc.tools.bench.programs.ring REQUEST.json ROW.json
-
-is what each rank runs: rank 0 writes the row.
+`main` is what each rank runs, and rank 0 writes the row.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ....errors import InputError
-from ....nn.streaming.graph import Streaming
-from ....runtime import launch, mpi
-from ....runtime.turns import take_turns
-from ..harness import document, timing
-from ..harness.document import Sheet
+from mgg_hpc.errors import InputError
+from mgg_hpc.nn.streaming.graph import Streaming
+from mgg_hpc.runtime import launch, mpi
+from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.tools.bench.harness import document, timing
+from mgg_hpc.tools.bench.harness.document import Sheet
+
 from .schedules import WARM_UP, step_ms, times_first
 from .streaming import Case
 
 CHAINS, ALONE = "chains", "each for itself"
 RATE = 0.5  # GB/s of each loader's store
 RANKS = (2, 4)
+CHILD = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); from ngra import ring; ring.main()"
+)
 
 
 def over_ranks(case: Case, turns: int, rate: float) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def started(case: Case, turns: int, rate: float, ranks: int) -> dict[str, Any]:
         request, row = folder / "request.json", folder / "row.json"
         said = asdict(case) | {"path": str(case.path)}
         request.write_text(json.dumps({"case": said, "turns": turns, "rate": rate}))
-        code = launch.run([sys.executable, "-m", __name__, str(request), str(row)], ranks)
+        code = launch.run([sys.executable, "-c", CHILD, str(request), str(row)], ranks)
         if code or not row.is_file():
             raise InputError(f"{ranks} ranks: they ended with exit code {code}")
         return dict(json.loads(row.read_text()))
@@ -74,24 +76,11 @@ def sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
     return Sheet(f"chains of ranks, a store of {rows[0]['rate']:g} GB/s for each loader", columns, cells)
 
 
-def lines(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of a row in a study's table, one for each way."""
-    same = {name: row[name] for name in ("graph", "nodes", "edges", "ranks")}
-    same |= {"model": row["program"], "width_values": row["width"], "rate_gb_per_s": row["rate"]}
-    return [
-        same | {"variant": name, **timing.named(row, name), "chunks_bytes": row["loaded"][name]}
-        for name in row["ms"]
-    ]
-
-
-def main(request: Path, row: Path) -> None:
+def main() -> None:
     """Measure what a file asks for on all ranks; rank 0 writes the row."""
+    request, row = map(Path, sys.argv[1:])
     asked = json.loads(request.read_text())
     case = Case(**asked["case"] | {"path": Path(asked["case"]["path"])})
     found = over_ranks(case, asked["turns"], asked["rate"])
     if mpi.world().rank == 0:
         row.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))

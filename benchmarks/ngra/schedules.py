@@ -12,10 +12,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from ....nn.streaming.graph import SCHEDULES, Streaming
-from ....runtime.turns import take_turns
-from ..harness import document, timing
-from ..harness.document import Sheet
+from mgg_hpc.nn.streaming.graph import SCHEDULES, Streaming
+from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.tools.bench.harness import document, timing
+from mgg_hpc.tools.bench.harness.document import Sheet
+
 from .streaming import Case, Net
 
 RATE = 1.0  # GB/s of slow stores
@@ -105,16 +106,3 @@ def overlap_sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
 def times_first(row: Mapping[str, Any], name: str) -> float:
     """Return a way's time over the first's, the median over turns."""
     return float(row["speedup"].get(name, {"median": 1.0})["median"])
-
-
-def lines(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of a row in a study's table, one for each way."""
-    same = {name: row[name] for name in ("graph", "nodes", "edges")}
-    same |= {"model": row["program"], "width_values": row["width"], "rate_gb_per_s": round(row["rate"], 3)}
-    same |= {name: round(row[name], 4) for name in ("computing_ms", "moving_ms") if name in row}
-    return [
-        same
-        | {"variant": name, **timing.named(row, name)}
-        | {f"{kind}_bytes": nbytes for kind, nbytes in row["moved"][name].items()}
-        for name in row["ms"]
-    ]

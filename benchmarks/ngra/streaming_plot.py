@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..harness import plots
-from ..harness.plots import FAINT, INK
+from mgg_hpc.tools.bench.harness import plots
+from mgg_hpc.tools.bench.harness.plots import FAINT, INK
 
 FIRST, OTHER = "#c8432b", "#b7c9d6"
 KINDS = {"chunks": "#2f6690", "sums": "#e09f3e", "others": "#c9c9c9"}

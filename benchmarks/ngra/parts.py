@@ -1,4 +1,4 @@
-"""The parts of `mgg study programs`, of benchmarks/programs.py and of benchmarks/streaming.py.
+"""The parts of programs.py.
 
 Each has what it measures, its table and its picture.
 """
@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ....data.graph import Graph
-from ..harness import document, watch
-from ..harness.document import Sheet
-from ..harness.options import BenchOptions
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.tools.bench.harness import document, watch
+from mgg_hpc.tools.bench.harness.document import Sheet
+from mgg_hpc.tools.bench.harness.options import BenchOptions
+
 from . import density, fused, plot, ring, schedules, streaming, streaming_plot
 
 Row = dict[str, Any]
@@ -42,14 +43,12 @@ class Request:
 class Part:
     """A part.
 
-    measure: yields its rows. sheet: returns the table of rows. draw: draws rows of a document into a file. lines:
-    returns the lines of a study's table (study/table.py) that a row has.
+    measure: yields its rows. sheet: returns the table of rows. draw: draws rows of a document into a file.
     """
 
     measure: Callable[[Request], Iterator[Measured]]
     sheet: Callable[[Sequence[Row]], Sheet]
     draw: Callable[[Sequence[Row], Mapping[str, Any], Path], None]
-    lines: Callable[[Row], list[Row]]
 
 
 def _fused(request: Request) -> Iterator[Measured]:
@@ -94,21 +93,19 @@ def _ring(request: Request) -> Iterator[Measured]:
 
 EVERY = tuple(streaming.PROGRAMS)
 PARTS = {
-    "fused": Part(_fused, fused.sheet, plot.draw_fused, fused.lines),
-    "density": Part(_density, density.sheet, plot.draw_density, density.lines),
+    "fused": Part(_fused, fused.sheet, plot.draw_fused),
+    "density": Part(_density, density.sheet, plot.draw_density),
     "schedules": Part(
         _streamed("schedules", schedules.by_schedule, EVERY),
         schedules.sheet,
         streaming_plot.draw_schedules,
-        schedules.lines,
     ),
     "overlap": Part(
         _streamed("overlap", schedules.by_overlap, EVERY),
         schedules.overlap_sheet,
         streaming_plot.draw_overlap,
-        schedules.lines,
     ),
-    "ring": Part(_ring, ring.sheet, streaming_plot.draw_ring, ring.lines),
+    "ring": Part(_ring, ring.sheet, streaming_plot.draw_ring),
 }
 PEERS = (*fused.MODULES, *density.PEERS)
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ....data import writer
-from ....data.graph import Graph
-from ....runtime.turns import take_turns
-from ..harness import document, graphs, libraries, timing
-from ..harness.document import Sheet
-from ..harness.libraries import Libraries
-from ..harness.options import BenchOptions
-from ..harness.timing import Worker
+from mgg_hpc.data import writer
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.tools.bench.harness import document, graphs, libraries, timing
+from mgg_hpc.tools.bench.harness.document import Sheet
+from mgg_hpc.tools.bench.harness.libraries import Libraries
+from mgg_hpc.tools.bench.harness.options import BenchOptions
+from mgg_hpc.tools.bench.harness.timing import Worker
 
 IN_A_ROW = 3  # steps of a turn, after the first of which threads are awake
 OURS = "mgg_hpc.tools.bench.baselines.programs.ours"
@@ -174,17 +174,3 @@ def sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
             line += [f"{peak / 1e6:,.0f}", f"{peak / row['edge_tensor_bytes']:.2f}"]
             cells.append([*line, f"{peak / row['peak_bytes'][FUSED]:.1f}"])
     return Sheet("fused propagation", columns, cells)
-
-
-def lines(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of a row in a study's table, one for each run."""
-    same = {name: row[name] for name in ("graph", "nodes", "edges")}
-    same |= {
-        "model": row["program"],
-        "width_values": row["width"],
-        "edge_tensor_bytes": row["edge_tensor_bytes"],
-    }
-    return [
-        same | {"variant": name, **timing.named(row, name), "peak_bytes": row["peak_bytes"][name]}
-        for name in row["ms"]
-    ]

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ....data import writer
-from ....data.graph import Graph
-from ....runtime.turns import take_turns
-from ..harness import document, graphs, libraries, sums, timing, watch
-from ..harness.document import Sheet
-from ..harness.libraries import Libraries
-from ..harness.options import BenchOptions
+from mgg_hpc.data import writer
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.tools.bench.harness import document, graphs, libraries, sums, timing, watch
+from mgg_hpc.tools.bench.harness.document import Sheet
+from mgg_hpc.tools.bench.harness.libraries import Libraries
+from mgg_hpc.tools.bench.harness.options import BenchOptions
+
 from .fused import OURS
 
 PEERS = ("mkl", "torch")
@@ -101,10 +102,3 @@ def sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
                 [*line, f"{spread['median'] * 1e6 / max(1, row['edges']):.2f}", f"{gflops(row, name):.1f}"]
             )
     return Sheet("products by density", columns, cells)
-
-
-def lines(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of a row in a study's table, one for each library."""
-    same = {name: row[name] for name in ("graph", "nodes", "edges")}
-    same |= {"density_percent": row["percent"], "width_values": row["width"]}
-    return [same | {"variant": name, **timing.named(row, name)} for name in row["ms"]]
