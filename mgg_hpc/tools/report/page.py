@@ -22,7 +22,7 @@ from .read import Run, read
 
 NAME = "report.html"
 MOST_RUNS = len(figures.COLOURS)
-MOST_RANKS = 64  # ranks of a run in a table or a figure
+MOST_RANKS, MOST_BARS = 64, 32  # ranks of a run in a table, and in a figure, so that pages stay small
 MOST_MATCHED = 256  # ranks up to which the least number of rows is found
 # What a template meets in a summary that is not as a run writes it.
 WRONG = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, jinja2.UndefinedError)
@@ -71,7 +71,7 @@ def _phases(runs: Sequence[Run]) -> tuple[list[str], dict[str, list[float]]]:
     """Return labels of the ranks of runs, and the mean ms of their epochs by phase."""
     spent = {}
     for run in (run for run in runs if run.summary.get("timed_epochs")):
-        for rank, each in enumerate(run.ranks[:MOST_RANKS]):
+        for rank, each in enumerate(run.ranks[:MOST_BARS]):
             label = f"{run.name}: rank {rank}" if len(runs) > 1 else f"rank {rank}"
             spent[label] = {kind: ms / run.summary["timed_epochs"] for kind, ms in each["phases_ms"].items()}
     kinds = dict.fromkeys(kind for each in spent.values() for kind, ms in each.items() if ms > 0)

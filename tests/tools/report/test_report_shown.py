@@ -27,7 +27,7 @@ def summary(at: int) -> dict:
     n, few = 1000 * (at + 1), 400 * at  # sizes are of less than 1 KiB, which is shown to the byte
     names = ("rows", "local_edges", "remote_edges", "halo_rows", "remote_rows")
     ranks = [
-        {name: n + 10 * i + (1 + 6 * (i == 3)) * rank for i, name in enumerate(names, 1)}
+        {name: n + 10 * i + (1 + 600 * (i == 3)) * rank for i, name in enumerate(names, 1)}
         | {"host": f"host{n + rank}", "bytes": {"local": few + 60 + rank, "remote": few + 70 + rank}}
         | {"phases_ms": {name: float(n + 100 * i + 3 * rank) for i, name in enumerate(PHASES)}}
         for rank in range(RANKS)
