@@ -29,17 +29,9 @@ import real_graphs
 from ngra import density, fused
 from ngra.parts import PARTS, PEERS, Request, measured
 
-from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import WRONG_INPUT, InputError
-from mgg_hpc.tools.bench.harness import document, graphs
+from mgg_hpc.tools.bench.harness import document
 from mgg_hpc.tools.bench.harness.options import BenchOptions, numbers_of, words_of
-
-
-def graph_named(name: str) -> Graph:
-    """Return the structure of rmat:SCALE[:EDGE_FACTOR], a graph file, an archive, or a graph of the data folder."""
-    known = graphs.DRAWN.fullmatch(name) or Path(name).suffix
-    graph = graphs.read(name) if known else real_graphs.read(name)
-    return Graph(graph.name, graph.indptr, graph.indices, directed=graph.directed)
 
 
 @click.command(help=__doc__.partition("\n")[0])
@@ -78,7 +70,9 @@ def main(parts: str, names: str, programs: str, peers: str, ranks: str, **others
         chosen = words_of("parts", parts, PARTS)
         request = Request(
             options=options,
-            graphs=[graph_named(name) for name in names.split(",")] if set(chosen) - {"density"} else [],
+            graphs=[real_graphs.structure(name) for name in names.split(",")]
+            if set(chosen) - {"density"}
+            else [],
             programs=words_of("programs", programs, fused.PROGRAMS),
             peers=words_of("peers", peers, PEERS, none=True),
             ranks=numbers_of("ranks", ranks),

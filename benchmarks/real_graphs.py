@@ -12,6 +12,7 @@ from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph, split_per_class, split_random
 from mgg_hpc.data.readers import digits, npz
 from mgg_hpc.errors import InputError
+from mgg_hpc.tools.bench.harness import graphs
 
 
 def data_folder() -> Path:
@@ -20,14 +21,24 @@ def data_folder() -> Path:
     return Path(os.environ.get("MGG_DATA", default))
 
 
-def read(name: str) -> Graph:
+def read(name: str, *, directed: bool = False) -> Graph:
     """One of the data folder's graphs, or scikit-learn's digits. Raises InputError if it is not there."""
     if name == "digits":
         return digits.read_digits()
     path = data_folder() / name / f"{name}.npz"
     if not path.is_file():
         raise InputError(f"{path}: no such graph; name the folder of graphs in MGG_DATA")
-    return npz.read_npz(path)
+    return npz.read_npz(path, directed=directed)
+
+
+def structure(name: str, *, directed: bool = False) -> Graph:
+    """The structure of rmat:SCALE[:EDGE_FACTOR], a graph file, an archive, or a graph of the data folder.
+
+    directed: with the edges of the data folder's graph as they are. Raises InputError for none of these.
+    """
+    known = graphs.DRAWN.fullmatch(name) or Path(name).suffix
+    graph = graphs.read(name) if known else read(name, directed=directed)
+    return Graph(graph.name, graph.indptr, graph.indices, directed=graph.directed)
 
 
 def write(name: str, folder: Path) -> Path:

@@ -48,13 +48,6 @@ APART = 0.1
 WARM_UP = 2
 
 
-def graph_named(name: str) -> Graph:
-    """Return the structure of rmat:SCALE[:EDGE_FACTOR], a graph file, an archive, or a graph of the data folder."""
-    known = graphs.DRAWN.fullmatch(name) or Path(name).suffix
-    graph = graphs.read(name) if known else real_graphs.read(name)
-    return Graph(graph.name, graph.indptr, graph.indices, directed=graph.directed)
-
-
 def with_data(graph: Graph) -> Graph:
     """Return the graph with labels, and features that say a little about them."""
     rng = np.random.default_rng(0)
@@ -179,7 +172,7 @@ def main(
         baselines = words_of("peers", peers, MODULES, none=True)
         rows: dict[str, list[dict[str, Any]]] = {part: [] for part in chosen}
         for name in names.split(","):
-            graph = graph_named(name)
+            graph = real_graphs.structure(name)
             for part in chosen:
                 with (
                     timing.workspace() as folder,

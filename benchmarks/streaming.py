@@ -35,7 +35,7 @@ import torch
 from ngra import streaming
 from ngra.schedules import WARM_UP, step_ms
 from ngra.streaming import Case
-from real_graphs import read as read_real
+from real_graphs import structure
 
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import WRONG_INPUT, InputError
@@ -245,7 +245,7 @@ def main(parts: str, name: str, folder: Path | None, turns: int, threads: int) -
     """Measure and print."""
     try:
         chosen = words_of("parts", parts, PARTS)
-        graph = graphs.read(name) if graphs.DRAWN.fullmatch(name) else read_real(name)
+        graph = structure(name)
     except InputError as error:
         click.echo(f"streaming: error: {error}", err=True)
         sys.exit(WRONG_INPUT)

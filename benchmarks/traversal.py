@@ -24,7 +24,6 @@ import real_graphs
 
 from mgg_hpc.data import native, writer
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.data.readers import npz
 from mgg_hpc.errors import WRONG_INPUT, InputError
 from mgg_hpc.runtime.turns import take_turns
 from mgg_hpc.tools.bench.harness import document, graphs, libraries, timing
@@ -43,16 +42,6 @@ PARTS = {
 }
 LACKS = {"scipy": ("pagerank",)}
 RANKS_APART = 2e-3  # sum of differences of ranks, at tolerances of up to 1e-4
-
-
-def graph_named(name: str, *, directed: bool) -> Graph:
-    """Return the structure of rmat:SCALE[:EDGE_FACTOR], a graph file, an archive, or a graph of the data folder."""
-    if graphs.DRAWN.fullmatch(name) or Path(name).suffix:
-        graph = graphs.read(name)
-    else:
-        path = real_graphs.data_folder() / name / f"{name}.npz"
-        graph = npz.read_npz(path, directed=True) if directed else real_graphs.read(name)
-    return Graph(graph.name, graph.indptr, graph.indices, directed=graph.directed)
 
 
 def inputs_of(graph: Graph, sources: int, tolerance: float, folder: Path) -> dict[str, Any]:
@@ -148,7 +137,7 @@ def main(
         rows: dict[str, list[dict[str, Any]]] = {part: [] for part in chosen}
         for name in names.split(","):
             for part in chosen:
-                graph = graph_named(name, directed=part != "cc")
+                graph = real_graphs.structure(name, directed=part != "cc")
                 with (
                     timing.workspace() as folder,
                     libraries.started(baselines, options, OURS, MODULES) as started,
