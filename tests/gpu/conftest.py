@@ -99,12 +99,13 @@ def mps(ranks: int) -> Iterator[dict[str, str]]:
             subprocess.run(words, input=says, text=True, check=True, timeout=seconds, **options)
 
         try:
-            ask(CONTROL, "-d")
-            ask(sys.executable, "-c", PROBE)  # its server starts with the first client
+            try:
+                ask(CONTROL, "-d")
+                ask(sys.executable, "-c", PROBE)  # its server starts with the first client
+            except (OSError, subprocess.SubprocessError) as error:
+                said.seek(0)
+                pytest.skip(f"no daemon of CUDA's Multi-Process Service: {error}: {said.read()[-300:]}")
             yield variables | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // ranks)}
-        except (OSError, subprocess.SubprocessError) as error:
-            said.seek(0)
-            pytest.skip(f"no daemon of CUDA's Multi-Process Service: {error}: {said.read()[-300:]}")
         finally:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 ask(CONTROL, says="quit -t 5\n", seconds=15)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -231,6 +232,8 @@ def test_a_daemon_is_started_probed_and_ended_or_its_tests_are_skipped(tmp_path,
         assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
         assert Path(variables["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
     assert told.read_text().split() == ["-d", "quit", "-t", "5"]
+    with pytest.raises(subprocess.TimeoutExpired), conftest.mps(4):
+        raise subprocess.TimeoutExpired("ranks", 1.0)  # which is no reason to skip a test
 
 
 # ---- preparing

@@ -115,11 +115,11 @@ def examine(request, device, tmp_path):
     "operations", [OTHERS, (IN_TURNS,), WAITING], ids=["others", "halo in turns", "halo"]
 )
 @pytest.mark.parametrize("tool", FAULTS)
-def test_nothing_is_reported(examine, tool, operations):
+def test_nothing_is_reported(examine, device, tool, operations):
     try:
         found, code = examine(tool, operations)
     except subprocess.TimeoutExpired:
-        if operations == WAITING:
+        if operations == WAITING and device == "cuda":
             pytest.skip("did not end: a tool may run kernels one after another that wait for each other")
         raise
     assert not found and code == 0, "\n".join(found[:3])
