@@ -59,7 +59,7 @@ $(VENV)/.tests: $(METADATA) | $(VENV)/.complete
 wheel: setup ## build a wheel in dist/, for CPUs of every kind
 	@.ci/setup "$(PYTHON)" $(VENV) wheel
 
-cuda: $(VENV)/.cuda ## add the GPU kernels (mgg_hpc/_cuda, _cuda_studies); no GPU is needed to build them
+cuda: $(VENV)/.cuda ## add the GPU kernels (mgg_hpc/_cuda); no GPU is needed to build them
 
 $(VENV)/.cuda: $(VENV)/.complete $(CUDA_ARGUMENTS)
 	@.ci/setup "$(PYTHON)" $(VENV) cuda
@@ -173,9 +173,10 @@ accuracy: setup ## published accuracies of GCN, GraphSAGE and GAT, ten seeds eac
 	$(BIN)/python benchmarks/accuracy.py
 
 bench: setup ## the figures of the README, beside the peers that are installed
-	$(BIN)/mgg bench aggregate rmat:18:16 $(wildcard $(CNR))
-	$(BIN)/mgg bench epoch --model gcn,gin,sage,gat
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/aggregate.py rmat:18:16 $(wildcard $(CNR))
+	$(BIN)/python benchmarks/epoch.py --models gcn,gin,sage,gat
+	$(BIN)/python benchmarks/overlap.py
+	$(BIN)/python benchmarks/readme.py
 
 bench-peers: $(PEERS)/.complete ## install the libraries that benchmarks compare with, into .venv-peers
 

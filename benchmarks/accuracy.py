@@ -9,17 +9,15 @@ Public splits where there are some; elsewhere 20 training and 30 validation node
   5e-4 on all layers, learning rate 0.005; Pubmed 8 output heads, weight decay 1e-3, learning rate 0.01.
 - The others: 64 hidden units, as Shchur et al. have them. What was chosen otherwise was chosen by validation accuracy.
 
-    python benchmarks/accuracy.py --cases cora,cora-gat,digits --seeds 3 --json accuracy.json
+    python benchmarks/accuracy.py
+    python benchmarks/accuracy.py --cases cora,cora-gat,digits --seeds 3 -o accuracy.json
 
 Exit code 1 if a mean, or the worst seed where one is bounded, misses its target.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,12 +25,14 @@ from typing import Any
 
 import click
 import real_graphs
+from harness import command, run, workers
 
 from mgg_hpc import config
-from mgg_hpc.errors import FAILED, WRONG_INPUT, InputError
-from mgg_hpc.tools.bench.harness import document
-from mgg_hpc.tools.bench.harness.document import Sheet
-from mgg_hpc.tools.bench.harness.options import words_of
+from mgg_hpc.errors import FAILED
+from mgg_hpc.runtime import mpi
+from mgg_hpc.tools.bench.results import Results, Row, output_files, words_of
+from mgg_hpc.training.job import build
+from mgg_hpc.training.train import fit
 
 
 @dataclass(frozen=True)
@@ -87,75 +87,54 @@ CASES = {
 }
 
 
-def test_accuracy(file: Path, case: Case, seed: int) -> float:
-    """Percent of the test rows that the chosen weights of one run classify rightly."""
-    from mpi4py import MPI
+@command(__doc__)
+@click.option("--cases", default=",".join(CASES), show_default=True)
+@click.option("--seeds", type=click.IntRange(1), help="Runs of each. [default: 10, of digits 8]")
+@output_files(pictures=False)
+def main(cases: str, seeds: int | None, files: tuple[Path, ...]) -> int:
+    results = Results("test accuracy in percent")
+    names = words_of("cases", cases, CASES)
+    with workers.workspace() as folder:
+        for name in names:
+            results.rows.append(measured(name, seeds or CASES[name].seeds, folder))
+            results.write(files)
+    results.show()
+    return FAILED if any(row["verdict"] == "missed" for row in results.rows) else 0
 
-    from mgg_hpc.training.job import build
-    from mgg_hpc.training.train import fit
 
+def measured(name: str, seeds: int, folder: Path) -> Row:
+    """Train with each seed; return the row of a case."""
+    case, began = CASES[name], time.perf_counter()
+    files = [real_graphs.write_split(case.graph, folder, seed) for seed in range(seeds)]
+    found = [percent_right(file, case, seed) for seed, file in enumerate(files)]
+    mean, worst = statistics.mean(found), min(found)
+    click.echo(f"{name}: {' '.join(f'{percent:.1f}' for percent in found)}", err=True)
+    return {
+        "case": name,
+        "seeds": seeds,
+        "mean": round(mean, 3),
+        "std": round(statistics.stdev(found), 3) if seeds > 1 else 0.0,
+        "worst": round(worst, 3),
+        "published": case.published,
+        "target": case.target,
+        "seconds": round(time.perf_counter() - began, 1),
+        "verdict": "reached" if mean >= case.target and worst >= case.worst else "missed",
+    }
+
+
+def percent_right(file: Path, case: Case, seed: int) -> float:
+    """Return the percentage of the test rows that the chosen weights of one run classify rightly."""
     tree = {
         "graph": {"file": str(file)},
         "run": {"threads": 1},  # these graphs are small: a second thread gains little
         "model": case.model,
         "train": case.train | {"seed": seed},
     }
-    job = build(config.from_tree(tree, "accuracy"), MPI.COMM_SELF)
+    job = build(config.from_tree(tree, "accuracy"), mpi.world())
     history = fit(job, job.graph(), None, False)
     job.backend.memory.close()
     return 100 * history.scores.test
 
 
-def measure(name: str, seeds: int, folder: Path) -> dict[str, Any]:
-    """One row of the table."""
-    case, began = CASES[name], time.perf_counter()
-    files = [real_graphs.write_split(case.graph, folder, seed) for seed in range(seeds)]
-    found = [test_accuracy(file, case, seed) for seed, file in enumerate(files)]
-    mean, worst = statistics.mean(found), min(found)
-    click.echo(f"{name}: {' '.join(f'{percent:.1f}' for percent in found)}", err=True)
-    return {
-        "case": name,
-        "accuracies": found,
-        "mean": mean,
-        "std": statistics.stdev(found) if len(found) > 1 else 0.0,
-        "worst": worst,
-        "published": case.published,
-        "target": case.target,
-        "reached": mean >= case.target and worst >= case.worst,
-        "seconds": time.perf_counter() - began,
-    }
-
-
-def sheet(rows: list[dict[str, Any]]) -> Sheet:
-    """Return the table."""
-    columns = ["case", "seeds", "mean", "std", "worst", "published", "target", "seconds", ""]
-    cells = []
-    for row in rows:
-        numbers = [f"{row[key]:.2f}" for key in ("mean", "std", "worst", "published", "target")]
-        verdict = "reached" if row["reached"] else "missed"
-        cells.append([row["case"], str(len(row["accuracies"])), *numbers, f"{row['seconds']:.1f}", verdict])
-    return Sheet("test accuracy in percent", columns, cells)
-
-
-@click.command(help=__doc__.partition("\n")[0])
-@click.option("--cases", default=",".join(CASES), show_default=True, help="Which, separated by commas.")
-@click.option("--seeds", type=click.IntRange(1), help="Runs of each; default: 10, digits 8.")
-@click.option("--json", "output", type=click.Path(path_type=Path), help="Write the rows to this file too.")
-def main(cases: str, seeds: int | None, output: Path | None) -> None:
-    """Measure, print, and say by the exit code whether every target was reached."""
-    try:
-        names = words_of("cases", cases, CASES)
-        with tempfile.TemporaryDirectory() as folder:
-            rows = [measure(name, seeds or CASES[name].seeds, Path(folder)) for name in names]
-    except InputError as error:
-        click.echo(f"accuracy: error: {error}", err=True)
-        sys.exit(WRONG_INPUT)
-    document.show([], [sheet(rows)])
-    if output:
-        output.write_text(json.dumps(rows, indent=2) + "\n")
-    if not all(row["reached"] for row in rows):
-        sys.exit(FAILED)
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

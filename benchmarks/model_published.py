@@ -11,14 +11,15 @@ pass, the product of the features with the weights and one aggregation.
 
 from __future__ import annotations
 
-import click
+from pathlib import Path
+
 import numpy as np
+from harness import command, run
 
 from mgg_hpc.plan import cost_model, counts, system
 from mgg_hpc.plan.cost_model import Layer
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.tools.bench.harness import document
-from mgg_hpc.tools.bench.harness.document import Sheet
+from mgg_hpc.tools.bench.results import Results, output_files
 
 RANKS, WIDTH = 8, 16
 # Nodes, edges, features, and the published milliseconds.
@@ -46,34 +47,27 @@ def counted(nodes: int, edges: int, skew: float) -> counts.Traffic:
     return counts.of_all_ranks(bounds, read, 1)
 
 
-@click.command(help=__doc__.partition("\n")[0])
-def main() -> None:
-    """Count, predict, and print both beside what was published."""
+@command(__doc__)
+@output_files(pictures=False)
+def main(files: tuple[Path, ...]) -> None:
+    results = Results("forward of a 1-layer GCN, 8 x A100: predicted, and published by MGG")
     where = system.of_cluster(system.named("dgx-a100"), RANKS)
-    row_bytes, rows = RowFormat(np.dtype(np.float32), WIDTH).row_bytes, []
+    row_bytes = RowFormat(np.dtype(np.float32), WIDTH).row_bytes
     for name, (nodes, edges, features, published) in GRAPHS.items():
         for kind, skew in SKEW.items():
             traffic = counted(nodes, edges, skew)
             product = Layer(row_bytes, 0, 2.0 * features * WIDTH, 4.0 * (features + WIDTH))
             before = cost_model.dense(where, max(each.rows for each in traffic.ranks), product)
             times = cost_model.aggregation(where, traffic, row_bytes)
-            cells = [f"{1e3 * (before + times[way]):.2f}" for way in ("get", "halo")]
-            halo = f"{traffic.rows('halo').sum() / max(1, traffic.rows('get').sum()):.3f}"
-            rows.append([name, f"{nodes:,}", f"{edges:,}", kind, *cells, halo, f"{published:.2f}"])
-    columns = [
-        "graph",
-        "nodes",
-        "edges",
-        "stand-in",
-        "get ms",
-        "halo ms",
-        "halo rows a remote edge",
-        "MGG ms",
-    ]
-    document.show(
-        [], [Sheet("forward of a 1-layer GCN, 8 x A100: predicted, and published by MGG", columns, rows)]
-    )
+            row = {"graph": name, "nodes": nodes, "edges": edges, "variant": kind}
+            row |= {f"{way}_ms": round(1e3 * (before + times[way]), 2) for way in ("get", "halo")}
+            share = traffic.rows("halo").sum() / max(1, traffic.rows("get").sum())
+            results.rows.append(
+                row | {"halo_rows_an_edge": round(float(share), 3), "published_ms": published}
+            )
+            results.write(files)
+    results.show()
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,10 +1,19 @@
-"""The figures of exchanges: hidden shares, hosts against each other, one host's ranks against its threads.
+"""The share of an exchange of rows that sums hide: every way of exchanging, in turns, and the parts of a halo.
 
-    python benchmarks/overlap.py --folder benchmarks/results/overlap
+    python benchmarks/overlap.py rmat:17:16 --ranks 2 --width 64
+    mgg launch -n 2 benchmarks/overlap.py my.h5 --ways halo,bulk,get -o overlap.json
+    python benchmarks/overlap.py --hosts link,gigabit,threads --turns 15 -o overlap.json -o overlap.md
 
-Runs `mgg bench overlap` on two hosts made of network namespaces (as root), whose link is slowed down until the
-exchange alone takes as long as the sums alone, and then to 1 Gbit/s; and on this machine, one rank of two threads
-against two of one. What is written: overlap.json and overlap.md.
+"sum" and "exchange" are the parts of a halo, each without the other, and
+
+    hidden share = (sum + exchange - halo) / min(sum, exchange)
+
+is 0 where one waits for the other, and 1 where the shorter one costs nothing.
+
+--hosts measures on two hosts made of network namespaces (as root), with one rank of one thread each: "link" slows their
+link down until the exchange alone takes as long as the sums alone, and "gigabit" to 1 Gbit/s. "threads" compares one
+rank of two threads with two ranks of one, on this host. ``unthrottled_ms`` and ``unthrottled_processor_ms`` are of the
+link as it is. ``bound`` is the hidden share if nothing but the sums and that work of processors took time.
 """
 
 from __future__ import annotations
@@ -13,176 +22,175 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
-import real_graphs
 import two_hosts
-from rich.console import Console
+from harness import command, run
+from harness.plots import bars_by
+from harness.ranks import Subject
+from harness.study import ON_CPU, conditions, finish, on_ranks, read, start
+from real_graphs import data_folder
 
-MGG = Path(sys.executable).with_name("mgg")
-MATCHED = 0.1  # how far exchange and sums may be apart, relative
-TRIES = 6
+from mgg_hpc.errors import InputError
+from mgg_hpc.plan.overlap import hidden_share
+from mgg_hpc.runtime import mpi
+from mgg_hpc.tools.bench import graphs
+from mgg_hpc.tools.bench.results import Results, Row, words_of
+
+WAYS = ("halo", "bulk", "direct", "get", "all-gather")
+PHASES = ("sum", "exchange")  # of a halo, each without the other
+PARTS = ("link", "gigabit", "threads")
+WIDTHS = (16, 64, 128, 256)  # of "threads"
+MATCHED, TRIES = 0.1, 6  # how far exchange and sums may be apart on the slowed link, relative
+SHOWN = ("variant", "median_ms", "min_ms", "max_ms", "processor_ms", "times_first", "crossing_bytes")
+DRAW = bars_by("case", "graph", "width")
+SHARES = ("times_first", "hidden_share", "bound", "auto_over_best", "link_mbit")
 
 
-def on_hosts(hosts: two_hosts.Hosts, folder: Path, *arguments: object) -> dict[str, Any]:
-    """What `mgg bench overlap` measures with one rank of one thread on each host."""
-    path = folder / "hosts.json"
-    command = [MGG, "bench", "overlap", *arguments, "--backend", "shmem", "--threads", "1", "--json", path]
-    ended = hosts.run([str(word) for word in command], 1, {"OMP_NUM_THREADS": "1"}, seconds=300)
-    if ended.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{ended.stdout}{ended.stderr}")
-    found = json.loads(path.read_text())
-    del found["command"]  # names files that are gone by now
-    return found
+@command(__doc__)
+@click.argument("graph", required=False)
+@click.option("--width", type=click.IntRange(1, 65536), default=64, help="Columns of rows. [default: 64]")
+@click.option("--ways", default=",".join(WAYS), help="Of exchanging; all are compared with the first.")
+@click.option("--hosts", help=f"Measure on two hosts: some of {', '.join(PARTS)}.")
+@on_ranks()
+def main(
+    graph: str | None,
+    width: int,
+    ways: str,
+    hosts: str | None,
+    ranks: int,
+    turns: int,
+    files: tuple[Path, ...],
+    **place: Any,
+) -> int | None:
+    chosen = words_of("ways", ways, WAYS)
+    graphs.check(graph or ON_CPU)
+    if hosts is not None:
+        on_hosts(graph, words_of("hosts", hosts, PARTS), turns, files)
+        return None
+    if (code := start(ranks)) is not None:
+        return code
+    whole = read(graph or ON_CPU)
+    subject = Subject(mpi.world(), whole, width, halos=3, **place)  # the choice takes memory for halos
+    choice = subject.choice()
+    chosen = [way for way in chosen if way != "direct" or subject.reaches_peers]
+    ms, more = subject.measure({way: subject.way(way) for way in (*chosen, *PHASES)}, turns)
+    same, counts = conditions(whole, subject)
+    results = Results("overlap", **same, width=width, transfer=str(choice))
+    results.compare(ms, more, **counts)
+    results.notes.append(f"auto takes {choice} ({choice.why})")
+    if "halo" in ms and subject.remote_edges:
+        hidden = hidden_share(*(median(ms[way]) for way in (*PHASES, "halo")))
+        results.rows[list(ms).index("halo")]["hidden_share"] = round(hidden, 4)
+        results.notes.append(f"hidden share {hidden:.2f}")
+    subject.close()
+    finish(results, files, DRAW, SHOWN)
+    return None
 
 
-def hidden(hosts: two_hosts.Hosts, folder: Path, edge_factor: int, turns: int) -> dict[str, Any]:
-    """The pipeline on a link on which the exchange alone takes as long as the sums alone."""
-    graph, ways = f"rmat:17:{edge_factor}", ("--ways", "halo,bulk", "--width", 64)
+def on_hosts(graph: str | None, parts: Sequence[str], turns: int, files: Sequence[Path]) -> None:
+    """Measure on two hosts, and this one by itself. Raises InputError where no hosts can be made."""
+    if mpi.launched():
+        raise InputError("--hosts starts its ranks itself, without a launcher")
+    cnr = str(data_folder() / "cnr_2000" / "cnr_2000.npz")
+    results, given = Results("overlap on hosts"), [graph] if graph else []
+    with ExitStack() as stack:
+        if set(parts) != {"threads"}:
+            if lacking := two_hosts.missing():
+                raise InputError(f"--hosts: two hosts need {lacking}")
+            hosts = stack.enter_context(two_hosts.connect())
+        for part in parts:
+            usual = {"link": ["rmat:17:16", "rmat:17:64"], "gigabit": [cnr], "threads": ["rmat:18:16", cnr]}
+            for name in given or usual[part]:
+                if part == "link":
+                    results.rows += on_matched_link(hosts, name, turns)
+                elif part == "gigabit":
+                    results.rows += on_gigabit(hosts, name, turns)
+                else:
+                    results.rows += ranks_and_threads(name, turns)
+                results.write(files, DRAW)  # what is measured stays, whatever ends the rest
+    shown = ("case", "graph", "width", "variant", "median_ms", *SHARES)
+    results.show(*(name for name in shown if any(name in row for row in results.rows)))
+
+
+def rows_of(*words: object, hosts: two_hosts.Hosts | None = None) -> dict[str, Row]:
+    """Return the rows of this script by variant. hosts: on them, with one rank of one thread each.
+
+    Raises InputError where it fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="mgg-bench-") as folder:
+        path = Path(folder) / "overlap.json"
+        command = [sys.executable, __file__, *map(str, words), "-o", str(path)]
+        if hosts:
+            command += ["--backend", "shmem", "--threads", "1"]
+            done = hosts.run(command, 1, {"OMP_NUM_THREADS": "1"}, seconds=300)
+        else:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise InputError(f"{' '.join(command)}: {' '.join(done.stderr.split()) or done.returncode}")
+        found = json.loads(path.read_text())
+    same = {name: found[name] for name in ("graph", "edges", "width", "transfer")}
+    return {row["variant"]: same | row for row in found["rows"]}
+
+
+def on_matched_link(hosts: two_hosts.Hosts, graph: str, turns: int) -> list[Row]:
+    """Measure on a link on which the exchange alone takes as long as the sums alone."""
+    words = (graph, "--ways", "halo,bulk", "--turns")
     hosts.throttle()
-    free = on_hosts(hosts, folder, graph, *ways, "--turns", 5)
-    sent = max(free["halo_rows"]) * free["row_bytes"]
-    rate = 8 * sent / (free["ms"]["sum"]["median"] / 1e3)
-    for attempt in range(TRIES):
+    free = rows_of(*words, 5, hosts=hosts)
+    # Each host sends about half of the bytes.
+    rate = 4 * free["exchange"]["crossing_bytes"] / free["sum"]["median_ms"] * 1e3
+    for _ in range(TRIES):
         hosts.throttle(rate=f"{int(rate / 1e3)}kbit")
-        found = on_hosts(hosts, folder, graph, *ways, "--turns", turns)
-        ratio = found["ms"]["exchange"]["median"] / found["ms"]["sum"]["median"]
-        if abs(ratio - 1) <= MATCHED or attempt == TRIES - 1:
+        found, used = rows_of(*words, turns, hosts=hosts), rate
+        summing, moving = (found[phase]["median_ms"] for phase in PHASES)
+        rate *= moving / summing
+        if abs(moving / summing - 1) <= MATCHED:
             break
-        rate *= ratio
-    found["rate_mbit"] = rate / 1e6
-    found["unthrottled_ms"] = free["ms"]
-    found["unthrottled_processor_ms"] = free["processor_ms"]
-    # Nothing can be faster than what the processors have to do, and they move rows as well as sum them.
-    summing, moving = found["ms"]["sum"]["median"], found["ms"]["exchange"]["median"]
-    busy = summing + free["processor_ms"]["exchange"]
-    found["bound"] = (summing + moving - max(busy, moving)) / min(summing, moving)
-    return found
+    # Nothing can be faster than the work of the processors, which move rows as well as sum them.
+    busy = summing + free["exchange"]["processor_ms"]
+    found["halo"]["bound"] = round(hidden_share(summing, moving, max(busy, moving)), 4)
+    for way, row in found.items():
+        row["link_mbit"] = round(used / 1e6, 1)
+        row |= {
+            "unthrottled_ms": free[way]["median_ms"],
+            "unthrottled_processor_ms": free[way]["processor_ms"],
+        }
+    return [{"case": "matched link"} | row for row in found.values()]
 
 
-def gigabit(hosts: two_hosts.Hosts, folder: Path, turns: int) -> dict[str, Any]:
-    """cnr_2000 over 1 Gbit/s: halo, all-gather of all rows, one get an edge."""
-    delay = "0.2 ms"
+def on_gigabit(hosts: two_hosts.Hosts, graph: str, turns: int) -> list[Row]:
+    """Measure on 1 Gbit/s, with a delay where this kernel has one."""
+    case = "1 Gbit/s, 0.2 ms"
     try:
         hosts.throttle(rate="1gbit", delay="200us")
     except OSError:
-        delay = "no delay (this kernel has no netem)"
+        case = "1 Gbit/s, no netem"
         hosts.throttle(rate="1gbit")
-    graph = real_graphs.data_folder() / "cnr_2000" / "cnr_2000.npz"
-    ways = "halo,bulk,get,all-gather"
-    return on_hosts(hosts, folder, graph, "--ways", ways, "--turns", turns) | {"delay": delay}
+    rows = rows_of(graph, "--ways", "halo,bulk,get,all-gather", "--turns", turns, hosts=hosts)
+    return [{"case": case} | row for row in rows.values()]
 
 
-def one_host(folder: Path, turns: int, mpi: str) -> list[dict[str, Any]]:
-    """One rank of two threads, and two ranks of one, for both graphs and four widths."""
+def ranks_and_threads(graph: str, turns: int) -> list[Row]:
+    """Measure one rank of two threads, and two ranks of one, whose medians are compared with it."""
     rows = []
-    for graph in ("rmat:18:16", real_graphs.data_folder() / "cnr_2000" / "cnr_2000.npz"):
-        for width in (16, 64, 128, 256):
-            pair = []
-            for ranks in (1, 2):
-                path = folder / "one.json"
-                options = ["--width", width, "--ways", "halo,direct,get" if ranks == 2 else "direct"]
-                command = [MGG, "launch", "-n", ranks, "--mpi", mpi, "bench", "overlap", graph, *options]
-                command += ["--threads", 2 // ranks, "--turns", turns, "--json", path]
-                subprocess.run(list(map(str, command)), check=True, capture_output=True)
-                pair.append(json.loads(path.read_text()))
-            alone, both = pair
-            times = {way: both["ms"][way]["median"] for way in ("direct", "get", "halo")}
-            rows.append(
-                {
-                    "graph": both["graph"],
-                    "width": width,
-                    "one_rank_ms": alone["ms"]["direct"]["median"],
-                    "two_ranks_ms": times,
-                    "auto": both["transfer"],
-                    "reason": both["transfer_reason"],
-                    "auto_over_best": times[both["transfer"]] / min(times.values()),
-                    "two_over_one": times[both["transfer"]] / alone["ms"]["direct"]["median"],
-                }
-            )
+    for width in WIDTHS:
+        words = (graph, "--width", width, "--turns", turns)
+        one = rows_of(*words, "--ranks", 1, "--threads", 2, "--ways", "direct")["direct"]
+        two = rows_of(*words, "--ranks", 2, "--threads", 1, "--ways", "direct,get,halo")
+        ways = [two[way] for way in ("direct", "get", "halo")]
+        chosen = two[ways[0]["transfer"]]
+        chosen["auto_over_best"] = round(chosen["median_ms"] / min(row["median_ms"] for row in ways), 4)
+        for ranks, row in (("one rank", one), *(("two ranks", row) for row in ways)):
+            row["times_first"] = round(row["median_ms"] / one["median_ms"], 4)
+            rows.append({"case": "one host"} | row | {"variant": f"{ranks}, {row['variant']}"})
     return rows
 
 
-def tables(found: dict[str, Any]) -> str:
-    """Everything as Markdown."""
-    lines = ["# Exchanges and sums", "", "    python benchmarks/overlap.py", ""]
-    if rows := found.get("hidden"):
-        lines += [
-            f"- {rows[0]['date']}",
-            f"- machine: {', '.join(f'{k} {v}' for k, v in rows[0]['machine'].items())}",
-            "",
-            "## Two hosts, one rank of one thread each, width 64, the link as fast as the sums (ms, medians)",
-            "",
-            "Processor: what the exchange alone takes of a processor where nothing slows it down. The bound is the "
-            "hidden share if nothing but the sums and this work took time.",
-            "",
-            "| graph | link, Mbit/s | sums | exchange | bulk | halo | hidden share | processor | bound |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-        ]
-        for row in rows:
-            ms = {way: times["median"] for way, times in row["ms"].items()}
-            lines.append(
-                f"| {row['graph']}, {row['edges']:,} edges | {row['rate_mbit']:.0f} | {ms['sum']:.1f} | "
-                f"{ms['exchange']:.1f} | {ms['bulk']:.1f} | {ms['halo']:.1f} | {row['hidden_share']:.2f} | "
-                f"{row['unthrottled_processor_ms']['exchange']:.1f} | {row['bound']:.2f} |"
-            )
-    if row := found.get("gigabit"):
-        ms = {way: times["median"] for way, times in row["ms"].items()}
-        lines += ["", f"## Two hosts, 1 Gbit/s, {row['delay']}, {row['graph']}, width 64 (ms, medians)", ""]
-        lines += ["| way | ms | halo is as fast |", "|---|---:|---:|"]
-        lines += [f"| {way} | {ms[way]:.1f} | {ms[way] / ms['halo']:.1f} |" for way in ms]
-    if rows := found.get("one_host"):
-        lines += [
-            "",
-            "## One host: one rank of two threads, two ranks of one thread (ms, medians)",
-            "",
-            "| graph | width | 1 x 2 | 2 x 1 direct | get | halo | auto | auto over best | 2 x 1 over 1 x 2 |",
-            "|---|---:|---:|---:|---:|---:|---|---:|---:|",
-        ]
-        for row in rows:
-            ways = " | ".join(f"{row['two_ranks_ms'][way]:.1f}" for way in ("direct", "get", "halo"))
-            lines.append(
-                f"| {row['graph']} | {row['width']} | {row['one_rank_ms']:.1f} | {ways} | {row['auto']} | "
-                f"{row['auto_over_best']:.2f} | {row['two_over_one']:.2f} |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-@click.command(help=__doc__.partition("\n")[0])
-@click.option("--only", default="hidden,gigabit,one_host", show_default=True, help="Which, by commas.")
-@click.option(
-    "--edge-factors", default="16,64", show_default=True, help="Of the graphs whose exchange hides."
-)
-@click.option("--turns", type=click.IntRange(1), default=15, show_default=True)
-@click.option("--mpi", default="auto", show_default=True, help="On one host, as in `mgg launch`.")
-@click.option(
-    "--folder", type=click.Path(path_type=Path, exists=True), help="Write overlap.json and .md here."
-)
-def main(only: str, edge_factors: str, turns: int, mpi: str, folder: Path | None) -> None:
-    """Measure, print and write."""
-    parts = only.split(",")
-    found: dict[str, Any] = {"turns": turns}
-    with tempfile.TemporaryDirectory() as name:
-        scratch = Path(name)
-        if {"hidden", "gigabit"} & set(parts):
-            if lacking := two_hosts.missing():
-                raise click.ClickException(f"two hosts need {lacking}")
-            with two_hosts.connect() as hosts:
-                if "hidden" in parts:
-                    factors = map(int, edge_factors.split(","))
-                    found["hidden"] = [hidden(hosts, scratch, factor, turns) for factor in factors]
-                if "gigabit" in parts:
-                    found["gigabit"] = gigabit(hosts, scratch, turns)
-        if "one_host" in parts:
-            found["one_host"] = one_host(scratch, turns, mpi)
-    text = tables(found)
-    Console(width=160, highlight=False).print(text, markup=False)
-    if folder:
-        (folder / "overlap.json").write_text(json.dumps(found, indent=2) + "\n")
-        (folder / "overlap.md").write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

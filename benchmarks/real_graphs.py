@@ -12,17 +12,17 @@ from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph, split_per_class, split_random
 from mgg_hpc.data.readers import digits, npz
 from mgg_hpc.errors import InputError
-from mgg_hpc.tools.bench.harness import graphs
+from mgg_hpc.tools.bench import graphs
 
 
 def data_folder() -> Path:
-    """MGG_DATA, else shared/data beside the repository."""
+    """Return MGG_DATA, else shared/data beside the repository."""
     default = Path(__file__).resolve().parents[2] / "shared" / "data"
     return Path(os.environ.get("MGG_DATA", default))
 
 
 def read(name: str, *, directed: bool = False) -> Graph:
-    """One of the data folder's graphs, or scikit-learn's digits. Raises InputError if it is not there."""
+    """Return one of the data folder's graphs, or scikit-learn's digits. Raises InputError if it is not there."""
     if name == "digits":
         return digits.read_digits()
     path = data_folder() / name / f"{name}.npz"
@@ -32,9 +32,9 @@ def read(name: str, *, directed: bool = False) -> Graph:
 
 
 def structure(name: str, *, directed: bool = False) -> Graph:
-    """The structure of rmat:SCALE[:EDGE_FACTOR], a graph file, an archive, or a graph of the data folder.
+    """Return the structure of a graph of the data folder, or of one that `mgg bench` names (`graphs.read`).
 
-    directed: with the edges of the data folder's graph as they are. Raises InputError for none of these.
+    directed: whether a graph of the data folder keeps its edges as they are. Raises InputError for an unknown name.
     """
     known = graphs.DRAWN.fullmatch(name) or Path(name).suffix
     graph = graphs.read(name) if known else read(name, directed=directed)
@@ -42,7 +42,7 @@ def structure(name: str, *, directed: bool = False) -> Graph:
 
 
 def write(name: str, folder: Path) -> Path:
-    """The graph as a graph file in ``folder``, made if it is not there yet."""
+    """Return the graph file of a graph in ``folder``; write it if it is not there yet."""
     path = folder / f"{name}.h5"
     if not path.exists():
         writer.write(path, read(name))
@@ -50,10 +50,10 @@ def write(name: str, folder: Path) -> Path:
 
 
 def write_split(name: str, folder: Path, seed: int) -> Path:
-    """The same with a split: the public one where there is one, else one of this seed.
+    """Return the graph file of a graph with a split: the public one where there is one, else one of this seed.
 
-    20 training and 30 validation nodes a class (Shchur et al., 2018); or three and one fifths of the nodes where they
-    have several labels.
+    A drawn split has 20 training and 30 validation nodes a class (Shchur et al., 2018); of nodes with several labels
+    three fifths train, and one fifth validates.
     """
     graph = read(name)
     if graph.train is not None or graph.y is None:

@@ -1,17 +1,18 @@
-"""Training on graphs whose rows stream, beside the same training in memory: time, memory, bytes.
+"""Steps on graphs whose rows stream, beside the same steps in memory: time, memory, bytes.
 
-    python benchmarks/streaming.py --folder SCRATCH                    # all parts
-    python benchmarks/streaming.py --parts memory --graph rmat:16
+    python benchmarks/streaming.py rmat:16 --folder SCRATCH -o streaming.md -o streaming.png
+    python benchmarks/streaming.py rmat:16 --folder SCRATCH --parts capped --turns 2
 
-memory: a step in memory, with rows in the host's memory (in place, and copied into chunks as devices do), and in files
-past the page cache; plan.memory is a quarter of the features, beside the plans. Peaks are of a process of its own,
-beyond what it had before it opened the graph: edges are counted, and rows in the host's memory, too. "ms of storage" is
-the time of all bytes that storage read and wrote, at the speeds of two threads that do nothing else; "of bound" is the
-time over it, or over that of a step in memory where that takes longer.
-capped: GCN with 256 hidden units and 3 layers from files, in 38 percent of the memory that it takes otherwise.
-Schedules of sums, loads ahead, and ranks that pass chunks on are parts of programs.py.
+memory: GCN and a gated GCN, two layers of 128 columns, with rows in the host's memory, in place and copied into chunks
+as devices do, and in files past the page cache. ``limit_mib``, plan.memory, is a quarter of the features, beside the
+plans. capped: GCN of 256 hidden units and 3 layers, in 38 percent of the memory that it takes otherwise.
 
-Turns alternate (A B A B) in one process; two of each warm up.
+Each variant has a process of its own, where it takes turns with a step in memory. ``peak_mib`` is what it has before
+that, above what it had before it opened the graph: edges count, and rows in the host's memory, too. ``of_belady``:
+loads of chunks over the fewest that any replacement has. ``storage_ms``: time of all bytes that storage read and wrote,
+at the speeds of two threads that do nothing else. ``of_bound``: the step's time over it, or over a step in memory where
+that takes longer. ``apart``: the largest difference of gradients over the largest gradient.
+benchmarks/studies/streaming.py has schedules of sums, loads ahead, and chains of ranks.
 """
 
 from __future__ import annotations
@@ -20,38 +21,96 @@ import mmap
 import multiprocessing
 import os
 import statistics
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-import torch
-from ngra import streaming
-from ngra.schedules import WARM_UP, step_ms
-from ngra.streaming import Case
-from real_graphs import structure
+from harness import command, run, streamed
+from harness.plots import bars_by
+from harness.streamed import Case
 
-from mgg_hpc.data.graph import Graph
-from mgg_hpc.errors import WRONG_INPUT, InputError
-from mgg_hpc.nn.streaming.graph import StreamedGraph, Streaming
+from mgg_hpc.nn.streaming.graph import Streaming
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.streaming import grid
+from mgg_hpc.runtime import cores
 from mgg_hpc.runtime.streaming.file_store import FileStore
-from mgg_hpc.runtime.turns import take_turns
-from mgg_hpc.tools.bench.harness import document, graphs
-from mgg_hpc.tools.bench.harness.document import Sheet
-from mgg_hpc.tools.bench.harness.options import BenchOptions, words_of
+from mgg_hpc.tools.bench import graphs
+from mgg_hpc.tools.bench.results import Results, output_files, words_of
 
 PARTS = ("memory", "capped")
 MIB = 1 << 20
 REQUEST = 4 << 20  # bytes that the loader of chunks reads at a time
 READERS = 2  # threads that read at once, or write
+CAPPED = 0.38  # of the memory that a step takes otherwise
+SHOWN = ("peak_mib", "limit_mib", "loaded_mib", "of_belady", "storage_ms", "of_bound", "apart")
+DRAW = bars_by("part", "program", values=("median_ms", "peak_mib"))
+
+
+@command(__doc__)
+@click.argument("name", default="rmat:17", metavar="[GRAPH]")
+@click.option("--parts", default=",".join(PARTS), show_default=True, help="Which, separated by commas.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Of scratch files.")
+@click.option("--threads", type=click.IntRange(1), help="Of each process. [default: all cores]")
+@click.option("--turns", type=click.IntRange(1), default=5, show_default=True)
+@output_files()
+def main(
+    name: str, parts: str, folder: Path | None, threads: int | None, turns: int, files: tuple[Path, ...]
+) -> None:
+    chosen, threads = words_of("parts", parts, PARTS), threads or cores.available()
+    graphs.check(name)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="mgg-streaming-") as made:
+        scratch = Path(made)
+        streamed.write(graphs.read("rmat:8"), scratch / "small.h5", threads)
+        case = streamed.write(graphs.read(name), scratch / "graph.h5", threads)
+        results = Results("streaming", graph=case.graph, nodes=case.nodes, edges=case.edges, threads=threads)
+        for part in chosen:
+            for program in streamed.PROGRAMS if part == "memory" else ["gcn"]:
+                compare(results, part, replace(case, program=program), turns)
+                results.write(files, DRAW)  # what is measured stays, whatever ends the rest
+    results.show("part", "program", "variant", "median_ms", "times_first", *SHOWN)
+
+
+def compare(results: Results, part: str, case: Case, turns: int) -> None:
+    """Add the rows of a part and a program."""
+    if part == "capped":
+        case = replace(case, hidden=256, layers=3)
+    peak = alone(peak_of, case, None)
+    limit = int(CAPPED * peak) if part == "capped" else case.limit
+    in_place, files = Streaming(limit), Streaming(limit, folder=case.path.parent)
+    variants = {"in place": in_place, "copied into chunks": replace(in_place, copies=True)}
+    if part == "capped":
+        variants = {"in place": in_place, "files, page cache": replace(files, direct=False)}
+    variants["files, direct"] = files
+    same = {"part": part, "program": case.program}
+    for at, (name, how) in enumerate(variants.items()):
+        ms, columns = alone(beside, case, how, turns)
+        if at == 0:
+            results.add("in memory", ms["memory"], ms["memory"], **same, peak_mib=peak / MIB)
+        results.add(name, ms["stream"], ms["memory"], **same, **columns, limit_mib=limit / MIB)
+
+
+def alone(function: Any, *arguments: Any) -> Any:
+    """Return the value of a function in a process of its own, whose memory no other run has touched."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def peak_of(case: Case, how: Streaming | None) -> int:
+    """Return how far a step raises the memory of this process above what it had before it opened the graph."""
+    with replace(case, path=case.path.parent / "small.h5").opened(None) as net:
+        net.step()  # loads what the first step loads
+    before = resident("VmRSS")
+    with case.opened(how) as net:
+        net.step()
+        Path("/proc/self/clear_refs").write_text("5")  # of proc(5): the peak is what is resident now
+        net.step()
+        return resident("VmHWM") - before
 
 
 def resident(name: str) -> int:
@@ -60,67 +119,43 @@ def resident(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
-@dataclass(frozen=True)
-class Found:
-    """A way of streaming beside rows in memory, in ms and bytes of a step.
+def beside(case: Case, how: Streaming, turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Compare a way of streaming with rows in memory; return the milliseconds of both, and further columns.
 
-    peak: what the process has above what it had before it opened the graph. read, written: of storage. best: loads over
-    the fewest that any replacement has. apart: gradients, as a part of the largest.
+    Raises AssertionError where losses differ.
     """
-
-    ms: float
-    whole: float
-    peak: int
-    loaded: int
-    read: int
-    written: int
-    best: float
-    apart: float
-
-
-def alone(function: Any, *arguments: Any) -> Any:
-    """Return what a function returns in a process of its own, whose memory no other run has touched."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
-
-
-def peak_of(case: Case, streaming: Streaming | None) -> int:
-    """Return how far a step raises the memory of this process above what it had before it opened the graph."""
-    small = replace(case, path=case.path.parent / "small.h5")
-    with small.opened(None) as net:  # loads what the first step loads
-        net.step()
-    before = resident("VmRSS")
-    with case.opened(streaming) as net:
-        net.step()
-        Path("/proc/self/clear_refs").write_text("5")
-        net.step()
-        return resident("VmHWM") - before
-
-
-def beside(case: Case, streaming: Streaming, turns: int) -> Found:
-    """Compare a way of streaming with rows in memory, in turns."""
-    peak = peak_of(case, streaming)
-    with case.all_opened({"memory": None, "stream": streaming}) as nets:
-        runs = {name: partial(step_ms, net) for name, net in nets.items()}
-        take_turns(runs, WARM_UP)
-        ms = {name: statistics.median(each) for name, each in take_turns(runs, turns).items()}
+    columns = {"peak_mib": peak_of(case, how) / MIB}
+    with case.all_opened({"memory": None, "stream": how}) as nets:
+        ms = streamed.in_turns(nets, turns)
         net, whole = nets["stream"], nets["memory"]
-        net.graph.backend.stream.meter.taken()
         before = storage()
-        loss, gradients = net.step(), net.gradients()
-        after, loaded = storage(), net.graph.backend.stream.meter.stored_bytes
-        wanted = whole.step(), whole.gradients()
-        if abs(loss - wanted[0]) > 1e-5 * abs(wanted[0]):
-            raise RuntimeError(f"losses are {loss} and {wanted[0]}")
-        apart = max(relative(a, b) for a, b in zip(gradients, wanted[1], strict=True))
-        best, moved = best_of(net.streamed), [b - a for a, b in zip(before, after, strict=True)]
-    return Found(ms["stream"], ms["memory"], peak, loaded, *moved, best, apart)
+        columns["loaded_mib"] = net.moved()["chunks_mb"] * 1e6 / MIB
+        read, written = storage() - before
+        loss, expected = net.step(), whole.step()
+        if abs(loss - expected) > 1e-5 * abs(expected):
+            raise AssertionError(f"losses are {loss} and {expected}")
+        orders = [way.order for made in net.graph.all_grids() for way in (made.forward, made.backward)]
+        fewest = sum(grid.fewest_loads(order.chunk, order.slots) for order in orders)
+        columns["of_belady"] = sum(int(order.loads.sum()) for order in orders) / max(1, fewest)
+        pairs = zip(net.layers.parameters(), whole.layers.parameters(), strict=True)
+        columns["apart"] = max(relative(one.grad, other.grad) for one, other in pairs)
+    if how.folder is not None:
+        reading, writing = speeds(case.path.parent)
+        columns["storage_ms"] = 1e3 * (read / reading + written / writing)
+    medians = {name: statistics.median(taken) for name, taken in ms.items()}
+    columns["of_bound"] = medians["stream"] / max(columns.get("storage_ms", 0.0), medians["memory"])
+    return ms, columns
 
 
-def storage() -> tuple[int, int]:
+def storage() -> np.ndarray:
     """Return the bytes that this process has read from storage, and written to it, so far."""
     found = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return int(found["read_bytes"]), int(found["write_bytes"])
+    return np.array([int(found["read_bytes"]), int(found["write_bytes"])])
+
+
+def relative(one: Any, other: Any) -> float:
+    """Return the largest difference over the largest value."""
+    return float((one - other).abs().max() / other.abs().max().clamp(min=1e-30))
 
 
 def speeds(folder: Path) -> tuple[float, float]:
@@ -141,119 +176,16 @@ def speeds(folder: Path) -> tuple[float, float]:
             for offset in range(thread * REQUEST, rows.nbytes, READERS * REQUEST):
                 os.preadv(store.place.file, [box], offset)
 
-    took = []
+    def rate(move: Callable[[int], None]) -> float:
+        began = time.perf_counter()
+        list(pool.map(move, range(READERS)))
+        return rows.nbytes / (time.perf_counter() - began)
+
     with ThreadPoolExecutor(READERS) as pool:
-        for move in (writes, reads):
-            began = time.perf_counter()
-            list(pool.map(move, range(READERS)))
-            took.append(rows.nbytes / (time.perf_counter() - began))
+        writing, reading = rate(writes), rate(reads)
     store.close()
-    return took[1], took[0]
-
-
-def best_of(graph: StreamedGraph) -> float:
-    """Return the loads of a graph's passes over the fewest that any replacement has with as many slots."""
-    loads = fewest = 0
-    for made in graph.all_grids():
-        for direction in (made.forward, made.backward):
-            order = direction.order
-            loads += int(order.loads.sum())
-            fewest += grid.fewest_loads(order.chunk, order.slots)
-    return loads / max(1, fewest)
-
-
-def relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Return the largest difference over the largest value."""
-    return float((one - other).abs().max() / other.abs().max().clamp(min=1e-30))
-
-
-COLUMNS = [
-    "rows",
-    "ms",
-    "of in memory",
-    "peak MiB",
-    "limit MiB",
-    "loaded MiB",
-    "of Belady's",
-    "ms of storage",
-]
-COLUMNS += ["of bound", "apart"]
-
-
-def table(title: str, case: Case, ways: dict[str, Streaming], turns: int, peak: int) -> Sheet:
-    """Return ways of streaming beside rows in memory, whose peak is given."""
-    rows: list[list[str]] = []
-    for name, how in ways.items():
-        fast = speeds(case.path.parent)
-        got: Found = alone(beside, case, how, turns)
-        if not rows:
-            rows.append(["in memory", f"{got.whole:.0f}", "1", f"{peak / MIB:.0f}", *["-"] * 6])
-        files = how.folder is not None
-        storage_ms = 1e3 * (got.read / fast[0] + got.written / fast[1]) if files else 0.0
-        bound = got.ms / max(storage_ms, got.whole)
-        line = [name, f"{got.ms:.0f}", f"{got.ms / got.whole:.2f}", f"{got.peak / MIB:.0f}"]
-        line += [f"{how.memory / MIB:.0f}", f"{got.loaded / MIB:.0f}", f"{got.best:.3f}", f"{storage_ms:.0f}"]
-        rows.append([*line, f"{bound:.2f}", f"{got.apart:.1e}"])
-    return Sheet(title, COLUMNS, rows)
-
-
-def memory(case: Case, turns: int) -> list[Sheet]:
-    """Compare steps in memory with streamed ones, features four times as large as what they stream through."""
-    ways = {
-        "in place": Streaming(case.limit),
-        "copied into chunks": Streaming(case.limit, copies=True),
-        "files, direct": Streaming(case.limit, folder=case.path.parent),
-    }
-    sheets = []
-    for program in streaming.PROGRAMS:
-        each = replace(case, program=program)
-        title = (
-            f"{program}, {case.graph['nodes']:,} nodes, {case.graph['edges']:,} edges, {case.hidden} columns"
-        )
-        sheets.append(table(title, each, ways, turns, alone(peak_of, each, None)))
-    return sheets
-
-
-def capped(case: Case, turns: int) -> list[Sheet]:
-    """Train a GCN of three layers with 256 hidden units in 38 percent of the memory that it takes otherwise."""
-    case = replace(case, program="gcn", hidden=256, layers=3)
-    peak = alone(peak_of, case, None)
-    limit, folder = int(0.38 * peak), case.path.parent
-    ways = {
-        "in place": Streaming(limit),
-        "files, page cache": Streaming(limit, folder=folder, direct=False),
-        "files, direct": Streaming(limit, folder=folder),
-    }
-    return [table("GCN, 3 layers, 256 hidden, in 38 percent of its memory", case, ways, turns, peak)]
-
-
-def measured(part: str, graph: Graph, scratch: Path, options: BenchOptions) -> list[Sheet]:
-    """Return the tables of a part."""
-    about = streaming.write(graph, scratch / "graph.h5")
-    streaming.write(graphs.read("rmat:8"), scratch / "small.h5")
-    case = Case(scratch / "graph.h5", about, "gcn", options.threads)
-    return {"memory": memory, "capped": capped}[part](case, options.turns)
-
-
-@click.command(help=__doc__.split("\n\n")[0])
-@click.option("--parts", default=",".join(PARTS), help="Which, separated by commas.")
-@click.option("--graph", "name", default="rmat:17", help="rmat:SCALE[:EDGE_FACTOR], or of the data folder.")
-@click.option("--folder", type=click.Path(path_type=Path), default=None, help="Of scratch files.")
-@click.option("--turns", default=5, help="Turns that are counted.")
-@click.option("--threads", default=2, help="Of each process.")
-def main(parts: str, name: str, folder: Path | None, turns: int, threads: int) -> None:
-    """Measure and print."""
-    try:
-        chosen = words_of("parts", parts, PARTS)
-        graph = structure(name)
-    except InputError as error:
-        click.echo(f"streaming: error: {error}", err=True)
-        sys.exit(WRONG_INPUT)
-    options = BenchOptions(turns=turns, threads=threads)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="mgg-streaming-") as made:
-        for part in chosen:
-            document.show([], measured(part, graph, Path(made), options))
+    return reading, writing
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,7 +8,7 @@ import sys
 import click
 
 from . import __version__
-from .cli import bench, generate, graphs, jobs, machine, model, report, study, traverse
+from .cli import bench, generate, graphs, jobs, machine, model, report, traverse
 from .cli.options import Verbs
 from .errors import FAILED, STOPPED, WRONG_INPUT, InputError, StoppedBySignal
 
@@ -48,40 +48,39 @@ for command in (
     model.model,
     traverse.traverse,
     bench.bench,
-    study.study,
     machine.doctor,
     machine.clean,
 ):
     cli.add_command(command)
 
 
-def _fail(message: str, code: int) -> int:
-    """Print one line (from rank 0 only, where ranks agreed on it), and record the job's code."""
-    from .runtime import exit_code
-
-    exit_code.report(f"mgg: {message}", code)
-    return code
-
-
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, command: click.Command = cli, name: str = "mgg") -> int:
     """Run one command and return its exit code (0 done, 1 failed, 2 wrong input, 3 stopped by a signal)."""
+
+    def fail(message: str, code: int) -> int:
+        """Print one line (from rank 0 only, where ranks agreed on it), and record the job's code."""
+        from .runtime import exit_code
+
+        exit_code.report(f"{name}: {message}", code)
+        return code
+
     try:
-        result = cli.main(args=arguments, prog_name="mgg", standalone_mode=False)
+        result = command.main(args=arguments, prog_name=name, standalone_mode=False)
     except (InputError, StoppedBySignal) as ended:
         stopped = isinstance(ended, StoppedBySignal)
-        return _fail(str(ended), STOPPED) if stopped else _fail(f"error: {ended}", WRONG_INPUT)
+        return fail(str(ended), STOPPED) if stopped else fail(f"error: {ended}", WRONG_INPUT)
     except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else "mgg"
-        return _fail(f"error: {error.format_message()} (see '{where} --help')", WRONG_INPUT)
+        where = error.ctx.command_path if error.ctx else name
+        return fail(f"error: {error.format_message()} (see '{where} --help')", WRONG_INPUT)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return _fail("error: interrupted", FAILED)
+        return fail("error: interrupted", FAILED)
     except OSError as error:
         if error.errno not in DEVICE_ERRORS:
             raise
         said, code = DEVICE_ERRORS[error.errno]
-        return _fail(f"error: {said} for {error.filename or 'the output'}", code)
+        return fail(f"error: {said} for {error.filename or 'the output'}", code)
     return result if isinstance(result, int) else 0
 
 

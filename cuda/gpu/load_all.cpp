@@ -1,6 +1,5 @@
 // Loads every kernel of the module. CUDA loads a kernel when it is first named, and may wait for the kernels that run to
 // do so: one that waits for another PE's would then wait for ever for the one that is to be loaded.
-#include "bench/scopes.h"
 #include "gpu/kernels.h"
 
 namespace mgg {
@@ -84,8 +83,6 @@ int load_all() {
   traverse(DevicePack<uint32_t>{}, {}), traverse(DevicePack<uint64_t>{}, {});
   traverse(DeviceArrive<uint32_t>{}, {}), traverse(DeviceArrive<uint64_t>{}, {});
   for (const bool far : {false, true}) let_go({}, far, {});
-  for (const auto scope : {studies::Scope::thread, studies::Scope::warp, studies::Scope::block})
-    studies::get(DeviceGetCall<float>{}, scope, {});
   return loading.kernels();
 }
 

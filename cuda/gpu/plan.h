@@ -48,20 +48,6 @@ class DevicePlan {
     owners_table_ = gpu::uploaded(owners_);
   }
 
-  // Makes the plan of a CSR over this PE's own rows, `columns` of them. Its indices lie in device memory, where they stay
-  // as long as the plan, and name such rows; they are not checked here. On the host no tasks are kept, as a halo would
-  // need.
-  DevicePlan(const int64_t* indptr, int64_t rows, const int32_t* indices, int64_t columns, int64_t part_edges)
-      : chunks_{{Chunk::owned, 0, 0, columns, 0, rows}}, edges_(indptr[rows]), rank_(0), borrowed_(indices) {
-    DeviceSchedule made = make_device_schedule(indptr, rows, part_edges);
-    tasks_ = DeviceTasks(made);
-    degree_ = gpu::uploaded(made.degree);
-    schedule_.hubs = std::move(made.hubs), schedule_.degree = std::move(made.degree), schedule_.slots = made.slots;
-    schedule_.counters = made.counters, schedule_.single = made.single;
-    owners_.push_back(0);
-    owners_table_ = gpu::uploaded(owners_);
-  }
-
   // How calls reach the rows of each chunk, on the device.
   struct Sources {
     gpu::Memory rows, links;
@@ -78,7 +64,7 @@ class DevicePlan {
   const std::vector<Chunk>& chunks() const { return chunks_; }
   const DeviceTasks& device_tasks() const { return tasks_; }
   const int32_t* degree() const { return degree_.as<int32_t>(); }
-  const int32_t* indices() const { return borrowed_ ? borrowed_ : indices_.as<int32_t>(); }
+  const int32_t* indices() const { return indices_.as<int32_t>(); }
   const int32_t* owners() const { return owners_table_.as<int32_t>(); }
 
   // Returns the arguments that all kernels over the plan take.
@@ -147,7 +133,6 @@ class DevicePlan {
   std::vector<Chunk> chunks_;
   int64_t edges_;
   int rank_;
-  const int32_t* borrowed_ = nullptr;  // indices that are not this plan's
   DeviceSchedule schedule_;
   DeviceTasks tasks_;
   std::vector<int32_t> owners_;

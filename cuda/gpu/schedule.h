@@ -118,32 +118,7 @@ inline DeviceSchedule make_device_schedule(const Schedule& plan, const std::vect
   return made;
 }
 
-// The same of a CSR over one chunk, whose `indptr` has `rows` + 1 offsets. Raises std::invalid_argument for more than
-// a plan's numbers hold, and for offsets that descend.
-inline DeviceSchedule make_device_schedule(const int64_t* indptr, int64_t rows, int64_t part_edges) {
-  if (rows > INT32_MAX) throw std::invalid_argument("plan: more than 2^31 - 1 destinations");
-  DeviceSchedule made;
-  made.degree.resize(rows), made.tasks.reserve(rows), made.segments.reserve(rows);
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t edges = indptr[row + 1] - indptr[row];
-    if (edges < 0 || edges > INT32_MAX)
-      throw std::invalid_argument("plan: row " + std::to_string(row) + " has " + std::to_string(edges) +
-                                  " edges; expected 0 .. 2^31 - 1");
-    made.degree[row] = static_cast<int32_t>(edges);
-    const Segment whole{indptr[row], static_cast<int32_t>(row), made.degree[row], 0, 0};
-    if (edges > part_edges) {
-      add_device_hub(made, {whole}, 0, 1, edges, part_edges);
-      continue;
-    }
-    const int64_t begin = static_cast<int64_t>(made.segments.size());
-    made.segments.push_back(whole);
-    made.tasks.push_back({begin, begin + 1, -1, 0});
-  }
-  order_tasks(made);
-  return made;
-}
-
-// The first one, with the segments of chunk 1, a halo, cut wherever their edges go on to rows that arrive with others.
+// A schedule with the segments of chunk 1, a halo, cut wherever their edges go on to rows that arrive with others.
 // arrival_of: of each row of the staging. Arrival a is chunk 1 + a afterwards.
 inline DeviceSchedule cut_by_arrival(const DeviceSchedule& made, const int32_t* indices,
                                      const std::vector<int32_t>& arrival_of) {

@@ -44,10 +44,18 @@ void in_pieces(int64_t count, Draw draw) {
   for (int64_t p = 0; p < pieces; ++p) draw(p * piece, std::min(piece, count - p * piece));
 }
 
-// A stochastic Kronecker graph's edges; base x base cells, row by row, whose upper ends are bounds (53 bits each).
-template <int base, class Id>
-void kronecker(const Philox& random, uint64_t first_word, int levels, const uint64_t* bounds, const Flat<const Id>& names,
-               Id* sources, Id* destinations, int64_t count) {
+// Edges of a recursive matrix, of 2 x 2 cells, row by row, whose upper ends are bounds (53 bits each).
+template <class Id>
+void rmat_edges(Words key, Words counter, uint64_t first_word, int levels, Words bounds, Flat<const Id> names,
+                Flat<Id> sources, Flat<Id> destinations) {
+  const Philox random = sequence(key, counter);
+  same_length(sources, destinations);
+  require(bounds.size() == 3 && std::is_sorted(bounds.data(), bounds.data() + 3),
+          "rmat_edges: expected the bounds of 2 x 2 cells, which never decrease");
+  require(levels >= 0 && levels < 48 && names.size() == uint64_t(1) << levels,
+          "rmat_edges: expected a name for each of 2**levels nodes");
+  nb::gil_scoped_release release;
+  const auto count = static_cast<int64_t>(sources.size());
   in_pieces(count, [&](int64_t first, int64_t many) {
     uint64_t words[Philox::room_for(piece)];
     std::make_unsigned_t<Id> u[piece] = {}, v[piece] = {};
@@ -55,31 +63,14 @@ void kronecker(const Philox& random, uint64_t first_word, int levels, const uint
       const uint64_t* word = random.draw(first_word + static_cast<uint64_t>(level) * count + first, many, words);
       for (int64_t e = 0; e < many; ++e) {
         unsigned cell = 0;  // the unit interval is divided into cells, row by row
-        for (int i = 0; i < base * base - 1; ++i) cell += (word[e] >> 11) >= bounds[i];
-        u[e] = u[e] * base + cell / base;
-        v[e] = v[e] * base + cell % base;
+        for (int i = 0; i < 3; ++i) cell += (word[e] >> 11) >= bounds.data()[i];
+        u[e] = 2 * u[e] + cell / 2;
+        v[e] = 2 * v[e] + cell % 2;
       }
     }
-    for (int64_t e = 0; e < many; ++e) sources[first + e] = names.data()[u[e]];
-    for (int64_t e = 0; e < many; ++e) destinations[first + e] = names.data()[v[e]];
+    for (int64_t e = 0; e < many; ++e) sources.data()[first + e] = names.data()[u[e]];
+    for (int64_t e = 0; e < many; ++e) destinations.data()[first + e] = names.data()[v[e]];
   });
-}
-
-template <class Id>
-void kronecker_edges(Words key, Words counter, uint64_t first_word, int levels, Words bounds, Flat<const Id> names,
-                     Flat<Id> sources, Flat<Id> destinations) {
-  const Philox random = sequence(key, counter);
-  same_length(sources, destinations);
-  const int base = bounds.size() == 3 ? 2 : 3;
-  require(bounds.size() == 3 || bounds.size() == 8, "kronecker_edges: expected the bounds of 2 x 2 or 3 x 3 cells");
-  require(std::is_sorted(bounds.data(), bounds.data() + bounds.size()), "kronecker_edges: bounds never decrease");
-  uint64_t nodes = 1;
-  for (int level = 0; level < levels && nodes < uint64_t(1) << 48; ++level) nodes *= base;
-  require(levels >= 0 && names.size() == nodes, "kronecker_edges: expected a name for each of base**levels nodes");
-  nb::gil_scoped_release release;
-  const auto draw = base == 2 ? kronecker<2, Id> : kronecker<3, Id>;
-  draw(random, first_word, levels, bounds.data(), names, sources.data(), destinations.data(),
-       static_cast<int64_t>(sources.size()));
 }
 
 template <class Id>
@@ -224,13 +215,13 @@ void places(uint64_t count, uint64_t key, uint64_t first, Flat<int64_t> out) {
 
 template <class Id>
 void bind_id(nb::module_& m) {
-  m.def("kronecker_edges", &kronecker_edges<Id>, "key"_a.noconvert(), "counter"_a.noconvert(), "first_word"_a, "levels"_a,
+  m.def("rmat_edges", &rmat_edges<Id>, "key"_a.noconvert(), "counter"_a.noconvert(), "first_word"_a, "levels"_a,
         "bounds"_a.noconvert(), "names"_a.noconvert(), "sources"_a.noconvert(), "destinations"_a.noconvert(),
-        R"(Draw a block of edges of a stochastic Kronecker graph.
+        R"(Draw a block of edges of a recursive matrix.
 
 key uint64 [2], counter uint64 [4]: a numpy.random.Philox with nothing in its buffer. first_word: words of its sequence
-before the block; level k of edge e takes word first_word + k * edges + e, as a double in 0 .. 1. bounds uint64
-[k * k - 1]: 2**53 times the ends of the first cells, row (source) by row. names [k**levels]: the id of each node.)");
+before the block; level k of edge e takes word first_word + k * edges + e, as a double in 0 .. 1. bounds uint64 [3]:
+2**53 times the ends of the first cells, row (source) by row. names [2**levels]: the id of each node.)");
   m.def("uniform_edges", &uniform_edges<Id>, "key"_a.noconvert(), "counter"_a.noconvert(), "first"_a, "nodes"_a,
         "sources"_a.noconvert(), "destinations"_a.noconvert(),
         "Draw edges `first` and following, whose ends are uniform in 0 .. nodes - 1.");

@@ -98,36 +98,6 @@ void transpose(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<int
   }
 }
 
-// Some lists of edges, one after another.
-template <class Id>
-void collect(Flat<const int64_t> indptr, Flat<const Id> indices, Flat<const float> length, Flat<const int32_t> chosen,
-             Flat<const int64_t> out_indptr, Flat<Id> out_indices, Flat<float> out_length) {
-  const auto lists = static_cast<int64_t>(chosen.size());
-  require(out_indptr.size() == chosen.size() + 1 &&
-              out_indptr.data()[lists] == static_cast<int64_t>(out_indices.size()),
-          "collect: an offset for each list, and a place for each edge");
-  require((length.size() == 0 || length.size() == indices.size()) &&
-              out_length.size() == (length.size() ? out_indices.size() : 0),
-          "collect: a length for each edge, or none");
-  const int64_t *from = indptr.data(), *to = out_indptr.data();
-  const int32_t* list = chosen.data();
-  const auto count = static_cast<int64_t>(indptr.size()) - 1;
-  for (int64_t i = 0; i < lists; ++i)
-    require(list[i] >= 0 && list[i] < count && from[list[i] + 1] - from[list[i]] == to[i + 1] - to[i],
-            "collect: a list of another length, or none");
-  const Id* edge = indices.data();
-  const float* given = length.size() ? length.data() : nullptr;
-  Id* out = out_indices.data();
-  float* out_given = out_length.data();
-  nb::gil_scoped_release release;
-#pragma omp parallel for schedule(dynamic, rows_each)
-  for (int64_t i = 0; i < lists; ++i) {
-    const int64_t first = from[list[i]], count = to[i + 1] - to[i];
-    std::copy_n(edge + first, count, out + to[i]);
-    if (given) std::copy_n(given + first, count, out_given + to[i]);
-  }
-}
-
 void lengths(Flat<const int64_t> indptr, Flat<const int32_t> indices, Flat<const int64_t> destination,
              Flat<const int64_t> source, bool directed, uint64_t seed, Flat<float> out) {
   const auto rows = static_cast<int64_t>(destination.size());
@@ -160,16 +130,6 @@ each edge was; or [0].)";
 
 indptr int64 [n + 1], indices int32 [E]. out_indptr: int64 [columns + 1]. out_indices: int32 [E]. place: int64 [E],
 filled with where each edge was; or [0].)");
-  const char* collected = R"(Fill out_indices with some lists of edges, one after another.
-
-indptr: int64 [n + 1]; indices: int32 or int64 [E]. length: float32 [E], or [0]. chosen: int32 [m], of lists; out_indptr:
-int64 [m + 1], where they begin. out_length: float32, their lengths; or [0].)";
-  m.def("collect", &collect<int32_t>, "indptr"_a.noconvert(), "indices"_a.noconvert(), "length"_a.noconvert(),
-        "chosen"_a.noconvert(), "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "out_length"_a.noconvert(),
-        collected);
-  m.def("collect", &collect<int64_t>, "indptr"_a.noconvert(), "indices"_a.noconvert(), "length"_a.noconvert(),
-        "chosen"_a.noconvert(), "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "out_length"_a.noconvert(),
-        collected);
   m.def("lengths", &lengths, "indptr"_a.noconvert(), "indices"_a.noconvert(), "destination"_a.noconvert(),
         "source"_a.noconvert(), "directed"_a, "seed"_a, "out"_a.noconvert(), R"(Draw the lengths of edges, 8 .. 72.
 

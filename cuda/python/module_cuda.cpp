@@ -241,12 +241,6 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
                                         indices.size(), destinations, part_edges, rank);
            },
            "chunks"_a, "segments"_a, "indices"_a, "destinations"_a, "part_edges"_a, "rank"_a);
-  plan.def_static("of_csr", [](Flat<const int64_t> indptr, uint64_t indices, int64_t columns, int64_t part_edges) {
-    if (indptr.size() == 0) throw std::invalid_argument("plan: no offsets");
-    return mgg::DevicePlan(indptr.data(), static_cast<int64_t>(indptr.size()) - 1, at<int32_t>(indices), columns,
-                           part_edges);
-  }, "indptr"_a, "indices"_a, "columns"_a, "part_edges"_a,
-     "Of a CSR over this rank's own rows; indices: an address in device memory, kept. They are not checked.");
   plan.def_prop_ro("tasks", &mgg::DevicePlan::tasks);
   plan.def_prop_ro("slots", &mgg::DevicePlan::slots);
   nb::class_<Gathers>(module, "Gathers")
@@ -268,7 +262,6 @@ A destination of more than `part_edges` edges is shared by several workers. Rais
   module.def("gather_floor", gather_floor, "indices"_a, "edges"_a, "rows"_a, "row_bytes"_a, "seen"_a, "launch"_a,
              Released());
   bind_nvshmem(module);
-  bind_scopes(module);
   bind_traversal(module);
 #if defined(MGG_SHIM)
   bind_shim(module);

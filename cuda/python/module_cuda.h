@@ -1,4 +1,4 @@
-// Arguments of the GPU kernels' bindings, shared by _cuda and the study kernels (bench/module_studies.cpp).
+// Arguments of the GPU kernels' bindings.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -12,7 +12,6 @@
 void bind_device(nanobind::module_& module);
 void bind_nvshmem(nanobind::module_& module);
 void bind_edges(nanobind::module_& module, nanobind::class_<mgg::DevicePlan>& plan);
-void bind_scopes(nanobind::module_& module);
 void bind_traversal(nanobind::module_& module);
 
 namespace mgg {

@@ -13,12 +13,6 @@ namespace device {
 __device__ void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel) {
   nvshmemx_qp_char_get_nbi(static_cast<char*>(to), static_cast<const char*>(symmetric), bytes, pe, channel);
 }
-__device__ void get_nbi_warp(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel) {
-  nvshmemx_qp_char_get_nbi_warp(static_cast<char*>(to), static_cast<const char*>(symmetric), bytes, pe, channel);
-}
-__device__ void get_nbi_block(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel) {
-  nvshmemx_qp_char_get_nbi_block(static_cast<char*>(to), static_cast<const char*>(symmetric), bytes, pe, channel);
-}
 __device__ void quiet(int32_t channel) {
   // Named twice: up to 3.8 at least, IBGDA's quiet takes a number of one handle for NVSHMEMX_QP_DEFAULT, which is 1 too,
   // and waits for the default queue pairs instead.
@@ -30,12 +24,6 @@ __device__ void quiet(int32_t channel) {
 
 __device__ void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t) {
   nvshmem_getmem_nbi(to, symmetric, bytes, pe);
-}
-__device__ void get_nbi_warp(void* to, const void* symmetric, size_t bytes, int pe, int32_t) {
-  nvshmemx_getmem_nbi_warp(to, symmetric, bytes, pe);
-}
-__device__ void get_nbi_block(void* to, const void* symmetric, size_t bytes, int pe, int32_t) {
-  nvshmemx_getmem_nbi_block(to, symmetric, bytes, pe);
 }
 __device__ void quiet(int32_t) { nvshmem_quiet(); }
 

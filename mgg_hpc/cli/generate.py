@@ -11,24 +11,6 @@ from click import Choice, FloatRange, IntRange, argument, option
 from .options import Memory, Verbs, example, to_file
 
 
-class _Numbers(click.ParamType):
-    """Numbers with commas between them."""
-
-    name = "numbers"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(float(each) for each in value.split(","))
-        except ValueError:
-            self.fail(
-                f"{value!r} is not numbers with commas between them, such as 0.9,0.6,0.6,0.1", param, ctx
-            )
-
-
 @click.group(
     short_help="Write a synthetic graph.",
     cls=Verbs,
@@ -84,30 +66,6 @@ def generate_rmat(probabilities: tuple[float, float, float], directed: bool, **o
     """A recursive-matrix graph: skewed degrees, as Graph500 has them."""
     quarters: dict[str, Any] = dict(zip("abc", probabilities, strict=True))
     _generate("rmat", **options, **quarters, symmetric=not directed)
-
-
-@generate.command(
-    "kronecker",
-    epilog=example(
-        "mgg generate kronecker --scale 16 --initiator 0.9,0.6,0.6,0.1 -o kronecker16.h5",
-        "mgg generate kronecker --scale 10 --initiator 9,3,1,3,5,2,1,2,4 --directed -o kronecker10.h5",
-    ),
-)
-@option("--scale", type=IntRange(0, 40), required=True, help="k**scale nodes, of a k x k initiator.")
-@edge_factor_option
-@option(
-    "--initiator",
-    type=_Numbers(),
-    required=True,
-    metavar="A,B,C,D,...",
-    help="Cells of the initiator, row by row: 4 or 9 numbers, of which only the ratios count.",
-)
-@directed_option
-@random_rows
-@drawn
-def generate_kronecker(directed: bool, **options: Any) -> None:
-    """A stochastic Kronecker graph of a 2 x 2 or 3 x 3 initiator."""
-    _generate("kronecker", **options, symmetric=not directed)
 
 
 @generate.command(

@@ -11,7 +11,7 @@ from .options import Existing, example
 
 
 @click.command(
-    short_help="Run train, predict, bench or a Python program on several ranks.",
+    short_help="Run train, predict or a Python program on several ranks.",
     epilog=example(
         "mgg launch -n 4 train inputs/digits.toml",
         "mgg launch -n 2 --mpi system train job.toml",

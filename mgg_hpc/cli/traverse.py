@@ -25,10 +25,9 @@ def _shared(command: Any) -> Any:
         ),
         option(
             "--edges",
-            type=Choice(["device", "host", "managed", "copied"]),
+            type=Choice(["device", "host"]),
             default="device",
-            help="With cuda: edges in the GPU's memory; in the host's, where kernels read them (zero-copy); in managed "
-            "memory; or collected on the host and copied, those that a step reads.",
+            help="With cuda: edges in the GPU's memory, or in the host's, where kernels read them (zero-copy).",
         ),
         option("--share-gpu", is_flag=True, help="With cuda: let several ranks drive one GPU."),
     )

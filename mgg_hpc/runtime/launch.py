@@ -35,8 +35,6 @@ PARALLEL = (
     "predict",
     "tune",
     "traverse",
-    "bench",
-    "study",
 )  # the verbs that share their work between ranks
 SAVING = ("train", "resume")  # those that save what they have when a signal asks them to end
 SAVE_SECONDS = 120.0  # for that

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
@@ -33,3 +34,13 @@ def take_turns(
                 time.sleep(pause)
                 taken[name].append(measure())
     return taken
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return the minimum, the median and the maximum."""
+    return {"min": min(values), "median": statistics.median(values), "max": max(values)}
+
+
+def ratios(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
+    """Return the spread of slow / fast, turn by turn."""
+    return spread([s / f for s, f in zip(slow, fast, strict=True)])

@@ -21,7 +21,6 @@ from .terminal import phases
 
 KINDS: dict[str, Callable[..., Drawn]] = {
     "rmat": generate.draw_rmat,
-    "kronecker": generate.draw_kronecker,
     "uniform": generate.draw_uniform,
     "grid": generate.draw_grid,
     "sbm": generate.draw_sbm,

@@ -52,7 +52,7 @@ def test_the_paragraphs_are_found():
         "generator",
         "layer",
         "transport for CPUs",
-        "baseline of benchmarks",
+        "library to compare with",
     }
 
 

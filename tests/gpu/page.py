@@ -10,6 +10,7 @@ their end. They are kept as benchmarks/results/gpu/DATETTIME-DEVICE. Those of th
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import statistics
@@ -65,13 +66,13 @@ class Found:
         machines = [
             json.loads(t.properties["machine"]) for t in self.tests.values() if "machine" in t.properties
         ]
-        machines += [document["device"] for document in self.documents.values() if "device" in document]
-        names = {machine["name"] for machine in machines}
+        gpus = {document["machine"].get("gpu", document.get("gpu")) for document in self.documents.values()}
+        names = {machine["name"] for machine in machines} | {name for name in gpus if name}
         if "shim" in names | {test.properties.get("device") for test in self.tests.values()} or not names:
             raise InputError("results of the shim, or none: the page is for those of a GPU")
         if len(names) > 1:
             raise InputError(f"results of several GPUs: {', '.join(sorted(names))}")
-        return machines[0]
+        return machines[0] if machines else {"name": names.pop()}
 
 
 def read(folder: Path) -> Found:
@@ -80,13 +81,12 @@ def read(folder: Path) -> Found:
     for path in sorted(folder.glob("*.json")):
         try:
             document = json.loads(path.read_text())
-            if not str(document["format"]).startswith("mgg-"):
-                raise ValueError(f"its format is {document['format']!r}")
+            if not isinstance(document["rows"], list):
+                raise ValueError("it has no rows")
             found.dates.append(document["date"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path}: not a result of gpu-bench ({error})") from error
-        if ".partial" not in path.stem:
-            found.documents[path.stem] = document
+        found.documents[path.stem] = document
     suites = []
     for path in sorted(folder.glob("*.xml")):
         try:
@@ -176,59 +176,73 @@ def _sanitizers(found: Found) -> Read:
     return passing(found.named(SANITIZERS))
 
 
-def _cell(cell: dict[str, Any]) -> str:
-    return f"{cell['times']:.2f} ({cell['graph']}, {cell['dtype']} x {cell['width']})"
+def _rows(found: Found, name: str, variant: str = "") -> list[dict[str, Any]]:
+    """Return the rows of a benchmark, of one variant. Raises LookupError where there are none."""
+    return some(row for row in found.documents[name]["rows"] if variant in ("", row["variant"]))
 
 
-def _aggregate(found: Found) -> tuple[dict[str, Any], str]:
-    """Return the summary of `aggregate`, or of the part of it that a first contact measures, and which that is."""
+def _case(row: dict[str, Any]) -> str:
+    return f"{row['graph']}, {row['dtype']} x {row['width']}"
+
+
+def _aggregate(found: Found, variant: str) -> tuple[list[dict[str, Any]], str]:
+    """Return the rows of `aggregate`, or of the part of it that a first contact measures, and which that is."""
     name = "aggregate" if "aggregate" in found.documents else "aggregate-one"
-    return found.documents[name]["summary"], "" if name == "aggregate" else f"; {name} only"
+    return _rows(found, name, variant), "" if name == "aggregate" else f"; {name} only"
 
 
 @figure("our time relative to the gather floor", "1.2 in every cell", "make gpu-bench PARTS=aggregate")
 def _floor(found: Found) -> Read:
-    summary, which = _aggregate(found)
-    of = summary["over_floor"]
-    return f"worst {_cell(of['worst'])}, geometric mean {of['mean']:.2f}{which}", of["worst"]["times"] <= 1.2
+    rows, which = _aggregate(found, "mgg")
+    worst = max(rows, key=lambda row: row["times_first"])
+    mean = statistics.geometric_mean(row["times_first"] for row in rows)
+    said = f"worst {worst['times_first']:.2f} ({_case(worst)}), geometric mean {mean:.2f}{which}"
+    return said, worst["times_first"] <= 1.2
 
 
 @figure("times as fast as cuSPARSE CSR_ALG2, float32", "1.5, or the floor", "make gpu-bench PARTS=aggregate")
 def _cusparse(found: Found) -> Read:
-    summary, which = _aggregate(found)
-    of = summary["speedup"]["cusparse"]
-    return f"{of['mean']:.2f}, least {_cell(of['worst'])}{which}", of["mean"] >= 1.5 or _floor(found)[1]
+    rows, which = _aggregate(found, "cusparse")
+    least = min(rows, key=lambda row: row["mgg_speedup"])
+    mean = statistics.geometric_mean(row["mgg_speedup"] for row in rows)
+    said = f"{mean:.2f}, least {least['mgg_speedup']:.2f} ({_case(least)}){which}"
+    return said, mean >= 1.5 or _floor(found)[1]
 
 
 @figure("bfloat16 rows over float32, widths of 64 and more", "1.6", "make gpu-bench PARTS=half-rows")
 def _half(found: Found) -> Read:
-    halves = found.documents["half-rows"]["summary"]["half"]
-    cells = some(cell for cell in halves if cell["dtype"] == "bfloat16" and cell["width"] >= 64)
-    least = min(cells, key=lambda cell: cell["times"])
-    return f"least {_cell(least)}", least["times"] >= 1.6
+    rows = [row for row in _rows(found, "half-rows", "mgg") if row["width"] >= 64]
+    whole = {(row["graph"], row["width"]): row["median_ms"] for row in rows if row["dtype"] == "float32"}
+    halves = some(row for row in rows if row["dtype"] == "bfloat16")
+    times = {_case(row): whole[row["graph"], row["width"]] / row["median_ms"] for row in halves}
+    least = min(times, key=times.__getitem__)
+    return f"least {times[least]:.2f} ({least})", times[least] >= 1.6
+
+
+HALO = "halo: each remote row once, sums meanwhile (ours)"
 
 
 @figure("hidden share where transfer and sums take as long", "0.9", "make gpu-bench PARTS=overlap")
 def _hidden(found: Found) -> Read:
-    of = found.documents["overlap"]["balance"]["halo"]
-    where = f"at a share of {of['share']:.3g} (transfer over sums {of['ratio']:.2f})"
-    return f"{of['hidden']:.2f}, {where}", of["hidden"] >= 0.9
-
-
-@figure("pipelines over direct where nothing is remote", "1.05", "make gpu-bench PARTS=overlap")
-def _near(found: Found) -> Read:
-    cases = found.documents["overlap"]["cases"]
-    times = some(case["over_direct"] for case in cases if case["share"] == 0)[0]
-    return ", ".join(f"{name} {each:.2f}" for name, each in times.items()), max(some(times.values())) <= 1.05
+    ms = {(row["remote_share"], row["variant"]): row["median_ms"] for row in _rows(found, "overlap")}
+    rows = some(row for row in _rows(found, "overlap", HALO) if row.get("hidden_share") is not None)
+    sums, exchange = "sums alone, all rows on the GPU", "halo's exchange alone"
+    ratio = {
+        row["remote_share"]: ms[row["remote_share"], exchange] / ms[row["remote_share"], sums] for row in rows
+    }
+    best = min(rows, key=lambda row: abs(math.log(ratio[row["remote_share"]])))
+    where = f"at a share of {best['remote_share']:.3g} (transfer over sums {ratio[best['remote_share']]:.2f})"
+    return f"{best['hidden_share']:.2f}, {where}", best["hidden_share"] >= 0.9
 
 
 @figure("a GCN's epoch, and times as fast as PyG's", "2", "make gpu-bench PARTS=epoch")
 def _epoch(found: Found) -> Read:
-    said, least = [], []
-    for case in some(found.documents["epoch"]["cases"]):
-        times = {name: of["median"] for name, of in case["speedup"].items()}
+    ours, said, least = _rows(found, "epoch", "mgg"), [], []
+    for row in ours:
+        others = [each for each in _rows(found, "epoch") if each["graph"] == row["graph"] and each is not row]
+        times = {each["variant"]: each["times_first"] for each in others}
         baselines = [f"{each:.2f} times {name}" for name, each in times.items()]
-        said.append(", ".join([f"{case['graph']}: {case['ms']['mgg']['median']:.2f} ms", *baselines]))
+        said.append(", ".join([f"{row['graph']}: {row['median_ms']:.2f} ms", *baselines]))
         least.append(min(times.values(), default=0.0))
     return "; ".join(said), min(least) >= 2
 
@@ -252,23 +266,10 @@ def _waits(found: Found) -> Read:
     "from start to the end of the first epoch, beyond reading the file", "30 s", "make gpu-bench PARTS=start"
 )
 def _start(found: Found) -> Read:
-    document = found.documents["start"]
-    seconds = statistics.median_high(document["samples_ms"]["all beyond reading"]) / 1e3
-    return f"{seconds:.1f} s ({document['edges']:,} edges)", seconds < 30
-
-
-LAYER = "a layer over 111 million rows and 1.6 billion edges"
-
-
-@figure(LAYER, "runs, beside its floor", "make gpu-bench PARTS=huge")
-def _huge(found: Found) -> Read:
-    cases = {case["name"]: case for case in found.documents["huge"]["cases"]}
-    said = some(
-        f"{name} {cases[name]['ms']['median']:.1f} ms, {cases[name]['of_copy']:.2f} of the copy bandwidth"
-        for name in ("sums", "both")
-        if name in cases
-    )
-    return "; ".join(said), True
+    (row,) = _rows(found, "start", "all beyond reading")
+    return f"{row['median_ms'] / 1e3:.1f} s ({found.documents['start']['edges']:,} edges)", row[
+        "median_ms"
+    ] < 30e3
 
 
 TRAVERSAL = "make gpu-bench PARTS=traversal"
@@ -276,7 +277,7 @@ TRAVERSAL = "make gpu-bench PARTS=traversal"
 
 def _searches(found: Found, variant: str) -> dict[str, dict[str, Any]]:
     """Return the row of a way to read edges, by graph."""
-    return {row["graph"]: row for row in found.documents["traversal"]["rows"] if row["variant"] == variant}
+    return {row["graph"]: row for row in _rows(found, "traversal", variant)}
 
 
 @figure("bandwidth of searches, edges in the host's memory, over that of copies", "0.93", TRAVERSAL)
@@ -285,14 +286,6 @@ def _bandwidth(found: Found) -> Read:
     shares = {row["graph"]: row["gb_per_s"] / row["copy_gb_per_s"] for row in rows}
     said = ", ".join(f"{graph} {share:.2f}" for graph, share in shares.items())
     return f"{said}; copies {rows[0]['copy_gb_per_s']:.1f} GB/s", min(shares.values()) >= 0.93
-
-
-@figure("searches of edges in the host's memory against managed memory", "2.6 in the mean", TRAVERSAL)
-def _managed(found: Found) -> Read:
-    ours, theirs = (_searches(found, f"{place}, 8 bytes") for place in ("host", "managed"))
-    times = some(theirs[graph]["median_ms"] / row["median_ms"] for graph, row in ours.items())
-    mean = statistics.geometric_mean(times)
-    return f"{mean:.2f}, of {len(times)} graphs", mean >= 2.6
 
 
 def keep(results: Path, kept: Path) -> Path:
@@ -318,10 +311,16 @@ def section(folder: Path, page: Path) -> list[str]:
     """One run on the page."""
     found = read(folder)
     device = found.device()
-    driver, runtime = (f"{device[key] // 1000}.{device[key] % 1000 // 10}" for key in ("driver", "runtime"))
-    size = f"{device['multiprocessors']} multiprocessors, {device['memory_bytes'] / 2**30:.0f} GiB"
     lines = [f"## {device['name']}, {max(found.dates)[:10]}", ""]
-    lines += [f"{size}, driver for CUDA {driver} ({device.get('driver_version')}), runtime {runtime}.", ""]
+    if "driver" in device:
+        driver, runtime = (
+            f"{device[key] // 1000}.{device[key] % 1000 // 10}" for key in ("driver", "runtime")
+        )
+        size = f"{device['multiprocessors']} multiprocessors, {device['memory_bytes'] / 2**30:.0f} GiB"
+        lines += [
+            f"{size}, driver for CUDA {driver} ({device.get('driver_version')}), runtime {runtime}.",
+            "",
+        ]
     lines += table(("what", "to reach", "reached", "", "command"), [each.cells(found) for each in FIGURES])
     wrong = [test for test in found.tests.values() if test.outcome != "passed"]
     if wrong:

@@ -163,7 +163,7 @@ def prepare(build: Path, wheels: Path | None) -> None:
         environment["NVSHMEM_HOME"] = next(iter(found.submodule_search_locations))
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DMGG_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={of_gpu}"]
     options += [f"-DPython_EXECUTABLE={sys.executable}"]
-    modules, faulty = ["_cuda", "_cuda_studies", "_host"], build / "faulty"
+    modules, faulty = ["_cuda", "_host"], build / "faulty"
     faults.plant(faulty / "source")
     works = [
         (ROOT, build / "tree", ["-DCMAKE_CUDA_FLAGS=-lineinfo", *options], modules),

@@ -347,19 +347,21 @@ def results(tmp_path):
         ("test_ranks::test_training", losses, ""),
     ]
     xml(folder, "b.xml", "2026-11-22T11:00:00", [*cases, ("test_sanitizers::planted", {}, FAILED)])
-    cell = {"graph": "rmat20", "dtype": "float32", "width": 16, "times": 1.31}
-    summary = {
-        "over_floor": {"mean": 1.11, "worst": cell},
-        "speedup": {"cusparse": {"mean": 1.7, "worst": cell}},
-    }
-    document = {
-        "format": "mgg-bench",
-        "date": "2026-11-22T09:00:00+00:00",
-        "device": MACHINE,
-        "summary": summary,
-    }
+    cell = {"graph": "rmat20", "dtype": "float32"}
+    rows = [
+        {**cell, "variant": "mgg", "width": 16, "times_first": 1.31, "median_ms": 2.0},
+        {**cell, "variant": "mgg", "width": 128, "times_first": 1.05, "median_ms": 8.0},
+        {
+            **cell,
+            "variant": "cusparse",
+            "width": 16,
+            "times_first": 2.0,
+            "median_ms": 4.0,
+            "mgg_speedup": 1.7,
+        },
+    ]
+    document = {"date": "2026-11-22T09:00:00+00:00", "machine": {"gpu": MACHINE["name"]}, "rows": rows}
     (folder / "aggregate-one.json").write_text(json.dumps(document))
-    (folder / "huge.partial.json").write_text(json.dumps(document))
     (folder / "aggregate-one.md").write_text("# all figures\n")
     return folder
 
@@ -376,10 +378,13 @@ def test_a_run_is_kept_and_written_and_the_newest_result_of_a_test_counts(result
         "",
     ]
     assert rows["sanitizers; planted faults"] == ["0 of 1 pass; 1 failed: test_sanitizers::planted", "**no**"]
-    floor = "worst 1.31 (rmat20, float32 x 16), geometric mean 1.11; aggregate-one only"
+    floor = "worst 1.31 (rmat20, float32 x 16), geometric mean 1.17; aggregate-one only"
     assert rows["our time relative to the gather floor"] == [floor, "**no**"]
     assert rows["losses of 30 epochs against the CPU's, float32"] == ["worst 2.0e-06", "yes"]
-    assert rows[page.LAYER] == ["not measured", ""] and "None yet" not in said
+    cusparse = "1.70, least 1.70 (rmat20, float32 x 16); aggregate-one only"
+    assert rows["times as fast as cuSPARSE CSR_ALG2, float32"] == [cusparse, "yes"]
+    assert rows["a GCN's epoch, and times as fast as PyG's"] == ["not measured", ""]
+    assert "None yet" not in said
     assert "## NVIDIA H200, 2026-11-22" in said and "driver for CUDA 13.1 (580.65), runtime 13.0" in said
     assert "| tests.gpu.test_sanitizers::planted | failed | sum differs |" in said
     assert "[aggregate-one](../benchmarks/gpu/2026-11-22T1100-nvidia-h200/tables/aggregate-one.md)" in said
@@ -389,21 +394,21 @@ def test_a_run_is_kept_and_written_and_the_newest_result_of_a_test_counts(result
     ("name", "content", "said"),
     [
         (
-            "huge.json",
-            {"device": {"name": "shim"}},
+            "epoch.json",
+            {"machine": {"gpu": "shim"}},
             "results of the shim, or none: the page is for those of a GPU",
         ),
         (
-            "huge.json",
-            {"device": {"name": "NVIDIA A100"}},
+            "epoch.json",
+            {"machine": {"gpu": "NVIDIA A100"}},
             "results of several GPUs: NVIDIA A100, NVIDIA H200",
         ),
-        ("huge.json", {"format": "other"}, "not a result of gpu-bench (its format is 'other')"),
+        ("epoch.json", {"rows": None}, "not a result of gpu-bench (it has no rows)"),
         ("c.xml", None, "not a result of gpu-test"),
     ],
 )
 def test_what_is_no_result_of_a_gpu_is_refused(results, tmp_path, capsys, name, content, said):
-    document = {"format": "mgg-bench", "date": "2026-11-22"} | (content or {})
+    document = {"date": "2026-11-22", "machine": {}, "rows": []} | (content or {})
     (results / name).write_text(json.dumps(document) if content else "<torn")
     assert page.main([str(results)], tmp_path / "kept", tmp_path / "page.md") == 2
     assert said in capsys.readouterr().err

@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 # Kernels that may have a stack: NVSHMEM's calls take one.
-NOT_HOT = re.compile(
-    r"gather_rows<\d+, true>|aggregate_(get|halo)<.*, true>|studies::aggregate_scoped_get|give_credits<true>|device::"
-)
+NOT_HOT = re.compile(r"gather_rows<\d+, true>|aggregate_(get|halo)<.*, true>|give_credits<true>|device::")
 
 
 class Used(NamedTuple):

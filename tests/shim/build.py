@@ -59,10 +59,6 @@ class Build:
             "load_all": (CUDA / "gpu" / "load_all.cpp", ()),
             "rows": (CUDA / "gpu" / "rows" / "rows.cu", ()),
             "traverse": (CUDA / "gpu" / "traversal" / "traverse.cu", ()),
-            "studies": (CUDA / "bench" / "studies.cu", ()),
-            "module_studies": (CUDA / "bench" / "module_studies.cpp", ()),
-            "scopes": (CUDA / "bench" / "scopes.cu", ()),
-            "module_scopes": (CUDA / "bench" / "module_scopes.cpp", ()),
             **{
                 f"{source.stem}_{name}": (CUDA / "gpu" / source, (f"-DMGG_ROWS={of}",))
                 for source in map(
@@ -125,11 +121,7 @@ class Build:
     def before(self, folder: Path) -> Path:
         """After `whole`: the module of `older`. Only what differs is compiled."""
         older = self.older(folder)
-        differs = [
-            name
-            for name in self.sources
-            if name.startswith(("get", "aggregate", "module", "studies", "scopes"))
-        ]
+        differs = [name for name in self.sources if name.startswith(("get", "aggregate", "module"))]
         for name in self.sources.keys() - differs:
             (folder / f"{name}.o").symlink_to(self.folder / f"{name}.o")
         with ThreadPoolExecutor(2) as pool:

@@ -10,7 +10,7 @@ from gpu.pes.played import Played
 
 from mgg_hpc.plan import launch
 from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY
-from mgg_hpc.tools.bench.harness import graphs
+from mgg_hpc.tools.bench import graphs
 
 from .counted import LINE, SECTOR, rows_units, tasks_of, warp_steps
 

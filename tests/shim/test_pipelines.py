@@ -1,5 +1,4 @@
-"""The pipelined kernels over the shim: every number of PEs and every way to reach them, what crosses, what the knobs
-change, and what MGG is compared with."""
+"""The pipelined kernels over the shim: any PEs and ways to reach them, rows that cross, and effects of the knobs."""
 
 from __future__ import annotations
 
@@ -16,8 +15,6 @@ from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry
 from mgg_hpc.runtime.backends.simulated import all_reachable
-from mgg_hpc.tools.bench.overlap import studies
-from mgg_hpc.tools.bench.overlap.studies import Ablation
 
 REACH = {
     "all": lambda ranks: np.ones((ranks, ranks), bool),
@@ -59,68 +56,6 @@ def test_without_room_to_put_tasks_off_workers_wait(rng, engine, ranks, case):
         table.compare(engine, made, entry, rng, "halo", reach, SMALL, deferred_bytes=room)
 
 
-@pytest.mark.long
-@pytest.mark.sampled
-@pytest.mark.parametrize("case", REMOTE)
-@pytest.mark.parametrize(
-    ("transfer", "ablation"),
-    [
-        ("get", Ablation(interleave=False)),
-        ("get", Ablation(partition=False)),
-        ("get", Ablation(level="thread")),
-        ("get", Ablation(level="block")),
-        ("get", Ablation(partition=False, interleave=False)),
-        ("halo", Ablation(bulk=True)),
-        ("halo", Ablation(partition=False)),
-        ("ring", Ablation()),
-        ("ring", Ablation(bulk=True)),
-    ],
-    ids=str,
-)
-def test_what_mgg_is_compared_with_gives_the_same_bits(rng, engine, case, transfer, ablation):
-    for ranks in (3, 4):
-        made = cases.CASES[case](rng, ranks)
-        entry = table.Entry(transfer, "float32", 33, case)
-        table.compare(engine, made, entry, rng, transfer, REACH["all"](ranks), SMALL, ablation)
-
-
-@pytest.mark.long
-@pytest.mark.sampled
-@pytest.mark.parametrize("case", REMOTE)
-@pytest.mark.parametrize("width", [16, 129])
-@pytest.mark.parametrize("scope", studies.SCOPES)
-def test_each_scope_gets_the_rows_of_all_edges_and_gives_the_same_bits(rng, engine, scope, width, case):
-    """NVSHMEM's calls of a thread, a warp or a block, a call a row; a warp takes wide rows in passes."""
-    made, entry = cases.CASES[case](rng, 3), table.Entry("get", "float32", width, case)
-    table.compare(engine, made, entry, rng, "get", REACH["none"](3), SMALL, Ablation(scope=scope))
-    x = rng.standard_normal((made.nodes, width)).astype(np.float32)
-    played = Played(engine, made, x, SMALL, "get", lambda rank, peer: rank == peer, Ablation(scope=scope))
-    engine.module.shim_counts()
-    played.aggregate(rng)
-    counts = engine.module.shim_counts()
-    passes = 1 if scope == "block" else -(-played.format.row_bytes // 512)
-    edges = sum(len(remote_sources(made, rank)) for rank in range(3))
-    wanted = {f"{each}_gets": passes * edges * (each == scope) for each in studies.SCOPES}
-    assert {name: counts[name] for name in wanted} == wanted
-    assert counts["crossed"] == edges * played.format.row_bytes
-
-
-def test_rows_that_pointers_reach_are_not_taken_for_a_scopes(rng, engine):
-    case = cases.ordinary(rng, 2)
-    x = rng.standard_normal((case.nodes, 16)).astype(np.float32)
-    played = Played(engine, case, x, transfer="get", ablation=Ablation(scope="warp"))
-    with pytest.raises(ValueError, match="scoped_get: a pointer leads to some remote rows"):
-        played.aggregate(rng)
-
-
-def test_levels_other_than_warps_are_sums_of_float32(rng, engine):
-    case = cases.ordinary(rng, 2)
-    x = rng.standard_normal((case.nodes, 5)).astype(np.float16)
-    played = Played(engine, case, x, transfer="get", ablation=Ablation(level="thread"))
-    with pytest.raises(ValueError, match="no kernel of 1 lanes and 1 packs"):
-        played.aggregate(rng)
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("reach", REACH)
 @pytest.mark.parametrize(
@@ -129,15 +64,14 @@ def test_levels_other_than_warps_are_sums_of_float32(rng, engine):
 def test_each_distinct_remote_row_crosses_once_in_halo_and_once_an_edge_otherwise(rng, engine, case, reach):
     made = cases.CASES[case](rng, 4)
     x = rng.standard_normal((made.nodes, 33)).astype(np.float32)
-    for transfer in ("direct", "get", "halo", "ring"):
-        reaches = REACH["all" if transfer in ("direct", "ring") else reach](4)
+    for transfer in ("direct", "get", "halo"):
+        reaches = REACH["all" if transfer == "direct" else reach](4)
         played = Played(
             engine, made, x, transfer=transfer, reaches=lambda rank, peer, of=reaches: bool(of[rank, peer])
         )
         distinct = sum(len(np.unique(remote_sources(made, rank))) for rank in range(4))
         edges = sum(len(remote_sources(made, rank)) for rank in range(4))
-        everything = 3 * made.nodes  # each partition to each other PE
-        rows = {"halo": distinct, "ring": everything}.get(transfer, edges)
+        rows = distinct if transfer == "halo" else edges
         engine.module.shim_counts()
         for call in range(3):
             played.aggregate(rng)
@@ -155,7 +89,7 @@ def remote_sources(case, rank):
     return sources[(sources < case.bounds[rank]) | (sources >= case.bounds[rank + 1])]
 
 
-def schedule(engine, rng, geometry, reach, ablation=None):
+def schedule(engine, rng, geometry, reach):
     """What the shim counted of one call in which every edge is remote: a PE sums, and the other only owns."""
     nodes, degree = 64, 24
     destination = np.repeat(np.arange(nodes // 2), degree)
@@ -163,7 +97,7 @@ def schedule(engine, rng, geometry, reach, ablation=None):
     case = cases.csr(source, destination, nodes, np.array([0, nodes // 2, nodes]))
     x = rng.standard_normal((nodes, 128)).astype(np.float32)  # a warp each row
     reaches = (lambda rank, peer: rank == peer) if reach == "far" else all_reachable
-    played = Played(engine, case, x, geometry, "get", reaches, ablation)
+    played = Played(engine, case, x, geometry, "get", reaches)
     backend, plan = played.backends[0], played.plans[0]
     out = backend.memory.padded(plan.destinations, played.format)
     found = []
@@ -201,20 +135,6 @@ def test_rows_out_of_reach_have_a_partition_size_of_their_own(rng, engine):
     for reach, rows in (("near", 8), ("far", 2)):
         counts = schedule(engine, rng, Geometry(8, 2, 2, far_ps=2), reach)
         assert counts["most_rows_a_stage"] == rows
-
-
-def test_without_interleaving_one_stage_is_under_way(rng, engine):
-    assert schedule(engine, rng, Geometry(3, 4, 2), "near", Ablation(interleave=False))["most_under_way"] == 3
-
-
-def test_levels_change_who_gets_a_row(rng, engine):
-    """A row of 512 bytes is one copy for a warp or a block, and 32 for its threads."""
-    stages = {
-        level: schedule(engine, rng, Geometry(3, 2, 2), "near", Ablation(level=level))["stages"]
-        for level in ("thread", "warp", "block")
-    }
-    assert stages["thread"] == 32 * stages["warp"]
-    assert schedule(engine, rng, Geometry(3, 2, 2), "near", Ablation(level="block"))["threads"] == 256
 
 
 def test_calls_over_rows_of_several_widths_share_an_exchange(rng, engine):

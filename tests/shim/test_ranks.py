@@ -1,4 +1,4 @@
-"""Whole runs of `mgg train`, and a study, on GPUs that the shim plays: what they write, and how they end on errors."""
+"""Whole runs of `mgg train` on GPUs that the shim plays: what they write, and how they end on errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from tiers import drawn, long_except
-
-from mgg_hpc.tools.study import names, table
 
 # Seconds after which an error has hung: most take two or three, and imports more on a machine that does other things.
 SOON = 30
@@ -323,24 +321,3 @@ def test_two_ranks_that_are_profiled_say_what_they_hide(trained, tmp_path):
         sums, moves, both = each["sums_ms"], each["transfer_ms"], each["both_ms"]
         assert each["hidden_share"] == pytest.approx((sums + moves - both) / min(sums, moves))
     assert "GPU ms" not in said  # which only CUDA tells of
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("fault", drawn(["none", "far"], 1))
-def test_the_study_of_primitives_has_each_of_nvshmems_calls(on_gpus, tmp_path, fault):
-    """Ranks compare the sums of all variants, bit by bit; with and without pointers between them."""
-    words = ("study", "primitives", "rmat:6:4", "--device=cuda", "--widths=5", "--turns=2", "--plot=none")
-    done = on_gpus(2, *words, fault=fault)
-    assert (done.returncode, done.stderr) == (0, "")
-    rows = table.read(tmp_path / "primitives.csv")
-    pointers = [names.POINTERS] if fault == "none" else []
-    ours = [*pointers, names.BY_LANES, *([names.LOADS] if pointers else [])]
-    assert {row["variant"] for row in rows} == {*names.SCOPES.values(), *ours}
-    assert rows[0]["variant"] == ours[0] and len(rows) == 3 + len(ours)
-    for row in rows:
-        assert (row["ranks"], row["ranks_per_gpu"], row["turns"]) == (2, 2, 2)
-        assert (row["ps_edges"], row["dist_edges"]) == (2, 2)
-        assert row["crossing_bytes"] == 32 * row["remote_edges"] > 0
-    assert on_gpus(2, *words, "--share=0.3").returncode == 2
-    assert on_gpus(1, *words).returncode == 2
-    assert "run it without a launcher" in on_gpus(2, "study", "transfers", "--device=cuda").stderr

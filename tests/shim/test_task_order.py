@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gpu.pes.played import Played
 
-from mgg_hpc.plan import launch
+from mgg_hpc.plan import launch, workload
 from mgg_hpc.plan.layout import RowFormat
-from mgg_hpc.tools.bench.harness import graphs
+from mgg_hpc.tools.bench import graphs
 
 from . import counted
 
@@ -21,9 +21,10 @@ NARROW = RowFormat(np.dtype(np.float32), 16)
 
 def tasks_of(engine, indptr, indices, part_edges):
     """The edges of each task of a CSR, as the native plan orders them."""
-    indices = np.ascontiguousarray(indices, np.int32)
-    plan = engine.module.Plan.of_csr(indptr, engine.arrays.address(indices), len(indptr) - 1, part_edges)
-    return np.array(engine.module.shim_task_edges(plan))
+    plan = workload.build(0, np.array([0, len(indptr) - 1]), indptr, np.asarray(indices, np.int64))
+    arrays = (plan.chunks.view(np.uint8), plan.segments.view(np.uint8), plan.indices)
+    made = engine.module.Plan(*arrays, plan.destinations, part_edges, 0)
+    return np.array(engine.module.shim_task_edges(made))
 
 
 def in_parts(degrees, part_edges):

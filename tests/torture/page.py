@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mgg_hpc.tools.bench.harness import machine
+from mgg_hpc.tools.bench import machine
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN = "make\ntest-long` do the same with fewer trials.\n\n"

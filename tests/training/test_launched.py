@@ -134,7 +134,7 @@ def test_predict_refuses_a_graph_that_took_the_place_of_the_trained_one(tmp_path
 def test_launch_runs_only_what_ranks_share(tmp_path):
     done = call("launch", "-n", "2", "generate", "sbm", "-o", "g.h5", folder=tmp_path)
     assert (done.returncode, files(tmp_path)) == (2, {})
-    known = "launch runs train, resume, predict, tune, traverse, bench, study and Python programs (NAME.py)"
+    known = "launch runs train, resume, predict, tune, traverse and Python programs (NAME.py)"
     assert done.stderr == f"mgg: error: mgg launch: generate is not for several ranks; {known}\n"
 
 

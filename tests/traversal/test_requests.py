@@ -41,7 +41,7 @@ def test_no_lists():
     assert not requests.of_lists(nothing, nothing, 8, "merged").any()
 
 
-@pytest.mark.parametrize("kind", ["kronecker", "uniform"])
+@pytest.mark.parametrize("kind", ["rmat", "uniform"])
 def test_figures_of_the_paper(rng, kind):
     """EMOGI (figures 2.6, 2.8 and 2.11 of Min's dissertation), of a traversal of all edges of 8 bytes."""
     quarter = {"a": 0.25, "b": 0.25, "c": 0.25} if kind == "uniform" else {}

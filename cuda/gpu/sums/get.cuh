@@ -31,17 +31,7 @@ struct Stages {
   }
 };
 
-// How a worker gets a stage's rows that no pointer reaches: its first lane asks for one after another. bench/scopes.cu
-// has other ways: rows that are `spread` over the lanes, or calls that all lanes make `together`.
-struct FirstLaneGets {
-  static constexpr bool spread = false, together = false;
-  MGG_DEVICE static void get(char* to, const char* from, int bytes, int pe, int32_t channel) {
-    device::get_nbi(to, from, bytes, pe, channel);
-  }
-};
-
-// LATE: each stage is asked for when it is needed (bench/studies.cu).
-template <class S, class R, int LANES, int PACKS, bool FAR, bool LATE = false, class Gets = FirstLaneGets>
+template <class S, class R, int LANES, int PACKS, bool FAR>
 struct GetWorker : RowWorker<S, R, LANES, PACKS> {
   using Base = RowWorker<S, R, LANES, PACKS>;
   using Base::call, Base::worker, Base::has;
@@ -147,10 +137,10 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
   }
   MGG_DEVICE void ask_far(const Segment& segment, int64_t edge, int count, int stage, int64_t offset,
                             int bytes) const {
-    if (!Gets::spread && !Gets::together && worker.lane != 0) return;
-    for (int row = Gets::spread ? worker.lane : 0; row < count; row += Gets::spread ? LANES : 1)
-      Gets::get(far_slot(stage, row), row_at(get.mine, edge + row) + offset, bytes, get.owner[segment.chunk],
-                channel(stage));
+    if (worker.lane != 0) return;
+    for (int row = 0; row < count; ++row)
+      device::get_nbi(far_slot(stage, row), row_at(get.mine, edge + row) + offset, bytes, get.owner[segment.chunk],
+                      channel(stage));
   }
 
   // ---- summing
@@ -160,7 +150,7 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
     parities ^= 1u << stage;
   }
   MGG_DEVICE void await_far(int stage) const {
-    if (Gets::spread || worker.lane == 0) device::quiet(channel(stage));
+    if (worker.lane == 0) device::quiet(channel(stage));
     worker.sync();
   }
   template <bool SHARED>
@@ -196,8 +186,7 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
 
   MGG_DEVICE void sum_all() {
     int stage = 0;
-    if constexpr (!LATE)
-      for (int first = 0; first < get.dist; ++first) ask(first);
+    for (int first = 0; first < get.dist; ++first) ask(first);
     for (int64_t number = worker.number(); number < this->items(); number += worker.workers()) {
       const Block& task = this->take(number);
       Sums sums(Base::edges_of(task));
@@ -209,7 +198,6 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
       Stages behind{number, call.segments + task.first, call.segments + task.last};
       int32_t count;
       while (behind.next(call.link, get, count)) {
-        if constexpr (LATE) ask(stage);
         const int64_t edge = behind.at->first_edge + behind.edge;
         if (!FAR || call.link[behind.at->chunk] == near_link) {
           await_near(stage);
@@ -220,7 +208,7 @@ struct GetWorker : RowWorker<S, R, LANES, PACKS> {
         }
         behind.edge += count;
         worker.sync();  // all have read the stage before it is asked for again
-        if constexpr (!LATE) ask(stage);
+        ask(stage);
         stage = stage + 1 == get.dist ? 0 : stage + 1;
       }
       this->complete(task, sums.result(), word());

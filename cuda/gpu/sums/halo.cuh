@@ -23,24 +23,12 @@
 
 namespace mgg {
 
-// A PE pushes its own rows, which need no wait. A ring also passes on the rows of others (bench/studies.cu).
-struct OwnRows {
-  template <class Exchange>
-  MGG_DEVICE void await(const Exchange&, int32_t) const {}
-  template <class Exchange>
-  MGG_DEVICE const char* of(const Exchange& exchange, int32_t) const {
-    return exchange.halo.rows;
-  }
-};
-
-// FAR: whether some PEs are reached by the transport only. PUSHED: which rows a push consists of.
-template <bool FAR, class PUSHED = OwnRows>
+// FAR: whether some PEs are reached by the transport only.
+template <bool FAR>
 struct HaloProtocol {
   const DeviceHalo& halo;
   uint64_t call;  // the number of this one
-  PUSHED pushed;
-  MGG_DEVICE explicit HaloProtocol(const DeviceHalo& halo, PUSHED pushed = {})
-      : halo(halo), call(halo.state->calls + 1), pushed(pushed) {}
+  MGG_DEVICE explicit HaloProtocol(const DeviceHalo& halo) : halo(halo), call(halo.state->calls + 1) {}
 
   // A fence must follow before what the signal announces is read.
   MGG_DEVICE bool raised(int32_t signal, uint64_t value) const {
@@ -96,12 +84,11 @@ struct HaloProtocol {
       if (device::thread() == 0) {
         if (halo.stamps.pushes) halo.stamps.pushes[2 * at] = device::clock();
         if (call > 2) await(halo.credits + push.pe, call - 2);
-        pushed.await(*this, at);
       }
       device::sync_block();
       const int64_t place = staging_offset() + push.place * halo.row_bytes;
       const bool near = !FAR || halo.signals[push.pe];
-      pack<LANES>(push, pushed.of(*this, at),
+      pack<LANES>(push, halo.rows,
                   near ? halo.stagings[push.pe] + place : halo.outbox + push.box * halo.row_bytes);
       device::sync_block();
       if (device::thread() == 0) {

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..graph import Graph
 from .drawn import Drawn, DrawnEdges
-from .kronecker import draw_kronecker, draw_rmat
 from .like import draw_like
+from .rmat import draw_rmat
 from .sbm import draw_sbm
 from .uniform import draw_grid, draw_uniform
 
@@ -18,7 +18,6 @@ __all__ = [
     "Drawn",
     "DrawnEdges",
     "draw_grid",
-    "draw_kronecker",
     "draw_like",
     "draw_rmat",
     "draw_sbm",

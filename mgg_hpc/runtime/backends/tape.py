@@ -94,11 +94,6 @@ class Tape:
         outputs = [(o.value, o.type, o.width) for o in self.outputs]
         return _bytes(values, VALUE), _bytes(steps, STEP), _bytes(outputs, OUTPUT)
 
-    @property
-    def reads_edges(self) -> bool:
-        """Whether it reads data of edges."""
-        return any(v.kind == "edge" or v.type >= 0 for v in self.values)
-
 
 def _bytes(rows: list[tuple[Any, ...]], dtype: np.dtype[Any]) -> NDArray[np.uint8]:
     return np.array(rows, dtype=dtype).view(np.uint8)

@@ -123,6 +123,6 @@ class TraversalKernels(Protocol):
     def of(self, graph: LocalGraph, *, edges: str = "device") -> Traversal:
         """Return traversals of a graph. Collective. Frees nothing before the backend is closed.
 
-        edges: where a GPU's edges lie, "device", "host", "managed" or "copied". Raises InputError where a device does
-        not take the graph.
+        edges: where a GPU's edges lie, "device" or "host". Raises InputError where a device does not take the
+        graph.
         """

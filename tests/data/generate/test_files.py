@@ -17,7 +17,6 @@ from mgg_hpc.data.writer import write
 
 KINDS = {
     "rmat": "rmat --scale 12 --features 3 --classes 2",
-    "kronecker": "kronecker --scale 7 --initiator 9,3,1,3,5,2,1,2,4 --directed",
     "uniform": "uniform --nodes 3000 --edges 20000 --classes 3",
     "grid": "grid --rows 13 --columns 7 --depth 5 --periodic --features 2",
     "sbm": "sbm --nodes 900 --features 8",
@@ -84,12 +83,7 @@ def test_a_file_has_the_graph_in_memory(make, draw, options):
         ("uniform --nodes 9 --edges 1000000000000000", "GiB on disk; "),
         ("uniform --nodes 9 --edges 9 --memory 100M", "give --memory 256M or more, or draw a smaller graph"),
         ("rmat --scale 9 --memory 256M", "is 256 MiB: give --memory 257M or more, or draw a smaller graph"),
-        ("kronecker --scale 3 --initiator 1,2,3", "an initiator of 3 numbers; expected 4"),
-        ("kronecker --scale 3 --initiator 1;2", "'1;2' is not numbers with commas between them"),
-        ("kronecker --scale 3 --initiator 1,2,-3,4", "none of them negative, and not all 0"),
         ("like reddit --scale 0.001", "has 233 nodes, too few for 41 classes"),
-        ("kronecker --scale 3 --initiator 1,2,inf,4", "the initiator 1.0, 2.0, inf, 4.0: expected finite"),
-        ("kronecker --scale 3 --initiator 1e308,1e308,1e308,1", "expected finite numbers with a finite sum"),
         ("rmat --scale 4 --probabilities nan 0.1 0.1", "the probabilities a=nan, b=0.1, c=0.1 must not be"),
         ("rmat --scale 4 --probabilities 0.1 0.1 nan", "the probabilities a=0.1, b=0.1, c=nan must not be"),
         ("rmat --scale 4 --probabilities 0.1 inf 0.1", "the probabilities a=0.1, b=inf, c=0.1 must not be"),

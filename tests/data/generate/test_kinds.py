@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from mgg_hpc.data import native
-from mgg_hpc.data.generate import draw_grid, draw_kronecker, draw_rmat, draw_uniform
+from mgg_hpc.data.generate import draw_grid, draw_rmat, draw_uniform
 from mgg_hpc.data.generate.random_state import counter, key_of
 from mgg_hpc.data.structure import ArraySource, check
 
@@ -59,21 +59,18 @@ def test_uniform_graphs_are_simple(symmetric, seed):
     assert pairs == listed | ({(v, u) for u, v in listed} if symmetric else set())
 
 
-@pytest.mark.parametrize("initiator", [(0.9, 0.6, 0.5, 0.1), (3, 0, 1, 2), (9, 3, 1, 3, 5, 2, 1, 0, 4)])
-def test_kronecker_edges_fall_into_cells_as_the_initiator_says(initiator, seed):
+@pytest.mark.parametrize("cells", [(9, 6, 5, 1), (3, 0, 1, 2)])
+def test_rmat_edges_fall_into_cells_as_the_probabilities_say(cells, seed):
     """At each level on its own, and at two levels together: cells are chosen independently."""
-    base, levels = round(len(initiator) ** 0.5), 5
-    cells = np.array(initiator) / sum(initiator)
-    drawn = draw_kronecker(levels, 1000, seed, initiator=initiator)
+    levels, shares = 5, np.array(cells) / sum(cells)
+    drawn = draw_rmat(levels, 1000, seed, **dict(zip("abc", shares.tolist(), strict=False)))
     sources, destinations = drawn_ends(drawn)
-    names = names_of(drawn, base**levels)
+    names = names_of(drawn, 2**levels)
     sources, destinations = np.argsort(names)[sources], np.argsort(names)[destinations]
-    chosen = [
-        (sources // base**level % base) * base + destinations // base**level % base for level in range(levels)
-    ]
+    chosen = [(sources >> level & 1) * 2 + (destinations >> level & 1) for level in range(levels)]
     for first, second in zip(chosen, chosen[1:] + chosen[:1], strict=True):
-        expected = np.outer(cells, cells).reshape(-1) * len(sources)
-        counts = np.bincount(first * len(cells) + second, minlength=len(expected))
+        expected = np.outer(shares, shares).reshape(-1) * len(sources)
+        counts = np.bincount(first * 4 + second, minlength=16)
         assert not counts[expected == 0].any()
         assert stats.chisquare(counts[expected > 0], expected[expected > 0]).pvalue > UNLIKELY
 
@@ -83,14 +80,6 @@ def names_of(drawn, nodes: int) -> np.ndarray:
     names = drawn.imported.edges.draw.args[-1]()
     assert sorted(names.tolist()) == list(range(nodes))
     return names
-
-
-def test_rmat_is_the_kronecker_graph_of_its_quarters(seed):
-    """In sixteenths, which have no rounding, so that the bits are the same."""
-    quarters = {"a": 8 / 16, "b": 3 / 16, "c": 3 / 16}
-    one = drawn_ends(draw_rmat(9, 5, seed, **quarters))
-    other = drawn_ends(draw_kronecker(9, 5, seed, initiator=(8, 3, 3, 2)))
-    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("periodic", [False, True])
@@ -147,11 +136,10 @@ def test_kinds_that_make_no_graph(seed):
         lambda: draw_uniform(5, -1, seed),
         lambda: draw_grid((3, 0), seed),
         lambda: draw_grid((), seed),
-        lambda: draw_kronecker(3, 4, seed, initiator=(1, 2, 3)),
-        lambda: draw_kronecker(3, 4, seed, initiator=(1, 2, float("nan"), 1)),
-        lambda: draw_kronecker(3, 4, seed, initiator=(0, 0, 0, 0)),
-        lambda: draw_kronecker(30, 4, seed, initiator=(1,) * 9),
-        lambda: draw_kronecker(3, -4, seed, initiator=(1,) * 4),
+        lambda: draw_rmat(3, -4, seed),
+        lambda: draw_rmat(41, 4, seed),
+        lambda: draw_rmat(3, 4, seed, a=0.9, b=0.2),
+        lambda: draw_rmat(3, 4, seed, a=float("nan")),
     ]:
         with refused(r"expected|must not"):
             wrong()
@@ -162,12 +150,11 @@ def test_calls_that_would_draw_no_graph_are_refused(seed):
     for nodes, dtype in ((0, np.int32), (2**31 + 1, np.int32), (0, np.int64)):
         with pytest.raises(ValueError, match="ids of this many nodes do not fit"):
             native.load().uniform_edges(key, begin, 0, nodes, *np.empty((2, 3), dtype))
-    for count, base in ((2, 3), (3, 2), (5, 3), (8, 3), (9, 3)):
-        bounds, names = np.arange(count, dtype=np.uint64), np.arange(base, dtype=np.int32)
-        ends = np.empty((2, 3), np.int32)
-        if count in (3, 8):
-            native.load().kronecker_edges(key, begin, 0, 1, bounds, names, *ends)
-            assert ((ends >= 0) & (ends < base)).all()
-            continue
-        with pytest.raises(ValueError, match="expected the bounds of 2 x 2 or 3 x 3 cells"):
-            native.load().kronecker_edges(key, begin, 0, 1, bounds, names, *ends)
+    names, ends = np.arange(2, dtype=np.int32), np.empty((2, 3), np.int32)
+    native.load().rmat_edges(key, begin, 0, 1, np.arange(3, dtype=np.uint64), names, *ends)
+    assert ((ends >= 0) & (ends < 2)).all()
+    for bounds in ([0, 1], [0, 1, 2, 3], [2, 1, 0]):
+        with pytest.raises(ValueError, match="expected the bounds of 2 x 2 cells"):
+            native.load().rmat_edges(key, begin, 0, 1, np.array(bounds, np.uint64), names, *ends)
+    with pytest.raises(ValueError, match="expected a name for each"):
+        native.load().rmat_edges(key, begin, 0, 2, np.arange(3, dtype=np.uint64), names, *ends)

@@ -28,7 +28,6 @@ from mgg_hpc.runtime.backends.cuda.device_arrays import TorchArrays, nothing_fre
 from mgg_hpc.runtime.backends.cuda.kernels import DeviceBackend
 from mgg_hpc.runtime.backends.cuda.nvshmem import SIDE_BY_SIDE, NvshmemPeers
 from mgg_hpc.runtime.backends.simulated import World, all_reachable
-from mgg_hpc.tools.bench.overlap.studies import Ablation, AblationBackend
 
 # Hubs of more than eight edges, so that every case has some; several warps a block.
 SMALL = Geometry(ps=2, dist=2, wpb=2)
@@ -95,10 +94,6 @@ class HostArrays:
 
     def pinned(self, nbytes):
         return np.full(nbytes, 0xA5, np.uint8)
-
-    def managed(self, nbytes):
-        memory = np.full(nbytes + 4096, 0xA5, np.uint8)  # pages
-        return memory[-memory.ctypes.data % 4096 :][:nbytes]
 
     def lock(self, address, nbytes):
         self.locked[address] = nbytes
@@ -229,17 +224,13 @@ class Engine:
         self,
         world: World,
         geometry: Geometry = SMALL,
-        ablation: Ablation | None = None,
         *,
         searches: bool = False,
     ) -> list[DeviceBackend]:
         """One for each rank of a world that this process plays, all of which run kernels at once."""
         options, made = Options(geometry, searches=searches), []
         for rank in self.ranks(world):
-            if ablation is None:
-                backend = DeviceBackend(rank, world, options, self.module, self.arrays)
-            else:
-                backend = AblationBackend(rank, world, options, self.module, self.arrays, ablation)
+            backend = DeviceBackend(rank, world, options, self.module, self.arrays)
             if world is self.job:
                 backend.share, backend.alone = self._share, not world.shared_gpu
             else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import cases
 import numpy as np
@@ -13,8 +12,6 @@ from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, Rows
 from mgg_hpc.runtime.backends.simulated import all_reachable
-from mgg_hpc.tools.bench.overlap.ring import ring
-from mgg_hpc.tools.bench.overlap.studies import Ablation
 
 from .engine import SMALL, Engine
 
@@ -24,7 +21,7 @@ MARGIN = 40  # rows behind each output, which nothing may touch
 class Played:
     """A case on every rank of an engine: rows, plans and backends of the ranks that this process plays.
 
-    transfer: "direct" ("get" where no pointers lead to other PEs), "get", "halo" or "ring". reaches(rank, peer):
+    transfer: "direct" ("get" where no pointers lead to other PEs), "get" or "halo". reaches(rank, peer):
     whether a pointer does, unless an MPI job says so. chunk_bytes: of a halo. searches: whether other geometries will
     be tried. Under an MPI job, calls are collective.
     """
@@ -37,7 +34,6 @@ class Played:
         geometry: Geometry = SMALL,
         transfer: str = "direct",
         reaches: Callable[[int, int], bool] = all_reachable,
-        ablation: Ablation | None = None,
         chunk_bytes: int = 128,
         *,
         searches: bool = False,
@@ -48,17 +44,13 @@ class Played:
         self.ranks = engine.ranks(self.world)
         if transfer == "direct" and not engine.pointers:
             transfer = "get"
-        if transfer == "ring":
-            ablation = replace(ablation or Ablation(), ring=True)
-        self.backends = engine.backends(self.world, geometry, ablation, searches=searches)
+        self.backends = engine.backends(self.world, geometry, searches=searches)
         self.rows = [
             backend.rows(np.diff(case.bounds), self.format, symmetric=True) for backend in self.backends
         ]
         self.write(x)
-        plans = plans_of(case, "direct" if transfer == "ring" else transfer, 1)
+        plans = plans_of(case, transfer, 1)
         self.plans = [plans[rank] for rank in self.ranks]
-        if transfer == "ring":
-            self.plans = [ring(plan, case.bounds) for plan in self.plans]
         for backend, plan in zip(self.backends, self.plans, strict=True):
             backend.chunk_bytes = chunk_bytes
             backend.prepare(plan, self.format)

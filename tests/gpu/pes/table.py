@@ -268,9 +268,9 @@ def pipelined(engine, case, entry, rng, *, transfer):
     return compare(engine, case, entry, rng, transfer, reach | reach.T | np.eye(ranks, dtype=bool), geometry)
 
 
-def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None, deferred_bytes=None):
+def compare(engine, case, entry, rng, transfer, reach, geometry, deferred_bytes=None):
     """A transfer's sums against those of `direct`, in several calls; reach: bool [P, P]."""
-    reduce = str(rng.choice(["sum", "mean", "max"] if ablation is None else ["sum"]))
+    reduce = str(rng.choice(["sum", "mean", "max"]))
     weight = rng.standard_normal(len(case.indices)).astype(np.float32) if rng.random() < 0.5 else None
     scale = rng.standard_normal(case.nodes).astype(np.float32)
     finish = None
@@ -280,7 +280,7 @@ def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None, 
         def finish(part):
             return Epilogue(engine.array(scale[part]), bias, relu=bool(scale.sum() > 0))
 
-    direct = Played(engine, case, random_rows(case, entry, rng), geometry, ablation=ablation)
+    direct = Played(engine, case, random_rows(case, entry, rng), geometry)
     other = Played(
         engine,
         case,
@@ -288,7 +288,6 @@ def compare(engine, case, entry, rng, transfer, reach, geometry, ablation=None, 
         geometry,
         transfer,
         lambda rank, peer: bool(reach[rank, peer]),
-        ablation,
         int(rng.choice([1, 300, 2000, 1 << 17])),
     )
     if deferred_bytes is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,13 +27,7 @@ from mgg_hpc.traversal.runs import Run
 from .engine import Engine
 
 TOLERANCE = 1e-7  # at which PageRank's iterations end
-CUPY = importlib.util.find_spec("cupy") is not None
 RANK_BOUND = 2e-6  # of the sum of all ranks, which is 1
-
-
-def places_of(engine: Engine) -> tuple[str, ...]:
-    """Places of edges; managed memory takes CuPy, but for the shim's."""
-    return tuple(place for place in PLACES if place != "managed" or CUPY or engine.device == "shim")
 
 
 @contextmanager
@@ -84,7 +77,7 @@ def traversals(engine: Engine, case: cases.Case, entry: object, rng: np.random.G
     way = {
         "wide": bool(rng.random() < 0.5),
         "bottom_up": bool(rng.random() < 0.5),
-        "edges": str(rng.choice(places_of(engine))),
+        "edges": str(rng.choice(PLACES)),
     }
     reads = str(rng.choice(READS))
     nodes = rng.permutation(case.nodes)[:2].tolist()

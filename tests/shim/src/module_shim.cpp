@@ -12,13 +12,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-void bind_studies(nb::module_& module);  // cuda/bench/module_studies.cpp
-
 void bind_shim(nb::module_& module) {
-  // Not def_submodule, which finds that of another shim's module in the same process by its name.
-  auto studies = nb::cast<nb::module_>(nb::module_::import_("types").attr("ModuleType")("studies"));
-  bind_studies(studies);
-  module.attr("studies") = studies;
   module.def("shim_set", [](uint64_t seed, int pe, int resident) {
     mgg::shim::Settings& settings = mgg::shim::settings();
     settings = {seed, pe, resident, settings.hold};
@@ -34,9 +28,6 @@ void bind_shim(nb::module_& module) {
     say("stages", counts.stages);
     say("most_rows_a_stage", counts.most_rows_a_stage);
     say("most_under_way", counts.most_under_way);
-    say("thread_gets", counts.thread_gets);
-    say("warp_gets", counts.warp_gets);
-    say("block_gets", counts.block_gets);
     say("blocks", counts.blocks);
     say("threads", counts.threads);
     say("fences", counts.fences);

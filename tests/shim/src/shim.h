@@ -43,7 +43,6 @@ struct Counts {
   int64_t stages;           // phases of barriers, and quiets, that had rows to wait for
   int64_t most_rows_a_stage;
   int64_t most_under_way;   // rows that one warp has asked for, and not waited for yet
-  int64_t thread_gets, warp_gets, block_gets;  // that a thread, a warp or a block has asked the transport for
   int64_t blocks, threads;  // of the last launch
   int64_t fences;           // at system scope, one for each thread that executes it
   int64_t warp_fences;      // the fewest instructions of warps that these may be: of each warp, its busiest lane's
@@ -250,8 +249,6 @@ uint64_t clock();
 
 constexpr int32_t default_channel = 1;
 void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel);
-void get_nbi_warp(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel);
-void get_nbi_block(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel);
 void quiet(int32_t channel);
 void put_signal_nbi(void* symmetric, const void* from, size_t bytes, uint64_t* signal, uint64_t value, int pe);
 void raise_signal(uint64_t* signal, uint64_t value, int pe);

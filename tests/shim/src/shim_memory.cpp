@@ -187,43 +187,11 @@ void begin_get(void* to, const void* symmetric, size_t bytes, int pe, int32_t ch
   current->gets.push_back({{to, from, bytes}, channel});
 }
 
-// Fails where one of a group's threads calls with other arguments than the first, which `first` are.
-void same_call(const Get& first, const Get& mine) {
-  const bool same = first.copy.to == mine.copy.to && first.copy.from == mine.copy.from &&
-                    first.copy.bytes == mine.copy.bytes && first.channel == mine.channel;
-  if (!same) fail("threads of a group get different rows together");
-}
-
 }  // namespace
 
 void get_nbi(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel) {
   begin_get(to, symmetric, bytes, pe, channel);
-  ++counts.thread_gets;
   yield();
-}
-
-void get_nbi_warp(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel) {
-  const Get mine{{to, symmetric, bytes}, channel};
-  current->together = mine;
-  sync_lanes(0xFFFFFFFFu);
-  same_call(lane_of(*current, 0)->together, mine);
-  if (thread() % warp_lanes == 0) {
-    begin_get(to, symmetric, bytes, pe, channel);
-    ++counts.warp_gets;
-  }
-  sync_lanes(0xFFFFFFFFu);
-}
-
-void get_nbi_block(void* to, const void* symmetric, size_t bytes, int pe, int32_t channel) {
-  const Get mine{{to, symmetric, bytes}, channel};
-  current->together = mine;
-  sync_block();
-  same_call(running->grids[current->grid].blocks[current->place.block].fibers[0]->together, mine);
-  if (thread() == 0) {
-    begin_get(to, symmetric, bytes, pe, channel);
-    ++counts.block_gets;
-  }
-  sync_block();
 }
 
 void quiet(int32_t channel) {

@@ -8,7 +8,6 @@ from gpu.pes.traversals import loaded, ranked, read_as, same
 
 from mgg_hpc.data import generate
 from mgg_hpc.data.graph import Graph
-from mgg_hpc.runtime.backends.cuda.traversal import places
 from mgg_hpc.runtime.backends.cuda.traversal.places import PLACES
 from mgg_hpc.traversal import requests, runs
 from mgg_hpc.traversal.part import Part
@@ -18,9 +17,8 @@ from mgg_hpc.traversal.part import Part
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("edges", PLACES)
 @pytest.mark.parametrize("reads", requests.READS)
-def test_larger_graphs(rng, engine, monkeypatch, reads, edges, wide):
-    """With weights, some of them 0; blocks run in any order, parts hold few lists. The table has the hard cases."""
-    monkeypatch.setattr(places, "PART", int(rng.integers(64, 4096)))
+def test_larger_graphs(rng, engine, reads, edges, wide):
+    """With weights, some of them 0; blocks run in any order. The table has the hard cases."""
     engine.seed(int(rng.integers(1 << 60)))
     graph = generate.rmat(8, 6, int(rng.integers(1 << 30)), symmetric=False)
     weight = rng.integers(0, 9, graph.edges).astype(np.float32) / 2
@@ -50,7 +48,7 @@ def expected(host: Part, reads: str) -> list[int]:
     return requests.of_lists(offset[reached], offset[reached + 1], 8, reads).tolist()
 
 
-@pytest.mark.parametrize("kind", ["kronecker", "uniform"])
+@pytest.mark.parametrize("kind", ["rmat", "uniform"])
 def test_requests(engine, kind):
     """EMOGI (figures 2.6 and 2.8 of Min's dissertation): sizes of requests for the edges of a search, of 8 bytes."""
     quarter = {"a": 0.25, "b": 0.25, "c": 0.25} if kind == "uniform" else {}

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ....errors import InputError
 from ..base import Recording
-from . import optional
 from .tapes.kernels import TapeKernels, cupy_kernels
 
 
@@ -77,12 +76,6 @@ class DeviceArrays(Protocol):
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """Return page-locked memory of the host, uninitialised."""
-
-    def managed(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return memory of the host and the GPU, whose pages move to where they are read, and which is mostly read.
-
-        Raises InputError without CuPy.
-        """
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """See Memory.lock."""
@@ -167,17 +160,6 @@ class TorchArrays:
         """See DeviceArrays."""
         found: NDArray[np.uint8] = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
         return found
-
-    def managed(self, nbytes: int) -> NDArray[np.uint8]:
-        """See DeviceArrays."""
-        cupy = optional.cupy()
-        if cupy is None:
-            raise InputError("managed memory takes CuPy (pip install cupy-cuda13x)")
-        memory, runtime = cupy.cuda.malloc_managed(nbytes), cupy.cuda.runtime
-        runtime.memAdvise(
-            memory.ptr, nbytes, runtime.cudaMemAdviseSetReadMostly, self._torch.cuda.current_device()
-        )
-        return np.asarray(_Managed(memory, nbytes))
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """See DeviceArrays."""
@@ -294,14 +276,6 @@ class _TorchCopies:
         mark.synchronize()
 
 
-class PinnedArrays(TorchArrays):
-    """Tensors in page-locked memory of the host, which kernels read and write through the link between them."""
-
-    def zeros(self, nbytes: int) -> Any:
-        """See DeviceArrays."""
-        return self._torch.zeros(nbytes, dtype=self._torch.uint8, pin_memory=True)
-
-
 class _Array:
     """Bytes of the GPU's memory as other libraries take them."""
 
@@ -310,18 +284,5 @@ class _Array:
             "shape": (nbytes,),
             "typestr": "|u1",
             "data": (address, False),
-            "version": 3,
-        }
-
-
-class _Managed:
-    """CuPy's managed memory as NumPy takes it; freed with the array."""
-
-    def __init__(self, memory: Any, nbytes: int) -> None:
-        self._memory = memory
-        self.__array_interface__ = {
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "data": (memory.ptr, False),
             "version": 3,
         }

@@ -1,4 +1,4 @@
-"""CuPy, which is optional, for what compiles tapes and for managed memory; no other file of the backend imports it."""
+"""CuPy, which is optional, for what compiles tapes; no other file of the backend imports it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from .... import cores, mpi
 from ...traversal import LocalGraph, Source, own_pages
 from . import crossing
 from .crossing import Crossing, Ranks
-from .places import PART, PLACES, EdgeLists, on_device
+from .places import PLACES, EdgeLists, on_device
 
 BYTES_PER_SOURCE = 72  # of values, offsets and numbers
 # A search goes bottom-up once the frontier has more than 1 / ALPHA of the edges that no frontier has had, until it is
@@ -37,8 +36,6 @@ class DeviceTraversal:
         """See TraversalKernels."""
         if edges not in PLACES:
             raise InputError(f"edges: {edges} is none of {', '.join(PLACES)}")
-        if edges == "managed":
-            self._ranks.context.arrays.managed(1)
 
     def of(
         self,
@@ -109,8 +106,7 @@ class DeviceGraph:
         if self._edges == "device":
             return 2 * nbytes, 0  # twice, while they are uploaded
         # The graph's own edges are read where they are, but for those that get other numbers or another size.
-        more = nbytes if self._edges == "managed" or item > 4 or not self._alone else 0
-        return (2 * PART if self._edges == "copied" else 0), more
+        return 0, nbytes if item > 4 or not self._alone else 0
 
     def _need(self, held: int, edges: tuple[int, int]) -> None:
         """Raise InputError for bytes that are not free. held: of values and tables. edges: on the GPU, on the host."""
@@ -146,12 +142,6 @@ class DeviceGraph:
     def _in_lists(self) -> EdgeLists:
         assert self._in is not None, "prepare first"
         return self._in
-
-    def edges_to_host(self) -> None:
-        """Move edges in managed memory back to the host."""
-        for lists in (self._out, self._in):
-            if lists is not None:
-                lists.to_host()
 
     def exchange(self, values: NDArray[Any]) -> NDArray[Any]:
         """See Traversal."""
@@ -223,19 +213,14 @@ class DeviceGraph:
     def _level(self, parents: Any, depths: Any, level: int, bottom_up: bool) -> None:
         """Reach the rows of the next level."""
         at = self._context.arrays.address
-
-        def wanted() -> NDArray[np.bool_]:
-            found = self._from_device(depths, np.dtype(np.int32))
-            return found[self._graph.slot] < 0 if bottom_up else found == level
-
-        for lists, shape in (self._in_lists() if bottom_up else self._out).each(wanted):
-            self._context.native.bfs_level(lists, at(parents), at(depths), level, bottom_up, shape)
+        lists, shape = (self._in_lists() if bottom_up else self._out).launch()
+        self._context.native.bfs_level(lists, at(parents), at(depths), level, bottom_up, shape)
 
     def set_lengths(self, lengths: NDArray[np.float32], width: float) -> None:
         """See Traversal; rounds need no width."""
         with self._agreed():
             on_gpu, _ = self._of_edges(lengths.itemsize)
-            self._need(0, (on_gpu, lengths.nbytes if self._edges in ("host", "managed") else 0))
+            self._need(0, (on_gpu, lengths.nbytes if self._edges == "host" else 0))
             self._out.set_lengths(lengths)
 
     def sssp(self, source: Source, distance: NDArray[np.float32]) -> int:
@@ -244,25 +229,21 @@ class DeviceGraph:
         active = np.zeros(self._graph.sources, np.uint8)
         if source.slot >= 0:
             begin[source.slot], active[source.slot] = 0, 1
-        return self._rounds(self._context.native.sssp_round, begin, active, distance, lengths=True)
+        return self._rounds(self._context.native.sssp_round, begin, active, distance)
 
     def components(self, names: NDArray[np.int64], label: NDArray[np.int64]) -> int:
         """See Traversal."""
         active = np.ones(self._graph.sources, np.uint8)
-        return self._rounds(self._context.native.components_round, names, active, label, lengths=False)
+        return self._rounds(self._context.native.components_round, names, active, label)
 
-    def _rounds(
-        self, step: Any, begin: NDArray[Any], active: NDArray[np.uint8], out: NDArray[Any], *, lengths: bool
-    ) -> int:
+    def _rounds(self, step: Any, begin: NDArray[Any], active: NDArray[np.uint8], out: NDArray[Any]) -> int:
         """Run rounds over the sources that are active until none is on any rank; return their number."""
         context, at, rounds = self._context, self._context.arrays.address, 0
         values, now, following = (on_device(context, each) for each in (begin, active, np.zeros_like(active)))
+        lists, shape = self._out.launch()
         while True:
             self._found[:] = 0
-            for lists, shape in self._out.each(
-                partial(self._from_device, now, np.dtype(np.bool_)), lengths=lengths
-            ):
-                step(lists, at(values), at(now), at(following), at(self._found), shape)
+            step(lists, at(values), at(now), at(following), at(self._found), shape)
             self._cross(begin.itemsize, values, following=following)
             if not self._ranks.collectives.least(-int(context.arrays.downloaded(self._found).any())):
                 break
@@ -288,22 +269,14 @@ class DeviceGraph:
         sums = context.arrays.uploaded(np.zeros((2, graph.sources), np.float32))
         dangling = float(first[inverse == 0].sum(dtype=np.float64))
         change, dangling = self._sum(np.inf, dangling)
+        lists, shape = self._in_lists().launch()
         done = 0
         while done < iterations and change >= tolerance:
             done += 1
             base = (1 - damping + damping * dangling) / graph.total
             self._cross(4, given, all=True)
-            for lists, shape in self._in_lists().each(lambda: np.ones(graph.rows, np.bool_)):
-                context.native.pagerank_round(
-                    lists,
-                    at(given),
-                    at(inverses),
-                    at(ranks),
-                    at(following),
-                    *(at(sums[i]) for i in range(2)),
-                    base,
-                    shape,
-                )
+            values = (at(each) for each in (given, inverses, ranks, following, sums[0], sums[1]))
+            context.native.pagerank_round(lists, *values, base, shape)
             change, dangling = self._sum(*(context.arrays.total(sums[i]) for i in range(2)))
             given, following = following, given
         self._into(rank, ranks)

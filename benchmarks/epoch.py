@@ -1,0 +1,130 @@
+"""Full-graph training epochs of models, by this package and other libraries.
+
+    python benchmarks/epoch.py --models gcn,gin,sage,gat -o epoch.md -o epoch.png
+    python benchmarks/epoch.py rmat:15 my.h5 --models gat --dropout 0 --peers dgl
+    python benchmarks/epoch.py rmat:20 --device cuda
+
+An epoch is forward with dropout, the loss over the training rows, backward and Adam, as `mgg train` has it. Features,
+labels and training rows are drawn, edges have no weights, and self loops and norms are made before the clock starts.
+All libraries begin with the same weights, and must have the same loss before they train. ``loss`` is the last epoch's,
+``peak_mb`` the most memory of each process, with libraries and input; of a GPU without the CUDA context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from harness import command, run, workers
+from harness.plots import bars_by
+from harness.workers import Conditions, Worker
+
+from mgg_hpc.data import writer
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.errors import InputError
+from mgg_hpc.tools.bench import graphs
+from mgg_hpc.tools.bench.epoch import MODELS, WARM_UP, Shape, labelled
+from mgg_hpc.tools.bench.results import Results, output_files, words_of
+
+PEERS = {"cpu": ("dgl", "pyg", "pyg-csr"), "cuda": ("pyg", "pyg-csr")}
+# How far losses may lie apart, as a part of the smaller one: before training, with the same weights; after all epochs
+# without dropout; and with it, since each library draws its own.
+UNTRAINED_APART, TRAINED_APART, DROPPED_APART = 1e-4, 2e-3, 0.5
+# GIN's sums over hubs make losses of tens of thousands here, and much of any difference: other libraries' losses are
+# held to ours by the first bound.
+GIN_APART = {TRAINED_APART: 0.1, DROPPED_APART: 9.0}
+SHOWN = ("graph", "model", "variant", "median_ms", "min_ms", "max_ms", "times_first", "peak_mb", "loss")
+WIDTH = click.IntRange(1, 65536)
+
+
+@command(__doc__)
+@click.argument("names", nargs=-1, metavar="[GRAPH]...")
+@click.option("--models", default="gcn", show_default=True, help=f"Of {', '.join(MODELS)}.")
+@click.option("--features", type=WIDTH, default=128, show_default=True, help="Columns of the input.")
+@click.option("--hidden", type=WIDTH, help="Units; of each head. [default: gcn 16, gin 64, sage 128, gat 8]")
+@click.option("--classes", type=WIDTH, default=32, show_default=True)
+@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.5, show_default=True)
+@click.option("--peers", help='Libraries, or "none". [default: all of the device]')
+@output_files()
+@workers.conditions()
+def main(
+    names: tuple[str, ...],
+    models: str,
+    features: int,
+    hidden: int | None,
+    classes: int,
+    dropout: float,
+    peers: str | None,
+    files: tuple[Path, ...],
+    conditions: Conditions,
+) -> None:
+    known, kinds = PEERS[conditions.device], words_of("models", models, MODELS)
+    chosen = words_of("peers", peers or ",".join(known), known)
+    for name in names:
+        graphs.check(name)
+    results = Results("epoch", **conditions.same(), dropout=dropout)
+    for model in kinds:
+        shape = Shape.of(model, features, hidden, classes, dropout)
+        for name in names or ("rmat:17:12",):
+            measure(results, labelled(graphs.read(name), shape), shape, chosen, conditions)
+            results.write(files, bars_by("model", "graph", values=("median_ms", "peak_mb")))
+    results.show(*SHOWN)
+
+
+def measure(results: Results, graph: Graph, shape: Shape, peers: Sequence[str], same: Conditions) -> None:
+    """Add the rows of one case, in new processes, since a process's peak of memory does not fall again."""
+    with workers.workspace() as folder, workers.started(peers, same) as (processes, notes):
+        inputs = inputs_of(graph, shape, folder)
+        ready, untrained = dict[str, Worker](), dict[str, float]()
+        for worker in processes:  # ours is the first, and writes the initial weights
+            problem = begin(worker, inputs, folder, untrained)
+            if not problem:
+                ready[worker.name] = worker
+            elif worker.name == "mgg":
+                raise InputError(f"mgg failed: {problem}")
+            else:
+                notes.append(f"{worker.name} is left out of {shape}, {graph.name}: {problem}")
+        ms = workers.in_turns(ready, same.turns)
+        losses = {name: float(worker.result(name, folder)) for name, worker in ready.items()}
+        peaks = workers.peaks(list(ready.values()))
+    check_losses(losses, shape)
+    more = {name: {"peak_mb": round(peaks[name], 1), "loss": round(losses[name], 6)} for name in ms}
+    results.compare(ms, more, graph=graph.name, nodes=graph.nodes, edges=graph.edges, model=str(shape))
+    results.notes = list(dict.fromkeys([*results.notes, *notes]))
+
+
+def inputs_of(graph: Graph, shape: Shape, folder: Path) -> dict[str, Any]:
+    """Write the files of a graph with labels; return the arguments of the task "epoch"."""
+    writer.write(folder / "graph.h5", graph)
+    rows = {name: workers.save(folder / f"{name}.npy", getattr(graph, name)) for name in ("x", "y", "train")}
+    files = {"file": str(folder / "graph.h5"), "weights": str(folder / "weights.npz")}
+    return {**workers.write_graph(graph, folder), **asdict(shape), **rows, **files}
+
+
+def begin(worker: Worker, inputs: dict[str, Any], folder: Path, untrained: dict[str, float]) -> str:
+    """Make a worker's model and warm it up; return why it is left out, or "". untrained: keeps mgg's first loss."""
+    reply = worker.ask("prepare", task="epoch", inputs=inputs)
+    if problem := reply.get("failed") or worker.ask("run", name="untrained").get("failed"):
+        return problem
+    loss = float(worker.result("untrained", folder))
+    ours = untrained.setdefault("mgg", loss)
+    if not abs(loss - ours) <= UNTRAINED_APART * ours:
+        return f"with the same weights its loss is {loss:.6g}, and mgg's {ours:.6g}"
+    replies = (worker.ask("run", name=worker.name) for _ in range(WARM_UP))
+    return next((reply["failed"] for reply in replies if "failed" in reply), "")
+
+
+def check_losses(losses: dict[str, float], shape: Shape) -> None:
+    """Raise AssertionError where a loss after the same epochs is too far from ours."""
+    ours, apart = losses["mgg"], DROPPED_APART if shape.dropout else TRAINED_APART
+    apart = GIN_APART[apart] if shape.model == "gin" else apart
+    for name, loss in losses.items():
+        if not abs(loss - ours) <= apart * min(loss, ours):
+            raise AssertionError(f"after the same epochs {name}'s loss is {loss:.6g}, and mgg's {ours:.6g}")
+
+
+if __name__ == "__main__":
+    run(main)

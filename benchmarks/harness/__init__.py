@@ -1,0 +1,24 @@
+"""Parts that the benchmarks share: processes of other libraries, ranks, references, pictures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mgg_hpc.__main__ import main
+
+
+def command(doc: str | None) -> Callable[[Any], click.Command]:
+    """Return the decorator of a script's command, whose help is the script's docstring with its lines as they are."""
+    paragraphs = (doc or "").split("\n\n")
+    shown = ("\b\n" + each if each.startswith("    ") else each for each in paragraphs)
+    return click.command(help="\n\n".join(shown))
+
+
+def run(command: click.Command) -> None:
+    """Run a script's command, and exit as `mgg` does: 2 for wrong input, with one line that says what is wrong."""
+    sys.exit(main(sys.argv[1:], command, Path(sys.argv[0]).name))

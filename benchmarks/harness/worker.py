@@ -1,0 +1,149 @@
+"""The process of a library: python worker.py NAME THREADS PAGES DEVICE, then a request a line, and a reply to each.
+
+NAME is that of a module of peers/, and a variant after a hyphen. The module has a function for each task, which takes
+the task's inputs and returns the runs by name; a task "sampled.train" is a function of peers/sampled_NAME.py. A run
+takes nothing and returns an array (or None), or ``(seconds, array)`` where it has a clock of its own; in place of the
+array stands a function that makes it, where that takes time.
+
+    {"do": "about"}                                         -> {"about": "dgl 1.1.3"}
+    {"do": "prepare", "task": "aggregate", "inputs": {...}} -> {"runs": ["dgl"]}
+    {"do": "run", "name": "dgl"}                            -> {"ms": 12.3}
+    {"do": "result", "name": "dgl", "file": "out.npy"}      -> {}: what that run returned last, as float32
+    {"do": "memory"}                                        -> {"peak": bytes}: of the process, or of the GPU by it
+    {"do": "forget"}                                        -> {}: the peak counts from here on
+
+Any of them may be answered by {"failed": "one line"} instead; {"missing": "one line"} comes before all else if the
+module does not import. The process ends with its stdin. Only the standard library and NumPy are imported here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).parents[1])
+
+import peers  # noqa: E402
+
+PR_SET_THP_DISABLE = 41
+
+
+class Server:
+    """A server that answers requests with one module's runs."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.runs: dict[str, Callable[[], Any]] = {}
+        self.results: dict[str, Any] = {}
+        self.outside_bytes = 0  # of the GPU, that this process has taken without torch
+
+    def about(self) -> dict[str, Any]:
+        return {"about": self.module.about()}
+
+    def prepare(self, task: str, inputs: dict[str, Any]) -> dict[str, Any]:
+        self.runs, self.results = {}, {}  # what was held before is given back first
+        group, _, name = task.rpartition(".")
+        module = importlib.import_module(f"peers.{group}_{_library()}") if group else self.module
+        self.runs = getattr(module, name)(**inputs)
+        return {"runs": list(self.runs)}
+
+    def run(self, name: str) -> dict[str, Any]:
+        self.results.pop(name, None)  # an output of the last turn is not kept beside the new one
+        self._wait()
+        began = time.perf_counter()
+        result = self.runs[name]()
+        self._wait()
+        seconds = time.perf_counter() - began
+        if isinstance(result, tuple):
+            seconds, result = result
+        self.results[name] = result
+        return {"ms": seconds * 1e3}
+
+    def result(self, name: str, file: str) -> dict[str, Any]:
+        import numpy as np
+
+        found = self.results[name]
+        found = found() if callable(found) else found
+        # NumPy knows neither bfloat16 of torch's nor memory of GPUs.
+        np.save(file, np.asarray(found.float().cpu() if hasattr(found, "float") else found, dtype=np.float32))
+        return {}
+
+    def memory(self) -> dict[str, Any]:
+        if cuda := _cuda():
+            return {"peak": cuda.max_memory_allocated() + self.outside_bytes}
+        lines = Path("/proc/self/status").read_text().splitlines()
+        (line,) = [line for line in lines if line.startswith("VmHWM:")]
+        return {"peak": int(line.split()[1]) * 1024}
+
+    def forget(self) -> dict[str, Any]:
+        Path("/proc/self/clear_refs").write_text("5")  # of proc(5): the peak is what is resident now
+        if cuda := _cuda():
+            cuda.reset_peak_memory_stats()
+        return {}
+
+    def outside(self) -> int:
+        """Return the bytes of the GPU that are in use, without those of this process's torch; 0 on a CPU.
+
+        A plan is made without torch. While a request is answered, no other process takes memory.
+        """
+        if not (cuda := _cuda()):
+            return 0
+        free, total = cuda.mem_get_info()
+        return int(total - free - cuda.memory_reserved())
+
+    def _wait(self) -> None:
+        if cuda := _cuda():
+            cuda.synchronize()
+
+
+def main(name: str, threads: str, pages: str, device: str) -> None:
+    """Answer requests until stdin ends."""
+    if pages == "small" and ctypes.CDLL(None, use_errno=True).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_THP_DISABLE)")
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no reply
+    peers.NAME, peers.THREADS, peers.DEVICE = name, int(threads), device
+    try:
+        server = Server(importlib.import_module(f"peers.{_library()}"))
+    except (ImportError, OSError) as error:  # OSError: a shared library is not there
+        print(json.dumps({"missing": _line(error)}), file=replies, flush=True)
+        return
+    for text in sys.stdin:
+        request = json.loads(text)
+        try:
+            before = server.outside()
+            reply = getattr(server, request.pop("do"))(**request)
+            server.outside_bytes += server.outside() - before
+        except Exception as error:
+            reply = {"failed": f"{type(error).__name__}: {_line(error)}"}
+        print(json.dumps(reply), file=replies, flush=True)
+
+
+def _library() -> str:
+    """Return the library's name without its variant."""
+    return peers.NAME.partition("-")[0]
+
+
+def _cuda() -> Any:
+    """Return torch.cuda where the library runs on a GPU; over the shim there is none."""
+    if peers.DEVICE != "cuda":
+        return None
+    import torch
+
+    return torch.cuda if torch.cuda.is_available() else None
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of an error's message."""
+    return str(error).strip().partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,257 @@
+"""Processes that measure a library each: this package, and those that it is compared with (`worker.py`)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import cores, mpi
+from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.tools.bench import graphs
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = Path(".venv-peers")  # made by `make bench-peers`
+WORKER = [str(Path(__file__).with_name("worker.py"))]
+BREATH = 0.01  # seconds before a worker's turn, in which threads that spin for more work go to sleep
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What is the same for all workers. device: "cpu" or "cuda". pages: "huge" or "small"."""
+
+    device: str
+    threads: int
+    turns: int
+    pages: str
+    environment: Path | None
+
+    def same(self) -> dict[str, Any]:
+        """Return the columns of results."""
+        about = {"device": self.device, "threads": self.threads}
+        return about if self.device == "cuda" else about | {"pages": self.pages}
+
+
+def conditions(turns: int = 9) -> Any:
+    """Return the decorator that adds the options of `Conditions`, which the command takes as one argument."""
+    options = (
+        click.option(
+            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="cuda: the first GPU."
+        ),
+        click.option("--threads", type=click.IntRange(1, 1024), help="Of each library. [default: all cores]"),
+        click.option(
+            "--turns", type=click.IntRange(1), default=turns, show_default=True, help="Measurements."
+        ),
+        click.option(
+            "--pages", type=click.Choice(["huge", "small"]), default="huge", help="2 MiB, or 4 KiB."
+        ),
+        click.option(
+            "--peers-env", type=click.Path(path_type=Path), help="Python with the libraries. [.venv-peers]"
+        ),
+    )
+
+    def add(command: Any) -> Any:
+        @functools.wraps(command)
+        def called(
+            *, device: str, threads: int | None, turns: int, pages: str, peers_env: Path | None, **more: Any
+        ) -> Any:
+            if mpi.launched():
+                raise InputError("this benchmark runs by itself, without a launcher")
+            same = Conditions(device, threads or cores.available(), turns, pages, peers_env)
+            return command(conditions=same, **more)
+
+        for option in reversed(options):
+            called = option(called)
+        return called
+
+    return add
+
+
+def interpreter(environment: Path | None) -> Path:
+    """Return the Python that has the other libraries: of ``environment``, else of .venv-peers, else this one.
+
+    Raises InputError for an environment that is given and is not there.
+    """
+    if environment is not None and not (environment / "bin" / "python").exists():
+        raise InputError(
+            f"--peers-env {environment}: no Python environment (bin/python); try `make bench-peers`"
+        )
+    for folder in [environment] if environment else [Path.cwd() / ENVIRONMENT, ROOT / ENVIRONMENT]:
+        if (python := folder / "bin" / "python").exists():
+            return python.absolute()
+    return Path(sys.executable)
+
+
+def variables(same: Conditions) -> dict[str, str]:
+    """Return the environment of every worker: threads of all their libraries, and pages.
+
+    huge: NumPy and glibc ask for huge pages (madvise) for each large allocation. small: the process refuses them
+    (worker.py). Idle threads of Intel's OpenMP would spin through the next worker's turn: they sleep at once.
+    """
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    chosen = dict.fromkeys(names, str(same.threads))
+    chosen |= {"MKL_DYNAMIC": "FALSE", "KMP_BLOCKTIME": "0", "PYTHONWARNINGS": "ignore"}
+    if same.pages == "huge":
+        chosen["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+    left_out = ("OMP_", "KMP_", "GOMP_", "GLIBC_TUNABLES")
+    return {name: value for name, value in os.environ.items() if not name.startswith(left_out)} | chosen
+
+
+@dataclass
+class Worker:
+    """The process of a library, which runs a module of peers/. Use it within ``with``."""
+
+    name: str
+    same: Conditions
+    about: str = ""
+    process: subprocess.Popen[str] = field(init=False, repr=False)
+
+    def __enter__(self) -> Worker:
+        self.errors = tempfile.TemporaryFile("w+")
+        python = Path(sys.executable) if self.name == "mgg" else interpreter(self.same.environment)
+        same = self.same
+        self.process = subprocess.Popen(
+            [python, *WORKER, self.name, str(same.threads), same.pages, same.device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=variables(same),
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin and self.process.stdout
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """Return the reply to one request. Raises InputError if the process has ended."""
+        assert self.process.stdin and self.process.stdout
+        with contextlib.suppress(BrokenPipeError):  # then there is no reply either
+            print(json.dumps({"do": do, **request}), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise InputError(f"{self.name} {self._end()} while it was asked to {do}; leave it out of --peers")
+        return json.loads(line)
+
+    def need(self, do: str, **request: Any) -> dict[str, Any]:
+        """Return the reply to a request that must not fail. Raises InputError if it does."""
+        reply = self.ask(do, **request)
+        if problem := reply.get("failed") or reply.get("missing"):
+            raise InputError(f"{self.name} failed: {problem}")
+        return reply
+
+    def ms(self, run: str) -> float:
+        """Return the milliseconds of one call of a prepared run."""
+        return float(self.need("run", name=run)["ms"])
+
+    def result(self, run: str, folder: Path) -> np.ndarray:
+        """Return the last value of a run, as float32; it is handed over in a file of ``folder``."""
+        file = folder / "result.npy"
+        self.need("result", name=run, file=str(file))
+        return np.load(file)
+
+    def _end(self) -> str:
+        """Return how the process ended, and its last message."""
+        code = self.process.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self.errors.seek(0)
+        said = self.errors.read().strip().splitlines()
+        return f"{how} ({said[-1].strip()})" if said else how
+
+
+@contextlib.contextmanager
+def started(names: Sequence[str], same: Conditions) -> Iterator[tuple[list[Worker], list[str]]]:
+    """Start the processes of this package, which is the first, and of other libraries; they end with the context.
+
+    Yields the workers, and a note for each library, with its version or why it is left out.
+    """
+    with contextlib.ExitStack() as stack:
+        workers, notes = [], []
+        for name in ("mgg", *names):
+            worker = stack.enter_context(Worker(name, same))
+            reply = worker.need("about") if name == "mgg" else worker.ask("about")
+            if "about" in reply:
+                workers.append(worker)
+                notes.append(f"{name}: {reply['about']}")
+            else:
+                why = reply.get("missing") or reply["failed"]
+                notes.append(f"{name} is left out: {why}; `make bench-peers` installs the libraries")
+        yield workers, notes
+
+
+def prepared(
+    workers: Sequence[Worker], task: str, inputs: Mapping[str, Any], accept: Any
+) -> tuple[dict[str, Worker], list[str]]:
+    """Have workers prepare a task, and call each run once.
+
+    accept: takes a worker and a run's name, after its first call, and returns why the run is left out, or "".
+
+    Returns the runs by name, and a note for each that cannot take part. Raises InputError where mgg fails.
+    """
+    runs, notes = {}, []
+    for worker in workers:
+        reply = worker.ask("prepare", task=task, inputs=dict(inputs))
+        for run in reply.get("runs", [worker.name]):
+            problem = reply.get("failed") or worker.ask("run", name=run).get("failed") or accept(worker, run)
+            if problem and worker.name == "mgg":
+                raise InputError(f"mgg failed: {problem}")
+            if problem:
+                notes.append(f"{run} is left out: {problem}")
+            else:
+                runs[run] = worker
+    return runs, notes
+
+
+def in_turns(runs: Mapping[str, Worker], turns: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each run in each turn."""
+    return take_turns({run: partial(worker.ms, run) for run, worker in runs.items()}, turns, pause=BREATH)
+
+
+def peaks(workers: Sequence[Worker]) -> dict[str, float]:
+    """Return the peak memory of each worker's process in MB; of a GPU, without the CUDA context."""
+    return {worker.name: worker.need("memory")["peak"] / 1e6 for worker in workers}
+
+
+def write_graph(graph: Graph, folder: Path, *, weighted: bool = False) -> dict[str, str | None]:
+    """Write a graph's files for workers: indptr int64 [N+1], indices int32 [E], and weight float32 [E] or None."""
+    arrays = {"indptr": graph.indptr, "indices": graph.indices.astype(np.int32, copy=False)}
+    if weighted:
+        arrays["weight"] = graphs.weights(graph)
+    return {"weight": None} | {name: save(folder / f"{name}.npy", array) for name, array in arrays.items()}
+
+
+def save(path: Path, array: np.ndarray) -> str:
+    """Write one array; return its path in the form that workers take."""
+    np.save(path, array)
+    return str(path)
+
+
+@contextlib.contextmanager
+def workspace() -> Iterator[Path]:
+    """Make a folder for files of workers; it is removed with the context."""
+    with tempfile.TemporaryDirectory(prefix="mgg-bench-") as name:
+        yield Path(name)

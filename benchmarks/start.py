@@ -1,0 +1,59 @@
+"""The time of `mgg train` from its start to the end of the first epoch, part by part, on the slowest rank.
+
+    python benchmarks/start.py                                       # a hundred million edges
+    python benchmarks/start.py rmat:20:16 --ranks 2 --backend cuda
+    python benchmarks/start.py --backend serial -o start.md
+
+The graph's file is in the page cache, and plans are not kept. "all beyond reading" is the sum of all parts without
+"read"; "process" is the time from the start to the end of the whole process.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+from harness import command, run, workers
+from harness.training import train
+
+from mgg_hpc.data import writer
+from mgg_hpc.runtime.turns import take_turns
+from mgg_hpc.tools.bench import graphs
+from mgg_hpc.tools.bench.epoch import Shape, labelled
+from mgg_hpc.tools.bench.results import Results, output_files
+
+SHAPE = Shape(features=32, hidden=16, classes=8, dropout=0.5)
+
+
+@command(__doc__)
+@click.argument("name", default="rmat:21:26", metavar="[GRAPH]")
+@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--backend", default="auto", show_default=True, help="As in a job file.")
+@click.option("--turns", type=click.IntRange(1), default=3, show_default=True, help="Runs.")
+@output_files(pictures=False)
+def main(name: str, ranks: int, backend: str, turns: int, files: tuple[Path, ...]) -> None:
+    graph = labelled(graphs.read(name), SHAPE)
+    job = {
+        "graph": {"file": "graph.h5"},
+        "model": {"hidden": SHAPE.hidden},
+        "train": {"epochs": 1},
+        "plan": {"cache": "never"},  # each turn plans anew
+        "run": {"backend": backend, "share_gpu": True},
+    }
+    with workers.workspace() as folder:
+        writer.write(folder / "graph.h5", graph)
+        taken = take_turns({"train": partial(train, folder, job, ranks)}, turns)["train"]
+    about = {"graph": graph.name, "nodes": graph.nodes, "edges": graph.edges, "model": str(SHAPE)}
+    results = Results("start", **about, ranks=ranks, backend=taken[0]["backend"])
+    for part in taken[0]["start_ms"]:
+        results.add(part, [each["start_ms"][part] for each in taken])
+    beyond = [sum(each["start_ms"].values()) - each["start_ms"]["read"] for each in taken]
+    results.add("all beyond reading", beyond)
+    results.add("process", [each["process_ms"] for each in taken])
+    results.write(files)
+    results.show("variant", "median_ms", "min_ms", "max_ms")
+
+
+if __name__ == "__main__":
+    run(main)

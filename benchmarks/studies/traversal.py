@@ -1,0 +1,195 @@
+"""The requests that a GPU makes for edges in the host's memory, counted; and searches on a GPU, by where edges lie.
+
+    python benchmarks/studies/traversal.py
+    python benchmarks/studies/traversal.py rmat:18 my.h5 --sources 64 -o requests.csv -o requests.png
+    python benchmarks/studies/traversal.py rmat:25 --device cuda
+
+EMOGI (Min et al., VLDB '20), as in Min's dissertation. Requests follow from where lists lie, so they are counted on
+any machine (figures 2.6, 2.8 and 2.11), for searches in breadth first that follow edges alone. They depend on how lists
+are read: edge by edge by a thread (strided), by a warp (merged), or by a warp from the start of a line (aligned).
+fewer_percent compares with the variant before; amplification is the bytes of requests over the bytes of the lists that
+are read. Tests compare the counts with the loads of kernels over the shim.
+
+With --device cuda searches are timed (figure 2.9), without the copies to the GPU before them and from
+it after them. Where kernels read edges of the host's memory, the bytes that cross the link are the bytes of the
+requests that are counted; their bandwidth is compared with copies of page-locked memory.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import real_graphs
+from harness import command, run, workers
+from harness.plots import bars_by
+
+from mgg_hpc.data import writer
+from mgg_hpc.data.graph import Graph
+from mgg_hpc.errors import InputError
+from mgg_hpc.runtime import backends, mpi
+from mgg_hpc.tools.bench.results import Results, output_files
+from mgg_hpc.traversal import part as parts
+from mgg_hpc.traversal import requests, runs
+from mgg_hpc.traversal.part import Part
+
+EDGE_BYTES = (4, 8)
+COPY_BYTES, COPY_TURNS = 256 << 20, 5
+DRAW_COUNTS = bars_by("graph", "edge_bytes", values=("requests", "of_128_bytes_percent", "amplification"))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Where edges lie, the bytes of an edge, and how lists are read."""
+
+    place: str
+    item: int
+    reads: str = "aligned"
+
+    def __str__(self) -> str:
+        how = "" if self.reads == "aligned" else f", {self.reads}"
+        return f"{self.place}, {self.item} bytes{how}"
+
+
+VARIANTS = (
+    Variant("host", 8),
+    Variant("host", 8, "merged"),
+    Variant("host", 8, "strided"),
+    Variant("host", 4),
+    Variant("device", 4),
+)
+
+
+@command(__doc__)
+@click.argument("names", nargs=-1, metavar="[GRAPH]...")
+@click.option(
+    "--sources", type=click.IntRange(1), default=16, show_default=True, help="Drawn nodes to begin at."
+)
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="cpu: count. cuda: time searches."
+)
+@output_files()
+def main(names: tuple[str, ...], sources: int, device: str, files: tuple[Path, ...]) -> None:
+    if mpi.launched():
+        raise InputError("this study runs by itself, without a launcher")
+    graphs = [real_graphs.structure(name, directed=True) for name in names or ("rmat:16", "uniform:16")]
+    comm = mpi.world()
+    cuda = device == "cuda"
+    chosen = backends.choose("cuda", comm) if cuda else backends.choose_cpu("serial", comm)
+    backend: Any = backends.make(chosen, comm, threads=mpi.threads(comm))
+    with backends.closed_on_error(backend.memory.close):
+        (time_searches if cuda else count_requests)(graphs, sources, backend, files)
+    backend.memory.close()
+
+
+def part_of(graph: Graph, backend: Any, **options: Any) -> Part:
+    """Return a graph that is ready to be traversed."""
+    with workers.workspace() as folder:
+        writer.write(folder / "graph.h5", graph)
+        return parts.load(folder / "graph.h5", mpi.world(), backend, **options)
+
+
+def requests_of(part: Part, search: runs.Run, item: int, reads: str) -> np.ndarray:
+    """Return the number of requests of each of `requests.SIZES` for the lists of all nodes that a search reached."""
+    offset, reached = part.graph.out_indptr, np.flatnonzero(search.arrays["depth"] >= 0)
+    return requests.of_lists(offset[reached], offset[reached + 1], item, reads)
+
+
+def count_requests(graphs: Sequence[Graph], sources: int, backend: Any, files: Sequence[Path]) -> None:
+    """Count, print and write the means over searches from drawn nodes."""
+    results = Results("requests of a search", sources=sources)
+    for graph in graphs:
+        part = part_of(graph, backend)
+        done = list(runs.bfs(part, runs.draw_sources(part, sources, 0)))
+        edges = sum(each.edges for each in done) / len(done)
+        for item in EDGE_BYTES:
+            before = 0.0
+            for reads in requests.READS:
+                sizes = sum(requests_of(part, each, item, reads) for each in done) / len(done)
+                moved, total = requests.moved(sizes), float(sizes.sum())
+                row = {"graph": graph.name, "edges": graph.edges, "edge_bytes": item, "variant": reads}
+                row |= {
+                    f"requests_{size}": round(float(n), 1)
+                    for size, n in zip(requests.SIZES, sizes, strict=True)
+                }
+                row |= {
+                    "requests": round(total),
+                    "of_128_bytes_percent": round(100 * float(sizes[-1]) / total, 2),
+                }
+                row["fewer_percent"] = round(100 * (1 - total / before), 2) if before else None
+                row |= {
+                    "moved_bytes": round(moved),
+                    "amplification": round(moved / max(1.0, edges * item), 4),
+                }
+                results.rows.append(row)
+                before = total
+        results.write(files, DRAW_COUNTS)
+    shown = ("requests", "of_128_bytes_percent", "fewer_percent", "moved_bytes", "amplification")
+    results.show("graph", "edge_bytes", "variant", *shown)
+
+
+def time_searches(graphs: Sequence[Graph], sources: int, backend: Any, files: Sequence[Path]) -> None:
+    """Time, print and write searches by each variant from the same drawn nodes; the first variant is compared with."""
+    copied = round(copy_gb_per_s(backend), 2)
+    results = Results("a breadth-first search", device=backend.native.limits()["name"], copy_gb_per_s=copied)
+    for graph in graphs:
+        part = part_of(graph, backend, edges="host")
+        nodes = runs.draw_sources(part, sources, 0)
+        first: list[float] = []
+        for variant in VARIANTS:
+            ms, moved = searched(part, backend, nodes, variant)
+            first = first or ms
+            columns: dict[str, Any] = {"graph": graph.name, "edges": graph.edges, "edge_bytes": variant.item}
+            if variant.place == "host":
+                columns |= {
+                    "moved_bytes": round(moved / len(nodes)),
+                    "gb_per_s": round(moved / sum(ms) / 1e6, 3),
+                }
+            results.add(str(variant), ms, first, **columns)
+            results.write(files, bars_by("graph"))
+    shown = ("median_ms", "min_ms", "max_ms", "times_first", "moved_bytes", "gb_per_s")
+    results.show("graph", "variant", *shown)
+
+
+def copy_gb_per_s(backend: Any) -> float:
+    """Return the speed of the fastest of a few copies of page-locked memory to the GPU."""
+    arrays, copies = backend.arrays, backend.arrays.copies()
+    source, target = arrays.pinned(COPY_BYTES), arrays.zeros(COPY_BYTES)
+    took = []
+    for _ in range(1 + COPY_TURNS):
+        began = time.perf_counter()
+        copies.upload(source, target)
+        copies.finish(copies.mark())
+        took.append(time.perf_counter() - began)
+    return COPY_BYTES / min(took[1:]) / 1e9
+
+
+def searched(whole: Part, backend: Any, nodes: list[int], variant: Variant) -> tuple[list[float], float]:
+    """Return the ms of a search from each node, and the bytes that all have asked for.
+
+    A first search is checked, and allocates what later ones find.
+    """
+    engine = backend.traversal.of(
+        whole.graph, edges=variant.place, reads=variant.reads, wide=variant.item == 8, bottom_up=False
+    )
+    part = replace(whole, engine=engine)
+    list(runs.bfs(part, nodes[:1]))
+    ms, moved = [], 0.0
+    for node in nodes:
+        (search,) = runs.bfs(part, [node], check=False)
+        ms.append(1e3 * engine.search_seconds)
+        moved += requests.moved(requests_of(part, search, variant.item, variant.reads))
+    return ms, moved
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,150 @@
+"""`mgg bench aggregate`: the speed of this machine's sums of neighbours' rows, beside the gather floor.
+
+The gather floor reads the same rows in the same order, with the same threads, and stores nothing (for CPUs
+cuda/bench/gather_floor.cpp, for GPUs cuda/gpu/rows/gather.cuh). benchmarks/aggregate.py compares with other libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401 - makes bfloat16 a name of NumPy's
+import numpy as np
+
+from ...data.graph import Graph
+from ...plan import launch, workload
+from ...plan.layout import RowFormat
+from ...runtime import backends, cores, mpi
+from ...runtime.backends import native
+from ...runtime.turns import take_turns
+from . import graphs
+from .results import Results, numbers_of
+
+AHEAD = (4, 16, 64)  # prefetch distances of the floor, in edges; the fastest counts
+FLOOR_EDGES, FLOOR_THREADS = 8, 256  # of a worker and a CUDA block (cuda/gpu/rows/gather.cuh)
+WARM_UP = 3
+
+
+class Aggregation:
+    """Sums of drawn rows over a graph on one rank, ready to be timed.
+
+    Args:
+        graph: its structure.
+        x: rows [N, F] of any type that kernels take.
+        weight: float32 [E] that rows are multiplied by, or None.
+        backend: "serial" or "cuda".
+    """
+
+    def __init__(
+        self, graph: Graph, x: np.ndarray, *, weight: np.ndarray | None, backend: str, threads: int
+    ) -> None:
+        format, comm = RowFormat(x.dtype, x.shape[1]), mpi.world()
+        self.graph, self.threads = graph, threads
+        self.backend: Any = backends.make(
+            backends.choose(backend, comm), comm, threads=threads, widest=format
+        )
+        self.cuda = self.backend.capabilities.device != "cpu"
+        keep = weight is not None
+        bounds = np.array([0, graph.nodes])
+        self.plan = workload.build(0, bounds, graph.indptr, graph.indices, keep_edges=keep)
+        self.edge = None if weight is None else self.uploaded(weight[self.plan.edge])
+        self.rows = self.backend.rows(np.array([graph.nodes]), format, symmetric=False)
+        self.rows.local[:] = self.uploaded(x)
+        self.out = self.backend.memory.padded(graph.nodes, format)
+        self.backend.prepare(self.plan, format)
+        self.floor = self._device_floor() if self.cuda else self._host_floor()
+
+    def uploaded(self, array: np.ndarray) -> Any:
+        """Return an array where the backend's arrays lie."""
+        return self.backend.arrays.uploaded(array) if self.cuda else array
+
+    def sums(self) -> None:
+        """Sum once."""
+        op = "copy" if self.edge is None else "mul"
+        self.backend.aggregate(self.plan, op, "sum", self.rows, self.out, edge=self.edge)
+
+    def seconds(self, call: Callable[[], Any]) -> float:
+        """Return the seconds of a call, on a GPU by its own clock."""
+        if call is self.floor and not self.cuda:
+            return float(call()[0])
+        began = self.backend.stream.stamp()
+        call()
+        taken = self.backend.stream.since(began)
+        self.backend.stream.finish()
+        return taken()
+
+    def ms(self, turns: int) -> dict[str, list[float]]:
+        """Return the milliseconds of the floor and of the sums, in turns."""
+        calls = {"gather floor": self.floor, "mgg": self.sums}
+        runs = {name: partial(self.seconds, call) for name, call in calls.items()}
+        take_turns(runs, WARM_UP)
+        return {name: [1e3 * each for each in taken] for name, taken in take_turns(runs, turns).items()}
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that a sum must move: each edge's row and index, each output and offset."""
+        row = self.rows.format.dim * self.rows.format.dtype.itemsize
+        each = row + 4 + (0 if self.edge is None else 4)
+        return self.graph.edges * each + self.graph.nodes * (row + 8)
+
+    def _host_floor(self) -> Callable[[], Any]:
+        words = self.rows.local.view(f"u{self.rows.format.dtype.itemsize}")  # it takes no bfloat16
+        indices = self.graph.indices.astype(np.int32, copy=False)
+        floors = [partial(native.load().gather_floor, indices, words, ahead, self.threads) for ahead in AHEAD]
+        return min(floors, key=lambda floor: min(floor()[0] for _ in range(3)))
+
+    def _device_floor(self) -> Callable[[], Any]:
+        arrays, format = self.backend.arrays, self.rows.format
+        indices = arrays.uploaded(self.graph.indices.astype(np.int32))
+        lanes, _ = launch.shape(format)
+        blocks = -(-self.graph.edges // FLOOR_EDGES * lanes // FLOOR_THREADS)
+
+        def floor() -> None:
+            shape = self.backend.native.LaunchShape(lanes, 1, blocks, FLOOR_THREADS, 0, arrays.stream())
+            at, first = arrays.address(indices), int(self.rows.addresses[0])
+            self.backend.native.gather_floor(at, self.graph.edges, first, format.row_bytes, 0, shape)
+
+        return floor
+
+
+def drawn_rows(nodes: int, width: int, dtype: str) -> np.ndarray:
+    """Return normally distributed rows [N, width] of this type."""
+    rows = np.random.default_rng(0).standard_normal((nodes, width), dtype=np.float32)
+    return rows.astype(np.dtype(dtype))
+
+
+def run_aggregate(
+    names: Sequence[str],
+    *,
+    widths: str,
+    dtype: str,
+    weighted: bool,
+    device: str,
+    threads: int | None,
+    turns: int,
+    files: Sequence[Path],
+) -> None:
+    """Measure, print and write. Raises InputError."""
+    columns = numbers_of("widths", widths)
+    for name in names:
+        graphs.check(name)
+    threads = threads or cores.available()
+    results = Results("mgg bench aggregate", device=device, threads=threads)
+    for name in names:
+        graph = graphs.read(name)
+        weight = graphs.weights(graph) if weighted else None
+        for width in columns:
+            x = drawn_rows(graph.nodes, width, dtype)
+            one = Aggregation(
+                graph, x, weight=weight, backend="cuda" if device == "cuda" else "serial", threads=threads
+            )
+            results.compare(one.ms(turns), graph=graph.name, edges=graph.edges, dtype=dtype, width=width)
+            results.rows[-1]["gb_per_s"] = one.moved_bytes / results.rows[-1]["median_ms"] / 1e6
+            one.backend.memory.close()
+            results.write(files)  # what is measured stays, whatever ends the rest
+    results.show(
+        "graph", "dtype", "width", "variant", "median_ms", "min_ms", "max_ms", "times_first", "gb_per_s"
+    )

@@ -1,1 +1,0 @@
-"""Sums of neighbours' rows, beside other libraries' and a gather floor."""

@@ -1,1 +1,0 @@
-"""What benchmarks/traversal.py runs in processes of its own: this package, other libraries, and GAPBS."""

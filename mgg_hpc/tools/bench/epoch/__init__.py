@@ -1,1 +1,0 @@
-"""Training epochs, beside other libraries'."""

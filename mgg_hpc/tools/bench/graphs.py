@@ -1,0 +1,57 @@
+"""The graphs that benchmarks run on, by the names that a command line gives them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ...data import generate, store
+from ...data.graph import Graph
+from ...data.readers import npz
+from ...errors import InputError
+
+DRAWN = re.compile(r"(rmat|uniform):(\d+)(?::(\d+))?")
+EXPECTED = (
+    "expected rmat:SCALE[:EDGE_FACTOR], uniform:SCALE[:EDGE_FACTOR], a graph file (.h5), or an archive (.npz)"
+)
+LARGEST_SCALE = 28
+
+
+def check(name: str) -> None:
+    """Raise InputError for a name that no graph has, without reading one."""
+    if found := DRAWN.fullmatch(name):
+        if int(found[2]) > LARGEST_SCALE:
+            raise InputError(f"{name}: a scale of {LARGEST_SCALE} at most")
+    elif Path(name).suffix not in (".npz", ".h5"):
+        raise InputError(f"{name}: no such graph; {EXPECTED}")
+    elif not Path(name).is_file():
+        raise InputError(f"{name}: no such file")
+
+
+def read(name: str) -> Graph:
+    """Return the named graph: structure and weights. Raises InputError if int32 cannot count its edges."""
+    check(name)
+    path = Path(name)
+    if found := DRAWN.fullmatch(name):
+        quarter = {"a": 0.25, "b": 0.25, "c": 0.25} if found[1] == "uniform" else {}
+        graph = generate.rmat(int(found[2]), int(found[3] or 16), seed=0, **quarter)
+        graph = replace(graph, name=f"{found[1]}{found[2]}")
+    elif path.suffix == ".npz":
+        graph = npz.read_npz(path)
+    else:
+        with store.open_graph(path) as file:
+            rows = file.slice(0, file.nodes)
+            graph = Graph(file.name, rows.indptr, rows.indices, rows.weight, directed=file.directed)
+    if not graph.edges or max(graph.edges, graph.nodes) > np.iinfo(np.int32).max:
+        raise InputError(f"{name}: has {graph.edges:,} edges; the baselines' indices take 1 .. 2**31 - 1")
+    return graph
+
+
+def weights(graph: Graph) -> np.ndarray:
+    """Return a weight for each edge, float32 [E]: the graph's own, or drawn ones."""
+    if graph.weight is not None:
+        return graph.weight
+    return np.random.default_rng(0).uniform(0.1, 1, graph.edges).astype(np.float32)

@@ -1,1 +1,0 @@
-"""The parts that all benchmarks share: graphs, turns, documents, drawing."""

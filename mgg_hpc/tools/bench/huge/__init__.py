@@ -1,1 +1,0 @@
-"""A layer over a table of features of the size of ogbn-papers100M's."""

@@ -1,1 +1,0 @@
-"""How much of an exchange hides behind the sums."""

@@ -1,0 +1,215 @@
+"""The results of a benchmark: rows that are printed, and written as CSV, JSON, Markdown or a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...data.atomic_write import check_output, replacement
+from ...errors import InputError
+from ...runtime.turns import ratios, spread
+
+Row = dict[str, Any]
+TABLES, PICTURES = (".csv", ".json", ".md"), (".png", ".svg", ".pdf")
+TIMES = ("median_ms", "min_ms", "max_ms")
+
+
+def output_files(pictures: bool = True) -> Callable[[Any], Any]:
+    """Return the decorator that adds ``--output`` to a command, whose parameter is ``files``."""
+    kinds = ".csv, .json or .md" + (", or a picture of them (.png, .svg, .pdf)" if pictures else "")
+    suffixes = (*TABLES, *(PICTURES if pictures else ()))
+
+    def checked(_: Any, option: click.Option, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+        for path in paths:
+            if path.suffix not in suffixes:
+                raise InputError(f"--output {path}: expected a name that ends in {', '.join(suffixes)}")
+            check_output(path, force=True)
+            if path.suffix in PICTURES:
+                _need_matplotlib()
+        return paths
+
+    return click.option(
+        "-o",
+        "--output",
+        "files",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        callback=checked,
+        help=f"Write the results to this file: {kinds}. Repeatable.",
+    )
+
+
+def _need_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise InputError("pictures need matplotlib; install it with `pip install mgg-hpc[plots]`") from error
+
+
+def command_line() -> str:
+    """Return the command of this process, as a user types it."""
+    program = Path(sys.argv[0])
+    if program.suffix != ".py" or program.name == "__main__.py":
+        return shlex.join(["mgg", *sys.argv[1:]])
+    return shlex.join(["python", os.path.relpath(program), *sys.argv[1:]])
+
+
+class Results:
+    """The rows of a benchmark.
+
+    name: of the benchmark. same: columns that all rows have in common. notes: lines that are printed above the table.
+    """
+
+    def __init__(self, name: str, **same: Any) -> None:
+        self.name, self.same = name, same
+        self.rows: list[Row] = []
+        self.notes: list[str] = []
+        self.date = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def add(
+        self, variant: str, ms: Sequence[float], first: Sequence[float] | None = None, **columns: Any
+    ) -> Row:
+        """Add the row of a variant, and return it.
+
+        Args:
+            variant: name of what was timed.
+            ms: its milliseconds in each turn.
+            first: those of the variant that it is compared with, in the same turns; ``times_first`` is the median of
+                the ratios.
+            columns: more columns of the row, whose names end with their units.
+        """
+        row: Row = {**columns, "variant": variant, "turns": len(ms)}
+        row |= {f"{name}_ms": round(value, 4) for name, value in spread(ms).items()}
+        if first is not None:
+            row["times_first"] = round(ratios(ms, first)["median"], 4)
+        self.rows.append(row)
+        return row
+
+    def compare(
+        self, taken: Mapping[str, Sequence[float]], more: Mapping[str, Row] | None = None, **columns: Any
+    ) -> None:
+        """Add a row for each variant; all are compared with the first. more: further columns, by variant."""
+        first = next(iter(taken.values()))
+        for variant, ms in taken.items():
+            shared = min(len(ms), len(first))
+            row = self.add(variant, ms[:shared], first[:shared], **columns, **(more or {}).get(variant, {}))
+            row["turns"] = len(ms)
+
+    def conditions(self) -> list[str]:
+        """Return the lines that say how the rows were measured."""
+        from . import machine
+
+        where = ", ".join(
+            f"{name} {value}"
+            for name, value in machine.describe(gpu=self.same.get("device") == "cuda").items()
+            if value != ""
+        )
+        same = ", ".join(f"{name.replace('_', ' ')} {text(value)}" for name, value in self.same.items())
+        turns = max((row.get("turns", 0) for row in self.rows), default=0)
+        lines = [f"{self.date}: {command_line()}", f"machine: {where}"]
+        measured = [f"medians of {turns} turns"] if turns else []
+        return [*lines, *([same] if same else []), *measured, *self.notes]
+
+    def columns(self) -> list[str]:
+        """Return the names of all columns but those that all rows share, in order of their first use."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def show(self, *shown: str) -> None:
+        """Print the conditions and the table. shown: columns; without any, all of them."""
+        from rich.console import Console
+        from rich.table import Table
+
+        console = Console(width=None if Console().is_terminal else 120, highlight=False)
+        for line in self.conditions():
+            console.print(line, markup=False)
+        names = list(shown) or self.columns()
+        table = Table(title=self.name)
+        for name in names:
+            table.add_column(name.replace("_", " "), justify="left" if name in WORDS else "right")
+        for row in self.rows:
+            table.add_row(*(text(row.get(name)) for name in names))
+        console.print(table)
+
+    def write(self, files: Iterable[Path], draw: Callable[[Results], Any] | None = None) -> None:
+        """Write each file, whole or not at all. draw: returns a matplotlib figure of the rows."""
+        texts = {".csv": self.csv, ".json": self.json, ".md": self.markdown}
+        for path in files:
+            with replacement(path, force=True, size=0) as written:
+                if path.suffix in texts:
+                    written.write_text(texts[path.suffix]())
+                elif draw is not None:
+                    draw(self).savefig(written, dpi=130, format=path.suffix.removeprefix("."))
+
+    def csv(self) -> str:
+        """Return all columns as CSV."""
+        written = io.StringIO()
+        names = ["benchmark", *self.same, *self.columns()]
+        lines = csv.DictWriter(written, names, restval="", lineterminator="\n")
+        lines.writeheader()
+        lines.writerows({"benchmark": self.name, **self.same, **row} for row in self.rows)
+        return written.getvalue()
+
+    def json(self) -> str:
+        """Return the rows and their conditions as JSON."""
+        from . import machine
+
+        about = {"benchmark": self.name, "command": command_line(), "date": self.date}
+        document = {
+            **about,
+            "machine": machine.describe(gpu=self.same.get("device") == "cuda"),
+            **self.same,
+            "notes": self.notes,
+            "rows": self.rows,
+        }
+        return json.dumps(document, indent=1) + "\n"
+
+    def markdown(self) -> str:
+        """Return the conditions and all columns as Markdown."""
+        names = self.columns()
+        ruler = ["---" if name in WORDS else "---:" for name in names]
+        lines = [f"# {self.name}", "", *(f"- {line}" for line in self.conditions()), ""]
+        for cells in (names, ruler, *([text(row.get(name)) for name in names] for row in self.rows)):
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines) + "\n"
+
+
+# Columns whose cells are words.
+WORDS = ("variant", "graph", "order", "dtype", "model", "part", "program", "case", "transfer")
+
+
+def text(value: Any) -> str:
+    """Return a cell's text: three digits of a fraction, or all that stand before the point; "" for None."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def numbers_of(option: str, words: str, largest: int = 2**16) -> list[int]:
+    """Return the numbers in a comma-separated list. Raises InputError for anything but 1 .. ``largest``."""
+    found = [word.strip() for word in words.split(",")]
+    for word in found:
+        if not (word.isdecimal() and 1 <= int(word) <= largest):
+            raise InputError(f"--{option} {words}: {word!r}; expected numbers of 1 .. {largest}")
+    return [int(word) for word in found]
+
+
+def words_of(option: str, words: str, known: Iterable[str]) -> list[str]:
+    """Return the words of a comma-separated list, each once; "none" is an empty list. Raises InputError."""
+    found = [] if words == "none" else [word.strip() for word in words.split(",")]
+    known = list(known)
+    for word in found:
+        if word not in known:
+            raise InputError(f"--{option} {words}: {word!r} is not one of {', '.join(known)}")
+    return list(dict.fromkeys(found))

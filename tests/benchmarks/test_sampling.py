@@ -1,0 +1,81 @@
+"""benchmarks/sampling.py: it counts all edges where fanouts leave none out, and all libraries' nets are the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from jobs import python
+
+from mgg_hpc import reference
+from mgg_hpc.runtime.sampling.sampler import Sampler
+from mgg_hpc.tools.bench import graphs
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "sampling.py"
+
+pytestmark = pytest.mark.long
+
+
+def test_all_parts_count_all_edges(tmp_path):
+    words = "rmat:8:4 --fanouts=5000,5000 --batch-size=256 --batches=1 --turns=1 --peers=none -o s.json"
+    done = python(SCRIPT, *words.split(), "-o", "s.png", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads((tmp_path / "s.json").read_text())["rows"]
+    names = {"sampler": ["mgg", "mgg loader"], "train": ["mgg"]}
+    names["blocks"] = ["mgg", "mgg plans", "mgg schedules", "mgg sums"]
+    assert [(row["part"], row["variant"]) for row in rows] == [(p, v) for p in names for v in names[p]]
+    graph = graphs.read("rmat:8:4")
+    for row in rows:
+        assert row["batch_edges"] == 2 * graph.edges
+        assert row["edge_ns"] == pytest.approx(row["median_ms"] * 1e6 / row["batch_edges"], rel=0.01)
+        if row["part"] == "train":
+            assert 2 < row["loss"] < 5  # 32 classes, little trained
+        else:
+            assert row["batch_rows"] == graph.nodes
+    assert (tmp_path / "s.png").stat().st_size > 10_000
+
+
+@pytest.mark.filterwarnings("ignore")  # sparse CSR is in beta, and PyG asks for torch.jit
+@pytest.mark.parametrize("layer", ["over_edge_list", "over_csr"])
+def test_layers_of_pyg_are_those_of_the_whole_graph(monkeypatch, rng, layer):
+    """With all edges of a batch, in the order in which PyG draws them: those of a hop are of rows that are met anew."""
+    import peers
+
+    monkeypatch.setattr(peers, "THREADS", torch.get_num_threads())
+    from peers import sampled, sampled_pyg
+
+    graph, seeds = graphs.read("rmat:6:4"), np.arange(0, 64, 8)
+    drawn = Sampler(graph.indptr, graph.indices).sample(seeds, [-1, -1], seed=0, step=0)
+    first, second = drawn.hops
+    met = [len(seeds), len(second.indptr) - 1, len(drawn.nodes)]
+    batch = SimpleNamespace(
+        num_sampled_nodes=np.diff(met, prepend=0).tolist(),
+        num_sampled_edges=[len(first.indices), len(second.indices) - len(first.indices)],
+        edge_index=torch.from_numpy(np.stack(reference.edge_list(second.indptr, second.indices))),
+    )
+    one, two = sampled_pyg.SAGEConv(5, 4), sampled_pyg.SAGEConv(4, 3)
+    x = torch.from_numpy(rng.standard_normal((graph.nodes, 5), dtype=np.float32))
+    edges = torch.from_numpy(np.stack(reference.edge_list(graph.indptr, graph.indices)))
+    net = sampled.Net([one, two], getattr(sampled_pyg, layer), lambda h, *_: h.relu())
+    torch.testing.assert_close(net(x[drawn.nodes], batch), two(one(x, edges).relu(), edges)[seeds])
+
+
+def test_each_library_has_its_fastest_run_and_the_same_loss():
+    import sampling
+
+    ms = {"mgg": 9.0, "dgl 0": 3.0, "dgl 2": 2.0}
+    runs = {name: SimpleNamespace(name=name.partition(" ")[0]) for name in ms}
+    assert list(sampling.fastest(runs, ms)) == ["mgg", "dgl 2"]
+    sampling.check_losses({"mgg": 1.0, "dgl": 1.09})
+    with pytest.raises(AssertionError, match=r"pyg's loss is 1\.2000, and mgg's 1\.0000"):
+        sampling.check_losses({"mgg": 1.0, "pyg": 1.2})
+
+
+def test_bad_input_is_one_line(tmp_path):
+    done = python(SCRIPT, "rmat:4", "--fanouts=5,x", folder=tmp_path)
+    said = "sampling.py: error: --fanouts 5,x: 'x'; expected numbers of 1 .. 65536\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
