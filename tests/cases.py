@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-
-from mgg_hpc import reference
+import reference
 
 WIDTHS = [1, 7, 16, 31, 32, 33, 127, 128, 129, 513]
 

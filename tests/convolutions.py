@@ -8,11 +8,12 @@ from pathlib import Path
 
 import cases
 import numpy as np
+import reference
 import torch
 import torch_geometric.nn as pyg
 from torch_geometric.utils import softmax
 
-from mgg_hpc import nn, reference
+from mgg_hpc import nn
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.store import GraphSlice
 from mgg_hpc.nn.graph.handle import GraphHandle

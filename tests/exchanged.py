@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import cases
 import numpy as np
+import reference
 
-from mgg_hpc import reference
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import exchange, mpi

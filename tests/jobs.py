@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import programs
+import reference
 import scipy.sparse
 import tomli_w
 
-from mgg_hpc import reference
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import generate, writer
 from mgg_hpc.data.graph import Graph, SparseRows, csr_from_edges, from_edges

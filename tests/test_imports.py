@@ -17,7 +17,7 @@ import mgg_hpc
 PACKAGE = Path(mgg_hpc.__file__).parent
 FLOORS = ["data", "plan", "runtime", "nn", "traversal", "training", "tools", "cli"]  # from the ground up
 BESIDE = {"nn", "traversal"}  # on the same floor
-GROUND = ["__init__", "errors", "sizes", "config", "reference"]  # what every floor may stand on
+GROUND = ["__init__", "errors", "sizes", "config"]  # what every floor may stand on
 # What the package itself offers, to be loaded when it is asked for.
 DOORS = ["data.libraries", "nn", "training.checkpoints"]
 COMMAND_LINE = ["__main__"]  # stands on top

@@ -9,12 +9,12 @@ from typing import Any
 import cases
 import numpy as np
 import pytest
+import reference
 from command import mgg
 from data.graphs import random_graph
 from jobs import python
 from world import plans_of
 
-from mgg_hpc import reference
 from mgg_hpc.data.store import open_graph
 from mgg_hpc.data.writer import write
 

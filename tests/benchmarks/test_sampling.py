@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import reference
 import torch
 from jobs import python
 
-from mgg_hpc import reference
 from mgg_hpc.runtime.sampling.sampler import Sampler
 from mgg_hpc.tools.bench import graphs
 

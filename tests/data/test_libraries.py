@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import networkx
 import numpy as np
 import pytest
+import reference
 import scipy.sparse as sp
 import torch
 from jobs import dense
 from torch_geometric.data import Data, HeteroData
 
-from mgg_hpc import reference
 from mgg_hpc.data.graph import SparseRows
 from mgg_hpc.data.libraries import from_dgl, from_networkx, from_pyg, from_scipy
 

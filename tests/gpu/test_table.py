@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import cases
 import numpy as np
 import pytest
+import reference
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mgg_hpc import reference
 from mgg_hpc.runtime.backends.arguments import Geometry
 
 from .pes import table

@@ -12,9 +12,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import reference
 from jobs import blocks, directed_weighted, files, write_job
 
-from mgg_hpc import config, reference
+from mgg_hpc import config
 from mgg_hpc.plan.ranges import edge_balanced
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 

@@ -8,8 +8,8 @@ import cases
 import exchanged
 import numpy as np
 import pytest
+import reference
 
-from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import exchange, mpi
 from mgg_hpc.training.profile import stamps

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from reference import ELEMENTWISE
 
 from mgg_hpc.nn.saga.expression import LEAVES, Expressions
-from mgg_hpc.reference import ELEMENTWISE
 
 COLUMNS = 5
 FUNCTIONS = {

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import reference
 import torch
 from streams import Streams
 
-from mgg_hpc import reference
 from mgg_hpc.nn.inputs import blocks
 from mgg_hpc.nn.inputs.host import HostFeatures
 from mgg_hpc.nn.workspace import as_tensor, row_format

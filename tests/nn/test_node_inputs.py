@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import reference
 import torch
 from jobs import dense
 
-from mgg_hpc import reference
 from mgg_hpc.nn.inputs.nodes import DEGREE_COLUMNS, IDS_A_STREAM, LEARNED, degree_rows, learned_rows
 
 

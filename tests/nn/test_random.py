@@ -5,9 +5,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+import reference
 import torch
 
-from mgg_hpc import _host, reference
+from mgg_hpc import _host
 from mgg_hpc.nn.layers.random import fill_by_seed, glorot
 from mgg_hpc.runtime.backends import DEFAULT_GEOMETRY
 from mgg_hpc.runtime.backends.arguments import Options, RngKey

@@ -8,9 +8,10 @@ from collections import Counter
 import cases
 import numpy as np
 import pytest
+import reference
 from data.graphs import random_graph
 
-from mgg_hpc import _graph, reference
+from mgg_hpc import _graph
 from mgg_hpc.data.generate import rmat, sbm
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.errors import InputError

@@ -8,8 +8,9 @@ import sys
 import cases
 import numpy as np
 import pytest
+import reference
 
-from mgg_hpc import _graph, reference
+from mgg_hpc import _graph
 from mgg_hpc.data.generate import sbm
 from mgg_hpc.data.graph import csr_from_edges
 from mgg_hpc.errors import InputError

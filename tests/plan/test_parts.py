@@ -5,9 +5,9 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
+import reference
 from world import plans_of
 
-from mgg_hpc import reference
 from mgg_hpc.plan import overlap
 from mgg_hpc.plan.layout import OWNED
 

@@ -12,11 +12,12 @@ import cases
 import ml_dtypes
 import numpy as np
 import pytest
+import reference
 import scipy.sparse
 from tiers import drawn
 from world import SMALL, play
 
-from mgg_hpc import _host, reference
+from mgg_hpc import _host
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Epilogue, Geometry, Options

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import reference
 from memory import untouched
 from world import SMALL
 
-from mgg_hpc import reference
 from mgg_hpc.plan import halo, workload
 from mgg_hpc.plan.layout import HALO, RowFormat
 from mgg_hpc.plan.streaming import grid

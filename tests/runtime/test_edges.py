@@ -9,10 +9,10 @@ import cases
 import ml_dtypes
 import numpy as np
 import pytest
+import reference
 import torch
 from world import geometry_of, plans_of
 
-from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Options, RngKey
 from mgg_hpc.runtime.backends.edges import Attention, TailedRows

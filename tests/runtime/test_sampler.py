@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import reference
 from scipy.stats import chi2
 
-from mgg_hpc import reference
 from mgg_hpc.runtime.sampling.sampler import Sampled, Sampler, shuffled
 
 SEED = 0x9E3779B97F4A7C15  # above 2^63

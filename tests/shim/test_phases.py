@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import cases
 import numpy as np
 import pytest
+import reference
 from gpu.pes.played import Played
 from world import SMALL, plans_of
 
-from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host.serial import SerialBackend

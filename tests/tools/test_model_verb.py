@@ -11,8 +11,9 @@ import jobs
 import msgspec
 import numpy as np
 import pytest
+import reference
 
-from mgg_hpc import config, reference
+from mgg_hpc import config
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import store, user_cache, writer
 from mgg_hpc.errors import InputError

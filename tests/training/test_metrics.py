@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import reference
 import torch
 from sklearn.metrics import f1_score, roc_auc_score
 
-from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime import mpi
 from mgg_hpc.training import metrics

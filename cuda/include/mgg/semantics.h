@@ -1,5 +1,5 @@
 // Everything that changes a number. Schedules decide only who computes it and when.
-// mgg_hpc/reference.py says the same a second time, in float64 NumPy, independently.
+// tests/reference.py says the same a second time, in float64 NumPy, independently.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -1,7 +1,7 @@
 """Neighbour sampling (Hamilton, Ying and Leskovec, NeurIPS 2017) without replacement, by draws that a key decides.
 
 What is drawn of a row depends on the seed, the step, the hop and the original id of its node alone (Philox4x32-10, see
-semantics.h), so a batch is the same on any number of threads and ranks. `mgg_hpc/reference.py` draws the same a second
+semantics.h), so a batch is the same on any number of threads and ranks. `tests/reference.py` draws the same a second
 time.
 """
 

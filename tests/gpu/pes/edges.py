@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import cases
 import numpy as np
+import reference
 import torch
 
-from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, RngKey
 from mgg_hpc.runtime.backends.edges import Attention, TailedRows

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import cases
 import numpy as np
+import reference
 from world import plans_of
 
-from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Geometry, Rows
 from mgg_hpc.runtime.backends.simulated import all_reachable

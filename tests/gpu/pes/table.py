@@ -13,8 +13,8 @@ from functools import partial
 import cases
 import ml_dtypes
 import numpy as np
+import reference
 
-from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.arguments import Epilogue, Geometry, RngKey
 from mgg_hpc.runtime.backends.cuda.launches import DEFAULT_GEOMETRY

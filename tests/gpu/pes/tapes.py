@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import reference
 
-from mgg_hpc import reference
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime.backends.edges import TailedRows
 

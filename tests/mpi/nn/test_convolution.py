@@ -5,10 +5,10 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
+import reference
 import torch
 from convolutions import Spread, gcn_matrix
 
-from mgg_hpc import reference
 from mgg_hpc.nn.autograd.functional import convolution, transform_first
 from mgg_hpc.runtime import mpi
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import cases
 import numpy as np
 import pytest
+import reference
 import scipy.sparse as sp
 import torch
 
 import mgg_hpc as mgg
-from mgg_hpc import reference
 from mgg_hpc.runtime import mpi
 
 pytestmark = pytest.mark.mpi

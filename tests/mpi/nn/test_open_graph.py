@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import reference
 import scipy.sparse as sp
 import torch
 from torch.nn import functional as F
 
 import mgg_hpc as mgg
-from mgg_hpc import reference
 from mgg_hpc.data import libraries, writer
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi

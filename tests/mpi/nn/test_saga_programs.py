@@ -10,6 +10,7 @@ from pathlib import Path
 import cases
 import numpy as np
 import pytest
+import reference
 import torch
 from convolutions import TOLERANCE, drawn_edges
 from torch import Tensor
@@ -17,7 +18,6 @@ from torch.nn import Linear, Parameter
 from torch.nn import functional as F
 
 import mgg_hpc as mgg
-from mgg_hpc import reference
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.errors import InputError
 from mgg_hpc.nn import saga

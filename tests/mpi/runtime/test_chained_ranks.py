@@ -7,10 +7,10 @@ from pathlib import Path
 import cases
 import numpy as np
 import pytest
+import reference
 from chunks.chained import chained
 from chunks.gridded import loaded_rows
 
-from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.runtime import mpi

@@ -11,11 +11,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import reference
 import safetensors.numpy
 from jobs import blocks, dense_features, files, renumbered, with_sparse_features, write_job
 from runs import GRAPHS
 
-from mgg_hpc import reference
 from mgg_hpc.__main__ import main
 from mgg_hpc.data import schema, writer
 from mgg_hpc.data.graph import Graph

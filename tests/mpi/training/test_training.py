@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import reference
 import runs
 import torch
 from convolutions import gcn_matrix
 from jobs import blocks, dense_features, directed_weighted, renumbered, with_sparse_features
 from mpi4py import MPI
 
-from mgg_hpc import config, reference
+from mgg_hpc import config
 from mgg_hpc.data.graph import Graph, csr_from_edges
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan.ranges import edge_balanced

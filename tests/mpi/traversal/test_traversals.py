@@ -8,11 +8,11 @@ import cases
 import h5py
 import numpy as np
 import pytest
+import reference
 import scipy.sparse as sp
 from jobs import blocks, directed_weighted, renumbered
 from scipy.sparse import csgraph
 
-from mgg_hpc import reference
 from mgg_hpc.data import writer
 from mgg_hpc.data.graph import Graph
 from mgg_hpc.data.store import GraphFile

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import cases
 import numpy as np
 import pytest
+import reference
 from chunks.chained import chained
 from chunks.gridded import loaded_rows, store_of
 from world import SMALL
 
-from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.runtime.backends.arguments import Options
 from mgg_hpc.runtime.backends.host.serial import SerialBackend

@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import programs
 import pytest
+import reference
 from chunks.gridded import PLACES, Gridded, cut, loaded_rows, lone, store_of
 from world import SMALL
 
-from mgg_hpc import reference
 from mgg_hpc.plan import workload
 from mgg_hpc.plan.layout import RowFormat
 from mgg_hpc.plan.streaming import grid

@@ -11,9 +11,9 @@ import cases
 import cost_surfaces
 import numpy as np
 import pytest
+import reference
 from gpu.pes.played import Played
 
-from mgg_hpc import reference
 from mgg_hpc.errors import InputError
 from mgg_hpc.plan import launch
 from mgg_hpc.plan.tune import MOST_POINTS, search

@@ -7,9 +7,9 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
+import reference
 from jobs import directed_weighted
 
-from mgg_hpc import reference
 from mgg_hpc.data import writer
 from mgg_hpc.tools.report.least import crossing
 
